@@ -287,8 +287,8 @@ MUTANTS = (
     Mutant(
         name="uploads after the end of a job are not removed",
         file="services/outbox/applier.py",
-        old="for each in ended if each.leases]",
-        new="for each in ended if each.leases > 1]",
+        old="for change in ended if change.leases]",
+        new="for change in ended if change.leases > 1]",
         tests=f"{API}/test_outputs.py",
         only="sqlite and after_completion",
     ),

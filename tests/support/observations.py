@@ -135,11 +135,7 @@ def any_fleet(draw: st.DrawFn, slug: str = "fleet") -> ObservedFleet:
         slug=slug,
         workflows=draw(st.frozensets(st.integers(1, 4), min_size=1)),
         machines=tuple(draw(any_machines())),
-        instance_types=draw(
-            st.lists(
-                st.builds(InstanceType, name=st.sampled_from("abc"), price_per_hour=prices, speed=speeds), max_size=2
-            )
-        ),
+        instance_types=draw(st.lists(instance_types, max_size=2, unique_by=lambda instance_type: instance_type.name)),
         all_types_refused=draw(st.booleans()) and draw(st.booleans()),
         slots=draw(st.integers(1, 2)),
         boot_seconds=draw(st.sampled_from((20.0, 180.0))),

@@ -12,7 +12,7 @@ import structlog
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ProviderError
 from comfyrelay.extras import require
-from comfyrelay.services.autoscaling.figures import FleetFiguresService, FleetFigures
+from comfyrelay.services.autoscaling.figures import FleetFigures, FleetFiguresService
 
 log = structlog.get_logger(__name__)
 

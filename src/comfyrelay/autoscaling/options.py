@@ -1,4 +1,4 @@
-"""Validate `machines.options` of fleets by provider, so that a misspelt option is reported when it is saved."""
+"""Validate `machines.options` of fleets by provider, so that saving a misspelt option fails."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from comfyrelay.autoscaling.provisioning.options import AwsOptions
 from comfyrelay.domain.autoscaling.spec import MachineProviderName
 from comfyrelay.errors import InvalidInput
 
-PLACE = "machines.options"
+FIELD = "machines.options"
 
 
 class CommandOptions(BaseModel):
@@ -47,7 +47,9 @@ def check(provider: str, options: Mapping[str, Any]) -> None:
         model.model_validate(dict(options))
     except ValidationError as error:
         raise InvalidInput(
-            errors={".".join(map(str, (PLACE, *each["loc"]))): _sentence(model, each) for each in error.errors()}
+            errors={
+                ".".join(map(str, (FIELD, *details["loc"]))): _sentence(model, details) for details in error.errors()
+            }
         ) from None
 
 
@@ -55,5 +57,5 @@ def _sentence(model: type[BaseModel], error: Mapping[str, Any]) -> str:
     if error["type"] == "extra_forbidden":
         return f"Unknown field. Valid fields: {', '.join(sorted(model.model_fields))}."
     if model is CommandOptions and error["loc"] == ("command",):
-        return "Name the script that makes the machines: a file in the server's folder of programs."
+        return "Set the file name of the script that launches the machines. It must be in the server's programs folder."
     return str(error["msg"]).removeprefix("Value error, ")

@@ -4,15 +4,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from comfyrelay.autoscaling.loop import ScalingLoop, scaling
-from comfyrelay.autoscaling.providers.registry import Providers, Surroundings
+from comfyrelay.autoscaling.providers.registry import ProviderContext, Providers
 from comfyrelay.services.engine import Engine
 
 
 @asynccontextmanager
 async def scaling_fleets(engine: Engine, *, secrets: Mapping[str, Sequence[str]]) -> AsyncIterator[ScalingLoop]:
-    """Scale every fleet with autoscaling settings inside the block. Workers register with the `secrets`."""
+    """Scale every fleet with autoscaling settings inside the block. Workers register with one of the `secrets`."""
     settings = engine.settings
-    providers = Providers(Surroundings(settings=settings, api_url=settings.base_url, secrets=secrets))
+    providers = Providers(ProviderContext(settings=settings, api_url=settings.base_url, secrets=secrets))
     try:
         async with scaling(engine, providers) as loop:
             yield loop

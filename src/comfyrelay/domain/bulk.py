@@ -6,10 +6,10 @@ from enum import StrEnum
 
 from comfyrelay.errors import ComfyRelayError
 
-# Items of one batch, and job ids of one call.
+# A batch has at most this many items, and a call this many job ids.
 MAX_ITEMS = 10_000
 MAX_IDS = 1000
-# Refused jobs beyond this number are counted but not listed.
+# More refused jobs are counted but not listed.
 MAX_REFUSED = 100
 
 
@@ -57,5 +57,5 @@ class BulkResult:
     as_of: str | None = None
 
     def refuse(self, errors: Mapping[str, ComfyRelayError]) -> None:
-        more = [RefusedJob(id=each, detail=error.detail) for each, error in errors.items()]
+        more = [RefusedJob(id=job_id, detail=error.detail) for job_id, error in errors.items()]
         self.refused += more[: MAX_REFUSED - len(self.refused)]

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-# A worker without any requirement would fill a page with names.
+# The names that a worker without any nodes or models is missing would fill a page.
 MAX_NAMES_IN_TEXT = 5
-# A refusal lists more, because the user has to install all of them.
+# A refusal lists more names, because the user has to install all of them.
 MAX_NAMES_IN_REFUSAL = 50
 # Missing names stored per kind, worker and graph.
-MAX_NAMES_KEPT = 100
+MAX_NAMES_STORED = 100
 
 
 class Fit(StrEnum):
@@ -52,7 +52,7 @@ class ReportedCapabilities:
 
     node_types: frozenset[str] | None
     models: frozenset[str] | None
-    # nodes and models of the union that each server is missing
+    # Nodes and models of the union that each server is missing.
     servers: Sequence[tuple[frozenset[str], frozenset[str]]]
 
     @classmethod
@@ -71,17 +71,15 @@ class ReportedCapabilities:
 
         A kind that the worker does not report is unknown, not missing.
         """
-        found = [self._missing(needs, *server) for server in self.servers or [(frozenset(), frozenset())]]
-        no_nodes, no_models = min(found, key=lambda missing: len(missing[0]) + len(missing[1]))
+        by_server = [self._missing(needs, *server) for server in self.servers or [(frozenset(), frozenset())]]
+        nodes, models = min(by_server, key=lambda missing: len(missing[0]) + len(missing[1]))
         silent = [
             *([RequirementKind.NODE] if self.node_types is None else []),
             *([RequirementKind.MODEL] if self.models is None and needs.models else []),
         ]
-        if no_nodes or no_models:
-            text = f"The worker is missing {name_requirements(no_nodes, no_models)}."
-            return Fitness(
-                fit=Fit.UNABLE, text=text, missing_node_types=no_nodes, missing_models=no_models, silent=silent
-            )
+        if nodes or models:
+            text = f"The worker is missing {name_requirements(nodes, models)}."
+            return Fitness(fit=Fit.UNABLE, text=text, missing_node_types=nodes, missing_models=models, silent=silent)
         if silent:
             kinds = " and ".join(f"{kind}s" for kind in silent)
             return Fitness(fit=Fit.UNKNOWN, text=f"The worker does not report its {kinds}.", silent=silent)
@@ -90,18 +88,18 @@ class ReportedCapabilities:
     def _missing(
         self, needs: Requirements, server_nodes: frozenset[str], server_models: frozenset[str]
     ) -> tuple[list[str], list[str]]:
-        known_nodes, known_models = self.node_types, self.models
-        no_nodes = [
-            name
-            for name in needs.node_types
-            if known_nodes is not None and (name not in known_nodes or name in server_nodes)
-        ]
-        no_models = [
-            name
-            for name in needs.models
-            if known_models is not None and (_plain(name) not in known_models or _plain(name) in server_models)
-        ]
-        return sorted(no_nodes), sorted(no_models)
+        """Return the required nodes and models that are missing on one server.
+
+        `server_nodes` and `server_models` are the ones of the worker that this server is missing.
+        """
+        nodes: list[str] = []
+        models: list[str] = []
+        if (known := self.node_types) is not None:
+            nodes = [name for name in needs.node_types if name not in known or name in server_nodes]
+        if (known := self.models) is not None:
+            plain = {name: _normalize(name) for name in needs.models}
+            models = [name for name, path in plain.items() if path not in known or path in server_models]
+        return sorted(nodes), sorted(models)
 
 
 def fitness(needs: Requirements, capabilities: Mapping[str, Any]) -> Fitness:
@@ -116,7 +114,7 @@ class UnmetRequirements:
     node_types: Sequence[str]
     models: Sequence[str]
     silent: Sequence[str] = ()
-    # by kind, the last stored name of a truncated list; later names are unknown
+    # By kind, the last stored name of a truncated list. Later names are unknown.
     until: Mapping[RequirementKind, str] = field(default_factory=dict)
 
     def has(self, kind: RequirementKind, name: str) -> bool:
@@ -126,13 +124,13 @@ class UnmetRequirements:
 
 
 def known_until(names: Iterable[tuple[RequirementKind, Sequence[str]]]) -> dict[RequirementKind, str]:
-    """Compute `UnmetRequirements.until` from sorted lists: the last stored name of each truncated one."""
-    found: dict[RequirementKind, str] = {}
+    """Return `UnmetRequirements.until` for sorted lists: the last stored name of each truncated one."""
+    until: dict[RequirementKind, str] = {}
     for kind, sorted_names in names:
-        if len(sorted_names) >= MAX_NAMES_KEPT:
-            last = sorted_names[MAX_NAMES_KEPT - 1]
-            found[kind] = min(last, found.get(kind, last))
-    return found
+        if len(sorted_names) >= MAX_NAMES_STORED:
+            last = sorted_names[MAX_NAMES_STORED - 1]
+            until[kind] = min(last, until.get(kind, last))
+    return until
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,34 +145,34 @@ class MissingRequirement:
 def merge_unmet(unmet: Sequence[UnmetRequirements]) -> list[MissingRequirement]:
     """Merge the unmet requirements of several workers."""
     names = {
-        RequirementKind.NODE: sorted({name for each in unmet for name in each.node_types}),
-        RequirementKind.MODEL: sorted({name for each in unmet for name in each.models}),
+        RequirementKind.NODE: sorted({name for worker in unmet for name in worker.node_types}),
+        RequirementKind.MODEL: sorted({name for worker in unmet for name in worker.models}),
     }
     return [
-        MissingRequirement(kind=kind, name=name, workers=[each.worker for each in unmet if each.has(kind, name)])
-        for kind, found in names.items()
-        for name in found
+        MissingRequirement(kind=kind, name=name, workers=[worker.worker for worker in unmet if worker.has(kind, name)])
+        for kind, missing in names.items()
+        for name in missing
     ]
 
 
-def refusal_text(found: Sequence[MissingRequirement], *, workers: int, shows_names: bool) -> str:
-    """Tell the user why no worker could run the job."""
+def refusal_text(missing: Sequence[MissingRequirement], *, workers: int, shows_names: bool) -> str:
+    """Return why no worker could run the job."""
     if workers == 1:
-        nodes, models = _by_kind(found)
-        return f"The worker is missing {name_requirements(nodes, models, most=MAX_NAMES_IN_REFUSAL)}."
-    shown = [f"the {gap.kind} {gap.name} ({_who_has(gap, shows_names=shows_names)})" for gap in found]
+        nodes, models = _by_kind(missing)
+        return f"The worker is missing {name_requirements(nodes, models, limit=MAX_NAMES_IN_REFUSAL)}."
+    shown = [f"the {gap.kind} {gap.name} ({_who_has(gap, shows_names=shows_names)})" for gap in missing]
     more = len(shown) - MAX_NAMES_IN_REFUSAL
-    rest = [f"and {_how_many(more, len(shown))}"] if more > 0 else []
+    rest = [f"and {_more(more, len(shown))}"] if more > 0 else []
     return f"None of the {workers} workers meets all requirements: {', '.join([*shown[:MAX_NAMES_IN_REFUSAL], *rest])}."
 
 
-def wait_text(found: Sequence[MissingRequirement]) -> str:
-    return f"Waiting for a worker with {name_requirements(*_by_kind(found))}."
+def wait_text(missing: Sequence[MissingRequirement]) -> str:
+    return f"Waiting for a worker with {name_requirements(*_by_kind(missing))}."
 
 
-def _by_kind(found: Sequence[MissingRequirement]) -> tuple[list[str], list[str]]:
-    nodes = [each.name for each in found if each.kind is RequirementKind.NODE]
-    return nodes, [each.name for each in found if each.kind is RequirementKind.MODEL]
+def _by_kind(missing: Sequence[MissingRequirement]) -> tuple[list[str], list[str]]:
+    nodes = [gap.name for gap in missing if gap.kind is RequirementKind.NODE]
+    return nodes, [gap.name for gap in missing if gap.kind is RequirementKind.MODEL]
 
 
 def _who_has(gap: MissingRequirement, *, shows_names: bool) -> str:
@@ -187,47 +185,45 @@ def _who_has(gap: MissingRequirement, *, shows_names: bool) -> str:
 
 def _missing_on(server: Mapping[str, Any]) -> tuple[frozenset[str], frozenset[str]]:
     lacks = server.get("lacks")
-    found = lacks if isinstance(lacks, Mapping) else {}
-    models = _names(found.get("models")) or frozenset()
-    return _names(found.get("node_types")) or frozenset(), frozenset(map(_plain, models))
+    missing = lacks if isinstance(lacks, Mapping) else {}
+    models = _names(missing.get("models")) or frozenset()
+    return _names(missing.get("node_types")) or frozenset(), frozenset(map(_normalize, models))
 
 
 def _model_names(reported: object) -> frozenset[str] | None:
     """Models are reported by folder or as one list. Folders are ignored, because graphs do not name them."""
     if isinstance(reported, Mapping):
-        lists = [found for each in reported.values() if (found := _names(each)) is not None]
-        return frozenset(_plain(name) for found in lists for name in found)
-    found = _names(reported)
-    return None if found is None else frozenset(map(_plain, found))
+        folders = [names for folder in reported.values() if (names := _names(folder)) is not None]
+        return frozenset(_normalize(name) for names in folders for name in names)
+    names = _names(reported)
+    return None if names is None else frozenset(map(_normalize, names))
 
 
 def _names(reported: object) -> frozenset[str] | None:
     if not isinstance(reported, list | tuple):
         return None
-    # fast path for thousands of names from hundreds of workers, which are nearly always all strings
+    # This is faster for thousands of names from hundreds of workers, which are nearly always all strings.
     if set(map(type, reported)) <= {str}:
         return frozenset(reported)
-    return frozenset(each for each in reported if isinstance(each, str))
+    return frozenset(name for name in reported if isinstance(name, str))
 
 
-def _plain(name: str) -> str:
-    # a worker on Windows reports sub\model.safetensors where a graph from Linux names sub/model.safetensors
+def _normalize(name: str) -> str:
+    # A worker on Windows reports sub\model.safetensors where a graph from Linux names sub/model.safetensors.
     return name.replace("\\", "/")
 
 
-def name_requirements(node_types: Sequence[str], models: Sequence[str], *, most: int = MAX_NAMES_IN_TEXT) -> str:
-    parts = [_some("node", node_types, most), _some("model", models, most)]
-    return " and ".join(part for part in parts if part)
+def name_requirements(node_types: Sequence[str], models: Sequence[str], *, limit: int = MAX_NAMES_IN_TEXT) -> str:
+    """List nodes and models in one phrase."""
+    parts = []
+    for word, names in (("node", node_types), ("model", models)):
+        more = len(names) - limit
+        rest = f" and {_more(more, len(names))}" if more > 0 else ""
+        if names:
+            parts.append(f"the {word}{'s' if len(names) > 1 else ''} {', '.join(names[:limit])}{rest}")
+    return " and ".join(parts)
 
 
-def _some(word: str, names: Sequence[str], most: int) -> str:
-    if not names:
-        return ""
-    shown: Iterable[str] = names[:most]
-    more = len(names) - most
-    rest = f" and {_how_many(more, len(names))}" if more > 0 else ""
-    return f"the {word}{'s' if len(names) > 1 else ''} {', '.join(shown)}{rest}"
-
-
-def _how_many(more: int, all_: int) -> str:
-    return "more" if all_ >= MAX_NAMES_KEPT else f"{more} more"
+def _more(more: int, total: int) -> str:
+    """Return how many names are not listed. At the limit of stored names, the number is unknown."""
+    return "more" if total >= MAX_NAMES_STORED else f"{more} more"

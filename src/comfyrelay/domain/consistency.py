@@ -119,14 +119,14 @@ def _check_ledger(facts: JobFacts) -> list[Inconsistency]:
         found.append(facts.finding(FindingKind.SETTLED_EARLY, text))
     elif owed is not None and not settled:
         found.append(facts.finding(FindingKind.UNSETTLED, f"The job is {facts.status}, but has no {owed}."))
-    elif owed is not None and _is_wrong(facts, owed) and not found:
+    elif owed is not None and _is_settled_wrong(facts, owed) and not found:
         text = f"The job is {facts.status}, but its tokens sum to {facts.net} instead of {facts.expected_net}."
         found.append(facts.finding(FindingKind.SETTLED_WRONG, text))
     return found
 
 
-def _is_wrong(facts: JobFacts, owed: TransactionType) -> bool:
-    """Whether the settlement or the sum is wrong. After a manual adjustment, neither is checked."""
+def _is_settled_wrong(facts: JobFacts, owed: TransactionType) -> bool:
+    """Whether the settlement or the sum is wrong. Neither is checked after a manual adjustment."""
     if TransactionType.ADJUSTMENT in facts.transactions:
         return False
     return owed not in facts.transactions or facts.net != facts.expected_net

@@ -10,13 +10,10 @@ class DeliveryStatus(StrEnum):
 
 
 class DeliveryState(StrEnum):
-    """State of a delivery for operators."""
+    """State of a delivery for operators. A failing one is retried, a dead one was given up."""
 
-    # given up
     DEAD = "dead"
-    # failed and to be retried
     FAILING = "failing"
-    # not tried yet
     PENDING = "pending"
     DELIVERED = "delivered"
 

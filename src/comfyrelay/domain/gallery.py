@@ -16,7 +16,7 @@ from comfyrelay.text import excerpt
 
 T = TypeVar("T")
 # Limits of one request.
-MAX_CHOSEN = 2000
+MAX_SELECTED = 2000
 MAX_SEARCH_TERMS = 10
 _PROMPT_LENGTH = 200
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}")
@@ -116,7 +116,7 @@ class GalleryOutput:
     width: int | None
     height: int | None
     seconds: float | None
-    # file formats of the derived files, if any
+    # File formats of the derived files, if any.
     poster: str | None
     preview: str | None
     payload: Any = field(repr=False)
@@ -144,13 +144,13 @@ class GridItem(NamedTuple):
 
 
 def prompt_placeholder(properties: Iterable[Mapping[str, Any]]) -> str | None:
-    """The placeholder of the workflow's main prompt, if any."""
-    found = (Property.from_json(property_) for property_ in properties)
-    return next((each.placeholder for each in found if each.role is Role.PROMPT), None)
+    """Return the placeholder of the workflow's main prompt, if any."""
+    parsed = map(Property.from_json, properties)
+    return next((property_.placeholder for property_ in parsed if property_.role is Role.PROMPT), None)
 
 
 def main_prompt(payload: JobPayload, placeholder: str | None) -> str | None:
-    """The start of the prompt as one line.
+    """Return the start of the prompt as one line.
 
     The prompt is the value of `placeholder`, or else of the first placeholder with "prompt" but not "negative" in its
     name.
@@ -159,25 +159,27 @@ def main_prompt(payload: JobPayload, placeholder: str | None) -> str | None:
         value for key, value in payload.values.items() if "prompt" in key.lower() and "negative" not in key.lower()
     )
     texts = named if placeholder is None or placeholder not in payload.values else [payload.values[placeholder]]
-    found = next((text for text in texts if isinstance(text, str) and text.strip()), None)
-    return None if found is None else excerpt(found, length=_PROMPT_LENGTH)
+    prompt = next((text for text in texts if isinstance(text, str) and text.strip()), None)
+    return None if prompt is None else excerpt(prompt, length=_PROMPT_LENGTH)
 
 
-def file_name(made: GalleryOutput, what: str) -> str:
-    """The name of a downloaded output, such as `label-003.png`; `what` replaces a missing label.
+def file_name(output: GalleryOutput, default_label: str) -> str:
+    """Return the name of a downloaded output, such as `label-003.png`.
 
     An item of a batch has its number in the batch. Further outputs of the same job have a second number.
     """
-    number = "" if made.batch_id is None else f"-{made.item_no + 1:03d}"
-    several = "" if made.number == 1 else f"-{made.number}"
-    return f"{plain_name(made.label or what) or 'output'}{number}{several}{_suffix(made.path)}"
+    item = "" if output.batch_id is None else f"-{output.item_no + 1:03d}"
+    number = "" if output.number == 1 else f"-{output.number}"
+    suffix = PurePosixPath(output.path).suffix
+    suffix = suffix.lower() if _SUFFIX.fullmatch(suffix) else ""
+    return f"{plain_name(output.label or default_label) or 'output'}{item}{number}{suffix}"
 
 
 def archive_names(items: Iterable[T], name_of: Callable[[T], str], folder_of: Callable[[T], str | None]) -> list[str]:
-    """Paths such as `batch/label-003.png`, valid on every system and unique regardless of case."""
+    """Return paths such as `batch/label-003.png`, valid on every system and unique regardless of case."""
     wanted = [PurePosixPath(plain_name(folder_of(item) or ""), usable_name(name_of(item))) for item in items]
     taken = {str(path.parent).casefold() for path in wanted}
-    # by name, the last number used: lower ones are taken
+    # The last number used for each name. Lower ones are taken.
     last_used: dict[str, int] = {}
     names = []
     for path in wanted:
@@ -190,8 +192,3 @@ def archive_names(items: Iterable[T], name_of: Callable[[T], str], folder_of: Ca
         taken.add(name.casefold())
         names.append(name)
     return names
-
-
-def _suffix(path: str) -> str:
-    suffix = PurePosixPath(path).suffix
-    return suffix.lower() if _SUFFIX.fullmatch(suffix) else ""

@@ -6,7 +6,7 @@ from typing import Any
 
 import uuid_utils
 
-# File formats.
+# File formats of derived files.
 POSTERS = ("webp",)
 PREVIEWS = ("mp4", "webm")
 
@@ -16,23 +16,23 @@ def new_id() -> str:
 
 
 def new_lease_token() -> str:
-    """A random token, because lease tokens are secrets."""
+    """Return a random token, because lease tokens are secrets."""
     return str(uuid_utils.uuid4())
 
 
 def output_id(lease_token: str) -> str:
-    """The id of a lease's output, derived from the token: repeated calls return the same id."""
+    """Return the id of a lease's output. It derives from the token, so repeated calls return the same id."""
     h = hashlib.sha256(b"output of " + lease_token.encode()).hexdigest()
     return f"{h[:8]}-{h[8:12]}-4{h[13:16]}-8{h[17:20]}-{h[20:32]}"
 
 
 def upload_path(*, tenant_id: str, job_id: str, lease_token: str, extension: str) -> str:
-    """The only path that a lease may upload to."""
+    """Return the only path that a lease may upload to."""
     return f"{job_folder(tenant_id, job_id)}/upload-{output_id(lease_token)}.{extension.lstrip('.')}"
 
 
 def output_path(file_id: str, *, tenant_id: str, job_id: str, extension: str) -> str:
-    """The final path of an accepted output."""
+    """Return the final path of an accepted output."""
     return f"{job_folder(tenant_id, job_id)}/output-{file_id}.{extension.lstrip('.')}"
 
 
@@ -45,25 +45,25 @@ def preview_path(path: str, extension: str) -> str:
 
 
 def derived_paths(path: str) -> list[str]:
-    """All possible poster and preview paths of a file. Remove them with it, even if none is recorded."""
+    """Return all possible poster and preview paths of a file. Remove them with it, even if none is recorded."""
     return [*(poster_path(path, name) for name in POSTERS), *(preview_path(path, name) for name in PREVIEWS)]
 
 
 def source_path(path: str) -> str:
-    """The file that a poster or preview was derived from; other paths are returned unchanged."""
-    for name in ("poster", "preview"):
-        whole, found, _ = path.rpartition(f".{name}.")
-        if found and path in derived_paths(whole):
-            return whole
+    """Return the file that a poster or preview was derived from; other paths are returned unchanged."""
+    for kind in ("poster", "preview"):
+        source, separator, _ = path.rpartition(f".{kind}.")
+        if separator and path in derived_paths(source):
+            return source
     return path
 
 
 def job_folder(tenant_id: str, job_id: str) -> str:
-    """The folder of all uploads of a job."""
+    """Return the folder of all uploads of a job."""
     return f"tenants/{tenant_id}/ai-jobs/{job_id}"
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of a JSON value, independent of the order of keys."""
+    """Return the SHA-256 of a JSON value, independent of the order of keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -4,7 +4,7 @@ from comfyrelay.media_types import OCTET_STREAM, media_kind
 
 
 def output_type(reported: str, promised: str) -> str | None:
-    """The media type to store; `None` if the reported type does not match the workflow's.
+    """Return the media type to store, or `None` if the reported type does not match the workflow's.
 
     Images, videos and audio may have another format, because they are decoded. Other files must match exactly: a
     browser might execute a file served with a type that the worker chose.

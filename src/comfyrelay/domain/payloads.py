@@ -23,7 +23,6 @@ class StoredFile:
     path: str
     mime_type: str
     name: str | None = None
-    # if known
     content_hash: str | None = None
 
 
@@ -58,7 +57,7 @@ class JobPayload:
     output_folder: str | None = None
 
     def with_seeds(self, new_seed: Callable[[int], int]) -> "JobPayload":
-        """A copy with new seeds; `new_seed` receives the largest allowed value."""
+        """Return a copy with new seeds. `new_seed` receives the largest allowed value."""
         return replace(self, values={**self.values, **{key: new_seed(limit) for key, limit in self.seeds.items()}})
 
     def to_json(self) -> dict[str, Any]:
@@ -66,13 +65,13 @@ class JobPayload:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "JobPayload":
-        return cls(**{**fields, "assets": [Asset(**each) for each in fields["assets"]]})
+        return cls(**{**fields, "assets": [Asset(**asset) for asset in fields["assets"]]})
 
     @property
     def seed(self) -> int | None:
         """The first known seed, which is the main one."""
-        found = (self.values.get(seed) for seed in self.seeds)
-        return next((each for each in found if isinstance(each, int)), None)
+        seeds = (self.values.get(placeholder) for placeholder in self.seeds)
+        return next((seed for seed in seeds if isinstance(seed, int)), None)
 
     @property
     def primary_input(self) -> Asset | None:
@@ -80,7 +79,10 @@ class JobPayload:
 
 
 def fingerprint(payload: JobPayload, files: Iterable[StoredFile]) -> str | None:
-    """Equal for jobs with the same graph, values and file contents; `None` if the content of a file is unknown."""
+    """Return a hash that is equal for jobs with the same graph, values and file contents.
+
+    `None` means that the content of a file is unknown.
+    """
     hashes = {(file.disk, file.path): file.content_hash for file in files}
     inputs = {asset.placeholder: asset.content_hash or hashes.get((asset.disk, asset.path)) for asset in payload.assets}
     if None in inputs.values():
@@ -90,7 +92,7 @@ def fingerprint(payload: JobPayload, files: Iterable[StoredFile]) -> str | None:
 
 
 def text_values(values: Sequence[Value]) -> dict[str, Any]:
-    """Placeholder → value for everything that is inserted into the graph."""
+    """Return the values that are inserted into the graph, by placeholder."""
     return {value.property.placeholder: value.value for value in values if not value.property.is_asset}
 
 
@@ -103,7 +105,10 @@ def asset_list(
     catalogue_disk: str,
     catalogue_hashes: Mapping[str, str],
 ) -> list[Asset]:
-    """The files a worker must download. `files` are the user's own by id; other values are paths in the catalogue."""
+    """Return the files that a worker must download.
+
+    `files` are the user's own files by id. Other values are paths in the catalogue.
+    """
     errors: dict[str, str] = {}
     assets: list[Asset] = []
     for property_ in properties:

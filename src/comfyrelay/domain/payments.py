@@ -5,7 +5,7 @@ import hmac
 from dataclasses import dataclass
 from datetime import datetime
 
-# Reject messages with an older or later timestamp: they may be replayed.
+# Messages with an older or later timestamp are rejected, because they may be replayed.
 TOLERANCE_SECONDS = 300
 VERSION = "v1"
 
@@ -38,8 +38,8 @@ def signature_problem(header: str, body: bytes, *, secret: str, now: datetime) -
     if len(times) != 1 or not given or not (times[0].isascii() and times[0].isdigit() and len(times[0]) <= 12):
         return "The signature must be t=<unix seconds>,v1=<hex>."
     expected = hmac.new(secret.encode(), times[0].encode() + b"." + body, hashlib.sha256).hexdigest()
-    # compare all of them, so that timing does not reveal which one matched
-    if not sum(hmac.compare_digest(expected.encode(), each.encode()) for each in given):
+    # Compare all signatures, so that timing does not reveal which one matched.
+    if not sum(hmac.compare_digest(expected.encode(), signature.encode()) for signature in given):
         return "The signature is wrong."
     if abs(now.timestamp() - int(times[0])) > TOLERANCE_SECONDS:
         return "The timestamp of the signature is too old or in the future."

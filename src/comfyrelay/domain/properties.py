@@ -36,16 +36,15 @@ class Role(StrEnum):
     WIDTH = "width"
     HEIGHT = "height"
     MEGAPIXELS = "megapixels"
-    # in frames
+    # Length is in frames, duration in seconds.
     LENGTH = "length"
-    # in seconds
     DURATION = "duration"
     STEPS = "steps"
     STRENGTH = "strength"
     MODEL = "model"
 
 
-# Names in one sentence.
+# A sentence lists at most this many names.
 MAX_NAMED = 20
 ASSET_TYPES = frozenset({PropertyType.IMAGE, PropertyType.VIDEO, PropertyType.AUDIO})
 _KINDS = {
@@ -72,7 +71,7 @@ _NUMBER_ROLES = {
 # Every node accepts 32-bit seeds; not every node accepts more.
 _SEED_LIMIT = 2**32 - 1
 # ComfyUI's seeds are unsigned 64-bit numbers.
-LARGEST_BOUND = 2**64 - 1
+MAX_BOUND = 2**64 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,13 +87,13 @@ class Property:
     choices: Sequence[Any] = field(default=())
     minimum: float | None = None
     maximum: float | None = None
-    # step of the form control; other values are accepted
+    # Step of the form control. Other values are accepted.
     step: float | None = None
     is_whole: bool = False
     role: Role | None = None
-    # key of a number that this one scales with, such as the steps of the first of two samplers with all steps
+    # Key of a number that this one scales with, such as all steps for the steps of the first of two samplers.
     scaled_from: str | None = None
-    # display name, and the node that it belongs to
+    # Display name, and the title of its node.
     label: str | None = None
     group: str | None = None
 
@@ -159,7 +158,7 @@ def _default_role(key: str, type_: PropertyType) -> Role | None:
 
 
 def kind_of(name: str) -> PropertyType | None:
-    """The media kind of a file by its extension; `None` if unknown."""
+    """Return the media kind of a file by its extension, or `None` if unknown."""
     return _KIND_OF.get(PurePath(name).suffix.lower().removeprefix("."))
 
 
@@ -192,24 +191,21 @@ def check_properties(properties: Sequence[Property]) -> None:
         raise InvalidInput(errors=errors)
 
 
-def _bounds_problem(each: Property) -> str | None:
-    low, high = each.minimum, each.maximum
-    if any(bound is not None and not -LARGEST_BOUND <= bound <= LARGEST_BOUND for bound in (low, high)):
-        return f"Bounds must be between -{LARGEST_BOUND} and {LARGEST_BOUND}."
+def _bounds_problem(prop: Property) -> str | None:
+    low, high = prop.minimum, prop.maximum
+    if any(bound is not None and not -MAX_BOUND <= bound <= MAX_BOUND for bound in (low, high)):
+        return f"Bounds must be between -{MAX_BOUND} and {MAX_BOUND}."
     if low is not None and high is not None and low > high:
         return "The minimum is larger than the maximum."
-    if each.is_seed and high is not None and each.smallest_seed > high:
+    if prop.is_seed and high is not None and prop.smallest_seed > high:
         return "The bounds of a seed must contain a whole number that is not negative."
     return None
 
 
-def _can_scale(each: Property, source: Property | None) -> bool:
-    both = (each, source)
-    return (
-        source is not None
-        and source.scaled_from is None
-        and all(one is not None and one.type is PropertyType.NUMBER and (one.default_value or 0) > 0 for one in both)
-    )
+def _can_scale(prop: Property, source: Property | None) -> bool:
+    if source is None or source.scaled_from is not None:
+        return False
+    return all(scaled.type is PropertyType.NUMBER and (scaled.default_value or 0) > 0 for scaled in (prop, source))
 
 
 def resolve(
@@ -222,7 +218,7 @@ def resolve(
     for property_ in properties:
         given = user_input.get(property_.key)
         from_user = property_.key not in errors and given is not None
-        value = given if from_user else _unsent(property_, by_key, overrides, user_input)
+        value = given if from_user else _default(property_, by_key, overrides, user_input)
         if property_.key in errors:
             continue
         if value is None and property_.type is PropertyType.TEXT and not property_.required:
@@ -234,7 +230,7 @@ def resolve(
         elif problem := problem_with(property_, value):
             errors[property_.key] = problem
         else:
-            # some nodes of ComfyUI reject 8.0 as a whole number
+            # Some nodes of ComfyUI reject 8.0 as a whole number.
             value = int(value) if property_.is_whole and isinstance(value, float) else value
             values.append(Value(property=property_, value=value, from_user=from_user))
     if errors:
@@ -243,15 +239,15 @@ def resolve(
 
 
 def defaults(properties: Sequence[Property], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of all properties without user input."""
+    """Return the values of all properties without user input."""
     by_key = {property_.key: property_ for property_ in properties}
-    return {property_.key: _unsent(property_, by_key, overrides, {}) for property_ in properties}
+    return {property_.key: _default(property_, by_key, overrides, {}) for property_ in properties}
 
 
 def seeds_to_draw(
     properties: Sequence[Property], *, overrides: Mapping[str, Any], user_input: Mapping[str, Any]
 ) -> list[Property]:
-    """The seeds that a job gets at random.
+    """Return the seeds that a job gets at random.
 
     If the user sets one seed, none is random: the user wants to reproduce a result. Seeds set by an effect, and
     defaults that users may not change, stay.
@@ -266,26 +262,25 @@ def seeds_to_draw(
     ]
 
 
-def _unsent(
-    each: Property, by_key: Mapping[str, Property], overrides: Mapping[str, Any], user_input: Mapping[str, Any]
+def _default(
+    prop: Property, by_key: Mapping[str, Property], overrides: Mapping[str, Any], user_input: Mapping[str, Any]
 ) -> Any:
-    """The value of a property that the user does not set; a scaled one keeps its ratio to its source."""
-    value = overrides.get(each.key, each.default_value)
-    source = by_key.get(each.scaled_from or "")
+    """Return the value of a property that the user does not set. A scaled one keeps its ratio to its source."""
+    value = overrides.get(prop.key, prop.default_value)
+    source = by_key.get(prop.scaled_from or "")
     if source is None:
         return value
-    # an override is relative to the effect's own value of the source
-    whole = overrides.get(source.key, source.default_value) if each.key in overrides else source.default_value
-    now = user_input.get(source.key)
-    now = overrides.get(source.key, source.default_value) if now is None else now
-    if now == whole or problem_with(source, now) or not value or not whole or value > whole:
+    of_effect = overrides.get(source.key, source.default_value)
+    # An override is relative to the effect's own value of the source.
+    base = of_effect if prop.key in overrides else source.default_value
+    given = user_input.get(source.key)
+    now = of_effect if given is None else given
+    if now == base or problem_with(source, now) or not value or not base or value > base:
         return value
-    return _within(each, max(1, math.floor(value * now / whole + 0.5)) if each.is_whole else value * now / whole)
-
-
-def _within(each: Property, value: float) -> float:
-    low = value if each.minimum is None else max(value, each.minimum)
-    return low if each.maximum is None else min(low, each.maximum)
+    scaled = value * now / base
+    scaled = max(1, math.floor(scaled + 0.5)) if prop.is_whole else scaled
+    scaled = scaled if prop.minimum is None else max(scaled, prop.minimum)
+    return scaled if prop.maximum is None else min(scaled, prop.maximum)
 
 
 def check_overrides(properties: Sequence[Property], overrides: Mapping[str, Any]) -> None:
@@ -299,7 +294,8 @@ def check_overrides(properties: Sequence[Property], overrides: Mapping[str, Any]
 
 
 def _refused_keys(by_key: Mapping[str, Property], user_input: Mapping[str, Any]) -> dict[str, str]:
-    known = ", ".join(sorted(key for key, each in by_key.items() if _is_user_input(each))) or "none"
+    inputs = [prop.key for prop in by_key.values() if prop.user_configurable and not prop.is_primary_input]
+    known = ", ".join(sorted(inputs)) or "none"
     errors: dict[str, str] = {}
     for key in user_input:
         if key not in by_key:
@@ -309,10 +305,6 @@ def _refused_keys(by_key: Mapping[str, Property], user_input: Mapping[str, Any])
         elif not by_key[key].user_configurable:
             errors[key] = f"The effect sets this input. Available inputs: {known}."
     return errors
-
-
-def _is_user_input(each: Property) -> bool:
-    return each.user_configurable and not each.is_primary_input
 
 
 def problem_with(prop: Property, value: Any) -> str | None:
@@ -346,14 +338,14 @@ def _number_problem(prop: Property, value: Any) -> str | None:
     if prop.is_whole and value != int(value):
         return "This must be a whole number."
     if prop.minimum is not None and value < prop.minimum:
-        return f"This must be at least {_shown(prop.minimum)}."
+        return f"This must be at least {_format_bound(prop.minimum)}."
     if prop.maximum is not None and value > prop.maximum:
-        return f"This must be at most {_shown(prop.maximum)}."
+        return f"This must be at most {_format_bound(prop.maximum)}."
     return None
 
 
-def _shown(bound: float) -> str:
-    """Format a bound; integers with all digits, because a seed may have twenty."""
+def _format_bound(bound: float) -> str:
+    """Format integers with all digits, because a seed may have twenty."""
     return str(bound) if isinstance(bound, int) else f"{bound:g}"
 
 
@@ -385,35 +377,36 @@ def apply_preset(preset: Mapping[str, Any], properties: Sequence[Property]) -> A
     values: dict[str, Any] = {}
     ignored = []
     for key, value in preset.items():
-        meant = [prop for prop in configurable if prop.key == key or (prop.role == key and prop.key not in preset)]
-        found = [prop.key for prop in meant if not problem_with(prop, value)]
-        if not found:
+        targets = [prop for prop in configurable if prop.key == key or (prop.role == key and prop.key not in preset)]
+        valid = [prop.key for prop in targets if not problem_with(prop, value)]
+        if not valid:
             ignored.append(key)
-        values.update(dict.fromkeys(found, value))
+        values.update(dict.fromkeys(valid, value))
     return AppliedPreset(values=values, ignored=ignored)
 
 
 def describe_changes(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[str]:
     """Describe how the inputs of a newer workflow version differ, because presets and scripts may depend on them."""
-    old, new = ({str(entry["key"]): entry for entry in some} for some in (before, after))
+    old, new = ({str(entry["key"]): entry for entry in entries} for entries in (before, after))
     both = [key for key in old if key in new]
-    kinds = [key for key in both if old[key]["type"] != new[key]["type"]]
-    values = [key for key in both if key not in kinds and not _has_same_value(old[key], new[key])]
-    found = {
+    new_types = [key for key in both if old[key]["type"] != new[key]["type"]]
+    new_defaults = [key for key in both if key not in new_types and not _has_same_default(old[key], new[key])]
+    changes = {
         "Removed inputs": [key for key in old if key not in new],
-        "Inputs with a new type": [f"{key} ({old[key]['type']}, now {new[key]['type']})" for key in kinds],
-        "Inputs with a new default": values,
+        "Inputs with a new type": [f"{key} ({old[key]['type']}, now {new[key]['type']})" for key in new_types],
+        "Inputs with a new default": new_defaults,
         "New inputs": [key for key in new if key not in old],
     }
-    return [f"{title}: {_some(names)}." for title, names in found.items() if names]
+    return [f"{title}: {list_names(names)}." for title, names in changes.items() if names]
 
 
-def _has_same_value(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    first, second = (each.get("default_value") for each in (one, other))
-    # in Python, `True == 1`
+def _has_same_default(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    first, second = one.get("default_value"), other.get("default_value")
+    # In Python, `True == 1`.
     return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
 
 
-def _some(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
+    """List at most `MAX_NAMED` names, and say how many more there are."""
     more = len(names) - MAX_NAMED
     return ", ".join([*names[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])

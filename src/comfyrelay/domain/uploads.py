@@ -23,17 +23,16 @@ class AnnouncedUpload:
 
 
 def check_upload(new: AnnouncedUpload, *, max_bytes: int) -> None:
+    name = printable(new.original_filename)
     if not new.mime_type.startswith(MEDIA_TYPES):
-        name = printable(new.original_filename)
         problem = f"{name} cannot be used: it is {new.mime_type}, but only images, videos and audio are supported."
         raise InvalidInput(errors={"mime_type": problem})
     if new.size > max_bytes:
-        name = printable(new.original_filename)
         raise TooLarge(f"{name} is too large: {format_bytes(new.size)}, but the limit is {format_bytes(max_bytes)}.")
 
 
 def extension_of(new: AnnouncedUpload) -> str:
-    """The extension for the storage path, because ComfyUI goes by it."""
+    """Return the extension for the storage path. ComfyUI tells the file format by the extension."""
     given = PurePosixPath(new.original_filename).suffix.lower()
     if _EXTENSION.fullmatch(given):
         return given

@@ -11,9 +11,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from standardwebhooks.webhooks import Webhook
 
-# Delay after each failure; after the last one the delivery is given up.
-WAITS_SECONDS = (5.0, 30.0, 120.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
-LONGEST_URL = 2048
+# Delays after each failure. After the last one the delivery is given up.
+RETRY_DELAYS_SECONDS = (5.0, 30.0, 120.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
+MAX_URL_LENGTH = 2048
 # Not public, although some Python versions report them as global: metadata services (Oracle, Azure), site-local
 # addresses, retired relays, documentation (RFC 9637), segment routing (RFC 9602) and dummy prefixes (RFC 9780).
 NOT_PUBLIC = tuple(
@@ -25,9 +25,9 @@ NOT_PUBLIC = tuple(
         ),
     )
 )
-INTO_PRIVATE = "The address is not public: webhooks are not sent to private networks."
+NOT_PUBLIC_TEXT = "The address is not public: webhooks are not sent to private networks."
 # NAT64 gateways map the last 32 bits of such an address to an IPv4 address.
-TRANSLATED = IPv6Network("64:ff9b::/96")
+NAT64 = IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class EndedJob:
     completed_at: datetime
 
     def body(self) -> str:
-        """The message, without signed URLs or secrets, because receivers may log it."""
+        """Return the message, without signed URLs or secrets, because receivers may log it."""
         event = {
             "type": f"job.{self.status}",
             "timestamp": self.completed_at.isoformat(),
@@ -61,7 +61,7 @@ class EndedJob:
 
 
 def test_body(at: datetime) -> str:
-    """A message without a job, to test an endpoint."""
+    """Return a message without a job, to test an endpoint."""
     return json.dumps({"type": "webhook.test", "timestamp": at.isoformat(), "data": {}}, separators=(",", ":"))
 
 
@@ -85,7 +85,7 @@ def url_problem(url: str, *, allow_private: bool = True) -> str | None:
     """
     parts = _parts(url)
     if parts is None:
-        return f"This must be a URL of at most {LONGEST_URL} characters."
+        return f"This must be a URL of at most {MAX_URL_LENGTH} characters."
     if parts.scheme not in ("https", "http"):
         return "This must be an https:// or http:// URL."
     if not parts.hostname or not _is_host(parts.hostname):
@@ -93,16 +93,16 @@ def url_problem(url: str, *, allow_private: bool = True) -> str | None:
     if parts.username is not None or parts.password is not None:
         return "This URL must not contain a user name or password."
     if not allow_private and _is_private_literal(parts.hostname):
-        return INTO_PRIVATE
+        return NOT_PUBLIC_TEXT
     return None
 
 
 def _parts(url: str) -> SplitResult | None:
-    if len(url) > LONGEST_URL or not url.isprintable() or " " in url:
+    if len(url) > MAX_URL_LENGTH or not url.isprintable() or " " in url:
         return None
     try:
         parts = urlsplit(url)
-        # reading the port raises if it is out of range
+        # Reading the port raises if it is out of range.
         _ = parts.port
     except ValueError:
         return None
@@ -120,7 +120,7 @@ def is_public(address: str) -> bool:
 
 
 def _embedded_ipv4(ip: IPv6Address) -> IPv4Address | None:
-    if ip in TRANSLATED:
+    if ip in NAT64:
         return IPv4Address(int(ip) & 0xFFFFFFFF)
     return ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
 
@@ -134,7 +134,7 @@ def _is_private_literal(host: str) -> bool:
     except ValueError:
         pass
     try:
-        # `127.1`, `0x7f000001` and `2130706433` also connect to 127.0.0.1
+        # `127.1`, `0x7f000001` and `2130706433` also connect to 127.0.0.1.
         return not is_public(socket.inet_ntoa(socket.inet_aton(name)))
     except OSError:
         return False

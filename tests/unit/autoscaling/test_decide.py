@@ -5,12 +5,12 @@ from datetime import UTC, datetime, time
 
 import pytest
 
-from comfyrelay.domain.autoscaling.capacity import Load, arriving
+from comfyrelay.domain.autoscaling.capacity import Load, arriving_load
 from comfyrelay.domain.autoscaling.learning import ONE_ARRIVAL
 from comfyrelay.domain.autoscaling.limits import pause_left
 from comfyrelay.domain.autoscaling.observation import ObservedFleet, ObservedMachine, QueuedWork
 from comfyrelay.domain.autoscaling.plan import Launch
-from comfyrelay.domain.autoscaling.schedules import at_least
+from comfyrelay.domain.autoscaling.schedules import scheduled_minimum
 from comfyrelay.domain.autoscaling.spec import InstanceType, Policy, Schedule
 from comfyrelay.errors import InvalidInput
 from tests.support.observations import (
@@ -103,7 +103,7 @@ def test_machines_for_following_jobs_are_launched_with_the_first() -> None:
     seen = fleet(following_jobs=6.0, max_machines=50, launches_per_minute=50, policy=Policy.FAST)
     found = plan([waiting(2)], seen)
     assert launched(found) == 7
-    assert "2 for what waits, 5 for what usually follows; launching 7" in found.reason
+    assert "2 for waiting jobs, 5 for jobs that usually follow; launching 7" in found.reason
     assert plan([waiting(2)], replace(seen, machines=[booting(str(each)) for each in range(7)])).is_empty
     assert launched(plan([waiting(1)], seen)) == 7
     assert launched(plan([waiting(1)], replace(seen, following_jobs=0.0))) == 1
@@ -225,7 +225,7 @@ def test_over_budget_stops_the_most_expensive_idle_machines_first() -> None:
     others = [ready(name, idle=500.0, price_per_hour=1.0) for name in ("a", "b")]
     found = plan([], fleet(*others, dear, cost_per_hour=3.0, min_machines=3))
     assert found.end == ["dear"]
-    assert "1 machine beyond the limits; ending 1 of them" in found.reason
+    assert "1 machine beyond the limits; terminating 1 of them" in found.reason
     # never a busy one; then idle ones, the paid ones first
     held = fleet(busy(price_per_hour=9.0), *others, ready("free"), cost_per_hour=3.0, min_machines=4)
     assert plan([], held).end == ["a", "b"]
@@ -236,7 +236,7 @@ def test_external_machines_are_never_stopped(policy: Policy) -> None:
     theirs = [ready(f"theirs{number}", idle=10_000.0, is_foreign=True) for number in range(2)]
     found = plan([], fleet(*theirs, booting("own"), policy=policy, max_machines=1, idle_seconds=10_000.0))
     assert found.end == ["own"]
-    words = "2 machines beyond the limits; ending 1 of them, busy ones and foreign ones never"
+    words = "2 machines beyond the limits; terminating 1 of them, never busy or foreign ones"
     assert words in found.reason
     assert plan([], fleet(*theirs, policy=policy, idle_seconds=10_000.0, last_idle_seconds=0.0)).end == []
 
@@ -254,13 +254,13 @@ def test_no_more_are_launched_than_may_register() -> None:
 def test_fleet_without_workflows_launches_no_machine() -> None:
     found = plan([], fleet(workflows=(), can_register=False, min_machines=2))
     assert found.is_empty
-    assert "no workflow is mapped to it, so that no worker could register" in found.reason
+    assert "no workflow is mapped to it, so no worker could register" in found.reason
 
 
 def test_refused_types_are_not_requested_again() -> None:
     found = plan([waiting(5)], fleet(all_types_refused=True))
     assert found.is_empty
-    assert "launching 0 of 5: none of its instance types can be had now" in found.reason
+    assert "launching 0 of 5: none of its instance types is available now" in found.reason
 
 
 def test_failed_boots_stop_launches_until_a_single_retry() -> None:
@@ -307,22 +307,22 @@ def test_schedule_keeps_idle_machines_at_its_hours() -> None:
 def test_schedule_ending_before_its_start_ends_on_the_next_day() -> None:
     night = Schedule(days=frozenset({4}), begins=time(22), ends=time(6), at_least=1)
     friday, saturday = datetime(2026, 3, 6, 23, tzinfo=UTC), datetime(2026, 3, 7, 5, 59, tzinfo=UTC)
-    assert [at_least([night], each) for each in (friday, saturday)] == [1, 1]
-    assert at_least([night], datetime(2026, 3, 6, 5, tzinfo=UTC)) == 0
-    assert at_least([night], datetime(2026, 3, 7, 23, tzinfo=UTC)) == 0
+    assert [scheduled_minimum([night], each) for each in (friday, saturday)] == [1, 1]
+    assert scheduled_minimum([night], datetime(2026, 3, 6, 5, tzinfo=UTC)) == 0
+    assert scheduled_minimum([night], datetime(2026, 3, 7, 23, tzinfo=UTC)) == 0
 
 
 def test_schedule_from_midnight_to_midnight_has_no_gap() -> None:
     wednesday = Schedule(days=frozenset({2}), begins=time(0), ends=time(0), at_least=1)
     minutes = [datetime(2026, 3, 4, hour, minute, 59, tzinfo=UTC) for hour in range(24) for minute in range(60)]
-    assert {at_least([wednesday], each) for each in minutes} == {1}
-    assert at_least([wednesday], datetime(2026, 3, 5, tzinfo=UTC)) == 0
-    assert at_least([wednesday], datetime(2026, 3, 3, 23, 59, 59, tzinfo=UTC)) == 0
+    assert {scheduled_minimum([wednesday], each) for each in minutes} == {1}
+    assert scheduled_minimum([wednesday], datetime(2026, 3, 5, tzinfo=UTC)) == 0
+    assert scheduled_minimum([wednesday], datetime(2026, 3, 3, 23, 59, 59, tzinfo=UTC)) == 0
 
 
 def test_time_zone_that_does_not_exist_is_named() -> None:
     with pytest.raises(InvalidInput, match="no time zone 'Mars/Base'"):
-        at_least([replace(WORKDAYS, timezone="Mars/Base")], datetime(2026, 3, 4, tzinfo=UTC))
+        scheduled_minimum([replace(WORKDAYS, timezone="Mars/Base")], datetime(2026, 3, 4, tzinfo=UTC))
 
 
 # planned, but not done
@@ -371,7 +371,7 @@ def test_work_of_a_cluster_fleet_is_not_launched_twice() -> None:
     work = [waiting(4, jobs_per_second=0.01)]
     found = plans(work, dear, cheap)
     assert [launched(each) > 0 for each in found] == [False, True]
-    assert "its cluster does it" in found[1].reason
+    assert "its cluster acts on it" in found[1].reason
 
 
 def test_faster_fleet_wins_at_equal_price() -> None:
@@ -435,9 +435,9 @@ def test_arrivals_shared_by_fleets_are_computed_once(monkeypatch: pytest.MonkeyP
     def counted(work: QueuedWork, boot_seconds: float) -> Load:
         nonlocal calls
         calls += 1
-        return arriving(work, boot_seconds)
+        return arriving_load(work, boot_seconds)
 
-    monkeypatch.setattr("comfyrelay.domain.autoscaling.decide.arriving", counted)
+    monkeypatch.setattr("comfyrelay.domain.autoscaling.decide.arriving_load", counted)
     work = [waiting(1, workflow=number, jobs_per_second=0.01) for number in range(20)]
     plans(work, *(fleet(ready(), slug=f"f{number}", workflows=range(20)) for number in range(10)))
     assert calls == len(work)
@@ -449,7 +449,7 @@ class TestUnknownPrices:
     def test_first_machine_without_a_price_is_launched_alone(self) -> None:
         first = plan([], fleet(min_machines=8, cost_per_hour=4.0))
         assert launched(first) == 1
-        assert "the first has not told its price yet" in first.reason
+        assert "the price of the first machine is not known yet" in first.reason
         assert launched(plan([], fleet(booting(), min_machines=8, cost_per_hour=4.0))) == 0
 
     def test_limit_then_uses_the_highest_known_price(self) -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from comfyrelay.domain.autoscaling.learning import (
     HALF_LIFE_SECONDS,
-    NOTHING_LEARNT,
-    Following,
+    NO_RUNS,
+    FollowingJobs,
     Rate,
     available_types,
     boot_seconds,
     failed_boots,
     launches_ago,
-    refusal,
+    refusal_reason,
     seconds_ago,
     seconds_left,
 )
@@ -35,7 +35,9 @@ def machine(ordered: float = 0, *, booted_in: float | None = None, **more: Any) 
 
 
 def refused(kind: str, instance_type: str | None, *, seconds: float = 5) -> MachineRecord:
-    return machine(seconds, ended_at=ago(seconds), reason=refusal(kind, "No: none."), instance_type=instance_type)
+    return machine(
+        seconds, ended_at=ago(seconds), reason=refusal_reason(kind, "No: none."), instance_type=instance_type
+    )
 
 
 def test_steady_stream_is_known_by_its_rate() -> None:
@@ -61,16 +63,16 @@ def test_rate_needs_a_few_arrivals_and_restarts_after_a_silence() -> None:
     rate = Rate()
     for seconds in (400, 300, 200, 100):
         rate.add(ago(seconds))
-    assert rate.seen_seconds() == 0.0
+    assert rate.observed_seconds() == 0.0
     rate.add(NOW)
-    assert rate.seen_seconds() == 400.0
+    assert rate.observed_seconds() == 400.0
     rate.add(ago(-901))
-    assert rate.seen_seconds() == 0.0
+    assert rate.observed_seconds() == 0.0
 
 
-def bursts(*followed: int) -> Following:
+def bursts(*followed: int) -> FollowingJobs:
     """Bursts an hour apart, with this many jobs that follow within a boot of 180 s, and one after it."""
-    learnt = Following()
+    learnt = FollowingJobs()
     learnt.add(ago(3600 * (len(followed) + 1)), boot_seconds=180.0, silence_seconds=900.0)
     for number, jobs in enumerate(followed):
         for seconds in (0, *(10 + each for each in range(jobs)), 200):
@@ -95,13 +97,13 @@ def test_mostly_single_jobs_predict_no_following_jobs() -> None:
 
 
 def test_first_durations_are_averaged_and_later_ones_followed() -> None:
-    learnt = NOTHING_LEARNT
+    learnt = NO_RUNS
     for seconds in (10.0, 20.0, 30.0):
-        learnt = learnt.with_one_more(seconds)
+        learnt = learnt.including(seconds)
     assert learnt.jobs == 3
     assert learnt.mean_seconds == pytest.approx(20.0)
     for _ in range(100):
-        learnt = learnt.with_one_more(100.0)
+        learnt = learnt.including(100.0)
     assert learnt.mean_seconds > 95
 
 
@@ -141,7 +143,7 @@ def test_rate_is_forgotten_from_when_the_clock_went_back() -> None:
         rate.add(ago(seconds - 86_400))
     before = rate.at(NOW)
     assert rate.at(ago(-HALF_LIFE_SECONDS)) == pytest.approx(before / 2)
-    assert rate.seen_seconds() >= 0.0
+    assert rate.observed_seconds() >= 0.0
     rate.add(ago(-HALF_LIFE_SECONDS))
     assert rate.at(ago(-HALF_LIFE_SECONDS)) > before / 2
 
@@ -151,7 +153,7 @@ def test_refusals_are_no_launches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "left", "all_refused"),
+    ("row", "left", "all_types_refused"),
     [
         (refused("capacity", "a"), ["b"], False),
         (refused("capacity", "a", seconds=61), ["a", "b"], False),
@@ -160,15 +162,17 @@ def test_refusals_are_no_launches() -> None:
         (refused("throttled", None, seconds=16), ["a", "b"], False),
     ],
 )
-def test_type_that_was_refused_lately_is_not_tried(row: MachineRecord, left: list[str], all_refused: bool) -> None:
+def test_type_that_was_refused_lately_is_not_tried(
+    row: MachineRecord, left: list[str], all_types_refused: bool
+) -> None:
     types = [InstanceType(name="a"), InstanceType(name="b")]
     found = available_types(types, [row], NOW)
-    assert ([type_.name for type_ in found.types], found.all_refused) == (left, all_refused)
+    assert ([type_.name for type_ in found.types], found.all_types_refused) == (left, all_types_refused)
 
 
 def test_fleet_without_types_waits_after_a_refusal() -> None:
-    assert available_types([], [refused("capacity", None)], NOW).all_refused
-    assert not available_types([], [], NOW).all_refused
+    assert available_types([], [refused("capacity", None)], NOW).all_types_refused
+    assert not available_types([], [], NOW).all_types_refused
 
 
 def test_overdue_job_is_expected_to_finish_within_a_second() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from comfyrelay.autoscaling.providers import registry
 from comfyrelay.autoscaling.providers.base import MachineProvider, ProviderFleet, RefusalKind
-from comfyrelay.autoscaling.providers.registry import GROUP, Providers, Surroundings, names
+from comfyrelay.autoscaling.providers.registry import GROUP, ProviderContext, Providers, names
 from comfyrelay.autoscaling.providers.static import StaticProvider
 from comfyrelay.domain.autoscaling.spec import InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.errors import ConfigurationError
@@ -25,7 +25,7 @@ FLEET = ProviderFleet(
 @pytest.fixture
 def providers(tmp_path: Path) -> Providers:
     settings = Settings(data_dir=tmp_path)
-    return Providers(Surroundings(settings=settings, api_url=settings.base_url, secrets={}))
+    return Providers(ProviderContext(settings=settings, api_url=settings.base_url, secrets={}))
 
 
 async def test_every_provider_has_its_name_and_is_made_once(providers: Providers) -> None:
@@ -43,17 +43,17 @@ async def test_report_only_provider_refuses_launches_with_a_reason(providers: Pr
     assert not result.launched
     [refused] = result.refused
     assert refused.kind is RefusalKind.SETUP
-    assert "Nothing can be launched for the fleet home." in refused.text
+    assert "The fleet home cannot launch machines." in refused.text
     await provider.end(FLEET, ["a"])
     assert list(await provider.prices(FLEET)) == list(FLEET.spec.instance_types)
 
 
 def test_unknown_provider_error_lists_the_known_ones(providers: Providers) -> None:
-    with pytest.raises(ConfigurationError, match=r"no provider of machines 'azure'\. There are: static, local,"):
+    with pytest.raises(ConfigurationError, match=r"no machine provider 'azure'\. Use one of: static, local,"):
         providers.get("azure")
 
 
-def make(around: Surroundings) -> MachineProvider:
+def make(around: ProviderContext) -> MachineProvider:
     """Like a third-party package."""
     return StaticProvider(f"Ask at {around.api_url}.")
 

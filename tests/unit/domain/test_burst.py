@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from comfyrelay.domain.autoscaling.burst import (
     NO_CLOUD_WORKER,
-    BurstRunner,
-    BurstInput,
     BurstBudget,
+    BurstInput,
+    BurstRunner,
     WaitingJob,
     accepted_wait,
     decide_bursts,
@@ -67,11 +67,11 @@ def snapshots() -> st.SearchStrategy[BurstInput]:
     of_workflows = st.dictionaries(WORKFLOWS, AMOUNTS, max_size=3)
     return st.builds(
         BurstInput,
-        here=st.lists(RUNNERS, max_size=3),
+        self_hosted=st.lists(RUNNERS, max_size=3),
         cloud=st.lists(CLOUDS, min_size=1, max_size=2) | st.lists(RUNNERS, max_size=3),
         queue=numbered(1),
         cloud_queue=numbered(100),
-        money=st.builds(
+        budget=st.builds(
             BurstBudget,
             limit_micros=st.none() | AMOUNTS,
             spent_micros=st.sampled_from([0, 0, 600]),
@@ -89,19 +89,19 @@ def went(snapshot: BurstInput) -> list[WaitingJob]:
 
 @given(snapshots())
 def test_no_limit_of_money_is_ever_passed(snapshot: BurstInput) -> None:
-    money, gone = snapshot.money, went(snapshot)
+    budget, gone = snapshot.budget, went(snapshot)
     costs = sum(each.expected_cost_micros for each in gone)
-    if gone and money.limit_micros is not None:
-        assert money.spent_micros + costs <= money.limit_micros
-    for workflow, limit in money.workflow_limit_micros.items():
+    if gone and budget.limit_micros is not None:
+        assert budget.spent_micros + costs <= budget.limit_micros
+    for workflow, limit in budget.workflow_limit_micros.items():
         of_workflow = sum(each.expected_cost_micros for each in gone if each.workflow == workflow)
         if of_workflow:
-            assert money.workflow_spent_micros.get(workflow, 0) + of_workflow <= limit
+            assert budget.workflow_spent_micros.get(workflow, 0) + of_workflow <= limit
 
 
 @given(snapshots())
 def test_nothing_bursts_without_a_limit_and_a_price(snapshot: BurstInput) -> None:
-    assert went(replace(snapshot, money=BurstBudget())) == []
+    assert went(replace(snapshot, budget=BurstBudget())) == []
     assert all(each.cloud_micros_per_second is not None for each in went(snapshot))
 
 
@@ -131,7 +131,7 @@ def test_each_dispatch_moves_at_most_once_and_says_why(snapshot: BurstInput) -> 
 def test_first_job_with_an_idle_machine_does_not_burst(snapshot: BurstInput) -> None:
     idle = BurstRunner(machine=ObservedMachine(id="idle", state=MachineState.READY), workflows=frozenset({1, 2, 3}))
     first = [replace(each, waited_seconds=0.0) for each in snapshot.queue[:1]]
-    waiting = replace(snapshot, here=[idle], queue=first, cloud_queue=[])
+    waiting = replace(snapshot, self_hosted=[idle], queue=first, cloud_queue=[])
     assert went(waiting) == []
 
 
@@ -171,38 +171,38 @@ def job(id_: int = 1, **values: object) -> WaitingJob:
     return WaitingJob(id=id_, **{**fields, "cloud_micros_per_second": 100, **values})  # type: ignore[arg-type]
 
 
-def plan_of(*jobs: WaitingJob, here: Sequence[BurstRunner] = (), limit: int | None = 1_000_000) -> list[str]:
-    snapshot = BurstInput(here=here, cloud=[CLOUD], queue=jobs, money=BurstBudget(limit_micros=limit))
+def plan_of(*jobs: WaitingJob, self_hosted: Sequence[BurstRunner] = (), limit: int | None = 1_000_000) -> list[str]:
+    snapshot = BurstInput(self_hosted=self_hosted, cloud=[CLOUD], queue=jobs, budget=BurstBudget(limit_micros=limit))
     plan = decide_bursts(snapshot)
     return [*(move.reason for move in plan.moves), *plan.stays.values()]
 
 
 def test_reason_states_expected_and_accepted_wait() -> None:
-    assert plan_of(job(), here=[busy(seconds=720)]) == [
-        "Goes to Comfy Cloud: the wait here would be about 12 min, and you accept 5 min."
+    assert plan_of(job(), self_hosted=[busy(seconds=720)]) == [
+        "Sent to Comfy Cloud: the wait would be about 12 min, and it accepts 5 min."
     ]
 
 
 def test_reason_states_that_no_machine_can_run_the_job() -> None:
-    assert plan_of(job()) == ["Goes to Comfy Cloud: no machine here can run it, and you accept a wait of 5 min."]
+    assert plan_of(job()) == ["Sent to Comfy Cloud: no self-hosted worker can run it, and it accepts a wait of 5 min."]
 
 
 def test_machine_with_a_too_small_gpu_cannot_run_the_job() -> None:
     small = replace(busy(seconds=0), oversized=frozenset({(1, "h")}))
-    assert len(plan_of(job(workflow_hash="h"), here=[small])) == 1
+    assert len(plan_of(job(workflow_hash="h"), self_hosted=[small])) == 1
     # another workflow of the same graph has its own workers
-    assert plan_of(job(workflow_hash="h"), here=[replace(small, oversized=frozenset({(2, "h")}))]) == []
+    assert plan_of(job(workflow_hash="h"), self_hosted=[replace(small, oversized=frozenset({(2, "h")}))]) == []
 
 
 def test_time_already_waited_counts() -> None:
-    assert plan_of(job(waited_seconds=200), here=[busy(seconds=90)]) == []
-    assert len(plan_of(job(waited_seconds=250), here=[busy(seconds=90)])) == 1
+    assert plan_of(job(waited_seconds=200), self_hosted=[busy(seconds=90)]) == []
+    assert len(plan_of(job(waited_seconds=250), self_hosted=[busy(seconds=90)])) == 1
 
 
 def test_bursting_job_frees_its_place_for_the_next() -> None:
     queue = [job(number, seconds=200.0) for number in range(1, 6)]
     plan = decide_bursts(
-        BurstInput(here=[busy(seconds=0)], cloud=[CLOUD], queue=queue, money=BurstBudget(limit_micros=10**9))
+        BurstInput(self_hosted=[busy(seconds=0)], cloud=[CLOUD], queue=queue, budget=BurstBudget(limit_micros=10**9))
     )
     # Here 0 s and 200 s are accepted; the third would wait for 400 s, and so would each behind it.
     assert [move.dispatch_id for move in plan.moves] == [3, 4, 5]
@@ -214,31 +214,33 @@ def test_job_stays_when_the_cloud_is_not_sooner() -> None:
         workflows=frozenset({1}),
     )
     snapshot = BurstInput(
-        here=[busy(seconds=1000)], cloud=[full], queue=[job()], money=BurstBudget(limit_micros=1_000_000)
+        self_hosted=[busy(seconds=1000)], cloud=[full], queue=[job()], budget=BurstBudget(limit_micros=1_000_000)
     )
     plan = decide_bursts(snapshot)
     assert (plan.moves, list(plan.stays.values())) == (
         [],
-        ["It stays here: in Comfy Cloud it would not begin sooner."],
+        ["Not sent to Comfy Cloud: it would not start sooner there."],
     )
 
 
 @pytest.mark.parametrize(
     ("limit", "text"),
     [
-        (None, "It stays here: no limit is set to what Comfy Cloud may cost for it."),
-        (5_999, "It stays here: what Comfy Cloud may cost in an hour is spent."),
+        (None, "Not sent to Comfy Cloud: its workflow has no cloud price or no cost limit."),
+        (5_999, "Not sent to Comfy Cloud: the hourly cost limit is reached."),
     ],
 )
 def test_job_that_stays_says_why(limit: int | None, text: str) -> None:
-    assert plan_of(job(), here=[busy(seconds=1000)], limit=limit) == [text]
-    assert len(plan_of(job(), here=[busy(seconds=1000)], limit=6_000)) == 1
+    assert plan_of(job(), self_hosted=[busy(seconds=1000)], limit=limit) == [text]
+    assert len(plan_of(job(), self_hosted=[busy(seconds=1000)], limit=6_000)) == 1
 
 
 def test_burst_job_returns_and_cloud_only_job_stays() -> None:
     burst, own = job(1, has_burst=True), job(2)
-    plan = decide_bursts(BurstInput(here=[], cloud=[], queue=[], cloud_queue=[burst, own]))
-    assert [(move.dispatch_id, move.to, move.reason) for move in plan.moves] == [(1, Provider.SELF_HOSTED, NO_CLOUD_WORKER)]
+    plan = decide_bursts(BurstInput(self_hosted=[], cloud=[], queue=[], cloud_queue=[burst, own]))
+    assert [(move.dispatch_id, move.to, move.reason) for move in plan.moves] == [
+        (1, Provider.SELF_HOSTED, NO_CLOUD_WORKER)
+    ]
 
 
 def test_strictest_wait_that_is_set_counts() -> None:
@@ -284,7 +286,7 @@ class TestTransitions:
         transition = lifecycle.fail(leased, fault=Fault.WORKER, error="no", now=START)
         assert transition is not None
         assert (transition.after.provider, transition.after.status) == (Provider.SELF_HOSTED, DispatchStatus.QUEUED)
-        assert transition.reason == lifecycle.FAILED_IN_CLOUD
+        assert transition.reason == lifecycle.MOVED_AFTER_CLOUD_FAILURE
         own = lifecycle.fail(leased._replace(expected_cost_micros=None), fault=Fault.WORKER, error="no", now=START)
         assert own is not None
         assert (own.after.provider, own.reason) == (Provider.CLOUD, None)

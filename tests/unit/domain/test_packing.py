@@ -9,25 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comfyrelay.domain.packing import (
-    GIB,
+from comfyrelay.domain.packing.decide import copies_that_fit, decide
+from comfyrelay.domain.packing.state import (
     CompletedRun,
     GpuObservation,
     Packing,
     PackingChange,
     PackingDecision,
     PackingLimits,
-    copies_that_fit,
-    decide,
     gain_of,
 )
+from comfyrelay.domain.queue.memory import GIB
 
 # Measured on one H200 with Stable Diffusion 1.5: seconds per thread, and seconds in which running jobs wait for each
 # other.
 SMALL, LARGE, UNDER_MPS = (0.77, 0.366), (0.55, 0.88), (0.55, 0.64)
 
-# A trial measures a few jobs, so a measured gain of a tenth may really be a twentieth.
-GAIN_SEEN = 1.05
+# A kept process brings a tenth more, with some tolerance for the measurement.
+GAIN_SEEN = 1.09
 
 
 @dataclass
@@ -66,7 +65,7 @@ class World:
         view = GpuObservation(
             now=self.now,
             processes=tuple(self.processes),
-            away=frozenset(self.away),
+            restarting=frozenset(self.away),
             starting=len(self.starting),
             waiting=self.waiting,
             running=sum(process is not None for process in self.processes.values()),
@@ -75,8 +74,8 @@ class World:
             free_bytes=self.memory_bytes - len(self.processes) * self.copy_bytes,
             copy_bytes=self.copy_bytes,
             spare_cores=self.cores - len(self.processes) - len(self.starting),
-            done=done,
-            failed=failed,
+            completed=done,
+            start_failure=failed,
         )
         view = replace(view, **seen)
         self.packing, decision = decide(self.packing, view, self.limits)
@@ -307,7 +306,7 @@ def test_workflow_that_did_not_run_during_a_trial_is_no_part_of_its_verdict() ->
     world = World(seconds=shared(0.0, 1.0), waiting=100_000)
     for _ in range(200):
         world.look(workflows=frozenset("wx"))
-    assert world.packing.most == {"w": 1}
+    assert world.packing.max_useful == {"w": 1}
     assert world.changes == [PackingChange.ADD, PackingChange.REMOVE]
     world.mix, world.seconds = [("x", 1.0)], shared(*SMALL)
     world.run(400)
@@ -487,7 +486,7 @@ eager = st.builds(
 )
 packings = st.builds(
     Packing,
-    most=st.dictionaries(st.sampled_from("ab"), st.integers(1, 4)),
+    max_useful=st.dictionaries(st.sampled_from("ab"), st.integers(1, 4)),
     proven=st.dictionaries(st.sampled_from("ab"), st.integers(1, 5)),
 )
 
@@ -528,6 +527,13 @@ def test_kept_process_gains_at_least_a_tenth(world: World) -> None:
     count = len(world.processes)
     if world.packing.trial is None and count > 1:
         assert max(rate(world.seconds, count) / rate(world.seconds, base) for base in range(1, count)) >= GAIN_SEEN
+
+
+def test_process_finishing_its_job_does_not_slow_the_turn_of_the_others() -> None:
+    """3 processes bring 8 % more than 1. Looks are so rare that a process may finish its job between two of them."""
+    world = World(seconds=shared(0.3125, 2.5), memory_bytes=4 * GIB, copy_bytes=GIB, cores=3, waiting=1_000_000)
+    assert world.run(300, by=long_looks(world)) == 1
+    assert "3 processes complete 8% more jobs than 1, below the required 10%: back to 1." in world.told
 
 
 @settings(max_examples=30)
@@ -589,10 +595,10 @@ def test_count_fits_settles_and_returns_to_one_after_any_events(
     world.find()
     world.failure = None
     # failed starts are retried
-    world.look(world.limits.again_seconds)
+    world.look(world.limits.retry_seconds)
     world.run(400, by=long_looks(world))
     settled = len(world.changes)
-    world.look(world.limits.again_seconds)
+    world.look(world.limits.retry_seconds)
     world.run(60, by=long_looks(world))
     assert len(world.changes) == settled
     assert len(world.processes) * world.copy_bytes <= world.memory_bytes or len(world.processes) == 1

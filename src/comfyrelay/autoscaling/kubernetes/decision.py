@@ -11,10 +11,11 @@ import structlog
 
 from comfyrelay.autoscaling.kubernetes.desired import DesiredReplicas
 from comfyrelay.autoscaling.kubernetes.pods import Pod, Pods, pod_labels
+from comfyrelay.domain.autoscaling.capacity import is_capacity
 from comfyrelay.domain.autoscaling.decide import decide
 from comfyrelay.domain.autoscaling.decision_records import describe_observation, reason_class
 from comfyrelay.domain.autoscaling.learning import seconds_left
-from comfyrelay.domain.autoscaling.limits import preferred_type
+from comfyrelay.domain.autoscaling.limits import LAUNCH_WINDOW_SECONDS, preferred_type
 from comfyrelay.domain.autoscaling.observation import MachineState, ObservedFleet, ObservedMachine
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.autoscaling.spec import MachineProviderName
@@ -25,17 +26,14 @@ from comfyrelay.services.autoscaling import Autoscaling
 
 log = structlog.get_logger(__name__)
 
-# The limit on launches is per minute.
-LAUNCH_WINDOW_SECONDS = 60.0
-
 
 class ReplicaDecisions:
     def __init__(self, autoscaling: Autoscaling, pods: Pods | None) -> None:
-        """`pods` is None outside a cluster; starting pods are then not counted."""
+        """`pods` is `None` outside a cluster. Then starting pods are not counted."""
         self._snapshots = autoscaling.snapshots
         self._machines = autoscaling.machines
         self._pods = pods
-        # fleet id -> (planned, reported, reason class) of the last recorded decision
+        # By fleet id: planned number, reported number and reason class of the last recorded decision.
         self._recorded: dict[int, tuple[int, int, str]] = {}
         self._last_pods: dict[tuple[Stage, str], Sequence[Pod]] = {}
 
@@ -50,21 +48,24 @@ class ReplicaDecisions:
                 "Set `machines.provider` to `kubernetes` to scale it in a cluster."
             )
         pods = {
-            each.slug: await self._list_pods(stage, each.slug) for each in seen.fleets.values() if _is_in_cluster(each)
+            scaled.slug: await self._list_pods(stage, scaled.slug)
+            for scaled in seen.fleets.values()
+            if _is_in_cluster(scaled)
         }
-        fleets = [
-            add_starting_pods(each, pods.get(each.slug) or (), seen.snapshot.now) for each in seen.snapshot.fleets
-        ]
-        snapshot = replace(seen.snapshot, fleets=fleets)
-        plan = next(each for each in await asyncio.to_thread(decide, snapshot) if each.fleet == slug)
-        observed = next(each for each in fleets if each.slug == slug)
+        fleets = {
+            observed.slug: add_starting_pods(observed, pods.get(observed.slug) or (), seen.snapshot.now)
+            for observed in seen.snapshot.fleets
+        }
+        snapshot = replace(seen.snapshot, fleets=list(fleets.values()))
+        plan = next(plan for plan in await asyncio.to_thread(decide, snapshot) if plan.fleet == slug)
+        observed = fleets[slug]
         desired = plan_replicas(plan, observed, pods[slug])
         saw = describe_observation(observed, plan, snapshot, fleet.machine_spec.instance_types)
         await self._record(fleet, plan, saw, requested=desired.count)
         return desired
 
     async def _record(self, fleet: FleetRecord, plan: FleetPlan, saw: Mapping[str, Any], *, requested: int) -> None:
-        """Record a changed decision. A failed write is logged: KEDA gets its answer anyway."""
+        """Record a changed decision. Log a failed write, because KEDA gets its answer anyway."""
         kind = (plan.desired, requested, reason_class(plan.reason))
         if self._recorded.get(fleet.id) == kind:
             return
@@ -76,7 +77,10 @@ class ReplicaDecisions:
             self._recorded[fleet.id] = kind
 
     async def _list_pods(self, stage: Stage, slug: str) -> Sequence[Pod] | None:
-        """Fall back to the last known pods on an error, so that no starting pod is deleted. None if never listed."""
+        """Return the pods, or on an error the last known ones, so that no starting pod is deleted.
+
+        `None` means that they were never listed.
+        """
         if self._pods is not None:
             try:
                 self._last_pods[stage, slug] = await self._pods.list(pod_labels(slug, stage))
@@ -86,20 +90,24 @@ class ReplicaDecisions:
 
 
 def plan_replicas(plan: FleetPlan, fleet: ObservedFleet, pods: Sequence[Pod] | None) -> DesiredReplicas:
-    """Convert machines to pods. Workers that run elsewhere, or in a pod that was just killed, are capacity but no
-    replicas."""
+    """Convert machines to pods.
+
+    Workers that run elsewhere, or in a pod that was just killed, are capacity but no replicas.
+    """
     names = None if pods is None else {pod.name for pod in pods}
     machines = [machine for machine in fleet.machines if names is None or machine.id in names]
-    present = sum(machine.state is not MachineState.DRAINING for machine in machines)
-    others = sum(machine.state is not MachineState.DRAINING for machine in fleet.machines) - present
-    # a paused or dry-run fleet keeps its current pods
+    present = sum(is_capacity(machine) for machine in machines)
+    others = sum(is_capacity(machine) for machine in fleet.machines) - present
+    # A paused or dry-run fleet keeps its current pods.
     count = present if plan.is_report else max(0, plan.desired - others)
     return DesiredReplicas(count=count, reason=plan.reason, machines=machines)
 
 
 def add_starting_pods(fleet: ObservedFleet, pods: Sequence[Pod], now: datetime) -> ObservedFleet:
-    """Count pods without a worker as booting machines, and pods of the last minute as launches. A pod has the price of
-    the fleet's first instance type, because a cluster knows no prices."""
+    """Count pods without a worker as booting machines, and pods of the last minute as launches.
+
+    A pod has the price of the fleet's first instance type, because a cluster has no prices.
+    """
     kind = preferred_type(fleet)
     known = {machine.id for machine in fleet.machines}
     ages = {pod.name: max(0.0, (now - pod.created_at).total_seconds()) for pod in pods if not pod.is_terminating}
@@ -121,8 +129,8 @@ def add_starting_pods(fleet: ObservedFleet, pods: Sequence[Pod], now: datetime) 
 
 
 def _can_launch(fleet: FleetRecord) -> bool:
-    return fleet.machine_spec.provider is not MachineProviderName.STATIC
+    return fleet.machine_spec.provider != MachineProviderName.STATIC
 
 
 def _is_in_cluster(fleet: FleetRecord) -> bool:
-    return fleet.machine_spec.provider is MachineProviderName.KUBERNETES
+    return fleet.machine_spec.provider == MachineProviderName.KUBERNETES

@@ -33,8 +33,11 @@ class ScaledFleet:
 
 
 def deletion_costs(machines: Sequence[ObservedMachine], now: datetime) -> dict[str, int]:
-    """Cost by machine id. The cost of an idle machine is the time its idle period began, so it does not change while
-    the machine stays idle. It is shifted below 0, the cost of a starting pod."""
+    """Return the cost by machine id.
+
+    The cost of an idle machine is the time its idle period began, so it does not change while the machine stays idle.
+    It is shifted below 0, the cost of a starting pod.
+    """
     costs = {}
     for machine in machines:
         if machine.state is MachineState.BUSY:
@@ -65,7 +68,7 @@ class DeletionCosts:
             try:
                 await self._write(fleet, (await get_desired(fleet.stage, fleet.slug)).machines)
             except (ComfyRelayError, httpx.HTTPError) as error:
-                # pods are then deleted in another order, and still finish their jobs
+                # Then pods are deleted in another order, and still finish their jobs.
                 log.warning("scaler.deletion_costs_failed", fleet=fleet.slug, error=str(error))
 
     async def _write(self, fleet: ScaledFleet, machines: Sequence[ObservedMachine]) -> None:

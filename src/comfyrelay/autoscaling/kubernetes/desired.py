@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine
+from comfyrelay.domain.autoscaling.capacity import is_capacity
+from comfyrelay.domain.autoscaling.observation import ObservedMachine
 from comfyrelay.domain.queue.states import Stage
 
 
@@ -17,7 +18,7 @@ class DesiredReplicas:
 
     @property
     def present(self) -> int:
-        return sum(machine.state is not MachineState.DRAINING for machine in self.machines)
+        return sum(is_capacity(machine) for machine in self.machines)
 
 
 # Raises `NotFound` if the fleet does not exist, and another `ComfyRelayError` if the count is unknown right now.

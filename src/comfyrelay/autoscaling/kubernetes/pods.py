@@ -35,8 +35,8 @@ def pod_labels(slug: str, stage: Stage) -> dict[str, str]:
     """Labels that select the pods of a fleet."""
     if not _LABEL.fullmatch(slug):
         raise InvalidInput(
-            f"Kubernetes does not accept {slug!r} as a name. Use a fleet whose slug has only lowercase letters, digits "
-            "and hyphens, at most 63."
+            f"Kubernetes does not accept {slug!r} as a name. Use a fleet whose slug has at most 63 lowercase letters, "
+            "digits and hyphens."
         )
     return {FLEET_LABEL: slug, STAGE_LABEL: str(stage)}
 
@@ -48,30 +48,30 @@ class Pods:
         self.namespace = _read(account / "namespace")
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[Pod]:
-        """Pods with these labels, without completed ones."""
+        """Return the pods with these labels, without completed ones."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         answer = await self._call("GET", "", params={"labelSelector": selector})
         return [
             Pod(
-                name=each["metadata"]["name"],
-                created_at=datetime.fromisoformat(each["metadata"]["creationTimestamp"]),
-                is_terminating="deletionTimestamp" in each["metadata"],
-                deletion_cost=(each["metadata"].get("annotations") or {}).get(DELETION_COST),
+                name=pod["metadata"]["name"],
+                created_at=datetime.fromisoformat(pod["metadata"]["creationTimestamp"]),
+                is_terminating="deletionTimestamp" in pod["metadata"],
+                deletion_cost=(pod["metadata"].get("annotations") or {}).get(DELETION_COST),
             )
-            for each in answer.json()["items"]
-            # evicted pods, and pods of a lost node, can stay in the list for long
-            if each.get("status", {}).get("phase") not in ("Failed", "Succeeded")
+            for pod in answer.json()["items"]
+            # Evicted pods, and pods of a lost node, can stay in the list for long.
+            if pod.get("status", {}).get("phase") not in ("Failed", "Succeeded")
         ]
 
     async def set_deletion_cost(self, name: str, cost: int) -> None:
-        """A shrinking Deployment deletes the pods with the lowest cost first. A missing pod is no error."""
+        """Annotate a pod. A shrinking Deployment deletes the pods with the lowest cost first. Ignore a missing pod."""
         await self._call("PATCH", f"/{name}", json={"metadata": {"annotations": {DELETION_COST: str(cost)}}})
 
     async def close(self) -> None:
         await self._client.aclose()
 
     async def _call(self, method: str, path: str, **more: object) -> httpx.Response:
-        # read on each call: the cluster renews the token every hour
+        # The token is read on each call, because the cluster renews it every hour.
         headers = {"Authorization": f"Bearer {_read(self._account / 'token')}"}
         if method == "PATCH":
             headers["Content-Type"] = "application/merge-patch+json"
@@ -83,7 +83,7 @@ class Pods:
 
 
 def connect_to_cluster(account: Path = ACCOUNT) -> Pods | None:
-    """None outside a cluster."""
+    """Return the pods of this namespace, or `None` outside a cluster."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not account.is_dir():
         return None

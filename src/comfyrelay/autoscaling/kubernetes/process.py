@@ -1,4 +1,4 @@
-"""The scaler process: it reads the server's databases and answers KEDA until SIGTERM."""
+"""The scaler process. It reads the server's databases and answers KEDA until SIGTERM."""
 
 import asyncio
 from collections.abc import Callable

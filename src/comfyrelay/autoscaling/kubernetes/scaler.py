@@ -96,8 +96,11 @@ class Scaler(ExternalScalerServicer):
 
 
 def metric_value(count: int, present: int) -> float:
-    """A value that Kubernetes rounds up to `count`. Kubernetes ignores differences of up to a tenth, so it would keep
-    the tenth of ten machines; report half a machine less when scaling down."""
+    """Return a value that Kubernetes rounds up to `count`.
+
+    Kubernetes ignores differences of up to a tenth, so it would keep the tenth of ten machines. To scale down, report
+    half a machine less.
+    """
     return count - 0.5 if 0 < count < present else float(count)
 
 
@@ -110,10 +113,10 @@ async def serve_scaler(
     costs: DeletionCosts | None = None,
     tick_seconds: float = TICK_SECONDS,
 ) -> AsyncIterator[int]:
-    """Yield the port. `costs` tracks each fleet that KEDA requests."""
+    """Serve the scaler inside the block, and yield the port. `costs` tracks each fleet that KEDA requests."""
     broadcast = WakeupBroadcast(wait_for_wakeup, tick_seconds=tick_seconds)
     scaler = Scaler(get_desired, broadcast, on_request=costs.track if costs is not None else lambda _fleet: None)
-    # with port reuse, a second process on the same port would get every other call
+    # With port reuse, a second process on the same port would get every other call.
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     add_ExternalScalerServicer_to_server(scaler, server)
     try:
@@ -148,7 +151,7 @@ async def _scaled_fleet(ref: ScaledObjectRef) -> ScaledFleet:
     metadata = dict(ref.scalerMetadata)
     slug = metadata.get("fleet")
     if not slug:
-        raise InvalidInput("The trigger names no fleet: add `fleet: SLUG` to its metadata.")
+        raise InvalidInput("The trigger has no fleet: add `fleet: SLUG` to its metadata.")
     stage = metadata.get("stage", Stage.PRODUCTION)
     if stage not in list(Stage):
         raise InvalidInput(f"Unknown stage {stage!r}: set `stage` in the trigger's metadata to {' or '.join(Stage)}.")
@@ -156,7 +159,7 @@ async def _scaled_fleet(ref: ScaledObjectRef) -> ScaledFleet:
 
 
 async def _or_abort(context: Context, work: Awaitable[T]) -> T:
-    """Answer an error with its gRPC status."""
+    """Return the result, or abort the call with the gRPC status of the error."""
     try:
         return await work
     except InvalidInput as error:

@@ -1,12 +1,12 @@
-"""Machines made by an operator's script: `SCRIPT observe|launch|end|prices` with JSON on standard input and output.
+"""Machines of an operator's script: `SCRIPT observe|launch|end|prices` with JSON on standard input and output.
 
 docs/howto/fleet-command.md documents the interface.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC
 from pathlib import Path
@@ -27,12 +27,12 @@ from comfyrelay.autoscaling.providers.base import (
     LaunchRefused,
     LaunchResult,
     MachineOrder,
-    Observed,
-    ObservedState,
     ProviderFleet,
+    ProviderMachine,
+    ProviderMachineState,
     RefusalKind,
 )
-from comfyrelay.autoscaling.providers.programs import folder_name, plain_environment, program
+from comfyrelay.autoscaling.providers.programs import fleet_secret, folder_name, plain_environment, program
 from comfyrelay.domain.autoscaling.spec import MAX_MONEY, InstanceType
 from comfyrelay.domain.autoscaling.spec_json import machines_to_json
 from comfyrelay.errors import ConfigurationError, ProviderError
@@ -46,12 +46,11 @@ log = structlog.get_logger(__name__)
 TRY_LATER = 75
 TIMEOUT_SECONDS = 60.0
 MAX_BYTES = 4 * 1024**2
-_LAST_WORDS = 300
-# Another server's launch in the same fleet is over by then, or has timed out.
-_PAUSE_SECONDS = 0.05
+_MAX_ERROR_LENGTH = 300
+_POLL_SECONDS = 0.05
 
 
-def _or_nothing(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+def _or_none(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
     """Ignore invalid details: they must not make a machine look missing."""
     try:
         return check(value)
@@ -60,53 +59,52 @@ def _or_nothing(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         return None
 
 
-# databases do not store NUL
+# Databases do not store NUL.
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
-NameIfAny = Annotated[Name | None, WrapValidator(_or_nothing)]
-MoneyIfAny = Annotated[
-    Annotated[float, Field(ge=0, le=MAX_MONEY, allow_inf_nan=False)] | None, WrapValidator(_or_nothing)
-]
+OptionalName = Annotated[Name | None, WrapValidator(_or_none)]
+Price = Annotated[float, Field(ge=0, le=MAX_MONEY, allow_inf_nan=False)]
+OptionalPrice = Annotated[Price | None, WrapValidator(_or_none)]
 
 
 class _ReportedMachine(BaseModel):
     id: Name
-    state: ObservedState = ObservedState.RUNNING
-    key: NameIfAny = None
-    worker_id: NameIfAny = None
-    instance_type: NameIfAny = None
-    price_per_hour: MoneyIfAny = None
+    state: ProviderMachineState = ProviderMachineState.RUNNING
+    key: OptionalName = None
+    worker_id: OptionalName = None
+    instance_type: OptionalName = None
+    price_per_hour: OptionalPrice = None
     launched_at: AwareDatetime | None = None
 
-    def observed(self) -> Observed:
+    def to_machine(self) -> ProviderMachine:
         at = self.launched_at
-        return Observed(**{**self.model_dump(), "launched_at": at and at.astimezone(UTC)})
+        return ProviderMachine(**{**self.model_dump(), "launched_at": at and at.astimezone(UTC)})
 
 
 class _Refusal(BaseModel):
     kind: RefusalKind
     text: Name
-    instance_type: NameIfAny = None
+    instance_type: OptionalName = None
 
 
 class _Price(BaseModel):
     name: Name
-    price_per_hour: MoneyIfAny
+    price_per_hour: OptionalPrice
 
 
-class _Machines(BaseModel):
+class _ObserveAnswer(BaseModel):
     machines: list[_ReportedMachine]
 
 
-class _Launched(BaseModel):
+class _LaunchAnswer(BaseModel):
     machines: list[_ReportedMachine] = Field(default_factory=list)
     refused: list[_Refusal] = Field(default_factory=list)
 
 
-class _Prices(BaseModel):
+class _PricesAnswer(BaseModel):
     prices: list[_Price] = Field(default_factory=list)
 
 
-class _Nothing(BaseModel):
+class _EndAnswer(BaseModel):
     pass
 
 
@@ -114,7 +112,7 @@ A = TypeVar("A", bound=BaseModel)
 
 
 @dataclass
-class _Failed(Exception):
+class _ScriptFailed(Exception):
     """The script reports that it did nothing."""
 
     kind: RefusalKind
@@ -144,82 +142,76 @@ class CommandProvider:
         self._programs = programs
         self._timeout_seconds = timeout_seconds
 
-    async def observe(self, fleet: ProviderFleet) -> Sequence[Observed]:
-        return await self._observe_or_raise(fleet)
+    async def observe(self, fleet: ProviderFleet) -> Sequence[ProviderMachine]:
+        with _raise_provider_error():
+            return await self._observe(fleet)
 
     async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
-        """Existing keys are not ordered again.
+        """Order the keys that have no machine.
 
-        An unknown result, such as after a timeout, is raised: repeating the order finds out.
+        An unknown result, such as after a timeout, is raised: the repeated order finds out.
         """
-        async with self._turn(fleet):
+        async with self._lock(fleet):
             try:
-                there = await self._observe(fleet)
-                wanted = [order for order in orders if order.key not in {machine.key for machine in there}]
-                room = max(0, fleet.max_machines - len(there))
-                said = _Launched()
-                if wanted[:room]:
-                    asked = [{"key": each.key, "instance_type": each.instance_type} for each in wanted[:room]]
-                    said = await self._ask(fleet, "launch", _Launched, orders=asked, total=total)
-            except _Failed as failed:
+                present = await self._observe(fleet)
+                missing = [order for order in orders if order.key not in {machine.key for machine in present}]
+                room = max(0, fleet.max_machines - len(present))
+                answer = _LaunchAnswer()
+                if missing[:room]:
+                    new = [{"key": order.key, "instance_type": order.instance_type} for order in missing[:room]]
+                    answer = await self._run(fleet, "launch", _LaunchAnswer, orders=new, total=total)
+            except _ScriptFailed as failed:
                 return LaunchResult(refused=[LaunchRefused(kind=failed.kind, text=failed.text)])
-        known = [machine for machine in there if machine.key in {order.key for order in orders}]
-        refused = [LaunchRefused(**each.model_dump()) for each in said.refused]
-        if wanted[room:]:
-            text = f"The fleet {fleet.slug} may have no more than {fleet.max_machines} machines."
+        known = [machine for machine in present if machine.key in {order.key for order in orders}]
+        refused = [LaunchRefused(**refusal.model_dump()) for refusal in answer.refused]
+        if missing[room:]:
+            text = f"The fleet {fleet.slug} may have at most {fleet.max_machines} machines."
             refused.append(LaunchRefused(kind=RefusalKind.QUOTA, text=text))
-        return LaunchResult(launched=[*known, *(each.observed() for each in said.machines)], refused=refused)
+        return LaunchResult(launched=[*known, *(machine.to_machine() for machine in answer.machines)], refused=refused)
 
     async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
-        # ids of other fleets or unknown machines are not passed to the script
-        known = {each.id for each in await self._observe_or_raise(fleet)} if ids else set()
+        # Ids of other fleets or unknown machines are not passed to the script.
+        known = {machine.id for machine in await self.observe(fleet)} if ids else set()
         if ended := [id_ for id_ in ids if id_ in known]:
-            try:
-                await self._ask(fleet, "end", _Nothing, ids=ended)
-            except _Failed as failed:
-                raise ProviderError(failed.text) from None
+            with _raise_provider_error():
+                await self._run(fleet, "end", _EndAnswer, ids=ended)
 
     async def prices(self, fleet: ProviderFleet) -> Sequence[InstanceType]:
-        try:
-            said = await self._ask(fleet, "prices", _Prices)
-        except _Failed as failed:
-            raise ProviderError(failed.text) from None
-        now = {price.name: price.price_per_hour for price in said.prices if price.price_per_hour is not None}
+        with _raise_provider_error():
+            answer = await self._run(fleet, "prices", _PricesAnswer)
+        now = {price.name: price.price_per_hour for price in answer.prices if price.price_per_hour is not None}
         return [
-            replace(instance_type_, price_per_hour=now.get(instance_type_.name, instance_type_.price_per_hour))
-            for instance_type_ in fleet.spec.instance_types
+            replace(type_, price_per_hour=now.get(type_.name, type_.price_per_hour))
+            for type_ in fleet.spec.instance_types
         ]
 
     async def close(self) -> None: ...
 
-    async def _observe_or_raise(self, fleet: ProviderFleet) -> list[Observed]:
-        try:
-            return await self._observe(fleet)
-        except _Failed as failed:
-            raise ProviderError(failed.text) from None
+    async def _observe(self, fleet: ProviderFleet) -> list[ProviderMachine]:
+        answer = await self._run(fleet, "observe", _ObserveAnswer)
+        machines = [machine.to_machine() for machine in answer.machines]
+        if len({machine.id for machine in machines}) < len(machines):
+            raise ProviderError(
+                f"The script of the fleet {fleet.slug} listed a machine twice in its answer to observe."
+            )
+        return machines
 
-    async def _observe(self, fleet: ProviderFleet) -> list[Observed]:
-        found = [machine.observed() for machine in (await self._ask(fleet, "observe", _Machines)).machines]
-        if len({each.id for each in found}) < len(found):
-            raise ProviderError(f"The script of the fleet {fleet.slug} named a machine twice in its answer to observe.")
-        return found
-
-    async def _ask(self, fleet: ProviderFleet, word: str, answer: type[A], **more: Any) -> A:
+    async def _run(self, fleet: ProviderFleet, action: str, answer: type[A], **more: Any) -> A:
         """Run the script and parse its answer.
 
-        Raises `_Failed` if it did nothing, `ProviderError` if the result is unknown.
+        Raises `_ScriptFailed` if the script did nothing, `ProviderError` if the result is unknown.
         """
         name = str(fleet.spec.options.get("command", ""))
         try:
             if not name:
                 raise ConfigurationError(
-                    f"The fleet {fleet.slug} names no script: set `command` in the options of its machines."
+                    f"The fleet {fleet.slug} has no script: set `command` in the options of its machines."
                 )
             path = program(self._programs, name)
             environment = self._environment(fleet)
         except ConfigurationError as error:
-            raise _Failed(RefusalKind.SETUP, error.detail) from None
-        asked = {
+            raise _ScriptFailed(RefusalKind.SETUP, error.detail) from None
+        request = {
             "fleet": fleet.slug,
             "stage": fleet.stage,
             "max_machines": fleet.max_machines,
@@ -227,11 +219,11 @@ class CommandProvider:
             **more,
         }
         with TemporaryFile() as stdin, TemporaryFile() as stdout, TemporaryFile() as stderr:
-            stdin.write(json.dumps(asked).encode())
+            stdin.write(json.dumps(request).encode())
             stdin.seek(0)
             try:
                 code = await detached.run(
-                    [str(path), word],
+                    [str(path), action],
                     folder=path.parent,
                     environment=environment,
                     stdin=stdin,
@@ -240,26 +232,20 @@ class CommandProvider:
                     timeout_seconds=self._timeout_seconds,
                 )
             except TimeoutError:
-                raise ProviderError(
-                    f"{name} {word} took longer than {self._timeout_seconds:g} s, and was ended."
-                ) from None
+                text = f"{name} {action} took longer than {self._timeout_seconds:g} s and was stopped."
+                raise ProviderError(text) from None
             except OSError as error:
-                raise _Failed(RefusalKind.SETUP, f"{path} cannot be started: {error.strerror}.") from None
+                raise _ScriptFailed(RefusalKind.SETUP, f"{path} cannot be started: {error.strerror}.") from None
             if code:
-                raise _failure(f"{name} {word}", code, _last_words(stderr))
-            return _read(f"{name} {word}", answer, stdout)
+                raise _failure(f"{name} {action}", code, _last_line(stderr))
+            return _parse(f"{name} {action}", answer, stdout)
 
     def _environment(self, fleet: ProviderFleet) -> Mapping[str, str]:
-        secrets = self._secrets.get(fleet.stage, ())
-        if not secrets:
-            raise ConfigurationError(
-                f"There is no fleet secret for {fleet.stage}, with which workers register: add one to "
-                "COMFYRELAY_FLEET_SECRETS."
-            )
+        secret = fleet_secret(self._secrets, fleet.stage)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # as a file, because process listings may show the environment
+        # The secret is in a file, because process listings may show the environment.
         path = self._folder / f"secret-{folder_name(fleet.stage)}"
-        write(path, secrets[0].encode(), mode=0o600)
+        write(path, secret.encode(), mode=0o600)
         return {
             **plain_environment(),
             "API_BASE_URL": self._api_url,
@@ -269,13 +255,14 @@ class CommandProvider:
         }
 
     @asynccontextmanager
-    async def _turn(self, fleet: ProviderFleet) -> AsyncIterator[None]:
-        """One launch per fleet at a time on this host, from observing to launching."""
+    async def _lock(self, fleet: ProviderFleet) -> AsyncIterator[None]:
+        """Allow one launch per fleet at a time on this host, from observing to launching."""
         lock = FolderLock(self._folder / folder_name(fleet.stage) / folder_name(fleet.slug))
         try:
+            # By then another server's launch is over or has timed out.
             async with asyncio.timeout(2 * self._timeout_seconds + 1):
-                while not await asyncio.to_thread(_is_taken, lock):  # noqa: ASYNC110  (a lock has no event)
-                    await asyncio.sleep(_PAUSE_SECONDS)
+                while not await asyncio.to_thread(_try_acquire, lock):  # noqa: ASYNC110  (a lock has no event)
+                    await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             raise ProviderError(f"Another process is launching machines for the fleet {fleet.slug}.") from None
         try:
@@ -284,7 +271,15 @@ class CommandProvider:
             lock.release()
 
 
-def _is_taken(lock: FolderLock) -> bool:
+@contextmanager
+def _raise_provider_error() -> Iterator[None]:
+    try:
+        yield
+    except _ScriptFailed as failed:
+        raise ProviderError(failed.text) from None
+
+
+def _try_acquire(lock: FolderLock) -> bool:
     try:
         lock.acquire(advice="")
     except ConfigurationError:
@@ -292,34 +287,34 @@ def _is_taken(lock: FolderLock) -> bool:
     return True
 
 
-def _failure(what: str, code: int, last_words: str) -> _Failed:
-    said = f": {last_words}" if last_words else "."
+def _failure(what: str, code: int, last_line: str) -> _ScriptFailed:
+    details = f": {last_line}" if last_line else "."
     if code == TRY_LATER:
-        return _Failed(RefusalKind.THROTTLED, f"{what} asks to be tried again later{said}")
-    return _Failed(RefusalKind.SETUP, f"{what} ended with exit code {code}{said}")
+        return _ScriptFailed(RefusalKind.THROTTLED, f"{what} asks to be tried again later{details}")
+    return _ScriptFailed(RefusalKind.SETUP, f"{what} ended with exit code {code}{details}")
 
 
-def _last_words(stderr: IO[bytes]) -> str:
-    """The last non-empty line, as a sentence."""
+def _last_line(stderr: IO[bytes]) -> str:
+    """Return the last non-empty line, as a sentence."""
     stderr.seek(0, 2)
     stderr.seek(max(0, stderr.tell() - 4096))
     lines = [line.strip() for line in stderr.read().decode(errors="replace").splitlines() if line.strip()]
-    return f"{lines[-1][-_LAST_WORDS:].rstrip('.')}." if lines else ""
+    return f"{lines[-1][-_MAX_ERROR_LENGTH:].rstrip('.')}." if lines else ""
 
 
-def _read(what: str, answer: type[A], stdout: IO[bytes]) -> A:
+def _parse(what: str, answer: type[A], stdout: IO[bytes]) -> A:
     stdout.seek(0)
     data = stdout.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise ProviderError(f"{what} printed more than {MAX_BYTES} bytes.")
     try:
-        # an empty answer is allowed
+        # An empty answer is allowed.
         return answer.model_validate_json(data.strip() or b"{}")
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        begin = data[:80].decode(errors="replace")
+        location = ".".join(map(str, first["loc"])) or "the answer"
+        start = data[:80].decode(errors="replace")
         raise ProviderError(
-            f"{what} must print JSON as docs/howto/fleet-command.md has it. Wrong is {where or 'all of it'}: "
-            f"{first['msg']}. It printed {begin!r}."
+            f"{what} must print JSON as described in docs/howto/fleet-command.md, but {location} is invalid: "
+            f"{first['msg']}. It printed {start!r}."
         ) from None

@@ -33,7 +33,7 @@ from comfyrelay.autoscaling.providers.base import (
     ProviderMachineState,
     RefusalKind,
 )
-from comfyrelay.autoscaling.providers.programs import folder_name, plain_environment, program
+from comfyrelay.autoscaling.providers.programs import fleet_secret, folder_name, plain_environment, program
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.autoscaling.learning import LOCAL_BOOT_SECONDS
 from comfyrelay.domain.autoscaling.spec import InstanceType
@@ -44,20 +44,21 @@ from comfyrelay.system.atomic import write_new
 from comfyrelay.system.commands import detached
 from comfyrelay.system.folder_lock import FolderLock
 
-STAND_IN = "simulator"
+# Value of the option `comfyui` that runs the simulator.
+USE_SIMULATOR = "simulator"
 # A started process takes its lock within this time, even on a busy host.
 START_SECONDS = 120.0
 # Another server's launch in the same fleet is over by then.
-TURN_SECONDS = 10.0
-KEPT_DAYS = 7
+LOCK_TIMEOUT_SECONDS = 10.0
+LOG_RETENTION = timedelta(days=7)
 MACHINE = (sys.executable, "-m", "comfyrelay.autoscaling.providers.local_machine")
 WORKER = (sys.executable, "-m", "comfyrelay", "worker")
 SIMULATOR = (sys.executable, "-m", "comfyrelay", "simulator", "--port", "{port}", "--folder", "{folder}")
 
 # Configuring fleets must not allow running arbitrary code here: no variables that load or start something, or move a
 # machine's folder.
-_VARIABLE = re.compile(r"(COMFYRELAY_WORKER_[A-Z_]+|HEARTBEAT_INTERVAL_SECONDS|[A-Z]+_VISIBLE_DEVICES)")
-_NOT_TO_SET = ("COMFYRELAY_WORKER_COMFYUI_RESTART_COMMAND", "COMFYRELAY_WORKER_DATA_DIR")
+_ALLOWED_VARIABLE = re.compile(r"(COMFYRELAY_WORKER_[A-Z_]+|HEARTBEAT_INTERVAL_SECONDS|[A-Z]+_VISIBLE_DEVICES)")
+_FORBIDDEN_VARIABLES = ("COMFYRELAY_WORKER_COMFYUI_RESTART_COMMAND", "COMFYRELAY_WORKER_DATA_DIR")
 
 T = TypeVar("T")
 
@@ -67,31 +68,33 @@ class LocalOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    # the simulator, the URL of a running ComfyUI, or a program in the programs folder
-    comfyui: str = STAND_IN
-    # for both processes; {slot} is the lowest number not used by another machine of the fleet
+    # The simulator, the URL of a running ComfyUI, or a program in the programs folder.
+    comfyui: str = USE_SIMULATOR
+    # For both processes. {slot} is the lowest number that no other machine of the fleet uses.
     environment: dict[str, str] = Field(default_factory=dict)
-    # time for a running job to finish on shutdown
+    # Time for a running job to finish on shutdown.
     grace_seconds: Annotated[float, Field(ge=0)] = 120.0
-    # time for ComfyUI to answer
+    # Time for ComfyUI to answer.
     answer_seconds: Annotated[float, Field(gt=0)] = 600.0
-    # estimated boot time of the first machine, for the autoscaling loop
+    # Expected boot time of the first machine.
     boot_seconds: Annotated[float, Field(gt=0)] = LOCAL_BOOT_SECONDS
 
     @field_validator("environment")
     @classmethod
-    def _harmless(cls, given: dict[str, str]) -> dict[str, str]:
-        for name in given:
-            if not _VARIABLE.fullmatch(name) or name in _NOT_TO_SET:
+    def _check_environment(cls, environment: dict[str, str]) -> dict[str, str]:
+        for name in environment:
+            if not _ALLOWED_VARIABLE.fullmatch(name) or name in _FORBIDDEN_VARIABLES:
                 raise ValueError(
-                    f"{name} cannot be set here, but settings of the worker (COMFYRELAY_WORKER_…) and …_VISIBLE_DEVICES"
+                    f"{name} cannot be set here. Set only worker settings (COMFYRELAY_WORKER_…) and …_VISIBLE_DEVICES"
                 )
-        return given
+        return environment
 
 
 class LocalProvider:
-    """`folder` holds the machines' folders; `api_url` and `secrets` (by stage) are for their workers; `programs`
-    holds the programs that a fleet may name as ComfyUI."""
+    """`folder` holds the machines' folders. Their workers register at `api_url` with a secret of their stage.
+
+    `programs` holds the programs that a fleet may name as ComfyUI.
+    """
 
     can_launch = True
 
@@ -116,34 +119,34 @@ class LocalProvider:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     async def observe(self, fleet: ProviderFleet) -> Sequence[ProviderMachine]:
-        return await self._aside(lambda: self._observe(fleet))
+        return await self._in_thread(lambda: self._observe(fleet))
 
     async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:  # noqa: ARG002
-        return await self._aside(lambda: self._launch(fleet, orders))
+        return await self._in_thread(lambda: self._launch(fleet, orders))
 
     async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
         def end() -> None:
-            for each in self._there(fleet):
-                if each.id in ids:
-                    each.end()
+            for machine in self._present(fleet):
+                if machine.id in ids:
+                    machine.end()
 
-        await self._aside(end)
+        await self._in_thread(end)
 
     async def prices(self, fleet: ProviderFleet) -> Sequence[InstanceType]:
         return fleet.spec.instance_types
 
     async def close(self) -> None:
-        """Machines keep running: the next process finds them."""
+        """Keep the machines running: the next process finds them."""
 
     def _observe(self, fleet: ProviderFleet) -> list[ProviderMachine]:
-        there = self._there(fleet)
-        for machine in there:
-            # its owner may have died before starting it, and an observed machine is not ordered again
+        present = self._present(fleet)
+        for machine in present:
+            # The server that ordered it may have died before starting it, and an observed machine is not ordered again.
             if machine.is_waiting_for_process and machine.id not in self._children:
-                # impossible without the secret of its fleet; the order is dropped after a while
+                # Without the secret of its fleet it cannot start, and the order is dropped after a while.
                 with suppress(ConfigurationError):
                     self._start(fleet, machine)
-        return [each.observed() for each in there]
+        return [machine.observed() for machine in present]
 
     def _launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder]) -> LaunchResult:
         try:
@@ -157,34 +160,34 @@ class LocalProvider:
         def refuse(order: MachineOrder, kind: RefusalKind, text: str) -> None:
             refused.append(LaunchRefused(kind=kind, text=text, instance_type=order.instance_type))
 
-        with _turn(folder):
+        with _launch_lock(folder):
             _remove_old(folder)
             for order in orders:
                 machine = _LocalMachine(folder / folder_name(order.key))
                 if not machine.is_known:
-                    there = self._there(fleet)
-                    if len(there) >= fleet.max_machines:
-                        most = f"The fleet {fleet.slug} may have no more than {fleet.max_machines} machines."
-                        refuse(order, RefusalKind.QUOTA, most)
+                    present = self._present(fleet)
+                    if len(present) >= fleet.max_machines:
+                        text = f"The fleet {fleet.slug} may have at most {fleet.max_machines} machines."
+                        refuse(order, RefusalKind.QUOTA, text)
                         continue
-                    machine.order(fleet, order, template, slot=_free_slot(there))
+                    machine.order(fleet, order, template, slot=_free_slot(present))
                 if machine.is_waiting_for_process:
                     self._start(fleet, machine)
-                if machine.is_there:
+                if machine.is_present:
                     launched.append(machine.observed())
                 else:
-                    # a new order uses another key
-                    refuse(order, RefusalKind.THROTTLED, f"The machine {machine.id} has been there, and is gone.")
+                    # A new order uses another key.
+                    refuse(order, RefusalKind.THROTTLED, f"The machine {machine.id} has already ended.")
         return LaunchResult(launched=launched, refused=refused)
 
     def _start(self, fleet: ProviderFleet, machine: "_LocalMachine") -> None:
-        """Start its process. A duplicate does no harm: it fails to get the lock, or finds the key started."""
+        """Start the machine's process. A second process does no harm: it exits, because the key was started."""
         order = machine.ordered
         slots = {name: str(value).replace("{slot}", str(order["slot"])) for name, value in order["environment"].items()}
         environment = {
             **plain_environment(),
             "API_BASE_URL": self._api_url,
-            "FLEET_SECRET": self._secret(fleet),
+            "FLEET_SECRET": fleet_secret(self._secrets, fleet.stage),
             "FLEET_SLUG": fleet.slug,
             "FLEET_STAGE": fleet.stage,
             "WORKER_ID": machine.id,
@@ -199,20 +202,20 @@ class LocalProvider:
         self._children[machine.id] = detached.start(argv, folder=machine.folder, environment=environment, log=log)
 
     def _template(self, fleet: ProviderFleet) -> dict[str, Any]:
-        """Return what the fleet's machines run. Raises `ConfigurationError` if they could not."""
+        """Return what the fleet's machines run. Raises `ConfigurationError` if they could not run."""
         try:
             options = LocalOptions.model_validate(dict(fleet.spec.options))
         except ValidationError as error:
             problems = [
-                f"{'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}"
-                for each in error.errors()
+                f"{'.'.join(map(str, details['loc']))}: {details['msg'].removeprefix('Value error, ')}"
+                for details in error.errors()
             ]
             raise ConfigurationError(
-                f"The options of the fleet {fleet.slug} are wrong: {'; '.join(problems)}."
+                f"The options of the fleet {fleet.slug} are invalid: {'; '.join(problems)}."
             ) from None
-        self._secret(fleet)
+        fleet_secret(self._secrets, fleet.stage)
         url, argv = None, None
-        if options.comfyui == STAND_IN:
+        if options.comfyui == USE_SIMULATOR:
             require("simulator")
             argv = list(self._simulator)
         elif options.comfyui.startswith(("http://", "https://")):
@@ -228,30 +231,21 @@ class LocalProvider:
             "answer_seconds": options.answer_seconds,
         }
 
-    def _secret(self, fleet: ProviderFleet) -> str:
-        found = self._secrets.get(fleet.stage, ())
-        if not found:
-            raise ConfigurationError(
-                f"There is no fleet secret for {fleet.stage}, with which workers register: add one to "
-                "COMFYRELAY_FLEET_SECRETS."
-            )
-        return found[0]
-
-    def _there(self, fleet: ProviderFleet) -> list["_LocalMachine"]:
+    def _present(self, fleet: ProviderFleet) -> list["_LocalMachine"]:
         folder = self._folder_of(fleet)
-        # a file in its place does not mean an empty fleet
-        found = sorted(each for each in folder.iterdir() if each.is_dir()) if folder.exists() else []
-        return [machine for machine in map(_LocalMachine, found) if machine.is_there]
+        # If the path is a file, this raises: the fleet is unknown, not empty.
+        folders = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.exists() else []
+        return [machine for machine in map(_LocalMachine, folders) if machine.is_present]
 
     def _folder_of(self, fleet: ProviderFleet) -> Path:
-        # each stage has a folder; a missing one is empty only if its parent is readable
+        # A missing folder means an empty fleet only if its parent is readable.
         if self._folder.exists():
             next(iter(self._folder.iterdir()), None)
         return self._folder / folder_name(fleet.stage) / folder_name(fleet.slug)
 
-    async def _aside(self, work: Callable[[], T]) -> T:
-        """In a thread: disks and processes may be slow."""
-        self._children = {name: each for name, each in self._children.items() if each.poll() is None}
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Run in a thread, because disks and processes may be slow."""
+        self._children = {name: child for name, child in self._children.items() if child.poll() is None}
         try:
             return await asyncio.to_thread(work)
         except (OSError, ValueError, KeyError) as error:
@@ -259,7 +253,7 @@ class LocalProvider:
 
 
 class _LocalMachine:
-    """One folder and the process that holds it."""
+    """The folder of a machine, and the process that locks it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -285,17 +279,17 @@ class _LocalMachine:
 
     @property
     def is_waiting_for_process(self) -> bool:
-        """Ordered but not started: its starter may have died."""
+        """Whether the machine was ordered but not started: the server that ordered it may have died."""
         return not self._has("ended") and not self._has("begun.json")
 
     @property
-    def is_there(self) -> bool:
+    def is_present(self) -> bool:
         if not self.is_known:
             return False
         if self.is_waiting_for_process:
-            return utc_now() - self.launched_at < timedelta(seconds=START_SECONDS) or self._is_held
+            return utc_now() - self.launched_at < timedelta(seconds=START_SECONDS) or self._is_locked
         process = self._process
-        return process is not None and self._is_held and detached.is_running(**process)
+        return process is not None and self._is_locked and detached.is_running(**process)
 
     def observed(self) -> ProviderMachine:
         state = ProviderMachineState.RUNNING if self._has("running") else ProviderMachineState.PENDING
@@ -311,7 +305,7 @@ class _LocalMachine:
 
     def order(self, fleet: ProviderFleet, order: MachineOrder, template: Mapping[str, Any], *, slot: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        prices = {instance_type_.name: instance_type_.price_per_hour for instance_type_ in fleet.spec.instance_types}
+        prices = {type_.name: type_.price_per_hour for type_ in fleet.spec.instance_types}
         self._order = {
             "id": f"local-{fleet.stage}-{fleet.slug}-{self.folder.name}",
             "key": order.key,
@@ -324,15 +318,15 @@ class _LocalMachine:
         write_new(self.folder / "order.json", json.dumps(self._order, indent=2).encode(), mode=0o600)
 
     def end(self) -> None:
-        """Recorded first: a process that is about to start checks it, and a started one is signalled."""
+        """Record the end first: a process that is about to start checks it, and a started one gets a signal."""
         (self.folder / "ended").touch()
         process = self._process
-        if process is not None and self._is_held:
+        if process is not None and self._is_locked:
             detached.send_sigterm(**process)
 
     @property
-    def _is_held(self) -> bool:
-        """Held by its process, or briefly by another reader."""
+    def _is_locked(self) -> bool:
+        """Whether its process, or briefly another reader, holds the lock."""
         return FolderLock(self.folder).holder() is not None
 
     @property
@@ -349,11 +343,11 @@ class _LocalMachine:
 
 
 @contextmanager
-def _turn(folder: Path) -> Iterator[None]:
-    """One launch per fleet at a time, so that counts stay correct."""
+def _launch_lock(folder: Path) -> Iterator[None]:
+    """Allow one launch per fleet at a time, so that counts stay correct."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = FolderLock(folder)
-    deadline = time.monotonic() + TURN_SECONDS
+    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:
         try:
             lock.acquire(advice="It is launching machines.")
@@ -368,16 +362,16 @@ def _turn(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _free_slot(there: Sequence[_LocalMachine]) -> int:
-    taken = {each.ordered["slot"] for each in there}
+def _free_slot(present: Sequence[_LocalMachine]) -> int:
+    taken = {machine.ordered["slot"] for machine in present}
     return next(slot for slot in range(len(taken) + 1) if slot not in taken)
 
 
 def _remove_old(folder: Path) -> None:
-    before = utc_now() - timedelta(days=KEPT_DAYS)
+    before = utc_now() - LOG_RETENTION
     for path in folder.iterdir():
         machine = _LocalMachine(path)
-        # one that cannot be read, or removed, is no reason to launch nothing
+        # A folder that cannot be read or removed must not prevent launches.
         with suppress(OSError, ValueError, KeyError):
-            if path.is_dir() and machine.is_known and machine.launched_at < before and not machine.is_there:
+            if path.is_dir() and machine.is_known and machine.launched_at < before and not machine.is_present:
                 files.remove_tree(path)

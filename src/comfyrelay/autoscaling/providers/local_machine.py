@@ -1,9 +1,9 @@
-"""The process of a `local` machine: it holds the machine's folder and runs a ComfyUI and a worker.
+"""The process of a `local` machine. It locks the machine's folder and runs a ComfyUI and a worker.
 
 python -m comfyrelay.autoscaling.providers.local_machine FOLDER
 
-If one of them exits, or this process is asked to stop, all stop; if it is killed, their launchers stop them. The
-worker's settings are in the environment, so that no secret is in a file.
+If ComfyUI or the worker exits, or this process gets a stop signal, all stop. If it is killed, their launchers stop
+them. The worker's settings are in the environment, so that no secret is in a file.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.system.signals import on_stop
 
 # A reader that checks the lock holds it for a moment.
-LOCK_TRIES = 20
-LOOK_SECONDS = 0.2
-ANSWER_SECONDS = 5.0
+LOCK_ATTEMPTS = 20
+POLL_SECONDS = 0.2
+REQUEST_TIMEOUT_SECONDS = 5.0
 COMFYUI_GRACE_SECONDS = 5.0
 _FOLDERS = ("comfyui", "worker")
-# It is on this host or close to it.
+# ComfyUI is on this host or close to it, so no proxy is used.
 _OPENER = build_opener(ProxyHandler({}))
 
 
@@ -41,28 +41,28 @@ async def main(folder: Path) -> None:
     stop = asyncio.Event()
     with on_stop(lambda _number: stop.set()):
         lock = FolderLock(folder)
-        if not _is_taken(lock, folder):
-            _print("Another process is this machine.")
+        if not _try_acquire(lock, folder):
+            _print("Another process runs this machine.")
             return
-        this = {"pid": os.getpid(), "started": detached.started_at()}
-        if not write_new(folder / "begun.json", json.dumps(this).encode()):
-            _print("This machine was there before, and is not started again.")
+        process = {"pid": os.getpid(), "started": detached.started_at()}
+        if not write_new(folder / "begun.json", json.dumps(process).encode()):
+            _print("This machine was started before and is not started again.")
             return
-        # in this order: a termination before the start leaves this file, a later one sends a signal
+        # Check after writing begun.json: an earlier termination leaves this file, a later one sends a signal.
         if (folder / "ended").exists():
-            _print("It was ended before it began.")
+            _print("The machine was terminated before it started.")
             return
         try:
             await _run(folder, json.loads((folder / "order.json").read_text("utf-8")), stop)
         finally:
-            for each in _FOLDERS:
+            for name in _FOLDERS:
                 with suppress(OSError):
-                    files.remove_tree(folder / each)
+                    files.remove_tree(folder / name)
             lock.release()
 
 
-def _is_taken(lock: FolderLock, folder: Path) -> bool:
-    for _ in range(LOCK_TRIES):
+def _try_acquire(lock: FolderLock, folder: Path) -> bool:
+    for _ in range(LOCK_ATTEMPTS):
         if (folder / "begun.json").exists():
             return False
         with suppress(ConfigurationError):
@@ -81,14 +81,14 @@ async def _run(folder: Path, order: Mapping[str, Any], stop: asyncio.Event) -> N
     stopping = asyncio.create_task(stop.wait())
     try:
         if order["comfyui"] is not None:
-            words = [each.replace("{port}", str(port)).replace("{folder}", str(work)) for each in order["comfyui"]]
-            # the worker's settings are hidden from ComfyUI's nodes
+            argv = [word.replace("{port}", str(port)).replace("{folder}", str(work)) for word in order["comfyui"]]
+            # ComfyUI's nodes must not read the secret.
             plain = {name: value for name, value in environment.items() if name != "FLEET_SECRET"}
-            comfyui = await _start("comfyui", words, folder, plain, COMFYUI_GRACE_SECONDS)
-        # starts in parallel, because it waits for ComfyUI itself
+            comfyui = await _start("comfyui", argv, folder, plain, COMFYUI_GRACE_SECONDS)
+        # The worker starts in parallel, because it waits for ComfyUI itself.
         worker = await _start("worker", order["worker"], folder, environment, order["grace_seconds"])
         answering = asyncio.create_task(_until_answering(url, folder, order["answer_seconds"]))
-        ends = {asyncio.create_task(each.wait(), name=name) for name, each in _named(comfyui, worker)}
+        ends = {asyncio.create_task(process.wait(), name=name) for name, process in _named(comfyui, worker)}
         booted, _ = await asyncio.wait({stopping, answering, *ends}, return_when=asyncio.FIRST_COMPLETED)
         if answering in booted and answering.result():
             await asyncio.wait({stopping, *ends}, return_when=asyncio.FIRST_COMPLETED)
@@ -97,7 +97,7 @@ async def _run(folder: Path, order: Mapping[str, Any], stop: asyncio.Event) -> N
             if end.done():
                 _print(f"The {end.get_name()} has ended ({end.result()}).")
     finally:
-        # the worker first: it requeues or finishes its jobs, and needs ComfyUI for that
+        # The worker stops first: it requeues or finishes its jobs, and needs ComfyUI for that.
         for _, process in reversed(_named(comfyui, worker)):
             if process.stdin is not None:
                 process.stdin.close()
@@ -106,7 +106,7 @@ async def _run(folder: Path, order: Mapping[str, Any], stop: asyncio.Event) -> N
 
 
 def _named(comfyui: Process | None, worker: Process | None) -> list[tuple[str, Process]]:
-    return [(name, each) for name, each in (("ComfyUI", comfyui), ("worker", worker)) if each is not None]
+    return [(name, process) for name, process in (("ComfyUI", comfyui), ("worker", worker)) if process is not None]
 
 
 async def _start(
@@ -121,7 +121,7 @@ async def _until_answering(url: str, folder: Path, seconds: float) -> bool:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while not await asyncio.to_thread(_answers, url):  # noqa: ASYNC110  (ComfyUI sends no event)
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
             (folder / "running").touch()
             return True
     _print(f"ComfyUI did not answer at {url} within {seconds:g} s.")
@@ -130,7 +130,7 @@ async def _until_answering(url: str, folder: Path, seconds: float) -> bool:
 
 def _answers(url: str) -> bool:
     try:
-        with _OPENER.open(f"{url.rstrip('/')}/system_stats", timeout=ANSWER_SECONDS) as answer:
+        with _OPENER.open(f"{url.rstrip('/')}/system_stats", timeout=REQUEST_TIMEOUT_SECONDS) as answer:
             return bool(answer.status == 200)
     except (URLError, OSError, ValueError):
         return False

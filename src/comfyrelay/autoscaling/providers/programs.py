@@ -1,10 +1,10 @@
-"""Programs on this host that fleets may run: only those in the folder named by the server's settings."""
+"""Run programs on this host for fleets: only those in the folder named by the server's settings."""
 
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from comfyrelay.configuration import ENV_PREFIX
@@ -18,24 +18,33 @@ def program(folder: Path | None, name: str) -> Path:
     """Return the program of this name. Raises `ConfigurationError` if it does not exist or may not run."""
     if folder is None:
         raise ConfigurationError(
-            f"{SETTING} is not set: fleets may run no program of this host, and {name!r} is one. Name the folder with "
-            "the programs that they may run."
+            f"The fleet cannot run {name!r}, because {SETTING} is not set. Set it to the folder with the programs that "
+            "fleets may run."
         )
     if Path(name).name != name or name in (".", ".."):
-        raise ConfigurationError(f"{name!r} is no name of a file: name a program in {folder}, without its folder.")
+        raise ConfigurationError(f"{name!r} is not a file name. Name a program in {folder}, without its folder.")
     path = folder / name
     if not path.is_file():
         raise ConfigurationError(f"There is no program {name} in {folder}.")
     if shutil.which(path) is None:
-        raise ConfigurationError(f"{path} may not be run: make it executable (chmod +x).")
+        raise ConfigurationError(f"{path} is not executable. Run chmod +x on it.")
     return path
 
 
 def plain_environment() -> Mapping[str, str]:
-    """Environment for programs: without the server's settings, which contain passwords."""
+    """Return the environment for programs, without the server's settings, which contain passwords."""
     return {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
 
 
+def fleet_secret(secrets: Mapping[str, Sequence[str]], stage: str) -> str:
+    """Return the secret with which workers of a stage register. Raises `ConfigurationError` if there is none."""
+    if not secrets.get(stage):
+        raise ConfigurationError(
+            f"Workers cannot register, because {stage} has no fleet secret: add one to COMFYRELAY_FLEET_SECRETS."
+        )
+    return secrets[stage][0]
+
+
 def folder_name(name: str) -> str:
-    """A unique folder name."""
+    """Return a valid folder name that is unique for this name."""
     return name if _SAFE.fullmatch(name) else f"_{hashlib.sha256(name.encode()).hexdigest()[:40]}"

@@ -1,7 +1,7 @@
 """Machine providers by name, built in or from other packages.
 
-A package adds one with an entry point in the group `comfyrelay.machine_providers`: it is called with `Surroundings` and
-returns a `MachineProvider`. Fleets refer to it by its name.
+A package adds one with an entry point in the group `comfyrelay.machine_providers`. The entry point is called with a
+`ProviderContext` and returns a `MachineProvider`. Fleets refer to it by its name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +21,8 @@ GROUP = "comfyrelay.machine_providers"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """What a provider may need to know about the server: workers register at `api_url` with a secret of their stage."""
+class ProviderContext:
+    """What a provider may need to know about the server. Workers register at `api_url` with a secret of their stage."""
 
     settings: Settings
     api_url: str
@@ -32,79 +32,71 @@ class Surroundings:
 class Providers:
     """Providers are created on first use and shared by all fleets."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
-        self._made: dict[str, MachineProvider] = {}
+    def __init__(self, context: ProviderContext) -> None:
+        self._context = context
+        self._created: dict[str, MachineProvider] = {}
 
     def get(self, name: str) -> MachineProvider:
         """Return the provider. Raises `ConfigurationError` if it is unknown or unusable here."""
-        if name not in self._made:
-            self._made[name] = _maker(name)(self._surroundings)
-        return self._made[name]
+        if name not in self._created:
+            self._created[name] = _factory(name)(self._context)
+        return self._created[name]
 
     async def close(self) -> None:
-        for each in self._made.values():
-            await each.close()
-        self._made.clear()
+        for provider in self._created.values():
+            await provider.close()
+        self._created.clear()
 
 
 def names() -> list[str]:
-    """All names that fleets can use."""
-    return [*_MAKERS, *sorted(set(entry_points(group=GROUP).names) - set(_MAKERS))]
+    """Return all names that fleets can use."""
+    return [*_FACTORIES, *sorted(set(entry_points(group=GROUP).names) - set(_FACTORIES))]
 
 
-def _maker(name: str) -> Callable[[Surroundings], MachineProvider]:
-    if name in _MAKERS:
-        return _MAKERS[name]
-    # built-in names come first: an installed package cannot replace them
+def _factory(name: str) -> Callable[[ProviderContext], MachineProvider]:
+    if name in _FACTORIES:
+        return _FACTORIES[name]
+    # Built-in names come first: an installed package cannot replace them.
     for entry_point in entry_points(group=GROUP, name=name):
         try:
-            found: Callable[[Surroundings], MachineProvider] = entry_point.load()
+            found: Callable[[ProviderContext], MachineProvider] = entry_point.load()
         except Exception as error:
             raise ConfigurationError(
                 f"The provider {name} of {entry_point.value} cannot be loaded: {error}."
             ) from error
         return found
-    raise ConfigurationError(f"There is no provider of machines {name!r}. There are: {', '.join(names())}.")
+    raise ConfigurationError(f"There is no machine provider {name!r}. Use one of: {', '.join(names())}.")
 
 
-def _static(_surroundings: Surroundings) -> MachineProvider:
-    return StaticProvider()
-
-
-def _kubernetes(_surroundings: Surroundings) -> MachineProvider:
-    return StaticProvider("Its cluster asks how many workers there should be, and starts and ends them.")
-
-
-def _local(around: Surroundings) -> MachineProvider:
+def _local(context: ProviderContext) -> MachineProvider:
     return LocalProvider(
-        folder=around.settings.data_dir / "machines",
-        api_url=around.api_url,
-        secrets=around.secrets,
-        programs=around.settings.fleet_commands_dir,
+        folder=context.settings.data_dir / "machines",
+        api_url=context.api_url,
+        secrets=context.secrets,
+        programs=context.settings.fleet_commands_dir,
     )
 
 
-def _command(around: Surroundings) -> MachineProvider:
+def _command(context: ProviderContext) -> MachineProvider:
     return CommandProvider(
-        folder=around.settings.data_dir / "fleet-commands",
-        api_url=around.api_url,
-        secrets=around.secrets,
-        programs=around.settings.fleet_commands_dir,
+        folder=context.settings.data_dir / "fleet-commands",
+        api_url=context.api_url,
+        secrets=context.secrets,
+        programs=context.settings.fleet_commands_dir,
     )
 
 
-def _aws(_surroundings: Surroundings) -> MachineProvider:
+def _aws(_context: ProviderContext) -> MachineProvider:
     require("aws")
     from comfyrelay.autoscaling.providers.aws import AwsProvider  # noqa: PLC0415 - boto3 comes with an extra
 
     return AwsProvider()
 
 
-_MAKERS: Mapping[str, Callable[[Surroundings], MachineProvider]] = {
-    MachineProviderName.STATIC: _static,
+_FACTORIES: Mapping[str, Callable[[ProviderContext], MachineProvider]] = {
+    MachineProviderName.STATIC: lambda _context: StaticProvider(),
     MachineProviderName.LOCAL: _local,
     MachineProviderName.COMMAND: _command,
     MachineProviderName.AWS: _aws,
-    MachineProviderName.KUBERNETES: _kubernetes,
+    MachineProviderName.KUBERNETES: lambda _context: StaticProvider("Its cluster starts and stops the workers."),
 }

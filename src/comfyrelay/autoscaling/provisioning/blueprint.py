@@ -30,7 +30,7 @@ class Fallback:
     """CloudWatch policies that launch machines, and never terminate them, while no autoscaling loop runs."""
 
     from_zero: Mapping[str, Any]
-    # without its action, which is the ARN of the policy
+    # The alarm without its action, which is the ARN of the policy.
     alarm: Mapping[str, Any]
     backlog: Mapping[str, Any]
 
@@ -41,7 +41,7 @@ class Blueprint:
     region: str
     script: str
     launch_template: Mapping[str, Any]
-    # without tags, and without the desired capacity, which is only set at creation
+    # The group without tags, and without the desired capacity, which is only set at creation.
     group: Mapping[str, Any]
     hook: Mapping[str, Any]
     budget: Budget | None
@@ -51,7 +51,10 @@ class Blueprint:
 def build_blueprint(
     fleet: ProviderFleet, options: AwsOptions, *, region: str, api_base_url: str, namespace: str
 ) -> Blueprint:
-    """`namespace` is the CloudWatch namespace of the metrics. Raises `InvalidInput` if a required option is missing."""
+    """Describe the resources. `namespace` is the CloudWatch namespace of the metrics.
+
+    Raises `InvalidInput` if a required option is missing.
+    """
     _require_options(fleet, options)
     names = Names(fleet.slug, fleet.stage)
     script = user_data(names, options, region=region, api_base_url=api_base_url)
@@ -66,7 +69,7 @@ def build_blueprint(
             "LifecycleHookName": HOOK,
             "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
             "HeartbeatTimeout": HOOK_SECONDS,
-            # terminate the instance even if its worker never answers
+            # Terminate the instance even if its worker never answers.
             "DefaultResult": "CONTINUE",
         },
         budget=_budget(names, options),
@@ -103,16 +106,16 @@ def _launch_template(fleet: ProviderFleet, names: Names, options: AwsOptions, sc
     tags = [{"Key": name, "Value": value} for name, value in names.tags.items()]
     template: dict[str, Any] = {
         "ImageId": fleet.spec.image,
-        # for manual launches; the group has its own list
+        # This type is for manual launches. The group has its own list.
         "InstanceType": fleet.spec.instance_types[0].name,
         "IamInstanceProfile": {"Arn" if profile.startswith("arn:") else "Name": profile},
         "MetadataOptions": {
             "HttpEndpoint": "enabled",
             "HttpTokens": "required",
-            # a worker in a container is one hop further away
+            # A worker in a container is one hop further away.
             "HttpPutResponseHopLimit": 2,
         },
-        # the group tags instances, but not their volumes
+        # The group tags instances, but not their volumes.
         "TagSpecifications": [{"ResourceType": "volume", "Tags": tags}],
         "UserData": base64.b64encode(script.encode()).decode(),
     }
@@ -136,14 +139,14 @@ def _group(fleet: ProviderFleet, names: Names, options: AwsOptions) -> dict[str,
         "MixedInstancesPolicy": {
             "LaunchTemplate": {
                 "LaunchTemplateSpecification": {"LaunchTemplateName": names.launch_template, "Version": "$Latest"},
-                # in order of preference, which the strategy follows
-                "Overrides": [{"InstanceType": instance_type_.name} for instance_type_ in fleet.spec.instance_types],
+                # The strategy follows this order of preference.
+                "Overrides": [{"InstanceType": instance_type.name} for instance_type in fleet.spec.instance_types],
             },
             "InstancesDistribution": {
                 "OnDemandBaseCapacity": 0,
                 "OnDemandPercentageAboveBaseCapacity": 0,
                 "SpotAllocationStrategy": "capacity-optimized-prioritized",
-                # up to the On-Demand price
+                # An empty price means up to the On-Demand price.
                 "SpotMaxPrice": "",
             },
         },
@@ -228,7 +231,7 @@ def _fallback(names: Names, namespace: str) -> Fallback:
                     "Statistic": "Average",
                 },
                 "TargetValue": BACKLOG_TARGET,
-                # only the control plane knows which machine can stop
+                # Only the control plane knows which machine can stop.
                 "DisableScaleIn": True,
             },
         },

@@ -33,13 +33,13 @@ class AwsOptions(BaseModel):
     region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")] | None = None
     subnets: Annotated[list[Annotated[str, Field(pattern=r"^subnet-[0-9a-z]+$")]], Field(max_length=20)] = []
     security_groups: list[Annotated[str, Field(pattern=r"^sg-[0-9a-z]+$")]] = []
-    # name or ARN
+    # The name or the ARN.
     instance_profile: OneLine | None = None
     key_name: OneLine | None = None
     volume_gib: Annotated[int, Field(ge=8, le=16384)] | None = None
-    # as the image names it; /dev/xvda in Amazon Linux
+    # The name in the image. Amazon Linux has /dev/xvda.
     root_device: Absolute = "/dev/sda1"
-    # URL at which instances reach the server, if not public_url
+    # The URL at which instances reach the server, if not `public_url`.
     api_base_url: Annotated[str, Field(pattern=r"^https?://[^\s\x00-\x1f\x7f]+$")] | None = None
     comfyui_folder: Absolute = "/opt/ComfyUI"
     comfyui_service: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]+$")] | None = "comfyui.service"
@@ -47,19 +47,20 @@ class AwsOptions(BaseModel):
     user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]*$")] = "comfy"
     budget_usd_per_month: Annotated[float, Field(gt=0)] | None = None
     budget_email: Annotated[str, Field(pattern=r"^[^\s@]+@[^\s@]+$", max_length=50)] | None = None
-    # expected boot time of the first machine, for the autoscaling loop
+    # Expected boot time of the first machine.
     boot_seconds: Annotated[float, Field(gt=0)] | None = None
-    # CloudWatch policies that launch machines, and never terminate them, while no autoscaling loop runs
+    # Whether CloudWatch policies launch machines, and never terminate them, while no autoscaling loop runs.
     cloudwatch_fallback: bool = False
 
 
 def read_options(saved: Mapping[str, Any], flags: Mapping[str, Any]) -> AwsOptions:
-    """Flags override the saved options of the fleet. Raises `InvalidInput` with all invalid options."""
+    """Combine the saved options of the fleet with flags that override them. Raises `InvalidInput` if one is invalid."""
+    given = {name: value for name, value in flags.items() if value is not None}
     try:
-        return AwsOptions.model_validate({**saved, **{name: each for name, each in flags.items() if each is not None}})
+        return AwsOptions.model_validate({**saved, **given})
     except ValidationError as error:
         raise InvalidInput(
-            errors={"options." + ".".join(map(str, each["loc"])): _sentence(each) for each in error.errors()}
+            errors={"options." + ".".join(map(str, details["loc"])): _sentence(details) for details in error.errors()}
         ) from None
 
 

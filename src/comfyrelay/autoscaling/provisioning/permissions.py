@@ -14,7 +14,7 @@ _OPERATOR_ANYWHERE = (
     "ec2:DescribeInstanceTypes",
     "ec2:DescribeLaunchTemplateVersions",
     "ec2:DescribeLaunchTemplates",
-    # required to create a group with a launch template
+    # Required to create a group with a launch template.
     "ec2:RunInstances",
     "servicequotas:GetAWSDefaultServiceQuota",
     "servicequotas:GetServiceQuota",
@@ -46,7 +46,7 @@ _INSTANCE = ("autoscaling:CompleteLifecycleAction", "autoscaling:SetInstanceProt
 
 
 def permissions(names: Names, *, namespace: str) -> dict[str, Any]:
-    """IAM policies by role. `namespace` is the CloudWatch namespace of the metrics."""
+    """Return the IAM policies by role. `namespace` is the CloudWatch namespace of the metrics."""
     fleet_tag = {"StringEquals": {f"autoscaling:ResourceTag/{FLEET_TAG}": names.fleet}}
     group = f"arn:aws:autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/{names.group}"
     secret = f"arn:aws:ssm:*:*:parameter{names.secret}"
@@ -65,11 +65,11 @@ def permissions(names: Names, *, namespace: str) -> dict[str, Any]:
 
 
 def _operator(names: Names, *, group: str, secret: str) -> Sequence[dict[str, Any]]:
-    # AWS chooses the id in the ARN of a template, so restrict by tag
+    # AWS chooses the id in the ARN of a template, so restrict by tag.
     template = "arn:aws:ec2:*:*:launch-template/*"
     request_tag = {"StringEquals": {f"aws:RequestTag/{NAME_TAG}": names.group}}
     resource_tag = {"StringEquals": {f"aws:ResourceTag/{NAME_TAG}": names.group}}
-    # the role of the instance profile is not known here; allow passing it to EC2 only
+    # The role of the instance profile is not known here, so allow passing any role, but to EC2 only.
     to_ec2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
     to_services = {"StringEquals": {"iam:AWSServiceName": ["autoscaling.amazonaws.com", "spot.amazonaws.com"]}}
     return [
@@ -78,7 +78,7 @@ def _operator(names: Names, *, group: str, secret: str) -> Sequence[dict[str, An
         _allow(_OPERATOR_SECRET, secret),
         _allow(_OPERATOR_BUDGET, f"arn:aws:budgets::*:budget/{names.budget}"),
         _allow(_OPERATOR_ALARM, f"arn:aws:cloudwatch:*:*:alarm:{names.from_zero}"),
-        # also for instances and volumes that the group launches
+        # Instances and volumes that the group launches are tagged, too.
         _allow(("ec2:CreateTags",), "arn:aws:ec2:*:*:*/*", request_tag),
         _allow(("ec2:CreateLaunchTemplate",), template, request_tag),
         _allow(_OPERATOR_TEMPLATE, template, resource_tag),

@@ -23,7 +23,7 @@ _MISSING = (
     "ValidationError",
 )
 
-# a resource as AWS describes it; None if missing
+# A resource as AWS describes it, or `None` if it is missing.
 Current: TypeAlias = Mapping[str, Any] | None
 Run: TypeAlias = Callable[[], Awaitable[object]]
 
@@ -37,7 +37,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A planned action on one resource. `run` is None if there is nothing to do."""
+    """A planned action on one resource. `run` is `None` if there is nothing to do."""
 
     action: Action
     resource: str
@@ -58,7 +58,7 @@ class Provisioner:
         self._budgets = budgets
 
     async def plan(self, blueprint: Blueprint, *, secret: str) -> Sequence[Change]:
-        """Changes in the order to apply them. Changes nothing."""
+        """Return the changes in the order to apply them. The plan itself changes nothing."""
         group = await self._group(blueprint.names)
         return [
             await self._plan_secret(blueprint.names, secret),
@@ -70,7 +70,7 @@ class Provisioner:
         ]
 
     async def plan_removal(self, names: Names, *, force: bool = False) -> Sequence[Change]:
-        """Raises `Conflict` while the fleet has machines, unless forced."""
+        """Return the removals in order. Raises `Conflict` while the fleet has machines, unless forced."""
         group = await self._group(names)
         if group is not None and group["Instances"] and not force:
             count = len(group["Instances"])
@@ -85,7 +85,7 @@ class Provisioner:
                 await self._alarm(names),
                 lambda: self._aws.call("cloudwatch", "delete_alarms", AlarmNames=[names.from_zero]),
             ),
-            # AWS deletes its hook and policies with it
+            # AWS deletes the hook and the policies with the group.
             _remove(
                 f"Auto Scaling group {names.group}",
                 group,
@@ -123,7 +123,7 @@ class Provisioner:
     async def _plan_launch_template(self, blueprint: Blueprint) -> Change:
         names, data = blueprint.names, dict(blueprint.launch_template)
         resource = f"launch template {names.launch_template}"
-        # AWS completes and reorders the data, so compare a digest that is stored with the version
+        # AWS completes and reorders the data, so compare a digest that is stored with the version.
         mark = f"comfyrelay {_digest(data)}"
         version = {"LaunchTemplateName": names.launch_template, "VersionDescription": mark, "LaunchTemplateData": data}
         latest = await self._latest_template(names)
@@ -147,8 +147,8 @@ class Provisioner:
     def _plan_group(self, blueprint: Blueprint, current: Current) -> Change:
         names, wanted = blueprint.names, dict(blueprint.group)
         resource = f"Auto Scaling group {names.group}"
-        where = {"ResourceId": names.group, "ResourceType": "auto-scaling-group", "PropagateAtLaunch": True}
-        tags = [{**where, **each} for each in _tags(names)]
+        target = {"ResourceId": names.group, "ResourceType": "auto-scaling-group", "PropagateAtLaunch": True}
+        tags = [{**target, **tag} for tag in _tags(names)]
         if current is None:
             subnets = len(wanted["VPCZoneIdentifier"].split(","))
             return Change(
@@ -160,7 +160,7 @@ class Provisioner:
                 ),
             )
         changed = [name for name, value in wanted.items() if not _matches(current.get(name), value)]
-        missing_tags = [tag for tag in tags if not any(_matches(each, tag) for each in current.get("Tags", ()))]
+        missing_tags = [tag for tag in tags if not any(_matches(present, tag) for present in current.get("Tags", ()))]
         if not changed and not missing_tags:
             return Change(action=Action.KEEP, resource=resource)
 
@@ -175,7 +175,9 @@ class Provisioner:
 
     async def _plan_hook(self, blueprint: Blueprint) -> Change:
         group, wanted = blueprint.names.group, blueprint.hook
-        answer = await self._call_unless_missing("autoscaling", "describe_lifecycle_hooks", AutoScalingGroupName=group)
+        answer = await _call_unless_missing(
+            self._aws, "autoscaling", "describe_lifecycle_hooks", AutoScalingGroupName=group
+        )
         current = _find((answer or {}).get("LifecycleHooks", ()), "LifecycleHookName", HOOK)
         return _put(
             f"lifecycle hook {HOOK} of {group}",
@@ -186,7 +188,9 @@ class Provisioner:
 
     async def _plan_fallback(self, blueprint: Blueprint) -> Sequence[Change]:
         names, wanted = blueprint.names, blueprint.fallback
-        answer = await self._call_unless_missing("autoscaling", "describe_policies", AutoScalingGroupName=names.group)
+        answer = await _call_unless_missing(
+            self._aws, "autoscaling", "describe_policies", AutoScalingGroupName=names.group
+        )
         policies = (answer or {}).get("ScalingPolicies", ())
         from_zero, backlog = (_find(policies, "PolicyName", name) for name in (names.from_zero, names.backlog))
         alarm = await self._alarm(names)
@@ -220,8 +224,8 @@ class Provisioner:
         async def run() -> None:
             if alarm is not None:
                 await self._aws.call("cloudwatch", "delete_alarms", AlarmNames=[names.from_zero])
-            for each in existing:
-                await self._aws.call("autoscaling", "delete_policy", AutoScalingGroupName=names.group, PolicyName=each)
+            for name in existing:
+                await self._aws.call("autoscaling", "delete_policy", AutoScalingGroupName=names.group, PolicyName=name)
 
         resource = f"scaling policies of {names.group}"
         return [Change(action=Action.REMOVE, resource=resource, detail="no fallback is set", run=run)]
@@ -238,7 +242,7 @@ class Provisioner:
 
         async def run() -> None:
             if current is not None:
-                # AWS deletes its notifications with it
+                # AWS deletes its notifications, too.
                 await self._budgets.call("budgets", "delete_budget", AccountId=account, BudgetName=names.budget)
             subscribers = [{"SubscriptionType": "EMAIL", "Address": wanted.email}]
             await self._budgets.call(
@@ -257,7 +261,7 @@ class Provisioner:
 
     async def _is_current_budget(self, account: str, current: Mapping[str, Any], wanted: Budget) -> bool:
         name = {"AccountId": account, "BudgetName": wanted.limit["BudgetName"]}
-        # AWS chooses the number of digits
+        # AWS chooses the number of digits.
         limit = {**current["BudgetLimit"], "Amount": f"{float(current['BudgetLimit']['Amount']):.2f}"}
         if not _matches({**current, "BudgetLimit": limit}, wanted.limit):
             return False
@@ -268,7 +272,7 @@ class Provisioner:
             answer = await self._budgets.call(
                 "budgets", "describe_subscribers_for_notification", **name, Notification=notification
             )
-            if [each["Address"] for each in answer["Subscribers"]] != [wanted.email]:
+            if [subscriber["Address"] for subscriber in answer["Subscribers"]] != [wanted.email]:
                 return False
         return True
 
@@ -282,13 +286,10 @@ class Provisioner:
 
     async def _budget(self, names: Names) -> tuple[str, Current]:
         account = await self._aws.account()
-        try:
-            answer = await self._budgets.call("budgets", "describe_budget", AccountId=account, BudgetName=names.budget)
-        except AwsError as error:
-            if error.aws_code not in _MISSING:
-                raise
-            return account, None
-        return account, answer["Budget"]
+        answer = await _call_unless_missing(
+            self._budgets, "budgets", "describe_budget", AccountId=account, BudgetName=names.budget
+        )
+        return account, None if answer is None else answer["Budget"]
 
     async def _group(self, names: Names) -> Current:
         answer = await self._aws.call(
@@ -297,33 +298,30 @@ class Provisioner:
         return _find(answer["AutoScalingGroups"], "AutoScalingGroupName", names.group)
 
     async def _latest_template(self, names: Names) -> Current:
-        answer = await self._call_unless_missing(
-            "ec2",
-            "describe_launch_template_versions",
-            LaunchTemplateName=names.launch_template,
-            Versions=["$Latest"],
-        )
+        template = {"LaunchTemplateName": names.launch_template, "Versions": ["$Latest"]}
+        answer = await _call_unless_missing(self._aws, "ec2", "describe_launch_template_versions", **template)
         return None if answer is None else answer["LaunchTemplateVersions"][0]
 
     async def _parameter(self, names: Names) -> Current:
-        answer = await self._call_unless_missing("ssm", "get_parameter", Name=names.secret, WithDecryption=True)
+        answer = await _call_unless_missing(self._aws, "ssm", "get_parameter", Name=names.secret, WithDecryption=True)
         return None if answer is None else answer["Parameter"]
 
     async def _alarm(self, names: Names) -> Current:
         answer = await self._aws.call("cloudwatch", "describe_alarms", AlarmNames=[names.from_zero])
         return _find(answer.get("MetricAlarms", ()), "AlarmName", names.from_zero)
 
-    async def _call_unless_missing(self, service: str, operation: str, **arguments: Any) -> Current:
-        try:
-            return await self._aws.call(service, operation, **arguments)
-        except AwsError as error:
-            if error.aws_code not in _MISSING:
-                raise
-            return None
+
+async def _call_unless_missing(aws: Aws, service: str, operation: str, **arguments: Any) -> Current:
+    try:
+        return await aws.call(service, operation, **arguments)
+    except AwsError as error:
+        if error.aws_code not in _MISSING:
+            raise
+        return None
 
 
 def _put(resource: str, detail: str, pairs: Sequence[tuple[Current, Mapping[str, Any]]], run: Run) -> Change:
-    """For resources that the same call creates and updates. `pairs` are the current and the wanted descriptions."""
+    """Plan a resource that one call creates and updates. `pairs` are the current and the wanted descriptions."""
     if all(current is not None and _matches(current, wanted) for current, wanted in pairs):
         return Change(action=Action.KEEP, resource=resource)
     action = Action.MAKE if all(current is None for current, _ in pairs) else Action.CHANGE
@@ -335,9 +333,12 @@ def _remove(resource: str, current: Current, run: Run) -> Change | None:
 
 
 def _matches(current: Any, wanted: Any, name: str = "") -> bool:
-    """AWS adds defaults to objects, omits empty values, and reorders all lists except the overrides."""
+    """Whether a resource is as wanted.
+
+    AWS adds defaults to objects, omits empty values, and reorders all lists except the overrides.
+    """
     if isinstance(wanted, Mapping):
-        return isinstance(current, Mapping) and all(_matches(current.get(each), wanted[each], each) for each in wanted)
+        return isinstance(current, Mapping) and all(_matches(current.get(key), wanted[key], key) for key in wanted)
     if isinstance(wanted, str):
         return set((current or "").split(",")) == set(wanted.split(","))
     if not isinstance(wanted, Sequence):
@@ -351,7 +352,7 @@ def _matches(current: Any, wanted: Any, name: str = "") -> bool:
 
 
 def _find(resources: Sequence[Mapping[str, Any]], key: str, name: str) -> Current:
-    """Skip resources with a status: they are being deleted."""
+    """Return the resource of this name. Skip resources with a status: they are being deleted."""
     return next((resource for resource in resources if resource[key] == name and not resource.get("Status")), None)
 
 

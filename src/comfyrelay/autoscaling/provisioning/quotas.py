@@ -23,7 +23,7 @@ class Quota:
 
 
 async def check_quotas(aws: Aws, fleet: ProviderFleet) -> Sequence[Quota]:
-    """One result per family of instance types, and one for types without a known quota."""
+    """Return one result per family of instance types, and one for types without a known quota."""
     by_code: dict[tuple[str, str], list[str]] = {}
     unknown = []
     for instance_type in fleet.spec.instance_types:
@@ -33,11 +33,11 @@ async def check_quotas(aws: Aws, fleet: ProviderFleet) -> Sequence[Quota]:
                 break
         else:
             unknown.append(instance_type.name)
-    found = [await _check(aws, fleet, code, family, names) for (code, family), names in by_code.items()]
+    quotas = [await _check(aws, fleet, code, family, names) for (code, family), names in by_code.items()]
     if unknown:
-        text = f"Unknown Spot quota of {', '.join(unknown)}: check it in Service Quotas."
-        found.append(Quota(text=text, is_enough=True))
-    return found
+        text = f"The Spot quota of {', '.join(unknown)} is unknown: check it in Service Quotas."
+        quotas.append(Quota(text=text, is_enough=True))
+    return quotas
 
 
 async def _check(aws: Aws, fleet: ProviderFleet, code: str, family: str, types: Sequence[str]) -> Quota:
@@ -47,25 +47,24 @@ async def _check(aws: Aws, fleet: ProviderFleet, code: str, family: str, types: 
         answer = await aws.call("ec2", "describe_instance_types", InstanceTypes=list(types))
     except AwsError as error:
         return Quota(text=f"Cannot read the {quota}. {error.detail}", is_enough=True)
-    needed = {each["InstanceType"]: each["VCpuInfo"]["DefaultVCpus"] for each in answer["InstanceTypes"]}
-    name, each_needs = max(needed.items(), key=lambda item: item[1], default=(types[0], 0))
-    wanted = each_needs * fleet.max_machines
+    cpus_by_type = {type_["InstanceType"]: type_["VCpuInfo"]["DefaultVCpus"] for type_ in answer["InstanceTypes"]}
+    name, cpus = max(cpus_by_type.items(), key=lambda item: item[1], default=(types[0], 0))
+    wanted = cpus * fleet.max_machines
     need = f"{fleet.max_machines} machines of {name} need {wanted}"
     if allowed >= wanted:
         return Quota(text=f"The {quota} is {allowed:g} vCPUs; {need}.", is_enough=True)
-    enough_for = int(allowed // each_needs)
-    return Quota(
-        text=f"The {quota} is {allowed:g} vCPUs, enough for {enough_for} of {name}; {need}. Request an "
-        "increase in Service Quotas; AWS refuses launches beyond it.",
-        is_enough=False,
+    text = (
+        f"The {quota} is {allowed:g} vCPUs, enough for {int(allowed // cpus)} of {name}; {need}. "
+        "Request an increase in Service Quotas; AWS refuses launches beyond it."
     )
+    return Quota(text=text, is_enough=False)
 
 
 async def _allowed(aws: Aws, code: str) -> float:
     try:
         answer = await aws.call("service-quotas", "get_service_quota", ServiceCode="ec2", QuotaCode=code)
     except AwsError as error:
-        # a quota that was never changed has the default value
+        # A quota that was never changed has the default value.
         if error.aws_code != "NoSuchResourceException":
             raise
         answer = await aws.call("service-quotas", "get_aws_default_service_quota", ServiceCode="ec2", QuotaCode=code)

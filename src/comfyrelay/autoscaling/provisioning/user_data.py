@@ -8,7 +8,7 @@ from comfyrelay.autoscaling.provisioning.options import AwsOptions
 
 # A terminating worker has TERMINATION_SECONDS of its settings to finish or return its jobs; the group waits longer.
 HOOK_SECONDS = 300
-# `${name}` is a value and `$${` is `${`, as in Terraform, which renders the same file
+# `${name}` is a value and `$${` is `${`, as in Terraform, which renders the same file.
 _PLACEHOLDER = re.compile(r"\$\$\{|\$\{(\w+)\}")
 
 

@@ -7,22 +7,24 @@ from random import Random
 
 from comfyrelay.autoscaling.simulation.traces import DAY_SECONDS, TraceRequest
 
-# the 95th percentile of the normal distribution
+# The 95th percentile of the normal distribution.
 Z95 = 1.6448536
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
+    """`variation` is the coefficient of variation of the time between requests: 1 means no bursts.
+
+    `gap_seconds` is the mean time between requests inside a burst. `first_model` and `first_five_models` are shares.
+    """
+
     days: float = 23.0
     requests_per_day: float = 1160.0
-    # coefficient of variation of the time between requests: 1 means no bursts
     variation: float = 12.0
-    # mean time between requests inside a burst
     gap_seconds: float = 30.0
     duration_mean_seconds: float = 29.0
     duration_p95_seconds: float = 69.0
     models: int = 80
-    # share of the first model, and of the first five
     first_model: float = 0.31
     first_five_models: float = 0.70
     workflows: int = 4
@@ -36,20 +38,20 @@ def generate(workload: Workload, seed: int) -> Sequence[TraceRequest]:
     weights = model_shares(workload)
     end = workload.days * DAY_SECONDS
     now = 0.0
-    found: list[TraceRequest] = []
+    requests: list[TraceRequest] = []
     while True:
         mean = pause if draw.random() < ends_burst else workload.gap_seconds
         now += draw.expovariate(1 / mean)
         if now >= end:
-            return found
+            return requests
         model = draw.choices(models, weights)[0]
-        found.append(
+        requests.append(
             TraceRequest(now, draw.lognormvariate(mu, sigma), f"workflow{model % workload.workflows}", f"model{model}")
         )
 
 
 def model_shares(workload: Workload) -> Sequence[float]:
-    """The first, four that decrease by a third each, and a long tail."""
+    """Return the share of each model: the first, four that decrease by a third each, and a long tail."""
     if workload.models <= 5:
         return [1.0 / workload.models] * workload.models
     next_four = [(2 / 3) ** number for number in range(4)]
@@ -57,15 +59,15 @@ def model_shares(workload: Workload) -> Sequence[float]:
     four, rest = workload.first_five_models - workload.first_model, 1 - workload.first_five_models
     return [
         workload.first_model,
-        *(each * four / sum(next_four) for each in next_four),
-        *(each * rest / sum(tail) for each in tail),
+        *(share * four / sum(next_four) for share in next_four),
+        *(share * rest / sum(tail) for share in tail),
     ]
 
 
 def _bursts(workload: Workload) -> tuple[float, float]:
-    """Mean pause between bursts and probability that a request ends its burst, for the wanted mean and variation:
+    """Return the mean pause between bursts, and the probability that a request ends its burst.
 
-    a mixture of two exponentials.
+    The time between requests is a mixture of two exponentials with the wanted mean and variation.
     """
     mean = DAY_SECONDS / workload.requests_per_day
     gap = workload.gap_seconds

@@ -15,25 +15,26 @@ from comfyrelay.autoscaling.simulation.world import (
     SimulatedQueue,
     WaitingRequest,
     WorldSettings,
-    seen,
+    observe,
 )
 from comfyrelay.domain.autoscaling import learning
 from comfyrelay.domain.autoscaling.baseline import METRIC_SECONDS, Alarms
 from comfyrelay.domain.autoscaling.decide import decide
-from comfyrelay.domain.autoscaling.observation import ObservedFleet, QueuedWork, StageSnapshot
+from comfyrelay.domain.autoscaling.limits import LAUNCH_WINDOW_SECONDS
+from comfyrelay.domain.autoscaling.observation import ObservedFleet, ObservedMachine, QueuedWork, StageSnapshot
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.autoscaling.spec import Limits, Policy, ScalingSpec
 
-# The loop acts within a second of an event, and at a tick.
+# The loop decides within a second of an event, and at a tick.
 DEBOUNCE_SECONDS = 1.0
-LOOK_SECONDS = 20.0
-# Arrival rates below this are dropped.
-FORGOTTEN_RATE = 1e-5
+TICK_SECONDS = 20.0
+# Lower arrival rates are ignored.
+MIN_RATE = 1e-5
 REFUSED_SECONDS = 60.0
 # An eviction is announced two minutes before.
 NOTICE_SECONDS = 120.0
 PROGRESS_JOBS = 500
-BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
+START = datetime(2026, 1, 5, tzinfo=UTC)
 
 Progress = Callable[[int, int], None]
 
@@ -42,7 +43,7 @@ class SimulatedEvent(IntEnum):
     DONE = 0
     BOOTED = 1
     EVICTED = 2
-    LOOK = 3
+    DECIDE = 3
 
 
 @dataclass(slots=True)
@@ -51,13 +52,13 @@ class SimulationOutcome:
     machine_seconds: float = 0.0
     busy_seconds: float = 0.0
     launches: int = 0
-    # requests that found no machine running
+    # Requests that found no running machine.
     cold_starts: int = 0
     evictions: int = 0
     lost_seconds: float = 0.0
     refusals: int = 0
     busy_ended: int = 0
-    most_machines: int = 0
+    peak_machines: int = 0
     decisions: int = 0
     events: int = 0
 
@@ -77,15 +78,15 @@ class Simulation:
         self._scaling = scaling
         self._is_reference = scaling.policy is Policy.REFERENCE
         self._progress = progress
-        # random draws that do not depend on the policy are the same for each
+        # The seed is the same for each policy.
         self._draw = Random(seed)
         self._events: list[tuple[float, int, SimulatedEvent, SimulatedMachine | None]] = []
         self._sequence = 0
         self._machines: dict[str, SimulatedMachine] = {}
-        # least recently used first
+        # The least recently used machine comes first.
         self._idle: dict[str, SimulatedMachine] = {}
         self._queue = SimulatedQueue()
-        # what the server learns, by its own rules
+        # The server learns these by the same rules.
         self._durations: dict[str, learning.Duration] = {}
         self._boots: deque[float] = deque(maxlen=learning.NEWEST_BOOTS)
         self._boot_seconds = learning.DEFAULT_BOOT_SECONDS
@@ -93,8 +94,7 @@ class Simulation:
         self._following = learning.FollowingJobs()
         self._launched: list[float] = []
         self._refused_until = -inf
-        self._next_look = inf
-        self._empty_since: float = 0.0
+        self._next_decision = inf
         self._alarms = Alarms()
         self._numbers = {
             name: number for number, name in enumerate(sorted({request.workflow for request in requests}), 1)
@@ -117,8 +117,8 @@ class Simulation:
                     self._progress(position, len(requests))
                 continue
             now, _, event, machine = heappop(self._events)
-            if event is SimulatedEvent.LOOK:
-                if now == self._next_look:
+            if event is SimulatedEvent.DECIDE:
+                if now == self._next_decision:
                     self._decide_at(now)
             elif machine is None or machine.is_gone:
                 continue
@@ -127,9 +127,10 @@ class Simulation:
                     self._done(machine, now)
             elif event is SimulatedEvent.BOOTED:
                 machine.is_ready = True
-                self._booted(now - machine.launched_at)
+                self._boots.appendleft(now - machine.launched_at)
+                self._boot_seconds = learning.typical_boot(self._boots) or learning.DEFAULT_BOOT_SECONDS
                 self._free(machine, now)
-                self._soon(now)
+                self._decide_soon(now)
             else:
                 self._evicted(machine, now)
         if self._progress:
@@ -140,36 +141,32 @@ class Simulation:
         self._sequence += 1
         heappush(self._events, (at, self._sequence, event, machine))
 
-    def _soon(self, now: float) -> None:
+    def _decide_soon(self, now: float) -> None:
         if not self._is_reference:
             self._schedule_decision(now + DEBOUNCE_SECONDS)
 
     def _schedule_decision(self, at: float) -> None:
-        if at < self._next_look:
-            self._next_look = at
-            self._push(at, SimulatedEvent.LOOK)
+        if at < self._next_decision:
+            self._next_decision = at
+            self._push(at, SimulatedEvent.DECIDE)
 
     def _arrive(self, job: WaitingRequest) -> None:
         now, workflow = job.request.arrival_seconds, job.request.workflow
-        if not any(each.is_ready for each in self._machines.values()):
+        if not any(machine.is_ready for machine in self._machines.values()):
             self.outcome.cold_starts += 1
-        at = _at(now)
+        at = _time(now)
         self._rates.setdefault(workflow, learning.Rate()).add(at)
         self._following.add(at, boot_seconds=self._boot_seconds, silence_seconds=self._scaling.last_idle_seconds)
         self._queue.add(job)
-        machine = self._warm(job.request.model)
+        machine = self._idle_machine(job.request.model)
         if machine is not None:
             self._free(machine, now)
-        self._soon(now)
+        self._decide_soon(now)
 
-    def _warm(self, model: str) -> SimulatedMachine | None:
-        """The idle machine with the model, or the most recently busy one, so that the others can stop."""
-        found = None
-        for machine in self._idle.values():
-            found = machine
-            if machine.model == model:
-                break
-        return found
+    def _idle_machine(self, model: str) -> SimulatedMachine | None:
+        """Return the idle machine with the model, or the most recently busy one, so that the others can stop."""
+        last = next(reversed(self._idle.values()), None)
+        return next((machine for machine in self._idle.values() if machine.model == model), last)
 
     def _free(self, machine: SimulatedMachine, now: float) -> None:
         """Take the next job, or become idle."""
@@ -185,10 +182,6 @@ class Simulation:
         machine.running, machine.started_at, machine.done_at = job, now, now + run
         self.outcome.waits[job.number] = now - request.arrival_seconds
         self._push(now + run, SimulatedEvent.DONE, machine)
-
-    def _booted(self, took: float) -> None:
-        self._boots.appendleft(took)
-        self._boot_seconds = learning.typical_boot(self._boots) or learning.DEFAULT_BOOT_SECONDS
 
     def _done(self, machine: SimulatedMachine, now: float) -> None:
         job = machine.running
@@ -210,10 +203,10 @@ class Simulation:
         else:
             lost = machine.running
             self._gone(machine, now)
-            idle = self._warm(lost.request.model) if lost is not None else None
+            idle = self._idle_machine(lost.request.model) if lost is not None else None
             if idle is not None:
                 self._free(idle, now)
-        self._soon(now)
+        self._decide_soon(now)
 
     def _gone(self, machine: SimulatedMachine, now: float) -> None:
         if machine.running is not None:
@@ -226,14 +219,16 @@ class Simulation:
         self.outcome.machine_seconds += now - machine.launched_at
 
     def _decide_at(self, now: float) -> None:
-        self._next_look = inf
+        self._next_decision = inf
         if self._is_reference:
-            self._publish(now)
+            depth = len(self._queue) + sum(machine.running is not None for machine in self._machines.values())
+            workers = sum(machine.is_ready for machine in self._machines.values())
+            self._alarms.publish(now, depth=depth, workers=workers)
             self._schedule_decision(now + METRIC_SECONDS)
             if not self._machines and self._alarms.alarm(now).depth == 0:
                 return
         elif self._machines or self._queue:
-            self._schedule_decision(now + LOOK_SECONDS)
+            self._schedule_decision(now + TICK_SECONDS)
         self.outcome.decisions += 1
         for plan in decide(self._snapshot(now)):
             self._carry_out(plan, now)
@@ -262,73 +257,64 @@ class Simulation:
             id=f"m{self.outcome.launches}", launched_at=now, ready_at=now + setting.boot_seconds * spread
         )
         self._machines[machine.id] = machine
-        self._launched = [each for each in self._launched if now - each < 60.0] + [now]
-        self.outcome.most_machines = max(self.outcome.most_machines, len(self._machines))
+        self._launched = [at for at in self._launched if now - at < LAUNCH_WINDOW_SECONDS] + [now]
+        self.outcome.peak_machines = max(self.outcome.peak_machines, len(self._machines))
         self._push(machine.ready_at, SimulatedEvent.BOOTED, machine)
         if setting.evictions_per_hour:
-            lives = self._draw.expovariate(setting.evictions_per_hour / 3600)
-            self._push(now + lives, SimulatedEvent.EVICTED, machine)
-
-    def _publish(self, now: float) -> None:
-        depth = len(self._queue) + sum(machine.running is not None for machine in self._machines.values())
-        self._alarms.publish(now, depth=depth, workers=sum(machine.is_ready for machine in self._machines.values()))
+            lifetime = self._draw.expovariate(setting.evictions_per_hour / 3600)
+            self._push(now + lifetime, SimulatedEvent.EVICTED, machine)
 
     def _run_seconds(self, workflow: str) -> float:
         learnt = self._durations.get(workflow)
         return learnt.mean_seconds if learnt else learning.UNKNOWN_SECONDS
 
     def _work(self, now: float) -> list[QueuedWork]:
-        found = []
-        at = _at(now)
-        for workflow, seen_rate in self._rates.items():
-            rate, jobs = seen_rate.at(at), self._queue.by_workflow.get(workflow, 0)
-            if not jobs and rate < FORGOTTEN_RATE:
+        work = []
+        for workflow, rate in self._rates.items():
+            jobs_per_second, jobs = rate.at(_time(now)), self._queue.by_workflow.get(workflow, 0)
+            if not jobs and jobs_per_second < MIN_RATE:
                 continue
-            each = self._run_seconds(workflow)
-            found.append(
+            seconds_per_job = self._run_seconds(workflow)
+            work.append(
                 QueuedWork(
                     workflow=self._numbers[workflow],
                     jobs=jobs,
-                    seconds=jobs * each,
-                    seconds_per_job=each,
-                    jobs_per_second=rate,
-                    arrivals_seconds=seen_rate.observed_seconds(),
+                    seconds=jobs * seconds_per_job,
+                    seconds_per_job=seconds_per_job,
+                    jobs_per_second=jobs_per_second,
+                    arrivals_seconds=rate.observed_seconds(),
                 )
             )
-        return found
+        return work
+
+    def _observe(self, machine: SimulatedMachine, now: float) -> ObservedMachine:
+        return observe(
+            machine,
+            now,
+            boot_seconds=self._boot_seconds,
+            run_seconds=self._run_seconds(machine.running.request.workflow) if machine.running else 0.0,
+            price_per_hour=self._setting.price_per_hour,
+        )
 
     def _snapshot(self, now: float) -> StageSnapshot:
-        setting, boot = self._setting, self._boot_seconds
-        machines = [
-            seen(
-                machine,
-                now,
-                boot,
-                self._run_seconds(machine.running.request.workflow) if machine.running else 0.0,
-                setting,
-            )
-            for machine in self._machines.values()
-        ]
-        is_refused = now < self._refused_until
         fleet = ObservedFleet(
             slug="fleet",
             workflows=frozenset(self._numbers.values()),
             scaling=self._scaling,
-            machines=machines,
-            instance_types=(),
-            all_types_refused=is_refused,
-            boot_seconds=boot,
+            machines=[self._observe(machine, now) for machine in self._machines.values()],
+            all_types_refused=now < self._refused_until,
+            boot_seconds=self._boot_seconds,
             following_jobs=self._following.jobs(),
-            launches_ago=[now - each for each in self._launched],
+            launches_ago=[now - at for at in self._launched],
             alarm=self._alarms.alarm(now) if self._is_reference else None,
             idle_seconds=self._alarms.idle_seconds(now) if self._is_reference else None,
             low_seconds=self._alarms.low_seconds(now) if self._is_reference else None,
         )
-        return StageSnapshot(now=_at(now), work=self._work(now), fleets=[fleet])
+        return StageSnapshot(now=_time(now), work=self._work(now), fleets=[fleet])
 
 
-def _at(seconds: float) -> datetime:
-    return BEGIN + timedelta(seconds=seconds)
+def _time(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
 
 
 def scaling_of(policy: Policy, setting: WorldSettings) -> ScalingSpec:

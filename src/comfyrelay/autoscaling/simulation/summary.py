@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heapreplace
+from heapq import heapreplace
 from math import ceil
 
 from comfyrelay.autoscaling.simulation.simulator import SimulationOutcome
@@ -24,7 +24,7 @@ class SimulationSummary:
     launches: int
     cold_starts: int
     cost_per_job: float
-    most_machines: int
+    peak_machines: int
     evictions: int = 0
     lost_hours: float = 0.0
     refusals: int = 0
@@ -46,7 +46,7 @@ def summary(policy: str, outcome: SimulationOutcome, setting: WorldSettings) -> 
         launches=outcome.launches,
         cold_starts=outcome.cold_starts,
         cost_per_job=hours * setting.price_per_hour / jobs if jobs else 0.0,
-        most_machines=outcome.most_machines,
+        peak_machines=outcome.peak_machines,
         evictions=outcome.evictions,
         lost_hours=outcome.lost_seconds / 3600,
         refusals=outcome.refusals,
@@ -56,35 +56,23 @@ def summary(policy: str, outcome: SimulationOutcome, setting: WorldSettings) -> 
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that this share of all values does not exceed."""
+    """Return the smallest value that this share of all values does not exceed."""
     return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-def lower_bound(requests: Sequence[TraceRequest], setting: WorldSettings) -> SimulationSummary:
-    """Lower bounds of a clairvoyant policy.
+def lower_bound(requests: Sequence[TraceRequest], settings: WorldSettings) -> SimulationSummary:
+    """Return the lower bounds of a clairvoyant policy.
 
-    Waiting: all allowed machines run with the right model whenever a request needs one. Cost: machines are paid only
-    while they work, without boots and idle time. No policy that keeps the order beats either; none reaches both.
+    For the wait, all allowed machines run with the right model whenever a request needs one. For the cost, machines are
+    paid only while they work, without boots and idle time. No policy that keeps the order beats either bound, and none
+    reaches both.
     """
-    free = [0.0] * setting.max_machines
-    heapify(free)
-    waits, work = [], 0.0
+    free_at = [0.0] * settings.max_machines
+    outcome = SimulationOutcome(peak_machines=settings.max_machines)
     for request in requests:
-        begin = max(request.arrival_seconds, free[0])
-        heapreplace(free, begin + request.duration_seconds)
-        waits.append(begin - request.arrival_seconds)
-        work += request.duration_seconds
-    waits.sort()
-    return SimulationSummary(
-        policy=CLAIRVOYANT,
-        jobs=len(requests),
-        wait_p50=quantile(waits, 0.50),
-        wait_p95=quantile(waits, 0.95),
-        wait_p99=quantile(waits, 0.99),
-        machine_hours=work / 3600,
-        busy_hours=work / 3600,
-        launches=0,
-        cold_starts=0,
-        cost_per_job=work / 3600 * setting.price_per_hour / len(requests) if requests else 0.0,
-        most_machines=setting.max_machines,
-    )
+        start = max(request.arrival_seconds, free_at[0])
+        heapreplace(free_at, start + request.duration_seconds)
+        outcome.waits.append(start - request.arrival_seconds)
+        outcome.busy_seconds += request.duration_seconds
+    outcome.machine_seconds = outcome.busy_seconds
+    return summary(CLAIRVOYANT, outcome, settings)

@@ -48,46 +48,40 @@ def read_trace(file: Path) -> Sequence[TraceRequest]:
 
 def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[TraceRequest]:
     rows = _rows(lines, name)
-    header = [each.strip() for each in next(rows, (1, []))[1]]
-    missing = [each for each in COLUMNS if each not in header]
+    header = [name.strip() for name in next(rows, (1, []))[1]]
+    missing = [column for column in COLUMNS if column not in header]
     if missing and len(header) == 1 and ";" in header[0]:
         raise InvalidInput(f"{name}, line 1: columns are separated by commas, not by semicolons: {','.join(COLUMNS)}.")
     if missing:
         raise InvalidInput(
             f"{name}, line 1: {', '.join(missing)} is missing. The first line names the columns: {','.join(COLUMNS)}."
         )
-    places = [header.index(each) for each in COLUMNS]
-    found = []
+    positions = [header.index(column) for column in COLUMNS]
+    requests = []
     for number, row in rows:
         if not any(cell.strip() for cell in row):
             continue
-        where = f"{name}, line {number}"
-        if len(row) <= max(places):
-            raise InvalidInput(f"{where}: {len(row)} values where {len(header)} columns are named.")
-        arrival, duration, workflow, model = (row[place].strip() for place in places)
-        found.append(
-            TraceRequest(
-                _seconds(arrival, f"{where}: arrival_seconds"),
-                _seconds(duration, f"{where}: duration_seconds"),
-                workflow,
-                model,
-            )
-        )
-    if not found:
-        raise InvalidInput(f"{name} holds no request.")
-    return _from_the_first(sorted(found), name)
+        line = f"{name}, line {number}"
+        if len(row) <= max(positions):
+            raise InvalidInput(f"{line}: {len(row)} values, but the first line names {len(header)} columns.")
+        arrival, duration, workflow, model = (row[position].strip() for position in positions)
+        arrival_seconds = _seconds(arrival, f"{line}: arrival_seconds")
+        requests.append(TraceRequest(arrival_seconds, _seconds(duration, f"{line}: duration_seconds"), workflow, model))
+    if not requests:
+        raise InvalidInput(f"{name} contains no requests.")
+    return _from_first_arrival(sorted(requests), name)
 
 
-def _from_the_first(found: Sequence[TraceRequest], name: str) -> Sequence[TraceRequest]:
-    """Arrivals may be Unix times: they are made relative to the first."""
-    begin, end = found[0].arrival_seconds, found[-1].arrival_seconds
-    days = (end - begin) / DAY_SECONDS
+def _from_first_arrival(requests: Sequence[TraceRequest], name: str) -> Sequence[TraceRequest]:
+    """Make arrivals relative to the first one, because they may be Unix times."""
+    start = requests[0].arrival_seconds
+    days = (requests[-1].arrival_seconds - start) / DAY_SECONDS
     if days > MAX_DAYS:
         raise InvalidInput(
-            f"{name} spans {days:,.0f} days, and a year can be simulated at most: give arrival_seconds in seconds, "
-            "all from the same begin, or a part of the trace."
+            f"{name} spans {days:,.0f} days, but at most a year can be simulated. Give arrival_seconds in seconds, "
+            "all from the same start, or use a part of the trace."
         )
-    return [each._replace(arrival_seconds=each.arrival_seconds - begin) for each in found]
+    return [request._replace(arrival_seconds=request.arrival_seconds - start) for request in requests]
 
 
 def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
@@ -104,23 +98,20 @@ def from_history(done: Iterable[PastJob]) -> Sequence[TraceRequest]:
 
     The workflow hash represents the models; their loading time is part of the duration.
     """
-    found = sorted(done, key=lambda each: each.created_at)
-    if not found:
-        return []
-    begin = found[0].created_at
+    jobs = sorted(done, key=lambda job: job.created_at)
     return [
         TraceRequest(
-            (each.created_at - begin).total_seconds(), each.duration_seconds, each.workflow, each.workflow_hash
+            (job.created_at - jobs[0].created_at).total_seconds(), job.duration_seconds, job.workflow, job.workflow_hash
         )
-        for each in found
+        for job in jobs
     ]
 
 
-def _seconds(text: str, what: str) -> float:
+def _seconds(text: str, field: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value <= MAX_SECONDS:
-        raise InvalidInput(f"{what} is {text!r}. Give a number of seconds from 0 to {MAX_SECONDS:g}, such as 12.5.")
+        raise InvalidInput(f"{field} is {text!r}. Give a number of seconds from 0 to {MAX_SECONDS:g}, such as 12.5.")
     return value

@@ -5,25 +5,26 @@ from itertools import islice
 from typing import NamedTuple
 
 from comfyrelay.autoscaling.simulation.traces import TraceRequest
+from comfyrelay.domain.autoscaling.learning import seconds_left
 from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine
 
-# Like the server: a warm workflow goes first within this window, unless the first job has waited too long.
+# As on the server, a warm workflow goes first within this window, unless the first job has waited too long.
 WARM_LOOKAHEAD = 32
-WARM_WAIT_SECONDS = 120.0
-# Like the server: a job that takes longer than expected is about to end.
-MIN_SECONDS_LEFT = 1.0
+MAX_WARM_WAIT_SECONDS = 120.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorldSettings:
-    """Where requests run. Boot times vary uniformly by `boot_spread` to both sides."""
+    """Where requests run. Boot times vary uniformly by a share `boot_spread` to both sides.
+
+    For Spot instances: evictions per machine-hour, and the share of refused launches.
+    """
 
     boot_seconds: float = 180.0
     boot_spread: float = 0.25
     load_seconds: float = 22.0
     price_per_hour: float = 0.20
     max_machines: int = 10
-    # Spot: evictions per machine-hour, and the share of refused launches
     evictions_per_hour: float = 0.0
     refused_share: float = 0.0
     last_idle_seconds: float = 900.0
@@ -45,18 +46,18 @@ class SimulatedMachine:
     started_at: float = 0.0
     done_at: float = 0.0
     idle_since: float = 0.0
-    # an eviction was announced: it accepts nothing new
+    # An eviction was announced, so it accepts no jobs.
     is_draining: bool = False
     is_gone: bool = False
 
 
 @dataclass(slots=True)
 class SimulatedQueue:
-    """Jobs in order of arrival; jobs leased out of order are skipped later."""
+    """Jobs in order of arrival."""
 
     jobs: dict[int, WaitingRequest] = field(default_factory=dict)
     by_workflow: dict[str, int] = field(default_factory=dict)
-    # jobs of evicted machines: they go first
+    # Jobs of evicted machines go first.
     returned: list[WaitingRequest] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -83,11 +84,9 @@ class SimulatedQueue:
             return None
         first = next(iter(self.jobs.values()))
         chosen = first
-        if first.request.model != model and now - first.request.arrival_seconds < WARM_WAIT_SECONDS:
-            for each in islice(self.jobs.values(), WARM_LOOKAHEAD):
-                if each.request.model == model:
-                    chosen = each
-                    break
+        if first.request.model != model and now - first.request.arrival_seconds < MAX_WARM_WAIT_SECONDS:
+            window = islice(self.jobs.values(), WARM_LOOKAHEAD)
+            chosen = next((job for job in window if job.request.model == model), first)
         return self.jobs.pop(chosen.number)
 
     def _count(self, job: WaitingRequest, by: int) -> None:
@@ -95,32 +94,23 @@ class SimulatedQueue:
         self.by_workflow[workflow] = self.by_workflow.get(workflow, 0) + by
 
 
-def seen(
-    machine: SimulatedMachine, now: float, boot_seconds: float, run_seconds: float, setting: WorldSettings
+def observe(
+    machine: SimulatedMachine, now: float, *, boot_seconds: float, run_seconds: float, price_per_hour: float
 ) -> ObservedMachine:
-    """A machine as the autoscaling loop sees it: its job ends after the usual time."""
-    age = now - machine.launched_at
+    """Describe a machine for the autoscaling loop, which expects typical boot and run times."""
+    age, is_busy = now - machine.launched_at, machine.running is not None
+    state = MachineState.BUSY if is_busy else MachineState.READY
     if not machine.is_ready:
-        return ObservedMachine(
-            id=machine.id,
-            state=MachineState.BOOTING,
-            price_per_hour=setting.price_per_hour,
-            boot_seconds_left=max(MIN_SECONDS_LEFT, boot_seconds - age),
-            age_seconds=age,
-        )
-    if machine.running is not None:
-        return ObservedMachine(
-            id=machine.id,
-            state=MachineState.DRAINING if machine.is_draining else MachineState.BUSY,
-            price_per_hour=setting.price_per_hour,
-            leases=1,
-            busy_seconds_left=max(MIN_SECONDS_LEFT, machine.started_at + run_seconds - now),
-            age_seconds=age,
-        )
+        state = MachineState.BOOTING
+    elif is_busy and machine.is_draining:
+        state = MachineState.DRAINING
     return ObservedMachine(
         id=machine.id,
-        state=MachineState.READY,
-        price_per_hour=setting.price_per_hour,
-        idle_seconds=now - machine.idle_since,
+        state=state,
+        price_per_hour=price_per_hour,
+        leases=int(is_busy),
+        boot_seconds_left=0.0 if machine.is_ready else seconds_left(boot_seconds, age),
+        idle_seconds=now - machine.idle_since if state is MachineState.READY else 0.0,
+        busy_seconds_left=seconds_left(run_seconds, now - machine.started_at) if is_busy else 0.0,
         age_seconds=age,
     )

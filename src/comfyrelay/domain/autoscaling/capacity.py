@@ -7,8 +7,8 @@ from math import ceil, sqrt
 from comfyrelay.domain.autoscaling.learning import ONE_ARRIVAL, UNKNOWN_SECONDS
 from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine, QueuedWork
 
-# Arriving work that would keep a machine busy for a smaller share of its time does not justify one.
-WORTH_A_MACHINE = 0.1
+# Arriving work that keeps a machine busy for a smaller share of its time does not justify a machine.
+MIN_LOAD = 0.1
 # Tolerance for float sums: 2.0000000001 machines are two.
 ROUNDING = 1e-9
 
@@ -35,10 +35,10 @@ def queued_seconds(work: QueuedWork) -> float:
     return work.jobs * seconds_per_job(work) if work.jobs > 0 else 0.0
 
 
-def rate(work: QueuedWork, boot_seconds: float) -> float:
-    """Reliable arrivals per second:
+def arrival_rate(work: QueuedWork, boot_seconds: float) -> float:
+    """Return the arrivals per second, or 0 if they were observed for less than a boot time.
 
-    observed for at least a boot time. Waiting jobs are staffed separately and predict nothing.
+    Waiting jobs are staffed separately, so they do not count.
     """
     if work.arrivals_seconds < boot_seconds:
         return 0.0
@@ -60,58 +60,55 @@ class Load:
         return Load(to_launch=self.to_launch + other.to_launch, to_keep=self.to_keep + other.to_keep)
 
 
-def arriving(work: QueuedWork, boot_seconds: float) -> Load:
-    known, each = rate(work, boot_seconds), work.seconds_per_job or seconds_per_job(work)
+def arriving_load(work: QueuedWork, boot_seconds: float) -> Load:
+    rate, seconds = arrival_rate(work, boot_seconds), work.seconds_per_job or seconds_per_job(work)
     newest = 0.0 if work.jobs else ONE_ARRIVAL
-    return Load(to_launch=max(0.0, known - newest) * each, to_keep=known * each)
+    return Load(to_launch=max(0.0, rate - newest) * seconds, to_keep=rate * seconds)
 
 
 def machines_for(load: float, spare: float) -> int:
     """Square-root staffing: the load plus a reserve that grows with its square root, as its fluctuations do."""
-    if load < WORTH_A_MACHINE:
+    if load < MIN_LOAD:
         return 0
     return ceil(load + spare * sqrt(load) - ROUNDING)
 
 
-def slots_from(machine: ObservedMachine) -> Sequence[tuple[float, int]]:
-    """How many slots become free in how many seconds."""
+def slots_free_in(machine: ObservedMachine) -> Sequence[tuple[float, int]]:
+    """Return pairs: in how many seconds how many slots become free."""
     if machine.state is MachineState.BOOTING:
         return ((max(0.0, machine.boot_seconds_left), machine.slots),)
-    running = min(machine.slots, max(machine.leases, 1 if machine.state is MachineState.BUSY else 0))
+    running = _running_jobs(machine)
     if not running:
         return ((0.0, machine.slots),)
     return ((max(0.0, machine.busy_seconds_left), running), (0.0, machine.slots - running))
 
 
-def free_from(machine: ObservedMachine) -> Sequence[float]:
-    """The same per slot."""
-    return [start for start, slots in slots_from(machine) for _ in range(slots)]
-
-
 def free_slots(machine: ObservedMachine) -> int:
-    """Jobs that it can take, now or after booting, in addition to what it runs."""
-    if machine.state is MachineState.DRAINING:
-        return 0
-    return max(0, machine.slots - max(machine.leases, 1 if machine.state is MachineState.BUSY else 0))
+    """Return how many more jobs a machine can take, now or after booting."""
+    return machine.slots - _running_jobs(machine) if is_capacity(machine) else 0
 
 
-def can_do(machines: Sequence[ObservedMachine], within: float) -> float:
-    """Seconds of work that these machines can do by then, in addition to what they run."""
+def _running_jobs(machine: ObservedMachine) -> int:
+    return min(machine.slots, max(machine.leases, 1 if machine.state is MachineState.BUSY else 0))
+
+
+def work_capacity(machines: Sequence[ObservedMachine], within: float) -> float:
+    """Return the seconds of work that these machines can do within this time, in addition to their running jobs."""
     return sum(
         machine.speed * slots * max(0.0, within - start)
         for machine in machines
-        if machine.state is not MachineState.DRAINING
-        for start, slots in slots_from(machine)
+        if is_capacity(machine)
+        for start, slots in slots_free_in(machine)
     )
 
 
-def drained_in(seconds: float, machines: Sequence[ObservedMachine]) -> float | None:
-    """When this much work would start if these machines share it; `None` without machines."""
+def expected_wait(seconds: float, machines: Sequence[ObservedMachine]) -> float | None:
+    """Return when this much work would have started if these machines share it; `None` without machines."""
     slots = sorted(
         (start, machine.speed * count)
         for machine in machines
         if is_capacity(machine)
-        for start, count in slots_from(machine)
+        for start, count in slots_free_in(machine)
         if count
     )
     if not slots:

@@ -8,19 +8,19 @@ from comfyrelay.domain.autoscaling import baseline, reasons
 from comfyrelay.domain.autoscaling.capacity import (
     ROUNDING,
     Load,
-    arriving,
-    can_do,
+    arrival_rate,
+    arriving_load,
     can_terminate,
-    drained_in,
+    expected_wait,
     free_slots,
     is_capacity,
     is_idle,
     machines_for,
     queued_seconds,
-    rate,
     seconds_per_job,
+    work_capacity,
 )
-from comfyrelay.domain.autoscaling.limits import NO_HEADROOM, Headroom, beyond_limits, headroom, preferred_type
+from comfyrelay.domain.autoscaling.limits import NO_HEADROOM, UP, Headroom, beyond_limits, headroom, preferred_type
 from comfyrelay.domain.autoscaling.observation import (
     MachineState,
     ObservedFleet,
@@ -30,7 +30,7 @@ from comfyrelay.domain.autoscaling.observation import (
 )
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.autoscaling.policies import WEIGHTS
-from comfyrelay.domain.autoscaling.schedules import at_least
+from comfyrelay.domain.autoscaling.schedules import scheduled_minimum
 from comfyrelay.domain.autoscaling.spec import Policy
 
 
@@ -40,7 +40,7 @@ def decide(snapshot: StageSnapshot) -> Sequence[FleetPlan]:
     Work that several fleets serve is staffed once: by existing machines, then by the cheapest fleet, then the fastest.
     """
     stage = _Stage(snapshot)
-    plans = {each.slug: _plan(stage, each) for each in stage.by_price}
+    plans = {fleet.slug: _plan(stage, fleet) for fleet in stage.by_price}
     return [plans[fleet.slug] for fleet in snapshot.fleets]
 
 
@@ -48,15 +48,15 @@ def _plan(stage: "_Stage", fleet: ObservedFleet) -> FleetPlan:
     try:
         return stage.plan(fleet)
     except Exception as error:
-        # overflow in one fleet must not affect the others
-        why = f"nothing is done, for nothing can be decided ({type(error).__name__}: {error})"
+        # An overflow in one fleet must not affect the others.
+        why = f"nothing is done: the decision failed ({type(error).__name__}: {error})"
         return FleetPlan(
             fleet=fleet.slug, desired=stage.capacity[fleet.slug], reason=f"{reasons.machines(fleet)}: {why}"
         )
 
 
 @dataclass(kw_only=True, slots=True)
-class _Left:
+class _UnservedWork:
     """The part of a workflow's queue that no machine takes yet.
 
     `seconds` includes expected arrivals; `jobs` are waiting ones.
@@ -67,7 +67,7 @@ class _Left:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Wish:
+class _Proposal:
     """What a policy wants before limits: additional machines, or machines to terminate."""
 
     more: int
@@ -78,103 +78,92 @@ class _Wish:
 class _Stage:
     def __init__(self, snapshot: StageSnapshot) -> None:
         self.now = snapshot.now
-        self.work = {each.workflow: each for each in snapshot.work}
+        self.work = {work.workflow: work for work in snapshot.work}
         self.by_price = sorted(snapshot.fleets, key=_price)
-        # machines that are or will be capacity
         self.capacity = {
             fleet.slug: sum(is_capacity(machine) for machine in fleet.machines) for fleet in snapshot.fleets
         }
-        # Arrivals of each workflow, and of each pair of fleets that share one. They count once observed for the
-        # shortest boot time of the fleets that could serve them.
+        # Arrivals count once they were observed for the shortest boot time of the fleets that could serve them.
         boots: dict[int, float] = {}
         for fleet in snapshot.fleets:
             for number in fleet.workflows & self.work.keys():
                 boots[number] = min(boots.get(number, inf), fleet.boot_seconds)
-        self.load = {number: arriving(each, boots.get(number, inf)) for number, each in self.work.items()}
-        self.shared: dict[tuple[str, str], Load] = {}
-        self.left = self._beyond_what_is_there()
+        self.load = {number: arriving_load(work, boots.get(number, inf)) for number, work in self.work.items()}
+        self.shared_loads: dict[tuple[str, str], Load] = {}
+        self.unserved = self._find_unserved()
 
     def plan(self, fleet: ObservedFleet) -> FleetPlan:
-        work = [each for each in self.work.values() if each.workflow in fleet.workflows]
-        jobs = sum(each.jobs for each in work)
-        seen = f"{reasons.work(jobs, sum(queued_seconds(each) for each in work))}, {reasons.machines(fleet)}"
+        work = [queued for queued in self.work.values() if queued.workflow in fleet.workflows]
+        jobs = sum(queued.jobs for queued in work)
+        observed = f"{reasons.work(jobs, _total_seconds(work))}, {reasons.machines(fleet)}"
         if fleet.scaling.is_paused:
             why = fleet.scaling.unreadable
             why = "paused, nothing is done" if why is None else f"paused, its settings cannot be read: {why}"
-            return FleetPlan(fleet=fleet.slug, desired=self.capacity[fleet.slug], reason=f"{seen}: {why}")
-        floor = max(fleet.scaling.limits.min_machines, at_least(fleet.scaling.schedules, self.now))
-        wish = (
-            self._reference(fleet, jobs, floor)
-            if fleet.scaling.policy is Policy.REFERENCE
-            else self._weighed(fleet, work, jobs, floor)
-        )
-        return self._within_limits(fleet, wish, seen)
+            return FleetPlan(fleet=fleet.slug, desired=self.capacity[fleet.slug], reason=f"{observed}: {why}")
+        minimum = max(fleet.scaling.limits.min_machines, scheduled_minimum(fleet.scaling.schedules, self.now))
+        if fleet.scaling.policy is Policy.REFERENCE:
+            proposal = self._follow_alarms(fleet, jobs, minimum)
+        else:
+            proposal = self._weigh(fleet, work, jobs, minimum)
+        return self._within_limits(fleet, proposal, observed)
 
-    def _beyond_what_is_there(self) -> dict[int, _Left]:
-        can = {each.slug: can_do(each.machines, _horizon(each)) if each.machines else 0.0 for each in self.by_price}
+    def _find_unserved(self) -> dict[int, _UnservedWork]:
+        capacity = {fleet.slug: work_capacity(fleet.machines, _horizon(fleet)) for fleet in self.by_price}
         free = {fleet.slug: sum(free_slots(machine) for machine in fleet.machines) for fleet in self.by_price}
-        left = {}
-        # while jobs wait, arrivals up to the time a machine could start count as work, too
-        waited_for = {
-            number
-            for fleet in self.by_price
-            if any(self.work[number].jobs for number in fleet.workflows & self.work.keys())
-            for number in fleet.workflows & self.work.keys()
-        }
-        serving = {
-            number: [fleet for fleet in self.by_price if number in fleet.workflows]
-            for number in self.work
-            if number in waited_for
-        }
-        # workflows with the fewest fleets first: the others have alternatives
-        for number in sorted(serving, key=lambda each: (len(serving[each]), each)):
+        unserved = {}
+        # While jobs wait for a fleet, arrivals until a machine could start count as work, too.
+        counted: set[int] = set()
+        for fleet in self.by_price:
+            numbers = fleet.workflows & self.work.keys()
+            if any(self.work[number].jobs for number in numbers):
+                counted |= numbers
+        serving = {number: [fleet for fleet in self.by_price if number in fleet.workflows] for number in counted}
+        # Workflows with the fewest fleets come first: the others have alternatives.
+        for number in sorted(serving, key=lambda number: (len(serving[number]), number)):
             work = self.work[number]
-            soon = max(rate(work, fleet.boot_seconds) * _horizon(fleet) for fleet in serving[number])
-            total = seconds = queued_seconds(work) + soon * seconds_per_job(work)
+            arrivals = max(arrival_rate(work, fleet.boot_seconds) * _horizon(fleet) for fleet in serving[number])
+            total = seconds = queued_seconds(work) + arrivals * seconds_per_job(work)
             if total <= 0:
                 continue
             jobs = work.jobs
             for fleet in serving[number]:
-                taken = min(seconds, can[fleet.slug])
-                can[fleet.slug] -= taken
+                taken = min(seconds, capacity[fleet.slug])
+                capacity[fleet.slug] -= taken
                 seconds -= taken
-                begun = min(jobs, free[fleet.slug])
-                free[fleet.slug] -= begun
-                jobs -= begun
-            # limited by jobs: each runs on one machine, and booting machines have theirs already
-            left[number] = _Left(jobs=min((work.jobs + soon) * seconds / total, jobs), seconds=seconds)
-        return left
+                started = min(jobs, free[fleet.slug])
+                free[fleet.slug] -= started
+                jobs -= started
+            # A job runs on one machine, and booting machines have their jobs already.
+            unserved[number] = _UnservedWork(jobs=min((work.jobs + arrivals) * seconds / total, jobs), seconds=seconds)
+        return unserved
 
-    def _weighed(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int, floor: int) -> _Wish:
+    def _weigh(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int, minimum: int) -> _Proposal:
         own = self.capacity[fleet.slug]
-        load = sum((self.load[each.workflow] for each in work), Load())
-        for_rate = self._for_arrivals(fleet, load.to_launch)
-        elsewhere = self._elsewhere(fleet)
-        for_queue = self._for_queue(fleet)
-        known = max(for_queue, for_rate - elsewhere - own, floor - own, 0)
-        more = max(known, self._with_what_follows(fleet, work, jobs))
+        load = sum((self.load[queued.workflow] for queued in work), Load())
+        for_arrivals = self._for_arrivals(fleet, load.to_launch) - self._in_other_fleets(fleet) - own
+        known = max(self._for_queue(fleet), for_arrivals, minimum - own, 0)
+        more = max(known, self._with_following_jobs(fleet, work, jobs))
         if more > 0:
-            seconds = sum(queued_seconds(each) for each in work)
             allowed = min(more, max(0, fleet.scaling.limits.max_machines - own))
-            wait = drained_in(seconds, [*fleet.machines, *_new(fleet, allowed)]) or 0.0
-            if floor - own == more:
-                why = f"never fewer than {floor} now"
+            wait = expected_wait(_total_seconds(work), [*fleet.machines, *_booting(fleet, allowed)]) or 0.0
+            if minimum - own == more:
+                why = f"the minimum is {minimum} now"
             elif jobs:
                 why = f"{reasons.count(own + more, 'machine')} would keep the wait near {wait:.0f} s"
                 if more > known:
-                    why += f": {known} for what waits, {more - known} for what usually follows"
+                    why += f": {known} for waiting jobs, {more - known} for jobs that usually follow"
             else:
-                why = f"what arrives needs {reasons.count(own + more, 'machine')}"
-            return _Wish(more=more, why=why)
-        keep = max(floor, self._for_arrivals(fleet, load.to_keep) - self._elsewhere(fleet, cheaper=True))
-        return self._idle(fleet, work, jobs, keep)
+                why = f"arriving jobs need {reasons.count(own + more, 'machine')}"
+            return _Proposal(more=more, why=why)
+        keep = self._for_arrivals(fleet, load.to_keep) - self._in_other_fleets(fleet, cheaper=True)
+        return self._end_idle(fleet, work, jobs, max(minimum, keep))
 
-    def _idle(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Wish:
+    def _end_idle(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Proposal:
         """Judge each machine by its own idle time: idling longer than a boot costs more than booting again."""
         own = self.capacity[fleet.slug]
         limit = WEIGHTS[fleet.scaling.policy].idle_boots * fleet.boot_seconds
-        idle = sum(is_idle(each) for each in fleet.machines)
-        # machines that waiting jobs will take in a moment are not idle
+        idle = sum(is_idle(machine) for machine in fleet.machines)
+        # Idle machines that the waiting jobs will take in a moment stay.
         spare = min(own - keep, idle - ceil(jobs / fleet.slots))
         ended: list[ObservedMachine] = []
         for machine in _idle_longest_first(fleet)[: max(0, spare)]:
@@ -184,42 +173,41 @@ class _Stage:
             ended.append(machine)
             limit = limit_now
         if ended:
-            return _Wish(more=0, why=reasons.ending(ended, limit), end=ended)
+            return _Proposal(more=0, why=reasons.ending(ended, limit), end=ended)
         if jobs == 0:
-            return _Wish(more=0, why=reasons.count(own, "machine stays", "machines stay") if own else "nothing to do")
-        wait = drained_in(sum(queued_seconds(each) for each in work), fleet.machines)
-        why = "others take it" if wait is None else f"the wait is near {wait:.0f} s, no more are needed"
-        return _Wish(more=0, why=why)
+            why = reasons.count(own, "machine stays", "machines stay") if own else "nothing to do"
+            return _Proposal(more=0, why=why)
+        wait = expected_wait(_total_seconds(work), fleet.machines)
+        why = "other fleets take the jobs" if wait is None else f"the wait is near {wait:.0f} s, no more are needed"
+        return _Proposal(more=0, why=why)
 
     def _for_queue(self, fleet: ObservedFleet) -> int:
-        """Additional machines needed to finish waiting work soon after they could start."""
-        left = [each for number, each in self.left.items() if number in fleet.workflows and each.seconds > ROUNDING]
-        by_work = sum(each.seconds for each in left) / _does(fleet)
-        # a job runs on one machine
-        by_jobs = sum(each.jobs for each in left) / fleet.slots
-        return ceil(min(by_work, by_jobs) - ROUNDING)
+        """Return the additional machines needed to finish waiting work soon after they could start."""
+        unserved = [
+            work for number, work in self.unserved.items() if number in fleet.workflows and work.seconds > ROUNDING
+        ]
+        return _machines_needed(fleet, sum(work.seconds for work in unserved), sum(work.jobs for work in unserved))
 
     def _for_arrivals(self, fleet: ObservedFleet, load: float) -> int:
-        kind = preferred_type(fleet)
-        return machines_for(load / (kind.speed * fleet.slots), WEIGHTS[fleet.scaling.policy].spare)
+        speed = preferred_type(fleet).speed
+        return machines_for(load / (speed * fleet.slots), WEIGHTS[fleet.scaling.policy].spare)
 
-    def _with_what_follows(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int) -> int:
-        """If no machine runs and jobs wait:
+    def _with_following_jobs(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int) -> int:
+        """Return the machines for waiting jobs and the jobs that usually follow, if no machine runs.
 
-        machines for them and for the usual followers, which should not wait for a second boot.
+        The following jobs should not wait for a second boot.
         """
-        follow = WEIGHTS[fleet.scaling.policy].following * (1 + fleet.following_jobs - jobs)
-        if not jobs or follow <= 0:
+        following = WEIGHTS[fleet.scaling.policy].following * (1 + fleet.following_jobs - jobs)
+        if not jobs or following <= 0:
             return 0
-        serving = [each for each in self.by_price if each.workflows & fleet.workflows]
-        if any(machine.state in _UP for peer in serving for machine in peer.machines):
+        serving = [other for other in self.by_price if other.workflows & fleet.workflows]
+        if any(machine.state in UP for other in serving for machine in other.machines):
             return 0
-        by_jobs = (jobs + follow) / fleet.slots
-        by_work = sum(queued_seconds(each) for each in work) * (1 + follow / jobs) / _does(fleet)
-        return ceil(min(by_work, by_jobs) - ROUNDING) - sum(self.capacity[each.slug] for each in serving)
+        needed = _machines_needed(fleet, _total_seconds(work) * (1 + following / jobs), jobs + following)
+        return needed - sum(self.capacity[other.slug] for other in serving)
 
-    def _elsewhere(self, fleet: ObservedFleet, *, cheaper: bool = False) -> int:
-        """Machines of other fleets that take a share of this fleet's arrivals."""
+    def _in_other_fleets(self, fleet: ObservedFleet, *, cheaper: bool = False) -> int:
+        """Count the machines of other fleets, or only of cheaper ones, that take a share of this fleet's arrivals."""
         found = 0
         for other in self.by_price:
             if other.slug == fleet.slug:
@@ -233,73 +221,76 @@ class _Stage:
         return found
 
     def _shared_load(self, fleet: ObservedFleet, other: ObservedFleet) -> Load:
-        """cached, because each pair is queried from both sides"""
+        """Return the load of the workflows that both serve. It is cached, because both fleets query it."""
         pair = (min(fleet.slug, other.slug), max(fleet.slug, other.slug))
-        if pair not in self.shared:
+        if pair not in self.shared_loads:
             both = fleet.workflows & other.workflows & self.load.keys()
-            self.shared[pair] = sum((self.load[number] for number in sorted(both)), Load())
-        return self.shared[pair]
+            self.shared_loads[pair] = sum((self.load[number] for number in sorted(both)), Load())
+        return self.shared_loads[pair]
 
-    def _reference(self, fleet: ObservedFleet, jobs: int, floor: int) -> _Wish:
+    def _follow_alarms(self, fleet: ObservedFleet, jobs: int, minimum: int) -> _Proposal:
         own = self.capacity[fleet.slug]
-        more = max(baseline.wanted(fleet, jobs), floor) - own
+        more = max(baseline.wanted(fleet, jobs), minimum) - own
         if more > 0 and baseline.has_acted(fleet):
-            return _Wish(more=0, why="its alarms have acted, and look again in a minute")
+            return _Proposal(more=0, why="its alarms have acted and are evaluated again in a minute")
         if more > 0:
-            return _Wish(more=more, why=f"a backlog of {baseline.BACKLOG_TARGET:g} for each needs {own + more}")
-        ended = baseline.to_end(fleet, jobs, floor)
-        return _Wish(more=0, why=f"ending {len(ended)}" if ended else "nothing to do", end=ended)
+            why = f"a backlog of {baseline.BACKLOG_TARGET:g} per machine needs {reasons.count(own + more, 'machine')}"
+            return _Proposal(more=more, why=why)
+        ended = baseline.to_end(fleet, jobs, minimum)
+        return _Proposal(more=0, why=f"terminating {len(ended)}" if ended else "nothing to do", end=ended)
 
-    def _within_limits(self, fleet: ObservedFleet, wish: _Wish, seen: str) -> FleetPlan:
+    def _within_limits(self, fleet: ObservedFleet, proposal: _Proposal, observed: str) -> FleetPlan:
         own = self.capacity[fleet.slug]
         excess = beyond_limits(fleet, _dispensable(fleet))
         if excess.count:
-            wish = _Wish(more=0, why=reasons.beyond(fleet, excess.count, len(excess.end)), end=excess.end)
-        space = headroom(fleet) if wish.more > 0 else NO_HEADROOM
-        launched = max(0, min(wish.more, space.launches))
-        why = wish.why
-        if wish.more > launched:
-            why += f"; launching {launched} of {wish.more}: {space.limit}"
+            why = reasons.beyond_limits(fleet, excess.count, len(excess.end))
+            proposal = _Proposal(more=0, why=why, end=excess.end)
+        space = headroom(fleet) if proposal.more > 0 else NO_HEADROOM
+        launched = max(0, min(proposal.more, space.launches))
+        why = proposal.why
+        if proposal.more > launched:
+            why += f"; launching {launched} of {proposal.more}: {space.limit}"
         elif launched:
             why += f"; launching {launched}"
-        is_report = fleet.scaling.is_dry_run or not fleet.can_launch
-        does_it = not is_report or (fleet.is_scaled_externally and not fleet.scaling.is_dry_run)
-        if does_it and launched:
-            self._take(fleet, space, launched)
-        if fleet.scaling.is_dry_run and (fleet.can_launch or fleet.is_scaled_externally):
+        is_dry_run = fleet.scaling.is_dry_run
+        is_report = is_dry_run or not fleet.can_launch
+        if launched and not is_dry_run and (fleet.can_launch or fleet.is_scaled_externally):
+            self._serve(fleet, space, launched)
+        if is_dry_run and (fleet.can_launch or fleet.is_scaled_externally):
             why += " (dry run: nothing is done)"
         elif is_report and fleet.is_scaled_externally:
-            why += " (its cluster does it)"
+            why += " (its cluster acts on it)"
         elif is_report:
             why += " (this fleet only reports: nothing is done)"
         return FleetPlan(
             fleet=fleet.slug,
-            desired=own + launched - len(wish.end),
-            reason=f"{seen}: {why}",
+            desired=own + launched - len(proposal.end),
+            reason=f"{observed}: {why}",
             launch=space.launch(launched),
-            end=[each.id for each in wish.end],
+            end=[machine.id for machine in proposal.end],
             is_report=is_report,
-            limit=space.told if wish.more > launched else None,
+            limit=space.user_text if proposal.more > launched else None,
         )
 
-    def _take(self, fleet: ObservedFleet, space: Headroom, launched: int) -> None:
-        """Later fleets see the planned changes of this one."""
+    def _serve(self, fleet: ObservedFleet, space: Headroom, launched: int) -> None:
+        """Subtract the work of the launched machines, so that later fleets do not staff it again."""
         self.capacity[fleet.slug] += launched
-        can = launched * _does(fleet, speed=space.instance_type.speed)
+        capacity = launched * _work_of_new(fleet, space.instance_type.speed)
         slots = float(launched * fleet.slots)
-        for number in sorted(fleet.workflows & self.left.keys()):
-            left = self.left[number]
-            if left.seconds <= 0:
+        for number in sorted(fleet.workflows & self.unserved.keys()):
+            work = self.unserved[number]
+            if work.seconds <= 0:
                 continue
-            taken = min(left.seconds, can)
-            can -= taken
-            begun = min(left.jobs, slots)
-            slots -= begun
-            left.jobs = min(left.jobs - begun, left.jobs * (1 - taken / left.seconds))
-            left.seconds -= taken
+            taken = min(work.seconds, capacity)
+            capacity -= taken
+            started = min(work.jobs, slots)
+            slots -= started
+            work.jobs = min(work.jobs - started, work.jobs * (1 - taken / work.seconds))
+            work.seconds -= taken
 
 
-_UP = (MachineState.READY, MachineState.BUSY)
+def _total_seconds(work: Sequence[QueuedWork]) -> float:
+    return sum(queued_seconds(queued) for queued in work)
 
 
 def _price(fleet: ObservedFleet) -> tuple[float, float, str]:
@@ -308,40 +299,42 @@ def _price(fleet: ObservedFleet) -> tuple[float, float, str]:
 
 
 def _horizon(fleet: ObservedFleet) -> float:
-    """Work that existing machines finish by then needs no other."""
+    """Return the time within which existing machines must finish waiting work so that no other is launched."""
     weights = WEIGHTS.get(fleet.scaling.policy)
     return fleet.boot_seconds + (weights.drain_seconds if weights else 0.0)
 
 
-def _does(fleet: ObservedFleet, speed: float | None = None) -> float:
-    """Seconds of work that a machine launched now can do by the horizon."""
-    drain = _horizon(fleet) - fleet.boot_seconds or 60.0
-    return (speed or preferred_type(fleet).speed) * fleet.slots * drain
+def _work_of_new(fleet: ObservedFleet, speed: float) -> float:
+    """Return the seconds of work that a machine launched now can do by the horizon."""
+    return speed * fleet.slots * (_horizon(fleet) - fleet.boot_seconds or 60.0)
 
 
-def _new(fleet: ObservedFleet, number: int) -> list[ObservedMachine]:
-    """Combine machines into one with all their slots: only their total matters."""
+def _machines_needed(fleet: ObservedFleet, seconds: float, jobs: float) -> int:
+    """Return the new machines for this much work; at most one per slot's job, because a job runs on one machine."""
+    by_work = seconds / _work_of_new(fleet, preferred_type(fleet).speed)
+    return ceil(min(by_work, jobs / fleet.slots) - ROUNDING)
+
+
+def _booting(fleet: ObservedFleet, number: int) -> list[ObservedMachine]:
+    """Combine new machines into one with all their slots: only their total matters."""
     if number <= 0:
         return []
-    booting = ObservedMachine(
+    combined = ObservedMachine(
         id="",
         state=MachineState.BOOTING,
         speed=preferred_type(fleet).speed,
         slots=fleet.slots * number,
         boot_seconds_left=fleet.boot_seconds,
     )
-    return [booting]
-
-
-def _longest_idle(machine: ObservedMachine) -> tuple[float, float, str]:
-    return (-machine.idle_seconds, -machine.price_per_hour, machine.id)
+    return [combined]
 
 
 def _idle_longest_first(fleet: ObservedFleet) -> list[ObservedMachine]:
-    return sorted((machine for machine in fleet.machines if can_terminate(machine)), key=_longest_idle)
+    idle = [machine for machine in fleet.machines if can_terminate(machine)]
+    return sorted(idle, key=lambda machine: (-machine.idle_seconds, -machine.price_per_hour, machine.id))
 
 
 def _dispensable(fleet: ObservedFleet) -> list[ObservedMachine]:
-    """Idle machines, then those with the longest boot time left. Never a busy one."""
+    """Return idle machines, then booting ones with the longest boot time left, and never a busy one."""
     booting = [machine for machine in fleet.machines if machine.state is MachineState.BOOTING]
-    return _idle_longest_first(fleet) + sorted(booting, key=lambda each: (-each.boot_seconds_left, each.id))
+    return _idle_longest_first(fleet) + sorted(booting, key=lambda machine: (-machine.boot_seconds_left, machine.id))

@@ -1,4 +1,4 @@
-"""Ordered machines, decisions and leadership."""
+"""Ordered machines, the machines that providers report, decisions and leadership."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,27 +10,54 @@ from typing import Any
 class MachineEndReason(StrEnum):
     """Why a machine ended or never started. Details follow after a colon."""
 
-    # no longer needed
     UNNEEDED = "unneeded"
-    # refused by the provider
+    # The provider refused the launch.
     REFUSED = "refused"
-    # order never accepted by the provider
+    # The provider never accepted the order.
     UNANSWERED = "unanswered"
-    # boot timeout
+    # The boot timed out.
     BOOT_FAILED = "boot_failed"
-    # disappeared before it became a worker
+    # The machine disappeared before it became a worker.
     GONE_BOOTING = "gone_booting"
-    # disappeared: Spot interruption or external termination
+    # The machine disappeared: a Spot interruption or an external termination.
     GONE = "gone"
-    # its worker deregistered or went silent
+    # The worker deregistered or went silent.
     SILENT = "silent"
-    # its worker was drained or revoked
+    # The worker was drained or revoked.
     CLOSED = "closed"
-    # another machine serves its order
+    # Another machine serves the order.
     SURPLUS = "surplus"
 
 
 FAILED_BOOTS = (MachineEndReason.BOOT_FAILED, MachineEndReason.GONE_BOOTING)
+
+
+class ProviderMachineState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    ENDING = "ending"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProviderMachine:
+    """An existing machine as its provider reports it. `key` is its order, if the provider knows it."""
+
+    id: str
+    state: ProviderMachineState = ProviderMachineState.RUNNING
+    key: str | None = None
+    worker_id: str | None = None
+    instance_type: str | None = None
+    price_per_hour: float | None = None
+    launched_at: datetime | None = None
+
+    @property
+    def is_ending(self) -> bool:
+        return self.state is ProviderMachineState.ENDING
+
+    @property
+    def worker(self) -> str:
+        """The worker id that it registers with."""
+        return self.worker_id or self.id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +81,7 @@ class MachineRecord:
         return self.worker_id or self.provider_id or self.key
 
     @property
-    def ended(self) -> str:
+    def end_reason(self) -> str:
         """The reason without its details."""
         return (self.reason or "").partition(":")[0]
 

@@ -9,16 +9,16 @@ from comfyrelay.domain.autoscaling.spec import InstanceType, ScalingSpec
 
 
 class MachineState(StrEnum):
-    # ordered or launched, not registered yet
+    # Ordered or launched, but not registered yet.
     BOOTING = "booting"
     READY = "ready"
     BUSY = "busy"
-    # accepts no jobs: not capacity
+    # A draining machine accepts no jobs, so it is no capacity.
     DRAINING = "draining"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SeenMachine:
+class ObservedMachine:
     id: str
     state: MachineState
     instance_type: str | None = None
@@ -26,15 +26,14 @@ class SeenMachine:
     speed: float = 1.0
     slots: int = 1
     leases: int = 0
-    # while booting: expected time left
+    # Expected seconds, while booting.
     boot_seconds_left: float = 0.0
-    # while ready: idle time
     idle_seconds: float = 0.0
-    # while busy: expected time left of its job
+    # Expected seconds until its job ends, while busy.
     busy_seconds_left: float = 0.0
-    # since when it is billed
+    # Seconds since it is billed.
     age_seconds: float = 0.0
-    # started by another system: capacity, but never terminated by us
+    # Another system launched it. It is capacity, but never terminated by us.
     is_foreign: bool = False
 
 
@@ -46,7 +45,7 @@ class QueuedWork:
     jobs: int = 0
     seconds: float = 0.0
     seconds_per_job: float = 0.0
-    # recent arrivals, and how long they were observed
+    # Recent arrivals, and how long they were observed.
     jobs_per_second: float = 0.0
     arrivals_seconds: float = 0.0
 
@@ -60,51 +59,51 @@ class Alarm:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SeenFleet:
+class ObservedFleet:
     slug: str
     workflows: frozenset[int]
     scaling: ScalingSpec
-    machines: Sequence[SeenMachine] = ()
-    # launchable types; recently refused ones are left out
+    machines: Sequence[ObservedMachine] = ()
+    # Launchable types, without recently refused ones.
     instance_types: Sequence[InstanceType] = ()
-    # whether it names types and all were refused recently
-    all_refused: bool = False
-    # the provider's refusal for the whole fleet, and when it is retried
+    # Whether the fleet names types and all of them were refused recently.
+    all_types_refused: bool = False
+    # The provider's refusal for the whole fleet, and when it is retried.
     refusal: str | None = None
-    # whether a worker of the fleet could register: it needs a workflow
+    # Whether a worker of the fleet could register: the fleet needs a workflow.
     can_register: bool = True
-    # workers that may register in it, and in all fleets
     max_workers: int | None = None
-    max_workers_of_all: int | None = None
-    # its workers without a machine here, such as silent ones, and machines of other fleets
-    workers_beside: int = 0
+    max_workers_of_all_fleets: int | None = None
+    # Workers of the fleet without a machine in `machines`, such as silent ones.
+    workers_without_machine: int = 0
+    # Workers and machines of other fleets.
     workers_elsewhere: int = 0
-    # concurrent jobs of a new machine
+    # Concurrent jobs of a new machine.
     slots: int = 1
-    # learnt, or expected by the operator
+    # Learnt, or expected by the operator.
     boot_seconds: float = 180.0
-    # learnt: jobs that usually follow within a boot one that found no machine
+    # Learnt: how many jobs usually follow within a boot time after a job that found no machine.
     following_jobs: float = 0.0
-    # whether machines can be launched and terminated, or only counted
+    # Whether machines can be launched and terminated, or only counted.
     can_launch: bool = True
-    # whether another system acts on the decision: a cluster that reads the number
-    is_done_elsewhere: bool = False
-    # ages of recent launches
+    # Whether another system acts on the decision: a cluster that reads the number.
+    is_scaled_externally: bool = False
+    # Ages of recent launches in seconds.
     launches_ago: Sequence[float] = ()
-    # consecutive launches that never became a worker, and the age of the last failure
+    # Consecutive launches that never became a worker, and the age of the last failure.
     failed_boots: int = 0
     failed_boot_seconds_ago: float | None = None
-    # since when nothing was queued or leased for it; `None` while something is
+    # How long no job has waited or run. `None` while one does.
     idle_seconds: float | None = None
-    # for the `reference` policy only: what its alarms see, and since when the backlog was low
+    # For the `reference` policy only: the input of its alarms, and how long the backlog has been low.
     alarm: Alarm | None = None
     low_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
+class StageSnapshot:
     """`now` is for schedules only: other times are relative to it, in seconds."""
 
     now: datetime
     work: Sequence[QueuedWork]
-    fleets: Sequence[SeenFleet]
+    fleets: Sequence[ObservedFleet]

@@ -14,19 +14,20 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetPlan:
-    """`desired` counts running and booting machines, without draining ones, after this plan."""
+    """`desired` counts running and booting machines after this plan, without draining ones.
+
+    `end` are ids of idle or booting machines. `limit` is the limit that prevents further launches, if more are wanted.
+    If `is_report`, nothing is done.
+    """
 
     fleet: str
     desired: int
     reason: str
     launch: Sequence[Launch] = ()
-    # ids of idle or booting machines
     end: Sequence[str] = ()
-    # dry run: nothing is done
     is_report: bool = False
-    # the limit that prevents further launches, if more are wanted
     limit: str | None = None
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return not self.launch and not self.end

@@ -8,13 +8,16 @@ from comfyrelay.domain.autoscaling.spec import Policy
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weights:
-    # waiting work should be done this long after a new machine could start
+    """Weights of a policy.
+
+    Waiting work should be done `drain_seconds` after a new machine could start. `spare` times the square root of the
+    arriving work is the reserve. A machine other than the last stays idle for `idle_boots` boot times. If jobs wait and
+    no machine runs, a share `following` of the jobs that usually follow counts as waiting.
+    """
+
     drain_seconds: float
-    # reserve beyond the arriving work, times its square root
     spare: float
-    # boot times that a machine beyond the last stays idle
     idle_boots: float
-    # waiting jobs without a machine start a burst: this share of the usual followers counts as waiting
     following: float
 
 

@@ -1,11 +1,11 @@
 """Reconcile ordered machines with their provider and their workers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from comfyrelay.domain.autoscaling.machines import MachineEndReason, MachineRecord
+from comfyrelay.domain.autoscaling.machines import MachineEndReason, MachineRecord, ProviderMachine
 from comfyrelay.domain.autoscaling.spec import ScalingSpec
 
 # An unanswered order is repeated after this time, with the same key.
@@ -13,70 +13,55 @@ ORDER_AGAIN = timedelta(seconds=10)
 # An unfinished termination is repeated after this time.
 END_AGAIN = timedelta(seconds=10)
 # Providers may list new machines late.
-UNLISTED = timedelta(seconds=60)
+MAX_LISTING_DELAY = timedelta(seconds=60)
 # A single answer without a machine may be incomplete.
-MISSING = timedelta(seconds=30)
+MISSING_AFTER = timedelta(seconds=30)
 # A machine whose worker was seen within this time exists, even if its provider does not list it. A poll may take long.
-HEARD = timedelta(seconds=60)
-# A restarting worker is briefly away.
-AWAY = timedelta(seconds=120)
+LAST_SEEN_WITHIN = timedelta(seconds=60)
+# The worker of a machine may be absent for this long, because it may be restarting.
+MAX_ABSENCE = timedelta(seconds=120)
 # A worker that accepts no jobs and has had none for this long is useless.
-CLOSED = timedelta(seconds=60)
+CLOSED_AFTER = timedelta(seconds=60)
 BOOT_FACTOR = 3.0
 BOOT_MARGIN = timedelta(seconds=120)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sighting:
-    """A machine as its provider reports it."""
-
-    id: str
-    is_ending: bool = False
-    key: str | None = None
-    worker_id: str | None = None
-    instance_type: str | None = None
-    price_per_hour: float | None = None
-    launched_at: datetime | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RegisteredWorker:
-    """A worker of the fleet."""
+    """A worker of the fleet. `closed` says why it accepts no jobs; `last_at` is its last activity."""
 
     registered_at: datetime
     last_seen_at: datetime
     is_stale: bool = False
-    # why it accepts no jobs, if so
     closed: str | None = None
-    # its last activity
     last_at: datetime | None = None
     leases: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
 class Reconciled:
-    """`changes` are row changes by key; `...` means now."""
+    """The result for a fleet. `changes` are row changes by key; `...` means now."""
 
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    # machines that were not ordered here
-    adopt: list[Sighting] = field(default_factory=list)
-    # additional machines of an order that has one
-    surplus: list[Sighting] = field(default_factory=list)
-    # to be terminated, with the reason
+    # Machines that were not ordered here.
+    adopt: list[ProviderMachine] = field(default_factory=list)
+    # Additional machines of an order that has one.
+    surplus: list[ProviderMachine] = field(default_factory=list)
+    # Keys of machines to terminate, with the reason.
     end: dict[str, str] = field(default_factory=dict)
-    # terminating, to be requested again
+    # Keys of machines whose termination is requested again.
     end_again: list[str] = field(default_factory=list)
     order_again: list[str] = field(default_factory=list)
-    # not listed by their provider
+    # Keys of machines that their provider does not list.
     missing: list[str] = field(default_factory=list)
 
     def change(self, key: str, **values: Any) -> None:
         self.changes.setdefault(key, {}).update(values)
 
     def allowed(self, scaling: ScalingSpec) -> "Reconciled":
-        """What may be done of it.
+        """Return the part that may be done.
 
-        Results are always recorded; a termination that started before a pause is finished, because its worker accepts
+        Changes are always recorded. A termination that started before a pause is finished, because its worker accepts
         no jobs.
         """
         if scaling.is_dry_run:
@@ -88,7 +73,7 @@ class Reconciled:
 
 def reconcile(
     machines: Sequence[MachineRecord],
-    sightings: Sequence[Sighting] | None,
+    listed: Sequence[ProviderMachine] | None,
     workers: Mapping[str, RegisteredWorker],
     *,
     absent_since: Mapping[str, datetime],
@@ -97,179 +82,164 @@ def reconcile(
     now: datetime,
     prices: Mapping[str, float],
 ) -> Reconciled:
-    """Reconcile one fleet.
+    """Reconcile one fleet with the machines that its provider lists.
 
-    Without `sightings` the provider failed, and its machines count as unchanged. `absent_since` says since when the
+    If `listed` is `None`, the provider failed, and its machines count as unchanged. `absent_since` says since when the
     workers of machines are away, `missing_since` since when the provider does not list them.
     """
-    found = Reconciled()
-    matched = _matched(machines, sightings or ())
+    result = Reconciled()
+    matched = _match(machines, listed or ())
+    max_boot = timedelta(seconds=BOOT_FACTOR * boot_seconds) + BOOT_MARGIN
     for machine in machines:
-        sighting = matched.get(machine.key)
-        if sighting is not None:
-            _note(found, machine, sighting, prices)
-        worker = workers.get(machine.worker) or (workers.get(_as_worker(sighting)) if sighting else None)
+        found = matched.get(machine.key)
+        if found is not None:
+            _note_found(result, machine, found, prices)
+        worker = workers.get(machine.worker) or (workers.get(found.worker) if found else None)
         if worker is not None and machine.registered_at is None:
-            found.change(machine.key, registered_at=max(worker.registered_at, machine.ordered_at))
-        if sightings is not None and sighting is None:
-            found.missing.append(machine.key)
-        missing = now - missing_since.get(machine.key, now)
-        if sightings is not None and sighting is None and _is_gone(machine, worker, missing, now):
-            _note_gone(found, machine, worker)
+            result.change(machine.key, registered_at=max(worker.registered_at, machine.ordered_at))
+        is_missing = listed is not None and found is None
+        if is_missing:
+            result.missing.append(machine.key)
+        is_open = machine.provider_id is None and found is None
+        age = now - machine.ordered_at
+        if is_missing and _is_gone(machine, worker, now - missing_since.get(machine.key, now), now):
+            _note_gone(result, machine, worker)
         elif machine.ending_at is not None:
-            if now - machine.ending_at >= END_AGAIN and not (sighting is not None and sighting.is_ending):
-                found.end_again.append(machine.key)
-        elif _is_unanswered(machine, sighting, worker, boot_seconds=boot_seconds, now=now):
-            # not a failed boot: a new order is placed if needed. An unreachable provider may have made it.
-            if sightings is not None:
-                found.change(machine.key, ended_at=..., reason=str(MachineEndReason.UNANSWERED))
-        elif (why := _useless(machine, worker, absent_since, boot_seconds=boot_seconds, now=now)) is not None:
-            found.end[machine.key] = why
-        elif machine.provider_id is None and sighting is None and now - machine.ordered_at >= ORDER_AGAIN:
-            found.order_again.append(machine.key)
-    _note_strangers(found, machines, sightings or (), matched)
-    return found
+            if now - machine.ending_at >= END_AGAIN and not (found is not None and found.is_ending):
+                result.end_again.append(machine.key)
+        elif is_open and worker is None and age >= max_boot:
+            # The order is too old to be repeated, such as after a pause. This is no failed boot: a new order is placed
+            # if needed. A provider that cannot be reached may have launched the machine.
+            if listed is not None:
+                result.change(machine.key, ended_at=..., reason=str(MachineEndReason.UNANSWERED))
+        elif (why := _why_useless(machine, worker, absent_since, max_boot=max_boot, now=now)) is not None:
+            result.end[machine.key] = why
+        elif is_open and age >= ORDER_AGAIN:
+            result.order_again.append(machine.key)
+    _note_unordered(result, machines, listed or (), matched)
+    return result
 
 
-def _note_strangers(
-    found: Reconciled, machines: Sequence[MachineRecord], sightings: Sequence[Sighting], matched: Mapping[str, Sighting]
-) -> None:
-    known = {each.id for each in matched.values()}
-    orders = {machine.key for machine in machines}
-    workers = {machine.worker for machine in machines} | {_as_worker(each) for each in matched.values()}
-    adopted: set[str] = set()
-    for each in {sighting.id: sighting for sighting in sightings if not sighting.is_ending}.values():
-        if each.id in known:
-            continue
-        if each.key in matched or each.key in adopted:
-            # the worker belongs to the first machine
-            own = None if each.worker_id in workers else each.worker_id
-            found.surplus.append(replace(each, key=None, worker_id=own))
-        elif each.key in orders:
-            # of an order whose machine has another name
-            found.adopt.append(replace(each, key=None))
-        else:
-            found.adopt.append(each)
-            adopted.add(each.key or each.id)
-            workers.add(_as_worker(each))
-
-
-def _matched(machines: Sequence[MachineRecord], sightings: Iterable[Sighting]) -> dict[str, Sighting]:
+def _match(machines: Sequence[MachineRecord], listed: Sequence[ProviderMachine]) -> dict[str, ProviderMachine]:
     """Match machines to orders by key. A machine without a key belongs to the oldest order without a machine."""
-    by_id = {each.provider_id: each.key for each in machines if each.provider_id is not None}
-    free_keys = {each.key for each in machines if each.provider_id is None}
-    waiting = [each for each in machines if each.provider_id is None and each.ending_at is None]
-    matched: dict[str, Sighting] = {}
-    strangers = []
-    for sighting in sightings:
-        key = by_id.get(sighting.id) or (sighting.key if sighting.key in free_keys else None)
+    by_id = {machine.provider_id: machine.key for machine in machines if machine.provider_id is not None}
+    free_keys = {machine.key for machine in machines if machine.provider_id is None}
+    waiting = [machine for machine in machines if machine.provider_id is None and machine.ending_at is None]
+    matched: dict[str, ProviderMachine] = {}
+    without_key = []
+    for found in listed:
+        key = by_id.get(found.id) or (found.key if found.key in free_keys else None)
         if key is not None:
-            matched.setdefault(key, sighting)
-        elif sighting.key is None:
-            strangers.append(sighting)
-    for sighting in strangers:
+            matched.setdefault(key, found)
+        elif found.key is None and not found.is_ending:
+            without_key.append(found)
+    for found in without_key:
         free = [machine for machine in waiting if machine.key not in matched]
-        same = [machine for machine in free if machine.instance_type in (None, sighting.instance_type)] or free
-        if same and not sighting.is_ending:
-            matched[same[0].key] = sighting
+        same_type = [machine for machine in free if machine.instance_type in (None, found.instance_type)] or free
+        if same_type:
+            matched[same_type[0].key] = found
     return matched
 
 
-def price_of(machine: MachineRecord, sighting: Sighting, prices: Mapping[str, float]) -> float | None:
-    """Current price of a machine:
+def _note_unordered(
+    result: Reconciled,
+    machines: Sequence[MachineRecord],
+    listed: Sequence[ProviderMachine],
+    matched: Mapping[str, ProviderMachine],
+) -> None:
+    known = {found.id for found in matched.values()}
+    orders = {machine.key for machine in machines}
+    workers = {machine.worker for machine in machines} | {found.worker for found in matched.values()}
+    adopted: set[str] = set()
+    for found in {found.id: found for found in listed if not found.is_ending}.values():
+        if found.id in known:
+            continue
+        if found.key in matched or found.key in adopted:
+            # The worker belongs to the first machine of the order.
+            worker_id = None if found.worker_id in workers else found.worker_id
+            result.surplus.append(replace(found, key=None, worker_id=worker_id))
+        elif found.key in orders:
+            # The machine of this order has another id.
+            result.adopt.append(replace(found, key=None))
+        else:
+            result.adopt.append(found)
+            adopted.add(found.key or found.id)
+            workers.add(found.worker)
 
-    the provider's price for it, otherwise `prices` of its type. A group may choose another type than ordered. `None` if
-    unknown.
+
+def current_price(machine: MachineRecord, found: ProviderMachine, prices: Mapping[str, float]) -> float | None:
+    """Return the provider's price of a machine, otherwise the one of its type; `None` if unknown.
+
+    A group may choose another type than the ordered one.
     """
-    if sighting.price_per_hour is not None:
-        return sighting.price_per_hour
-    is_as_ordered = sighting.instance_type in (None, machine.instance_type)
+    if found.price_per_hour is not None:
+        return found.price_per_hour
+    is_as_ordered = found.instance_type in (None, machine.instance_type)
     known = machine.price_per_hour if is_as_ordered else None
-    return prices.get(sighting.instance_type or machine.instance_type or "") or known
+    return prices.get(found.instance_type or machine.instance_type or "") or known
 
 
-def _note(found: Reconciled, machine: MachineRecord, sighting: Sighting, prices: Mapping[str, float]) -> None:
+def _note_found(
+    result: Reconciled, machine: MachineRecord, found: ProviderMachine, prices: Mapping[str, float]
+) -> None:
+    price = current_price(machine, found, prices)
     if machine.provider_id is None:
-        found.change(
+        result.change(
             machine.key,
-            provider_id=sighting.id,
-            worker_id=_as_worker(sighting),
-            launched_at=sighting.launched_at or ...,
-            instance_type=sighting.instance_type or machine.instance_type,
-            price_per_hour=price_of(machine, sighting, prices),
+            provider_id=found.id,
+            worker_id=found.worker,
+            launched_at=found.launched_at or ...,
+            instance_type=found.instance_type or machine.instance_type,
+            price_per_hour=price,
         )
         return
-    if sighting.worker_id is not None and sighting.worker_id != machine.worker_id:
-        found.change(machine.key, worker_id=sighting.worker_id)
-    # some report it late, and it changes: the cost limit applies to the current price
-    if (price := price_of(machine, sighting, prices)) not in (None, machine.price_per_hour):
-        found.change(machine.key, price_per_hour=price)
-
-
-def _as_worker(sighting: Sighting) -> str:
-    return sighting.worker_id or sighting.id
+    if found.worker_id is not None and found.worker_id != machine.worker_id:
+        result.change(machine.key, worker_id=found.worker_id)
+    # Some providers report the price late, and it changes. The cost limit applies to the current price.
+    if price not in (None, machine.price_per_hour):
+        result.change(machine.key, price_per_hour=price)
 
 
 def _is_gone(machine: MachineRecord, worker: RegisteredWorker | None, missing: timedelta, now: datetime) -> bool:
-    """Whether an unlisted machine is gone."""
+    """Whether a machine that the provider does not list is gone."""
     if machine.provider_id is None:
         return machine.ending_at is not None
-    is_listed_late = now - (machine.launched_at or machine.ordered_at) < UNLISTED
+    may_be_unlisted = now - (machine.launched_at or machine.ordered_at) < MAX_LISTING_DELAY
     if machine.ending_at is not None:
-        return machine.registered_at is not None or not is_listed_late
+        return machine.registered_at is not None or not may_be_unlisted
     if worker is not None:
-        return missing >= MISSING and now - worker.last_seen_at >= HEARD
-    # worker and provider agree
-    return machine.registered_at is not None or (missing >= MISSING and not is_listed_late)
+        return missing >= MISSING_AFTER and now - worker.last_seen_at >= LAST_SEEN_WITHIN
+    # If the worker was there and is not any more, it agrees with the provider.
+    return machine.registered_at is not None or (missing >= MISSING_AFTER and not may_be_unlisted)
 
 
-def _note_gone(found: Reconciled, machine: MachineRecord, worker: RegisteredWorker | None) -> None:
+def _note_gone(result: Reconciled, machine: MachineRecord, worker: RegisteredWorker | None) -> None:
     if machine.ending_at is not None:
-        found.change(machine.key, ended_at=...)
-    else:
-        was_worker = machine.registered_at is not None or worker is not None
-        found.change(
-            machine.key,
-            ended_at=...,
-            reason=str(MachineEndReason.GONE if was_worker else MachineEndReason.GONE_BOOTING),
-        )
+        result.change(machine.key, ended_at=...)
+        return
+    was_worker = machine.registered_at is not None or worker is not None
+    reason = MachineEndReason.GONE if was_worker else MachineEndReason.GONE_BOOTING
+    result.change(machine.key, ended_at=..., reason=str(reason))
 
 
-def _longest_boot(boot_seconds: float) -> timedelta:
-    return timedelta(seconds=BOOT_FACTOR * boot_seconds) + BOOT_MARGIN
-
-
-def _is_unanswered(
-    machine: MachineRecord,
-    sighting: Sighting | None,
-    worker: RegisteredWorker | None,
-    *,
-    boot_seconds: float,
-    now: datetime,
-) -> bool:
-    """Whether an order is too old to be repeated, such as after a pause."""
-    is_open = machine.provider_id is None and sighting is None and worker is None
-    return is_open and now - machine.ordered_at >= _longest_boot(boot_seconds)
-
-
-def _useless(
+def _why_useless(
     machine: MachineRecord,
     worker: RegisteredWorker | None,
     absent_since: Mapping[str, datetime],
     *,
-    boot_seconds: float,
+    max_boot: timedelta,
     now: datetime,
 ) -> str | None:
-    """Why a machine that costs money and does nothing is terminated."""
+    """Return why a machine that costs money and does nothing is terminated."""
     if machine.registered_at is None and worker is None:
-        if now - machine.ordered_at >= _longest_boot(boot_seconds):
-            return f"{MachineEndReason.BOOT_FAILED}: no worker after {(now - machine.ordered_at).total_seconds():.0f} s"
-        return None
+        age = now - machine.ordered_at
+        is_failed = age >= max_boot
+        return f"{MachineEndReason.BOOT_FAILED}: no worker after {age.total_seconds():.0f} s" if is_failed else None
     if worker is None:
-        since = absent_since.get(machine.key)
-        return f"{MachineEndReason.SILENT}: its worker left" if since is not None and now - since >= AWAY else None
+        is_absent = now - absent_since.get(machine.key, now) >= MAX_ABSENCE
+        return f"{MachineEndReason.SILENT}: its worker left" if is_absent else None
     if worker.is_stale and not worker.leases:
-        return f"{MachineEndReason.SILENT}: its worker was not heard of any more"
-    if worker.closed and not worker.leases and now - (worker.last_at or worker.registered_at) >= CLOSED:
+        return f"{MachineEndReason.SILENT}: its worker stopped responding"
+    if worker.closed and not worker.leases and now - (worker.last_at or worker.registered_at) >= CLOSED_AFTER:
         return f"{MachineEndReason.CLOSED}: its worker {worker.closed}"
     return None

@@ -30,14 +30,15 @@ class Policy(StrEnum):
 
 
 class MachineProviderName(StrEnum):
-    """Built-in providers:
+    """Built-in providers. Other packages may add more."""
 
-    existing machines, this host, a script, an Auto Scaling group, a cluster. Other packages may add more.
-    """
-
+    # Existing machines.
     STATIC = "static"
+    # Processes on this host.
     LOCAL = "local"
+    # An operator's script.
     COMMAND = "command"
+    # EC2 Auto Scaling groups.
     AWS = "aws"
     KUBERNETES = "kubernetes"
 
@@ -61,16 +62,17 @@ class Bundle:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineSpec:
+    """`instance_types` start with the preferred one. A machine runs `slots` jobs at once.
+
+    `options` are for the provider only. `unreadable` says why the stored settings cannot be read.
+    """
+
     provider: MachineProviderName | str = MachineProviderName.STATIC
     image: str | None = None
-    # preferred type first
     instance_types: Sequence[InstanceType] = ()
     bundle: Bundle | None = None
-    # concurrent jobs of a machine
     slots: int = 1
-    # for the provider only: subnets, a command, …
     options: Mapping[str, Any] = field(default_factory=dict)
-    # why the stored settings are unreadable, if so
     unreadable: str | None = None
 
 
@@ -90,22 +92,26 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
+    """Launching pauses after `failed_boots` consecutive launches without a worker."""
+
     min_machines: int = 0
     max_machines: int = DEFAULT_MAX_MACHINES
     launches_per_minute: int = 10
     cost_per_hour: float | None = None
-    # after this many consecutive launches without a worker, launching pauses
     failed_boots: int = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingSpec:
+    """A dry run decides and records, but does not act.
+
+    If the stored settings cannot be read, `unreadable` says why, and the fleet is paused.
+    """
+
     policy: Policy = Policy.BALANCED
     limits: Limits = field(default_factory=Limits)
     schedules: Sequence[Schedule] = ()
     last_idle_seconds: float = LAST_IDLE_SECONDS
-    # decide and record, but do not act
     is_dry_run: bool = False
     is_paused: bool = False
-    # why the stored settings are unreadable, if so: then the fleet is paused
     unreadable: str | None = None

@@ -1,15 +1,15 @@
 """Fleet settings as JSON, in the database and on the wire. Missing or null fields have their defaults.
 
-Another version may have stored them: unknown fields are kept, and a fleet with unreadable settings is paused and says
-why, without affecting others.
+Another version may have stored them. Unknown fields are ignored, and a fleet with unreadable settings is paused and
+says why, without affecting others.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import time
 from typing import Any
 
-from comfyrelay.domain.autoscaling.schedules import zone
+from comfyrelay.domain.autoscaling.schedules import time_zone
 from comfyrelay.domain.autoscaling.spec import (
     END_OF_DAY,
     MAX_LAUNCHES_PER_MINUTE,
@@ -29,34 +29,35 @@ from comfyrelay.domain.autoscaling.spec import (
 )
 from comfyrelay.errors import InvalidInput
 
-_LIMITS = ("min_machines", "max_machines", "launches_per_minute", "cost_per_hour", "failed_boots")
+_LIMITS = [field.name for field in fields(Limits)]
 # Errors from values of another kind or version.
-_WRONG = (TypeError, ValueError, KeyError, AttributeError, InvalidInput)
+_UNREADABLE = (TypeError, ValueError, KeyError, AttributeError, InvalidInput)
 
 
-def machines_from_json(found: Mapping[str, Any] | None) -> MachineSpec:
+def machines_from_json(stored: Mapping[str, Any] | None) -> MachineSpec:
     try:
-        return _machines(found)
-    except _WRONG as error:
-        return MachineSpec(unreadable=f"machines: {_what(error)}")
+        return _machines(stored)
+    except _UNREADABLE as error:
+        return MachineSpec(unreadable=f"machines: {_describe(error)}")
 
 
-def scaling_from_json(found: Mapping[str, Any] | None) -> ScalingSpec:
+def scaling_from_json(stored: Mapping[str, Any] | None) -> ScalingSpec:
     try:
-        return _scaling(found)
-    except _WRONG as error:
-        return ScalingSpec(is_paused=True, unreadable=f"scaling: {_what(error)}")
+        return _scaling(stored)
+    except _UNREADABLE as error:
+        return ScalingSpec(is_paused=True, unreadable=f"scaling: {_describe(error)}")
 
 
-def _machines(found: Mapping[str, Any] | None) -> MachineSpec:
-    values = _known(MachineSpec, found)
+def _machines(stored: Mapping[str, Any] | None) -> MachineSpec:
+    values = _known(MachineSpec, stored)
     if "provider" in values:
         name = values["provider"]
         values["provider"] = MachineProviderName(name) if name in set(MachineProviderName) else str(name)
     if "instance_types" in values:
         values["instance_types"] = tuple(_instance_type(value) for value in values["instance_types"])
     if "bundle" in values:
-        values["bundle"] = Bundle(**{name: frozenset(each) for name, each in _known(Bundle, values["bundle"]).items()})
+        bundle = _known(Bundle, values["bundle"])
+        values["bundle"] = Bundle(**{name: frozenset(names) for name, names in bundle.items()})
     if "options" in values:
         values["options"] = dict(values["options"])
     _within("slots", values.get("slots", 1), 1, MAX_SLOTS)
@@ -68,14 +69,7 @@ def machines_to_json(spec: MachineSpec) -> dict[str, Any]:
     return {
         "provider": str(spec.provider),
         "image": spec.image,
-        "instance_types": [
-            {
-                "name": instance_type_.name,
-                "price_per_hour": instance_type_.price_per_hour,
-                "speed": instance_type_.speed,
-            }
-            for instance_type_ in spec.instance_types
-        ],
+        "instance_types": [asdict(instance_type) for instance_type in spec.instance_types],
         "bundle": None
         if bundle is None
         else {"node_types": sorted(bundle.node_types), "models": sorted(bundle.models)},
@@ -84,16 +78,15 @@ def machines_to_json(spec: MachineSpec) -> dict[str, Any]:
     }
 
 
-def _scaling(found: Mapping[str, Any] | None) -> ScalingSpec:
-    given = _without_none(found)
-    values = _known(ScalingSpec, found)
-    limits = Limits(**{name: given[name] for name in _LIMITS if name in given})
+def _scaling(stored: Mapping[str, Any] | None) -> ScalingSpec:
+    values = _known(ScalingSpec, stored)
+    limits = Limits(**_known(Limits, stored))
     for name in ("min_machines", "max_machines"):
         _within(name, getattr(limits, name), 0, MAX_MACHINES)
     _within("cost_per_hour", limits.cost_per_hour or 0.0, 0, MAX_MONEY)
     _within("failed_boots", limits.failed_boots, 0, MAX_MACHINES)
     _within("last_idle_seconds", values.get("last_idle_seconds", 0.0), 0, float("inf"))
-    # further ones are not shown
+    # More launches could not be counted, because only the newest orders are read.
     limits = replace(limits, launches_per_minute=min(limits.launches_per_minute, MAX_LAUNCHES_PER_MINUTE))
     if "policy" in values:
         values["policy"] = Policy(values["policy"])
@@ -122,9 +115,9 @@ def scaling_to_json(spec: ScalingSpec) -> dict[str, Any]:
     }
 
 
-def _schedule(found: Mapping[str, Any]) -> Schedule:
-    values = _known(Schedule, found)
-    zone(values.get("timezone", "UTC"))
+def _schedule(stored: Mapping[str, Any]) -> Schedule:
+    values = _known(Schedule, stored)
+    time_zone(values.get("timezone", "UTC"))
     return Schedule(
         **{
             **values,
@@ -135,26 +128,23 @@ def _schedule(found: Mapping[str, Any]) -> Schedule:
     )
 
 
-def _instance_type(found: Mapping[str, Any]) -> InstanceType:
-    kind = InstanceType(**_known(InstanceType, found))
+def _instance_type(stored: Mapping[str, Any]) -> InstanceType:
+    kind = InstanceType(**_known(InstanceType, stored))
     _within("price_per_hour", kind.price_per_hour, 0, MAX_MONEY)
     _within("speed", kind.speed, MIN_SPEED, MAX_SPEED)
     return kind
 
 
-def _within(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise ValueError(f"{name} is {value}, not between {least:g} and {most:g}")
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}, not between {low:g} and {high:g}")
 
 
-def _what(error: Exception) -> str:
-    return error.detail if isinstance(error, InvalidInput) else f"{error}"
+def _describe(error: Exception) -> str:
+    return error.detail if isinstance(error, InvalidInput) else str(error)
 
 
-def _known(kind: type[Any], found: Mapping[str, Any] | None) -> dict[str, Any]:
+def _known(kind: type[Any], stored: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the stored values that are set and that this version knows."""
     names = {field.name for field in fields(kind)} - {"limits", "unreadable"}
-    return {name: value for name, value in _without_none(found).items() if name in names}
-
-
-def _without_none(found: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: value for name, value in (found or {}).items() if value is not None}
+    return {name: value for name, value in (stored or {}).items() if name in names and value is not None}

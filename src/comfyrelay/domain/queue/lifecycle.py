@@ -102,7 +102,7 @@ class Transition:
     hold: str | None = None
 
 
-BY_ADMINISTRATOR = "An administrator canceled it."
+CANCELED_BY_ADMINISTRATOR = "An administrator canceled it."
 
 
 def holds_lease(dispatch: Dispatch, lease_token: str) -> bool:
@@ -182,7 +182,7 @@ def fail(
         event_type = JobEventType.FAILED
     else:
         after, event_type = _requeued(dispatch, now, retry_after, error, JobEventType.RETRYING)
-        after, reason = _without_burst(after, FAILED_IN_CLOUD)
+        after, reason = _without_burst(after, MOVED_AFTER_CLOUD_FAILURE)
     return Transition(
         before=dispatch,
         after=after,
@@ -286,7 +286,7 @@ def _expired(dispatch: Dispatch, now: datetime) -> Transition:
         event_type = JobEventType.FAILED
     else:
         after, event_type = _requeued(dispatch, now, timedelta(0), error, JobEventType.RETRYING)
-        after, reason = _without_burst(after, FAILED_IN_CLOUD)
+        after, reason = _without_burst(after, MOVED_AFTER_CLOUD_FAILURE)
     return Transition(
         before=dispatch,
         after=after,
@@ -512,7 +512,7 @@ def _finished(
     )
 
 
-FAILED_IN_CLOUD = "Moved back from Comfy Cloud: it failed there, but the job was not the cause."
+MOVED_AFTER_CLOUD_FAILURE = "Moved back from Comfy Cloud: it failed there, but the job was not the cause."
 
 UNLEASED: dict[str, Any] = {
     "worker_id": None,

@@ -28,7 +28,7 @@ class MediaFacts:
     undrawn: bool = False
 
 
-NOTHING_FOUND = MediaFacts()
+NO_MEDIA_FACTS = MediaFacts()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class UploadedOutput:
     metadata: dict[str, Any] | None = None
     # the worker's description, unchanged
     sent: dict[str, Any] | None = None
-    media: MediaFacts = NOTHING_FOUND
+    media: MediaFacts = NO_MEDIA_FACTS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

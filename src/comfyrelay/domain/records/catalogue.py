@@ -6,10 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from comfyrelay.domain.capabilities import RequirementKind
-from comfyrelay.domain.properties import Property
+from comfyrelay.domain.properties import Property, list_names
 from comfyrelay.domain.queue.states import WorkflowProvider
-
-MAX_NAMED = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,18 +21,14 @@ class WaitingForNodes:
     def text(self) -> str:
         if self.problem is not None:
             return f"The workflow cannot be read: {self.problem} Replace or remove it."
-        more = len(self.node_types) - MAX_NAMED
-        names = [*self.node_types[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])]
         return (
-            f"Waiting for nodes that no worker has: {', '.join(names)}. "
+            f"Waiting for nodes that no worker has: {list_names(self.node_types)}. "
             "Once a worker has them, the inputs are known and jobs can be added."
         )
 
     @property
     def missing(self) -> list[dict[str, Any]]:
-        return [
-            {"kind": RequirementKind.NODE, "name": node_type_, "workers": 0, "on": []} for node_type_ in self.node_types
-        ]
+        return [{"kind": RequirementKind.NODE, "name": name, "workers": 0, "on": []} for name in self.node_types]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,9 +13,9 @@ from comfyrelay.retry import Backoff, Retries
 # Throttled calls wait 0.2, 0.4, 0.8 and 1.6 s, each up to twice as long, and then fail: the next tick tries again.
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.3
-LONGEST_PAUSE_SECONDS = 5.0
+MAX_PAUSE_SECONDS = 5.0
 
-# Prefixes, because services append details. A group that is being changed is retried, too.
+# These are prefixes, because services append details. Calls for a group that is being changed are retried, too.
 _THROTTLED = (
     "Throttl",
     "RequestLimitExceeded",
@@ -37,7 +37,7 @@ _CAPACITY = (
 
 
 class AwsError(ProviderError):
-    """`aws_code` is AWS's error code; empty if AWS did not answer."""
+    """`aws_code` is AWS's error code. It is empty if AWS did not answer."""
 
     def __init__(self, detail: str, *, kind: RefusalKind, aws_code: str = "") -> None:
         self.kind = kind
@@ -50,16 +50,16 @@ class Aws:
 
     def __init__(self, region: str | None = None, *, first_pause_seconds: float = FIRST_PAUSE_SECONDS) -> None:
         require("aws")
-        # boto3 only reads AWS_DEFAULT_REGION
+        # boto3 only reads AWS_DEFAULT_REGION.
         self._region = region or os.environ.get("AWS_REGION") or None
         self._first_pause_seconds = first_pause_seconds
         self._session: Any = None
         self._clients: dict[str, Any] = {}
-        self._making = asyncio.Lock()
+        self._creating = asyncio.Lock()
 
     async def call(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
         """Return the answer, or raise `AwsError`."""
-        retries = Retries(Backoff(first_seconds=self._first_pause_seconds, max_seconds=LONGEST_PAUSE_SECONDS))
+        retries = Retries(Backoff(first_seconds=self._first_pause_seconds, max_seconds=MAX_PAUSE_SECONDS))
         while True:
             try:
                 return await self._call_once(service, operation, arguments)
@@ -69,20 +69,20 @@ class Aws:
             await retries.wait()
 
     async def pages(self, service: str, operation: str, key: str, **arguments: Any) -> list[Any]:
-        """Collect `key` from all pages."""
-        found: list[Any] = []
+        """Return the items under `key` of all pages."""
+        items: list[Any] = []
         token: dict[str, str] = {}
         while True:
             answer = await self.call(service, operation, **arguments, **token)
-            found += answer.get(key, ())
-            # some services end with an empty token
+            items += answer.get(key, ())
+            # Some services end with an empty token.
             if not answer.get("NextToken"):
-                return found
+                return items
             token = {"NextToken": answer["NextToken"]}
 
     async def account(self) -> str:
-        found: str = (await self.call("sts", "get_caller_identity"))["Account"]
-        return found
+        account: str = (await self.call("sts", "get_caller_identity"))["Account"]
+        return account
 
     async def close(self) -> None:
         for client in self._clients.values():
@@ -96,21 +96,21 @@ class Aws:
             client = await self._client(service)
             answer: Mapping[str, Any] = await asyncio.to_thread(getattr(client, operation), **arguments)
         except ClientError as error:
-            said = error.response.get("Error", {})
-            raise _refused(operation, said.get("Code", ""), said.get("Message", "")) from None
+            details = error.response.get("Error", {})
+            raise _refused(operation, details.get("Code", ""), details.get("Message", "")) from None
         except BotoCoreError as error:
             raise AwsError(f"AWS could not be called: {_sentence(str(error))}", kind=RefusalKind.SETUP) from None
         return answer
 
     async def _client(self, service: str) -> Any:
-        # creating a client reads files for half a second, and sessions are not thread-safe
-        async with self._making:
+        # Creating a client reads files for half a second, and sessions are not thread-safe.
+        async with self._creating:
             if service not in self._clients:
-                self._clients[service] = await asyncio.to_thread(self._make, service)
+                self._clients[service] = await asyncio.to_thread(self._create, service)
         return self._clients[service]
 
-    def _make(self, service: str) -> Any:
-        # slow to import and rarely needed
+    def _create(self, service: str) -> Any:
+        # Slow to import and rarely needed.
         from botocore.config import Config  # noqa: PLC0415
         from botocore.exceptions import NoRegionError  # noqa: PLC0415
 
@@ -121,32 +121,32 @@ class Aws:
             return self._session.client(service, config=config)
         except NoRegionError:
             raise ConfigurationError(
-                "No region of AWS is known. Write `region` into the fleet's options, or set AWS_REGION."
+                "The AWS region is not set. Set `region` in the fleet's options, or AWS_REGION."
             ) from None
 
 
 def new_session(region: str | None) -> Any:
-    # slow to import and rarely needed
+    # Slow to import and rarely needed.
     import boto3  # noqa: PLC0415
 
     return boto3.session.Session(region_name=region)
 
 
-def kind_of(words: str) -> RefusalKind:
+def refusal_kind(message: str) -> RefusalKind:
     """Classify an error code, or a message that contains one."""
     for kind, codes in (
         (RefusalKind.THROTTLED, _THROTTLED),
         (RefusalKind.CAPACITY, _CAPACITY),
         (RefusalKind.QUOTA, _QUOTA),
     ):
-        if any(code in words for code in codes):
+        if any(code in message for code in codes):
             return kind
     return RefusalKind.SETUP
 
 
 def _refused(operation: str, code: str, message: str) -> AwsError:
-    kind = kind_of(code)
-    # AWS has no separate code for it
+    kind = refusal_kind(code)
+    # AWS has no separate code for a capacity beyond the group's maximum.
     if code == "ValidationError" and "above max" in message:
         kind = RefusalKind.QUOTA
     action = operation.replace("_", " ")

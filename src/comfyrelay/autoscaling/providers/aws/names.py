@@ -1,4 +1,4 @@
-"""Names of a fleet's AWS resources. They derive from the fleet alone; nothing else is stored."""
+"""Names of a fleet's AWS resources. They derive from the fleet alone, so nothing is stored."""
 
 import re
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from comfyrelay.autoscaling.providers.base import RefusalKind
 # The worker's notices and the published metrics use these names.
 FLEET_TAG = "FleetSlug"
 STAGE_TAG = "Stage"
-# Tag that the console shows and budgets filter by: fleet and stage in one value.
+# The console shows this tag, and budgets filter by it: fleet and stage in one value.
 NAME_TAG = "Name"
 HOOK = "comfyrelay-drain"
-# They become parts of names, paths and a script.
+# Slugs become parts of names, paths and a script.
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -23,9 +23,7 @@ class Names:
 
     def __post_init__(self) -> None:
         if not _SLUG.fullmatch(self.fleet):
-            text = (
-                f"The fleet {self.fleet!r} cannot be named so at AWS: use letters, digits, - and _ only, 100 at most."
-            )
+            text = f"AWS does not accept the fleet name {self.fleet!r}. Use at most 100 letters, digits, - and _."
             raise AwsError(text, kind=RefusalKind.SETUP)
 
     @property
@@ -46,7 +44,7 @@ class Names:
 
     @property
     def from_zero(self) -> str:
-        """A policy and its alarm."""
+        """The name of a policy and its alarm."""
         return f"{self.group}-from-zero"
 
     @property

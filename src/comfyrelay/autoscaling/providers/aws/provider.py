@@ -3,30 +3,34 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from comfyrelay.autoscaling.providers.aws.access import FIRST_PAUSE_SECONDS, Aws, AwsError, kind_of
+from comfyrelay.autoscaling.providers.aws.access import FIRST_PAUSE_SECONDS, Aws, AwsError, refusal_kind
 from comfyrelay.autoscaling.providers.aws.names import Names
 from comfyrelay.autoscaling.providers.base import (
     LaunchRefused,
     LaunchResult,
     MachineOrder,
-    Observed,
-    ObservedState,
     ProviderFleet,
+    ProviderMachine,
+    ProviderMachineState,
     RefusalKind,
 )
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.autoscaling.spec import InstanceType
 
-_PENDING = ("Pending",)
-_RUNNING = ("InService", "EnteringStandby", "Standby")
-_ENDING = ("Terminating", "Detaching")
+# Prefixes of lifecycle states.
+_STATES = (
+    (ProviderMachineState.PENDING, ("Pending",)),
+    (ProviderMachineState.RUNNING, ("InService", "EnteringStandby", "Standby")),
+    (ProviderMachineState.ENDING, ("Terminating", "Detaching")),
+)
 # Number of latest activities to read: far more than a group starts between two ticks.
-_ACTIVITIES = 50
+_MAX_ACTIVITIES = 50
 # EC2's limit of values in a filter.
-_IDS_AT_ONCE = 200
-_SPOT_PRICES_OF = "Linux/UNIX"
+_MAX_FILTER_VALUES = 200
+_SPOT_PRODUCT = "Linux/UNIX"
 
 
 class AwsProvider:
@@ -35,38 +39,34 @@ class AwsProvider:
     def __init__(self, *, first_pause_seconds: float = FIRST_PAUSE_SECONDS) -> None:
         self._first_pause_seconds = first_pause_seconds
         self._by_region: dict[str | None, Aws] = {}
-        # by group and instance: its immutable details
-        self._known: dict[str, dict[str, Mapping[str, Any]]] = {}
-        # by group: activities that ended before the last increase, so their failures do not count
-        self._old: dict[str, frozenset[str]] = {}
+        # Launch times by group and instance.
+        self._launch_times: dict[str, dict[str, datetime]] = {}
+        # By group: activities before the last increase, whose failures do not count.
+        self._old_activities: dict[str, frozenset[str]] = {}
 
-    async def observe(self, fleet: ProviderFleet) -> Sequence[Observed]:
-        group = await self._group(fleet)
-        found = [each for each in map(_observed, group["Instances"]) if each is not None]
-        about = await self._about(fleet, [each.id for each in found])
-        # A pending launch has no instance id yet and would count twice once it has one: it is tracked by its order, and
+    async def observe(self, fleet: ProviderFleet) -> Sequence[ProviderMachine]:
+        # A pending launch has no instance id yet and would count twice once it has one. It is tracked by its order, and
         # `launch` counts it.
-        return [replace(each, **about.get(each.id, {})) for each in found]
+        machines = _machines(await self._group(fleet))
+        launched_at = await self._read_launch_times(fleet, [machine.id for machine in machines])
+        return [replace(machine, launched_at=launched_at.get(machine.id)) for machine in machines]
 
     async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
         try:
             refused = await self._grow(fleet, total=total)
         except AwsError as error:
             refused = [LaunchRefused(kind=error.kind, text=error.detail)] * len(orders)
-        # earlier failures are not refusals of this launch
+        # Earlier failures are not refusals of this launch.
         return LaunchResult(refused=refused[: len(orders)])
 
     async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
         if not ids:
             return
-        group = await self._group(fleet)
+        # AWS would terminate an instance of any group.
+        present = {machine.id for machine in _machines(await self._group(fleet)) if not machine.is_ending}
         aws = self._aws(fleet)
-        # AWS would terminate an instance of any group
-        there = {
-            each.id for each in map(_observed, group["Instances"]) if each and each.state is not ObservedState.ENDING
-        }
         for id_ in ids:
-            if id_ not in there:
+            if id_ not in present:
                 continue
             try:
                 await aws.call(
@@ -76,7 +76,7 @@ class AwsProvider:
                     ShouldDecrementDesiredCapacity=True,
                 )
             except AwsError as error:
-                # it has terminated in the meantime
+                # The instance has terminated in the meantime.
                 if "not found" not in error.detail:
                     raise
 
@@ -90,16 +90,17 @@ class AwsProvider:
             "describe_spot_price_history",
             "SpotPriceHistory",
             InstanceTypes=[type_.name for type_ in types],
-            ProductDescriptions=[_SPOT_PRICES_OF],
-            # only the current price per zone
+            ProductDescriptions=[_SPOT_PRODUCT],
+            # This returns only the current price per zone.
             StartTime=utc_now(),
         )
-        # the most expensive zone: the group chooses by capacity, and the cost limit must hold anywhere
-        now: dict[str, float] = {}
-        for each in history:
-            if each["AvailabilityZone"] in zones:
-                now[each["InstanceType"]] = max(now.get(each["InstanceType"], 0.0), float(each["SpotPrice"]))
-        return [replace(type_, price_per_hour=now.get(type_.name, type_.price_per_hour)) for type_ in types]
+        # The most expensive zone counts: the group chooses by capacity, and the cost limit must hold anywhere.
+        prices: dict[str, float] = {}
+        for entry in history:
+            if entry["AvailabilityZone"] in zones:
+                name = entry["InstanceType"]
+                prices[name] = max(prices.get(name, 0.0), float(entry["SpotPrice"]))
+        return [replace(type_, price_per_hour=prices.get(type_.name, type_.price_per_hour)) for type_ in types]
 
     async def close(self) -> None:
         for aws in self._by_region.values():
@@ -107,18 +108,18 @@ class AwsProvider:
         self._by_region.clear()
 
     async def _grow(self, fleet: ProviderFleet, *, total: int) -> list[LaunchRefused]:
-        """Set the desired capacity, and report what the group could not launch."""
+        """Set the desired capacity, and return what the group could not launch."""
         group, before = await asyncio.gather(self._group(fleet), self._activities(fleet))
         name = group["AutoScalingGroupName"]
-        most = min(group["MaxSize"], fleet.max_machines)
-        # never below the present number: instances are terminated by id
-        wanted = max(min(total, most), group["DesiredCapacity"])
+        limit = min(group["MaxSize"], fleet.max_machines)
+        # Never below the present number: instances are terminated by id.
+        wanted = max(min(total, limit), group["DesiredCapacity"])
         if wanted > group["DesiredCapacity"]:
-            self._old[name] = frozenset(each["ActivityId"] for each in before)
+            self._old_activities[name] = frozenset(activity["ActivityId"] for activity in before)
             await self._set_desired(fleet, wanted)
         refused = []
-        if total > most:
-            text = f"The group {name} may have {most} machines: raise max_machines, then run {_provision(fleet)}."
+        if total > limit:
+            text = f"The group {name} may have {limit} machines: raise max_machines, then run {_provision(fleet)}."
             refused = [LaunchRefused(kind=RefusalKind.QUOTA, text=text)] * (total - wanted)
         if (failure := await self._failure(fleet)) is not None:
             missing = await self._give_up(fleet)
@@ -126,23 +127,25 @@ class AwsProvider:
         return refused
 
     async def _failure(self, fleet: ProviderFleet) -> LaunchRefused | None:
-        """Why the group's latest launch failed, if it did."""
-        old = self._old.get(Names(fleet.slug, fleet.stage).group, frozenset())
+        """Return why the group's latest launch failed, if it did."""
+        old = self._old_activities.get(Names(fleet.slug, fleet.stage).group, frozenset())
+        # The newest activity comes first. Terminations say nothing about launches.
         for activity in await self._activities(fleet):
-            # newest first; terminations say nothing about launches
             if activity["ActivityId"] in old or activity["Description"].startswith("Terminating"):
                 continue
             if activity["StatusCode"] == "Successful":
                 return None
             if activity["StatusCode"] == "Failed":
-                said = " ".join(activity.get("StatusMessage", "").split()).rstrip(".")
-                return LaunchRefused(kind=kind_of(said), text=f"The group could not launch: {said}.")
+                message = " ".join(activity.get("StatusMessage", "").split()).rstrip(".")
+                return LaunchRefused(kind=refusal_kind(message), text=f"The group could not launch: {message}.")
         return None
 
     async def _give_up(self, fleet: ProviderFleet) -> int:
-        """Reduce the desired capacity to what exists, so that a refused launch does not arrive later in addition to
-        its replacement. Returns the number missing.  The group may terminate an instance that appears at this
-        moment, but none that works: workers protect themselves."""
+        """Reduce the desired capacity to what exists, and return the number of missing machines.
+
+        Otherwise a refused launch could arrive later, in addition to its replacement. The group may terminate an
+        instance that appears at this moment, but none that works: workers protect themselves.
+        """
         group = await self._group(fleet)
         desired: int = group["DesiredCapacity"]
         missing = max(desired - _counted(group), 0)
@@ -164,35 +167,34 @@ class AwsProvider:
         answer = await self._aws(fleet).call(
             "autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=[name]
         )
-        # a group that is being deleted accepts no orders
-        for group in answer["AutoScalingGroups"]:
-            if not group.get("Status"):
-                found: Mapping[str, Any] = group
-                return found
-        text = f"There is no Auto Scaling group {name} in this region and account: run {_provision(fleet)}."
-        raise AwsError(text, kind=RefusalKind.SETUP)
+        # A group that is being deleted has a status and accepts no orders.
+        group: Mapping[str, Any] | None = next(
+            (group for group in answer["AutoScalingGroups"] if not group.get("Status")), None
+        )
+        if group is None:
+            text = f"There is no Auto Scaling group {name} in this region and account: run {_provision(fleet)}."
+            raise AwsError(text, kind=RefusalKind.SETUP)
+        return group
 
     async def _activities(self, fleet: ProviderFleet) -> Sequence[Mapping[str, Any]]:
         name = Names(fleet.slug, fleet.stage).group
         answer = await self._aws(fleet).call(
-            "autoscaling", "describe_scaling_activities", AutoScalingGroupName=name, MaxRecords=_ACTIVITIES
+            "autoscaling", "describe_scaling_activities", AutoScalingGroupName=name, MaxRecords=_MAX_ACTIVITIES
         )
-        found: Sequence[Mapping[str, Any]] = answer["Activities"]
-        return found
+        activities: Sequence[Mapping[str, Any]] = answer["Activities"]
+        return activities
 
-    async def _about(self, fleet: ProviderFleet, ids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+    async def _read_launch_times(self, fleet: ProviderFleet, ids: Sequence[str]) -> Mapping[str, datetime]:
         name = Names(fleet.slug, fleet.stage).group
-        known = self._known[name] = {each: found for each, found in self._known.get(name, {}).items() if each in ids}
+        known = {id_: at for id_, at in self._launch_times.get(name, {}).items() if id_ in ids}
+        self._launch_times[name] = known
         new = [id_ for id_ in ids if id_ not in known]
-        for begin in range(0, len(new), _IDS_AT_ONCE):
-            # as a filter, an instance that EC2 does not know yet is no error
-            asked = {"Name": "instance-id", "Values": new[begin : begin + _IDS_AT_ONCE]}
-            reservations = await self._aws(fleet).pages("ec2", "describe_instances", "Reservations", Filters=[asked])
-            known.update(
-                (instance["InstanceId"], {"launched_at": instance["LaunchTime"]})
-                for reservation in reservations
-                for instance in reservation["Instances"]
-            )
+        for start in range(0, len(new), _MAX_FILTER_VALUES):
+            # With a filter, an instance that EC2 does not know yet is no error.
+            by_id = {"Name": "instance-id", "Values": new[start : start + _MAX_FILTER_VALUES]}
+            reservations = await self._aws(fleet).pages("ec2", "describe_instances", "Reservations", Filters=[by_id])
+            for reservation in reservations:
+                known.update({instance["InstanceId"]: instance["LaunchTime"] for instance in reservation["Instances"]})
         return known
 
     def _aws(self, fleet: ProviderFleet) -> Aws:
@@ -202,26 +204,24 @@ class AwsProvider:
         return self._by_region[region]
 
 
-def _observed(instance: Mapping[str, Any]) -> Observed | None:
-    """`None` for a terminated one."""
-    for state, beginnings in (
-        (ObservedState.PENDING, _PENDING),
-        (ObservedState.RUNNING, _RUNNING),
-        (ObservedState.ENDING, _ENDING),
-    ):
-        if instance["LifecycleState"].startswith(beginnings):
-            return Observed(
-                id=instance["InstanceId"],
-                state=state,
-                worker_id=instance["InstanceId"],
-                instance_type=instance.get("InstanceType"),
-            )
-    return None
+def _machines(group: Mapping[str, Any]) -> list[ProviderMachine]:
+    """Return the instances of a group, without terminated ones."""
+    return [
+        ProviderMachine(
+            id=instance["InstanceId"],
+            state=state,
+            worker_id=instance["InstanceId"],
+            instance_type=instance.get("InstanceType"),
+        )
+        for instance in group["Instances"]
+        for state, prefixes in _STATES
+        if instance["LifecycleState"].startswith(prefixes)
+    ]
 
 
 def _counted(group: Mapping[str, Any]) -> int:
-    """Number of instances that count towards the desired capacity."""
-    return sum(each["LifecycleState"].startswith(("Pending", "InService")) for each in group["Instances"])
+    """Return the number of instances that count towards the desired capacity."""
+    return sum(instance["LifecycleState"].startswith(("Pending", "InService")) for instance in group["Instances"])
 
 
 def _provision(fleet: ProviderFleet) -> str:

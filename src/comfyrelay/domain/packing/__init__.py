@@ -1,0 +1,1 @@
+"""GPU sharing: how many ComfyUI processes run on one GPU."""
