@@ -25,11 +25,12 @@ def load_graph(source: str | bytes | Path) -> Graph:
 def read_json(source: str | bytes | Path) -> Any:
     """Parse JSON from a text or a file. Raises `GraphError` if it is invalid."""
     if isinstance(source, Path):
+        path = source
         try:
-            with source.open("rb") as file:
+            with path.open("rb") as file:
                 source = file.read(MAX_BYTES + 1)
         except OSError as error:
-            raise GraphError(f"The graph cannot be read from {source}: {error.strerror}.") from None
+            raise GraphError(f"The graph cannot be read from {path}: {error.strerror}.") from None
     if len(source) > MAX_BYTES:
         raise GraphError(f"The workflow is larger than {MAX_BYTES // 2**20} MB.")
     return _parse(source)

@@ -150,7 +150,7 @@ class Member:
         """Keep the state up to date until canceled."""
         loop = asyncio.get_running_loop()
         timings = self._timings
-        backoff = Backoff(first_seconds=timings.first_backoff_seconds, longest_seconds=timings.last_backoff_seconds)
+        backoff = Backoff(first_seconds=timings.first_backoff_seconds, max_seconds=timings.last_backoff_seconds)
         failures = 0
         while True:
             self._change(ClientState.CONNECTING)
