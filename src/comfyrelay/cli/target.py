@@ -21,12 +21,12 @@ DataDir = Annotated[
 
 def find_url(url: str | None, settings: Settings) -> str:
     """Return the URL of the desk or server, which may not be running."""
-    from comfyrelay.desk.running_desks import desk_meant
+    from comfyrelay.desk.running_desks import find_desk
 
     if url:
         return url
     if settings.public_url is None:
-        found = desk_meant(settings, choose_with="--url or COMFYRELAY_URL")
+        found = find_desk(settings, choose_with="--url or COMFYRELAY_URL")
         if found is not None:
             return found.url
     return settings.base_url.replace("//0.0.0.0:", "//127.0.0.1:")
@@ -34,9 +34,9 @@ def find_url(url: str | None, settings: Settings) -> str:
 
 def with_data_dir(settings: Settings, data_dir: Path | None) -> Settings:
     """Set the data folder: the given one, else the folder of the desk that runs here."""
-    from comfyrelay.desk.running_desks import desk_meant
+    from comfyrelay.desk.running_desks import find_desk
 
     if data_dir is None:
-        found = desk_meant(settings, choose_with="--data-dir or COMFYRELAY_DATA_DIR")
+        found = find_desk(settings, choose_with="--data-dir or COMFYRELAY_DATA_DIR")
         data_dir = found.data_dir if found is not None else settings.data_dir
     return settings.model_copy(update={"data_dir": data_dir.expanduser().absolute()})

@@ -22,6 +22,7 @@ from comfyrelay.extras import require
 if TYPE_CHECKING:
     from comfyrelay.desk.desk import DeskReady
     from comfyrelay.desk.settings import DeskSettings
+    from comfyrelay.settings import Settings
 
 MAX_PER_GPU = 16
 
@@ -32,63 +33,51 @@ def _check_per_gpu(count: str | None) -> str | None:
     return count
 
 
-ComfyuiUrl = Annotated[
-    list[str] | None,
-    typer.Option(help="URL of ComfyUI. Default: http://127.0.0.1:8188. Repeatable, for several GPUs."),
-]
-ComfyuiFolder = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Folder of ComfyUI: start it with its own Python, one process per GPU, supervise it, and stop it at the "
-        "end. `comfyrelay doctor` finds the folder.",
-    ),
-]
-PerGpu = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N|auto",
-        help="With --comfyui: number of ComfyUI processes per GPU. Default: auto, which starts one, and more if that "
-        "helps.",
-        callback=_check_per_gpu,
-    ),
-]
-Port = Annotated[
-    int | None,
-    typer.Option(help="Port of the page. Default: COMFYRELAY_PORT, then 8420.", callback=check_port),
-]
-Host = Annotated[
-    str | None,
-    typer.Option(
-        help="Address to listen on. Default: only this machine. With 0.0.0.0, a phone in the same network can connect; "
-        "set a password first: comfyrelay password."
-    ),
-]
-DataFolder = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder for the queue, files and outputs. Default: COMFYRELAY_DATA_DIR, then ~/.local/share/comfyrelay."
-    ),
-]
-UseSimulator = Annotated[
-    bool, typer.Option("--simulator", help="Run new jobs on the built-in simulator, without models.")
-]
-OpenBrowser = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
-
-
 def up(
-    comfyui_url: ComfyuiUrl = None,
-    comfyui: ComfyuiFolder = None,
-    per_gpu: PerGpu = None,
-    port: Port = None,
-    host: Host = None,
-    data_dir: DataFolder = None,
-    simulator: UseSimulator = False,
-    open_: OpenBrowser = False,
+    comfyui_url: Annotated[
+        list[str] | None,
+        typer.Option(help="URL of ComfyUI. Default: http://127.0.0.1:8188. Repeatable, for several GPUs."),
+    ] = None,
+    comfyui: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of ComfyUI: start it with its own Python, one process per GPU, supervise it, and stop it at "
+            "the end. `comfyrelay doctor` finds the folder.",
+        ),
+    ] = None,
+    per_gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|auto",
+            help="With --comfyui: number of ComfyUI processes per GPU. Default: auto, which starts more than one if "
+            "that helps.",
+            callback=_check_per_gpu,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port of the page. Default: COMFYRELAY_PORT, then 8420.", callback=check_port)
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Address to listen on. Default: only this machine. With 0.0.0.0, a phone in the same network can "
+            "connect; set a password first: comfyrelay password."
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder for all data. Default: COMFYRELAY_DATA_DIR, then ~/.local/share/comfyrelay."),
+    ] = None,
+    simulator: Annotated[
+        bool, typer.Option("--simulator", help="Run new jobs on the built-in simulator, without models.")
+    ] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
     """Run your desk on this machine until Ctrl-C: a queue, its web page, and a worker for your ComfyUI."""
     require("desk")
     from comfyrelay.desk.addresses import require_free
+    from comfyrelay.desk.settings import load_desk_settings
     from comfyrelay.settings import load_settings
 
     warn_of_unknown()
@@ -96,19 +85,23 @@ def up(
     given = {"data_dir": data_dir, "port": port, "host": host}
     settings = load_settings().model_copy(update={name: value for name, value in given.items() if value is not None})
     require_free(settings)
-    with without_garbage_collection():
-        from comfyrelay.desk.desk import Desk
-        from comfyrelay.desk.scripts.config import load_script_table
-        from comfyrelay.desk.settings import load_desk_settings
-        from comfyrelay.system.permissions import restrict_to_user
-        from comfyrelay.worker.console import WorkerConsole
-
     desk = _with_comfyui(load_desk_settings(), urls=comfyui_url, folder=comfyui, per_gpu=per_gpu)
     if simulator:
         desk = desk.model_copy(update={"simulator": True})
     _check_addresses(desk.comfyui_url)
+    _run(settings, desk, opens_page=open_)
+    print_line("Stopped. Waiting jobs are kept, and continue with the next `comfyrelay up`.")
+
+
+def _run(settings: Settings, desk: DeskSettings, *, opens_page: bool) -> None:
+    with without_garbage_collection():
+        from comfyrelay.desk.desk import Desk
+        from comfyrelay.desk.scripts.config import load_script_table
+        from comfyrelay.system.permissions import restrict_to_user
+        from comfyrelay.worker.console import WorkerConsole
+
     umask = restrict_to_user(settings.data_dir)
-    status = _StatusLines(finish_seconds=desk.finish_seconds, opens_page=open_)
+    status = _StatusLines(finish_seconds=desk.finish_seconds, opens_page=opens_page)
     with WorkerConsole(level="warning", is_for_machines=False) as console:
         running_desk = Desk(
             settings=settings,
@@ -120,7 +113,6 @@ def up(
             on_comfyui=status.print_comfyui_found,
         )
         run_event_loop(running_desk.run())
-    print_line("Stopped. Waiting jobs are kept, and continue with the next `comfyrelay up`.")
 
 
 class _StatusLines:

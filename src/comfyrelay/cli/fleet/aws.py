@@ -35,28 +35,8 @@ INVALID_CREDENTIALS = ("AuthFailure", "ExpiredToken", "InvalidClientTokenId", "U
 FleetSlug = Annotated[str, typer.Argument(help="Slug of the fleet.")]
 Region = Annotated[str | None, typer.Option(help="AWS region. Default: from the fleet's options, then AWS_REGION.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
-Image = Annotated[str | None, typer.Option(help="Image (AMI). Default: from the fleet.")]
-Subnet = Annotated[
-    list[str] | None, typer.Option(help="Subnet. Default: from the fleet's options. Repeatable; use three zones.")
-]
-SecurityGroup = Annotated[
-    list[str] | None, typer.Option(help="Security group. Default: from the fleet's options. Repeatable.")
-]
-InstanceProfile = Annotated[
-    str | None, typer.Option(help="Name or ARN of the instance profile. Default: from the fleet's options.")
-]
-KeyName = Annotated[str | None, typer.Option(help="Key pair for SSH.")]
 ApiBaseUrl = Annotated[
     str | None, typer.Option(help="URL at which instances reach the server. Default: COMFYRELAY_PUBLIC_URL.")
-]
-BudgetUsd = Annotated[float | None, typer.Option(metavar="USD", help="Monthly budget in dollars.", min=0.01)]
-BudgetEmail = Annotated[str | None, typer.Option(help="Address for budget alerts.")]
-Fallback = Annotated[
-    bool,
-    typer.Option(
-        "--cloudwatch-fallback",
-        help="Let CloudWatch launch machines, and never terminate them, while no autoscaling loop runs.",
-    ),
 ]
 
 
@@ -68,15 +48,29 @@ def provision(
         bool, typer.Option("--permissions", help="Print the required IAM policies as JSON and exit.")
     ] = False,
     region: Region = None,
-    image: Image = None,
-    subnet: Subnet = None,
-    security_group: SecurityGroup = None,
-    instance_profile: InstanceProfile = None,
-    key_name: KeyName = None,
+    image: Annotated[str | None, typer.Option(help="Image (AMI). Default: from the fleet.")] = None,
+    subnet: Annotated[
+        list[str] | None, typer.Option(help="Subnet. Default: from the fleet's options. Repeatable; use three zones.")
+    ] = None,
+    security_group: Annotated[
+        list[str] | None, typer.Option(help="Security group. Default: from the fleet's options. Repeatable.")
+    ] = None,
+    instance_profile: Annotated[
+        str | None, typer.Option(help="Name or ARN of the instance profile. Default: from the fleet's options.")
+    ] = None,
+    key_name: Annotated[str | None, typer.Option(help="Key pair for SSH.")] = None,
     api_base_url: ApiBaseUrl = None,
-    budget_usd: BudgetUsd = None,
-    budget_email: BudgetEmail = None,
-    cloudwatch_fallback: Fallback = False,
+    budget_usd: Annotated[
+        float | None, typer.Option(metavar="USD", help="Monthly budget in dollars.", min=0.01)
+    ] = None,
+    budget_email: Annotated[str | None, typer.Option(help="Address for budget alerts.")] = None,
+    cloudwatch_fallback: Annotated[
+        bool,
+        typer.Option(
+            "--cloudwatch-fallback",
+            help="Let CloudWatch launch machines, and never terminate them, while no autoscaling loop runs.",
+        ),
+    ] = False,
 ) -> None:
     """Create or update the AWS resources of a fleet: a group of Spot instances that starts empty.
 

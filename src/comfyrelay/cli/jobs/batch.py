@@ -31,52 +31,40 @@ batch_app = typer.Typer(
 )
 MAX_LABEL_LENGTH = 200
 
-Inputs = Annotated[list[Path] | None, typer.Option("--input", help="An input file, or a folder of them. Repeatable.")]
-InputSubdir = Annotated[list[str] | None, typer.Option(help="A folder inside the desk's input folder. Repeatable.")]
-Prompts = Annotated[list[str] | None, typer.Option("--prompt", help="A prompt. Repeatable.")]
-PromptFile = Annotated[
-    Path | None, typer.Option(help="A file with one prompt per line, or blocks separated by lines of ---.")
-]
-Negatives = Annotated[list[str] | None, typer.Option("--negative", help="A negative prompt. Repeatable.")]
-Tries = Annotated[int, typer.Option(help="Runs per combination.", min=1, max=1000)]
-Seeds = Annotated[
-    SeedMode | None, typer.Option(help="How seeds are chosen. Default: increment with --seed, otherwise random.")
-]
-FirstSeed = Annotated[
-    int | None, typer.Option(help="The seed of all jobs, or the first seed to count from.", min=0, max=2**64 - 1)
-]
-Pairwise = Annotated[
-    bool, typer.Option("--pairwise", help="Combine input n with prompt n, instead of all inputs with all prompts.")
-]
-Label = Annotated[str | None, typer.Option(help="Name of the batch. Default: the name of the workflow.")]
-OutputFolder = Annotated[
-    str | None, typer.Option(help="Folder inside the desk's output folder. Default: from the label.")
-]
-Priority = Annotated[int, typer.Option(help="Jobs with a higher priority run first.")]
-Notify = Annotated[
-    list[str] | None, typer.Option(help=f"Notify this recipient when the batch ends: an {APPRISE} Repeatable.")
-]
-
 
 @batch_app.command("add")
 def batch_add(
     what: What,
-    inputs: Inputs = None,
-    input_subdir: InputSubdir = None,
-    prompts: Prompts = None,
-    prompt_file: PromptFile = None,
-    negatives: Negatives = None,
-    tries: Tries = 1,
-    seed_mode: Seeds = None,
-    seed: FirstSeed = None,
-    pairwise: Pairwise = False,
+    inputs: Annotated[list[Path] | None, typer.Option("--input", help="An input file or folder. Repeatable.")] = None,
+    input_subdir: Annotated[
+        list[str] | None, typer.Option(help="A folder inside the desk's input folder. Repeatable.")
+    ] = None,
+    prompts: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt. Repeatable.")] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option(help="A file with one prompt per line, or blocks separated by lines of ---.")
+    ] = None,
+    negatives: Annotated[list[str] | None, typer.Option("--negative", help="A negative prompt. Repeatable.")] = None,
+    tries: Annotated[int, typer.Option(help="Runs per combination.", min=1, max=1000)] = 1,
+    seed_mode: Annotated[
+        SeedMode | None, typer.Option(help="How to choose seeds. Default: increment with --seed, otherwise random.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The seed of all jobs, or the first seed to count from.", min=0, max=2**64 - 1)
+    ] = None,
+    pairwise: Annotated[
+        bool, typer.Option("--pairwise", help="Combine input n with prompt n, instead of all inputs with all prompts.")
+    ] = False,
     values: Values = None,
     preset: Preset = None,
-    label: Label = None,
-    output_folder: OutputFolder = None,
-    priority: Priority = 0,
+    label: Annotated[str | None, typer.Option(help="Name of the batch. Default: the name of the workflow.")] = None,
+    output_folder: Annotated[
+        str | None, typer.Option(help="Folder inside the desk's output folder. Default: from the label.")
+    ] = None,
+    priority: Annotated[int, typer.Option(help="Jobs with a higher priority run first.")] = 0,
     max_wait: MaxWait = None,
-    notify: Notify = None,
+    notify: Annotated[
+        list[str] | None, typer.Option(help=f"Notify this recipient when the batch ends: an {APPRISE} Repeatable.")
+    ] = None,
     anyway: Anyway = False,
     reuse: Reuse = False,
     url: Url = None,
