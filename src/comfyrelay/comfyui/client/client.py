@@ -103,8 +103,8 @@ class ComfyClient:
         self._router = MessageRouter(self._http, on_lost=self._uploader.forget_uploads)
         self._timeouts = timeouts or RunTimeouts()
         self._keep_prefixes = keep_prefixes
-        self._forget_history = delete_history
-        # Workflow hash -> connection number of its last run. A restarted server has unloaded its models.
+        self._deletes_history = delete_history
+        # Connection number of the last run by workflow hash. A restarted server has unloaded its models.
         self._loaded: dict[str, int] = {}
         self._object_info: dict[str, Any] = {}
         self._runs = ActiveRuns()
@@ -205,9 +205,9 @@ class ComfyClient:
         return await self._uploader.upload(source, name=name, content_hash=content_hash)
 
     def pop_unanswered_upload(self, folder: str) -> bool:
-        """Whether an upload into this run folder got no response, so the server may still write the file.
+        """Return whether an upload into this run folder got no response, so the server may still write the file.
 
-        The record is removed: cleaning up is now the caller's responsibility.
+        The client then forgets the upload: the caller must clean up.
         """
         return self._uploader.pop_unanswered(folder)
 
@@ -227,12 +227,11 @@ class ComfyClient:
         """Queue a graph unchanged and return its prompt id. `run` also waits for the result."""
         prompt_id = prompt_id or str(uuid4())
         nodes = frozenset(find_node(graph, node) for node in wanted)
-        client_id = self._router.socket.client_id
         errors = await post_graph(
             self._http,
             graph,
             prompt_id=prompt_id,
-            client_id=client_id,
+            client_id=self._router.socket.client_id,
             extra_data=extra_data,
             timeouts=timeouts or self._timeouts,
         )
@@ -266,7 +265,9 @@ class ComfyClient:
             loading_factor=1 if is_loaded else loading_factor(graph),
         )
         result = await self._runs.run(self._run_with(graph, tuple(attachments), request))
-        self._remember_loaded(digest)
+        self._loaded[digest] = self.connection
+        if len(self._loaded) > MAX_LOADED_WORKFLOWS:
+            del self._loaded[next(iter(self._loaded))]
         request.on_event(Finished(prompt_id=result.prompt_id, result=result))
         return result
 
@@ -329,7 +330,7 @@ class ComfyClient:
         except InputMissing:
             if not attachments:
                 raise
-            # The server's input folder was emptied since the upload.
+            # Someone has emptied the server's input folder since the upload.
             self._uploader.forget_uploads()
             attached = await self._uploader.attach(graph, attachments)
             result = await self._run_once(attached, request)
@@ -347,15 +348,12 @@ class ComfyClient:
         return result
 
     async def _with_all_missing(self, refusal: NotInstalled, graph: Graph) -> NotInstalled:
-        """Add all missing nodes and models:
-
-        ComfyUI reports only the first missing node, and no model until every node exists.
-        """
+        """Add all missing nodes and models. ComfyUI reports only the first missing node, and models after all nodes."""
         try:
-            found = graph_problems(graph, await self.object_info(refresh=True))
+            problems = graph_problems(graph, await self.object_info(refresh=True))
         except ComfyError:
             return refusal
-        missing = [problem.text for problem in found if problem.kind is NotInstalled]
+        missing = [problem.text for problem in problems if problem.kind is NotInstalled]
         texts = list(dict.fromkeys([*refusal.problems, *missing]))
         return NotInstalled("; ".join(texts), node_id=refusal.node_id, problems=texts, raw=refusal.raw)
 
@@ -398,7 +396,7 @@ class ComfyClient:
                 await self._router.socket.renew()
             if (failure := failure_in(entry)) is not None:
                 raise failure
-            if self._forget_history:
+            if self._deletes_history:
                 with suppress(ComfyError):
                     await self.delete_run(prompt_id)
             received = await sent_outputs(watch, sent, entry)
@@ -423,15 +421,10 @@ class ComfyClient:
         return position is not None
 
     async def _has_file(self, name: str) -> bool:
-        # One byte is enough; some proxies do not forward HEAD.
-        wanted = {"params": file_query(name), "headers": {"Range": "bytes=0-0"}}
-        async with self._http.stream("GET", "/view", **wanted) as response:
+        # Some proxies do not forward HEAD, so read one byte.
+        one_byte = {"Range": "bytes=0-0"}
+        async with self._http.stream("GET", "/view", params=file_query(name), headers=one_byte) as response:
             return response.is_success
-
-    def _remember_loaded(self, digest: str) -> None:
-        self._loaded[digest] = self.connection
-        if len(self._loaded) > MAX_LOADED_WORKFLOWS:
-            del self._loaded[next(iter(self._loaded))]
 
     async def _stop(self, prompt_id: str, *, may_still_arrive: bool = False) -> None:
         """Cancel a run, ignoring errors: the server may be the cause of the failure."""

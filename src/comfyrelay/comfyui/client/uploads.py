@@ -28,9 +28,8 @@ class Attachment:
     """A file that is uploaded before the run and then named in the graph.
 
     Set either `node` (id or title) and `input`, or `placeholder`, which is replaced everywhere in input texts.
-    `content_hash` (SHA-256, hexadecimal) saves reading the file. `folder` is a separate folder for files of a
-    single run. A `shared` file is used by many runs: it is not sent again if the server has it, even if another process
-    uploaded it.
+    `content_hash` (SHA-256, hexadecimal) saves reading the file. `folder` is a separate folder for files of a single
+    run. Many runs use a `shared` file: it is not sent again if the server has it, even if another process uploaded it.
     """
 
     source: Path | bytes
@@ -98,7 +97,9 @@ class Uploader:
                     with self._awaiting_answer(folder) if folder is not None else nullcontext():
                         uploaded = await self._send(source, wanted)
                 if folder is None or shared:
-                    self._remember(wanted.reference, uploaded)
+                    # A forgotten file is uploaded again when a run needs it.
+                    self._known[wanted.reference] = uploaded
+                    _keep_newest(self._known)
                 return uploaded
             finally:
                 self._locks.pop(wanted.reference, None)
@@ -128,10 +129,7 @@ class Uploader:
         self._known.clear()
 
     def pop_unanswered(self, folder: str) -> bool:
-        """Whether an upload into this folder got no response, so the server may still write the file.
-
-        Removes the record.
-        """
+        """Return whether an upload into this folder got no response, and forget that upload."""
         return self._unanswered.pop(folder, 0) > 0
 
     @contextmanager
@@ -142,11 +140,11 @@ class Uploader:
             yield
         except (ServerRefused, NotConnected, InvalidInput):
             # The server responded, or nothing was sent.
-            self._answered(folder)
+            self._record_answer(folder)
             raise
-        self._answered(folder)
+        self._record_answer(folder)
 
-    def _answered(self, folder: str) -> None:
+    def _record_answer(self, folder: str) -> None:
         if self._unanswered[folder] <= 1:
             del self._unanswered[folder]
         else:
@@ -162,21 +160,13 @@ class Uploader:
         )
         return uploaded.reference
 
-    def _remember(self, reference: str, uploaded: Uploaded) -> None:
-        # A forgotten file is uploaded again when a run needs it.
-        self._known[reference] = uploaded
-        _keep_newest(self._known)
-
     async def _send_if_missing(self, source: Path | bytes, wanted: Uploaded) -> Uploaded:
         """Send a shared file unless the server has it."""
         exists = await self._has(wanted, size=await asyncio.to_thread(_size, source))
         return wanted if exists else await self._send(source, wanted)
 
     async def _has(self, wanted: Uploaded, *, size: int) -> bool:
-        """Whether the server has the complete file.
-
-        The name identifies the content; the size detects a partial upload.
-        """
+        """Whether the server has the complete file. The name identifies the content, the size a partial upload."""
         if self._view_path is None:
             return False
         query = {"filename": wanted.name, "subfolder": wanted.subfolder, "type": "input"}

@@ -58,9 +58,12 @@ class CloudClient:
         first_pause_seconds: float = 1.0,
         uploads: Path | None = None,
     ) -> None:
-        """`slots` is the number of simultaneous runs the plan allows. Requests to a busy service are retried
-        `retries` times.  `uploads` is a file that stores the names of shared files, so later processes do not upload
-        them again."""
+        """Create a client without connecting.
+
+        `slots` is the number of simultaneous runs that the plan allows. Requests to a busy service are retried
+        `retries` times. `uploads` is a file that stores the names of shared files, so that later processes do not
+        upload them again.
+        """
         self._http = CloudHttp(url, api_key=api_key, retries=retries, first_pause_seconds=first_pause_seconds)
         # Downloads redirect to signed URLs, which must not receive the key.
         self._storage = Http(url)

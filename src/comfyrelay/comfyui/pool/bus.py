@@ -4,7 +4,6 @@ import asyncio
 import inspect
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -89,28 +88,21 @@ class EventStream(Generic[E]):
         return self._transient if isinstance(event, (JobProgress, JobPreview)) else self._lasting
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Listener:
-    classes: tuple[type[PoolEvent], ...]
-    callback: Callback
-
-
 class Bus:
     def __init__(self, *, buffer_size: int) -> None:
         self._buffer_size = buffer_size
-        self._listeners: dict[_Listener, None] = {}
+        # By the function that unsubscribes: event classes and callback.
+        self._listeners: dict[Callable[[], None], tuple[tuple[type[PoolEvent], ...], Callback]] = {}
         # The references are weak, so a reader that leaves its `async for` need not unsubscribe.
         self._streams: WeakKeyDictionary[EventStream[Any], tuple[type[PoolEvent], ...]] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     def on(self, selector: Selector, callback: Callback) -> Callable[[], None]:
-        listener = _Listener(_classes([selector]), callback)
-        self._listeners[listener] = None
-
         def unsubscribe() -> None:
-            self._listeners.pop(listener, None)
+            self._listeners.pop(unsubscribe, None)
 
+        self._listeners[unsubscribe] = (_classes([selector]), callback)
         return unsubscribe
 
     def stream(self, *selectors: Selector) -> EventStream[Any]:
@@ -124,9 +116,9 @@ class Bus:
         for stream, classes in list(self._streams.items()):
             if isinstance(event, classes):
                 stream.put(event)
-        for listener in tuple(self._listeners):
-            if isinstance(event, listener.classes):
-                self._call(listener.callback, event)
+        for classes, callback in tuple(self._listeners.values()):
+            if isinstance(event, classes):
+                self._call(callback, event)
 
     def do_not_wait_for(self, task: asyncio.Task[Any]) -> None:
         """Do not wait for this task on close: it is the callback that closes the pool."""

@@ -1,18 +1,16 @@
 """Accept jobs from callers, and restore jobs from a durable queue."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.pool.completion import JobCompletion
 from comfyrelay.comfyui.pool.events import JobQueued
-from comfyrelay.comfyui.pool.failover import Pair
 from comfyrelay.comfyui.pool.jobs import PoolJob, Record, Registry
-from comfyrelay.comfyui.pool.queues.queue import QueueAdapter
+from comfyrelay.comfyui.pool.queues.queue import QueueAdapter, StoredJobs
 from comfyrelay.comfyui.pool.ticket import JobOptions, Ticket, make_ticket
-from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.errors import Conflict, InvalidInput, RunLost
 
 
@@ -25,7 +23,6 @@ class Intake:
         completion: JobCompletion,
         schedule: Callable[[Ticket], None],
         make_job: Callable[[Record], PoolJob],
-        restore_blocks: Callable[[Mapping[Pair, Block]], None],
         is_cached: Callable[[str], bool],
     ) -> None:
         """`is_cached` says whether the last run of any server had this `cache_key`."""
@@ -34,7 +31,6 @@ class Intake:
         self._completion = completion
         self._schedule = schedule
         self._make_job = make_job
-        self._restore_blocks = restore_blocks
         self._is_cached = is_cached
         self._is_open = False
         self._next_sequence = 1
@@ -44,10 +40,8 @@ class Intake:
         self._none_pending = asyncio.Event()
         self._none_pending.set()
 
-    async def open(self) -> None:
-        """Restore the jobs and blocks of a durable queue, and accept new jobs."""
-        stored = await self._queue.open()
-        self._restore_blocks(stored.blocks)
+    async def open(self, stored: StoredJobs) -> None:
+        """Restore the jobs of a durable queue, and accept new jobs."""
         for ticket, outcome in stored.finished:
             record, _ = self._register(ticket)
             self._completion.restore(record, outcome)

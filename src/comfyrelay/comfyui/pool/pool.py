@@ -95,7 +95,6 @@ class WorkflowPool:
             completion=self._completion,
             schedule=self._scheduler.add,
             make_job=partial(PoolJob, cancel=self.cancel, buffer_size=event_buffer),
-            restore_blocks=self._blocks.restore,
             is_cached=lambda key: any(member.cache_key == key for member in self._roster),
         )
         self._was_opened = False
@@ -114,7 +113,9 @@ class WorkflowPool:
             raise Conflict("A pool can be opened once only.")
         self._was_opened = True
         try:
-            await self._intake.open()
+            stored = await self._queue.open()
+            self._blocks.restore(stored.blocks)
+            await self._intake.open(stored)
         except BaseException:
             await self._roster.close()
             await self._queue.close()

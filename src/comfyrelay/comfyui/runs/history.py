@@ -9,19 +9,13 @@ from comfyrelay.errors import ComfyError, NodeFailed, RunInterrupted
 def failure_in(entry: dict[str, Any]) -> ComfyError | None:
     """Return how a run failed, or `None` if it succeeded. The messages decide, because `status_str` can be stale."""
     for kind, data in messages_of(entry):
-        if (failure := failure_from(kind, data)) is not None:
-            return failure
+        if kind == "execution_error":
+            return explain_execution_error(data)
+        if kind == "execution_interrupted":
+            return RunInterrupted("Another client interrupted the run on the server.", node_id=data.get("node_id"))
     status = entry.get("status")
     if isinstance(status, dict) and status.get("status_str") == "error":
         return NodeFailed("The run failed without an error message.")
-    return None
-
-
-def failure_from(kind: str, data: dict[str, Any]) -> ComfyError | None:
-    if kind == "execution_error":
-        return explain_execution_error(data)
-    if kind == "execution_interrupted":
-        return RunInterrupted("Another client interrupted the run on the server.", node_id=data.get("node_id"))
     return None
 
 
