@@ -26,7 +26,7 @@ STEPS = 5
 # Speed-up over the real GPU, so that everything ends in five minutes; results are scaled back.
 SPEED = 4.0
 # Observations per job as in a worker: each takes the GPU's lock, which samplers need, too.
-LOOK_SECONDS = packing.LOOK_SECONDS / SPEED
+CHECK_SECONDS = packing.CHECK_SECONDS / SPEED
 # The simulators use no CPU, so spare cores are not part of the measurement.
 CORES = 16.0
 AT_REST = ("not worth it for what runs now.", "no more are allowed on one GPU.")
@@ -121,14 +121,14 @@ class Settled:
 async def auto(curve: Curve, jobs: int) -> Settled:
     """The same with the number that GPU sharing settles on."""
     async with gpu_with(curve, 1) as (pool, gpus):
-        packer = Packer(gpus, pool, spare=lambda _busy: CORES, loads=dict, look_seconds=LOOK_SECONDS)
+        packer = Packer(gpus, pool, spare_cores=lambda _busy: CORES, loads=dict, check_seconds=CHECK_SECONDS)
         keeping = asyncio.create_task(packer.keep())
         filling = asyncio.create_task(_fill(pool))
         loop = asyncio.get_running_loop()
         began = loop.time()
         reached: dict[int, float] = {}
         try:
-            while not (told := packer.decided.get(KEY)) or not told.reason.endswith(AT_REST):
+            while not (told := packer.statuses.get(KEY)) or not told.reason.endswith(AT_REST):
                 if told:
                     reached.setdefault(told.processes, loop.time() - began)
                 await asyncio.sleep(0.05)

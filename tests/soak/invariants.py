@@ -30,7 +30,7 @@ LONG_SECONDS = 2 * 3600.0
 # Log events of a server that repaired what reconcile would report.
 REPAIRS = "repair.done"
 # Expected error events: a database or a disk is unavailable.
-EXPECTED = ("DatabaseUnavailable", "worker.disk_trouble")
+EXPECTED = ("DatabaseUnavailable", "worker.disk_error")
 SETTLEMENT = {"completed": "JOB_CONSUME", "failed": "JOB_REFUND", "canceled": "JOB_REFUND"}
 # Outcomes allowed after a 200 to a report: the requested one, or an earlier cancel.
 ENDS = {

@@ -47,9 +47,9 @@ COMPLETE = b"POST /api/worker/complete"
 # Shorter pauses for tests.
 SERVER_CONSTANTS = {(demand, "RECALL_AFTER_SECONDS"): 0.5, (polls, "REPOLL_TICKS"): 1}
 WORKER_CONSTANTS = {
-    (agent, "SIGN_OFF_SECONDS"): 1.0,
+    (agent, "DEREGISTER_SECONDS"): 1.0,
     (control, "LONGEST_PAUSE_SECONDS"): 0.5,
-    (draining, "GIVE_BACK_SECONDS"): 2.0,
+    (draining, "REQUEUE_SECONDS"): 2.0,
     (draining, "RECHECK_SECONDS"): 0.2,
     (transfers, "_LONGEST_PAUSE_SECONDS"): 0.5,
 }

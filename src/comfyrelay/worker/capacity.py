@@ -1,5 +1,6 @@
-"""How many more jobs a worker may poll for. Pure functions of the held leases and the usable slots."""
+"""Decide how many more jobs a worker may poll for."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
@@ -22,14 +23,14 @@ class Capacity:
     current_load: int
 
 
-def times_for(usual: Iterable[float | None], *, slots: int, short_seconds: float) -> int:
-    """Return for how many servers to prefetch jobs and to upload outputs in the background.
+def background_slots(usual: Iterable[float | None], *, slots: int, short_seconds: float) -> int:
+    """Return the number of servers for which to prefetch jobs and to upload outputs in the background.
 
-    All of them if every running job will end soon (`usual` is how long each normally takes), otherwise one: a job that
-    is prefetched for long is not available to other workers.
+    `usual` are the usual seconds of the running jobs, if known. If all are short, the result is the number of servers,
+    and otherwise one: a job that is prefetched early is not available to other workers.
     """
     known = list(usual)
-    is_short = bool(known) and all(each is not None and each <= short_seconds for each in known)
+    is_short = bool(known) and all(seconds is not None and seconds <= short_seconds for seconds in known)
     return max(slots, 1) if is_short else 1
 
 
@@ -43,22 +44,23 @@ def capacity_for(
 ) -> Capacity | None:
     """Return the capacity for one more job, if any. `slots` is the number of concurrent runs per provider."""
     held = list(held)
-    behind = sum(each.phase in AFTER_RUN for each in held)
-    ahead = [each for each in held if each.phase not in AFTER_RUN]
+    active = [lease for lease in held if lease.phase not in AFTER_RUN]
+    uploading = len(held) - len(active)
     at_once = min(max_concurrency, sum(slots.values()))
-    is_full = len(ahead) >= at_once + prefetch or len(held) >= at_once + prefetch + upload_behind
+    is_full = len(active) >= at_once + prefetch or len(held) >= at_once + prefetch + upload_behind
     if at_once == 0 or is_full:
         return None
+    load = Counter(lease.provider for lease in active)
     providers = tuple(
-        name
-        for name, count in slots.items()
-        if count and sum(lease.provider == name for lease in ahead) < min(count, max_concurrency) + prefetch
+        name for name, count in slots.items() if count and load[name] < min(count, max_concurrency) + prefetch
     )
     if not providers:
         return None
-    return Capacity(providers=providers, max_concurrency=at_once, prefetch=prefetch + behind, current_load=len(ahead))
+    return Capacity(
+        providers=providers, max_concurrency=at_once, prefetch=prefetch + uploading, current_load=len(active)
+    )
 
 
-def most_on_gpu(max_concurrency: int | None, *, gpus: int) -> int | None:
+def max_processes_per_gpu(max_concurrency: int | None, *, gpus: int) -> int | None:
     """Return how many ComfyUI processes on one GPU could ever have a job under this limit on concurrency."""
     return None if max_concurrency is None else max(ceil(max_concurrency / max(gpus, 1)), 1)

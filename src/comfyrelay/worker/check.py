@@ -25,25 +25,25 @@ from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.control import ControlPlane
 from comfyrelay.worker.host.imds import Imds
-from comfyrelay.worker.host.machine import HostIdentity, machine
+from comfyrelay.worker.host.machine import HostIdentity, identify_host
 from comfyrelay.worker.registration import Registrar, explain, missing_in
 from comfyrelay.worker.settings import ENV_PREFIX, WorkerSettings
 from comfyrelay.worker.state import StateFolder
 
-# Prefix of the result for a ComfyUI that responds.
+# The result for a ComfyUI that responds starts with this text.
 RESPONDS = "It responds"
 
 
 async def check(settings: WorkerSettings) -> AsyncIterator[CheckResult]:
-    """Check everything a worker needs, without changing anything: it does not register."""
+    """Check everything a worker needs, without registering or changing anything."""
     imds = Imds(settings.metadata_url) if settings.has_metadata else None
     servers = Servers(settings, on_change=lambda: None)
     try:
-        this = await machine(settings, imds)
-        yield _check_machine(this, settings)
-        yield _check_folder(settings, this)
+        host = await identify_host(settings, imds)
+        yield _check_machine(host, settings)
+        yield _check_folder(settings, host)
         if missing := missing_in(settings):
-            yield CheckResult(verdict=CheckVerdict.BROKEN, about="settings", text=" ".join(missing))
+            yield _broken("settings", " ".join(missing))
         if (options := settings.managed) is not None:
             yield await check_managed_comfyui(options)
         elif servers.own and not await _any_responds(servers):
@@ -54,13 +54,11 @@ async def check(settings: WorkerSettings) -> AsyncIterator[CheckResult]:
             )
             for result in found:
                 yield result
-        for client, named in zip(servers.own, settings.comfyui_base_url, strict=False):
-            yield await check_comfyui(
-                client, folder=settings.folder_of(named), setting="COMFYRELAY_WORKER_COMFYUI_FOLDERS"
-            )
-        for cloud in servers.cloud:
+        for client, url in zip(servers.own.values(), settings.comfyui_base_url, strict=False):
+            yield await check_comfyui(client, folder=settings.folder_of(url), setting=f"{ENV_PREFIX}COMFYUI_FOLDERS")
+        for cloud in servers.cloud.values():
             yield await _check_cloud(cloud)
-        async for result in _check_control_plane(settings, this, servers, imds):
+        async for result in _check_control_plane(settings, host, servers, imds):
             yield result
     finally:
         await servers.close()
@@ -68,8 +66,20 @@ async def check(settings: WorkerSettings) -> AsyncIterator[CheckResult]:
             await imds.close()
 
 
+def _fine(about: str, text: str) -> CheckResult:
+    return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)
+
+
+def _warning(about: str, text: str) -> CheckResult:
+    return CheckResult(verdict=CheckVerdict.WARNING, about=about, text=text)
+
+
+def _broken(about: str, text: str) -> CheckResult:
+    return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=text)
+
+
 async def _any_responds(servers: Servers) -> bool:
-    for client in servers.own:
+    for client in servers.own.values():
         with suppress(ComfyRelayError):
             await client.check()
             return True
@@ -82,19 +92,19 @@ async def check_managed_comfyui(options: ManagedOptions) -> CheckResult:
     try:
         install, python = await asyncio.to_thread(options.resolve)
     except ComfyRelayError as error:
-        return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=error.detail)
+        return _broken(about, error.detail)
     trouble, torch = await asyncio.to_thread(check_python, python)
     what = f"{install.kind.value.capitalize()}, version {install.version or 'unknown'}, with {python}"
     if trouble is not None:
         text = f"{what}, which cannot run it: {trouble} Set another Python with {options.setting}COMFYUI_PYTHON."
-        return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=text)
+        return _broken(about, text)
     gpus = await asyncio.to_thread(find_gpus, options.arguments)
-    names = ", ".join(each.name or "one unnamed GPU" for each in gpus)
+    names = ", ".join(gpu.name or "one unnamed GPU" for gpu in gpus)
     count = "automatic" if options.per_gpu == "auto" else str(options.per_gpu)
     text = f"{what} and torch {torch}. GPUs: {names}. Processes per GPU: {count}."
     if (sharing := await asyncio.to_thread(mps.plan, options, gpus)) is not None:
         text = f"{text} {sharing.why}"
-    return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)
+    return _fine(about, text)
 
 
 async def check_installs(line: Callable[[str], str], *, python: Path | None, setting: str) -> list[CheckResult]:
@@ -104,7 +114,9 @@ async def check_installs(line: Callable[[str], str], *, python: Path | None, set
     names one.
     """
     found = await asyncio.to_thread(find_installs)
-    return list(await asyncio.gather(*(_check_install(each, line, python=python, setting=setting) for each in found)))
+    return list(
+        await asyncio.gather(*(_check_install(install, line, python=python, setting=setting) for install in found))
+    )
 
 
 async def _check_install(
@@ -116,53 +128,45 @@ async def _check_install(
     try:
         python = await asyncio.to_thread(find_python, install, given=python, setting=setting)
     except ComfyRelayError as error:
-        return CheckResult(verdict=CheckVerdict.WARNING, about=about, text=f"{what}. {error.detail} Then: {start}")
+        return _warning(about, f"{what}. {error.detail} Then: {start}")
     trouble, torch = await asyncio.to_thread(check_python, python)
     if trouble is not None:
         text = f"{what}, with {python}, which cannot run it: {trouble} Set another Python with {setting}, then: {start}"
-        return CheckResult(verdict=CheckVerdict.WARNING, about=about, text=text)
+        return _warning(about, text)
     text = f"{what}, with {python} and torch {torch}. ComfyRelay can start it: {start}"
-    return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)
+    return _fine(about, text)
 
 
-def _check_machine(this: HostIdentity, settings: WorkerSettings) -> CheckResult:
-    name = f"The name of this worker is {this.worker_id}."
-    if this.instance_id is None:
+def _check_machine(host: HostIdentity, settings: WorkerSettings) -> CheckResult:
+    name = f"The name of this worker is {host.worker_id}."
+    if host.instance_id is None:
         if settings.asg_name:
             text = f"{name} ASG_NAME is set, but this is not an EC2 instance, so it has no scale-in protection."
-            return CheckResult(verdict=CheckVerdict.WARNING, about="machine", text=text)
-        return CheckResult(
-            verdict=CheckVerdict.FINE, about="machine", text=f"{name} It is not on EC2, so there are no Spot notices."
-        )
+            return _warning("machine", text)
+        return _fine("machine", f"{name} It is not on EC2, so there are no Spot notices.")
     if settings.asg_name and not is_installed("aws"):
         text = f"{name} ASG_NAME is set, but scale-in protection needs an extra: {install_line('aws')}"
-        return CheckResult(verdict=CheckVerdict.BROKEN, about="machine", text=text)
-    kind = f"{this.capacity_type or 'EC2'} instance"
+        return _broken("machine", text)
+    kind = f"{host.capacity_type or 'EC2'} instance"
     guarded = f" It is protected from scale-in of {settings.asg_name} while it runs jobs." if settings.asg_name else ""
-    return CheckResult(
-        verdict=CheckVerdict.FINE,
-        about="machine",
-        text=f"{name} It is a {kind}: it watches for Spot notices.{guarded}",
-    )
+    return _fine("machine", f"{name} It is a {kind}: it watches for Spot notices.{guarded}")
 
 
-def _check_folder(settings: WorkerSettings, this: HostIdentity) -> CheckResult:
-    folder = settings.data_dir / this.folder_name
-    # the folder or its nearest existing parent; an unreadable folder counts as missing
-    place = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # noqa: PTH110
+def _check_folder(settings: WorkerSettings, host: HostIdentity) -> CheckResult:
+    folder = settings.data_dir / host.folder_name
+    # Check the folder or its nearest existing parent. An unreadable folder counts as missing.
+    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # noqa: PTH110
     try:
         if FolderLock(folder).holder() is not None:
-            return CheckResult(
-                verdict=CheckVerdict.WARNING, about="folder", text=f"A worker is running in {folder} now."
-            )
-        why = None if _is_writable(place) else f"{place} is not a writable folder"
+            return _warning("folder", f"A worker is running in {folder} now.")
+        why = None if _is_writable(existing) else f"{existing} is not a writable folder"
     except OSError as error:
         why = error.strerror
     if why is not None:
         text = f"{folder} cannot be used: {why}. Choose another with COMFYRELAY_WORKER_DATA_DIR."
-        return CheckResult(verdict=CheckVerdict.BROKEN, about="folder", text=text)
-    text = f"Its files are in {folder}." if place == folder else f"It will create {folder} for its files."
-    return CheckResult(verdict=CheckVerdict.FINE, about="folder", text=text)
+        return _broken("folder", text)
+    text = f"Its files are in {folder}." if existing == folder else f"It will create {folder} for its files."
+    return _fine("folder", text)
 
 
 async def check_comfyui(client: ComfyClient, *, folder: Path | None, setting: str) -> CheckResult:
@@ -173,31 +177,29 @@ async def check_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
         stats = await client.system_stats()
         info = await client.object_info()
     except ComfyRelayError as error:
-        return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=error.detail)
+        return _broken(about, error.detail)
     system, devices = stats.get("system") or {}, stats.get("devices") or []
     gpus = ", ".join(_gpu(device) for device in devices if isinstance(device, dict)) or "no device reported"
     has = f"{len(info)} node classes, {len(installed_models(info))} models"
     text = f"{RESPONDS}: version {system.get('comfyui_version', 'unknown')}, {gpus}, {has}."
     if folder is None:
-        more = f"Its folders are not configured ({setting}), so job files are not deleted."
-        return CheckResult(verdict=CheckVerdict.WARNING, about=about, text=f"{text} {more}")
+        return _warning(about, f"{text} Its folders are not configured ({setting}), so job files are not deleted.")
     if not (folder / "output").is_dir():
-        more = f"But {folder} has no folder `output`: check {setting}."
-        return CheckResult(verdict=CheckVerdict.WARNING, about=about, text=f"{text} {more}")
+        return _warning(about, f"{text} But {folder} has no folder `output`: check {setting}.")
     if closed := [
         str(cleaned_folder)
         for cleaned_folder in _cleaned_folders(folder)
         if cleaned_folder.is_dir() and not _is_writable(cleaned_folder)
     ]:
         more = f"But job files are not deleted: this user cannot write to {', '.join(closed)}."
-        return CheckResult(verdict=CheckVerdict.WARNING, about=about, text=f"{text} {more}")
-    return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)
+        return _warning(about, f"{text} {more}")
+    return _fine(about, text)
 
 
 def _cleaned_folders(folder: Path) -> list[Path]:
-    """Folders in which the worker deletes files of finished jobs."""
+    """Return the folders in which the worker deletes files of finished jobs."""
     kinds = [folder / kind for kind in ("input", "output", "temp")]
-    return [*kinds, *(each / UPLOAD_FOLDER for each in kinds)]
+    return [*kinds, *(kind / UPLOAD_FOLDER for kind in kinds)]
 
 
 def _is_writable(folder: Path) -> bool:
@@ -209,35 +211,30 @@ async def _check_cloud(client: CloudClient) -> CheckResult:
     try:
         await client.check()
     except ComfyRelayError as error:
-        return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=error.detail)
-    return CheckResult(
-        verdict=CheckVerdict.FINE, about=about, text=f"It accepts the key. Simultaneous runs: {client.slots}."
-    )
+        return _broken(about, error.detail)
+    return _fine(about, f"It accepts the key. Simultaneous runs: {client.slots}.")
 
 
 async def _check_control_plane(
-    settings: WorkerSettings, this: HostIdentity, servers: Servers, imds: Imds | None
+    settings: WorkerSettings, host: HostIdentity, servers: Servers, imds: Imds | None
 ) -> AsyncIterator[CheckResult]:
-    control = ControlPlane(settings.api_base_url, worker_id=this.worker_id)
+    control = ControlPlane(settings.api_base_url, worker_id=host.worker_id)
     about = f"control plane {control.url}"
     try:
         await control.check()
-        yield CheckResult(verdict=CheckVerdict.FINE, about=about, text="It responds.")
+        yield _fine(about, "It responds.")
         if missing_in(settings):
             return
         capabilities = Capabilities(servers, settings.capabilities)
         await capabilities.refresh()
-        # no state folder is needed for this call
-        registration = Registrar(settings, control, StateFolder(settings.data_dir / this.folder_name), imds=imds)
-        details = {
-            "max_concurrency": servers.at_once,
-            "capabilities": capabilities.current,
-        }
+        # This call does not read the state folder, so it need not exist.
+        registration = Registrar(settings, control, StateFolder(settings.data_dir / host.folder_name), imds=imds)
+        details = {"max_concurrency": servers.at_once, "capabilities": capabilities.current}
         registered = await registration.dry_run(details)
     except ComfyRelayError as error:
-        is_guess = "api_base_url" not in settings.model_fields_set
-        advice = " API_BASE_URL is not set: set it to the address of the server." if is_guess else ""
-        yield CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=f"{explain(error, settings, control)}{advice}")
+        is_default = "api_base_url" not in settings.model_fields_set
+        advice = " API_BASE_URL is not set: set it to the address of the server." if is_default else ""
+        yield _broken(about, f"{explain(error, settings, control)}{advice}")
         return
     finally:
         await control.close()
@@ -249,8 +246,8 @@ def _check_workflow(slug: str, missing: list[str]) -> CheckResult:
     about = f"workflow {slug}"
     if missing:
         text = f"It would be assigned, but its jobs would fail here. Missing: {', '.join(missing)}."
-        return CheckResult(verdict=CheckVerdict.WARNING, about=about, text=text)
-    return CheckResult(verdict=CheckVerdict.FINE, about=about, text="It would be assigned.")
+        return _warning(about, text)
+    return _fine(about, "It would be assigned.")
 
 
 def _gpu(device: dict[str, Any]) -> str:

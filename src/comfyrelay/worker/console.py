@@ -37,9 +37,9 @@ LONGEST_FIELD = 300
 
 _STYLES = {"warning": "yellow", "error": "red", "critical": "bold red"}
 _ENDINGS = {"completed": "green", "failed": "red", "requeued": "yellow", "lost": "yellow"}
-# Shown first, in this order and without their names.
+# These fields are shown last, in this order and without their names.
 _PLAIN = ("server", "state", "fault", "reason", "why", "error")
-_ELSEWHERE = frozenset({"event", "level", "timestamp", "exception", "job_id", "workflow", "seconds", *_PLAIN})
+_SHOWN_ELSEWHERE = frozenset({"event", "level", "timestamp", "exception", "job_id", "workflow", "seconds", *_PLAIN})
 
 # A graph contains user text; the others are credentials.
 _PRIVATE = re.compile(
@@ -64,13 +64,13 @@ class WorkerConsole:
         self._level = level
         self._is_for_machines = is_for_machines
         self._shows_jobs = shows_jobs
-        # ignore FORCE_COLOR: a live table is useless in a log file
+        # FORCE_COLOR is ignored, because a live table is useless in a log file.
         self._console = console or Console(stderr=True, force_terminal=sys.stderr.isatty())
         self.recent = LogTail()
         self._before: dict[str, Any] = {}
         self._live: Live | None = None
         self._held: tuple[Lease, ...] | None = None
-        # when each lease entered its phase
+        # The phase of each lease, and when it began.
         self._since: dict[Lease, tuple[Phase, float]] = {}
 
     def __enter__(self) -> Self:
@@ -120,7 +120,7 @@ class WorkerConsole:
         raise structlog.DropEvent
 
     def _render(self) -> ConsoleRenderable:
-        """Called from rich's refresh thread a few times a second."""
+        """Render the job table. Rich calls this from its refresh thread a few times a second."""
         if self._held is None:
             return Text("starting", style="dim")
         if not self._held:
@@ -161,13 +161,13 @@ def _clean(value: Any) -> Any:
         case bool() | int() | float() | None:
             return value
         case Mapping():
-            return {str(name): HIDDEN if _PRIVATE.search(str(name)) else _clean(each) for name, each in value.items()}
+            return {str(name): HIDDEN if _PRIVATE.search(str(name)) else _clean(item) for name, item in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [_clean(each) for each in value]
+            return [_clean(item) for item in value]
         case Path() | Enum() | datetime() | BaseException():
             return _clean(str(value))
         case _:
-            # the repr of an object may contain anything: a lease has a token, a graph and URLs
+            # The repr of an object may contain anything: a lease has a token, a graph and URLs.
             return type(value).__name__
 
 
@@ -184,31 +184,31 @@ def _public(url: str) -> str:
 def _line(event: EventDict, *, is_wide: bool) -> Text:
     name = str(event["event"]).removeprefix("worker.").replace("_", " ")
     style = _STYLES.get(event["level"]) or _ENDINGS.get(name.rpartition(" ")[2], "")
-    # job ids start with a timestamp, so ids of one minute share a prefix
+    # Job ids start with a timestamp, so ids of one minute share a prefix.
     job, workflow = str(event.get("job_id", ""))[-SHORT:], str(event.get("workflow", ""))[:SHORT]
     line = Text(f"{datetime.now():%H:%M:%S} ", style="dim")
     line.append(f"{name:<16}" if is_wide else name, style=f"not dim {style}".strip())
     shown = [
         (job, "not dim bold"),
         *([(workflow, "")] if is_wide else []),
-        *((each, "not dim") for each in _rest(event)),
+        *((text, "not dim") for text in _other_fields(event)),
     ]
     for text, style in shown:
         line.append(f" {text}" if text else "", style=style)
     return line
 
 
-def _rest(event: EventDict) -> list[str]:
-    """Short values first, sentences last."""
+def _other_fields(event: EventDict) -> list[str]:
+    """Return the other fields of a log line, short values first and sentences last."""
     shown = [f"{event['seconds']:.1f} s"] if isinstance(event.get("seconds"), int | float) else []
     for name, value in event.items():
-        is_known = (name == "attempt" and value == 1) or (name == "dispatch_id" and "job_id" in event)
-        if name not in _ELSEWHERE and value is not None and not is_known:
+        is_redundant = (name == "attempt" and value == 1) or (name == "dispatch_id" and "job_id" in event)
+        if name not in _SHOWN_ELSEWHERE and value is not None and not is_redundant:
             shown.append(f"{name}={value}")
     shown += [str(event[name]) for name in _PLAIN if event.get(name)]
     if "exception" in event and not event.get("error"):
         shown.append(str(event["exception"]).strip().rpartition("\n")[2])
-    return [_one_line(each)[:LONGEST_FIELD] for each in shown]
+    return [_one_line(text)[:LONGEST_FIELD] for text in shown]
 
 
 def _one_line(text: str) -> str:

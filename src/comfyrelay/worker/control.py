@@ -25,13 +25,12 @@ from comfyrelay.protocol.progress import Progress
 from comfyrelay.protocol.worker import (
     PROTOCOL,
     CompleteRequest,
+    DefinitionsQuery,
     DeregisterRequest,
     Device,
     FailRequest,
-    DefinitionsQuery,
     HeartbeatAnswer,
     HeartbeatRequest,
-    StoredLogs,
     KnownDefinitions,
     LogsRequest,
     PollAnswer,
@@ -42,6 +41,7 @@ from comfyrelay.protocol.worker import (
     RequeueRequest,
     RunReport,
     SettledAnswer,
+    StoredLogs,
     StoredOutput,
     WouldRegister,
 )
@@ -53,13 +53,13 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 A = TypeVar("A", bound=AnswerBody)
-# Added to the time that a parked call may take.
+# An answer may take this long, in addition to the time that a call is parked.
 ANSWER_SECONDS = 20.0
 LONGEST_PAUSE_SECONDS = 15.0
 
 
 class ControlPlane:
-    """Errors of the control plane become our exceptions; no valid answer is `ControlPlaneUnreachable`."""
+    """Raises the errors that the control plane returns, or `ControlPlaneUnreachable` without a valid answer."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class ControlPlane:
         self.url = url
         self.worker_id = worker_id
         self.token = ""
-        # whether the last call was answered
+        # Whether the last call was answered.
         self.is_up = True
         self._http = http_client(
             base_url=url,
-            # each lease parks one call
+            # Each lease parks one call.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
             trust_env=not is_loopback(urlsplit(url).hostname or ""),
         )
@@ -144,7 +144,7 @@ class ControlPlane:
         return LeaseStop(answer.stop) if answer.stop in tuple(LeaseStop) else None
 
     async def complete(self, lease: Lease, run: RunReport, *, output: StoredOutput, provider_job_id: str) -> None:
-        """Raises `InvalidInput` if the output is missing or unreadable; the lease stays valid."""
+        """Complete a lease. Raises `InvalidInput` if the output is missing or unreadable; the lease stays valid."""
         body = checked(CompleteRequest, **_named(lease), **dict(run), output=output, provider_job_id=provider_job_id)
         await self._call_held("complete", body, SettledAnswer, waits=60.0)
 
@@ -186,10 +186,6 @@ class ControlPlane:
         path = f"definitions/{sha256}"
         await self._request("PUT", path, KnownDefinitions, headers=headers, seconds=60.0, content=data)
 
-    async def send_logs(self, lines: list[str]) -> None:
-        """Send the end of this worker's log to an administrator who requested it."""
-        await self._call("logs", checked(LogsRequest, lines=lines), StoredLogs)
-
     async def deregister(self, *, reason: str) -> None:
         await self._call("deregister", checked(DeregisterRequest, reason=reason), Released)
 
@@ -203,15 +199,15 @@ class ControlPlane:
             raise ControlPlaneUnreachable(f"{self.url} answered with {response.status_code}.")
 
     def _send_lines_soon(self, are_wanted: bool) -> None:
-        """Send the log in a background task, so that no job waits for it."""
+        """Send the log to an administrator who requested it, in a background task."""
         if are_wanted and self._last_lines is not None and (self._sending is None or self._sending.done()):
             self._sending = asyncio.create_task(self._send_lines(self._last_lines()))
 
     async def _send_lines(self, lines: list[str]) -> None:
         try:
-            await self.send_logs(lines)
+            await self._call("logs", checked(LogsRequest, lines=lines), StoredLogs)
         except ComfyRelayError as error:
-            # an administrator who still needs the lines requests them again
+            # An administrator who still needs the lines requests them again.
             log.debug("worker.logs_not_sent", why=error.detail)
 
     def _about_devices(self) -> dict[str, Any]:
@@ -223,9 +219,9 @@ class ControlPlane:
         return await self._send("register", body, answer, headers=proof, seconds=60.0)
 
     async def _call_held(self, call: str, body: WorkerRequest, answer: type[A], *, waits: float = 0.0) -> A:
-        """Call about a lease.
+        """Make a call about a lease.
 
-        Its lease token stays valid, so a worker whose own token was refused renews it and retries.
+        The lease token stays valid, so a worker whose own token was refused renews it and retries.
         """
         token = self.token
         try:
@@ -271,7 +267,7 @@ class ControlPlane:
     def _refusal(self, response: httpx.Response) -> ComfyRelayError:
         found = error_from_response(response)
         if found is None or type(found) is ComfyRelayError:
-            # an answer of a proxy or a broken server is not a decision about a lease
+            # An answer of a proxy or a broken server is not a decision about a lease.
             detail = found.detail if found is not None else ""
             return ControlPlaneUnreachable(f"{self.url} answered with {response.status_code}. {detail}".rstrip())
         return found
@@ -292,8 +288,8 @@ async def retry_until_reachable(
         try:
             return await call()
         except (ControlPlaneUnreachable, TooManyRequests) as error:
-            wanted = error.retry_after_seconds if isinstance(error, TooManyRequests) else 0.0
-            seconds = retries.next_delay(at_least=wanted)
+            retry_after = error.retry_after_seconds if isinstance(error, TooManyRequests) else 0.0
+            seconds = retries.next_delay(at_least=retry_after)
             if on_pause is not None:
                 on_pause(error, seconds)
         await asyncio.sleep(seconds)

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-# Weight of the last run: a change of models shows after a few runs, one outlier hardly at all.
+# With this weight of the last run, the average follows a change of models within a few runs and ignores one outlier.
 WEIGHT = 0.3
 MAX_WORKFLOWS = 1000
 
@@ -10,10 +10,10 @@ MAX_WORKFLOWS = 1000
 def seconds_left(*, elapsed: float, progress: float, typical: float | None) -> float | None:
     """Return the estimated seconds until the run ends, or `None` if unknown.
 
-    `progress` is between 0 and 1; 0 means unknown. It counts nodes and steps, so it can run ahead (loaders are fast,
-    samplers slow) or behind (a model on a cold disk). `typical` is the average for this workflow, whose runs may differ
-    in length. The larger of both estimates counts: requeueing too early loses the run, being cut off loses the run and
-    the notice.
+    `progress` is between 0 and 1, and 0 means unknown. Because it counts nodes and steps, it can run ahead (loaders are
+    fast, samplers slow) or behind (a model on a cold disk). `typical` is the average for this workflow, whose runs may
+    differ in length. The larger of both estimates counts: requeueing too early loses the run, and being cut off loses
+    the run and the notice.
 
     A run that has exceeded the typical time is estimated from its progress alone. Without progress, the remaining time
     is the time by which it is already late.
@@ -26,35 +26,35 @@ def seconds_left(*, elapsed: float, progress: float, typical: float | None) -> f
 
 
 def fits(seconds_left: float | None, notice_seconds: float | None, *, margin: float) -> bool:
-    """Whether a run may continue. `margin` is reserved for storing its output and deregistering."""
+    """Return whether a run may continue. `margin` is reserved for storing its output and deregistering."""
     if notice_seconds is None:
         return True
     return seconds_left is not None and seconds_left + margin <= notice_seconds
 
 
-class Typical:
+class TypicalDurations:
     """Moving averages of run and upload times by workflow hash."""
 
     def __init__(self) -> None:
-        self._run: OrderedDict[str, float] = OrderedDict()
-        self._store: OrderedDict[str, float] = OrderedDict()
+        self._runs: OrderedDict[str, float] = OrderedDict()
+        self._uploads: OrderedDict[str, float] = OrderedDict()
 
-    def ran(self, workflow_hash: str, seconds: float) -> None:
-        _learn(self._run, workflow_hash, seconds)
+    def record_run(self, workflow_hash: str, seconds: float) -> None:
+        _learn(self._runs, workflow_hash, seconds)
 
-    def stored(self, workflow_hash: str, seconds: float) -> None:
-        _learn(self._store, workflow_hash, seconds)
+    def record_upload(self, workflow_hash: str, seconds: float) -> None:
+        _learn(self._uploads, workflow_hash, seconds)
 
     def run_seconds(self, workflow_hash: str) -> float | None:
-        return self._run.get(workflow_hash)
+        return self._runs.get(workflow_hash)
 
-    def store_seconds(self, workflow_hash: str) -> float | None:
-        return self._store.get(workflow_hash)
+    def upload_seconds(self, workflow_hash: str) -> float | None:
+        return self._uploads.get(workflow_hash)
 
 
-def _learn(known: OrderedDict[str, float], workflow_hash: str, seconds: float) -> None:
-    before = known.get(workflow_hash, seconds)
-    known[workflow_hash] = before + WEIGHT * (seconds - before)
-    known.move_to_end(workflow_hash)
-    if len(known) > MAX_WORKFLOWS:
-        known.popitem(last=False)
+def _learn(averages: OrderedDict[str, float], workflow_hash: str, seconds: float) -> None:
+    average = averages.get(workflow_hash, seconds)
+    averages[workflow_hash] = average + WEIGHT * (seconds - average)
+    averages.move_to_end(workflow_hash)
+    if len(averages) > MAX_WORKFLOWS:
+        averages.popitem(last=False)

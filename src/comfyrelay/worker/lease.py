@@ -14,20 +14,19 @@ from comfyrelay.wakeup import Wakeup
 
 
 class LeaseStop(StrEnum):
-    """Why a job must stop here."""
+    """Why this worker must stop a job."""
 
     CANCEL = "cancel"
     PAUSE = "pause"
     RELEASE = "release"
-    # the lease has ended: another worker may be running the job
+    # The lease has ended, and another worker may be running the job.
     LOST = "lost"
-    # this worker is draining
     DRAINING = "draining"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewTarget:
-    """Where to put previews of a job, and until when (monotonic clock)."""
+    """The URL that accepts previews of a job, until this time of the monotonic clock."""
 
     url: str
     headers: Mapping[str, str]
@@ -44,32 +43,42 @@ class Lease:
 
     job: LeasedJob
     urls: Urls
-    # how many more jobs were waiting when it was leased, if known
+    # The number of jobs that still waited when this one was leased, if known.
     more_waiting: int = 0
-    # when it was leased (monotonic clock)
+    # The time of the lease on the monotonic clock.
     received_at: float = field(default_factory=time.monotonic)
     phase: Phase = Phase.FETCHING
     progress: float = 0.0
-    # when it started to run, possibly long after its inputs were fetched
+    # The start of the run, possibly long after its inputs were fetched.
     began_at: datetime | None = None
     began_after_seconds: float | None = None
-    # title of the running node
+    # The title of the running node.
     node_title: str = ""
-    # name of the server it runs on
+    # The name of the ComfyUI server that runs the job.
     server: str | None = None
-    # where previews go while a user watches
+    # Set while a user watches the job.
     preview: PreviewTarget | None = None
-    # set when a user starts watching
+    # Notified when a user starts watching.
     watched: Wakeup = field(default_factory=Wakeup)
-    # details of the run to keep in any case; names that start with _ stay on this machine
+    # Details of the run for every report. Names that start with _ stay on this machine.
     about: dict[str, Any] = field(default_factory=dict)
     stop: LeaseStop | None = None
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def name(self) -> str:
-        """Unique for this lease, and safe in a file name."""
+        """A name that is unique for this lease, and safe in a file name."""
         return f"{self.dispatch_id}-{self.job.lease_token[:8]}"
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """The fields that identify the job in the worker's log."""
+        return {
+            "job_id": self.job_id,
+            "dispatch_id": self.dispatch_id,
+            "workflow": self.workflow_hash,
+            "attempt": self.job.attempt,
+        }
 
     @property
     def dispatch_id(self) -> int:
@@ -100,7 +109,7 @@ class Lease:
         """Seconds for which a user is known to watch."""
         return self.preview.seconds_left if self.preview is not None else 0.0
 
-    def must_stop(self, why: LeaseStop) -> None:
+    def request_stop(self, why: LeaseStop) -> None:
         """Request a stop.
 
         The first reason counts, except that a lost lease overrides it: then nothing may be reported.

@@ -12,7 +12,7 @@ LONGEST_LINE = 4000
 
 
 class LogTail:
-    """A structlog processor behind the one that hides secrets."""
+    """A structlog processor that keeps the last lines. It must come after the one that hides secrets."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=MAX_LOG_LINES)
@@ -22,13 +22,13 @@ class LogTail:
         return event
 
     def last(self) -> list[str]:
-        """The newest lines within the size limit, oldest first."""
-        found: list[str] = []
-        left = MAX_LOG_BYTES
-        # a copy, because other threads log too
+        """Return the newest lines within the size limit, oldest first."""
+        lines: list[str] = []
+        bytes_left = MAX_LOG_BYTES
+        # Other threads log too, so iterate over a copy.
         for line in reversed(list(self._lines)):
-            left -= len(line.encode())
-            if left < 0:
+            bytes_left -= len(line.encode())
+            if bytes_left < 0:
                 break
-            found.append(line)
-        return found[::-1]
+            lines.append(line)
+        return lines[::-1]

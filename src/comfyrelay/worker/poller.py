@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 from uuid import uuid4
 
@@ -23,12 +24,13 @@ from comfyrelay.worker.lease import Lease
 
 log = structlog.get_logger(__name__)
 
-# Pause after a poll that was answered at once without a job: this worker is draining, or the server is stopping.
+# A poll that is answered sooner without a job is followed by a pause: this worker is draining, or the server is
+# stopping.
 SOONEST_SECONDS = 1.0
 
 
 class Poller:
-    """`capacity` returns what to poll for; `changed` wakes the poller when it may have changed."""
+    """Polls for jobs. `capacity` returns the free capacity; `changed` wakes the poller when it may have changed."""
 
     def __init__(
         self,
@@ -49,21 +51,21 @@ class Poller:
         self._register = register
         self._wait_seconds = wait_seconds
         self._changed = asyncio.Event()
-        # kept until answered, so that a lost answer is repeated
+        # The id stays until the poll is answered, so that the control plane repeats a lost answer.
         self._request_id = str(uuid4())
-        self._was_cut_off = False
-        self._not_before = 0.0
-        # the last answer, and since when there was none
+        self._was_dropped = False
+        self._paused_until = 0.0
         self._more_waiting = 0
-        self._asking_since: float | None = None
+        # The start of the pending poll.
+        self._polling_since: float | None = None
 
     @property
     def more_waiting(self) -> int:
         """How many jobs were waiting for this worker at the last answer."""
-        since = self._asking_since
-        # a waiting job would have been leased by now
-        is_in_vain = since is not None and asyncio.get_running_loop().time() - since > SOONEST_SECONDS
-        return 0 if is_in_vain else self._more_waiting
+        since = self._polling_since
+        # If one were still waiting, the pending poll would have been answered by now.
+        is_parked = since is not None and asyncio.get_running_loop().time() - since > SOONEST_SECONDS
+        return 0 if is_parked else self._more_waiting
 
     def changed(self) -> None:
         self._changed.set()
@@ -71,7 +73,7 @@ class Poller:
     def pause(self, seconds: float) -> None:
         """Stop polling for a while, and drop the pending poll."""
         loop = asyncio.get_running_loop()
-        self._not_before = loop.time() + seconds
+        self._paused_until = loop.time() + seconds
         loop.call_later(seconds, self.changed)
         self.changed()
 
@@ -83,7 +85,7 @@ class Poller:
             capacity = await self._wait_for_capacity()
             token = self._control.token
             try:
-                if await self._ask(capacity):
+                if await self._poll(capacity):
                     retries.reset()
                 else:
                     pause = retries.next_delay(at_least=SOONEST_SECONDS)
@@ -91,7 +93,7 @@ class Poller:
                 log.warning("worker.token_refused")
                 await self._register(token)
             except Forbidden as error:
-                # revoked; an administrator may restore it
+                # The worker is revoked, but an administrator may restore it.
                 log.warning("worker.forbidden", why=error.detail)
                 pause = LONGEST_PAUSE_SECONDS
             except TooManyRequests as error:
@@ -104,14 +106,14 @@ class Poller:
                 log.error("worker.poll_refused", why=error.detail)
                 pause = LONGEST_PAUSE_SECONDS
             except Exception:
-                # running jobs are not affected
-                log.exception("worker.poll_broke")
+                # An error here must not affect running jobs.
+                log.exception("worker.poll_crashed")
                 pause = LONGEST_PAUSE_SECONDS
             await asyncio.sleep(pause)
 
     @property
     def _is_paused(self) -> bool:
-        return asyncio.get_running_loop().time() < self._not_before
+        return asyncio.get_running_loop().time() < self._paused_until
 
     async def _wait_for_capacity(self) -> Capacity:
         while True:
@@ -120,15 +122,12 @@ class Poller:
                 return capacity
             await self._changed.wait()
 
-    async def _ask(self, capacity: Capacity) -> bool:
+    async def _poll(self, capacity: Capacity) -> bool:
         """Poll once. Returns false if the answer was empty and came too soon for a long poll."""
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         request: dict[str, Any] = {
-            "providers": capacity.providers,
-            "max_concurrency": capacity.max_concurrency,
-            "prefetch": capacity.prefetch,
-            "current_load": capacity.current_load,
+            **asdict(capacity),
             "wait_seconds": self._wait_seconds,
             "request_id": self._request_id,
             "warm_workflow_hashes": self._servers.warm_hashes(),
@@ -136,31 +135,31 @@ class Poller:
         if (changes := self._capabilities.changes) is not None:
             request["capabilities"] = changes
         polling = asyncio.create_task(self._control.poll(request))
-        self._asking_since = self._asking_since or asked_at
+        self._polling_since = self._polling_since or asked_at
         try:
-            if not await self._answered(polling, capacity, changes or self._capabilities.sent):
-                self._was_cut_off = True
+            if not await self._wait_for_answer(polling, capacity, changes or self._capabilities.sent):
+                self._was_dropped = True
                 return True
         finally:
             if not polling.done():
                 polling.cancel()
                 await asyncio.wait({polling})
-        self._asking_since = None
+        self._polling_since = None
         lease = polling.result()
         self._more_waiting = lease.more_waiting if lease is not None else 0
         if changes is not None:
-            self._capabilities.mark_sent(changes)
+            self._capabilities.sent = changes
         self._request_id = str(uuid4())
-        was_cut_off, self._was_cut_off = self._was_cut_off, False
+        was_dropped, self._was_dropped = self._was_dropped, False
         if lease is not None:
             self._accept(lease)
             return True
-        return loop.time() - asked_at >= SOONEST_SECONDS or was_cut_off
+        return loop.time() - asked_at >= SOONEST_SECONDS or was_dropped
 
-    async def _answered(
+    async def _wait_for_answer(
         self, polling: "asyncio.Task[Lease | None]", capacity: Capacity, sent: Mapping[str, Any] | None
     ) -> bool:
-        """Wait for the answer. Returns false if the poll is outdated: capacity or capabilities have changed."""
+        """Wait for the answer. Returns false if the poll is outdated because capacity or capabilities have changed."""
         while not polling.done():
             waking = asyncio.create_task(self._changed.wait())
             await asyncio.wait({polling, waking}, return_when=asyncio.FIRST_COMPLETED)
@@ -171,7 +170,7 @@ class Poller:
         return True
 
     def _is_outdated(self, capacity: Capacity) -> bool:
-        """Whether the pending poll no longer matches the capacity.
+        """Return whether the pending poll no longer matches the capacity.
 
         Temporary lack of capacity is no reason to drop it: dropping a poll may requeue a lease for nothing.
         """

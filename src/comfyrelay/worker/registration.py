@@ -24,10 +24,10 @@ from comfyrelay.worker.state import StateFolder
 
 log = structlog.get_logger(__name__)
 
-# Pause before retrying a full fleet or a taken name.
-LATER_SECONDS = 30.0
-# How long a stopping process waits for the answer to its registration.
-CUT_OFF_SECONDS = 5.0
+# Pause before registering again with a full fleet or a taken name.
+RETRY_SECONDS = 30.0
+# A stopping process waits this long for the answer to its registration.
+ANSWER_SECONDS = 5.0
 
 
 class Registrar:
@@ -38,20 +38,11 @@ class Registrar:
         state: StateFolder,
         *,
         imds: Imds | None = None,
-        later_seconds: float = LATER_SECONDS,
     ) -> None:
         self._imds = imds
         self._settings = settings
-        self._later_seconds = later_seconds
         self._control = control
         self._state = state
-
-    def load_token(self) -> bool:
-        """Use the saved token, if any, to settle what was left behind."""
-        token = self._state.saved_token()
-        if token is not None:
-            self._control.token = token
-        return token is not None
 
     async def register(self, details: Mapping[str, Any], *, is_at_work: bool = False) -> bool:
         """Register. Returns false if this worker is revoked.
@@ -63,7 +54,7 @@ class Registrar:
             return False
         registered = await retry_until_reachable(lambda: self._register(details), on_pause=_log_once())
         if registered.leases and not is_at_work:
-            # of an earlier process whose token is lost
+            # The leases belong to an earlier process whose token is lost.
             await retry_until_reachable(lambda: self._control.deregister(reason="restart"), on_pause=_log_once())
             registered = await retry_until_reachable(lambda: self._register(details), on_pause=_log_once())
         log.info(
@@ -82,7 +73,7 @@ class Registrar:
         try:
             await retry_until_reachable(lambda: self._control.deregister(reason="restart"), on_pause=_log_once())
         except Forbidden as error:
-            # revoked; keep the token in case an administrator restores the worker
+            # The worker is revoked. Keep the token in case an administrator restores it.
             log.warning("worker.forbidden", why=error.detail)
             return False
         except (Unauthorized, NotFound):
@@ -91,7 +82,7 @@ class Registrar:
         self._state.delete_token()
         return True
 
-    async def leave(self, reason: str) -> None:
+    async def deregister(self, reason: str) -> None:
         await self._control.deregister(reason=reason)
         self._state.delete_token()
 
@@ -106,10 +97,9 @@ class Registrar:
             await self.dry_run(details)
         except (Unauthorized, NotFound) as error:
             raise ConfigurationError(explain(error, self._settings, self._control)) from None
-        except ConfigurationError:
-            raise
-        except ComfyRelayError:
-            return
+        except ComfyRelayError as error:
+            if isinstance(error, ConfigurationError):
+                raise
 
     async def dry_run(self, details: Mapping[str, Any]) -> WouldRegister:
         """Check what registering would return, without registering."""
@@ -126,7 +116,7 @@ class Registrar:
                 if error.detail != logged:
                     log.warning("worker.registration_refused", why=explain(error, self._settings, self._control))
                 logged = error.detail
-            await asyncio.sleep(self._later_seconds)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _send(self, details: Mapping[str, Any]) -> Registered:
         """Register once, shielded from cancellation: without the returned token this process could not deregister."""
@@ -136,7 +126,7 @@ class Registrar:
             return self._save_token(await asyncio.shield(call))
         except asyncio.CancelledError:
             with suppress(ComfyRelayError, TimeoutError):
-                async with asyncio.timeout(CUT_OFF_SECONDS):
+                async with asyncio.timeout(ANSWER_SECONDS):
                     self._save_token(await call)
             raise
 
@@ -144,7 +134,7 @@ class Registrar:
         try:
             return {"registration_key": self._state.registration_key()}
         except OSError as error:
-            # an unsaved key would be useless
+            # An unsaved key would be useless.
             log.error("worker.key_not_saved", why=str(error))
             return {}
 
@@ -157,7 +147,7 @@ class Registrar:
         return registered
 
     async def _proof(self) -> dict[str, str]:
-        """The fleet secret, or the identity document of this EC2 instance."""
+        """Return the fleet secret, or the identity document of this EC2 instance."""
         self.require_settings()
         if self._settings.fleet_secret:
             return {"X-Fleet-Secret": self._settings.fleet_secret}
@@ -170,15 +160,14 @@ class Registrar:
         return {"X-Instance-Identity": signed}
 
     def _details(self, details: Mapping[str, Any]) -> dict[str, Any]:
-        self.require_settings()
-        given = {
+        all_details = {
             "fleet_slug": self._settings.fleet_slug,
             "stage": self._settings.fleet_stage,
             "display_name": self._settings.display_name,
             "workflow_slugs": self._settings.workflow_slugs or None,
             **details,
         }
-        return {key: value for key, value in given.items() if value is not None}
+        return {key: value for key, value in all_details.items() if value is not None}
 
 
 def missing_in(settings: WorkerSettings) -> list[str]:

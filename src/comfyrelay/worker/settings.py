@@ -1,6 +1,5 @@
 """Worker settings: `COMFYRELAY_WORKER_…`, well-known variables, or `[worker]` in the file."""
 
-import socket
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -26,7 +25,7 @@ from comfyrelay.system.command_lines import split
 from comfyrelay.system.user_folders import data_folder
 
 ENV_PREFIX = "COMFYRELAY_WORKER_"
-# setting → well-known environment variable
+# Well-known environment variables of settings.
 PLAIN_NAMES = {
     "api_base_url": "API_BASE_URL",
     "fleet_secret": "FLEET_SECRET",
@@ -220,16 +219,16 @@ class WorkerSettings(ManagedSettings):
         return self
 
     def _check_managed(self) -> None:
-        """Reject settings that conflict with a managed ComfyUI, whose addresses and folders we choose."""
-        others = {
+        """Reject settings that conflict with a managed ComfyUI, whose addresses and folders the worker chooses."""
+        conflicts = {
             "COMFYUI_BASE_URL": "comfyui_base_url" in self.model_fields_set,
             f"{ENV_PREFIX}COMFYUI_GPUS": bool(self.comfyui_gpus),
             f"{ENV_PREFIX}COMFYUI_FOLDERS": bool(self.comfyui_folders),
             f"{ENV_PREFIX}COMFYUI_RESTART_COMMAND": self.comfyui_restart_command is not None,
         }
-        if set_too := [name for name, is_set in others.items() if is_set]:
+        if conflicting := [name for name, is_set in conflicts.items() if is_set]:
             raise ValueError(
-                f"{ENV_PREFIX}COMFYUI_DIR is set, so ComfyRelay starts ComfyUI itself: remove {', '.join(set_too)}"
+                f"{ENV_PREFIX}COMFYUI_DIR is set, so ComfyRelay starts ComfyUI itself: remove {', '.join(conflicting)}"
             )
         if "self_hosted" not in self.providers:
             raise ValueError(
@@ -241,12 +240,13 @@ class WorkerSettings(ManagedSettings):
         """Where jobs run. A Comfy Cloud key alone means no local ComfyUI."""
         if self.comfy_providers:
             return self.comfy_providers
-        named = self.comfyui_dir is not None or "comfyui_base_url" in self.model_fields_set
-        own_comfy = named or not self.comfy_cloud_api_key
-        return [*(["self_hosted"] if own_comfy else []), *(["cloud"] if self.comfy_cloud_api_key else [])]  # type: ignore[list-item]
+        has_comfyui = self.comfyui_dir is not None or "comfyui_base_url" in self.model_fields_set
+        if not self.comfy_cloud_api_key:
+            return ["self_hosted"]
+        return ["self_hosted", "cloud"] if has_comfyui else ["cloud"]
 
     def policy(self, *, is_shared: bool) -> GraphPolicy:
-        """The graph policy. `is_shared`: whether graphs of several users run here."""
+        """Return the graph policy. `is_shared`: whether graphs of several users run on this worker."""
         return GraphPolicy(
             mode=self.graph_policy,
             denied=self.graph_denied_nodes,
@@ -258,20 +258,16 @@ class WorkerSettings(ManagedSettings):
     def has_metadata(self) -> bool:
         return self.metadata_url not in NO_METADATA
 
-    @property
-    def host_name(self) -> str:
-        return socket.gethostname() or "worker"
-
     def gpu_of(self, number: int) -> str | None:
-        """The GPU of the address at this index, if it is shared."""
+        """Return the GPU of the address at this index, if several addresses share it."""
         return self.comfyui_gpus[number % len(self.comfyui_gpus)] if self.comfyui_gpus else None
 
     def folder_of(self, url: str) -> Path | None:
-        """ComfyUI's folders for this address, if configured."""
+        """Return the folder of the ComfyUI at this address, if configured."""
         if not self.comfyui_folders:
             return None
-        place = self.comfyui_base_url.index(url) if len(self.comfyui_folders) > 1 else 0
-        return self.comfyui_folders[place].expanduser().absolute()
+        index = self.comfyui_base_url.index(url) if len(self.comfyui_folders) > 1 else 0
+        return self.comfyui_folders[index].expanduser().absolute()
 
 
 def _check_address(url: str) -> None:

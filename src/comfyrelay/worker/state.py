@@ -4,7 +4,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,11 @@ from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.worker.lease import Lease
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeldLease:
-    """A lease held by an earlier process, with its runs (server, prompt id) and its output, if any.
+class HeldLease(BaseModel):
+    """A saved lease with its newest URLs, its runs (server, prompt id) and its output, if any.
 
-    A lease that `is_settled` has ended, but its runs may continue.
+    If it `is_settled`, the lease has ended, but its runs may continue.
     """
-
-    lease: Lease
-    runs: Sequence[tuple[str, str]]
-    output: Mapping[str, Any] | None
-    is_settled: bool = False
-
-
-class _HeldFile(BaseModel):
-    """A saved lease with its newest URLs and what is known of its run."""
 
     job: LeasedJob
     urls: Urls
@@ -41,9 +31,13 @@ class _HeldFile(BaseModel):
     output: dict[str, Any] | None
     is_settled: bool = False
 
+    @cached_property
+    def lease(self) -> Lease:
+        return Lease(job=self.job, urls=self.urls, began_after_seconds=self.began_after_seconds, about=dict(self.about))
 
-class _LeftFile(BaseModel):
-    """An upload has a folder; for a run the file name is the id."""
+
+class _UnfinishedFile(BaseModel):
+    """An unanswered upload, which has a folder, or an unfinished run, whose id is the file name."""
 
     server: str
     folder: str | None = None
@@ -73,8 +67,8 @@ class StateFolder:
     def open(self) -> None:
         """Lock the folder. Raises `ConfigurationError` if another process uses it."""
         try:
-            for each in (self.work, self.assets, self._held, self._unfinished):
-                each.mkdir(parents=True, exist_ok=True)
+            for folder in (self.work, self.assets, self._held, self._unfinished):
+                folder.mkdir(parents=True, exist_ok=True)
             self.folder.chmod(0o700)
         except OSError as error:
             raise ConfigurationError(
@@ -85,24 +79,23 @@ class StateFolder:
         for folder in (self.folder, self._held, self._unfinished):
             for part in folder.glob(f"{atomic.PART_PREFIX}*"):
                 files.remove(part, missing_ok=True)
-        for each in self.work.iterdir():
-            if not self._entry(each.name).exists():
-                shutil.rmtree(each, ignore_errors=True)
+        for folder in self.work.iterdir():
+            if not self._entry(folder.name).exists():
+                shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         self._lock.release()
 
     def saved_token(self) -> str | None:
-        """The saved token."""
         return _read(self._token, "token")
 
     def registration_key(self) -> str:
-        """A stable key for this folder.
+        """Return a stable key for this folder.
 
-        It is saved before its first use: otherwise a lost answer would leave a worker id that cannot be used again.
+        The key is saved before its first use. Otherwise a lost answer would leave a worker id that cannot be used.
         """
-        if (kept := _read(self._key, "key")) is not None:
-            return kept
+        if (saved := _read(self._key, "key")) is not None:
+            return saved
         key = secrets.token_hex(32)
         _write(self._key, json.dumps({"key": key}))
         return key
@@ -114,7 +107,7 @@ class StateFolder:
         files.remove(self._token, missing_ok=True)
 
     def folder_of(self, lease: Lease) -> Path:
-        """Temporary files of a job."""
+        """Create and return the folder for temporary files of a job."""
         folder = self.work / lease.name
         folder.mkdir(exist_ok=True)
         return folder
@@ -128,8 +121,8 @@ class StateFolder:
         is_settled: bool = False,
     ) -> None:
         """Save a lease and its progress."""
-        # A small file in the page cache: faster than a thread, and in order.
-        held = _HeldFile(
+        # Writing a small file to the page cache is faster than using a thread, and keeps the order.
+        held = HeldLease(
             job=lease.job,
             urls=lease.urls,
             began_after_seconds=lease.began_after_seconds,
@@ -146,19 +139,14 @@ class StateFolder:
         shutil.rmtree(self.work / lease.name, ignore_errors=True)
 
     def held_leases(self) -> list[HeldLease]:
-        """Leases held by an earlier process."""
-        found = []
+        """Return the leases that an earlier process held."""
+        leases = []
         for path in sorted(self._held.glob("*.json")):
             try:
-                held = _HeldFile.model_validate(json.loads(path.read_text("utf-8")))
+                leases.append(HeldLease.model_validate_json(path.read_bytes()))
             except (OSError, ValueError):
                 files.remove(path, missing_ok=True)
-                continue
-            lease = Lease(
-                job=held.job, urls=held.urls, began_after_seconds=held.began_after_seconds, about=dict(held.about)
-            )
-            found.append(HeldLease(lease=lease, runs=held.runs, output=held.output, is_settled=held.is_settled))
-        return found
+        return leases
 
     def record_unfinished(self, server: str, prompt_id: str) -> None:
         """Record that a run may still write files. The id is safe in a file name."""
@@ -168,8 +156,8 @@ class StateFolder:
         files.remove(self._unfinished / f"{prompt_id}.json", missing_ok=True)
 
     def unfinished_runs(self) -> list[tuple[str, str]]:
-        """These runs, as (server, prompt id)."""
-        return [(left.server, name) for name, left in self._left() if left.folder is None]
+        """Return the recorded runs as (server, prompt id)."""
+        return [(entry.server, name) for name, entry in self._unfinished_entries() if entry.folder is None]
 
     def record_upload(self, server: str, folder: str) -> None:
         """Record that a server may still write a file into a job's folder. Both names are safe in a file name."""
@@ -179,13 +167,13 @@ class StateFolder:
         files.remove(self._upload(server, folder), missing_ok=True)
 
     def unanswered_uploads(self) -> list[tuple[str, str]]:
-        """These uploads, as (server, folder)."""
-        return [(left.server, left.folder) for _, left in self._left() if left.folder is not None]
+        """Return the recorded uploads as (server, folder)."""
+        return [(entry.server, entry.folder) for _, entry in self._unfinished_entries() if entry.folder is not None]
 
-    def _left(self) -> Iterator[tuple[str, _LeftFile]]:
+    def _unfinished_entries(self) -> Iterator[tuple[str, _UnfinishedFile]]:
         for path in sorted(self._unfinished.glob("*.json")):
             try:
-                yield path.stem, _LeftFile.model_validate_json(path.read_bytes())
+                yield path.stem, _UnfinishedFile.model_validate_json(path.read_bytes())
             except (OSError, ValueError):
                 files.remove(path, missing_ok=True)
 
@@ -204,5 +192,5 @@ def _read(path: Path, name: str) -> str | None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write atomically and for the owner only: it contains a token or user text."""
+    """Write a file atomically. Only the owner may read it, because it contains a token or user text."""
     atomic.write(path, text.encode(), mode=0o600)

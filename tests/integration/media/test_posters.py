@@ -194,13 +194,13 @@ def test_poster_made_before_the_timeout_is_kept() -> None:
         def __init__(self) -> None:
             """Start no process."""
 
-        def _ask(self, *_args: object, **_more: object) -> None: ...
+        def _request(self, *_args: object, **_more: object) -> None: ...
 
         def _answers(self, *_args: object) -> object:  # type: ignore[override]
             yield from answers
             raise MediaRefused("time")
 
-        def _bytes(self, *_args: object) -> bytes:
+        def _receive_bytes(self, *_args: object) -> bytes:
             return b"RIFF1234WEBP"
 
     found = Slow().draw("video", size=9, limits=PATIENT, read=lambda _start, _length: b"")

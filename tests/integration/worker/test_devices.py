@@ -8,7 +8,7 @@ import pytest
 from comfyrelay.comfyui.processes import gpus
 from comfyrelay.simulator import Simulator
 from comfyrelay.worker.comfyui import devices
-from comfyrelay.worker.comfyui.devices import Devices, DriverGpu, described, gpus_here, readable
+from comfyrelay.worker.comfyui.devices import Devices, DriverGpu, describe, local_gpus, readable
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.settings import WorkerSettings
 from tests.support.world import PATIENCE_SECONDS
@@ -35,7 +35,7 @@ def test_gpu_has_its_common_name(name: str, shown: str) -> None:
 
 
 def test_memory_in_use_is_what_comfyui_could_not_take() -> None:
-    assert described(stats(), []) == {"name": "NVIDIA RTX", "memory_total": 24 * GIB, "memory_used": 4 * GIB}
+    assert describe(stats(), []) == {"name": "NVIDIA RTX", "memory_total": 24 * GIB, "memory_used": 4 * GIB}
 
 
 def test_load_among_identical_gpus_is_matched_by_memory_use() -> None:
@@ -44,13 +44,13 @@ def test_load_among_identical_gpus_is_matched_by_memory_use() -> None:
         DriverGpu(name="NVIDIA RTX", memory_used=5 * GIB, load=0.9),
         DriverGpu(name="NVIDIA OTHER", memory_used=5 * GIB, load=0.5),
     ]
-    assert described(stats(), gpus)["load"] == 0.9
-    assert "load" not in described(stats("cuda:0 NVIDIA H200"), gpus)
+    assert describe(stats(), gpus)["load"] == 0.9
+    assert "load" not in describe(stats("cuda:0 NVIDIA H200"), gpus)
 
 
 @pytest.mark.parametrize("said", [{}, {"devices": []}, {"devices": [{"name": 1}]}, {"devices": "x"}])
 def test_server_without_usable_stats_has_no_device_details(said: Any) -> None:
-    assert described(said, []) == {}
+    assert describe(said, []) == {}
 
 
 def test_without_nvml_nothing_is_known_of_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,14 +58,14 @@ def test_without_nvml_nothing_is_known_of_the_load(monkeypatch: pytest.MonkeyPat
         raise ImportError
 
     monkeypatch.setattr(gpus, "import_module", missing)
-    assert gpus_here() == []
+    assert local_gpus() == []
 
 
 async def test_each_server_is_listed_and_an_unreachable_one_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Simulator(vram_bytes=20 * GIB) as simulator:
         changed = asyncio.Event()
         settings = WorkerSettings(comfyui_base_url=[simulator.url, "http://127.0.0.1:1"])
-        servers = Servers(settings, on_change=lambda: changed.set() if servers.away else None)
+        servers = Servers(settings, on_change=lambda: changed.set() if servers.unavailable_reasons else None)
         await servers.open()
         try:
             await asyncio.wait_for(changed.wait(), PATIENCE_SECONDS)
@@ -83,7 +83,7 @@ async def test_each_server_is_listed_and_an_unreachable_one_has_its_reason(monke
             assert away.model_dump(exclude_unset=True) == {"server": "comfyui-2", "away": away.away}
             assert "127.0.0.1:1" in (away.away or "")
             # the receiver would silently drop these
-            monkeypatch.setattr(devices, "described", lambda *_: {"memory_totl": 1})
+            monkeypatch.setattr(devices, "describe", lambda *_: {"memory_totl": 1})
             with pytest.raises(TypeError, match="Device has no field memory_totl"):
                 await found.refresh()
         finally:

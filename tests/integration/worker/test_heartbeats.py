@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 from comfyrelay.protocol.progress import Phase
 from comfyrelay.protocol.worker import Device
 from comfyrelay.worker.control import ControlPlane
-from comfyrelay.worker.heartbeats import NEWS_SECONDS, HeartbeatLoop
+from comfyrelay.worker.jobs.heartbeats import NEWS_SECONDS, HeartbeatLoop
 from comfyrelay.worker.lease import Lease, LeaseStop
 from tests.support.leases import make_lease
 from tests.support.world import PATIENCE_SECONDS

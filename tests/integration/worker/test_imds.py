@@ -38,15 +38,15 @@ async def serving(handle: web.Application) -> AsyncIterator[str]:
 
 async def test_instance_id_region_and_type_are_read() -> None:
     async with Metadata(instance_type="g6e.2xlarge", region="eu-west-1") as metadata, asking(metadata.url) as imds:
-        assert await imds.instance_id() == "i-0123456789abcdef0"
-        assert await imds.region() == "eu-west-1"
-        assert await imds.instance_type() == "g6e.2xlarge"
-        assert await imds.is_spot()
-        assert imds.is_there
+        assert await imds.text("instance-id") == "i-0123456789abcdef0"
+        assert await imds.text("placement/region") == "eu-west-1"
+        assert await imds.text("instance-type") == "g6e.2xlarge"
+        assert await imds.text("instance-life-cycle") == "spot"
+        assert imds.is_available
         # one token for all of it
         assert metadata.tokens_given == 1
         metadata.arm("instance-life-cycle", "on-demand")
-        assert not await imds.is_spot()
+        assert await imds.text("instance-life-cycle") == "on-demand"
 
 
 async def test_metadata_without_a_token_is_refused() -> None:
@@ -59,7 +59,7 @@ async def test_metadata_without_a_token_is_refused() -> None:
 async def test_missing_notice_is_none_and_a_notice_has_the_ec2_time() -> None:
     async with Metadata(clock_seconds=3600) as metadata, asking(metadata.url) as imds:
         assert await imds.get(SPOT) is None
-        assert imds.is_there
+        assert imds.is_available
         metadata.arm(SPOT, '{"action": "terminate"}\n')
         found = await imds.get(SPOT)
         assert found is not None
@@ -81,27 +81,27 @@ async def test_simulator_can_be_armed_by_another_process() -> None:
 
 async def test_token_that_is_refused_is_replaced() -> None:
     async with Metadata() as metadata, asking(metadata.url) as imds:
-        assert await imds.instance_id()
+        assert await imds.text("instance-id")
         metadata.expire_tokens()
-        assert await imds.instance_id()
+        assert await imds.text("instance-id")
         assert metadata.tokens_given == 2
 
 
 async def test_token_is_renewed_before_it_expires() -> None:
     async with Metadata(token_seconds=0) as metadata, asking(metadata.url) as imds:
-        assert await imds.instance_id()
+        assert await imds.text("instance-id")
         metadata.token_seconds = 100
-        assert await imds.instance_id()
-        assert await imds.instance_id()
+        assert await imds.text("instance-id")
+        assert await imds.text("instance-id")
         assert metadata.tokens_given == 2
 
 
 async def test_unreachable_metadata_service_gives_none() -> None:
     async with asking(NOWHERE) as imds:
-        assert await imds.instance_id() is None
-        assert await imds.region() is None
-        assert not await imds.is_spot()
-        assert not imds.is_there
+        assert await imds.text("instance-id") is None
+        assert await imds.text("placement/region") is None
+        assert await imds.text("instance-life-cycle") is None
+        assert not imds.is_available
 
 
 async def test_silent_metadata_service_costs_one_short_wait() -> None:
@@ -116,7 +116,11 @@ async def test_silent_metadata_service_costs_one_short_wait() -> None:
     server = await asyncio.start_server(hold, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     async with server, asking(f"http://{host}:{port}", pause_seconds=60) as imds:
-        assert [await imds.instance_id(), await imds.region(), await imds.instance_type()] == [None, None, None]
+        assert [
+            await imds.text("instance-id"),
+            await imds.text("placement/region"),
+            await imds.text("instance-type"),
+        ] == [None, None, None]
         assert len(asked) == 1
         released.set()
 
@@ -133,7 +137,7 @@ async def test_foreign_server_at_the_address_is_not_ec2(status: int, said: str) 
     app.router.add_route("*", "/{path:.*}", answer)
     async with serving(app) as url, asking(url) as imds:
         assert await imds.get("instance-id") is None
-        assert not imds.is_there
+        assert not imds.is_available
 
 
 async def test_answer_without_a_readable_date_has_none() -> None:
@@ -152,4 +156,4 @@ async def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     async with Metadata() as metadata, asking(metadata.url) as imds:
-        assert await imds.instance_id() == "i-0123456789abcdef0"
+        assert await imds.text("instance-id") == "i-0123456789abcdef0"

@@ -12,7 +12,7 @@ from aiohttp import web
 from comfyrelay.comfyui.client.uploads import Attachment
 from comfyrelay.errors import Fault, TransferFailed
 from comfyrelay.worker.files.assets import AssetCache
-from comfyrelay.worker.files.inputs import AT_ONCE, Inputs, asset_folder
+from comfyrelay.worker.files.inputs import MAX_DOWNLOADS, Inputs, asset_folder
 from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.lease import Lease
 from tests.support.leases import Storage, answering, make_asset, make_lease, no_refresh, open_storage
@@ -140,12 +140,12 @@ async def test_only_the_primary_input_has_the_users_name(bench: Bench) -> None:
 
 
 async def test_several_come_at_once_but_not_all(bench: Bench) -> None:
-    names = [f"{number}.png" for number in range(3 * AT_ONCE)]
+    names = [f"{number}.png" for number in range(3 * MAX_DOWNLOADS)]
     bench.storage.files |= dict.fromkeys(names, b"x")
     lease = make_lease(assets=tuple(map(make_asset, names)), urls=bench.storage.urls(*names))
     attachments = await bench.inputs.fetch(lease, refresh=no_refresh)
     assert [attachment.placeholder for attachment in attachments] == [f"__{name}__" for name in names]
-    assert bench.storage.most_at_once == AT_ONCE
+    assert bench.storage.most_at_once == MAX_DOWNLOADS
 
 
 async def test_missing_input_leaves_no_files(bench: Bench, tmp_path: Path) -> None:

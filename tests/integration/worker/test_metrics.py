@@ -5,6 +5,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -46,7 +47,10 @@ class Worker:
     def __init__(self) -> None:
         self.metrics = WorkerMetrics()
         self.close = self.metrics.serve(0, "127.0.0.1")
-        self.cache, self.control, self.servers = Cache(), Control(), Servers()
+        # These are as much of the real objects as the metrics read.
+        self.cache: Any = Cache()
+        self.control: Any = Control()
+        self.servers: Any = Servers()
         self.held: list[Lease] = []
 
     def watch(self) -> None:
@@ -71,14 +75,14 @@ async def worker() -> AsyncIterator[Worker]:
 
 
 async def test_metrics_are_served(worker: Worker) -> None:
-    worker.metrics.ended("completed")
-    worker.metrics.ended("completed")
-    worker.metrics.ended("failed")
-    worker.metrics.ran(12)
+    worker.metrics.count_job("completed")
+    worker.metrics.count_job("completed")
+    worker.metrics.count_job("failed")
+    worker.metrics.observe_run(12)
     assert (await worker.read())["comfyrelay_worker_transferred_bytes_total|upload"] == 0
-    worker.metrics.transferred("download", 1000)
-    worker.metrics.transferred("download", 24)
-    worker.metrics.transferred("upload", 7)
+    worker.metrics.count_bytes("download", 1000)
+    worker.metrics.count_bytes("download", 24)
+    worker.metrics.count_bytes("upload", 7)
     figures = await worker.read()
     assert figures["comfyrelay_worker_jobs_total|completed"] == 2
     assert figures["comfyrelay_worker_jobs_total|failed"] == 1
@@ -136,14 +140,14 @@ async def test_run_time_grows_only_while_jobs_run(worker: Worker) -> None:
     assert (await worker.read())[f"{name}|self_hosted"] == 0
     began = loop.time()
     worker.held = [lease(phase=Phase.RUNNING), lease(phase=Phase.RUNNING), lease(phase=Phase.STORING)]
-    worker.metrics.changed()
+    worker.metrics.update()
     running_at = loop.time()
     first = (await worker.read())[f"{name}|self_hosted"]
     second = (await worker.read())[f"{name}|self_hosted"]
     assert 0 < first < second
     worker.held.clear()
     least = 2 * (loop.time() - running_at)
-    worker.metrics.changed()
+    worker.metrics.update()
     most = 2 * (loop.time() - began)
     third = (await worker.read())[f"{name}|self_hosted"]
     # two of them ran

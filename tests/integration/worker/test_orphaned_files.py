@@ -166,7 +166,7 @@ def inputs(simulator: Simulator) -> list[Path]:
 async def run_with_input(servers: Servers) -> None:
     graph = invert() | {"1": {"class_type": "LoadImage", "inputs": {"image": ""}}}
     picture = Attachment(source=png("#123456"), node="1", input="image", name="cat.png", folder=FOLDER)
-    await servers.named["comfyui-1"].run(graph, attachments=[picture])
+    await servers.own["comfyui-1"].run(graph, attachments=[picture])
 
 
 async def abandon_upload(network: Proxy, servers: Servers) -> None:
@@ -196,7 +196,7 @@ async def test_input_read_after_the_end_of_its_job_is_removed(
 ) -> None:
     orphaned_files = sweeper(simulator, state, beyond)
     await abandon_upload(network, beyond)
-    assert beyond.named["comfyui-1"].pop_unanswered_upload(FOLDER)
+    assert beyond.own["comfyui-1"].pop_unanswered_upload(FOLDER)
     orphaned_files.add_upload("comfyui-1", FOLDER)
     assert state.unanswered_uploads() == [("comfyui-1", FOLDER)]
     assert state.unfinished_runs() == []
@@ -227,11 +227,11 @@ async def test_input_read_after_its_worker_was_killed_is_removed(
 async def test_input_that_was_answered_is_nobodys_to_wait_for(simulator: Simulator, servers: Servers) -> None:
     await run_with_input(servers)
     assert len(inputs(simulator)) == 1
-    assert not servers.named["comfyui-1"].pop_unanswered_upload(FOLDER)
+    assert not servers.own["comfyui-1"].pop_unanswered_upload(FOLDER)
     simulator.misbehave(Refuse(status=500, path="/upload", times=1))
     with pytest.raises(ServerRefused):
         await run_with_input(servers)
-    assert not servers.named["comfyui-1"].pop_unanswered_upload(FOLDER)
+    assert not servers.own["comfyui-1"].pop_unanswered_upload(FOLDER)
 
 
 async def test_input_that_was_never_sent_is_nobodys_to_wait_for(
@@ -239,11 +239,11 @@ async def test_input_that_was_never_sent_is_nobodys_to_wait_for(
 ) -> None:
     gone = Attachment(source=tmp_path / "gone.png", node="1", input="image", content_hash="0" * 64, folder=FOLDER)
     with pytest.raises(InvalidInput):
-        await servers.named["comfyui-1"].run(invert(), attachments=[gone])
+        await servers.own["comfyui-1"].run(invert(), attachments=[gone])
     await simulator.stop()
     with pytest.raises(ServerUnreachable):
         await run_with_input(servers)
-    assert not servers.named["comfyui-1"].pop_unanswered_upload(FOLDER)
+    assert not servers.own["comfyui-1"].pop_unanswered_upload(FOLDER)
 
 
 async def test_upload_is_not_recorded_without_a_known_comfyui_folder(state: StateFolder, servers: Servers) -> None:
@@ -265,8 +265,8 @@ async def test_server_that_hangs_for_good_is_not_waited_for_for_ever(
 
 async def test_input_is_waited_for_by_one_only(network: Proxy, beyond: Servers) -> None:
     await abandon_upload(network, beyond)
-    assert beyond.named["comfyui-1"].pop_unanswered_upload(FOLDER)
-    assert not beyond.named["comfyui-1"].pop_unanswered_upload(FOLDER)
+    assert beyond.own["comfyui-1"].pop_unanswered_upload(FOLDER)
+    assert not beyond.own["comfyui-1"].pop_unanswered_upload(FOLDER)
 
 
 async def test_upload_to_a_server_removed_from_the_settings_is_not_waited_for(

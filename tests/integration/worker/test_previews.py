@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 import pytest
 from PIL import Image
 
-from comfyrelay.worker import previews
 from comfyrelay.worker.files.transfers import Transfers
+from comfyrelay.worker.jobs import previews
+from comfyrelay.worker.jobs.previews import MAX_BYTES, PreviewUploader, shrink
 from comfyrelay.worker.lease import Lease, PreviewTarget
-from comfyrelay.worker.previews import MAX_BYTES, PreviewUploader, shrunk
 from tests.support.leases import Storage, answering, make_lease, open_storage
 from tests.support.world import PATIENCE_SECONDS
 
@@ -35,7 +35,7 @@ async def sending(*, pause_seconds: float = 0.0) -> AsyncIterator[tuple[Storage,
         lease = make_lease()
         made = PreviewUploader(lease, transfers, pause_seconds=pause_seconds)
         try:
-            async with made.being_sent():
+            async with made.sending():
                 yield storage, lease, made
         finally:
             await transfers.close()
@@ -81,7 +81,7 @@ async def test_finished_run_sends_no_preview() -> None:
     async with open_storage() as storage:
         transfers, lease = Transfers(), make_lease()
         made = PreviewUploader(lease, transfers)
-        async with made.being_sent():
+        async with made.sending():
             pass
         watch(storage, lease)
         made.take(SMALL)
@@ -113,7 +113,7 @@ async def test_storage_in_trouble_costs_a_picture_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 def test_large_picture_is_made_small(form: str) -> None:
-    small = shrunk(picture(1024, form))
+    small = shrink(picture(1024, form))
     assert small is not None
     assert len(small) <= MAX_BYTES
     with Image.open(io.BytesIO(small)) as image:
@@ -121,15 +121,15 @@ def test_large_picture_is_made_small(form: str) -> None:
 
 
 def test_small_jpeg_is_sent_as_it_is() -> None:
-    assert shrunk(SMALL) is SMALL
+    assert shrink(SMALL) is SMALL
 
 
 def test_without_pillow_only_what_is_small_enough_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(previews, "find_spec", lambda _name: None)
-    assert shrunk(SMALL) is SMALL
-    assert shrunk(picture(512, "JPEG")) is None
-    assert shrunk(picture(8, "PNG")) is None
+    assert shrink(SMALL) is SMALL
+    assert shrink(picture(512, "JPEG")) is None
+    assert shrink(picture(8, "PNG")) is None
 
 
 def test_invalid_image_is_not_sent() -> None:
-    assert shrunk(b"\x89PNG and then nothing") is None
+    assert shrink(b"\x89PNG and then nothing") is None

@@ -15,7 +15,7 @@ from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import DeviceFault, OutOfMemory, RunLost, ServerRefused
 from comfyrelay.simulator import Fail, Simulator, Stuck
 from comfyrelay.simulator import OutOfMemory as NoMemory
-from comfyrelay.worker.comfyui.recovery import RecoveringClient
+from comfyrelay.worker.comfyui.recovery import RecoveringClient, SupervisedProcess
 from comfyrelay.worker.comfyui.restarts import Restarts
 from tests.support.graphs import invert
 from tests.support.world import PATIENCE_SECONDS
@@ -78,7 +78,7 @@ class TestRestarts:
     ) -> None:
         trace = tmp_path / "restarted"
         restarts = self.restarts(sys.executable, "-c", f"open({str(trace)!r}, 'w')")
-        restarts.restart_unless_back(client)
+        restarts.restart_unless_recovered(client)
         await asyncio.gather(*restarts._tasks.values())
         assert not trace.exists()
         assert not client.is_restarting
@@ -90,7 +90,7 @@ class TestRestarts:
         await fail_on_the_gpu(simulator, client)
         trace = tmp_path / "restarted"
         restarts = self.restarts(sys.executable, "-c", f"open({str(trace)!r}, 'w')")
-        restarts.restart_unless_back(client)
+        restarts.restart_unless_recovered(client)
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not trace.exists():  # noqa: ASYNC110  (files send no event)
                 await asyncio.sleep(0.02)
@@ -113,7 +113,7 @@ class TestRestarts:
         await fail_on_the_gpu(simulator, client)
         restarts = self.restarts("/nothing/here")
         with capture_logs() as logs:
-            restarts.restart_unless_back(client)
+            restarts.restart_unless_recovered(client)
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while not any(log["event"] == "worker.restart_failed" for log in logs):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
@@ -122,7 +122,7 @@ class TestRestarts:
         await restarts.close()
 
 
-class Ended:
+class Ended(SupervisedProcess):
     """A process that exited after this output."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class Ended:
 
 async def test_job_error_excludes_output_of_earlier_jobs(simulator: Simulator) -> None:
     ended = Ended()
-    client = RecoveringClient(simulator.url, timeouts=RunTimeouts(refused_seconds=0.1), exits=ended)
+    client = RecoveringClient(simulator.url, timeouts=RunTimeouts(refused_seconds=0.1), process=ended)
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
     begun, accepted = asyncio.Event(), asyncio.Event()
     ended.said.append((monotonic(), "a picture of somebody else"))

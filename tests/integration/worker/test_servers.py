@@ -242,7 +242,7 @@ async def test_short_run_makes_no_previews_unless_watched(usual: float | None, w
         )
         async with asyncio.timeout(PATIENCE_SECONDS):
             await accepted.wait()
-            [prompt] = (await servers.own[0].prompts()).values()
+            [prompt] = (await servers.own["comfyui-1"].prompts()).values()
             stuck.end()
             await running
     assert prompt.extra_data["preview_method"] == method

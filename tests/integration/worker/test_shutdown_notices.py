@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from comfyrelay.worker.host.imds import Imds
-from comfyrelay.worker.host.shutdown_notices import LATER_TRIES, Notice, Notices
+from comfyrelay.worker.host.shutdown_notices import RETRY_INTERVALS, Notice, Notices
 from tests.support.ec2_metadata import LIFECYCLE, REBALANCE, SPOT, Metadata
 from tests.support.world import PATIENCE_SECONDS
 
@@ -193,7 +193,7 @@ async def test_off_ec2_it_is_tried_a_few_times_and_then_never_again() -> None:
     async with server, watching(f"http://{host}:{port}", interval_seconds=0.001) as notices:
         assert notices._watching is not None
         await asyncio.wait_for(notices._watching, PATIENCE_SECONDS)
-        assert connections == 3 * (1 + len(LATER_TRIES))
+        assert connections == 3 * (1 + len(RETRY_INTERVALS))
         assert notices.current is None
 
 
@@ -202,7 +202,7 @@ async def test_unreachable_metadata_service_on_ec2_is_polled_further() -> None:
         await metadata.until_asked(SPOT)
         metadata.refuses = True
         # more checks, of three requests each, than off EC2
-        await metadata.until(lambda: metadata.refused >= 3 * (len(LATER_TRIES) + 3))
+        await metadata.until(lambda: metadata.refused >= 3 * (len(RETRY_INTERVALS) + 3))
         assert is_watching(notices)
         metadata.refuses = False
         metadata.interrupt()

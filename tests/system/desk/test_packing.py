@@ -36,7 +36,7 @@ async def seen(desk: OpenDesk, is_so: Callable[[list[WorkerSlot]], bool]) -> lis
 async def test_process_count_follows_the_queue_and_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast_reconnect: None
 ) -> None:
-    quick = partial(packing.Packer, limits=ALWAYS, spare=lambda _own: 16.0, loads=dict, look_seconds=0.1)
+    quick = partial(packing.Packer, limits=ALWAYS, spare_cores=lambda _own: 16.0, loads=dict, check_seconds=0.1)
     monkeypatch.setattr(agent, "Packer", quick)
     metrics = WorkerMetrics()
     monkeypatch.setattr(agent, "Metrics", lambda: metrics)

@@ -378,7 +378,7 @@ class TestStopping:
         worker = await system.started("revoked", simulators=[system.simulators[0]])
         job = await system.image(effect)
         await system.until_running()
-        await worker.until_said("worker.job_runs")
+        await worker.until_said("worker.job_started")
         await system.admin("POST", "/workers/revoked/revoke")
         await worker.until_said("worker.job_lost")
         assert system.simulators[0].log.interrupts == 1

@@ -84,8 +84,8 @@ async def test_job_moved_to_another_gpu_waits_there_and_restarts(system: System)
     stuck = [simulator.misbehave(Stuck(class_type="ImageInvert")) for simulator in system.simulators]
     worker = await system.started(prefetch=0)
     jobs = [await system.plain(effect) for _ in range(2)]
-    await worker.until_said("worker.job_runs", count=2)
-    [moved] = [each["job_id"] for each in worker.said("worker.job_runs", server="comfyui-1")]
+    await worker.until_said("worker.job_started", count=2)
+    [moved] = [each["job_id"] for each in worker.said("worker.job_started", server="comfyui-1")]
     system.simulators[0].misbehave(
         Fail(class_type="SaveImage", exception_type="ModuleNotFoundError", message="no torch")
     )
@@ -248,7 +248,7 @@ async def test_worker_that_cannot_write_pauses_claiming(system: System) -> None:
     work.rmdir()
     work.write_text("in the way")
     job = await system.image(effect)
-    await worker.until_said("worker.disk_trouble")
+    await worker.until_said("worker.disk_error")
     await system.until(job, "queued")
     await system.started("gpu-2")
     await system.completed(job)

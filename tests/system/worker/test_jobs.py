@@ -76,7 +76,7 @@ async def test_websocket_images_survive_a_kill_and_a_lost_connection(
     worker = await system.started()
     job = await system.submit(effect, png("#102030"))
     await system.until_running()
-    await worker.until_said("worker.job_runs")
+    await worker.until_said("worker.job_started")
     await worker.kill()
     running.end()
     dropped = system.simulator.misbehave(DropSocket(class_type="ImageInvert", times=1))

@@ -80,7 +80,7 @@ async def test_added_process_is_removed_after_its_output_is_fetched(world: World
     url = await world.managed_servers.add(gpu.key)
     await world.until_online(2)
     assert world.servers.at_once == 2
-    assert world.servers.named["comfyui-2"].url == url
+    assert world.servers.own["comfyui-2"].url == url
     # the minimum of a Python process
     assert (world.managed_servers.largest_process_bytes(gpu.key) or 0) > 5 * 1024**2
     assert world.managed_servers.largest_process_bytes("another") is None
@@ -88,21 +88,21 @@ async def test_added_process_is_removed_after_its_output_is_fetched(world: World
     going = asyncio.create_task(world.managed_servers.remove(gpu.key, url))
     await world.until_online(1)
     # its run is over, but its output is not fetched yet
-    await world.servers.named["comfyui-2"].check_health()
+    await world.servers.own["comfyui-2"].check_health()
     assert not going.done()
     world.held.clear()
     await going
-    assert [*world.servers.named] == ["comfyui-1"]
+    assert [*world.servers.own] == ["comfyui-1"]
     assert len(world.install.living) == 1
 
 
 async def test_process_with_a_taken_port_moves_to_another(world: World) -> None:
     await world.until_online(1)
-    before = world.servers.named["comfyui-1"].url
+    before = world.servers.own["comfyui-1"].url
     world.install.kill()
     await world.until(lambda: "exited" in (world.servers.unavailable_reason("comfyui-1") or ""))
     with socket.create_server(("127.0.0.1", int(before.rpartition(":")[2]))):
-        await world.until(lambda: [each.url for each in world.servers.own] not in ([], [before]))
+        await world.until(lambda: [each.url for each in world.servers.own.values()] not in ([], [before]))
         await world.until_online(1)
 
 
@@ -123,9 +123,9 @@ async def test_process_that_changed_its_port_can_be_removed(world: World) -> Non
     world.install.kill()
     await world.until(lambda: "exited" in (world.servers.unavailable_reason("comfyui-2") or ""))
     with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))):
-        await world.until(lambda: "comfyui-2" in world.servers.named and world.servers.named["comfyui-2"].url != url)
+        await world.until(lambda: "comfyui-2" in world.servers.own and world.servers.own["comfyui-2"].url != url)
         await world.managed_servers.remove(gpu.key, url)
-    assert [*world.servers.named] == ["comfyui-1"]
+    assert [*world.servers.own] == ["comfyui-1"]
     assert world.install.living == [world.install.lives[0]["pid"]]
     with pytest.raises(NotFound, match=url):
         await world.managed_servers.remove(gpu.key, url)
@@ -148,7 +148,7 @@ async def test_process_that_moves_during_removal_does_not_return(world: World) -
         await world.until(lambda: len(world.install.lives) == 3)
         world.held.clear()
         await going
-    assert [*world.servers.named] == [*world.servers.pool.stats().clients] == ["comfyui-1"]
+    assert [*world.servers.own] == [*world.servers.pool.stats().clients] == ["comfyui-1"]
     assert world.install.living == [world.install.lives[0]["pid"]]
 
 
@@ -158,12 +158,12 @@ async def test_process_that_fails_to_start_is_not_a_server(world: World) -> None
     world.install.behave(exit=3)
     with pytest.raises(NotStarted):
         await world.managed_servers.add(gpu.key)
-    assert [*world.servers.named] == [*world.servers.pool.stats().clients] == ["comfyui-1"]
+    assert [*world.servers.own] == [*world.servers.pool.stats().clients] == ["comfyui-1"]
     assert world.servers.at_once == 1
 
 
 async def test_file_added_to_the_input_folder_after_start_is_found(world: World) -> None:
     await world.until_online(1)
     (world.install.folder / "input" / "late.png").write_bytes(png("#102030"))
-    result = await world.servers.named["comfyui-1"].run(invert_file("late.png"))
+    result = await world.servers.own["comfyui-1"].run(invert_file("late.png"))
     assert len(result.files) == 1

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from comfyrelay.comfyui.pool import JobRetrying, SmartFailover, WorkflowPool
-from comfyrelay.domain.packing import PackingLimits
+from comfyrelay.domain.packing.state import PackingLimits
 from comfyrelay.errors import NotFound, OutOfMemory
 from comfyrelay.simulator import SimulatedGpuOptions
 from comfyrelay.simulator.gpu import GIB, SimulatedGpu
@@ -22,8 +22,8 @@ from tests.support.simulated_gpus import KEY, SimulatedGpus, picture
 from tests.support.world import PATIENCE_SECONDS
 
 # Independent of the load of the machine: another process always pays off, or never.
-ALWAYS = PackingLimits(least_gain=-1.0, most=3, idle_seconds=0.5, turns=1, jobs_per_turn=1)
-NEVER = PackingLimits(least_gain=100.0, least_promise=100.0, turns=1, jobs_per_turn=1)
+ALWAYS = PackingLimits(min_gain=-1.0, max_processes=3, idle_seconds=0.5, turns=1, jobs_per_turn=1)
+NEVER = PackingLimits(min_gain=100.0, min_promise=100.0, turns=1, jobs_per_turn=1)
 
 
 @asynccontextmanager
@@ -58,13 +58,13 @@ async def gpu_of(
             gpus,
             pool,
             limits=limits,
-            most=most,
+            max_processes=most,
             more_waiting=more_waiting,
-            spare=spare,
+            spare_cores=spare,
             loads=dict,
-            free=free,
-            taken=lambda _gpu: 8 * GIB,
-            look_seconds=0.1,
+            free_ram=free,
+            process_ram=lambda _gpu: 8 * GIB,
+            check_seconds=0.1,
         )
         keeping = asyncio.create_task(packer.keep())
         working = asyncio.create_task(_work(pool))
@@ -90,7 +90,7 @@ async def _work(pool: WorkflowPool) -> None:
 async def until_reason(packer: Packer, such: Callable[[str], bool], *, key: str = KEY) -> str:
     """Wait until the packer gives a matching reason."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while (found := packer.decided.get(key)) is None or not such(found.reason):  # noqa: ASYNC110
+        while (found := packer.statuses.get(key)) is None or not such(found.reason):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     return found.reason
 
@@ -100,8 +100,8 @@ async def test_processes_are_added_while_jobs_wait(tmp_path: Path) -> None:
         async with gpu_of(tmp_path, ALWAYS) as (_, gpus, packer):
             await until_reason(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
             assert len(gpus.gpus()[0].processes) == 3
-            assert packer.decided[KEY].processes == 3
-            assert "trying 3 processes" in (packer.decided[KEY].changed or "")
+            assert packer.statuses[KEY].processes == 3
+            assert "trying 3 processes" in (packer.statuses[KEY].changed or "")
     changes = [log for log in logs if log["event"] == "worker.packing" and log["change"] == "add"]
     assert len(changes) == 2
     assert "another process needs 5.0 GiB of 19.0 GiB free: trying 2 processes." in changes[0]["why"]
@@ -209,7 +209,7 @@ async def test_failed_trial_is_repeated_in_the_next_round(tmp_path: Path, monkey
 
 
 async def test_process_with_a_pinned_workflow_is_kept(tmp_path: Path) -> None:
-    async with gpu_of(tmp_path, replace(ALWAYS, most=2, idle_seconds=1.0)) as (pool, gpus, packer):
+    async with gpu_of(tmp_path, replace(ALWAYS, max_processes=2, idle_seconds=1.0)) as (pool, gpus, packer):
         await until_reason(packer, lambda reason: reason.startswith("2 processes: this is the limit"))
         newest = gpus.gpus()[0].processes[-1]
         enqueue, pool.enqueue = pool.enqueue, _refuse  # type: ignore[method-assign]
@@ -257,7 +257,7 @@ async def test_out_of_memory_is_blamed_on_sharing_only_if_others_ran(
     busy: list[str], gpu_bytes: int | None, is_blamed: bool
 ) -> None:
     pool, error = OneGpu(*busy), OutOfMemory("There is not enough memory.")
-    packer = Packer(cast("Any", None), cast("WorkflowPool", pool), spare=lambda _: 1.0)
+    packer = Packer(cast("Any", None), cast("WorkflowPool", pool), spare_cores=lambda _: 1.0)
     error.gpu_bytes = gpu_bytes
     pool.heard[JobRetrying](SimpleNamespace(client_id="a", workflow_hash="w", error=error))
     assert packer.ran_out(KEY) == (frozenset("w") if is_blamed else frozenset())

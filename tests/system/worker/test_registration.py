@@ -10,6 +10,7 @@ import pytest
 from comfyrelay import __version__
 from comfyrelay.protocol.worker import PROTOCOL
 from comfyrelay.simulator.misbehaviour import Stuck
+from comfyrelay.worker import registration
 from comfyrelay.worker.control import ControlPlane
 from comfyrelay.worker.registration import Registrar
 from comfyrelay.worker.settings import WorkerSettings
@@ -27,14 +28,17 @@ REGISTER = "POST /api/worker/register"
         pytest.param({}, "gpu-1", id="a name that is taken"),
     ],
 )
-async def test_refused_registration_is_retried_until_it_succeeds(system: System, tmp_path: Path, name: str) -> None:
+async def test_refused_registration_is_retried_until_it_succeeds(
+    system: System, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "RETRY_SECONDS", 0.1)
     await system.plain_effect()
     first = await system.started("gpu-1")
     state = StateFolder(tmp_path / "second")
     state.open()
     control = ControlPlane(system.api.url, worker_id=name)
     own = WorkerSettings(api_base_url=system.api.url, fleet_secret=FLEET_SECRET, fleet_slug=FLEET)
-    waiting = asyncio.create_task(Registrar(own, control, state, later_seconds=0.1).register({"max_concurrency": 1}))
+    waiting = asyncio.create_task(Registrar(own, control, state).register({"max_concurrency": 1}))
     try:
         # one by the other worker, and two refused
         await system.api.until_asked(REGISTER, 1 + 3)

@@ -151,7 +151,7 @@ async def test_smaller_limit_holds_from_the_start(folder: Path) -> None:
 
 async def test_content_with_a_wrong_digest_is_refused(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=100)
-    with pytest.raises(TransferFailed, match="another content"):
+    with pytest.raises(TransferFailed, match="does not match its checksum"):
         await cache.get(digest(1), ".png", writes(content(2)))
     assert (kept(folder), cache.bytes) == (set(), 0)
     assert (await get(cache, 1)).read_bytes() == content(1)

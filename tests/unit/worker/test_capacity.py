@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.protocol.progress import Phase
-from comfyrelay.worker.capacity import Capacity, capacity_for, most_on_gpu, times_for
+from comfyrelay.worker.capacity import Capacity, background_slots, capacity_for, max_processes_per_gpu
 from comfyrelay.worker.lease import Lease
 from tests.support.leases import make_lease
 
@@ -78,9 +78,9 @@ def test_no_more_at_once_than_was_set() -> None:
     ("usual", "times"), [([], 1), ([0.8, 0.7], 4), ([0.8, None], 1), ([0.8, 60.0], 1), ([10.0], 4)]
 )
 def test_each_server_prefetches_while_jobs_are_short(usual: list[float | None], times: int) -> None:
-    assert times_for(usual, slots=4, short_seconds=10.0) == times
+    assert background_slots(usual, slots=4, short_seconds=10.0) == times
 
 
 def test_no_more_comfyui_are_on_a_gpu_than_could_have_a_job() -> None:
-    assert most_on_gpu(None, gpus=1) is None
-    assert [most_on_gpu(at_once, gpus=2) for at_once in (1, 2, 3, 4)] == [1, 1, 2, 2]
+    assert max_processes_per_gpu(None, gpus=1) is None
+    assert [max_processes_per_gpu(at_once, gpus=2) for at_once in (1, 2, 3, 4)] == [1, 1, 2, 2]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from comfyrelay.worker.estimate import MAX_WORKFLOWS, Typical, fits, seconds_left
+from comfyrelay.worker.estimate import MAX_WORKFLOWS, TypicalDurations, fits, seconds_left
 
 
 @pytest.mark.parametrize(
@@ -64,34 +64,34 @@ def test_job_fits_into_a_notice_with_its_margin(
 
 
 def test_typical_duration_is_learned_per_workflow() -> None:
-    typical = Typical()
+    typical = TypicalDurations()
     assert typical.run_seconds("a") is None
-    assert typical.store_seconds("a") is None
-    typical.ran("a", 100)
-    typical.ran("b", 5)
-    typical.stored("a", 2)
+    assert typical.upload_seconds("a") is None
+    typical.record_run("a", 100)
+    typical.record_run("b", 5)
+    typical.record_upload("a", 2)
     assert (typical.run_seconds("a"), typical.run_seconds("b")) == (100, 5)
-    assert (typical.store_seconds("a"), typical.store_seconds("b")) == (2, None)
+    assert (typical.upload_seconds("a"), typical.upload_seconds("b")) == (2, None)
 
 
 def test_typical_duration_follows_recent_runs_and_ignores_a_cold_start() -> None:
-    typical = Typical()
-    typical.ran("a", 100)
-    typical.ran("a", 10)
+    typical = TypicalDurations()
+    typical.record_run("a", 100)
+    typical.record_run("a", 10)
     after_one = typical.run_seconds("a")
     assert after_one is not None
     assert 50 < after_one < 100
     for _ in range(10):
-        typical.ran("a", 10)
+        typical.record_run("a", 10)
     assert typical.run_seconds("a") == pytest.approx(10, rel=0.2)
 
 
 def test_oldest_workflow_is_dropped_beyond_the_limit() -> None:
-    typical = Typical()
-    typical.ran("first", 1)
-    typical.ran("second", 1)
-    typical.ran("first", 1)
+    typical = TypicalDurations()
+    typical.record_run("first", 1)
+    typical.record_run("second", 1)
+    typical.record_run("first", 1)
     for number in range(MAX_WORKFLOWS - 1):
-        typical.ran(f"more-{number}", 1)
+        typical.record_run(f"more-{number}", 1)
     assert typical.run_seconds("first") is not None
     assert typical.run_seconds("second") is None

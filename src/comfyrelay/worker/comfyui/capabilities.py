@@ -14,11 +14,11 @@ from comfyrelay.worker.comfyui.servers import Servers
 
 log = structlog.get_logger(__name__)
 
-# Models are added while ComfyUI runs.
+# Models may be added while ComfyUI runs.
 REFRESH_SECONDS = 300.0
-# The answer is megabytes, and the server is busy.
+# The answer has megabytes, and the server may be busy.
 MIN_REFRESH_SECONDS = 10.0
-# Free memory changes constantly; smaller changes are not reported.
+# Free memory changes constantly, so smaller changes are not reported.
 MEMORY_STEP = 0.1
 
 
@@ -38,17 +38,18 @@ class Capabilities:
         self._min_refresh_seconds = min_refresh_seconds
         self._on_refresh = on_refresh
         self._due = Wakeup()
-        self._sent: Mapping[str, Any] | None = None
+        # The capabilities that the control plane knows.
+        self.sent: Mapping[str, Any] | None = None
         self.current: dict[str, Any] = dict(more)
 
     async def refresh(self) -> None:
-        # cleared first: a later change may be missed by this refresh
+        # This refresh may miss a later change, which must be due again.
         self._due = Wakeup()
         self.current = await gather(self._servers, self._more)
         self._on_refresh()
 
     def refresh_soon(self) -> None:
-        """Refresh because a server came back, perhaps with other nodes and models."""
+        """Refresh because a server has recovered, perhaps with other nodes and models."""
         self._due.notify()
 
     async def keep(self) -> None:
@@ -64,18 +65,11 @@ class Capabilities:
     @property
     def changes(self) -> dict[str, Any] | None:
         """Changed capabilities for the next poll, or `None`."""
-        return self.current if differ(self._sent, self.current) else None
+        return self.current if differ(self.sent, self.current) else None
 
     def has_changed_since(self, sent: Mapping[str, Any] | None) -> bool:
-        """Whether nodes or models have changed since `sent`: jobs may be waiting for them."""
+        """Return whether nodes or models have changed since `sent`. Jobs may be waiting for them."""
         return sent is not None and any(sent.get(name) != self.current.get(name) for name in ("node_types", "models"))
-
-    @property
-    def sent(self) -> Mapping[str, Any] | None:
-        return self._sent
-
-    def mark_sent(self, capabilities: Mapping[str, Any]) -> None:
-        self._sent = capabilities
 
 
 async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +81,7 @@ async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
     described: list[dict[str, Any]] = []
     nodes: list[set[str]] = []
     models: list[set[str]] = []
-    for client in servers.own:
+    for client in servers.own.values():
         try:
             stats = await client.system_stats()
             info = await client.object_info(refresh=True)
@@ -96,7 +90,8 @@ async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
         described.append(_described(client, stats))
         nodes.append(set(filter(_is_text, info)))
         models.append(set(filter(_is_text, installed_models(info))))
-    found: dict[str, Any] = {"providers": sorted({*(["self_hosted"] if servers.own else []), *_cloud(servers)})}
+    providers = {"self_hosted": servers.own, "cloud": servers.cloud}
+    found: dict[str, Any] = {"providers": sorted(name for name, clients in providers.items() if clients)}
     if described:
         all_nodes, all_models = set.union(*nodes), set.union(*models)
         for server, its_nodes, its_models in zip(described, nodes, models, strict=True):
@@ -104,28 +99,24 @@ async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
             if any(lacks.values()):
                 server["lacks"] = lacks
         found |= {"comfyui": described, "node_types": sorted(all_nodes), "models": sorted(all_models)}
-    # detected values override configured ones
+    # Detected values override configured ones.
     return {**more, **found}
 
 
 def differ(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> bool:
-    """Whether there is something new to report."""
+    """Return whether there is something new to report."""
     if old is None or _without_memory(old) != _without_memory(new):
         return True
     return any(
-        abs(one - other) > MEMORY_STEP * max(one, other, 1)
-        # the GPUs are the same, or the rest would differ
-        for one, other in zip(_free_memory(old), _free_memory(new), strict=True)
+        abs(before - now) > MEMORY_STEP * max(before, now, 1)
+        # The GPUs are the same, or the comparison above would differ.
+        for before, now in zip(_free_memory(old), _free_memory(new), strict=True)
     )
 
 
 def _is_text(name: str) -> bool:
-    """Whether a file name is valid text: others cannot be reported or named in a graph."""
+    """Return whether a file name is valid text. Others cannot be reported or named in a graph."""
     return name.isprintable() and name.encode("utf-8", "ignore").decode() == name
-
-
-def _cloud(servers: Servers) -> list[str]:
-    return ["cloud"] if servers.cloud else []
 
 
 def _described(client: ComfyClient, stats: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,21 +127,21 @@ def _described(client: ComfyClient, stats: Mapping[str, Any]) -> dict[str, Any]:
         "version": system.get("comfyui_version") if isinstance(system, dict) else None,
         "gpus": [
             {
-                "name": each.get("name"),
-                "type": each.get("type"),
-                "memory_total": each.get("vram_total"),
-                "memory_free": each.get("vram_free"),
+                "name": device.get("name"),
+                "type": device.get("type"),
+                "memory_total": device.get("vram_total"),
+                "memory_free": device.get("vram_free"),
             }
-            for each in (devices if isinstance(devices, list) else [])
-            if isinstance(each, dict)
+            for device in (devices if isinstance(devices, list) else [])
+            if isinstance(device, dict)
         ],
     }
 
 
 def _without_memory(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _without_memory(each) for key, each in value.items() if key != "memory_free"}
-    return [_without_memory(each) for each in value] if isinstance(value, list) else value
+        return {key: _without_memory(item) for key, item in value.items() if key != "memory_free"}
+    return [_without_memory(item) for item in value] if isinstance(value, list) else value
 
 
 def _free_memory(capabilities: Mapping[str, Any]) -> list[float]:

@@ -20,9 +20,9 @@ from comfyrelay.worker.comfyui.servers import Servers
 
 log = structlog.get_logger(__name__)
 
-# How often devices are read while jobs run, and how many times less often while idle.
+# Devices are read this often while jobs run, and this many times less often while idle.
 BUSY_SECONDS = 5.0
-IDLE_TURNS = 6
+IDLE_FACTOR = 6
 ANSWER_SECONDS = 5.0
 
 
@@ -44,13 +44,13 @@ class Devices:
         *,
         is_busy: Callable[[], bool],
         gpus: Callable[[], Sequence[DriverGpu]] | None = None,
-        why_so_many: Callable[[str], str | None] = lambda _gpu: None,
+        packing_reason: Callable[[str], str | None] = lambda _gpu: None,
     ) -> None:
-        """`why_so_many` explains, by GPU, the number of ComfyUI processes on it, if GPU sharing decides it."""
+        """`packing_reason` explains the number of ComfyUI processes on a GPU, if GPU sharing decides it."""
         self._servers = servers
         self._is_busy = is_busy
-        self._gpus = gpus or gpus_here
-        self._why_so_many = why_so_many
+        self._gpus = gpus or local_gpus
+        self._packing_reason = packing_reason
         self.current: list[Device] = []
         self._changed = Wakeup()
 
@@ -65,56 +65,60 @@ class Devices:
                 await self.refresh()
             except Exception:
                 log.warning("worker.devices_failed", exc_info=True)
-            for _ in range(IDLE_TURNS):
+            for _ in range(IDLE_FACTOR):
                 if await self._changed.wait(BUSY_SECONDS) or self._is_busy():
                     break
 
     async def refresh(self) -> None:
         gpus = await asyncio.to_thread(self._gpus)
-        own = self._servers.named
-        found = await asyncio.gather(*(self._device(name, each, gpus) for name, each in own.items()))
-        slots = self._servers.cloud_slots
-        cloud = [checked(Device, server=name, name="Comfy Cloud", slots=count) for name, count in slots]
-        self.current = [*found, *cloud]
+        clients = self._servers.own
+        devices = await asyncio.gather(*(self._device(name, client, gpus) for name, client in clients.items()))
+        cloud = [
+            checked(Device, server=name, name="Comfy Cloud", slots=client.slots)
+            for name, client in self._servers.cloud.items()
+        ]
+        self.current = [*devices, *cloud]
 
     async def _device(self, name: str, client: ComfyClient, gpus: Sequence[DriverGpu]) -> Device:
-        away = self._servers.unavailable_reason(name)
-        if away is not None:
-            return checked(Device, server=name, away=away[:1000])
+        reason = self._servers.unavailable_reason(name)
+        if reason is not None:
+            return checked(Device, server=name, away=reason[:1000])
         stats: Mapping[str, Any] = {}
-        # a server that loads a model may not answer now
+        # A server that loads a model may not answer now.
         with suppress(ComfyError, TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
                 stats = await client.system_stats()
         if not stats:
-            before = (each for each in self.current if each.server == name and each.away is None)
-            return next(before, checked(Device, server=name))
-        is_here = is_loopback(urlsplit(client.url).hostname or "")
-        return checked(Device, server=name, **described(stats, gpus if is_here else ()), **self._shared(name))
+            known = (device for device in self.current if device.server == name and device.away is None)
+            return next(known, checked(Device, server=name))
+        is_local = is_loopback(urlsplit(client.url).hostname or "")
+        device = describe(stats, gpus if is_local else ())
+        shared = self._servers.gpus
+        if (gpu := shared.get(name)) is not None:
+            device["on_gpu"] = list(shared.values()).count(gpu)
+            if reason := self._packing_reason(gpu):
+                device["packing"] = reason[:1000]
+        return checked(Device, server=name, **device)
 
-    def _shared(self, name: str) -> dict[str, Any]:
-        gpus = self._servers.gpus
-        if (gpu := gpus.get(name)) is None:
-            return {}
-        why = self._why_so_many(gpu)
-        return {"on_gpu": list(gpus.values()).count(gpu), **({"packing": why[:1000]} if why else {})}
 
-
-def described(stats: Mapping[str, Any], gpus: Sequence[DriverGpu]) -> dict[str, Any]:
+def describe(stats: Mapping[str, Any], gpus: Sequence[DriverGpu]) -> dict[str, Any]:
     """Describe the first device of a ComfyUI, which is the one it uses."""
     match stats.get("devices"):
         case [{"name": str() as name, "vram_total": int() as total, "vram_free": int() as free, **more}, *_]:
-            found: dict[str, Any] = {
+            device: dict[str, Any] = {
                 "name": readable(name),
                 "memory_total": max(total, 0),
                 "memory_used": max(total - free, 0),
             }
-            # memory that torch caches is free for ComfyUI, but not for the driver
-            kept = more.get("torch_vram_free")
-            taken = total - free + (kept if isinstance(kept, int) else 0)
-            if (gpu := _same(found["name"], taken, gpus)) is not None:
-                found["load"] = gpu.load
-            return found
+            # Memory that torch caches is free for ComfyUI, but not for the driver.
+            cached = more.get("torch_vram_free")
+            memory_used = total - free + (cached if isinstance(cached, int) else 0)
+            # A process may see only some GPUs under other numbers, so among equal models the one with the closest
+            # memory use is chosen.
+            same_model = [gpu for gpu in gpus if gpu.name == device["name"]]
+            if same_model:
+                device["load"] = min(same_model, key=lambda gpu: abs(gpu.memory_used - memory_used)).load
+            return device
     return {}
 
 
@@ -124,18 +128,8 @@ def readable(name: str) -> str:
     return (words[1] if ":" in words[0] and len(words) > 1 else " ".join(words)).strip()[:200]
 
 
-def _same(name: str, memory_taken: int, gpus: Sequence[DriverGpu]) -> DriverGpu | None:
-    """Find the driver's GPU for a ComfyUI device.
-
-    A process may see only some GPUs under other numbers, so among equal models the one with the closest memory use is
-    chosen.
-    """
-    alike = [each for each in gpus if each.name == name]
-    return min(alike, key=lambda each: abs(each.memory_used - memory_taken), default=None)
-
-
-def gpus_here() -> list[DriverGpu]:
-    """GPUs that NVML lists."""
+def local_gpus() -> list[DriverGpu]:
+    """Return the GPUs that NVML lists."""
     return query_nvidia_gpus(_gpu)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -31,34 +32,28 @@ class NodeDefinitionSender:
         while True:
             await self._due.wait()
             try:
-                await self._bring()
+                await self._send()
             except NotFound:
                 log.debug("worker.definitions_unwanted", why="The control plane is older than this worker.")
             except Unauthorized:
-                # the poller registers again, which makes this due again
+                # The poller registers again, which makes this due again.
                 log.debug("worker.definitions_not_sent", why="This worker is not registered.")
             except ComfyRelayError as error:
                 log.warning("worker.definitions_not_sent", why=error.detail)
             except Exception:
-                log.exception("worker.definitions_broke")
+                log.exception("worker.definitions_crashed")
 
-    async def _bring(self) -> None:
-        found = await self._gathered()
-        if not found:
+    async def _send(self) -> None:
+        """Send the definitions of all reachable servers. They describe nodes, not which server has them."""
+        definitions: list[Mapping[str, Any]] = []
+        for client in self._servers.own.values():
+            with suppress(ComfyError):
+                # They are as old as the last refresh of the capabilities.
+                definitions.append(await client.object_info())
+        if not definitions:
             return
-        packed: PackedDefinitions = await asyncio.to_thread(lambda: pack(merge(found)))
+        packed: PackedDefinitions = await asyncio.to_thread(lambda: pack(merge(definitions)))
         if not await retry_until_reachable(lambda: self._control.has_definitions(packed.sha256)):
             data = await asyncio.to_thread(lambda: packed.data)
             await retry_until_reachable(lambda: self._control.send_definitions(packed.sha256, data))
             log.info("worker.definitions_sent", sha256=packed.sha256, size=len(data))
-
-    async def _gathered(self) -> list[Mapping[str, Any]]:
-        """Definitions of every server that has answered: they describe nodes, not which server has them."""
-        found: list[Mapping[str, Any]] = []
-        for client in self._servers.own:
-            try:
-                # as of the last capabilities refresh
-                found.append(await client.object_info())
-            except ComfyError:
-                continue
-        return found

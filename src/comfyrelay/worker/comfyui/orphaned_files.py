@@ -23,7 +23,7 @@ D = TypeVar("D")
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
-# How long a stopping worker waits for runs to end; its next process does the rest.
+# A stopping worker waits this long for runs to end. Its next process does the rest.
 CLOSE_SECONDS = 2.0
 # A server that answers again has read earlier uploads within this time.
 READ_SECONDS = 1.0
@@ -53,38 +53,38 @@ class OrphanedFiles:
         self.add(unfinished)
         for _, prompt_id in unfinished:
             if prompt_id not in self._tasks:
-                # the server is no longer configured
+                # The server is no longer configured.
                 self._state.forget_unfinished(prompt_id)
         for client_id, folder in self._state.unanswered_uploads():
             self.add_upload(client_id, folder)
             if (client_id, folder) not in self._uploads:
-                # it is unknown whether it was read
+                # Without the server nothing tells whether it has read the upload.
                 self._folders.remove_inputs(folder)
                 self._state.forget_upload(client_id, folder)
 
     def add(self, runs: Iterable[tuple[str, str]]) -> None:
         """Delete the files of these runs, given as (server, prompt id), as soon as each is over."""
         for client_id, prompt_id in runs:
-            server = self._servers.find(client_id)
+            server = self._servers.own.get(client_id)
             if server is None or prompt_id in self._tasks or not _NAME.fullmatch(prompt_id):
-                # Comfy Cloud has no files here, and a foreign id is not a safe file name
+                # Comfy Cloud has no files on this machine, and a foreign id is not a safe file name.
                 continue
             try:
                 self._state.record_unfinished(client_id, prompt_id)
             except OSError as error:
-                log.warning("worker.not_written_down", prompt_id=prompt_id, why=str(error))
+                log.warning("worker.state_not_saved", prompt_id=prompt_id, why=str(error))
             self._tasks[prompt_id] = asyncio.create_task(self._sweep(server, prompt_id))
 
     def add_upload(self, client_id: str, folder: str) -> None:
-        """Delete a job's inputs again when this server answers: one upload is unanswered."""
+        """Delete a job's inputs again when this server answers, because one upload is unanswered."""
         upload = (client_id, folder)
-        server = self._servers.find(client_id)
+        server = self._servers.own.get(client_id)
         if server is None or upload in self._uploads or not _NAME.fullmatch(folder) or not self._folders.are_known:
             return
         try:
             self._state.record_upload(client_id, folder)
         except OSError as error:
-            log.warning("worker.not_written_down", folder=folder, why=str(error))
+            log.warning("worker.state_not_saved", folder=folder, why=str(error))
         log.info("worker.inputs_removed_later", server=client_id, folder=folder)
         self._uploads[upload] = asyncio.create_task(self._sweep_upload(server, client_id, folder))
 
@@ -97,37 +97,37 @@ class OrphanedFiles:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _sweep(self, server: RecoveringClient, prompt_id: str) -> None:
-        # without the server only the folder names are known
-        files = await _retry_until_found(lambda: _files_of(server, prompt_id), otherwise=())
-        self._folders.remove_made([prompt_id], files)
+        # Without the server only the folder names are known.
+        files = await _retry_until_answered(lambda: _files_of(server, prompt_id), otherwise=())
+        self._folders.remove_outputs([prompt_id], files)
         self._state.forget_unfinished(prompt_id)
         del self._tasks[prompt_id]
 
     async def _sweep_upload(self, server: RecoveringClient, client_id: str, folder: str) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_HANG_SECONDS):
-                await _retry_until_found(server.prompts, otherwise=None)
+                await _retry_until_answered(server.prompts, otherwise=None)
         await asyncio.sleep(READ_SECONDS)
         self._folders.remove_inputs(folder)
         self._state.forget_upload(client_id, folder)
         del self._uploads[client_id, folder]
 
 
-async def _retry_until_found(ask: Callable[[], Awaitable[T | None]], *, otherwise: D) -> T | D:
-    """Repeat a request until a server answers; `otherwise` is the result for a removed server."""
+async def _retry_until_answered(request: Callable[[], Awaitable[T | None]], *, otherwise: D) -> T | D:
+    """Repeat a request until a server answers. `otherwise` is the result for a removed server."""
     retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, max_seconds=LONGEST_PAUSE_SECONDS))
     while True:
         try:
-            if (answer := await ask()) is not None:
+            if (answer := await request()) is not None:
                 return answer
         except Conflict:
             return otherwise
         except ComfyError:
-            # it is unreachable
+            # The server is unreachable.
             pass
         await retries.wait()
 
 
 async def _files_of(server: RecoveringClient, prompt_id: str) -> Sequence[OutputFile] | None:
-    """Files of a run that only the server knows about, or `None` while it is running."""
+    """Return the files of a run that only the server knows about, or `None` while it is running."""
     return None if prompt_id in await server.prompts() else await server.delete_finished_run(prompt_id)

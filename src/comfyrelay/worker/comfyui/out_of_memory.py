@@ -14,7 +14,7 @@ def too_large_for(error: OutOfMemory, graph: Graph) -> str:
         held = f"other programs held {in_gib(error.others_bytes)} of the GPU"
         return f"{error.detail}, while {held}. Stop the other programs, or try again later."
     size = f"with the {in_gib(error.gpu_bytes)} of the GPU to itself" if error.gpu_bytes else "alone on its GPU"
-    what = " with ".join(each for each in (_dimensions(graph), _largest_models(graph)) if each)
+    what = " with ".join(filter(None, (_dimensions(graph), _first_model(graph))))
     about = f" ({what})" if what else ""
     return (
         f"{error.detail}, even {size}{about}. Use fewer pixels or frames, a smaller batch or a smaller model, or "
@@ -23,7 +23,7 @@ def too_large_for(error: OutOfMemory, graph: Graph) -> str:
 
 
 def runs_again(error: OutOfMemory) -> str:
-    """A line for the job's log."""
+    """Return a line for the job's log."""
     if error.others_bytes:
         held = f"other programs held {in_gib(error.others_bytes)} of the GPU"
         return f"{error.detail}, while {held}: it runs on another GPU."
@@ -31,24 +31,22 @@ def runs_again(error: OutOfMemory) -> str:
 
 
 def _dimensions(graph: Graph) -> str:
-    """The largest dimensions in a graph: `1024 × 1024, 81 frames`."""
-    found = [
-        (width * height, each["inputs"])
-        for each in graph.values()
-        if isinstance(width := each["inputs"].get("width"), int)
-        and isinstance(height := each["inputs"].get("height"), int)
+    """Return the largest dimensions in a graph: `1024 × 1024, 81 frames`."""
+    sized = [
+        node["inputs"]
+        for node in graph.values()
+        if isinstance(node["inputs"].get("width"), int) and isinstance(node["inputs"].get("height"), int)
     ]
-    if not found:
+    if not sized:
         return ""
-    _, inputs = max(found, key=lambda each: each[0])
-    many = {"length": "frames", "batch_size": "per batch"}
-    more = [
-        f", {count} {word}" for name, word in many.items() if isinstance(count := inputs.get(name), int) and count > 1
+    inputs = max(sized, key=lambda inputs: inputs["width"] * inputs["height"])
+    units = {"length": "frames", "batch_size": "per batch"}
+    counts = [
+        f", {count} {unit}" for name, unit in units.items() if isinstance(count := inputs.get(name), int) and count > 1
     ]
-    return f"{inputs['width']} × {inputs['height']}{''.join(more)}"
+    return f"{inputs['width']} × {inputs['height']}{''.join(counts)}"
 
 
-def _largest_models(graph: Graph) -> str:
-    """The first few models: there is no space for all."""
-    names = [re.split(r"[\\/]", each.name)[-1][:60] for each in models_in(graph)]
+def _first_model(graph: Graph) -> str:
+    names = [re.split(r"[\\/]", model.name)[-1][:60] for model in models_in(graph)]
     return names[0] if names else ""

@@ -27,22 +27,22 @@ class Restarts:
         self._wait_seconds = wait_seconds
         self._tasks: dict[RecoveringClient, asyncio.Task[None]] = {}
 
-    def restart_unless_back(self, client: RecoveringClient) -> None:
-        """Restart an offline server unless it recovers."""
+    def restart_unless_recovered(self, client: RecoveringClient) -> None:
+        """Restart an offline server unless it recovers in time."""
         if self._command and (client not in self._tasks or self._tasks[client].done()):
-            self._tasks[client] = asyncio.create_task(self._heal(client))
+            self._tasks[client] = asyncio.create_task(self._restart(client))
 
     async def close(self) -> None:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _heal(self, client: RecoveringClient) -> None:
-        if not client.has_gpu_fault and await _is_well_within(client, self._wait_seconds):
+    async def _restart(self, client: RecoveringClient) -> None:
+        if not client.has_gpu_fault and await _recovers_within(client, self._wait_seconds):
             return
         client.is_restarting = True
         retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, max_seconds=LONGEST_PAUSE_SECONDS))
-        while not (await self._run_command(client) and await _is_well_within(client, COMMAND_SECONDS)):
+        while not (await self._run_command(client) and await _recovers_within(client, COMMAND_SECONDS)):
             await retries.wait()
         client.is_restarting = False
 
@@ -71,7 +71,7 @@ class Restarts:
         return code == 0
 
 
-async def _is_well_within(client: RecoveringClient, seconds: float) -> bool:
+async def _recovers_within(client: RecoveringClient, seconds: float) -> bool:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while True:

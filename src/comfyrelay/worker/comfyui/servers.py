@@ -1,7 +1,7 @@
 """The ComfyUI servers and Comfy Cloud clients of a worker: which are usable, and how jobs run on them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -26,11 +26,12 @@ from comfyrelay.comfyui.pool import (
     SmartFailover,
     WorkflowPool,
 )
+from comfyrelay.comfyui.processes.supervisor import Supervisor
 from comfyrelay.comfyui.runs.history import Prompt
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, Fault
 from comfyrelay.system.command_lines import split
-from comfyrelay.worker.comfyui.recovery import MARK, ProcessExits, RecoveringClient
+from comfyrelay.worker.comfyui.recovery import MARK, RecoveringClient, SupervisedProcess
 from comfyrelay.worker.comfyui.restarts import Restarts
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
@@ -43,28 +44,19 @@ OFFLINE_SECONDS = 10.0
 # The next job waits in ComfyUI's own queue behind one that is expected to be this short. With longer jobs the gap
 # between two matters little, and binding a job to one server costs more.
 AHEAD_SECONDS = 10.0
-# A run this short is not followed by a user, and previews would slow it down.
+# No user follows a run this short, and previews would slow it down.
 WITHOUT_PREVIEW_SECONDS = 3.0
-# The newest are the warmest.
 MAX_WARM = 50
 
 
 class JobServer(ComfyServer, Protocol):
-    """A ComfyUI as seen by the jobs of this worker."""
+    """A server that runs jobs: a ComfyUI, or a wrapper around it."""
 
     async def prompts(self) -> dict[str, Prompt]:
-        """Prompts of any client that run or wait there, by prompt id."""
+        """Return the running and waiting prompts of all clients by prompt id."""
 
     async def unfinished_prompts(self, held: HeldLease) -> list[str]:
-        """Prompt ids that run, wait or have ended there for a lease of an earlier process."""
-
-
-class ManagedProcesses(Protocol):
-    """Managed ComfyUI processes, by name."""
-
-    def unavailable_reason(self, name: str) -> str | None: ...
-
-    def restart(self, name: str, why: str) -> None: ...
+        """Return the prompt ids that run, wait or have ended there for a lease of an earlier process."""
 
 
 # Wraps a ComfyUI client for jobs that ComfyUI cannot run.
@@ -73,11 +65,11 @@ WrapServer = Callable[[JobServer], JobServer]
 
 @dataclass(kw_only=True)
 class RunHistory:
-    """Where a job ran and its result, filled in while it runs, for the cleanup."""
+    """The runs of a job and its result, recorded while it runs, for the cleanup."""
 
-    # server and prompt id of each attempt
+    # The server and the prompt id of each attempt.
     runs: list[tuple[str, str]] = field(default_factory=list)
-    # the last server and its name
+    # The name of the last server.
     client_id: str | None = None
     server: ComfyServer | None = None
     result: RunResult | None = None
@@ -98,27 +90,26 @@ class Servers:
     ) -> None:
         self._on_change = on_change
         self._max_concurrency = settings.max_concurrency
-        # per run, because ComfyUI may be started without
         self._preview_method = settings.preview_method
         self._restarts = Restarts(split(settings.comfyui_restart_command or ""))
         self._wrap_server = wrap_server
         self._deletes_history = settings.tidy_comfyui
-        # managed servers
-        self._managed: ManagedProcesses | None = None
+        # Set if the worker starts ComfyUI itself.
+        self.supervisor: Supervisor | None = None
         timeouts = self._timeouts = RunTimeouts(
             run_seconds=settings.run_timeout_seconds, node_seconds=settings.node_timeout_seconds
         )
-        self._own: dict[str, RecoveringClient] = {}
-        self._cloud: dict[str, CloudClient] = {}
+        self.own: dict[str, RecoveringClient] = {}
+        self.cloud: dict[str, CloudClient] = {}
         if "self_hosted" in settings.providers and settings.managed is None:
-            # not the addresses: they may contain a password, and users read their job logs
-            self._own = {
+            # Users see these names in job logs, so they must not contain the addresses, which may have a password.
+            self.own = {
                 f"comfyui-{number}": RecoveringClient(url, timeouts=timeouts, deletes_history=settings.tidy_comfyui)
                 for number, url in enumerate(settings.comfyui_base_url, start=1)
             }
         if "cloud" in settings.providers:
             assert settings.comfy_cloud_api_key is not None
-            self._cloud["comfy-cloud"] = CloudClient(
+            self.cloud["comfy-cloud"] = CloudClient(
                 settings.comfy_cloud_api_key,
                 url=settings.comfy_cloud_base_url,
                 slots=settings.comfy_cloud_concurrency,
@@ -126,56 +117,49 @@ class Servers:
                 uploads=settings.data_dir / "comfy-cloud.json",
             )
         timings = MemberTimings(health_interval_seconds=10.0, last_backoff_seconds=5.0)
-        # servers that jobs run on
-        self._job_servers: dict[str, JobServer] = {name: self._wrapped(each) for name, each in self._own.items()}
-        # a script runs next to ComfyUI's queue, not in it
+        # The servers that jobs run on.
+        self._job_servers: dict[str, JobServer] = {name: self._wrapped(client) for name, client in self.own.items()}
+        # A script does not wait in ComfyUI's queue.
         ahead_seconds = AHEAD_SECONDS if settings.prefetch and wrap_server is None else 0.0
-        self._members: dict[str, dict[str, ComfyServer]] = {
-            "self_hosted": {**self._job_servers},
-            "cloud": {**self._cloud},
-        }
+        self._members: dict[str, Mapping[str, ComfyServer]] = {"self_hosted": self._job_servers, "cloud": self.cloud}
         self._pools: dict[str, WorkflowPool] = {
-            # the control plane blocks workers: a job that it sends again may run
+            # The control plane decides whether a job may run here again, so no server is blocked.
             provider: WorkflowPool(
                 [], timings=timings, failover=SmartFailover(cooldown_seconds=0), ahead_seconds=ahead_seconds
             )
             for provider in self._members
             if provider in settings.providers
         }
-        gpus = {name: settings.gpu_of(number) for number, name in enumerate(self._own)}
+        gpus = {name: settings.gpu_of(number) for number, name in enumerate(self.own)}
         for provider, pool in self._pools.items():
             for name, server in self._members[provider].items():
-                pool.add_server(server, name=name, gpu=gpus.get(name), comfyui=self._own.get(name))
+                pool.add_server(server, name=name, gpu=gpus.get(name), comfyui=self.own.get(name))
         self._states: dict[str, ClientState] = {}
-        # why offline servers are offline
+        # The reasons why servers are offline.
         self._reasons: dict[str, str | None] = {}
 
     def _wrapped(self, client: RecoveringClient) -> JobServer:
         return self._wrap_server(client) if self._wrap_server is not None else client
 
-    def set_managed(self, managed: "ManagedProcesses") -> None:
-        """Enable managed servers."""
-        self._managed = managed
-
-    def add(self, name: str, url: str, *, exits: ProcessExits, gpu: str) -> None:
+    def add(self, name: str, url: str, *, process: SupervisedProcess, gpu: str) -> None:
         """Add a managed server on this GPU."""
-        client = RecoveringClient(url, timeouts=self._timeouts, deletes_history=self._deletes_history, exits=exits)
-        self._own[name] = client
-        self._job_servers[name] = self._members["self_hosted"][name] = self._wrapped(client)
+        client = RecoveringClient(url, timeouts=self._timeouts, deletes_history=self._deletes_history, process=process)
+        self.own[name] = client
+        self._job_servers[name] = self._wrapped(client)
         self.pool.add_server(self._job_servers[name], name=name, gpu=gpu, comfyui=client)
         self._on_change()
 
     async def remove(self, name: str, *, until_unused: Callable[[], Awaitable[None]] | None = None) -> None:
         """Remove a server. Its jobs are requeued, or finished if `until_unused` is given, which is awaited."""
-        client = self._own.get(name)
+        client = self.own.get(name)
         if client is None or name not in self._job_servers:
             return
-        # new jobs must not choose it
-        del self._job_servers[name], self._members["self_hosted"][name]
+        # New jobs must not choose it.
+        del self._job_servers[name]
         await self.pool.remove_server(name, finish=until_unused is not None)
         if until_unused is not None:
             await until_unused()
-        del self._own[name]
+        del self.own[name]
         self._states.pop(name, None)
         self._reasons.pop(name, None)
         await client.close()
@@ -189,35 +173,17 @@ class Servers:
     @property
     def gpus(self) -> Mapping[str, str]:
         """GPUs of servers that may share one, by server name."""
-        clients = self.pool.stats().clients if self._own else {}
-        return {name: each.gpu for name, each in clients.items() if each.gpu is not None}
-
-    @property
-    def own(self) -> Sequence[RecoveringClient]:
-        return tuple(self._own.values())
-
-    @property
-    def cloud(self) -> Sequence[CloudClient]:
-        return tuple(self._cloud.values())
-
-    @property
-    def named(self) -> Mapping[str, RecoveringClient]:
-        """ComfyUI servers by name."""
-        return self._own
-
-    @property
-    def cloud_slots(self) -> list[tuple[str, int]]:
-        return [(name, each.slots) for name, each in self._cloud.items()]
+        clients = self.pool.stats().clients if self.own else {}
+        return {name: client.gpu for name, client in clients.items() if client.gpu is not None}
 
     def unavailable_reason(self, name: str) -> str | None:
-        """Why a ComfyUI server is unusable, if it is."""
-        if self._managed is not None and (why := self._managed.unavailable_reason(name)) is not None:
+        """Return why a ComfyUI server cannot be used, or `None` if it can."""
+        if (why := self._process_reason(name)) is not None:
             return why
-        return _unavailable_sentence(self._own[name].url, self._reasons[name]) if name in self._reasons else None
-
-    def find(self, client_id: str | None) -> RecoveringClient | None:
-        """A ComfyUI server by name."""
-        return self._own.get(client_id or "")
+        if name not in self._reasons:
+            return None
+        url, reason = self.own[name].url, self._reasons[name] or "It does not respond."
+        return reason if url in reason else f"ComfyUI at {url} cannot be used: {reason}"
 
     @property
     def at_once(self) -> int:
@@ -240,47 +206,47 @@ class Servers:
                 await server.close()
 
     def online(self, provider: str) -> list[str]:
-        """Servers that accept jobs."""
+        """Return the names of the servers that accept jobs."""
         pool = self._pools.get(provider)
         if pool is None:
             return []
-        states = pool.stats().clients
-        return [name for name, each in states.items() if each.state is ClientState.ONLINE]
+        clients = pool.stats().clients
+        return [name for name, client in clients.items() if client.state is ClientState.ONLINE]
 
     @property
-    def is_away(self) -> bool:
+    def is_unreachable(self) -> bool:
         """Whether no server of any provider accepts jobs."""
         return not any(self.online(provider) for provider in self._pools)
 
     @property
-    def away(self) -> list[str]:
-        """For each unusable ComfyUI server, a sentence that says why."""
-        return [why for name in self._own if (why := self.unavailable_reason(name)) is not None]
+    def unavailable_reasons(self) -> list[str]:
+        """Why each ComfyUI server that cannot be used is unavailable."""
+        return [why for name in self.own if (why := self.unavailable_reason(name)) is not None]
 
     def slots(self, provider: str) -> int:
-        """How many jobs can run there at once now."""
+        """Return how many jobs this provider can run at once now."""
         members = self._members[provider]
         return sum(members[name].slots for name in self.online(provider))
 
     def warm_hashes(self) -> list[str]:
-        """Workflows whose models are probably loaded."""
+        """Return the workflows whose models are probably loaded."""
         stats = [client for pool in self._pools.values() for client in pool.stats().clients.values()]
-        # newest of each server first
+        # The newest of each server come first.
         ranked = zip_longest(*(stat.warm_hashes for stat in stats))
         return list(dict.fromkeys(digest for row in ranked for digest in row if digest is not None))[:MAX_WARM]
 
     def forget_uploads(self) -> None:
         """Forget uploads because files were deleted from ComfyUI's input folders."""
-        for client in self._own.values():
+        for client in self.own.values():
             client.forget_uploads()
 
     async def node_definitions(self, provider: str) -> dict[str, Any]:
-        """Node definitions of all reachable servers; a job may run on any of them."""
-        found: dict[str, Any] = {}
+        """Return the node definitions of all reachable servers. A job may run on any of them."""
+        definitions: dict[str, Any] = {}
         for name in self.online(provider):
             with suppress(ComfyError):
-                found |= await self._members[provider][name].object_info()
-        return found
+                definitions |= await self._members[provider][name].object_info()
+        return definitions
 
     async def run(
         self,
@@ -294,10 +260,10 @@ class Servers:
         usual_seconds: float | None = None,
         cache_key: str | None = None,
     ) -> RunResult:
-        """Run a job to its end; cancelling this interrupts it on its server.
+        """Run a job to its end. Cancelling this call interrupts the run on its server.
 
-        `usual_seconds` is how long its workflow takes here, if known. `on_move` is called when a server fails it and it
-        waits for another. Jobs with the same `cache_key` run on one server.
+        `usual_seconds` is how long the workflow takes here, if known. `on_move` is called when a server fails the job
+        and it waits for another. Jobs with the same `cache_key` run on one server.
         """
         if not self._members[lease.provider]:
             raise ComfyError("This worker has no ComfyUI at the moment.", fault=Fault.INTERRUPTED)
@@ -322,13 +288,13 @@ class Servers:
             history.result = await job
             return history.result
         finally:
-            # interrupts a run if this was cancelled; otherwise it has ended
+            # Interrupt the run if this call was cancelled. Otherwise the run has ended.
             await asyncio.shield(asyncio.ensure_future(job.cancel(wait=False)))
             await asyncio.gather(listening, return_exceptions=True)
             history.client_id, history.server = job.client_id, job.server
 
     def _previews(self, lease: Lease, usual_seconds: float | None) -> dict[str, str]:
-        """Preview method for one run: ComfyUI may have been started without previews."""
+        """Return the preview method for one run. ComfyUI may have been started without previews."""
         method = self._preview_method
         is_soon_over = usual_seconds is not None and usual_seconds < WITHOUT_PREVIEW_SECONDS
         if method == "auto" and is_soon_over and not lease.preview_seconds:
@@ -336,26 +302,30 @@ class Servers:
         return {"preview_method": method} if method != "default" else {}
 
     async def unfinished_runs(self, held: HeldLease) -> list[tuple[str, str]]:
-        """Runs of a lease of an earlier process that run, wait or have ended, as (server, prompt id)."""
-        found: list[tuple[str, str]] = []
+        """Return the running, waiting and ended runs of an earlier process's lease, as (server, prompt id)."""
+        runs: list[tuple[str, str]] = []
         for name, server in self._job_servers.items():
             with suppress(ComfyError):
-                found += [(name, prompt_id) for prompt_id in await server.unfinished_prompts(held)]
-        return found
+                runs += [(name, prompt_id) for prompt_id in await server.unfinished_prompts(held)]
+        return runs
 
     async def stop(self, runs: Iterable[tuple[str, str]]) -> None:
         """Interrupt runs of an earlier process, so that none continues in parallel with a new one."""
         for client_id, prompt_id in runs:
-            server = self._own.get(client_id) or self._cloud.get(client_id)
+            server = self.own.get(client_id) or self.cloud.get(client_id)
             if server is not None:
                 with suppress(ComfyError):
                     await server.cancel(prompt_id)
 
     def _is_expected(self, name: str) -> bool:
-        """Whether the server is managed and starting, stopping or removed, which the supervisor reports."""
-        if self._managed is None or name not in self._own:
+        """Return whether the server is managed and starting, stopping or removed, which the supervisor reports."""
+        if self.supervisor is None or name not in self.own:
             return False
-        return name not in self._job_servers or self._managed.unavailable_reason(name) is not None
+        return name not in self._job_servers or self._process_reason(name) is not None
+
+    def _process_reason(self, name: str) -> str | None:
+        process = self.supervisor.find(name) if self.supervisor is not None else None
+        return process.unavailable_reason if process is not None else None
 
     def _changed(self, event: ClientStateChanged) -> None:
         name, state = event.client_id, event.state
@@ -367,21 +337,16 @@ class Servers:
             self._reasons.pop(name, None)
         if self._states.get(name) is not state:
             self._states[name] = state
-            url = self._own[name].url if name in self._own else name
+            url = self.own[name].url if name in self.own else name
             is_unexpected = state is ClientState.OFFLINE and not self._is_expected(name)
             log_line = log.warning if is_unexpected else log.info
             log_line("worker.comfyui", server=url, state=state.value, reason=event.reason)
-        if state is ClientState.OFFLINE and name in self._own and self._managed is not None:
-            if self._own[name].has_gpu_fault:
-                self._managed.restart(name, "The GPU was in a bad state.")
-        elif state is ClientState.OFFLINE and name in self._own:
-            self._restarts.restart_unless_back(self._own[name])
+        if state is ClientState.OFFLINE and name in self.own and self.supervisor is not None:
+            if self.own[name].has_gpu_fault:
+                self.supervisor.restart(name, "The GPU was in a bad state.")
+        elif state is ClientState.OFFLINE and name in self.own:
+            self._restarts.restart_unless_recovered(self.own[name])
         self._on_change()
-
-
-def _unavailable_sentence(url: str, reason: str | None) -> str:
-    reason = reason or "It does not respond."
-    return reason if url in reason else f"ComfyUI at {url} cannot be used: {reason}"
 
 
 async def _listen(
@@ -392,12 +357,12 @@ async def _listen(
     on_move: Callable[[], None],
 ) -> None:
     async for event in job.events():
-        # a fast server reports the start before it has answered the submission
+        # A fast server reports the start before it has answered the submission.
         if isinstance(event, JobAccepted | JobStarted) and event.client_id:
             run = (event.client_id, event.prompt_id)
             if run not in history.runs:
                 history.runs.append(run)
         elif isinstance(event, JobRetrying):
-            log.info("worker.job_moves", dispatch_id=lease.dispatch_id, why=event.error.detail)
+            log.info("worker.job_moved", dispatch_id=lease.dispatch_id, why=event.error.detail)
             on_move()
         on_event(event)

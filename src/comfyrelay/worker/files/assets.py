@@ -1,4 +1,4 @@
-"""Cache of effect assets by content hash, with least-recently-used eviction."""
+"""A cache of effect assets by content hash, with least-recently-used eviction."""
 
 import asyncio
 import os
@@ -28,23 +28,22 @@ class AssetCache:
         self._folder = folder
         self._max_bytes = max_bytes
         self._on_removed = on_removed
-        # name → size, most recently used last
+        # Sizes by name, most recently used last.
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._pins: Counter[str] = Counter()
-        # names in use, or being fetched
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._read()
+        self._load()
 
     @property
     def names(self) -> Collection[str]:
-        """Cached names: content hashes with a suffix."""
+        """The names of the cached files: content hashes with a suffix."""
         return self._sizes.keys()
 
     async def get(self, content_hash: str, suffix: str, fetch: Callable[[Path], Awaitable[object]]) -> Path:
-        """Return the file with this content, calling `fetch` if it is missing. It stays until released."""
+        """Return the file with this content, calling `fetch` if it is missing. The file stays until released."""
         name = f"{content_hash}{suffix}"
         path = self._folder / name
-        # two jobs with the same file: the second waits for the download of the first
+        # A second job with the same file waits for the download of the first.
         async with self._locks.setdefault(content_hash, asyncio.Lock()):
             if name in self._sizes and path.is_file():
                 self.hits += 1
@@ -68,29 +67,26 @@ class AssetCache:
         with part_of(path) as part:
             await fetch(part)
             if await asyncio.to_thread(hash_of, part) != content_hash:
-                raise TransferFailed("An input of the job has another content than it should have.")
-        self._forget(path.name)
-        self._note(path)
+                raise TransferFailed("An input of the job does not match its checksum.")
+        self._add(path)
 
-    def _read(self) -> None:
+    def _load(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        found = []
+        cached = []
         for path in self._folder.iterdir():
             if path.name.startswith("."):
-                # an interrupted download
+                # The download was interrupted.
                 files.remove(path, missing_ok=True)
             elif path.is_file():
-                found.append((path.stat().st_mtime_ns, path))
-        for _, path in sorted(found):
-            self._note(path)
+                cached.append((path.stat().st_mtime_ns, path))
+        for _, path in sorted(cached):
+            self._add(path)
         self._make_room()
 
-    def _note(self, path: Path) -> None:
-        self._sizes[path.name] = path.stat().st_size
-        self.bytes += self._sizes[path.name]
-
-    def _forget(self, name: str) -> None:
-        self.bytes -= self._sizes.pop(name, 0)
+    def _add(self, path: Path) -> None:
+        size = path.stat().st_size
+        self.bytes += size - self._sizes.pop(path.name, 0)
+        self._sizes[path.name] = size
 
     def _make_room(self) -> None:
         for name in list(self._sizes):
@@ -101,5 +97,5 @@ class AssetCache:
                     files.remove(self._folder / name, missing_ok=True)
                 except OSError as error:
                     log.warning("assets.not_removed", why=error.strerror)
-                self._forget(name)
+                self.bytes -= self._sizes.pop(name)
                 self._on_removed(name)

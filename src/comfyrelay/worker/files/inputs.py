@@ -16,8 +16,8 @@ from comfyrelay.worker.files.assets import AssetCache
 from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.lease import Lease
 
-AT_ONCE = 4
-_USUAL_SUFFIXES = {"image": ".png", "video": ".mp4", "audio": ".wav"}
+MAX_DOWNLOADS = 4
+_DEFAULT_SUFFIXES = {"image": ".png", "video": ".mp4", "audio": ".wav"}
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -33,14 +33,14 @@ class Inputs:
         self._pinned: defaultdict[str, list[Path]] = defaultdict(list)
 
     async def fetch(self, lease: Lease, *, refresh: Callable[[], Awaitable[None]]) -> list[Attachment]:
-        """Fetch all files. On `TransferFailed` nothing is left behind."""
-        turn = asyncio.Semaphore(AT_ONCE)
+        """Fetch all files. If one fails, delete the others."""
+        limit = asyncio.Semaphore(MAX_DOWNLOADS)
 
-        async def in_turn(number: int, asset: AssetDownload) -> Attachment:
-            async with turn:
+        async def fetch_one(number: int, asset: AssetDownload) -> Attachment:
+            async with limit:
                 return await self._fetch_one(lease, number, asset, refresh)
 
-        tasks = [asyncio.create_task(in_turn(number, asset)) for number, asset in enumerate(lease.payload.assets)]
+        tasks = [asyncio.create_task(fetch_one(number, asset)) for number, asset in enumerate(lease.payload.assets)]
         try:
             return await asyncio.gather(*tasks)
         except BaseException:
@@ -65,7 +65,7 @@ class Inputs:
             await self._transfers.download(lambda: lease.urls.assets[asset.key], to, refresh=refresh, sha256=digest)
 
         if digest is None:
-            # keep only the suffix of the user's file name
+            # Only the suffix of the user's file name is used.
             path = self._folder_of(lease) / f"{number}{suffix}"
             await download(path)
             return Attachment(placeholder=asset.placeholder, source=path, name=path.name, folder=job_folder(lease))
@@ -87,14 +87,14 @@ class Inputs:
 
 
 def job_folder(lease: Lease) -> str:
-    """The folder on a server for the files of this job."""
+    """Return the name of a server's folder for the files of this job."""
     return f"job-{lease.name}"
 
 
 def asset_folder(worker: Path) -> str:
-    """The folder on a server for this worker's effect assets.
+    """Return the name of a server's folder for this worker's effect assets.
 
-    Its name depends on the worker's own folder: another worker on the same ComfyUI keeps other assets.
+    The name depends on the worker's own folder, because another worker on the same ComfyUI caches other assets.
     """
     name = re.sub(r"[^A-Za-z0-9_-]", "_", worker.name)[:40]
     return f"assets-{name}-{hashlib.sha256(str(worker.absolute()).encode()).hexdigest()[:8]}"
@@ -106,4 +106,4 @@ def _suffix(lease: Lease, asset: AssetDownload) -> str:
         suffix = PurePosixPath(name).suffix.lower()
         if _SUFFIX.fullmatch(suffix):
             return suffix
-    return _USUAL_SUFFIXES.get(asset.type, ".bin")
+    return _DEFAULT_SUFFIXES.get(asset.type, ".bin")

@@ -17,10 +17,10 @@ from comfyrelay.protocol.worker import StoredOutput
 from comfyrelay.text import storable
 from comfyrelay.worker.lease import Lease
 
-# Retries for reading an output after a long run: ComfyUI may be restarting.
+# ComfyUI may be restarting, so reading an output is retried after these pauses.
 PAUSES_SECONDS = (0.1, 1.0, 5.0, 15.0, 30.0)
-# Maximum characters of node texts that go with an output's metadata.
-LONGEST_TEXTS = 20_000
+# Maximum characters of node texts in an output's metadata.
+MAX_TEXT_LENGTH = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,30 +32,27 @@ class CollectedOutput:
     sha256: str
     mime_type: str
     metadata: Mapping[str, Any]
-    # further files of the run, for callers that keep them: a job has one output
+    # A job has one output. Some callers also want the other files of the run.
     more: tuple[Path, ...] = ()
 
     @property
     def as_output(self) -> StoredOutput:
-        """As reported to the control plane."""
+        """The output as the control plane gets it."""
         return checked(
             StoredOutput, size=self.size, mime_type=self.mime_type, sha256=self.sha256, metadata=dict(self.metadata)
         )
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"path": str(self.path), "more": [str(each) for each in self.more]}
+        return asdict(self) | {"path": str(self.path), "more": list(map(str, self.more))}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "CollectedOutput":
-        known = {name: value[name] for name in cls.__dataclass_fields__}
-        return cls(**known | {"path": Path(value["path"]), "more": tuple(map(Path, value["more"]))})
+        fields = {name: value[name] for name in cls.__dataclass_fields__}
+        return cls(**fields | {"path": Path(value["path"]), "more": tuple(map(Path, value["more"]))})
 
 
 def pick(result: RunResult, lease: Lease) -> OutputFile | str:
-    """Choose the job's output:
-
-    a saved file, rather than a preview, or a text of the right kind from the target node.
-    """
+    """Choose the job's output: a file, preferably a saved one, or the text of a node if the output is text."""
     best = min(result.files, key=lambda file: _rank(file, lease), default=None)
     node_id = _text_node(result, lease)
     if node_id is not None and (best is None or not _has_extension(best, lease)):
@@ -70,25 +67,25 @@ def pick(result: RunResult, lease: Lease) -> OutputFile | str:
 
 async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path) -> CollectedOutput:
     """Save the output as `to`, atomically."""
-    picked, most = pick(result, lease), lease.job.max_output_bytes
+    picked, max_bytes = pick(result, lease), lease.job.max_output_bytes
     about: dict[str, Any] = {**result.about, "prompt_id": result.prompt_id, "seconds": result.seconds}
     mime_type = lease.payload.output_mime_type
     if texts := _other_texts(result, lease):
-        about["texts"] = _shortened(texts)
+        about["texts"] = _shorten(texts)
     if isinstance(picked, str):
         about["node_id"] = _text_node(result, lease)
-        size, sha256 = await _save_text(picked, to, most)
+        size, sha256 = await _save_text(picked, to, max_bytes)
     else:
         about |= {"node_id": picked.node_id, "filename": picked.filename}
-        size, sha256 = await _fetched(server, picked, to, most)
+        size, sha256 = await _fetch(server, picked, to, max_bytes)
         if not _has_extension(picked, lease) and picked.mime_type != "application/octet-stream":
-            # report an unexpected type
+            # The run made a file of another type than expected.
             mime_type = picked.mime_type
     return CollectedOutput(path=to, size=size, sha256=sha256, mime_type=mime_type, metadata=about)
 
 
 def others(result: RunResult, lease: Lease) -> list[OutputFile]:
-    """Saved files of a run other than the job's output."""
+    """Return the saved files of a run other than the job's output."""
     picked = pick(result, lease)
     return [file for file in result.files if file.is_saved and file != picked]
 
@@ -96,51 +93,50 @@ def others(result: RunResult, lease: Lease) -> list[OutputFile]:
 async def collect_more(
     server: ComfyServer, result: RunResult, lease: Lease, folder: Path
 ) -> tuple[tuple[Path, ...], int]:
-    """Save these files in node order, then texts as files. Returns them and how many were left out by the limits."""
-    made: list[OutputFile | str] = [*others(result, lease), *_other_texts(result, lease).values()]
+    """Save the other files in node order, then texts as files. Returns them and how many the limits left out."""
+    outputs: list[OutputFile | str] = [*others(result, lease), *_other_texts(result, lease).values()]
     saved: list[Path] = []
-    kept = made if lease.job.max_output_files is None else made[: lease.job.max_output_files - 1]
-    for number, each in enumerate(kept, start=2):
+    allowed = outputs if lease.job.max_output_files is None else outputs[: lease.job.max_output_files - 1]
+    for number, output in enumerate(allowed, start=2):
         with suppress(TooLarge):
-            if isinstance(each, str):
-                place = folder / f"more-{number}.txt"
-                await _save_text(each, place, lease.job.max_output_bytes)
+            if isinstance(output, str):
+                path = folder / f"more-{number}.txt"
+                await _save_text(output, path, lease.job.max_output_bytes)
             else:
-                place = folder / f"more-{number}{PurePosixPath(each.filename).suffix.lower()}"
-                await _fetched(server, each, place, lease.job.max_output_bytes)
-            saved.append(place)
-    return tuple(saved), len(made) - len(saved)
+                path = folder / f"more-{number}{PurePosixPath(output.filename).suffix.lower()}"
+                await _fetch(server, output, path, lease.job.max_output_bytes)
+            saved.append(path)
+    return tuple(saved), len(outputs) - len(saved)
 
 
-async def _fetched(server: ComfyServer, file: OutputFile, to: Path, most: int | None) -> tuple[int, str]:
+async def _fetch(server: ComfyServer, file: OutputFile, to: Path, max_bytes: int | None) -> tuple[int, str]:
     for seconds in PAUSES_SECONDS:
         with suppress(ServerUnreachable):
-            return await _save_hashed(server.read(file), to, most)
+            return await _save_hashed(server.read(file), to, max_bytes)
         await asyncio.sleep(seconds)
-    return await _save_hashed(server.read(file), to, most)
+    return await _save_hashed(server.read(file), to, max_bytes)
 
 
-async def _save_hashed(content: AsyncIterator[bytes], to: Path, most: int | None) -> tuple[int, str]:
+async def _save_hashed(content: AsyncIterator[bytes], to: Path, max_bytes: int | None) -> tuple[int, str]:
     digest = hashlib.sha256()
 
     async def pieces() -> AsyncIterator[bytes]:
         size = 0
         async for piece in content:
             size += len(piece)
-            if most is not None and size > most:
-                raise TooLarge(f"The output is too large: at most {most} bytes are allowed.")
+            if max_bytes is not None and size > max_bytes:
+                raise TooLarge(f"The output is too large: at most {max_bytes} bytes are allowed.")
             digest.update(piece)
             yield piece
 
     return await save(pieces(), to), digest.hexdigest()
 
 
-async def _save_text(text: str, to: Path, most: int | None) -> tuple[int, str]:
-    return await _save_hashed(_once(storable(text).encode()), to, most)
+async def _save_text(text: str, to: Path, max_bytes: int | None) -> tuple[int, str]:
+    async def content() -> AsyncIterator[bytes]:
+        yield storable(text).encode()
 
-
-async def _once(content: bytes) -> AsyncIterator[bytes]:
-    yield content
+    return await _save_hashed(content(), to, max_bytes)
 
 
 def _rank(file: OutputFile, lease: Lease) -> tuple[bool, bool, bool, bool]:
@@ -161,24 +157,24 @@ def _family(mime_type: str) -> str:
 
 
 def _other_texts(result: RunResult, lease: Lease) -> dict[str, str]:
-    """Texts shown by other nodes, by node id."""
+    """Return the texts of other nodes by node id."""
     picked = _text_node(result, lease) if isinstance(pick(result, lease), str) else None
     joined = {node_id: "\n".join(texts) for node_id, texts in result.texts.items() if node_id != picked}
     return {node_id: text for node_id, text in joined.items() if text.strip()}
 
 
-def _shortened(texts: Mapping[str, str]) -> dict[str, str]:
+def _shorten(texts: Mapping[str, str]) -> dict[str, str]:
     """Truncate the texts to what a report may carry."""
-    left, kept = LONGEST_TEXTS, {}
+    left, shortened = MAX_TEXT_LENGTH, {}
     for node_id, text in texts.items():
         if left > 0:
-            kept[node_id] = text[:left]
+            shortened[node_id] = text[:left]
             left -= len(text)
-    return kept
+    return shortened
 
 
 def _text_node(result: RunResult, lease: Lease) -> str | None:
-    """The node whose text is the job's output, if its output is text."""
+    """Return the node whose text is the job's output, if the output is text."""
     if not lease.payload.output_mime_type.startswith("text/") and lease.payload.output_mime_type != "application/json":
         return None
     wanted = lease.payload.output_node_id

@@ -15,8 +15,8 @@ from comfyrelay.worker.lease import Lease
 
 log = structlog.get_logger(__name__)
 
-# Folders that runs write to; each of our runs has its own subfolder.
-_MADE = ("output", "temp")
+# Runs write to these folders, each into its own subfolder.
+_OUTPUT_FOLDERS = ("output", "temp")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -27,7 +27,7 @@ class ComfyFolders:
     """
 
     def __init__(self, folders: Callable[[], Iterable[Path]], *, asset_folder: str) -> None:
-        # servers come and go
+        # Servers are added and removed, so the folders are looked up each time.
         self._find_folders = folders
         self._assets = Path(UPLOAD_FOLDER, asset_folder)
 
@@ -43,49 +43,49 @@ class ComfyFolders:
         """Delete the files of a job everywhere. Failures are only logged."""
         self.remove_inputs(job_folder(lease))
         runs = {*prompt_ids, *([result.prompt_id] if result else ())}
-        self.remove_made(runs, result.files if result else ())
+        self.remove_outputs(runs, result.files if result else ())
 
     def remove_inputs(self, folder: str) -> None:
         """Delete the input folder of one job."""
         for base in self._folders:
             _remove(base / "input", Path(UPLOAD_FOLDER, folder), is_folder=True)
 
-    def remove_made(self, prompt_ids: Collection[str], files: Collection[OutputFile]) -> None:
+    def remove_outputs(self, prompt_ids: Collection[str], files: Collection[OutputFile]) -> None:
         """Delete saved files and previews of runs."""
         for base in self._folders:
-            for kind in _MADE:
+            for kind in _OUTPUT_FOLDERS:
                 for prompt_id in filter(_NAME.fullmatch, prompt_ids):
                     _remove(base / kind, Path(UPLOAD_FOLDER, prompt_id), is_folder=True)
             for file in files:
-                if file.type in _MADE:
-                    # ComfyUI on Windows uses backslashes, and this may be WSL
+                if file.type in _OUTPUT_FOLDERS:
+                    # ComfyUI on Windows uses backslashes, and this may be WSL.
                     for subfolder in {file.subfolder, file.subfolder.replace("\\", "/")}:
                         _remove(base / file.type, Path(subfolder, file.filename), is_folder=False)
 
     def remove_asset(self, name: str) -> None:
-        """Delete the copies of an asset that left the cache; `name` is its name there."""
+        """Delete the copies of an asset that left the cache. `name` is its name in the cache."""
         for base in self._folders:
             _remove(base / "input", self._assets / safe_name(name, name), is_folder=False)
 
     def keep_assets(self, names: Iterable[str]) -> None:
-        """Delete the copies of all assets but these, left by a cache that was removed or emptied."""
-        kept = {safe_name(name, name) for name in names}
+        """Delete the copies of all other assets, left by a cache that was removed or emptied."""
+        cached = {safe_name(name, name) for name in names}
         for base in self._folders:
             for path in (base / "input" / self._assets).glob("*"):
-                if path.name not in kept:
+                if path.name not in cached:
                     _remove(base / "input", self._assets / path.name, is_folder=False)
 
 
 def _remove(root: Path, path: Path, *, is_folder: bool) -> None:
-    """Delete a path below `root` only: the path may contain symbolic links."""
-    place = root / path
+    """Delete a path, unless a symbolic link in it leads out of `root`."""
+    target = root / path
     try:
-        if not place.parent.resolve().is_relative_to(root.resolve()):
-            log.warning("comfy_folders.not_ours", path=str(path))
+        if not target.parent.resolve().is_relative_to(root.resolve()):
+            log.warning("comfy_folders.outside_root", path=str(path))
         elif is_folder:
-            remove_tree(place)
+            remove_tree(target)
         else:
-            remove(place)
+            remove(target)
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:

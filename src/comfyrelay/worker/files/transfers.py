@@ -27,8 +27,8 @@ _EXPIRED = re.compile(rb"ExpiredToken|AccessDenied|RequestTimeTooSkewed|has expi
 _BUSY = frozenset({408, 425, 429})
 
 
-class _MayWorkLater(Exception):
-    """An attempt failed. `is_refused`: storage refused it. New URLs may help then, or if it `wants_urls`."""
+class _TemporaryFailure(Exception):
+    """A failed attempt. New URLs may help if storage refused it (`is_refused`), or if it `wants_urls`."""
 
     def __init__(
         self, detail: str, *, is_refused: bool = False, wants_urls: bool = False, wait_seconds: float | None = None
@@ -65,12 +65,12 @@ class Transfers:
         self._upload_patience_seconds = upload_patience_seconds
         self._on_bytes = on_bytes or (lambda _direction, _count: None)
         self._client = http_client(timeout=_TIMEOUT)
-        # no proxy for this machine's own storage
-        self._here = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False)
+        # Storage on this machine needs no proxy.
+        self._local_client = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False)
 
     async def close(self) -> None:
         await self._client.aclose()
-        await self._here.aclose()
+        await self._local_client.aclose()
 
     async def download(
         self,
@@ -83,8 +83,8 @@ class Transfers:
         """Download a file; `to` appears only when it is complete and matches the checksum. Returns its size."""
 
         async def once() -> int:
-            # no content encoding: the checksum is of the stored bytes
-            request = self._request("GET", url(), headers={"Accept-Encoding": "identity"})
+            # The checksum is of the stored bytes, so refuse a content encoding.
+            request = self._local_client.build_request("GET", url(), headers={"Accept-Encoding": "identity"})
             response = await self._client_for(request).send(request, stream=True, follow_redirects=True)
             try:
                 if not response.is_success:
@@ -106,11 +106,13 @@ class Transfers:
 
         async def once() -> None:
             urls = lease_urls()
-            # S3 requires a content length
+            # S3 requires a content length.
             size = (await asyncio.to_thread(source.stat)).st_size
             headers = {**urls.output_headers, "Content-Length": str(size)}
-            request = self._request("PUT", urls.output_url, headers=headers, content=self._pieces(source))
-            # redirects are not followed: the body is consumed by then
+            request = self._local_client.build_request(
+                "PUT", urls.output_url, headers=headers, content=self._pieces(source)
+            )
+            # Redirects are not followed, because the body is consumed by then.
             response = await self._client_for(request).send(request)
             if not response.is_success:
                 raise await _failure(response, what="The output could not be stored")
@@ -122,7 +124,7 @@ class Transfers:
 
     async def put(self, data: bytes, url: str, headers: Mapping[str, str], *, seconds: float) -> None:
         """Upload a few bytes once. Raises `TransferFailed` on failure."""
-        request = self._here.build_request("PUT", url, headers=dict(headers), content=data, timeout=seconds)
+        request = self._local_client.build_request("PUT", url, headers=dict(headers), content=data, timeout=seconds)
         try:
             async with asyncio.timeout(seconds):
                 response = await self._client_for(request).send(request)
@@ -146,12 +148,12 @@ class Transfers:
         while True:
             try:
                 return await once()
-            except _MayWorkLater as error:
+            except _TemporaryFailure as error:
                 failure = error
             except httpx.TransportError as error:
-                # storage that refuses a large upload may close the connection early: newer URLs may help
+                # Storage that refuses a large upload may close the connection early, so newer URLs may help.
                 may_be_refused = is_upload and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-                failure = _MayWorkLater(f"{what}: {_connection_words(error)}.", wants_urls=may_be_refused)
+                failure = _TemporaryFailure(f"{what}: {_explain(error)}.", wants_urls=may_be_refused)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise TransferFailed(f"{what}: {type(error).__name__}.") from None
             if retries.failures >= self._retries and (failure.is_refused or loop.time() >= patient_until):
@@ -167,45 +169,39 @@ class Transfers:
             digest.update(piece)
             self._on_bytes("download", len(piece))
             yield piece
-        # before the file appears
         if sha256 is not None and digest.hexdigest() != sha256:
-            raise _MayWorkLater("The input could not be fetched: its checksum is not the one that it should have.")
+            raise _TemporaryFailure("The input could not be fetched: its content does not match the checksum.")
 
     async def _pieces(self, source: Path) -> AsyncIterator[bytes]:
         with source.open("rb") as file:
-            # just written, so reading from the page cache is faster than using a thread
+            # The file was just written, so reading from the page cache is faster than using a thread.
             while piece := file.read(_PIECE):
                 yield piece
                 self._on_bytes("upload", len(piece))
 
-    def _request(
-        self, method: str, url: str, *, headers: dict[str, str], content: AsyncIterator[bytes] | None = None
-    ) -> httpx.Request:
-        return self._here.build_request(method, url, headers=headers, content=content)
-
     def _client_for(self, request: httpx.Request) -> httpx.AsyncClient:
-        return self._here if is_loopback(request.url.host) else self._client
+        return self._local_client if is_loopback(request.url.host) else self._client
 
 
 async def _failure(response: httpx.Response, *, what: str) -> Exception:
     status = response.status_code
     detail = f"{what}: storage answered with {status}."
     if status in (401, 403) or (status == 400 and await _has_expired(response)):
-        return _MayWorkLater(detail, is_refused=True)
+        return _TemporaryFailure(detail, is_refused=True)
     if status in _BUSY or response.is_server_error:
         wait = response.headers.get("Retry-After", "")
-        return _MayWorkLater(detail, wait_seconds=float(wait) if wait.isdecimal() else None)
+        return _TemporaryFailure(detail, wait_seconds=float(wait) if wait.isdecimal() else None)
     if status in (404, 410) and response.request.method == "GET":
         return TransferFailed("An input of the job is no longer in storage.", fault=Fault.JOB)
     return TransferFailed(detail)
 
 
 async def _has_expired(response: httpx.Response) -> bool:
-    """Some stores, and AWS with temporary keys, report expiry with a 400."""
+    """Return whether a 400 means an expired URL, as with some stores and with AWS's temporary keys."""
     return _EXPIRED.search((await response.aread())[:10_000]) is not None
 
 
-def _connection_words(error: httpx.TransportError) -> str:
+def _explain(error: httpx.TransportError) -> str:
     match error:
         case httpx.ConnectError() | httpx.ConnectTimeout():
             return "storage cannot be reached"

@@ -10,22 +10,22 @@ import httpx
 
 TOKEN = "X-aws-ec2-metadata-token"
 TOKEN_TTL = f"{TOKEN}-ttl-seconds"
-# The longest lifetime that EC2 grants.
+# EC2 grants at most this lifetime.
 TTL_SECONDS = 21600
 CONNECT_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
-# Another service (another cloud, a captive portal) may answer at that address: this is not a token.
-A_TOKEN = re.compile(r"[!-~]{1,1024}")
+# Another service (another cloud, a captive portal) may answer at that address with something else.
+_TOKEN = re.compile(r"[!-~]{1,1024}")
 
 
 class Imds:
-    """Never raises and never waits long.
+    """A client that never raises and never waits long.
 
     After a timeout it pauses for `pause_seconds`, because off EC2 each call would time out.
     """
 
     def __init__(self, base_url: str, *, pause_seconds: float = 2.0) -> None:
-        # the address is link-local: a proxy would answer for another machine
+        # The address is link-local, so a proxy would answer for another machine.
         self._http = httpx.AsyncClient(
             base_url=base_url, timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS), trust_env=False
         )
@@ -33,8 +33,8 @@ class Imds:
         self._silent_until = 0.0
         self._token = ""
         self._token_until = 0.0
-        # whether EC2 metadata was ever found
-        self.is_there = False
+        # Whether EC2 metadata was ever found.
+        self.is_available = False
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -44,7 +44,7 @@ class Imds:
         return await self._get(f"/latest/meta-data/{path}")
 
     async def identity(self) -> str | None:
-        """The identity document of this instance, signed by AWS, as one line."""
+        """Return the identity document of this instance, signed by AWS, as one line."""
         found = await self._get("/latest/dynamic/instance-identity/rsa2048")
         return "".join(found[0].split()) if found else None
 
@@ -53,7 +53,7 @@ class Imds:
             return None
         try:
             async with asyncio.timeout(CONNECT_SECONDS + ANSWER_SECONDS):
-                answer = await self._ask(path)
+                answer = await self._request(path)
         except (httpx.HTTPError, TimeoutError):
             answer = None
         if answer is None:
@@ -61,23 +61,12 @@ class Imds:
             return None
         return (answer.text.strip(), _date(answer)) if answer.status_code == httpx.codes.OK else None
 
-    async def instance_id(self) -> str | None:
-        return await self._text("instance-id")
-
-    async def region(self) -> str | None:
-        return await self._text("placement/region")
-
-    async def instance_type(self) -> str | None:
-        return await self._text("instance-type")
-
-    async def is_spot(self) -> bool:
-        return await self._text("instance-life-cycle") == "spot"
-
-    async def _text(self, path: str) -> str | None:
+    async def text(self, path: str) -> str | None:
+        """Return the value at a path of `/latest/meta-data`, or `None`."""
         found = await self.get(path)
         return found[0] if found else None
 
-    async def _ask(self, path: str) -> httpx.Response | None:
+    async def _request(self, path: str) -> httpx.Response | None:
         """Return the response, or `None` without a token."""
         answer = None
         for _ in range(2):
@@ -86,7 +75,7 @@ class Imds:
             answer = await self._http.get(path, headers={TOKEN: token})
             if answer.status_code != httpx.codes.UNAUTHORIZED:
                 break
-            # it expired early: the machine was stopped and started, or its clock jumped
+            # The token expired early: the machine was stopped and started, or its clock jumped.
             self._token = ""
         return answer
 
@@ -95,19 +84,19 @@ class Imds:
             return self._token
         asked_at = time.monotonic()
         answer = await self._http.put("/latest/api/token", headers={TOKEN_TTL: str(TTL_SECONDS)})
-        if answer.status_code != httpx.codes.OK or not A_TOKEN.fullmatch(answer.text):
+        if answer.status_code != httpx.codes.OK or not _TOKEN.fullmatch(answer.text):
             return ""
-        given = answer.headers.get(TOKEN_TTL, "")
-        # renewed early, so that it does not expire on the way
-        self._token_until = asked_at + 0.9 * (int(given) if given.isdecimal() else TTL_SECONDS)
+        ttl = answer.headers.get(TOKEN_TTL, "")
+        # The token is renewed early, so that it does not expire during a request.
+        self._token_until = asked_at + 0.9 * (int(ttl) if ttl.isdecimal() else TTL_SECONDS)
         self._token = answer.text
-        self.is_there = True
+        self.is_available = True
         return self._token
 
 
 def _date(answer: httpx.Response) -> datetime | None:
     try:
-        found = parsedate_to_datetime(answer.headers.get("Date", ""))
+        date = parsedate_to_datetime(answer.headers.get("Date", ""))
     except ValueError:
         return None
-    return found if found.tzinfo else None
+    return date if date.tzinfo else None

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 from dataclasses import dataclass
 
 from comfyrelay.worker.host.imds import Imds
@@ -22,24 +23,24 @@ class HostIdentity:
         return re.sub(r"[^\w.-]", "_", self.worker_id).lstrip(".") or "worker"
 
 
-async def machine(settings: WorkerSettings, imds: Imds | None) -> HostIdentity:
+async def identify_host(settings: WorkerSettings, imds: Imds | None) -> HostIdentity:
     """Query EC2 metadata, if available. Settings take precedence."""
-    instance_id = await imds.instance_id() if imds is not None else None
+    instance_id = await imds.text("instance-id") if imds is not None else None
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if imds is None or instance_id is None:
-        named = settings.worker_id or settings.host_name
-        own = named if named.startswith("i-") else None
+        worker_id = settings.worker_id or socket.gethostname() or "worker"
         return HostIdentity(
-            worker_id=named,
-            instance_id=own,
+            worker_id=worker_id,
+            instance_id=worker_id if worker_id.startswith("i-") else None,
             region=region,
             instance_type=settings.instance_type,
             capacity_type=settings.capacity_type,
         )
+    is_spot = await imds.text("instance-life-cycle") == "spot"
     return HostIdentity(
         worker_id=settings.worker_id or instance_id,
         instance_id=instance_id,
-        region=region or await imds.region(),
-        instance_type=settings.instance_type or await imds.instance_type(),
-        capacity_type=settings.capacity_type or ("spot" if await imds.is_spot() else "on_demand"),
+        region=region or await imds.text("placement/region"),
+        instance_type=settings.instance_type or await imds.text("instance-type"),
+        capacity_type=settings.capacity_type or ("spot" if is_spot else "on_demand"),
     )

@@ -15,7 +15,7 @@ FIRST_PAUSE_SECONDS = 2.0
 LONGEST_PAUSE_SECONDS = 60.0
 # Protection stays on between two jobs: each change is an API call, and calls are limited.
 OFF_AFTER_SECONDS = 5.0
-# How long to wait for AWS on shutdown.
+# A shutdown waits this long for AWS.
 CLOSE_SECONDS = 6.0
 
 
@@ -33,7 +33,7 @@ class Protection:
         self._off_after_seconds = off_after_seconds
         self._first_pause_seconds = first_pause_seconds
         self._wanted: bool | None = None
-        # state at AWS; unknown at first, because an earlier process may have left it on
+        # The state at AWS is unknown at first, because an earlier process may have left it on.
         self._is_on: bool | None = None
         self._is_closing = False
         self._news = Wakeup()
@@ -59,7 +59,7 @@ class Protection:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _follow(self) -> None:
-        complained_of: bool | None = None
+        logged: bool | None = None
         retries = Retries(Backoff(first_seconds=self._first_pause_seconds, max_seconds=LONGEST_PAUSE_SECONDS))
         while True:
             wanted = self._wanted
@@ -73,15 +73,15 @@ class Protection:
             try:
                 await asyncio.to_thread(self._group.protect, wanted)
             except Exception as error:
-                # it may have been applied anyway
+                # AWS may have applied it anyway.
                 self._is_on = None
-                if complained_of is not wanted:
-                    complained_of = wanted
+                if logged is not wanted:
+                    logged = wanted
                     retries.reset()
                     log.warning("worker.protection_failed", protected=wanted, error=f"{type(error).__name__}: {error}")
                 if self._is_closing:
                     return
                 await self._news.wait(retries.next_delay())
             else:
-                self._is_on, complained_of = wanted, None
+                self._is_on, logged = wanted, None
                 log.debug("worker.protection_set", protected=wanted)

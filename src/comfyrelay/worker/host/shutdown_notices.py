@@ -19,8 +19,8 @@ log = structlog.get_logger(__name__)
 
 # EC2 announces two minutes, sometimes less.
 SPOT_SECONDS = 120.0
-# Off EC2 nothing answers: the number of intervals before each further attempt, after which polling stops.
-LATER_TRIES = (1, 12, 60)
+# Off EC2 nothing answers, so polling stops after a few attempts. These are the intervals between them.
+RETRY_INTERVALS = (1, 12, 60)
 ENDED_BY_GROUP = "asg_termination"
 ENDING = frozenset({"Terminated", "Warmed:Terminated"})
 
@@ -40,7 +40,6 @@ class Notice:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds left now."""
         return None if self.seconds is None else max(self._ends_at - time.monotonic(), 0.0)
 
     @property
@@ -54,7 +53,7 @@ class Notice:
 
 
 class Notices:
-    """The most urgent notice so far. A second signal is the most urgent."""
+    """Collects notices and holds the most urgent one. A second signal is the most urgent."""
 
     def __init__(
         self, *, imds: Imds | None, interval_seconds: float = 5.0, shutdown_seconds: float, asg_seconds: float
@@ -65,7 +64,7 @@ class Notices:
         self._asg_seconds = asg_seconds
         self._changed = asyncio.Event()
         self._was_signaled = False
-        # notices reported by EC2, by reason: EC2 repeats them
+        # EC2 repeats its notices, so the last one for each reason is stored.
         self._reported: dict[str, str] = {}
         self._watching: asyncio.Task[None] | None = None
         self._signals = ExitStack()
@@ -108,10 +107,10 @@ class Notices:
         self.add(Notice(reason="shutdown", seconds=0.0 if at_once else self._shutdown_seconds, at_once=at_once))
 
     async def _poll(self, imds: Imds) -> None:
-        tries = iter(LATER_TRIES)
+        retries = iter(RETRY_INTERVALS)
         while True:
             await self._poll_once(imds)
-            intervals = 1 if imds.is_there else next(tries, None)
+            intervals = 1 if imds.is_available else next(retries, None)
             if intervals is None:
                 log.debug("worker.no_metadata")
                 return
@@ -135,7 +134,7 @@ class Notices:
 
 
 def _read_spot(reason: str, text: str, now: datetime | None) -> Notice | None:
-    """Compare with EC2's own clock where possible: the local clock may be wrong."""
+    """Read a Spot notice. Its time is compared with EC2's own clock if possible: the local clock may be wrong."""
     action = _object_in(text)
     if "action" not in action:
         return None
@@ -143,8 +142,8 @@ def _read_spot(reason: str, text: str, now: datetime | None) -> Notice | None:
         ends_at = datetime.fromisoformat(str(action.get("time")))
         seconds = (ends_at - (now or utc_now())).total_seconds()
     except (ValueError, TypeError):
-        log.warning("worker.odd_spot_notice", said=text[:200])
-        # it is terminating at an unknown time: start nothing new
+        log.warning("worker.invalid_spot_notice", said=text[:200])
+        # The instance terminates at an unknown time, so nothing new may start.
         seconds = 0.0
     return Notice(reason=reason, seconds=min(max(seconds, 0.0), SPOT_SECONDS))
 

@@ -35,7 +35,7 @@ class HeartbeatLoop:
         self._progress: Progress | None = None
         self._logs: list[str] = []
         self._news = Wakeup()
-        # when the control plane last answered, and when it was called
+        # The times of the last answer, and of the call that it answered.
         self.answered_at = float("-inf")
         self.sent_at = float("-inf")
         self._tasks: list[asyncio.Task[None]] = []
@@ -57,7 +57,7 @@ class HeartbeatLoop:
         step: float | None = None,
         steps: float | None = None,
     ) -> None:
-        """Report progress from 0 to 1. It is sent soon, together with other changes."""
+        """Report progress from 0 to 1. A background task sends it soon, together with other changes."""
         lease = self._lease
         lease.progress = value
         self._progress = Progress(
@@ -98,14 +98,14 @@ class HeartbeatLoop:
                 await self._beat(wait_seconds=self._wait_seconds)
             except Exception as error:
                 self._failed(error)
-                # retry soon: the lease is about to expire
-                least = min(self._wait_seconds, 2.0)
+                # Retry soon, because the lease is about to expire.
+                min_seconds = min(self._wait_seconds, 2.0)
             else:
-                # a stopping control plane answers at once, and a stop request is repeated in each answer
-                least = min(self._wait_seconds, 1.0)
-            rest = least - (loop.time() - asked_at)
-            if rest > 0:
-                await asyncio.sleep(rest * random.uniform(1.0, 1.2))
+                # A stopping control plane answers at once, and repeats a stop request in each answer.
+                min_seconds = min(self._wait_seconds, 1.0)
+            pause = min_seconds - (loop.time() - asked_at)
+            if pause > 0:
+                await asyncio.sleep(pause * random.uniform(1.0, 1.2))
 
     async def _send_news(self) -> None:
         while not self._is_over():
@@ -119,13 +119,13 @@ class HeartbeatLoop:
         try:
             await self._beat(progress=progress, logs=logs)
         except ControlPlaneUnreachable:
-            # sent with the next heartbeat, unless something newer has come
+            # The next heartbeat sends it, unless there is newer progress.
             if self._progress is None:
                 self._progress = progress
             self._logs = [*logs, *self._logs][-MAX_LOGS:]
             self._news.notify()
         except Exception as error:
-            # drop what could not be sent: it may be the cause
+            # What could not be sent may be the cause, so it is dropped.
             self._failed(error)
 
     def _is_over(self) -> bool:
@@ -136,19 +136,16 @@ class HeartbeatLoop:
         sent_at = loop.time()
         stop = await self._control.heartbeat(self._lease, **state)
         self.answered_at, self.sent_at = loop.time(), max(self.sent_at, sent_at)
-        if stop is None:
-            return
-        if stop is LeaseStop.RELEASE and self._lease.phase not in BEFORE_RUN:
-            # a running job would only be lost
-            return
-        self._lease.must_stop(stop)
+        # A release does not stop a running job: its work would be lost.
+        if stop is not None and (stop is not LeaseStop.RELEASE or self._lease.phase in BEFORE_RUN):
+            self._lease.request_stop(stop)
 
     def _failed(self, error: Exception) -> None:
         """Log the error and continue: without heartbeats the lease would expire and the job could not be stopped."""
         if isinstance(error, LeaseLost | Unauthorized | Forbidden):
-            self._lease.must_stop(LeaseStop.LOST)
+            self._lease.request_stop(LeaseStop.LOST)
         elif isinstance(error, InvalidInput):
-            # probably a control plane of another version
+            # The control plane probably has another version.
             log.warning("worker.heartbeat_refused", dispatch_id=self._lease.dispatch_id, why=error.detail)
         elif isinstance(error, ComfyRelayError):
             log.debug("worker.heartbeat_failed", dispatch_id=self._lease.dispatch_id, error=error.detail)

@@ -15,13 +15,13 @@ from comfyrelay.worker.lease import Lease
 log = structlog.get_logger(__name__)
 
 MAX_BYTES = 64 * 1024
-# Between two previews of one job.
+# Minimum pause between two previews of one job.
 PAUSE_SECONDS = 1.0
 # A slower upload is dropped: a newer preview exists by then.
 PUT_SECONDS = 5.0
 LONGEST_SIDE = 512
 QUALITIES = (80, 60, 35)
-# ComfyUI sends a few hundred pixels; an image that claims far more is not decoded.
+# ComfyUI sends a few hundred pixels. An image that claims far more is not decoded.
 MAX_PIXELS = 64 * 1024**2
 _JPEG = b"\xff\xd8\xff"
 
@@ -31,51 +31,50 @@ class PreviewUploader:
         self._lease = lease
         self._transfers = transfers
         self._pause_seconds = pause_seconds
-        # the newest image, until a user watches
+        # The newest image, until it is sent.
         self._newest: bytes | None = None
-        self._news = lease.watched
 
     def take(self, image: bytes) -> None:
-        """Keep an image from ComfyUI as the newest and drop older ones."""
+        """Replace the newest image."""
         self._newest = image
         if self._lease.preview_seconds:
-            self._news.notify()
+            self._lease.watched.notify()
 
     @asynccontextmanager
-    async def being_sent(self) -> AsyncIterator[None]:
+    async def sending(self) -> AsyncIterator[None]:
         """Send previews inside the block."""
-        sending = asyncio.create_task(self._send())
+        task = asyncio.create_task(self._send())
         try:
             yield
         finally:
-            sending.cancel()
-            await asyncio.wait({sending})
+            task.cancel()
+            await asyncio.wait({task})
             self._newest = None
 
     async def _send(self) -> None:
         while True:
-            await self._news.wait()
+            await self._lease.watched.wait()
             target, image = self._lease.preview, self._newest
             if image is None or target is None or not target.seconds_left:
                 continue
             self._newest = None
             try:
-                if (small := await asyncio.to_thread(shrunk, image)) is not None:
+                if (small := await asyncio.to_thread(shrink, image)) is not None:
                     await self._transfers.put(small, target.url, target.headers, seconds=PUT_SECONDS)
             except TransferFailed as error:
                 log.debug("worker.preview_failed", dispatch_id=self._lease.dispatch_id, why=error.detail)
             except Exception:
-                log.warning("worker.preview_broke", dispatch_id=self._lease.dispatch_id, exc_info=True)
+                log.warning("worker.preview_crashed", dispatch_id=self._lease.dispatch_id, exc_info=True)
             await asyncio.sleep(self._pause_seconds)
 
 
-def shrunk(image: bytes) -> bytes | None:
+def shrink(image: bytes) -> bytes | None:
     """Return a small JPEG, or `None` if the image is too large or Pillow is not installed."""
     if len(image) <= MAX_BYTES and image.startswith(_JPEG):
         return image
     if find_spec("PIL") is None:
         return None
-    # Pillow is an extra; GPU hosts may lack it
+    # Pillow is an extra, which GPU hosts may not have.
     from PIL import Image, UnidentifiedImageError  # noqa: PLC0415
 
     try:

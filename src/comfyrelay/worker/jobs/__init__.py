@@ -1,0 +1,1 @@
+"""Run leased jobs: heartbeats, previews and the report of the outcome."""

@@ -1,0 +1,130 @@
+"""Report the outcome of a lease to the control plane."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import structlog
+
+from comfyrelay.error_text import user_sentence
+from comfyrelay.errors import ComfyRelayError, Fault, LeaseLost
+from comfyrelay.protocol.base import checked
+from comfyrelay.protocol.progress import Phase
+from comfyrelay.protocol.worker import RunReport, StoredOutput
+from comfyrelay.worker.control import retry_until_reachable
+from comfyrelay.worker.jobs.heartbeats import HeartbeatLoop
+from comfyrelay.worker.jobs.tools import JobTools
+from comfyrelay.worker.lease import Lease, LeaseStop
+
+log = structlog.get_logger(__name__)
+
+# A control plane that has answered no heartbeat for this long counts as unreachable.
+UNREACHABLE_SECONDS = 90.0
+LOG_SECONDS = 60.0
+MAX_REASON = 500
+
+
+class OutcomeReporter:
+    """Settles one lease. `outcome` is `lost` until the control plane has accepted a report."""
+
+    def __init__(
+        self, lease: Lease, tools: JobTools, heartbeats: HeartbeatLoop, *, running_seconds: Callable[[], float]
+    ) -> None:
+        self.outcome = "lost"
+        self._lease = lease
+        self._tools = tools
+        self._heartbeats = heartbeats
+        self._running_seconds = running_seconds
+
+    async def complete(self, output: StoredOutput, *, provider_job_id: str) -> None:
+        """Complete the lease. Raises `InvalidInput` if the control plane cannot read the output."""
+        await self._settle(
+            lambda: self._tools.control.complete(
+                self._lease, self._report(), output=output, provider_job_id=provider_job_id
+            )
+        )
+        self._end("completed")
+
+    async def fail(
+        self,
+        error: str,
+        fault: Fault,
+        *,
+        retry_after_seconds: float = 0.0,
+        code: str | None = None,
+        gpu_memory_bytes: int | None = None,
+    ) -> None:
+        self._heartbeats.log(f"Failed: {user_sentence(error)}")
+        await self._settle(
+            lambda: self._tools.control.fail(
+                self._lease,
+                self._report(),
+                error=error,
+                fault=fault,
+                retry_after_seconds=retry_after_seconds,
+                code=code,
+                gpu_memory_bytes=gpu_memory_bytes,
+            )
+        )
+        self._end("failed", fault=fault.value, error=user_sentence(error))
+
+    async def requeue(self, reason: str) -> None:
+        await self._settle(lambda: self._tools.control.requeue(self._lease, self._report(), reason=reason[:MAX_REASON]))
+        self._end("requeued", reason=reason)
+
+    async def _settle(self, report: Callable[[], Awaitable[None]]) -> None:
+        """Send the report until the control plane answers.
+
+        An unreachable control plane is retried without limit, because only it knows whether the lease is valid. One
+        that accepts heartbeats but answers each report with an error would keep the job leased for ever, so after a
+        while the lease is left to expire.
+        """
+        self._lease.phase = Phase.SETTLING
+        self._tools.on_change()
+        await self._heartbeats.flush()
+        loop = asyncio.get_running_loop()
+        since, next_log = loop.time(), 0.0
+
+        def on_pause(error: ComfyRelayError, _seconds: float) -> None:
+            nonlocal since, next_log
+            now = loop.time()
+            if self._lease.stop is LeaseStop.LOST:
+                raise LeaseLost
+            if now - self._heartbeats.answered_at > UNREACHABLE_SECONDS:
+                since = now
+            # Only a heartbeat that was sent since then shows that the control plane is reachable.
+            if self._heartbeats.sent_at - since >= self._tools.settings.verdict_timeout_seconds:
+                raise LeaseLost("The control plane accepts heartbeats, but not the report of the job's outcome.")
+            if now >= next_log:
+                next_log = now + LOG_SECONDS
+                log.warning("worker.report_retried", **self._lease.log_fields, why=error.detail)
+
+        await retry_until_reachable(report, on_pause=on_pause)
+
+    def _end(self, outcome: str, **more: Any) -> None:
+        self.outcome = outcome
+        seconds = round(self._running_seconds(), 2)
+        log.info(f"worker.job_{outcome}", **self._lease.log_fields, seconds=seconds, **more)
+
+    def _report(self) -> RunReport:
+        lease = self._lease
+        return checked(
+            RunReport,
+            seed=_seed_of(lease.graph, lease.about),
+            began_after_seconds=lease.began_after_seconds,
+            about={name: value for name, value in lease.about.items() if not name.startswith("_")} or None,
+        )
+
+
+def _seed_of(graph: Mapping[str, Any], about: Mapping[str, Any]) -> int | None:
+    """Return the seed that the run reported, or the one in the graph."""
+    if isinstance(seed := about.get("seed"), int):
+        return seed
+    # A sampler that adds no noise ignores its seed.
+    samplers = [node for node in graph.values() if node["inputs"].get("add_noise") not in ("disable", False)]
+    for node in samplers or graph.values():
+        for name in ("seed", "noise_seed"):
+            value = node["inputs"].get(name)
+            if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+                return value
+    return None
