@@ -7,7 +7,8 @@ require("server")
 from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import JobStatus, PauseMode, Provider, Stage
 from comfyrelay.services.catalogue.graph_import import WorkflowImport
-from comfyrelay.services.engine import Engine, Hooks
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.hooks import Hooks
 from comfyrelay.services.jobs.batches import BatchRequest
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.queue.graph_building import LeasedDispatch

@@ -169,8 +169,8 @@ MUTANTS = (
     Mutant(
         name="a copy for a job that was never created is not removed",
         file="services/jobs/submission/reuse.py",
-        old="retention.write_stray(tx, strays, after_seconds=STRAY_SECONDS)",
-        new="retention.write_stray(tx, strays[:0], after_seconds=STRAY_SECONDS)",
+        old="retention.schedule_orphan_searches(tx, searches, after_seconds=ORPHAN_SEARCH_SECONDS)",
+        new="retention.schedule_orphan_searches(tx, searches[:0], after_seconds=ORPHAN_SEARCH_SECONDS)",
         tests=f"{QUEUE}/test_reuse.py",
         only="sqlite and orphaned_copy_is_removed",
     ),
@@ -287,8 +287,8 @@ MUTANTS = (
     Mutant(
         name="uploads after the end of a job are not removed",
         file="services/outbox/applier.py",
-        old="for change in ended if change.leases]",
-        new="for change in ended if change.leases > 1]",
+        old="for change in ended if change.leases\n",
+        new="for change in ended if change.leases > 1\n",
         tests=f"{API}/test_outputs.py",
         only="sqlite and after_completion",
     ),

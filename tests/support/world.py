@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import asyncpg
 from sqlalchemy import text
 
-from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.accounts import User

@@ -7,6 +7,7 @@ from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.domain.queue.blocks import FailoverPolicy
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.hooks import Hooks
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.notify import NotifyChannel
@@ -21,6 +22,7 @@ class ServiceContext:
     databases: Databases
     objects: ObjectStore
     notify_channel: NotifyChannel
+    hooks: Hooks
 
     @property
     def failover(self) -> FailoverPolicy:

@@ -46,8 +46,8 @@ class Databases:
         )
 
     async def close(self) -> None:
-        for each in (self.central, *self.shards.values()):
-            await each.close()
+        for database in (self.central, *self.shards.values()):
+            await database.close()
 
     def shard(self, name: str) -> Database:
         if name in self._pending:
@@ -71,7 +71,7 @@ class Databases:
         return self._shard_of[tenant_id]
 
     def down(self) -> list[str]:
-        """Shards known to be down; their jobs are not leased."""
+        """Return the shards that are known to be down. Their jobs are not leased."""
         now = asyncio.get_running_loop().time()
         return sorted({*self._pending, *(name for name, until in self._down_until.items() if until > now)})
 
@@ -93,7 +93,7 @@ class Databases:
 
     async def upgrade(self) -> dict[str, tuple[str | None, str]]:
         """Upgrade every schema; return the revisions before and after by database."""
-        return {each.name: await migrate.upgrade(each, schema) for each, schema in self.schemas()}
+        return {database.name: await migrate.upgrade(database, schema) for database, schema in self.schemas()}
 
     async def open(self, seconds: float) -> None:
         """Upgrade the schemas when a server starts.
@@ -106,7 +106,7 @@ class Databases:
         await asyncio.gather(*(self._open(name) for name in self.shards))
 
     async def open_pending(self) -> None:
-        """Upgrade shards that were unreachable at startup and are back."""
+        """Upgrade the shards that were unreachable at startup and are reachable now."""
         await asyncio.gather(*(self._open(name) for name in list(self._pending)))
 
     async def _open(self, name: str) -> None:
@@ -145,18 +145,18 @@ class Databases:
             log.info("database.up", database=self.central.name)
 
     async def revisions(self) -> dict[str, tuple[str | None, str]]:
-        """Current and expected revision by database, without shards that are still unreachable."""
+        """Return the current and the expected revision by database, without shards that are still unreachable."""
         return {
-            each.name: (await migrate.current(each), migrate.head(schema))
-            for each, schema in self.schemas()
-            if each.name not in self._pending
+            database.name: (await migrate.current(database), migrate.head(schema))
+            for database, schema in self.schemas()
+            if database.name not in self._pending
         }
 
     async def require_current(self) -> None:
         found = await self.revisions()
-        for each, schema in self.schemas():
-            if each.name in found:
-                migrate.require_known(found[each.name][0], schema, each.name)
-        behind = [name for name, (has, should) in found.items() if has != should]
+        for database, schema in self.schemas():
+            if database.name in found:
+                migrate.require_known(found[database.name][0], schema, database.name)
+        behind = [name for name, (current, expected) in found.items() if current != expected]
         if behind:
             raise SchemaOutOfDate(f"The schema of {', '.join(behind)} is out of date. Run `comfyrelay db upgrade`.")

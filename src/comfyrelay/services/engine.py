@@ -13,6 +13,7 @@ from typing import Self
 import structlog
 
 from comfyrelay.clock import utc_now
+from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.services.accounts import Accounts
 from comfyrelay.services.autoscaling import Autoscaling
@@ -85,9 +86,8 @@ class Engine:
             context,
             self.outbox,
             self.catalogue.graphs,
-            # These services are created later.
-            why_not_burst=lambda dispatch_id: self.autoscaling.bursting.why_not_burst(dispatch_id),
-            on_leased=lambda leased: self.operations.samples.count_begun(leased),
+            why_not_burst=self._why_not_burst,
+            on_leased=self._on_leased,
             on_transition=partial(self._publish_change, "dispatches"),
         )
         self.workers = WorkerServices(context, self.queue, self.catalogue.graphs)
@@ -167,6 +167,14 @@ class Engine:
 
     async def _remove_stale(self) -> None:
         await self.workers.workers.remove_stale(self.settings.stale_worker_hours * 3600)
+
+    # Callbacks of services that are created before the services they call.
+
+    def _why_not_burst(self, dispatch_id: int) -> str | None:
+        return self.autoscaling.bursting.why_not_burst(dispatch_id)
+
+    def _on_leased(self, leased: Sequence[Dispatch]) -> None:
+        self.operations.samples.count_begun(leased)
 
     def _publish_change(self, kind: str) -> None:
         self.operations.live.publish_soon(kind)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -9,22 +10,22 @@ U = TypeVar("U")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Listed(Generic[T]):
+class ResultPage(Generic[T]):
     """`next_cursor` starts the next page; the last page has none."""
 
     items: Sequence[T]
     next_cursor: str | None = None
 
-    def holding(self, items: Sequence[U]) -> "Listed[U]":
-        """The same page with other items."""
-        return Listed(items=items, next_cursor=self.next_cursor)
+    def with_items(self, items: Sequence[U]) -> "ResultPage[U]":
+        """Return a page with the same cursor and other items."""
+        return ResultPage(items=items, next_cursor=self.next_cursor)
 
 
-def listed(found: Sequence[T], key: Callable[[T], object], *, limit: int) -> Listed[T]:
-    """Make a page of `found`, which holds `limit + 1` items if there are more."""
+def make_page(found: Sequence[T], *, limit: int, key: Callable[[T], object] = attrgetter("id")) -> ResultPage[T]:
+    """Make a page of up to `limit` items. One item more in `found` shows that there is another page."""
     if len(found) <= limit:
-        return Listed(items=found)
-    return Listed(items=found[:limit], next_cursor=str(key(found[limit - 1])))
+        return ResultPage(items=found)
+    return ResultPage(items=found[:limit], next_cursor=str(key(found[limit - 1])))
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -11,16 +11,19 @@ MAX_UNREAD = 64
 
 
 class Reset:
-    """Changes were missed: the subscriber must reload."""
+    """The subscriber missed changes and must reload."""
 
 
 @dataclass(kw_only=True, eq=False, slots=True)
 class StreamMessage(Generic[W]):
-    """`cursor` is set if the subscriber has then received everything before it. `what` is `None` in a keep-alive."""
+    """A message to subscribers. A keep-alive has no content.
 
-    what: W | Reset | None
+    `cursor` is set if the subscriber has received everything up to it with this message.
+    """
+
+    content: W | Reset | None
     cursor: str | None = None
-    # set by the first connection that sends it
+    # The first connection that sends the message sets this.
     encoded: str | None = None
 
 
@@ -32,7 +35,7 @@ class Subscriber(Generic[W]):
     def push(self, message: StreamMessage[W]) -> None:
         if len(self._unread) >= MAX_UNREAD:
             self._unread.clear()
-            message = StreamMessage(what=Reset(), cursor=message.cursor)
+            message = StreamMessage(content=Reset(), cursor=message.cursor)
         self._unread.append(message)
         self.has_messages.set()
 

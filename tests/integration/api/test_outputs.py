@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from comfyrelay.domain.ids import job_folder, source_path
-from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
+from comfyrelay.services.outbox.applier import MAX_UPLOAD_SECONDS
 from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
@@ -61,7 +61,7 @@ class Scenario:
     async def tidy(self) -> None:
         await self.api.engine.outbox.delivery.idle()
         # from now on no URL of an ended job works, and no upload is running
-        late = self.api.engine.settings.lease_url_ttl_seconds + LONGEST_UPLOAD_SECONDS + 1
+        late = self.api.engine.settings.lease_url_ttl_seconds + MAX_UPLOAD_SECONDS + 1
         await self.api.clock.set(self.api.clock.now + timedelta(seconds=late))
         await self.api.engine.operations.retention.run_once()
 

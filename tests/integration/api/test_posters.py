@@ -19,7 +19,7 @@ from comfyrelay.domain.ids import derived_paths, source_path
 from comfyrelay.errors import StorageUnavailable
 from comfyrelay.media.info import Renditions
 from comfyrelay.services.jobs.removal import GRACE_SECONDS
-from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
+from comfyrelay.services.outbox.applier import MAX_UPLOAD_SECONDS
 from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary, Database
@@ -61,7 +61,7 @@ class Wall:
         return {each for each in there if source_path(each) != each and source_path(each) not in there}
 
     async def tidy(self) -> None:
-        late = self.api.engine.settings.lease_url_ttl_seconds + LONGEST_UPLOAD_SECONDS + 1
+        late = self.api.engine.settings.lease_url_ttl_seconds + MAX_UPLOAD_SECONDS + 1
         await self.api.clock.set(self.api.clock.now + timedelta(seconds=late))
         await self.api.engine.operations.retention.run_once()
         await self.api.engine.jobs.removal.run_once()
@@ -166,7 +166,7 @@ async def test_input_gets_its_poster_after_it_was_used_and_submitting_waits_for_
 
 
 async def test_submission_with_files_wakes_the_poster_loop(wall: Wall) -> None:
-    wakeup, catalogue = wall.api.engine.jobs.pending_posters._wakeup, wall.api.engine.catalogue
+    wakeup, catalogue = wall.api.engine.jobs.pending_posters.wakeup, wall.api.engine.catalogue
     clip = {"key": "clip", "type": "image", "placeholder": "{{INPUT}}", "is_primary_input": True}
     await catalogue.workflows.create(slug="from-a-file", graph=GRAPH, properties=[PROMPT, clip])
     effect = await catalogue.effects.create(slug="from-a-file", workflow_slug="from-a-file", credits_cost=0)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.services.jobs.views import units
+from comfyrelay.services.jobs.views import queue_entries, units
 from comfyrelay.store.tenant import jobs as stored_jobs
 from tests.support.api import Api, Caller, problem_of
 from tests.support.api_calls import complete, fail, lease, png, run, submit, upload
@@ -241,6 +241,7 @@ class TestItems:
         self, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(units, "MAX_ITEMS", 2)
+        monkeypatch.setattr(queue_entries, "MAX_ITEMS", 2)
         many = await batch(user, effect, 5)
         [entry] = await queue(user)
         assert [each["item_no"] for each in entry["items"]] == [0, 1]

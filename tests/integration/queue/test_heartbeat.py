@@ -9,7 +9,7 @@ from comfyrelay.domain.queue.states import PauseMode
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.queue.graph_building import LeasedDispatch
-from comfyrelay.services.queue.heartbeats import LONGEST_LINE, Heartbeat, HeartbeatResult
+from comfyrelay.services.queue.heartbeats import MAX_LINE_LENGTH, Heartbeat, HeartbeatResult
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.tenant import history
 from tests.support.world import START, Desk, World, execute, shard_down, submit_many
@@ -121,8 +121,8 @@ class TestLogs:
 
     async def test_line_has_a_greatest_length(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        await beat(world, leased, logs=["x" * (LONGEST_LINE + 1)])
-        assert await logs(world, job) == ["x" * LONGEST_LINE]
+        await beat(world, leased, logs=["x" * (MAX_LINE_LENGTH + 1)])
+        assert await logs(world, job) == ["x" * MAX_LINE_LENGTH]
 
     async def test_lines_of_an_ended_lease_are_dropped(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()

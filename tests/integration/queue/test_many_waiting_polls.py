@@ -13,14 +13,14 @@ from comfyrelay.errors import Unauthorized
 from comfyrelay.services.accounts.sign_in import hash_secret
 from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.queue.polls import FEW, Polls
+from comfyrelay.services.queue.polls import MAX_UNCHECKED, Polls
 from comfyrelay.store.central.queue import blocks
 from comfyrelay.store.database import Boundary, Tx
 from comfyrelay.store.notify import LocalNotifyChannel
 from tests.support.world import PATIENCE_SECONDS, Desk, World, graph_of
 
 LONG = PATIENCE_SECONDS
-MANY = 2 * FEW + 4
+MANY = 2 * MAX_UNCHECKED + 4
 Waiting = asyncio.Task[list[LeasedDispatch]]
 
 
@@ -102,7 +102,7 @@ class TestAmongMany:
         world.engine.queue.leasing.take_pollers()
         await desk.submit()
         await first(waiting)
-        assert 0 < len(world.engine.queue.leasing.take_pollers()) <= FEW + 1
+        assert 0 < len(world.engine.queue.leasing.take_pollers()) <= MAX_UNCHECKED + 1
 
     async def test_five_jobs_serve_five_polls(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = await park(polls, await crowd(world, desk.fleet))

@@ -229,7 +229,7 @@ async def test_two_reapers_end_a_lease_once(world: World, desk: Desk) -> None:
 
 
 async def test_everything_due_is_reaped_in_one_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("comfyrelay.services.queue.reaper.AT_ONCE", 5)
+    monkeypatch.setattr("comfyrelay.services.queue.reaper.MAX_AT_ONCE", 5)
     desk = await world.desk(concurrency=12)
     await submit_many(world, desk.user, desk.effect, 12)
     assert len(await world.leases(desk.worker, 12)) == 12

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.errors import Forbidden
-from comfyrelay.services.engine import Hooks
+from comfyrelay.services.hooks import Hooks
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary

@@ -113,7 +113,7 @@ async def test_short_key_is_not_trusted(sqlite_backend: SqliteBackend, tmp_path:
 
 async def test_document_of_another_instance_is_refused(small: Api) -> None:
     assert (await refusal(small, aws().sign(fresh(small)), worker_id="i-0feedfeedfeedfeed")).startswith(
-        f"The instance identity document is of {INSTANCE}"
+        f"The instance identity document belongs to {INSTANCE}"
     )
 
 
@@ -131,7 +131,7 @@ async def test_other_accounts_stages_and_regions_are_refused(small: Api) -> None
 async def test_expired_document_is_refused(api: Api) -> None:
     old = document(api.clock.now - timedelta(seconds=3601))
     assert await refusal(api, aws().sign(old)) == (
-        "The instance was launched more than 1 h ago: its document is too old."
+        "The instance was launched more than 1 h ago, so its document is too old."
     )
     ahead = document(api.clock.now + timedelta(minutes=6))
     assert (await refusal(api, aws().sign(ahead))).startswith("The instance identity document is from the future")
@@ -142,14 +142,14 @@ async def test_document_is_accepted_only_from_its_first_sender(api: Api) -> None
     first = await register(api, signed)
     assert first.status_code == 201
     another = "a-key-of-whoever-read-the-document"
-    assert (await refusal(api, signed, registration_key=another)).startswith("This instance has registered already")
+    assert (await refusal(api, signed, registration_key=another)).startswith("This instance has already registered")
     # nor when the worker has deregistered
     token = {"Authorization": f"Bearer {first.json()['data']['token']}"}
     left = await api.anybody.call("POST", "/api/worker/deregister", {"reason": "shutdown"}, headers=token)
     assert left.status_code == 200
-    assert (await refusal(api, signed, registration_key=another)).startswith("This instance has registered already")
+    assert (await refusal(api, signed, registration_key=another)).startswith("This instance has already registered")
     assert await refusal(api, signed, registration_key=None) == (
-        "Who registers with an identity document must send a registration_key, and keep it."
+        "A registration with an identity document must have a registration_key."
     )
 
 
@@ -186,7 +186,7 @@ async def test_wrong_secret_is_not_made_good_by_a_document(small: Api) -> None:
 async def test_without_certificates_only_the_secret_opens(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     async with serving(sqlite_backend, tmp_path, aws_identity_certificates={}) as api:
         detail = await refusal(api, aws().sign(fresh(api)))
-        assert detail == "This server takes no instance identity documents: register with the fleet secret."
+        assert detail == "This server accepts no instance identity documents. Register with the fleet secret."
         await api.worker()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from comfyrelay.domain.queue.states import Stage, WorkflowKind
 from comfyrelay.errors import Conflict, Forbidden, InvalidInput, LeaseLost, NotFound
-from comfyrelay.services.engine import Hooks
+from comfyrelay.services.hooks import Hooks
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import audit

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.autoscaling.providers.registry import Providers, Surroundings
+from comfyrelay.autoscaling.providers.registry import ProviderContext, Providers
 from comfyrelay.comfyui.processes.options import ManagedSettings
 from comfyrelay.desk.batches.output_copies import remove_copies
 from comfyrelay.desk.batches.run_files import COPIES
@@ -142,7 +142,7 @@ def test_scripts_are_refused_in_one_sentence(tmp_path: Path) -> None:
 
 
 def test_machines_of_this_host_are_refused_in_one_sentence(tmp_path: Path) -> None:
-    around = Surroundings(settings=Settings(data_dir=tmp_path), api_url="http://127.0.0.1:8420", secrets={})
+    around = ProviderContext(settings=Settings(data_dir=tmp_path), api_url="http://127.0.0.1:8420", secrets={})
     with pytest.raises(ConfigurationError) as refused:
         Providers(around).get("local")
     assert refused.value.detail.startswith("Machines of the provider `local` need Linux, macOS or WSL: ")

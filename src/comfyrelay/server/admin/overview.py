@@ -10,12 +10,7 @@ from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import AccessCheck, authenticate_admin
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.streams import (
-    KEEP_ALIVE_SECONDS,
-    EventStreamResponse,
-    stream_messages,
-    stream_responses,
-)
+from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, EventStreamResponse, stream_messages, stream_responses
 from comfyrelay.services.operations.live import ChangedKinds
 from comfyrelay.services.operations.samples import MINUTES, CurrentLoad, Range, Series
 from comfyrelay.services.subscriptions import Reset, StreamMessage

@@ -7,11 +7,11 @@ from datetime import datetime
 
 from comfyrelay.domain.bulk import MAX_ITEMS
 from comfyrelay.domain.ids import digest, new_id
-from comfyrelay.domain.queue.states import JobStatus
+from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.domain.queue.wait_reasons import NEWEST_DONE, expected_seconds
 from comfyrelay.domain.records.jobs import BatchRecord, JobRecord, NewJobRecord
-from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound, TooLarge
-from comfyrelay.services.databases import Databases
+from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, TooLarge
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission import rerun
 from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs
 from comfyrelay.services.jobs.submission.requests import (
@@ -21,10 +21,10 @@ from comfyrelay.services.jobs.submission.requests import (
     check_texts,
     wait_limit,
 )
-from comfyrelay.services.jobs.submission.resolve import Resolver, Target
+from comfyrelay.services.jobs.submission.resolve import Resolver
 from comfyrelay.services.jobs.submission.reuse import Reuse
-from comfyrelay.services.paging import Listed, listed
-from comfyrelay.services.queue.control import JobControl
+from comfyrelay.services.paging import ResultPage, make_page
+from comfyrelay.services.queue.control import JobControl, require_batch
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs
 from comfyrelay.store.tenant.library import media
@@ -35,7 +35,7 @@ class BatchRequest(SubmissionRequest):
     items: Sequence[ItemRequest]
     label: str | None = None
     notify_urls: Sequence[str] = field(default=(), repr=False)
-    # identifies equal requests with the same key; by default computed from the other fields
+    # Identifies equal requests with the same key. By default it is computed from the other fields.
     request_digest: str | None = None
 
 
@@ -48,7 +48,7 @@ class BatchState:
     created_at: datetime
     counts: Mapping[str, int] = field(default_factory=dict)
     expected_seconds: float | None = None
-    # the reason, if the rest of the batch is held
+    # Why the rest of the batch is held, if it is.
     held: str | None = None
 
     @property
@@ -57,8 +57,7 @@ class BatchState:
 
     @property
     def done(self) -> int:
-        ended = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELED)
-        return sum(self.counts.get(each, 0) for each in ended)
+        return sum(self.counts.get(status, 0) for status in TERMINAL_JOB)
 
     @property
     def progress(self) -> float:
@@ -68,28 +67,19 @@ class BatchState:
 class Batches:
     def __init__(
         self,
-        databases: Databases,
+        context: ServiceContext,
         resolve: Resolver,
         accept: Acceptance,
         reuse: Reuse,
         control: JobControl,
-        *,
-        max_nodes: int,
-        sends_notifications: bool = False,
-        vary: rerun.Vary,
-        allow_private: bool,
     ) -> None:
-        """`max_nodes` limits nodes of the graph times items. With `allow_private`, webhooks may point to private
-        networks."""
-        self._databases = databases
+        self._settings = context.settings
+        self._databases = context.databases
+        self._hooks = context.hooks
         self._resolve = resolve
         self._accept = accept
         self._reuse = reuse
         self._control = control
-        self._max_nodes = max_nodes
-        self._sends_notifications = sends_notifications
-        self._vary = vary
-        self._allow_private = allow_private
 
     async def submit(self, request: BatchRequest) -> BatchState:
         """Accept all items or none, with a constant number of statements in each database."""
@@ -101,12 +91,12 @@ class Batches:
             raise InvalidInput(errors={"items": f"A batch has between 1 and {MAX_ITEMS} items."})
         check_texts(
             idempotency_key=request.idempotency_key,
-            allow_private=self._allow_private,
+            allow_private=self._settings.webhook_allow_private,
             label=request.label,
             webhook_url=request.webhook_url,
         )
-        if request.notify_urls and not self._sends_notifications:
-            # unlike webhook URLs, they are not checked and could point into the server's own network
+        if request.notify_urls and not self._hooks.sends_notifications:
+            # Unlike webhook URLs, they are not checked and could point into the server's own network.
             raise InvalidInput(errors={"notify_urls": "Only a desk sends notifications. Name a webhook_url instead."})
         shard = await self._databases.shard_of(request.tenant_id)
         request_digest = request.request_digest
@@ -123,7 +113,7 @@ class Batches:
         return await self.state(request.tenant_id, batch.id), is_new
 
     async def find_known(self, tenant_id: str, *, idempotency_key: str, request_digest: str) -> BatchState | None:
-        """The batch of an earlier equal request. Raises `IdempotencyConflict` if a different request used the key."""
+        """Find the batch of an earlier equal request. Raises `IdempotencyConflict` if another request used the key."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             batch = await media.batch(tx, tenant_id, key=idempotency_key)
         if batch is None:
@@ -145,7 +135,7 @@ class Batches:
             known = await media.batch(tx, request.tenant_id, key=request.idempotency_key)
             if known is not None:
                 return known, None
-            # jobs with a reused output are never active
+            # Jobs with a reused output are never active.
             if len(reused) < len(new):
                 await self._accept.check_limit(tx, request.tenant_id, request.user_id)
             batch = await media.create_batch(
@@ -174,7 +164,13 @@ class Batches:
         target = await self._resolve.find_target(
             request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug
         )
-        self._check_size(len(request.items), target)
+        # Check the size before the expensive part, which walks the graph once per item.
+        max_nodes = self._settings.max_batch_nodes
+        if len(request.items) * target.size > max_nodes:
+            raise TooLarge(
+                f"A batch has at most {max_nodes} nodes or filled-in inputs (COMFYRELAY_MAX_BATCH_NODES), which allows "
+                f"{max_nodes // target.size} items with this graph. Send several batches."
+            )
         found = await self._resolve.load_media(
             shard, request.tenant_id, request.items, target, hash_content=request.reuse
         )
@@ -186,20 +182,9 @@ class Batches:
             batch_id=batch_id,
         )
 
-    def _check_size(self, items: int, target: Target) -> None:
-        """Check the size before the expensive part, which walks the graph once per item."""
-        if items * target.size > self._max_nodes:
-            raise TooLarge(
-                f"A batch has at most {self._max_nodes} nodes or filled-in inputs (COMFYRELAY_MAX_BATCH_NODES), which "
-                f"allows {self._max_nodes // target.size} items with this graph. Send several batches."
-            )
-
     async def state(self, tenant_id: str, batch_id: str) -> BatchState:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            batch = await media.batch(tx, tenant_id, id_=batch_id)
-            if batch is None:
-                raise NotFound(f"There is no batch {batch_id!r}.")
-            [state] = await _states(tx, tenant_id, [batch])
+            [state] = await _states(tx, tenant_id, [await require_batch(tx, tenant_id, batch_id)])
         return state
 
     async def states(self, tenant_id: str, batch_ids: Collection[str]) -> list[BatchState]:
@@ -208,12 +193,12 @@ class Batches:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await _states(tx, tenant_id, await media.batches_of(tx, tenant_id, batch_ids))
 
-    async def page(self, tenant_id: str, *, before_id: str | None = None, limit: int) -> Listed[BatchState]:
-        """Newest first."""
+    async def page(self, tenant_id: str, *, before_id: str | None = None, limit: int) -> ResultPage[BatchState]:
+        """Return a page of batches, newest first."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await media.batch_page(tx, tenant_id, before_id=before_id, limit=limit + 1)
-            page = listed(found, lambda each: each.id, limit=limit)
-            return page.holding(await _states(tx, tenant_id, page.items))
+            page = make_page(found, limit=limit)
+            return page.with_items(await _states(tx, tenant_id, page.items))
 
     async def run_again(self, tenant_id: str, batch_id: str, *, new_seeds: bool) -> BatchState:
         """Run all items of a batch again, in a new batch."""
@@ -221,14 +206,12 @@ class Batches:
         new_batch_id = new_id()
 
         async def work(tx: Tx, balance: int) -> tuple[BatchRecord, AcceptedJobs]:
-            before = await media.batch(tx, tenant_id, id_=batch_id)
-            if before is None:
-                raise NotFound(f"There is no batch {batch_id!r}.")
+            before = await require_batch(tx, tenant_id, batch_id)
             old = await jobs.newest_in_batch(tx, tenant_id, batch_id)
             if not old:
                 raise Conflict("This batch has no jobs left to run again.")
             await self._accept.check_limit(tx, tenant_id, old[0].user_id)
-            new = await rerun.batch_copies(tx, old, batch_id=new_batch_id, new_seeds=new_seeds, vary=self._vary)
+            new = await rerun.batch_copies(tx, old, batch_id=new_batch_id, new_seeds=new_seeds, vary=self._hooks.vary)
             key = f"again:{new_batch_id}"
             batch = await media.create_batch(
                 tx,
@@ -250,8 +233,7 @@ class Batches:
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx, balance: int) -> tuple[int, AcceptedJobs | None]:
-            if await media.batch(tx, tenant_id, id_=batch_id) is None:
-                raise NotFound(f"There is no batch {batch_id!r}.")
+            await require_batch(tx, tenant_id, batch_id)
             failed = await _failed(tx, tenant_id, batch_id)
             return await self._write_retries(tx, balance, failed, new_seeds=new_seeds)
 
@@ -260,7 +242,7 @@ class Batches:
 
     async def resume(self, tenant_id: str, batch_id: str) -> int:
         """Resume paused jobs. In a held batch, also retry the failures that held it. Returns the number of jobs."""
-        # release first: jobs that fail after the resume must be able to hold the batch again
+        # Release first, because jobs that fail after the resume must be able to hold the batch again.
         made = await self.release(tenant_id, [batch_id])
         return made + await self._control.resume_batch(tenant_id, batch_id)
 
@@ -268,7 +250,7 @@ class Batches:
         """Release held batches and retry the failures that held them; return how many."""
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
-            held = [each.id for each in await media.batches_of(tx, tenant_id, batch_ids) if each.held]
+            held = [batch.id for batch in await media.batches_of(tx, tenant_id, batch_ids) if batch.held]
 
         async def work(tx: Tx, balance: int) -> tuple[int, AcceptedJobs | None]:
             failed: list[JobRecord] = []
@@ -286,7 +268,7 @@ class Batches:
             return 0, None
         first = failed[0]
         await self._accept.check_limit(tx, first.tenant_id, first.user_id, batch_id=first.batch_id)
-        again = await rerun.retries(tx, failed, new_seeds=new_seeds, vary=self._vary)
+        again = await rerun.retries(tx, failed, new_seeds=new_seeds, vary=self._hooks.vary)
         accepted = await self._accept.write_jobs(tx, balance, again)
         return len(accepted.jobs), accepted
 
@@ -306,7 +288,7 @@ async def _states(tx: Tx, tenant_id: str, batches: Sequence[BatchRecord]) -> lis
             created_at=batch.created_at,
             counts=counts.get(batch.id, {}),
             expected_seconds=expected.get(batch.id),
-            # not held any more if all its jobs were resumed or canceled one by one
+            # The batch is not held any more if all its jobs were resumed or canceled one by one.
             held=batch.held_text if counts.get(batch.id, {}).get(JobStatus.PAUSED) else None,
         )
         for batch in batches
@@ -314,18 +296,18 @@ async def _states(tx: Tx, tenant_id: str, batches: Sequence[BatchRecord]) -> lis
 
 
 async def _expected(tx: Tx, tenant_id: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str, float | None]:
-    """Expected seconds of unfinished batches. Most batches of a list have ended."""
-    going = {
-        id_: (each.get(JobStatus.QUEUED, 0), each.get(JobStatus.PROCESSING, 0))
-        for id_, each in counts.items()
-        if each.get(JobStatus.COMPLETED) and (each.get(JobStatus.QUEUED) or each.get(JobStatus.PROCESSING))
+    """Return the expected seconds of unfinished batches. Most batches of a list have ended."""
+    unfinished = {
+        id_: (of_batch.get(JobStatus.QUEUED, 0), of_batch.get(JobStatus.PROCESSING, 0))
+        for id_, of_batch in counts.items()
+        if of_batch.get(JobStatus.COMPLETED) and (of_batch.get(JobStatus.QUEUED) or of_batch.get(JobStatus.PROCESSING))
     }
-    if not going:
+    if not unfinished:
         return {}
-    done, now = await jobs.newest_done(tx, tenant_id, list(going), limit=NEWEST_DONE)
+    done, now = await jobs.newest_done(tx, tenant_id, list(unfinished), limit=NEWEST_DONE)
     return {
         id_: expected_seconds(done.get(id_, ()), queued=queued, processing=processing, now=now)
-        for id_, (queued, processing) in going.items()
+        for id_, (queued, processing) in unfinished.items()
     }
 
 

@@ -8,38 +8,36 @@ from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import JobStatus, PauseMode
 from comfyrelay.errors import ComfyRelayError, Conflict, DatabaseUnavailable
 from comfyrelay.protocol.jobs import BulkFilter
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.removal import Removals
-from comfyrelay.services.jobs.submission.resolve import JobDefaults
+from comfyrelay.services.jobs.submission.resolve import clamp_priority
 from comfyrelay.services.jobs.submission.submit import JobSubmission
 from comfyrelay.services.jobs.views.jobs import find_workflow_ids
 from comfyrelay.services.jobs.views.live import MAX_CHANGES, Cursor
 from comfyrelay.services.jobs.views.overview import status_filter
 from comfyrelay.services.paging import chunks
 from comfyrelay.services.queue.control import JobControl
-from comfyrelay.store.tenant import changes, jobs
+from comfyrelay.store.tenant import changes, job_list, jobs
 
 PAGE_SIZE = 500
 # One transaction per job would take a minute for a few thousand jobs; one for all would block other writers.
 DELETE_CHUNK = 50
 RETRY_CHUNK = 100
-TOO_LATE = "Too much has changed since these jobs were counted: count them again (`dry_run`)."
+TOO_LATE = "The count is out of date. Count the jobs again (`dry_run`)."
 
 
 class BulkActions:
     def __init__(
         self,
-        databases: Databases,
+        context: ServiceContext,
         control: JobControl,
         submit: JobSubmission,
         batches: Batches,
         removals: Removals,
-        *,
-        defaults: JobDefaults,
     ) -> None:
-        self._defaults = defaults
-        self._databases = databases
+        self._settings = context.settings
+        self._databases = context.databases
         self._control = control
         self._submit = submit
         self._batches = batches
@@ -58,14 +56,17 @@ class BulkActions:
         keep_files: bool = False,
         as_of: str | None = None,
     ) -> BulkResult:
-        """`as_of` comes from `count`: jobs that match the filter only since then are left out."""
+        """Apply an action to the selected jobs.
+
+        `as_of` comes from `count`. Jobs that match the filter only since then are left out.
+        """
         result = BulkResult()
+        pages = self._select(tenant_id, action, ids, among or BulkFilter(), as_of)
         if action is BulkAction.MOVE:
-            # all in one call: page by page, the last page would end up on top
-            pages = self._select(tenant_id, action, ids, among or BulkFilter(), as_of)
+            # Move all in one call. Page by page, the last page would end up on top.
             moving = [job_id async for found in pages for job_id in found]
             return BulkResult(matched=len(moving), changed=await self._control.move_jobs(tenant_id, moving, to))
-        async for found in self._select(tenant_id, action, ids, among or BulkFilter(), as_of):
+        async for found in pages:
             result.matched += len(found)
             match action:
                 case BulkAction.CANCEL:
@@ -76,8 +77,8 @@ class BulkActions:
                     result.changed += await self._release(tenant_id, found)
                     result.changed += await self._control.resume_jobs(tenant_id, found)
                 case BulkAction.PRIORITY:
-                    chosen = self._defaults.clamp_priority(priority)
-                    result.changed += await self._control.set_priority_of_jobs(tenant_id, found, chosen)
+                    clamped = clamp_priority(priority, self._settings)
+                    result.changed += await self._control.set_priority_of_jobs(tenant_id, found, clamped)
                 case BulkAction.RETRY:
                     await self._retry(tenant_id, found, result)
                 case BulkAction.DELETE:
@@ -89,16 +90,15 @@ class BulkActions:
     async def count(
         self, tenant_id: str, *, ids: Sequence[str] | None = None, among: BulkFilter | None = None
     ) -> BulkResult:
-        """Count the selected jobs."""
         shard = await self._databases.shard_of(tenant_id)
         if ids is not None:
             async with shard.read() as tx:
-                return BulkResult(matched=sum(id_.tenant_id == tenant_id for id_ in await jobs.by_ids(tx, ids)))
+                return BulkResult(matched=sum(job.tenant_id == tenant_id for job in await jobs.by_ids(tx, ids)))
         wanted = await self._filters(tenant_id, among or BulkFilter())
         async with shard.read() as tx:
-            # read the horizon first: jobs that change in between are left out later
+            # Read the horizon first, so that jobs that change in between are left out later.
             counted_at = Cursor.from_horizon(await changes.horizon(tx))
-            found = await jobs.count_listed(tx, tenant_id, **wanted, only_newest=True)
+            found = await job_list.count_listed(tx, tenant_id, **wanted, only_newest=True)
         return BulkResult(matched=found, as_of=str(counted_at))
 
     async def _filters(self, tenant_id: str, among: BulkFilter) -> dict[str, Any]:
@@ -113,25 +113,16 @@ class BulkActions:
         }
 
     async def _release(self, tenant_id: str, job_ids: Sequence[str]) -> int:
-        """Release held batches: their failed jobs are retried."""
+        """Release held batches, which retries their failed jobs."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            paused = [id_ for id_ in await jobs.by_ids(tx, job_ids) if id_.status == JobStatus.PAUSED]
-        return await self._batches.release(tenant_id, sorted({each.batch_id for each in paused if each.batch_id}))
-
-    async def _select(
-        self,
-        tenant_id: str,
-        action: BulkAction,
-        ids: Sequence[str] | None,
-        among: BulkFilter,
-        as_of: str | None,
-    ) -> AsyncIterator[list[str]]:
-        async for found in self._found(tenant_id, action, ids, among):
-            late = set() if as_of is None or ids is not None else await self._late(tenant_id, found, among, as_of)
-            yield [job_id for job_id in found if job_id not in late]
+            paused = [job for job in await jobs.by_ids(tx, job_ids) if job.status == JobStatus.PAUSED]
+        return await self._batches.release(tenant_id, sorted({job.batch_id for job in paused if job.batch_id}))
 
     async def _late(self, tenant_id: str, found: Sequence[str], among: BulkFilter, as_of: str) -> set[str]:
-        """Jobs that did not match at `as_of`: their status changed since or, without a status filter, they are new."""
+        """Find jobs that did not match at `as_of`, because their status changed later.
+
+        Without a status filter, find jobs that are newer.
+        """
         cursor = Cursor.parse(as_of)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             if cursor is None or not cursor.can_replay(await changes.horizon(tx)):
@@ -142,28 +133,35 @@ class BulkActions:
             changed = {id_ for change in found_changes for id_ in change.ids}.intersection(found)
             if among.status is not None:
                 return changed
-            return {each.id for each in await jobs.by_ids(tx, changed) if each.created_at.timestamp() >= cursor.at}
+            return {job.id for job in await jobs.by_ids(tx, changed) if job.created_at.timestamp() >= cursor.at}
 
-    async def _found(
-        self, tenant_id: str, action: BulkAction, ids: Sequence[str] | None, among: BulkFilter
+    async def _select(
+        self,
+        tenant_id: str,
+        action: BulkAction,
+        ids: Sequence[str] | None,
+        among: BulkFilter,
+        as_of: str | None,
     ) -> AsyncIterator[list[str]]:
-        """Ids of the selected jobs of this tenant, page by page, newest first."""
+        """Yield the ids of the tenant's selected jobs, page by page, newest first."""
         shard = await self._databases.shard_of(tenant_id)
         if ids is not None:
             async with shard.read() as tx:
                 found = await jobs.by_ids(tx, ids)
-            yield [each.id for each in found if each.tenant_id == tenant_id]
+            yield [job.id for job in found if job.tenant_id == tenant_id]
             return
         wanted, before = await self._filters(tenant_id, among), None
-        # a delete without a status filter includes earlier attempts; all else acts on the jobs that lists show
+        # Only a delete without a status filter includes earlier attempts, which lists do not show.
         only_newest = among.status is not None or action is not BulkAction.DELETE
         while True:
             async with shard.read() as tx:
-                found = await jobs.listed(
+                found = await job_list.listed(
                     tx, tenant_id, **wanted, only_newest=only_newest, after_id=before, limit=PAGE_SIZE
                 )
             if found:
-                yield [each.id for each in found]
+                job_ids = [job.id for job in found]
+                late = set() if as_of is None else await self._late(tenant_id, job_ids, among, as_of)
+                yield [job_id for job_id in job_ids if job_id not in late]
             if len(found) < PAGE_SIZE:
                 return
             before = found[-1].id
@@ -175,16 +173,17 @@ class BulkActions:
             except DatabaseUnavailable:
                 raise
             except ComfyRelayError:
-                await self._retry_each(tenant_id, chunk, result)
+                # At least one job is refused. Retry the jobs one by one to find out which.
+                await self._retry_one_by_one(tenant_id, chunk, result)
 
-    async def _retry_each(self, tenant_id: str, ids: Sequence[str], result: BulkResult) -> None:
-        for id_ in ids:
+    async def _retry_one_by_one(self, tenant_id: str, ids: Sequence[str], result: BulkResult) -> None:
+        for job_id in ids:
             try:
-                result.changed += (await self._submit.retry_once(tenant_id, id_)).is_new
+                result.changed += (await self._submit.retry_once(tenant_id, job_id)).is_new
             except DatabaseUnavailable:
                 raise
             except ComfyRelayError as error:
-                result.refuse({id_: error})
+                result.refuse({job_id: error})
 
     async def _delete(self, tenant_id: str, ids: Sequence[str], result: BulkResult, *, keep_files: bool) -> None:
         for chunk in chunks(ids, DELETE_CHUNK):

@@ -22,18 +22,18 @@ class QueueClearing:
     async def count(self, tenant_id: str) -> dict[UnitStatus, int]:
         """Count the jobs that can be cleared, by the final status of the job or of its batch."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            single = await clearing.count_alone(tx, tenant_id)
+            single = await clearing.count_unbatched(tx, tenant_id)
             counts = Counter({UnitStatus(status): number for status, number in single.items()})
             for of_batch in (await _ended_batches(tx, tenant_id)).values():
                 counts[finished_status(of_batch)] += sum(of_batch.values())
         return dict(counts)
 
     async def clear(self, tenant_id: str, statuses: Collection[UnitStatus]) -> int:
-        """Hide jobs and return how many were hidden."""
+        """Hide the jobs whose final status, or that of their batch, is one of `statuses`; return how many."""
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx) -> int:
-            single = await clearing.alone(tx, tenant_id, statuses)
+            single = await clearing.unbatched(tx, tenant_id, statuses)
             ended = await _ended_batches(tx, tenant_id)
             chosen = {id_: counts for id_, counts in ended.items() if finished_status(counts) in statuses}
             named: list[str] = [*single]
@@ -49,8 +49,8 @@ class QueueClearing:
 
 
 async def _ended_batches(tx: Tx, tenant_id: str) -> Mapping[str, Mapping[str, int]]:
-    """Job counts by status of each ended batch. Batches without jobs are left out."""
+    """Return the job counts by status of each ended batch that has jobs."""
     found: dict[str, Mapping[str, int]] = {}
-    for chunk in chunks(await clearing.ended_batches(tx, tenant_id), CHUNK_SIZE):
+    for chunk in chunks(await clearing.finished_batches(tx, tenant_id), CHUNK_SIZE):
         found |= await jobs.count_in_batches(tx, tenant_id, chunk)
     return found

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-# Then the next waiting caller gets the thread.
+# After this time, the next waiting caller gets the thread.
 TURN_SECONDS = 0.1
-# Work of this size is done before a thread would have started.
+# Work up to this size is done before a thread would have started.
 SMALL_BYTES = 32 * 1024
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 class FairThread:
     def __init__(self) -> None:
-        # locks are FIFO, so no caller gets two turns while another waits
+        # Locks are FIFO, so no caller gets two turns while another waits.
         self._turn = asyncio.Lock()
 
     async def map_range(self, make: Callable[[int], T], *, count: int, size: int) -> list[T]:

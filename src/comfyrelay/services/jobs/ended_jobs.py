@@ -1,9 +1,9 @@
 """Load jobs that have just ended, their batches, and the number of active units."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from comfyrelay.domain.records.jobs import JobRecord
+from comfyrelay.domain.records.jobs import BatchRecord, JobRecord
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import chunks
 from comfyrelay.store.tenant import jobs
@@ -14,27 +14,15 @@ CHUNK_SIZE = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BatchOutcome:
-    """A batch with its item counts by status. A retried item counts as its newest attempt.
+class EndedJobs:
+    """Jobs in the order in which they ended, and their batches with item counts by status.
 
-    `notify_urls` get a message when the batch ends. If the batch is held, `held` is the reason and `held_by` the failed
-    job.
+    A retried item counts as its newest attempt. `active` is the number of queued and running units; a batch is one.
     """
 
-    id: str
-    label: str | None
-    counts: Mapping[str, int]
-    notify_urls: Sequence[str] = field(repr=False)
-    held: str | None = None
-    held_by: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EndedJobs:
-    """`jobs` in the order in which they ended. `active` counts queued and running units; a batch is one unit."""
-
     jobs: Sequence[JobRecord]
-    batches: Mapping[str, BatchOutcome]
+    batches: Mapping[str, BatchRecord]
+    counts: Mapping[str, Mapping[str, int]]
     active: int
 
 
@@ -43,27 +31,18 @@ class EndedJobsReader:
         self._databases = databases
 
     async def load(self, tenant_id: str, user_id: str, job_ids: Iterable[str]) -> EndedJobs:
-        """Jobs that no longer exist are left out."""
+        """Load the jobs that still exist."""
         found: list[JobRecord] = []
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             for chunk in chunks(list(job_ids), CHUNK_SIZE):
                 found += await jobs.by_ids(tx, chunk)
-            ids = sorted({each.batch_id for each in found if each.batch_id is not None})
+            ids = sorted({job.batch_id for job in found if job.batch_id is not None})
             counts = await jobs.count_in_batches(tx, tenant_id, ids) if ids else {}
             batches = await media.batches_of(tx, tenant_id, ids) if ids else []
             active = await jobs.count_active(tx, tenant_id, user_id)
         return EndedJobs(
-            jobs=sorted(found, key=lambda each: each.completed_at or each.created_at),
-            batches={
-                batch.id: BatchOutcome(
-                    id=batch.id,
-                    label=batch.label,
-                    counts=counts.get(batch.id, {}),
-                    notify_urls=batch.notify_urls or (),
-                    held=batch.held_text,
-                    held_by=batch.held["by"] if batch.held else None,
-                )
-                for batch in batches
-            },
+            jobs=sorted(found, key=lambda job: job.completed_at or job.created_at),
+            batches={batch.id: batch for batch in batches},
+            counts=counts,
             active=active,
         )

@@ -7,6 +7,7 @@ because storage is unreachable, are removed later.
 from asyncio import gather
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import structlog
 
@@ -15,9 +16,9 @@ from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.states import TERMINAL_JOB
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import ComfyRelayError, Conflict, DatabaseUnavailable, NotFound
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.context import ServiceContext
+from comfyrelay.services.hooks import RemovedFiles
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs, ledger, removals
 from comfyrelay.store.tenant.library import gallery, media
@@ -26,17 +27,9 @@ from comfyrelay.store.tenant.removals import Removal
 log = structlog.get_logger(__name__)
 
 CHUNK_SIZE = 500
-# The process that recorded a removal gets this long to do it.
+# The process that recorded a removal has this long to remove the object itself.
 GRACE_SECONDS = 60.0
 Work = Callable[[Tx], Awaitable[list[Removal]]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RemovedFiles:
-    """Files removed with a job, and files left behind, each with the reason."""
-
-    removed: Sequence[str] = ()
-    left: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,16 +41,14 @@ class RemovedJobs:
     refused: Mapping[str, ComfyRelayError]
 
 
-# Removes files of a removed job that only the embedding application knows, such as copies of outputs.
-OnRemoved = Callable[[Sequence[Attempt]], Awaitable[RemovedFiles]]
 IN_USE = "An unfinished job still needs this: cancel the job or wait until it is done."
 
 
 class Removals:
-    def __init__(self, databases: Databases, objects: ObjectStore, *, on_removed: OnRemoved | None = None) -> None:
-        self._databases = databases
-        self._objects = objects
-        self._on_removed = on_removed
+    def __init__(self, context: ServiceContext) -> None:
+        self._databases = context.databases
+        self._objects = context.objects
+        self._on_removed = context.hooks.on_removed
 
     async def remove_video(self, tenant_id: str, video_id: str) -> None:
         """Remove a video, its original file and all outputs that jobs made from it."""
@@ -68,7 +59,7 @@ class Removals:
             if video is None:
                 raise NotFound(f"There is no video {video_id!r}.")
             named = {video.original_file_id, video.processed_file_id, *await removals.of_video(tx, tenant_id, video_id)}
-            return await _remove_files(tx, tenant_id, [each for each in named if each], video_id=video_id)
+            return await _remove_files(tx, tenant_id, [id_ for id_ in named if id_], video_id=video_id)
 
         await self._run(tenant_id, work)
 
@@ -83,13 +74,13 @@ class Removals:
         return done.files
 
     async def remove_jobs(self, tenant_id: str, job_ids: Sequence[str], *, keep_files: bool = False) -> RemovedJobs:
-        """Remove several jobs in one transaction, except refused ones."""
+        """Remove several jobs in one transaction, except refused jobs."""
         try:
             return await self._remove_jobs(tenant_id, job_ids, keep_files=keep_files)
         except Conflict as error:
             if len(job_ids) == 1:
                 return RemovedJobs(count=0, files=RemovedFiles(), refused={job_ids[0]: error})
-        # a file of at least one job is in use: bisect, so that the others are removed
+        # A file of at least one job is in use. Bisect, so that the other jobs are removed.
         half = len(job_ids) // 2
         first = await self.remove_jobs(tenant_id, job_ids[:half], keep_files=keep_files)
         second = await self.remove_jobs(tenant_id, job_ids[half:], keep_files=keep_files)
@@ -102,41 +93,35 @@ class Removals:
         )
 
     async def _remove_jobs(self, tenant_id: str, job_ids: Sequence[str], *, keep_files: bool) -> RemovedJobs:
-        going: list[str] = []
+        removable: list[str] = []
         attempts: list[Attempt] = []
         refused: dict[str, ComfyRelayError] = {}
-        # leases that ended without a result may have left objects
-        leftovers = dict(
-            zip(job_ids, await gather(*(self._paths_of(tenant_id, job_id_) for job_id_ in job_ids)), strict=True)
-        )
+        # Leases that ended without a result may have left objects.
+        paths = await gather(*(self._paths_of(tenant_id, job_id) for job_id in job_ids))
+        leftovers = dict(zip(job_ids, paths, strict=True))
 
         async def work(tx: Tx) -> list[Removal]:
             await ledger.lock_wallet(tx, tenant_id)
-            found = {id_.id: id_ for id_ in await jobs.by_ids(tx, job_ids) if id_.tenant_id == tenant_id}
+            found = {job.id: job for job in await jobs.by_ids(tx, job_ids) if job.tenant_id == tenant_id}
+            errors = {job_id: _removal_error(job_id, found.get(job_id)) for job_id in job_ids}
             refused.clear()
-            refused.update(
-                {
-                    job_id_: why
-                    for job_id_ in job_ids
-                    if (why := _removal_error(job_id_, found.get(job_id_))) is not None
-                }
-            )
-            going[:] = [job_id_ for job_id_ in job_ids if job_id_ not in refused]
-            named = await gallery.of_jobs(tx, tenant_id, going)
-            attempts[:] = await jobs.attempts_of(tx, going)
-            paths = [path for job_id in going for path in leftovers[job_id]]
-            removed = await _remove_files(tx, tenant_id, named, leftovers=paths)
-            await removals.remove_jobs(tx, tenant_id, going)
+            refused.update({job_id: error for job_id, error in errors.items() if error is not None})
+            removable[:] = [job_id for job_id in job_ids if job_id not in refused]
+            named = await gallery.of_jobs(tx, tenant_id, removable)
+            attempts[:] = await jobs.attempts_of(tx, removable)
+            left = chain.from_iterable(leftovers[job_id] for job_id in removable)
+            removed = await _remove_files(tx, tenant_id, named, leftovers=left)
+            await removals.remove_jobs(tx, tenant_id, removable)
             return removed
 
         await self._run(tenant_id, work)
         files = RemovedFiles()
-        if going and self._on_removed is not None and not keep_files:
+        if removable and self._on_removed is not None and not keep_files:
             files = await self._on_removed(attempts)
-        return RemovedJobs(count=len(going), files=files, refused=refused)
+        return RemovedJobs(count=len(removable), files=files, refused=refused)
 
     async def _paths_of(self, tenant_id: str, job_id: str) -> list[str]:
-        return [each.path async for each in self._objects.list(job_folder(tenant_id, job_id))]
+        return [stored.path async for stored in self._objects.list(job_folder(tenant_id, job_id))]
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> int:
         """Remove the recorded objects and return how many there were."""
@@ -157,7 +142,7 @@ class Removals:
         try:
             await self._remove_objects(shard, removed)
         except Exception:
-            # the rows are deleted, which is all the caller was promised; the objects are recorded
+            # The rows are deleted, which is all the caller was promised. The objects are recorded.
             log.warning("removal.postponed", shard=shard.name, objects=len(removed), exc_info=True)
 
     async def _remove_objects(self, shard: Database, found: Sequence[Removal]) -> None:
@@ -165,7 +150,7 @@ class Removals:
             await self._objects.remove_many(
                 [path for removal in found for path in (removal.path, *derived_paths(removal.path))]
             )
-            await shard.run(TransactionStep.REMOVE_FORGET, lambda tx: removals.finish(tx, [each.id for each in found]))
+            await shard.run(TransactionStep.REMOVE_FORGET, lambda tx: removals.finish(tx, [row.id for row in found]))
 
 
 def _removal_error(job_id: str, job: JobRecord | None) -> ComfyRelayError | None:
@@ -180,12 +165,12 @@ async def _remove_files(
     tx: Tx, tenant_id: str, file_ids: Sequence[str], *, video_id: str | None = None, leftovers: Iterable[str] = ()
 ) -> list[Removal]:
     found = await media.files_of(tx, tenant_id, file_ids)
-    kept = await removals.keep(tx, found, except_video=video_id)
-    going = [each for each in found.values() if each.id not in kept]
-    if await removals.has_live_job(tx, tenant_id, going, video_id=video_id):
+    kept = await removals.used_by_videos(tx, found, except_video=video_id)
+    removable = [file for file in found.values() if file.id not in kept]
+    if await removals.has_unfinished_job(tx, tenant_id, removable, video_id=video_id):
         raise Conflict(IN_USE)
     if video_id is not None:
         await removals.remove_video(tx, tenant_id, video_id)
-    staying = {path for id_ in kept for path in (found[id_].path, *derived_paths(found[id_].path))}
-    paths = {*leftovers, *(each.path for each in going)} - staying
-    return await removals.remove_files(tx, tenant_id, [each.id for each in going], paths)
+    kept_paths = {path for id_ in kept for path in (found[id_].path, *derived_paths(found[id_].path))}
+    paths = {*leftovers, *(file.path for file in removable)} - kept_paths
+    return await removals.remove_files(tx, tenant_id, [file.id for file in removable], paths)

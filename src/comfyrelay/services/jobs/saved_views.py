@@ -27,9 +27,9 @@ class SavedViewService:
 
         async def work(tx: Tx) -> SavedView:
             known = await saved_views.of_area(tx, tenant_id, area)
-            if len(known) >= MAX_VIEWS and name not in {each.name for each in known}:
-                raise Conflict(f"There are {MAX_VIEWS} views already: delete one first.")
-            return await saved_views.keep(tx, id_=new_id(), tenant_id=tenant_id, area=area, name=name, search=search)
+            if len(known) >= MAX_VIEWS and name not in {view.name for view in known}:
+                raise Conflict(f"There are already {MAX_VIEWS} views. Delete one first.")
+            return await saved_views.save(tx, id_=new_id(), tenant_id=tenant_id, area=area, name=name, search=search)
 
         return await shard.run(TransactionStep.TENANT, work)
 

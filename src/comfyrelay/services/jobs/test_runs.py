@@ -39,7 +39,7 @@ class TestRuns:
                 item=ItemRequest(input_payload=values or {}, input_file_id=input_file_id, label=f"Test of {slug}"),
                 stage=stage,
                 shows_workers=True,
-                # the administrator chose the worker: wait even while it misses requirements
+                # The administrator chose the worker, so wait even while it misses requirements.
                 wait_for_missing=worker_id is not None,
                 is_test=True,
                 only_worker=worker_id,

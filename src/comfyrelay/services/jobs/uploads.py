@@ -1,4 +1,4 @@
-"""Uploads. A file gets its row first; its bytes go straight to object storage."""
+"""Uploads: the server writes the row of a file first, then the client sends the bytes directly to object storage."""
 
 import asyncio
 import hashlib
@@ -15,10 +15,10 @@ from comfyrelay.domain.uploads import AnnouncedUpload, check_upload, extension_o
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.catalogue.library import Library
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.paging import chunks
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.storage.objects import LocalObjects, ObjectStore, SignedUpload
+from comfyrelay.storage.objects import LocalObjects, SignedUpload
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant.library import media
 
@@ -37,37 +37,29 @@ class PreparedUpload:
 
 
 class Uploads:
-    def __init__(
-        self,
-        databases: Databases,
-        objects: ObjectStore,
-        library: Library,
-        *,
-        disk: str,
-        max_bytes: int,
-        ttl_seconds: float,
-    ) -> None:
-        self._databases = databases
-        self._objects = objects
+    def __init__(self, context: ServiceContext, library: Library) -> None:
+        self._settings = context.settings
+        self._databases = context.databases
+        self._objects = context.objects
         self._library = library
-        self._disk = disk
-        self._max_bytes = max_bytes
-        self._ttl_seconds = ttl_seconds
 
     async def create(self, user: User, new: AnnouncedUpload) -> PreparedUpload:
         """Create the row of a file and sign its upload URL. The signature covers type and length."""
-        check_upload(new, max_bytes=self._max_bytes)
+        check_upload(new, max_bytes=self._settings.max_upload_bytes)
         await self._check_effect(new)
-        row = self._row(user, new)
+        row = _row(user, new)
         signed = await self._objects.sign_upload(
-            row["path"], content_type=new.mime_type, size=new.size, ttl_seconds=self._ttl_seconds
+            row["path"],
+            content_type=new.mime_type,
+            size=new.size,
+            ttl_seconds=self._settings.presigned_ttl_seconds,
         )
         shard = await self._databases.shard_of(user.tenant_id)
         await shard.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, [row]))
         return PreparedUpload(file=(await self._files(shard, user, [row["id"]]))[0], signed=signed)
 
     async def file_names(self, user: User, file_ids: Sequence[str]) -> dict[str, str]:
-        """Original names of the user's files."""
+        """Return the original names of the user's files."""
         shard = await self._databases.shard_of(user.tenant_id)
         return {file.id: file.original_filename or "" for file in await self._files(shard, user, file_ids)}
 
@@ -79,10 +71,10 @@ class Uploads:
 
     async def copy_local_files(self, user: User, sources: Sequence[Path]) -> dict[Path, str]:
         """Copy files of this machine to object storage; return their ids. All are checked before the first copy."""
-        announced = await asyncio.to_thread(lambda: [_describe(each) for each in sources])
-        for each in announced:
-            check_upload(each, max_bytes=self._max_bytes)
-        rows = {source: self._row(user, new) for source, new in zip(sources, announced, strict=True)}
+        announced = await asyncio.to_thread(lambda: [_describe(source) for source in sources])
+        for upload in announced:
+            check_upload(upload, max_bytes=self._settings.max_upload_bytes)
+        rows = {source: _row(user, new) for source, new in zip(sources, announced, strict=True)}
         shard = await self._databases.shard_of(user.tenant_id)
         for group in chunks(list(rows.items()), GROUP_SIZE):
             await self._copy_group(shard, dict(group))
@@ -93,7 +85,7 @@ class Uploads:
         new = AnnouncedUpload(mime_type=output.mime_type, size=output.size or 0, original_filename=name)
         if not new.mime_type.startswith(("image/", "video/", "audio/")):
             raise Conflict(f"Only an image, a video or audio can be an input; this output is {new.mime_type}.")
-        row = {**self._row(user, new), "content_hash": output.content_hash}
+        row = {**_row(user, new), "content_hash": output.content_hash}
         if await self._objects.stat(output.path) is None:
             raise NotFound("The file of this output no longer exists.")
         shard = await self._databases.shard_of(user.tenant_id)
@@ -101,7 +93,7 @@ class Uploads:
             row["size"] = (await self._objects.copy(output.path, row["path"])).size
             await shard.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, [row]))
         except BaseException:
-            # it has no row, so nothing else would remove it
+            # The object has no row, so nothing else would remove it.
             await self._objects.remove(row["path"])
             raise
         return (await self._files(shard, user, [row["id"]]))[0]
@@ -112,12 +104,12 @@ class Uploads:
             await self._copy_all(rows)
             await shard.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, new))
         except BaseException:
-            # they have no rows, so nothing else would remove them
+            # The objects have no rows, so nothing else would remove them.
             await self._objects.remove_many([row["path"] for row in new])
             raise
 
     async def _copy_all(self, rows: Mapping[Path, dict[str, Any]]) -> None:
-        # copies mostly wait for the disk
+        # Copies mostly wait for the disk.
         limit = asyncio.Semaphore(MAX_CONCURRENT_COPIES)
 
         async def copy(source: Path, row: dict[str, Any]) -> None:
@@ -130,7 +122,7 @@ class Uploads:
                 for source, row in rows.items():
                     group.create_task(copy(source, row))
         except ExceptionGroup as failed:
-            # the caller gets one error: the first
+            # The caller gets the first error only.
             raise failed.exceptions[0] from None
 
     async def _copy(self, source: Path, path: str, size: int) -> str:
@@ -148,19 +140,6 @@ class Uploads:
             await self._objects.put(path, content)
         return digest.hexdigest()
 
-    def _row(self, user: User, new: AnnouncedUpload) -> dict[str, Any]:
-        id_ = new_id()
-        return {
-            "id": id_,
-            "tenant_id": user.tenant_id,
-            "user_id": user.id,
-            "disk": self._disk,
-            "path": f"tenants/{user.tenant_id}/uploads/{id_}{extension_of(new)}",
-            "mime_type": new.mime_type,
-            "size": new.size,
-            "original_filename": new.original_filename,
-        }
-
     async def create_video(
         self, user: User, *, original_file_id: str, title: str | None = None, effect_id: int | None = None
     ) -> VideoRecord:
@@ -172,26 +151,29 @@ class Uploads:
         if effect_id is not None:
             await self._library.effect(id_=effect_id)
         await self._require_uploaded(found[0])
-        id_ = new_id()
-        values = {
-            "id": id_,
-            "tenant_id": user.tenant_id,
-            "user_id": user.id,
-            "title": title,
-            "effect_id": effect_id,
-            "original_file_id": original_file_id,
-        }
-        await shard.run(TransactionStep.TENANT, lambda tx: media.create_video(tx, **values))
+        video_id = new_id()
+        await shard.run(
+            TransactionStep.TENANT,
+            lambda tx: media.create_video(
+                tx,
+                id=video_id,
+                tenant_id=user.tenant_id,
+                user_id=user.id,
+                title=title,
+                effect_id=effect_id,
+                original_file_id=original_file_id,
+            ),
+        )
         async with shard.read() as tx:
-            return (await media.videos_of(tx, user.tenant_id, [id_]))[id_]
+            return (await media.videos_of(tx, user.tenant_id, [video_id]))[video_id]
 
     async def _require_uploaded(self, file: FileRecord) -> None:
         stat = await self._objects.stat(file.path)
         if stat is None:
             raise InvalidInput(errors={"original_file_id": "This file has not been uploaded yet."})
         if file.size is not None and stat.size != file.size:
-            text = f"This file has {stat.size} bytes, not {file.size}: upload it again."
-            raise InvalidInput(errors={"original_file_id": text})
+            problem = f"This file has {stat.size} bytes, not {file.size}: upload it again."
+            raise InvalidInput(errors={"original_file_id": problem})
 
     async def _check_effect(self, new: AnnouncedUpload) -> None:
         """Refuse a wrong media type before the upload, not after it."""
@@ -207,9 +189,23 @@ class Uploads:
             return list((await media.files_of(tx, user.tenant_id, ids)).values())
 
 
+def _row(user: User, new: AnnouncedUpload) -> dict[str, Any]:
+    id_ = new_id()
+    return {
+        "id": id_,
+        "tenant_id": user.tenant_id,
+        "user_id": user.id,
+        "disk": DISK,
+        "path": f"tenants/{user.tenant_id}/uploads/{id_}{extension_of(new)}",
+        "mime_type": new.mime_type,
+        "size": new.size,
+        "original_filename": new.original_filename,
+    }
+
+
 @contextmanager
 def _readable(source: Path) -> Iterator[None]:
-    """Turn read errors of a local file into `InvalidInput`. Storage errors pass."""
+    """Turn read errors of a local file into `InvalidInput`. Storage errors pass through."""
     try:
         yield
     except OSError as error:

@@ -8,44 +8,40 @@ from comfyrelay.domain.gallery import output_kind
 from comfyrelay.domain.queue.settlement import CANCELED_TEXT, JobState, Settled, apply_updates, video_status_of
 from comfyrelay.domain.queue.states import JobStatus, TransactionType
 from comfyrelay.domain.queue.updates import JobUpdate
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import deliveries, jobs, ledger, retention
 from comfyrelay.store.tenant.library import gallery, media
-from comfyrelay.store.tenant.retention import Stray
+from comfyrelay.store.tenant.retention import OrphanSearch
+
+# Maximum duration of an upload that started just before its URL expired.
+MAX_UPLOAD_SECONDS = 3600.0
 
 
 class UpdateApplier:
     def __init__(
         self,
-        databases: Databases,
+        context: ServiceContext,
         *,
-        output_disk: str,
-        late_upload_seconds: float,
         on_applied: Callable[[str, Sequence[OutboxEntry]], None],
         on_ended: Callable[[Sequence[JobState]], None],
     ) -> None:
-        """A lease's uploads are over `late_upload_seconds` after the job's end.
-
-        `on_applied` is called with the entries applied to a shard, and `on_ended` with finished jobs, once for each.
-        """
-        self._databases = databases
-        self._output_disk = output_disk
-        self._late_upload_seconds = late_upload_seconds
+        """`on_applied` is called with the entries applied to a shard, and `on_ended` once with each finished job."""
+        self._databases = context.databases
+        # No upload of a lease is in progress this long after the job's end.
+        self._late_upload_seconds = context.settings.lease_url_ttl_seconds + MAX_UPLOAD_SECONDS
         self._on_applied = on_applied
         self._on_ended = on_ended
 
     async def apply(self, shard: str, entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
         """Apply the next updates of each job; return the entries that are fully applied."""
-
-        async def work(tx: Tx) -> tuple[list[OutboxEntry], list[JobState]]:
-            return await self._apply(tx, entries)
-
         with self._databases.watched(shard):
-            applied, ended = await self._databases.shard(shard).run(TransactionStep.DELIVER_APPLY, work)
+            applied, ended = await self._databases.shard(shard).run(
+                TransactionStep.DELIVER_APPLY, lambda tx: self._apply(tx, entries)
+            )
         self._on_applied(shard, entries)
         if ended:
             self._on_ended(ended)
@@ -71,18 +67,19 @@ class UpdateApplier:
             for update in entry.updates:
                 updates[update.job_id].append(update)
         states = await jobs.lock_states(tx, updates)
-        settled = [each for state in states.values() if (each := apply_updates(state, updates[state.id])) is not None]
+        changes = (apply_updates(state, updates[state.id]) for state in states.values())
+        settled = [change for change in changes if change is not None]
         if settled:
             await self.write(tx, settled)
         versions = {job_id: state.dispatch_version for job_id, state in states.items()}
-        versions.update({each.job.id: each.job.dispatch_version for each in settled})
+        versions |= {change.job.id: change.job.dispatch_version for change in settled}
         # Updates of a deleted job count as applied.
         applied = [
             entry
             for entry in entries
             if all(update.version <= versions.get(update.job_id, update.version) for update in entry.updates)
         ]
-        return applied, [each.job for each in settled if each.settlement is not None]
+        return applied, [change.job for change in settled if change.settlement is not None]
 
     def announce(self, shard: str, ended: Sequence[JobState]) -> None:
         """Announce jobs that ended without the queue, after the commit."""
@@ -90,29 +87,31 @@ class UpdateApplier:
         self._on_ended(ended)
 
     async def write(self, tx: Tx, settled: Sequence[Settled]) -> None:
-        entries = [_token_entry(each) for each in settled if each.settlement is not None]
+        ended = [change for change in settled if change.settlement is not None]
+        entries = [_token_entry(change) for change in ended]
         refunded = {entry.tenant_id for entry in entries if entry.amount}
         if refunded:
             # Lock wallets before videos, in the same order as submissions.
             await ledger.lock_wallets(tx, refunded)
-        outputs = [each for each in settled if each.output is not None]
-        if outputs:
-            await media.write_outputs(tx, [_output_row(output, self._output_disk) for output in outputs])
-            await gallery.write(tx, [_gallery_row(output) for output in outputs])
+        completed = [change for change in settled if change.output is not None]
+        if completed:
+            await media.write_outputs(tx, [_output_row(change) for change in completed])
+            await gallery.write(tx, [_gallery_row(change) for change in completed])
         await jobs.write_settled(tx, settled)
-        await jobs.write_attempts(tx, [attempt for job in settled for attempt in job.attempts.values()])
-        await jobs.write_events(tx, [event for job in settled for event in job.events])
-        videos = [_video_change(each) for each in settled if each.job.video_id is not None]
+        await jobs.write_attempts(tx, [attempt for change in settled for attempt in change.attempts.values()])
+        await jobs.write_events(tx, [event for change in settled for event in change.events])
+        videos = [_video_change(change) for change in settled if change.job.video_id is not None]
         if videos:
             await media.change_videos(tx, videos)
-        if holds := [each.hold for each in settled if each.hold is not None]:
+        if holds := [change.hold for change in settled if change.hold is not None]:
             await media.hold_batches(tx, holds)
-        ended = [each for each in settled if each.settlement is not None]
         if ended:
-            await deliveries.write_due(tx, [each.job.id for each in ended])
-        strays = [Stray(job_id=each.job.id, tenant_id=each.job.tenant_id) for each in ended if each.leases]
-        if strays:
-            await retention.write_stray(tx, strays, after_seconds=self._late_upload_seconds)
+            await deliveries.write_due(tx, [change.job.id for change in ended])
+        searches = [
+            OrphanSearch(job_id=change.job.id, tenant_id=change.job.tenant_id) for change in ended if change.leases
+        ]
+        if searches:
+            await retention.schedule_orphan_searches(tx, searches, after_seconds=self._late_upload_seconds)
         if entries:
             await ledger.append(tx, entries)
 
@@ -128,14 +127,14 @@ def _token_entry(settled: Settled) -> ledger.NewTransaction:
     )
 
 
-def _output_row(settled: Settled, disk: str) -> dict[str, object]:
+def _output_row(settled: Settled) -> dict[str, object]:
     output = settled.output
     assert output is not None
     return {
         "id": output.file_id,
         "tenant_id": settled.job.tenant_id,
         "user_id": settled.job.user_id,
-        "disk": disk,
+        "disk": DISK,
         "path": output.path,
         "mime_type": output.mime_type,
         "size": output.size,

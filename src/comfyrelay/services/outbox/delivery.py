@@ -21,29 +21,30 @@ from comfyrelay.store.outbox import OutboxEntry
 log = structlog.get_logger(__name__)
 
 # Limits the size of one shard transaction.
-UPDATES_AT_ONCE = 1000
-ENTRIES_WAITING = 50
-# The start of a job waits this long, to be applied together with its end. Users do not notice.
+MAX_UPDATES_AT_ONCE = 1000
+# A longer backlog makes callers wait for their delivery.
+MAX_BACKLOG = 50
+# The start of a job waits this long, to be applied together with its end. Users do not notice the delay.
 DELAY_SECONDS = 0.5
-# Interval between deliveries to one shard that no caller waits for, so that many share one commit.
+# Interval between deliveries to one shard that no caller waits for, so that many entries share one commit.
 PACE_SECONDS = 0.05
 # Delivered entries stay in the outbox this long, so that many are removed in one transaction.
 REMOVAL_SECONDS = 0.1
-REMOVED_AT_ONCE = 10_000
+MAX_REMOVED_AT_ONCE = 10_000
 
 
 class OutboxDelivery:
     def __init__(self, applier: UpdateApplier) -> None:
         self._applier = applier
         self._deferral = Deferral()
-        # only `idle` waits for the removal of submissions
-        self._calm = Deferral()
-        # shared by all shards, because no caller waits for a removal
+        # Only `idle` waits for the removal of submissions.
+        self._submission_deferral = Deferral()
+        # All shards share it, because no caller waits for a removal.
         self._removal = _removal(applier.remove, self._deferral)
         self._shards: dict[str, _ShardDelivery] = {}
 
     async def deliver(self, entries: Iterable[OutboxEntry]) -> None:
-        """Deliver entries and wait until the shards have committed them; leave unreachable shards to recovery."""
+        """Deliver entries and wait until the shards have committed them. Recovery handles unreachable shards."""
         with self._deferral.waiting():
             await asyncio.gather(*self.begin(entries).values())
 
@@ -57,8 +58,10 @@ class OutboxDelivery:
         return {entry.shard: self._shard(entry.shard).begin(entry) for entry in entries}
 
     def delay(self, entries: Iterable[OutboxEntry]) -> None:
-        """Deliver after a delay, or with the next entry of the same job, so that start and end of a short job share a
-        transaction. Each entry must have at most one update per job."""
+        """Deliver after a delay, or together with the next entry of the same job.
+
+        So the start and the end of a short job share a transaction. An entry must have at most one update per job.
+        """
         for entry in entries:
             self._shard(entry.shard).delay(entry)
 
@@ -69,22 +72,24 @@ class OutboxDelivery:
     @property
     def is_behind(self) -> bool:
         """Whether the backlog is so long that callers should wait for their delivery."""
-        return any(shard.group.waiting > ENTRIES_WAITING for shard in self._shards.values())
+        return any(shard.group.waiting > MAX_BACKLOG for shard in self._shards.values())
 
     async def idle(self) -> None:
         """Deliver everything and wait until nothing is pending."""
         for shard in self._shards.values():
             shard.begin_delayed()
-        with self._deferral.waiting(), self._calm.waiting():
+        with self._deferral.waiting(), self._submission_deferral.waiting():
             of_shards = (group for shard in self._shards.values() for group in (shard.group, shard.submissions))
             groups: list[GroupCommit[Any, None]] = [*of_shards, self._removal]
-            while not all(each.is_idle for each in groups):
+            while not all(group.is_idle for group in groups):
                 for group in groups:
                     await group.idle()
 
     def _shard(self, name: str) -> "_ShardDelivery":
         if name not in self._shards:
-            self._shards[name] = _ShardDelivery(name, self._applier, self._removal, self._deferral, self._calm)
+            self._shards[name] = _ShardDelivery(
+                name, self._applier, self._removal, self._deferral, self._submission_deferral
+            )
         return self._shards[name]
 
 
@@ -92,18 +97,23 @@ class _ShardDelivery:
     """Pending deliveries of one shard."""
 
     def __init__(
-        self, shard: str, applier: UpdateApplier, removal: GroupCommit[int, None], deferral: Deferral, calm: Deferral
+        self,
+        shard: str,
+        applier: UpdateApplier,
+        removal: GroupCommit[int, None],
+        deferral: Deferral,
+        submission_deferral: Deferral,
     ) -> None:
         self._shard = shard
         self._applier = applier
         self._removal = removal
         self._deferral = deferral
         self.group: GroupCommit[OutboxEntry, None] = GroupCommit(
-            self._deliver, max_size=UPDATES_AT_ONCE, size_of=lambda entry: len(entry.updates), pause=self._keep_pace
+            self._deliver, max_size=MAX_UPDATES_AT_ONCE, size_of=lambda entry: len(entry.updates), pause=self._keep_pace
         )
-        self.submissions = _removal(partial(applier.remove_submissions, shard), calm)
+        self.submissions = _removal(partial(applier.remove_submissions, shard), submission_deferral)
         self._last_at = 0.0
-        # Unapplied updates of delayed entries, by entry and job.
+        # Updates of delayed entries that are not applied yet, by entry and job.
         self._delayed: dict[int, dict[str, JobUpdate]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -136,14 +146,14 @@ class _ShardDelivery:
             applied = await self._applier.apply(self._shard, [*earlier, *entries])
         except DatabaseUnavailable:
             applied = []
-        in_part = {each.id for each in earlier}
+        partial_ids = {entry.id for entry in earlier}
         for entry in applied:
-            if entry.id not in in_part or self._is_finished(entry):
+            if entry.id not in partial_ids or self._is_finished(entry):
                 self._removal.add(entry.id)
         return [None] * len(entries)
 
     def _earlier(self, entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
-        """Updates of the delayed entries that must be applied before these entries."""
+        """Return the updates of delayed entries that must be applied before these entries."""
         if not self._delayed:
             return []
         job_ids = {update.job_id for entry in entries for update in entry.updates}
@@ -154,7 +164,7 @@ class _ShardDelivery:
         ]
 
     def _is_finished(self, applied: OutboxEntry) -> bool:
-        """Whether a delayed entry is fully applied. If its own delivery has started, that one finishes it."""
+        """Whether a delayed entry is fully applied. If its own delivery has started, that delivery finishes it."""
         if (remaining := self._delayed.get(applied.id)) is None:
             return False
         for update in applied.updates:
@@ -171,11 +181,11 @@ def _removal(remove: Callable[[Sequence[int]], Awaitable[None]], deferral: Defer
         try:
             await remove(ids)
         except Exception:
-            # recovery finds that they are applied, and removes them
+            # Recovery finds that the entries are applied, and removes them.
             log.warning("delivery.removal_failed", exc_info=True)
         return [None] * len(ids)
 
-    return GroupCommit(handle, max_size=REMOVED_AT_ONCE, pause=lambda: deferral.delay(REMOVAL_SECONDS))
+    return GroupCommit(handle, max_size=MAX_REMOVED_AT_ONCE, pause=lambda: deferral.delay(REMOVAL_SECONDS))
 
 
 def _now() -> float:

@@ -1,6 +1,6 @@
 """Finish outbox steps that a crash, a lost connection or an unreachable shard interrupted.
 
-Only steps older than a grace period are touched; younger ones may still be in progress in the process that began them.
+Only steps older than a grace period are finished here. Younger ones may be in progress in another process.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from comfyrelay.services.outbox.applier import UpdateApplier
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue
-from comfyrelay.store.central.catalogue import Priced
+from comfyrelay.store.central.catalogue import WorkflowPrices
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Tx
 from comfyrelay.store.notify import NotifyChannel
@@ -28,7 +28,7 @@ from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 200
+MAX_AT_ONCE = 200
 GRACE_SECONDS = 2.0
 
 
@@ -45,11 +45,11 @@ class OutboxRecovery:
         self._applier = applier
         self._notify_channel = notify_channel
         self._reported: set[tuple[str, TransactionStep, int]] = set()
-        # notified when a job was queued that may move to the cloud
+        # Notified when a job was queued that may move to the cloud.
         self.burst_wakeup = Wakeup()
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> Recovered:
-        """Finish steps older than the grace period in every shard; a failing shard does not block the others."""
+        """Finish steps older than the grace period in every shard. A failing shard does not block the others."""
         submissions = entries = 0
         down = []
         for shard in self._databases.shards:
@@ -71,13 +71,13 @@ class OutboxRecovery:
             with self._databases.watched(shard):
                 async with self._databases.shard(shard).read() as tx:
                     pending = await outbox.submissions(
-                        tx, limit=AT_ONCE, after_id=after, older_than_seconds=grace_seconds
+                        tx, limit=MAX_AT_ONCE, after_id=after, older_than_seconds=grace_seconds
                     )
             if not pending:
                 return done
-            by_id = {each.id: each.job_ids for each in pending}
+            job_ids = {submission.id: submission.job_ids for submission in pending}
             done += await self._finish(
-                shard, TransactionStep.SUBMIT_ENQUEUE, list(by_id), partial(self._enqueue_submissions, shard, by_id)
+                shard, TransactionStep.SUBMIT_ENQUEUE, list(job_ids), partial(self._enqueue_submissions, shard, job_ids)
             )
             after = pending[-1].id
 
@@ -87,7 +87,7 @@ class OutboxRecovery:
         while True:
             async with self._databases.central.read() as tx:
                 pending = await outbox.entry_ids(
-                    tx, shard, limit=AT_ONCE, after_id=after, older_than_seconds=grace_seconds
+                    tx, shard, limit=MAX_AT_ONCE, after_id=after, older_than_seconds=grace_seconds
                 )
             if not pending:
                 return done
@@ -100,9 +100,9 @@ class OutboxRecovery:
     async def _finish(
         self, shard: str, step: TransactionStep, ids: Sequence[int], work: Callable[[Sequence[int]], Awaitable[int]]
     ) -> int:
-        """Finish steps together. If that fails, try each alone, so that a broken one does not block the others.
+        """Finish steps together. If that fails, finish them one by one, so that one failure does not block the others.
 
-        Broken steps are retried in the next round.
+        Failed steps are retried in the next round.
         """
         try:
             return await work(ids)
@@ -132,13 +132,13 @@ class OutboxRecovery:
         async with self._databases.central.read() as tx:
             entries = await outbox.entries_by_ids(tx, entry_ids)
         applied = await self._applier.apply(shard, entries)
-        await self._applier.remove([each.id for each in applied])
+        await self._applier.remove([entry.id for entry in applied])
         return len(applied)
 
     async def ensure_dispatch(self, shard: str, job: JobRecord) -> None:
         async with self._databases.central.read() as tx:
-            there = await dispatches.by_job(tx, job.tenant_id, [job.id])
-        if not there:
+            known = await dispatches.by_job(tx, job.tenant_id, [job.id])
+        if not known:
             await self.enqueue(shard, [job])
 
     async def enqueue(self, shard: str, found: Sequence[JobRecord]) -> int:
@@ -147,11 +147,11 @@ class OutboxRecovery:
             return 0
 
         async def work(tx: Tx) -> tuple[int, list[JobRecord], bool]:
-            known = await catalogue.existing_workflows(tx, {each.workflow_id for each in found})
-            new = [new_dispatch(shard, each, known[each.workflow_id]) for each in found if each.workflow_id in known]
+            known = await catalogue.existing_workflows(tx, {job.workflow_id for job in found})
+            new = [new_dispatch(shard, job, known[job.workflow_id]) for job in found if job.workflow_id in known]
             made = await dispatches.enqueue(tx, new) if new else 0
-            orphaned = [each for each in found if each.workflow_id not in known]
-            return made, orphaned, any(each.may_burst for each in known.values())
+            orphaned = [job for job in found if job.workflow_id not in known]
+            return made, orphaned, any(workflow.may_burst for workflow in known.values())
 
         made, orphaned, may_burst = await self._databases.central.run(TransactionStep.SUBMIT_ENQUEUE, work)
         if made:
@@ -164,29 +164,29 @@ class OutboxRecovery:
 
 
 def _refusal(shard: str, orphaned: Sequence[JobRecord]) -> OutboxEntry:
-    """Fail jobs whose workflow was deleted: they can never be queued, so the shard gets the update directly."""
+    """Fail jobs whose workflow was deleted. They can never be queued, so the shard gets the update directly."""
     return OutboxEntry(
         id=0,
         shard=shard,
         updates=[
             JobUpdate(
-                tenant_id=each.tenant_id,
-                job_id=each.id,
-                version=each.dispatch_version + 1,
+                tenant_id=job.tenant_id,
+                job_id=job.id,
+                version=job.dispatch_version + 1,
                 event_type=JobEventType.FAILED,
                 status=JobStatus.FAILED,
-                at=each.created_at,
+                at=job.created_at,
                 epoch=0,
                 attempts=0,
-                priority=each.priority,
+                priority=job.priority,
                 error="The workflow of this job no longer exists.",
             )
-            for each in orphaned
+            for job in orphaned
         ],
     )
 
 
-def new_dispatch(shard: str, job: JobRecord, priced: Priced) -> NewDispatch:
+def new_dispatch(shard: str, job: JobRecord, priced: WorkflowPrices) -> NewDispatch:
     return NewDispatch.from_job(
         job,
         shard=shard,

@@ -4,7 +4,7 @@ from collections.abc import Sequence, Set
 from datetime import datetime
 
 from comfyrelay.domain.queue import lifecycle, ordering
-from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
+from comfyrelay.domain.queue.dispatch import Dispatch, Transition
 from comfyrelay.domain.queue.ordering import After, Before, MoveTo, NextTo
 from comfyrelay.domain.queue.states import TERMINAL_JOB, DispatchStatus, JobStatus, PauseMode
 from comfyrelay.domain.records.jobs import BatchRecord, JobRecord

@@ -13,7 +13,8 @@ from comfyrelay.domain.queue.blocks import (
     is_blocked,
     record_failure,
 )
-from comfyrelay.domain.queue.lifecycle import Dispatch, Transition, ran_seconds
+from comfyrelay.domain.queue.dispatch import Dispatch, Transition
+from comfyrelay.domain.queue.lifecycle import ran_seconds
 from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Outcome
 from comfyrelay.domain.queue.updates import JobUpdate, UploadedOutput, update_of_transition
 from comfyrelay.domain.records.workers import NewAuditEntry
@@ -137,13 +138,20 @@ class Decisions:
             found=found,
             transitions=transitions,
             entries=await outbox.post(tx, _updates(decisions, now) if post else {}),
-            has_work=any(_can_be_leased(transition.after, now) for transition in transitions),
+            has_work=any(
+                transition.after.status == DispatchStatus.QUEUED and transition.after.available_at <= now
+                for transition in transitions
+            ),
         )
 
     async def announce(self, decided: Decided) -> None:
         """After the commit: wake workers and pollers, and deliver the updates to the shards."""
         await self.notify_settled(decided)
-        self._stop_requests.wake(transition.before.id for transition in decided.transitions if _stops(transition))
+        self._stop_requests.wake(
+            transition.before.id
+            for transition in decided.transitions
+            if transition.lease_outcome is not None or transition.event_type in _STOP_REQUESTS
+        )
         await self._delivery.deliver(decided.entries)
 
     async def notify_settled(self, decided: Decided) -> None:
@@ -180,15 +188,6 @@ class Decisions:
         )
         self._stop_requests.wake(ids)
         return len(ids)
-
-
-def _stops(transition: Transition) -> bool:
-    """Whether to wake the worker that holds the lease."""
-    return transition.lease_outcome is not None or transition.event_type in _STOP_REQUESTS
-
-
-def _can_be_leased(dispatch: Dispatch, now: datetime) -> bool:
-    return dispatch.status == DispatchStatus.QUEUED and dispatch.available_at <= now
 
 
 def _updates(decisions: Iterable[DecidedTransition], now: datetime) -> dict[str, list[JobUpdate]]:
@@ -243,4 +242,4 @@ async def _note_processing_times(tx: Tx, ended: Sequence[Transition]) -> None:
         and transition.after.duration_seconds is not None
     }
     if seconds:
-        await catalogue.note_processing_times(tx, seconds)
+        await catalogue.record_processing_times(tx, seconds)

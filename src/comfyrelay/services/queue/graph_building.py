@@ -3,9 +3,8 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -14,17 +13,17 @@ from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.domain.ids import upload_path
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue import lifecycle
-from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
+from comfyrelay.domain.queue.dispatch import Dispatch, Transition
 from comfyrelay.errors import DatabaseUnavailable, GraphError, NotFound
 from comfyrelay.services.catalogue.graphs import Graphs
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.tenant import jobs
 
 log = structlog.get_logger(__name__)
 
-LONGEST_DEFERRAL = timedelta(minutes=5)
+MAX_DEFERRAL = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,11 +34,11 @@ class LeasedDispatch:
     payload: JobPayload
     graph: Graph
     output_path: str
-    # how many more candidates the worker had in this round
+    # Number of further candidates that the worker had in this round.
     more_waiting: int = 0
-    # whether to keep the workflow's models loaded
+    # Whether to keep the workflow's models loaded.
     keep_loaded: bool = False
-    # memory of the largest GPU that was too small for its workflow
+    # Memory of the largest GPU that was too small for the workflow.
     ran_out_bytes: int | None = None
 
     @property
@@ -53,67 +52,60 @@ class LeasedDispatch:
 
 
 class GraphBuilder:
-    def __init__(self, databases: Databases, decisions: Decisions, graphs: Graphs, *, deferral: timedelta) -> None:
-        self._databases = databases
+    def __init__(self, context: ServiceContext, decisions: Decisions, graphs: Graphs) -> None:
+        self._databases = context.databases
+        self._deferral = timedelta(seconds=context.settings.retry_backoff_seconds)
         self._decisions = decisions
         self._graphs = graphs
-        self._deferral = deferral
 
     async def build(
-        self,
-        leased: Sequence[Dispatch],
-        *,
-        pinned: Set[int] = frozenset(),
-        ran_out: Mapping[tuple[int, str], int] = MappingProxyType({}),
+        self, leased: Sequence[Dispatch], *, pinned: Set[int], ran_out: Mapping[tuple[int, str], int]
     ) -> dict[int, LeasedDispatch]:
-        """Build the graph of each lease. Defer a job that cannot be built now; fail one that never can be.
+        """Build the graph of each lease. Defer a job that cannot be built now; fail a job that can never be built.
 
         `pinned` are workflows whose models stay loaded. `ran_out` is the size of the largest GPU that was too small,
         by workflow id and hash.
         """
         by_shard: dict[str, list[Dispatch]] = defaultdict(list)
-        for each in leased:
-            by_shard[each.shard].append(each)
+        for dispatch in leased:
+            by_shard[dispatch.shard].append(dispatch)
         built: dict[int, LeasedDispatch] = {}
-        unbuildable: dict[int, str] = {}
-        later: dict[int, str] = {}
+        failed: dict[int, str] = {}
+        deferred: dict[int, str] = {}
         payloads = await asyncio.gather(*(self._payloads(shard, found) for shard, found in by_shard.items()))
         for (shard, found), known in zip(by_shard.items(), payloads, strict=True):
             for dispatch in found:
                 if known is None:
-                    later[dispatch.id] = f"The shard {shard!r} is unreachable."
+                    deferred[dispatch.id] = f"The shard {shard!r} is unreachable."
                 elif dispatch.tenant_job_id not in known:
-                    unbuildable[dispatch.id] = "The job no longer exists."
+                    failed[dispatch.id] = "The job no longer exists."
                 else:
                     try:
                         payload = JobPayload.from_json(known[dispatch.tenant_job_id])
-                        job = await self._leased_job(dispatch, payload)
-                        built[dispatch.id] = replace(
-                            job,
-                            keep_loaded=dispatch.workflow_id in pinned,
-                            ran_out_bytes=ran_out.get((dispatch.workflow_id, dispatch.workflow_hash)),
-                        )
+                        built[dispatch.id] = await self._build(dispatch, payload, pinned=pinned, ran_out=ran_out)
                     except (NotFound, GraphError, KeyError, TypeError) as error:
-                        unbuildable[dispatch.id] = f"The workflow cannot be built: {error}"
+                        failed[dispatch.id] = f"The workflow cannot be built: {error}"
                     except OSError as error:
-                        later[dispatch.id] = f"The workflow cannot be read: {error}"
-        if unbuildable or later:
-            await self._return_leases({each.id: each for each in leased}, unbuildable, later)
+                        deferred[dispatch.id] = f"The workflow cannot be read: {error}"
+        if failed or deferred:
+            await self._return_leases({dispatch.id: dispatch for dispatch in leased}, failed, deferred)
         return built
 
     async def _payloads(self, shard: str, found: Sequence[Dispatch]) -> dict[str, Any] | None:
         try:
             with self._databases.watched(shard):
                 async with self._databases.shard(shard).read() as tx:
-                    return await jobs.payloads(tx, [each.tenant_job_id for each in found])
+                    return await jobs.payloads(tx, [dispatch.tenant_job_id for dispatch in found])
         except DatabaseUnavailable:
             return None
         except Exception:
-            # Defer on any error: no worker knows of these leases yet, so they would only expire.
+            # Defer the jobs after any error: no worker knows of these leases yet, so they would only expire.
             log.exception("lease.payloads_failed", shard=shard)
             return None
 
-    async def _leased_job(self, dispatch: Dispatch, payload: JobPayload) -> LeasedDispatch:
+    async def _build(
+        self, dispatch: Dispatch, payload: JobPayload, *, pinned: Set[int], ran_out: Mapping[tuple[int, str], int]
+    ) -> LeasedDispatch:
         graph = await self._graphs.get(payload.graph_path)
         assert dispatch.lease_token is not None
         return LeasedDispatch(
@@ -126,19 +118,21 @@ class GraphBuilder:
                 lease_token=dispatch.lease_token,
                 extension=payload.output_extension,
             ),
+            keep_loaded=dispatch.workflow_id in pinned,
+            ran_out_bytes=ran_out.get((dispatch.workflow_id, dispatch.workflow_hash)),
         )
 
     async def _return_leases(
-        self, leased: Mapping[int, Dispatch], unbuildable: Mapping[int, str], later: Mapping[int, str]
+        self, leased: Mapping[int, Dispatch], failed: Mapping[int, str], deferred: Mapping[int, str]
     ) -> None:
         def judge(dispatch: Dispatch, now: datetime) -> Transition | None:
             if not lifecycle.holds_lease(dispatch, leased[dispatch.id].lease_token or ""):
                 return None
-            if dispatch.id in unbuildable:
-                return lifecycle.fail_permanently(dispatch, error=unbuildable[dispatch.id], now=now)
+            if dispatch.id in failed:
+                return lifecycle.fail_permanently(dispatch, error=failed[dispatch.id], now=now)
             return lifecycle.defer(
-                dispatch, reason=later[dispatch.id], now=now, base=self._deferral, longest=LONGEST_DEFERRAL
+                dispatch, reason=deferred[dispatch.id], now=now, base=self._deferral, longest=MAX_DEFERRAL
             )
 
-        log.warning("lease.build_failed", failed=dict(unbuildable), deferred=dict(later))
-        await self._decisions.decide(TransactionStep.DEFER, [*unbuildable, *later], judge, by="build")
+        log.warning("lease.build_failed", failed=dict(failed), deferred=dict(deferred))
+        await self._decisions.decide(TransactionStep.DEFER, [*failed, *deferred], judge, by="build")

@@ -8,16 +8,16 @@ from typing import TypeVar
 
 from comfyrelay.domain.ids import upload_path
 from comfyrelay.domain.payloads import JobPayload
-from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.graph_building import LeasedDispatch
+from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.tenant import jobs
 
 T = TypeVar("T")
-# Leases cached by this process; others are looked up.
+# Number of leases cached by this process. Other leases are looked up.
 MAX_CACHED = 20_000
 
 
@@ -44,26 +44,21 @@ class LeasePayload:
 
 
 class LeasePayloads:
-    def __init__(
-        self,
-        databases: Databases,
-        objects: ObjectStore,
-        *,
-        ttl_seconds: float,
-        max_output_bytes: int,
-        max_output_files: int,
-    ) -> None:
+    def __init__(self, databases: Databases, objects: ObjectStore, settings: Settings) -> None:
         self._databases = databases
         self._objects = objects
-        self._ttl_seconds = ttl_seconds
-        self._max_output_bytes = max_output_bytes
-        self._max_output_files = max_output_files
+        self._settings = settings
         self._known: OrderedDict[str, LeasePayload] = OrderedDict()
         self._signed_at: OrderedDict[str, float] = OrderedDict()
 
     async def urls(self, job: LeasedDispatch) -> SignedUrls:
         """Sign URLs for a new lease."""
-        lease = _lease_payload(job.dispatch, job.payload, job.lease_token)
+        lease = LeasePayload(
+            tenant_id=job.dispatch.tenant_id,
+            job_id=job.dispatch.tenant_job_id,
+            payload=job.payload,
+            upload_path=job.output_path,
+        )
         _cache(self._known, job.lease_token, lease)
         return await self._sign(job.lease_token, lease)
 
@@ -71,12 +66,12 @@ class LeasePayloads:
         """Sign new URLs if half of their lifetime is over, if another process signed them, or if `at_once`."""
         signed_at = self._signed_at.get(lease_token)
         now = asyncio.get_running_loop().time()
-        if not at_once and signed_at is not None and now - signed_at < self._ttl_seconds / 2:
+        if not at_once and signed_at is not None and now - signed_at < self._settings.lease_url_ttl_seconds / 2:
             return None
         return await self._sign(lease_token, await self.of_lease(dispatch_id, lease_token))
 
     async def of_lease(self, dispatch_id: int, lease_token: str) -> LeasePayload:
-        """The payload of a lease; raises `LeaseLost` if it does not exist."""
+        """Return the payload of a lease. Raises `LeaseLost` if the lease does not exist."""
         if (lease := self._known.get(lease_token)) is not None:
             return lease
         async with self._databases.central.read() as tx:
@@ -87,21 +82,27 @@ class LeasePayloads:
             payloads = await jobs.payloads(tx, [dispatch.tenant_job_id])
         if dispatch.tenant_job_id not in payloads:
             raise LeaseLost
-        payload = JobPayload.from_json(payloads[dispatch.tenant_job_id])
-        lease = _lease_payload(dispatch, payload, lease_token)
+        tenant_id, job_id = dispatch.tenant_id, dispatch.tenant_job_id
+        payload = JobPayload.from_json(payloads[job_id])
+        path = upload_path(
+            tenant_id=tenant_id, job_id=job_id, lease_token=lease_token, extension=payload.output_extension
+        )
+        lease = LeasePayload(tenant_id=tenant_id, job_id=job_id, payload=payload, upload_path=path)
         _cache(self._known, lease_token, lease)
         return lease
 
     async def _sign(self, lease_token: str, lease: LeasePayload) -> SignedUrls:
-        ttl = self._ttl_seconds
+        settings = self._settings
+        ttl_seconds = settings.lease_url_ttl_seconds
         upload = await self._objects.sign_upload(
             lease.upload_path,
             content_type=lease.payload.output_mime_type,
-            max_size=self._max_output_bytes,
-            ttl_seconds=ttl,
+            max_size=settings.max_output_bytes,
+            ttl_seconds=ttl_seconds,
         )
         assets = {
-            asset.key: await self._objects.sign_download(asset.path, ttl_seconds=ttl) for asset in lease.payload.assets
+            asset.key: await self._objects.sign_download(asset.path, ttl_seconds=ttl_seconds)
+            for asset in lease.payload.assets
         }
         primary = lease.payload.primary_input
         _cache(self._signed_at, lease_token, asyncio.get_running_loop().time())
@@ -110,19 +111,9 @@ class LeasePayloads:
             output_headers=upload.headers,
             assets=assets,
             input_url=assets[primary.key] if primary else None,
-            max_output_bytes=self._max_output_bytes,
-            max_output_files=self._max_output_files,
+            max_output_bytes=settings.max_output_bytes,
+            max_output_files=settings.max_output_files,
         )
-
-
-def _lease_payload(dispatch: Dispatch, payload: JobPayload, lease_token: str) -> LeasePayload:
-    path = upload_path(
-        tenant_id=dispatch.tenant_id,
-        job_id=dispatch.tenant_job_id,
-        lease_token=lease_token,
-        extension=payload.output_extension,
-    )
-    return LeasePayload(tenant_id=dispatch.tenant_id, job_id=dispatch.tenant_job_id, payload=payload, upload_path=path)
 
 
 def _cache(cache: OrderedDict[str, T], key: str, value: T) -> None:

@@ -9,7 +9,7 @@ from itertools import chain
 from comfyrelay.domain.ids import new_lease_token
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.blocks import UNBLOCKED_EVENT, is_blocked
-from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.routing import (
     Claim,
     Entitlement,
@@ -94,7 +94,7 @@ class Leasing:
         self._databases = context.databases
         self._ttl = timedelta(seconds=settings.lease_ttl_seconds)
         self._warm = WarmPolicy(
-            lookahead_rows=settings.warm_lookahead_rows, longest_wait=timedelta(seconds=settings.warm_wait_seconds)
+            lookahead_rows=settings.warm_lookahead_rows, max_wait=timedelta(seconds=settings.warm_wait_seconds)
         )
         self._stale_seconds = settings.worker_stale_seconds
         self._delivery = delivery

@@ -10,7 +10,6 @@ Poster and preview are made from the checked copy and stored next to it.
 import asyncio
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import structlog
 
@@ -18,59 +17,54 @@ from comfyrelay.domain.ids import derived_paths, new_id, output_path
 from comfyrelay.domain.outputs import output_type
 from comfyrelay.errors import ConfigurationError, InvalidInput, LeaseLost, NotFound
 from comfyrelay.media.inspection import HEAD_BYTES, Probes
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.queue.lease_payload import LeasePayload, LeasePayloads
 from comfyrelay.services.queue.posters import Posters
 from comfyrelay.services.queue.settle import Report, SettledOutput, Settlement, SettleService
-from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central.queue import dispatches
 
 log = structlog.get_logger(__name__)
 
-# Smaller pieces are hashed on the event loop: a thread would take longer.
+# Smaller pieces are hashed on the event loop, because a thread would take longer.
 SMALL_BYTES = 64 * 1024
 NO_OUTPUT = "The output is missing. Upload it to the lease's output URL and complete again, or report a failure."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _CopiedOutput:
-    """An output and its copy, if there is one."""
+    """A checked output and the path of its copy, or the problem that was found."""
 
     output: SettledOutput | None = None
     copy: str | None = None
     problem: str | None = None
-    # to be removed after settling
+    # Path of the upload, which is removed after settling.
     upload: str | None = None
 
 
 class Outputs:
     def __init__(
         self,
-        databases: Databases,
+        context: ServiceContext,
         payloads: LeasePayloads,
         settle: SettleService,
-        objects: ObjectStore,
         probes: Probes,
-        *,
         posters: Posters,
-        validation: Literal["fail", "warn"],
-        max_bytes: int,
     ) -> None:
-        self._databases = databases
+        self._databases = context.databases
+        self._objects = context.objects
+        self._accepts_invalid = context.settings.output_validation == "warn"
+        self._max_bytes = context.settings.max_output_bytes
         self._payloads = payloads
         self._settle = settle
-        self._objects = objects
         self._probes = probes
         self._posters = posters
-        self._validation = validation
-        self._max_bytes = max_bytes
 
     async def complete(self, report: Report) -> Settlement:
         """Settle the job with a copy of its output. Refuse a missing or invalid output and keep the lease."""
         try:
             lease = await self._payloads.of_lease(report.dispatch_id, report.lease_token)
         except LeaseLost:
-            # the settlement decides whether the lease is lost or this is a repeat
+            # The settlement decides whether the lease is lost or the report is a repeat.
             return await self._settle_report(replace(report, output=None))
         copied = await self._copy(lease, report.output)
         if copied.problem is not None and not await self._is_accepted(report, copied):
@@ -81,22 +75,22 @@ class Outputs:
         except LeaseLost:
             await self._remove(copied.copy)
             raise
-        # after any other error it is unknown whether it was settled: both stay, and the orphaned one is removed later
+        # After any other error, the job may have been settled. Both files stay, and the orphaned one is removed later.
         await self._remove(copied.copy if settlement.is_repeat else copied.upload)
         return settlement
 
     async def _settle_report(self, report: Report) -> Settlement:
-        # the central commit decides; the shard is updated after the answer
+        # The central commit decides. The shard is updated after the answer.
         return await self._settle.report(report, wait_for_tenant=False)
 
     async def _is_accepted(self, report: Report, copied: _CopiedOutput) -> bool:
-        """Whether to settle despite the problem; raises `InvalidInput` if the lease is still held."""
-        if self._validation == "warn":
+        """Whether to settle despite the problem. Raises `InvalidInput` if the lease is still held."""
+        if self._accepts_invalid:
             log.warning("output.invalid", dispatch_id=report.dispatch_id, problem=copied.problem)
             return True
         async with self._databases.central.read() as tx:
-            is_current = await dispatches.of_lease(tx, report.dispatch_id, report.lease_token) is not None
-        if is_current:
+            dispatch = await dispatches.of_lease(tx, report.dispatch_id, report.lease_token)
+        if dispatch is not None:
             await self._remove(copied.copy)
             raise InvalidInput(copied.problem, errors={"output": copied.problem or NO_OUTPUT})
         return False
@@ -106,10 +100,8 @@ class Outputs:
         if reported is None:
             return _CopiedOutput(problem=NO_OUTPUT, upload=upload)
         found = await self._objects.stat(upload)
-        if found is None:
-            return _CopiedOutput(problem=NO_OUTPUT)
-        if found.size == 0:
-            return _CopiedOutput(problem=NO_OUTPUT, upload=upload)
+        if found is None or found.size == 0:
+            return _CopiedOutput(problem=NO_OUTPUT, upload=upload if found else None)
         if found.size > self._max_bytes:
             await self._remove(upload)
             raise self._too_large(found.size)
@@ -133,33 +125,33 @@ class Outputs:
     async def _check(
         self, copy: str, reported: SettledOutput, *, size: int, promised: str
     ) -> tuple[SettledOutput, str | None]:
-        """Return the output as found, and its problem, if any."""
+        """Return the output with its real properties, and its problem, if any."""
         if size > self._max_bytes:
-            # the worker uploaded another file after the size check
+            # The worker uploaded another file after the size check.
             raise self._too_large(size)
         digest, head = await self._read(copy) if reported.sha256 is not None else (None, b"")
-        kept = output_type(reported.mime_type, promised)
-        output = replace(reported, size=size, sha256=digest, mime_type=kept or promised)
+        mime_type = output_type(reported.mime_type, promised)
+        output = replace(reported, size=size, sha256=digest, mime_type=mime_type or promised)
         if size != reported.size:
             return output, f"The output has {size} bytes, not {reported.size}. Upload it again."
         if digest != reported.sha256:
             return output, f"The output has the SHA-256 {digest}, not {reported.sha256}. Upload it again."
-        if kept is None:
+        if mime_type is None:
             return output, f"The output is {reported.mime_type}, but this workflow creates {promised}."
         try:
-            info = await self._probes.probe(self._objects, copy, mime_type=kept, size=size, head=head)
+            info = await self._probes.probe(self._objects, copy, mime_type=mime_type, size=size, head=head)
         except InvalidInput as error:
             return output, error.detail
         except ConfigurationError as error:
-            # this server cannot inspect media
-            if self._validation == "warn":
+            # This server cannot inspect media.
+            if self._accepts_invalid:
                 return output, error.detail
             raise
-        media = await self._posters.of_output(copy, info, mime_type=kept, size=size, head=head)
+        media = await self._posters.of_output(copy, info, mime_type=mime_type, size=size, head=head)
         return replace(output, media=media), None
 
     async def _read(self, path: str) -> tuple[str, bytes]:
-        """Return the SHA-256 and the first bytes of an object in one read."""
+        """Read an object once, and return its SHA-256 and its first bytes."""
         digest, head = hashlib.sha256(), bytearray()
         async for piece in self._objects.stream(path):
             head += piece[: HEAD_BYTES - len(head)]
@@ -174,7 +166,7 @@ class Outputs:
         return InvalidInput(problem, errors={"output": problem})
 
     async def _remove(self, path: str | None) -> None:
-        """Remove an object and its derived files. If that fails, it stays as an orphaned output of its job."""
+        """Remove an object and its derived files. If that fails, they stay as orphaned outputs of the job."""
         if path is None:
             return
         try:

@@ -1,13 +1,13 @@
 """Serve all waiting polls of a process together, so that idle workers cost no database queries.
 
-The queue is read when a poll arrives, on a wakeup, and at every tick while polls are parked, because wakeups may be
+The queue is read when a poll arrives, on a wakeup, and at every tick while polls are parked, because a wakeup may get
 lost. If many polls are parked, only polls that could take a queued dispatch try to lease.
 """
 
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -24,13 +24,13 @@ from comfyrelay.wakeup import Wakeup
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 1.0
-# Up to this many polls try to lease without a check whether they could: the check would cost more than it saves.
-FEW = 16
-# A worker that polls again right after a timeout is parked, and tried together with others after this many ticks.
+# Up to this many polls try to lease without a check whether they could. The check would cost more than it saves.
+MAX_UNCHECKED = 16
+# A worker that polls again right after a timeout is parked, and served together with others after this many ticks.
 REPOLL_TICKS = 10
-# Size of the first group of parked polls to check; later groups are twice as large.
-CHECKED_FIRST = 64
-# A worker counts as waiting for this long after an empty answer, so also between two polls.
+# Size of the first group of parked polls to check. Each further group is twice as large.
+FIRST_GROUP_SIZE = 64
+# A worker counts as waiting for this long after an empty answer, to bridge the time between two polls.
 UNSERVED_SECONDS = 30.0
 
 
@@ -61,7 +61,7 @@ class Polls:
         # Parked polls of workers whose last poll has just timed out.
         self._repolls: list[_Poll] = []
         self._timed_out_at: dict[str, float] = {}
-        # By worker, its last poll and the time of the empty answer.
+        # The last request of each worker with an empty answer, and the time of the answer.
         self._unserved: dict[str, tuple[LeaseRequest, float]] = {}
         # Dispatches that no parked poll could take; they are offered again at the next tick.
         self._unplaced: set[int] = set()
@@ -79,11 +79,12 @@ class Polls:
         return len(self._parked)
 
     def waiting(self) -> list[LeaseRequest]:
-        """The last request of each worker that waits for a job in this process."""
+        """Return the last request of each worker that waits for a job in this process."""
         oldest = _now() - UNSERVED_SECONDS
         self._unserved = {worker: (request, at) for worker, (request, at) in self._unserved.items() if at > oldest}
-        parked = {each.request.worker_id: each.request for each in self._parked if not each.answer.done()}
-        return list(({worker: request for worker, (request, _) in self._unserved.items()} | parked).values())
+        waiting = {worker: request for worker, (request, _) in self._unserved.items()}
+        waiting |= {poll.request.worker_id: poll.request for poll in self._parked if not poll.answer.done()}
+        return list(waiting.values())
 
     async def poll(self, request: LeaseRequest, *, wait_seconds: float = 0.0) -> list[LeasedDispatch]:
         """Lease dispatches for the request; wait up to `wait_seconds` for the first."""
@@ -103,12 +104,12 @@ class Polls:
             raise
 
     def release_poll(self, worker_id: str) -> None:
-        """Answer a worker's parked polls with nothing, because the response has another message for it."""
-        for poll in [each for each in self._parked if each.waits and each.request.worker_id == worker_id]:
+        """Answer a worker's parked polls without a lease, because the response has another message for the worker."""
+        for poll in [poll for poll in self._parked if poll.waits and poll.request.worker_id == worker_id]:
             self._answer(poll, [])
 
     async def stop(self) -> None:
-        """Answer every parked poll with nothing, and stop. Leases that are being granted are still delivered."""
+        """Answer every parked poll without a lease, and stop. Leases that are being granted are still delivered."""
         self._is_stopping = True
         self._due.notify()
         if self._task is not None:
@@ -123,7 +124,9 @@ class Polls:
 
     def _add(self, poll: _Poll, wait_seconds: float) -> None:
         self._unserved.pop(poll.request.worker_id, None)
-        if self._is_repoll(poll) and wait_seconds > REPOLL_TICKS * self._tick_seconds:
+        timed_out_at = self._timed_out_at.pop(poll.request.worker_id, None)
+        is_repoll = timed_out_at is not None and _now() - timed_out_at < self._tick_seconds
+        if is_repoll and wait_seconds > REPOLL_TICKS * self._tick_seconds:
             # A job queued since the timeout sent a wakeup, or is found at the tick.
             self._parked[poll] = None
             self._repolls.append(poll)
@@ -134,10 +137,6 @@ class Polls:
             self._task = asyncio.create_task(self._run())
             self._task.add_done_callback(self._after_run)
 
-    def _is_repoll(self, poll: _Poll) -> bool:
-        timed_out_at = self._timed_out_at.pop(poll.request.worker_id, None)
-        return timed_out_at is not None and _now() - timed_out_at < self._tick_seconds
-
     def _after_run(self, task: asyncio.Task[None]) -> None:
         """Fail all polls if the loop failed, so that they do not wait forever."""
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -147,24 +146,20 @@ class Polls:
 
     def _drop_all(self) -> list[_Poll]:
         """Remove and return all unanswered polls."""
-        waiting = [each for each in (*self._new, *self._parked) if not each.answer.done()]
+        unanswered = [poll for poll in (*self._new, *self._parked) if not poll.answer.done()]
         self._new.clear()
         self._parked.clear()
         self._repolls.clear()
-        return waiting
+        return unanswered
 
     async def _run(self) -> None:
         self._tick_at = _now() + self._tick_seconds
         while (self._new or self._parked) and not self._is_stopping:
             await self._serve()
             if self._parked and not self._new and not self._is_stopping:
-                await self._wait()
-
-    async def _wait(self) -> None:
-        """Wait for a new poll, a wakeup or the tick."""
-        if self._watcher is None or self._watcher.done():
-            self._watcher = asyncio.create_task(self._watch())
-        await self._due.wait()
+                if self._watcher is None or self._watcher.done():
+                    self._watcher = asyncio.create_task(self._watch())
+                await self._due.wait()
 
     async def _watch(self) -> None:
         if await self._notify_channel.wait(max(0.0, self._tick_at - _now())):
@@ -172,24 +167,24 @@ class Polls:
         self._due.notify()
 
     async def _serve(self) -> None:
-        """Try new polls, and parked polls if there may be new work.
+        """Lease for new polls, and for parked polls if there may be new work.
 
-        A poll with prefetch is tried together with all parked polls, so that idle workers go first.
+        A poll with prefetch is served together with all parked polls, so that idle workers go first.
         """
         new, self._new = self._new, []
         self._parked.update(dict.fromkeys(new))
         is_woken, self._is_woken = self._is_woken, False
         if is_tick := _now() >= self._tick_at:
             self._tick(new)
-        together = is_woken or any(each.request.prefetch for each in new)
+        together = is_woken or any(poll.request.prefetch for poll in new)
         try:
-            if together and len(self._parked) <= FEW:
+            if together and len(self._parked) <= MAX_UNCHECKED:
                 await self._lease(list(self._parked))
             else:
                 await self._lease(new, may_prefetch=False)
                 if together or is_tick:
                     await self._place()
-                    await self._lease(each for each in new if each.request.prefetch)
+                    await self._lease(poll for poll in new if poll.request.prefetch)
         except Exception as error:
             self._fail(new, error)
         for poll in new:
@@ -198,7 +193,7 @@ class Polls:
                 self._answer(poll, [])
 
     def _tick(self, new: list[_Poll]) -> None:
-        """Reset the per-tick state and release the postponed polls."""
+        """Reset the state of a tick, and add the postponed polls to the new ones."""
         self._tick_at = _now() + self._tick_seconds
         if _now() >= self._repolls_at:
             self._repolls_at = _now() + REPOLL_TICKS * self._tick_seconds
@@ -220,72 +215,71 @@ class Polls:
 
     async def _recall(self) -> None:
         prefetched = await self._demand.prefetched()
-        idle = [each.request for each in self._parked if not each.answer.done()]
-        # a sample is enough: usually either every idle worker could run them, or none
-        some = random.sample(idle, min(len(idle), CHECKED_FIRST))
-        if prefetched and some:
-            await self._demand.recall(prefetched, some)
+        idle = [poll.request for poll in self._parked if not poll.answer.done()]
+        # A sample is enough, because usually either every idle worker could run the jobs, or none.
+        sample = random.sample(idle, min(len(idle), FIRST_GROUP_SIZE))
+        if prefetched and sample:
+            await self._demand.recall(prefetched, sample)
 
     async def _offer_to_able(self, queued: list[QueuedDispatch]) -> None:
         """Offer dispatches to as few parked polls as needed."""
         busy: list[_Poll] = []
-        async for free, others in self._able(queued):
-            busy += others
+        async for free, prefetching in self._able(queued):
+            busy += prefetching
             queued = await self._offer(queued, free, may_prefetch=False)
             if not queued:
                 return
-        # No idle worker is left, so busy ones may prefetch.
+        # No further worker is idle, so busy workers may prefetch.
         queued = await self._offer(queued, busy, may_prefetch=True)
-        self._unplaced.update(each.id for each in queued)
+        self._unplaced.update(dispatch.id for dispatch in queued)
 
     async def _queued(self) -> list[QueuedDispatch]:
-        queued = [each for each in await self._demand.queued() if each.id not in self._unplaced]
-        if not any(each.only_worker for each in queued):
+        queued = [dispatch for dispatch in await self._demand.queued() if dispatch.id not in self._unplaced]
+        if not any(dispatch.only_worker for dispatch in queued):
             return queued
-        here = {each.request.worker_id for each in self._parked}
-        return [each for each in queued if each.only_worker is None or each.only_worker in here]
+        workers = {None, *(poll.request.worker_id for poll in self._parked)}
+        return [dispatch for dispatch in queued if dispatch.only_worker in workers]
 
     async def _able(self, queued: Sequence[QueuedDispatch]) -> AsyncIterator[tuple[list[_Poll], list[_Poll]]]:
-        """Yield groups of polls that may run some of `queued`: with a free slot, and only for prefetch.
+        """Yield groups of polls that may run any of `queued`: polls with a free slot, and polls that may only prefetch.
 
         Warm workers come first, then the longest waiting. Groups grow, because usually the first one suffices.
         """
-        providers, hashes = {each.provider for each in queued}, {each.workflow_hash for each in queued}
-        polls = [each for each in self._parked if not providers.isdisjoint(each.request.providers)]
+        providers = {dispatch.provider for dispatch in queued}
+        hashes = {dispatch.workflow_hash for dispatch in queued}
+        polls = [poll for poll in self._parked if not providers.isdisjoint(poll.request.providers)]
         polls.sort(key=lambda poll: poll.request.warm_workflow_hashes.isdisjoint(hashes))
-        start, size = 0, CHECKED_FIRST
-        while start < len(polls):
-            some, start, size = polls[start : start + size], start + size, 2 * size
-            free = await self._demand.free_slots([each.request for each in some], queued)
-            found = [each for each in some if each.request.worker_id in free]
+        for group in _growing_groups(polls, FIRST_GROUP_SIZE):
+            free = await self._demand.free_slots([poll.request for poll in group], queued)
+            able = [poll for poll in group if poll.request.worker_id in free]
             yield (
-                [each for each in found if free[each.request.worker_id] > 0],
-                [each for each in found if free[each.request.worker_id] <= 0 and each.request.prefetch],
+                [poll for poll in able if free[poll.request.worker_id] > 0],
+                [poll for poll in able if free[poll.request.worker_id] <= 0 and poll.request.prefetch],
             )
 
     async def _offer(
         self, queued: list[QueuedDispatch], polls: Sequence[_Poll], *, may_prefetch: bool
     ) -> list[QueuedDispatch]:
-        """Lease for growing groups of polls until nothing is queued; return what remains."""
-        start, size = 0, len(queued) + FEW
-        while queued and start < len(polls):
-            some, start, size = polls[start : start + size], start + size, 2 * size
-            served = await self._lease(some, may_prefetch=may_prefetch)
+        """Lease for growing groups of polls until nothing is queued; return the remaining dispatches."""
+        for group in _growing_groups(polls, len(queued) + MAX_UNCHECKED):
+            if not queued:
+                break
+            served = await self._lease(group, may_prefetch=may_prefetch)
             # Jobs queued in the meantime have sent their own wakeup.
             queued = await self._queued() if served < len(queued) or len(queued) >= QUEUED_AT_ONCE else []
         return queued
 
     async def _lease(self, polls: Iterable[_Poll], *, may_prefetch: bool = True) -> int:
         """Lease for these polls; return how many got a lease."""
-        open_ = [each for each in polls if not each.answer.done()]
-        if not open_:
+        unanswered = [poll for poll in polls if not poll.answer.done()]
+        if not unanswered:
             return 0
-        requests = [each.request if may_prefetch else _without_prefetch(each.request) for each in open_]
+        requests = [poll.request if may_prefetch else _without_prefetch(poll.request) for poll in unanswered]
         answers = await self._leasing.lease_many(requests)
-        for poll, answer in zip(open_, answers, strict=True):
+        for poll, answer in zip(unanswered, answers, strict=True):
             if answer or answer is None:
                 self._answer(poll, answer or [])
-        return sum(1 for each in answers if isinstance(each, list) and each)
+        return sum(1 for answer in answers if isinstance(answer, list) and answer)
 
     def _answer(self, poll: _Poll, answer: list[LeasedDispatch] | ComfyRelayError) -> None:
         self._parked.pop(poll, None)
@@ -327,13 +321,21 @@ class Polls:
             asyncio.get_running_loop().create_task(self._release(answer.result()))
 
     async def _release(self, leased: list[LeasedDispatch]) -> None:
-        for each in leased:
+        for lease in leased:
             with contextlib.suppress(LeaseLost):
-                await self._settle.requeue(each.dispatch_id, each.lease_token, reason="client_disconnected")
+                await self._settle.requeue(lease.dispatch_id, lease.lease_token, reason="client_disconnected")
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _growing_groups(polls: Sequence[_Poll], size: int) -> Iterator[Sequence[_Poll]]:
+    """Split the polls into groups. Each group is twice as large as the one before."""
+    start = 0
+    while start < len(polls):
+        yield polls[start : start + size]
+        start, size = start + size, 2 * size
 
 
 def _without_prefetch(request: LeaseRequest) -> LeaseRequest:

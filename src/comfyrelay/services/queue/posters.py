@@ -1,7 +1,7 @@
-"""Create posters and short previews of stored files, next to them.
+"""Create posters and short previews of stored files, and store them next to the files.
 
-They are optional: no job fails without them, or waits long for them. Their paths are derived from the file's path, so
-they are removed with the file even if the process that created them crashed.
+Posters and previews are optional: no job fails without them or waits long for them. Their paths are derived from the
+file's path, so they are removed with the file even if the process that created them crashed.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import structlog
 from comfyrelay.domain.ids import poster_path, preview_path
 from comfyrelay.domain.queue.updates import MediaFacts
 from comfyrelay.errors import InvalidInput, NotFound
-from comfyrelay.media.inspection import MediaInfo, Probes, Renditions
+from comfyrelay.media.inspection import MediaInfo, Probes
 from comfyrelay.media_types import media_kind
 from comfyrelay.storage.objects import ObjectStore
 
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 class Posters:
     def __init__(self, probes: Probes, objects: ObjectStore, *, seconds: float) -> None:
-        """An output waits at most `seconds` for its poster. `probes` must not be the ones that check outputs, so that
+        """An output waits at most `seconds` for its poster. `probes` are not shared with the checks of outputs, so that
         no check waits for a poster."""
         self._probes = probes
         self._objects = objects
@@ -30,22 +30,22 @@ class Posters:
     async def of_output(
         self, path: str, info: MediaInfo, *, mime_type: str, size: int, head: bytes = b""
     ) -> MediaFacts:
-        """Create poster and preview of a checked output. Never raises; if it takes too long, it is left for later."""
-        found = _facts(info)
+        """Create the poster and the preview of a checked output. Errors and slow files are postponed, never raised."""
+        facts = _facts(info)
         if media_kind(mime_type) not in ("image", "video"):
-            return found
+            return facts
         try:
             async with asyncio.timeout(self._seconds):
-                return await self._draw(found, path, mime_type=mime_type, size=size, head=head)
+                return await self._draw(facts, path, mime_type=mime_type, size=size, head=head)
         except (InvalidInput, NotFound) as error:
             log.info("poster.skipped", path=path, problem=error.detail)
-            return found
+            return facts
         except Exception as error:
             log.warning("poster.postponed", path=path, error=repr(error))
-            return replace(found, undrawn=True)
+            return replace(facts, undrawn=True)
 
     async def of_stored(self, path: str, *, mime_type: str) -> MediaFacts:
-        """Inspect a stored file and create poster and preview. Raises `InvalidInput` if it is not media of its type."""
+        """Inspect a stored file and create its poster and preview. Raises `InvalidInput` if the type is wrong."""
         if (stat := await self._objects.stat(path)) is None:
             raise NotFound(f"There is no object at {path!r}.")
         info = await self._probes.probe(self._objects, path, mime_type=mime_type, subject="file", size=stat.size)
@@ -55,11 +55,10 @@ class Posters:
             log.info("poster.skipped", path=path, problem=error.detail)
             return _facts(info)
 
-    async def _draw(self, found: MediaFacts, path: str, *, mime_type: str, size: int, head: bytes = b"") -> MediaFacts:
+    async def _draw(self, facts: MediaFacts, path: str, *, mime_type: str, size: int, head: bytes = b"") -> MediaFacts:
         drawn = await self._probes.draw(self._objects, path, mime_type=mime_type, size=size, head=head)
-        return found if drawn is None else await self._store(found, path, drawn)
-
-    async def _store(self, found: MediaFacts, path: str, drawn: Renditions) -> MediaFacts:
+        if drawn is None:
+            return facts
         poster, preview = drawn.poster, drawn.preview
         async with asyncio.TaskGroup() as group:
             if poster is not None:
@@ -67,7 +66,7 @@ class Posters:
             if preview is not None:
                 group.create_task(self._objects.put(preview_path(path, preview.extension), preview.data))
         return replace(
-            found, poster=poster.extension if poster else None, preview=preview.extension if preview else None
+            facts, poster=poster.extension if poster else None, preview=preview.extension if preview else None
         )
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.domain.queue.lifecycle import Transition
+from comfyrelay.domain.queue.dispatch import Transition
 from comfyrelay.errors import ComfyRelayError, NotFound
 from comfyrelay.media.previews import MAX_BYTES, PREVIEWS, TYPE, is_preview, preview_path
 from comfyrelay.storage.objects import ObjectStore

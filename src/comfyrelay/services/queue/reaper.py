@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 import structlog
 
 from comfyrelay.domain.queue import lifecycle
-from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
-from comfyrelay.services.databases import Databases
+from comfyrelay.domain.queue.dispatch import Dispatch, Transition
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.demand import Demand
 from comfyrelay.services.queue.leasing import LeaseRequest
@@ -20,25 +20,25 @@ from comfyrelay.store.central.queue import dispatches
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 500
+MAX_AT_ONCE = 500
 
 
 class Reaper:
     def __init__(
         self,
-        databases: Databases,
+        context: ServiceContext,
         decisions: Decisions,
         demand: Demand,
         *,
         waiting: Callable[[], Sequence[LeaseRequest]],
-        grace: timedelta,
     ) -> None:
-        """`waiting` returns the polls of idle workers; `grace` is how long an expired lease may still be settled."""
-        self._databases = databases
+        """`waiting` returns the polls of idle workers."""
+        self._databases = context.databases
         self._decisions = decisions
         self._demand = demand
         self._waiting = waiting
-        self._grace = grace
+        # An expired lease may still be settled for this long.
+        self._grace = timedelta(seconds=context.settings.late_seconds)
 
     async def run_once(self) -> int:
         """Reap until nothing is due; return how many dispatches changed."""
@@ -47,12 +47,12 @@ class Reaper:
         while True:
             async with self._databases.central.read() as tx:
                 due = [
-                    *await dispatches.expired(tx, grace_seconds=self._grace.total_seconds(), limit=AT_ONCE),
-                    *await dispatches.exhausted(tx, limit=AT_ONCE),
+                    *await dispatches.expired(tx, grace_seconds=self._grace.total_seconds(), limit=MAX_AT_ONCE),
+                    *await dispatches.exhausted(tx, limit=MAX_AT_ONCE),
                 ]
             count = await self._reap(due) if due else 0
             reaped += count
-            if count < AT_ONCE:
+            if count < MAX_AT_ONCE:
                 return reaped
 
     async def _reap(self, due: Sequence[int], *, wanted: Collection[int] = ()) -> int:

@@ -14,9 +14,9 @@ from typing import Any, assert_never
 from comfyrelay.domain.ids import output_id, output_path, upload_path
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.batch_holds import can_hold_batch, hold_text, holds_batch
-from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
+from comfyrelay.domain.queue.dispatch import Dispatch, Transition
 from comfyrelay.domain.queue.states import DispatchStatus, Outcome, Provider
-from comfyrelay.domain.queue.updates import NOTHING_FOUND, MediaFacts, UploadedOutput
+from comfyrelay.domain.queue.updates import NO_MEDIA_FACTS, MediaFacts, UploadedOutput
 from comfyrelay.errors import Fault, LeaseLost, OutOfMemory
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.context import ServiceContext
@@ -52,7 +52,7 @@ class SettledOutput:
     # The worker's description, unchanged.
     sent: dict[str, Any] | None = None
     file_id: str | None = None
-    media: MediaFacts = NOTHING_FOUND
+    media: MediaFacts = NO_MEDIA_FACTS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,6 @@
 """Wake waiting heartbeats when their lease has ended or has a stop request.
 
-Decisions of this process wake them at once. Decisions of other processes are found by one query per second.
+Decisions of this process wake them at once. One query per second finds the decisions of other processes.
 """
 
 import asyncio
@@ -51,13 +51,11 @@ class StopRequests:
     async def _watch(self) -> None:
         while self._waiting:
             await asyncio.sleep(self._tick_seconds)
-            if self._waiting:
-                await self._check()
-
-    async def _check(self) -> None:
-        try:
-            async with self._databases.central.read() as tx:
-                self.wake(await dispatches.to_stop(tx, list(self._waiting)))
-        except Exception:
-            # the next tick may succeed; otherwise the heartbeats time out
-            log.warning("stop_requests.read_failed", exc_info=True)
+            if not self._waiting:
+                return
+            try:
+                async with self._databases.central.read() as tx:
+                    self.wake(await dispatches.to_stop(tx, list(self._waiting)))
+            except Exception:
+                # The next tick may succeed. Otherwise the heartbeats time out.
+                log.warning("stop_requests.read_failed", exc_info=True)

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from comfyrelay.domain.autoscaling.learning import NEWEST_BOOTS, boot_seconds, seconds_left
 from comfyrelay.domain.autoscaling.observation import MachineState
 from comfyrelay.domain.autoscaling.spec import MachineProviderName
-from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.states import JOB_STATUS_OF, DispatchStatus, Provider
 from comfyrelay.domain.queue.wait_reasons import (
     NO_STARTING_MACHINES,
@@ -27,6 +28,9 @@ from comfyrelay.store.central.autoscaling import bursts, decisions, machines, ob
 from comfyrelay.store.central.queue import blocks, dispatches, memory, missing_requirements, positions
 from comfyrelay.store.central.workers import slots, workers
 from comfyrelay.store.database import Tx
+
+# Dispatches with the same key wait for the same workers.
+_group_key = attrgetter("workflow_id", "stage", "provider", "workflow_hash", "effect_id", "only_worker")
 
 
 class WaitReasons:
@@ -129,18 +133,6 @@ class WaitReasons:
             )
             for job_id, waiting in group.items()
         }
-
-
-def _group_key(dispatch: Dispatch) -> tuple[Any, ...]:
-    """Dispatches with the same key wait for the same workers."""
-    return (
-        dispatch.workflow_id,
-        dispatch.stage,
-        dispatch.provider,
-        dispatch.workflow_hash,
-        dispatch.effect_id,
-        dispatch.only_worker,
-    )
 
 
 async def _seconds_per_job(tx: Tx, dispatch: Dispatch, shared: list[int]) -> float | None:

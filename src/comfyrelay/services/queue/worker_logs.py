@@ -72,12 +72,12 @@ class WorkerLogService:
         return self._waiting.waiting(worker_id, wakeup)
 
     async def store(self, worker_id: str, lines: Sequence[str]) -> None:
-        await self._databases.central.run(TransactionStep.WORKER, lambda tx: worker_logs.keep(tx, worker_id, lines))
+        await self._databases.central.run(TransactionStep.WORKER, lambda tx: worker_logs.replace(tx, worker_id, lines))
 
     async def delete_old(self) -> None:
         await self._databases.central.run(
             TransactionStep.RETENTION_REMOVE,
-            lambda tx: worker_logs.forget(tx, older_than_seconds=RETENTION_SECONDS),
+            lambda tx: worker_logs.delete_old(tx, older_than_seconds=RETENTION_SECONDS),
         )
 
     def _on_message(self, message: str) -> None:

@@ -24,7 +24,7 @@ from comfyrelay.services.catalogue.availability import (
 )
 from comfyrelay.services.catalogue.graphs import Graphs
 
-ADVICE = "Add what is missing, or map it anyway: with `force`, jobs wait until a worker has everything."
+ADVICE = "Add what is missing, or map the workflow with `force`. Its jobs then wait until a worker has everything."
 
 
 class Bundles:
@@ -41,7 +41,7 @@ class Bundles:
     ) -> None:
         """Raise `MissingOnWorkers` if the fleet's machines are missing a requirement of one of these workflows.
 
-        Without a bundle its workers' `reports` count; without workers nothing is known to be missing.
+        Without a bundle, the `reports` of its workers count. Without workers, nothing is known to be missing.
         """
         if bundle is None and not reports:
             return
@@ -51,10 +51,10 @@ class Bundles:
             try:
                 needs = await default_requirements(workflow, self._graphs)
             except NotFound:
-                # an unreadable graph fails with its own error; no machine can help
+                # An unreadable graph fails with its own error on every machine.
                 continue
             if bundle is not None:
-                found = _lacks(bundle, needs)
+                found = _missing_in_bundle(bundle, needs)
                 why = f"the bundle of the fleet {fleet_slug!r} lacks {_names(found)}."
             else:
                 lacking = await asyncio.to_thread(find_unmet, needs, reports)
@@ -64,11 +64,11 @@ class Bundles:
                 texts.append(f"For {workflow.slug!r}: {why}")
                 missing += found
         if texts:
-            listed_ = MissingRequirements(items=missing, workers=len(reports), shows_names=True)
-            raise MissingOnWorkers(" ".join([*texts, ADVICE]), missing=listed_.to_json())
+            requirements = MissingRequirements(items=missing, workers=len(reports), shows_names=True)
+            raise MissingOnWorkers(" ".join([*texts, ADVICE]), missing=requirements.to_json())
 
 
-def _lacks(bundle: Bundle, needs: Requirements) -> list[MissingRequirement]:
+def _missing_in_bundle(bundle: Bundle, needs: Requirements) -> list[MissingRequirement]:
     has = {"node_types": sorted(bundle.node_types), "models": sorted(bundle.models)}
     judged = fitness(needs, has)
     kinds = ((RequirementKind.NODE, judged.missing_node_types), (RequirementKind.MODEL, judged.missing_models))
@@ -79,4 +79,4 @@ def _names(found: Sequence[MissingRequirement]) -> str:
     nodes, models = (
         [gap.name for gap in found if gap.kind is kind] for kind in (RequirementKind.NODE, RequirementKind.MODEL)
     )
-    return name_requirements(nodes, models, most=MAX_NAMES_IN_REFUSAL)
+    return name_requirements(nodes, models, limit=MAX_NAMES_IN_REFUSAL)

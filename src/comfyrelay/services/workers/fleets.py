@@ -18,7 +18,7 @@ from comfyrelay.store.central.queue import missing_requirements
 from comfyrelay.store.central.workers import fleets, workers
 from comfyrelay.store.database import Tx
 
-# Nested settings that are merged field by field.
+# Nested settings, which are merged field by field.
 SPECS = ("machines", "autoscaling")
 
 
@@ -55,7 +55,7 @@ class Fleets:
     async def map_workflows(
         self, *, stage: Stage, slug: str, workflow_slugs: Sequence[str], force: bool = False
     ) -> None:
-        """Change a fleet's workflows; its workers' assignments follow at once."""
+        """Change the workflows of a fleet and of its workers."""
         if not force:
             async with self._databases.central.read() as tx:
                 fleet = await catalogue.fleet(tx, stage=stage, slug=slug)
@@ -63,13 +63,13 @@ class Fleets:
                 await self._require(slug, fleet, workflow_slugs, bundle=fleet.machine_spec.bundle)
 
         async def work(tx: Tx) -> None:
-            # Locked, so that a worker that registers now gets the old or the new mapping completely.
+            # Lock the fleet, so that a worker that registers now gets either the old or the new mapping.
             await _map(tx, await _locked_fleet(tx, stage, slug), workflow_slugs)
 
         await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def change(self, *, stage: Stage, slug: str, changes: Mapping[str, Any]) -> FleetRecord:
-        """`machines` and `autoscaling` are merged field by field; null resets them."""
+        """Change the settings of a fleet. `machines` and `autoscaling` are merged field by field; null resets them."""
 
         async def work(tx: Tx) -> FleetRecord:
             fleet = await _locked_fleet(tx, stage, slug)
@@ -80,7 +80,7 @@ class Fleets:
             _checked(values.get("autoscaling"))
             after = replace(fleet, **{name: values[name] for name in SPECS if name in values})
             if (after.is_scaled, _provider(after)) != (fleet.is_scaled, _provider(fleet)):
-                await _require_none_there(tx, fleet)
+                await _require_no_machines(tx, fleet)
             return await fleets.change(tx, fleet.id, **values) if values else fleet
 
         return await self._databases.central.run(TransactionStep.CATALOGUE, work)
@@ -88,7 +88,7 @@ class Fleets:
     async def delete(self, *, stage: Stage, slug: str) -> None:
         async def work(tx: Tx) -> None:
             fleet = await _locked_fleet(tx, stage, slug)
-            await _require_none_there(tx, fleet)
+            await _require_no_machines(tx, fleet)
             await fleets.remove(tx, fleet)
 
         await self._databases.central.run(TransactionStep.CATALOGUE, work)
@@ -96,50 +96,50 @@ class Fleets:
     async def _require(
         self, slug: str, fleet: FleetRecord | None, workflow_slugs: Sequence[str], *, bundle: Bundle | None
     ) -> None:
-        """Checked before locking, because graphs are in object storage. Earlier mappings are not checked again."""
+        """Check the fleet against newly mapped workflows. This runs before locking, because it reads object storage."""
         async with self._databases.central.read() as tx:
-            found = [await catalogue.workflow(tx, slug=fromkey) for fromkey in dict.fromkeys(workflow_slugs)]
+            found = [await catalogue.workflow(tx, slug=slug_) for slug_ in dict.fromkeys(workflow_slugs)]
             mapped = await fleets.workflow_ids_of(tx, fleet.id) if fleet else set()
             reports = await missing_requirements.reports_of_fleet(tx, fleet.id) if fleet and bundle is None else []
-        new = [each for each in found if each is not None and each.id not in mapped]
+        new = [workflow for workflow in found if workflow is not None and workflow.id not in mapped]
         await self._bundles.require(slug, new, bundle=bundle, reports=reports)
 
 
-async def _require_none_there(tx: Tx, fleet: FleetRecord) -> None:
-    """Refuse: its machines would be orphaned and keep costing."""
-    if there := len(await machine_rows.present(tx, [fleet.id])):
+async def _require_no_machines(tx: Tx, fleet: FleetRecord) -> None:
+    """Raise `Conflict` if the fleet has machines, which would be orphaned and keep costing money."""
+    if count := len(await machine_rows.present(tx, [fleet.id])):
         raise Conflict(
-            f"The {fleet.stage} fleet {fleet.slug!r} still has {there} machine{'s' if there > 1 else ''}. Set its "
+            f"The {fleet.stage} fleet {fleet.slug!r} still has {count} machine{'s' if count > 1 else ''}. Set its "
             "max_machines to 0, and wait until they have ended."
         )
 
 
 def _provider(fleet: FleetRecord) -> Any:
-    """As stored: unreadable settings must be changed first."""
+    """Return the stored provider without parsing the settings, which may be unreadable."""
     return (fleet.machines or {}).get("provider")
 
 
 async def _map(tx: Tx, fleet: FleetRecord, workflow_slugs: Sequence[str]) -> None:
     found = {slug: await catalogue.workflow_to_use(tx, slug=slug) for slug in dict.fromkeys(workflow_slugs)}
-    unknown = {slug: f"There is no workflow {slug!r}." for slug, each in found.items() if each is None}
+    unknown = {slug: f"There is no workflow {slug!r}." for slug, workflow in found.items() if workflow is None}
     if unknown:
         raise InvalidInput(errors={"workflow_slugs": " ".join(unknown.values())})
-    await catalogue.map_workflows(tx, fleet.id, [each.id for each in found.values() if each is not None])
+    await catalogue.map_workflows(tx, fleet.id, [workflow.id for workflow in found.values() if workflow is not None])
     await workers.assign_fleet(tx, fleet.id)
 
 
-def _merged(before: Mapping[str, Any] | None, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Store only explicit values, so that better defaults reach all other fleets."""
-    if said is None:
+def _merged(before: Mapping[str, Any] | None, changes: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Merge explicit values only, so that better defaults reach all other fleets."""
+    if changes is None:
         return None
-    return {name: value for name, value in {**(before or {}), **said}.items() if value is not None}
+    return {name: value for name, value in {**(before or {}), **changes}.items() if value is not None}
 
 
 def _checked(autoscaling: dict[str, Any] | None) -> dict[str, Any] | None:
     limits = scaling_from_json(autoscaling).limits
     if limits.min_machines > limits.max_machines:
-        why = f"This is more than max_machines, which is {limits.max_machines}."
-        raise InvalidInput(errors={"autoscaling.min_machines": why})
+        problem = f"This is more than max_machines, which is {limits.max_machines}."
+        raise InvalidInput(errors={"autoscaling.min_machines": problem})
     return autoscaling
 
 

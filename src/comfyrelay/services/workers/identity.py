@@ -16,10 +16,10 @@ from comfyrelay.store.central.workers import identities
 from comfyrelay.store.database import Tx
 
 # AWS uses 2048 bits; shorter keys are broken.
-SHORTEST_KEY = 2048
-# How far our clock may be behind EC2's.
-AHEAD = timedelta(minutes=5)
-LONGEST = 16 * 1024
+MIN_KEY_BITS = 2048
+# How far the clock of this server may be behind EC2's.
+MAX_CLOCK_SKEW = timedelta(minutes=5)
+MAX_DOCUMENT_LENGTH = 16 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class Identities:
     def __init__(
         self, *, certificates: Mapping[str, Path], accounts: Mapping[str, Sequence[str]], max_age_seconds: float
     ) -> None:
-        """`certificates` are AWS's by region; `accounts` may join, by stage."""
+        """`certificates` are the files with the certificates of AWS by region. `accounts` may join, by stage."""
         self._files = certificates
         self._accounts = accounts
         self._max_age = timedelta(seconds=max_age_seconds)
@@ -46,15 +46,16 @@ class Identities:
         return bool(self._files)
 
     def load(self) -> None:
-        """Load the certificates. Raises `ConfigurationError`."""
-        _ = self._certificates if self.is_on else None
+        """Load the certificates. Raises `ConfigurationError` if one cannot be read."""
+        if self.is_on:
+            _ = self._certificates
 
     def read(self, signed: str) -> Identity:
         """Return the document's content, or raise `Unauthorized` if AWS did not sign it."""
         if not self.is_on:
-            raise Unauthorized("This server takes no instance identity documents: register with the fleet secret.")
-        content, signer = _parsed(signed)
-        document = _document(content)
+            raise Unauthorized("This server accepts no instance identity documents. Register with the fleet secret.")
+        content, signer = _parse_message(signed)
+        document = _parse_document(content)
         certificates = self._certificates.get(document["region"])
         if not certificates:
             raise Unauthorized(f"This server has no certificate of AWS for the region {document['region']!r}.")
@@ -64,44 +65,41 @@ class Identities:
             instance_id=document["instanceId"],
             account_id=document["accountId"],
             region=document["region"],
-            launched_at=_time(document["pendingTime"]),
+            launched_at=_parse_time(document["pendingTime"]),
         )
 
     def require(self, identity: Identity, *, worker_id: str, stage: str) -> None:
-        """Raise `Unauthorized` unless it may join this stage under this name."""
+        """Raise `Unauthorized` unless the instance may join this stage under this name."""
         if identity.account_id not in self._accounts.get(stage, ()):
             raise Unauthorized(f"Instances of the account {identity.account_id} may not join the stage {str(stage)!r}.")
         if identity.instance_id != worker_id:
             raise Unauthorized(
-                f"The instance identity document is of {identity.instance_id}: a worker that shows it must have that "
-                f"name, not {worker_id!r}. Do not set WORKER_ID."
+                f"The instance identity document belongs to {identity.instance_id}, so the worker must have that name, "
+                f"not {worker_id!r}. Do not set WORKER_ID."
             )
 
     async def claim(self, tx: Tx, identity: Identity, *, key_hash: str | None) -> None:
-        """Bind a document to the first worker that presents it:
-
-        with its key that worker may return, and no other can use it.
-        """
+        """Bind a document to the first worker that presents it. Only that worker, with its key, may use it again."""
         if key_hash is None:
-            raise Unauthorized("Who registers with an identity document must send a registration_key, and keep it.")
+            raise Unauthorized("A registration with an identity document must have a registration_key.")
         now, known = await identities.known(tx, identity.instance_id)
         if known is not None:
             if known != key_hash:
                 raise Unauthorized(
-                    "This instance has registered already, with another registration_key. If its folder was lost, "
+                    "This instance has already registered with another registration_key. If its folder was lost, "
                     "replace the instance."
                 )
             return
         if now - identity.launched_at > self._max_age:
             hours = self._max_age.total_seconds() / 3600
-            raise Unauthorized(f"The instance was launched more than {hours:g} h ago: its document is too old.")
-        if identity.launched_at - now > AHEAD:
-            raise Unauthorized("The instance identity document is from the future: check the clock of the server.")
+            raise Unauthorized(f"The instance was launched more than {hours:g} h ago, so its document is too old.")
+        if identity.launched_at - now > MAX_CLOCK_SKEW:
+            raise Unauthorized("The instance identity document is from the future. Check the clock of the server.")
         await identities.add(tx, identity.instance_id, account_id=identity.account_id, key_hash=key_hash)
 
     @cached_property
     def _certificates(self) -> dict[str, list[Any]]:
-        # an extra
+        # cryptography is an optional dependency.
         from cryptography import x509  # noqa: PLC0415
 
         found = {}
@@ -113,12 +111,12 @@ class Identities:
         return found
 
 
-def _parsed(signed: str) -> tuple[bytes, Any]:
+def _parse_message(signed: str) -> tuple[bytes, Any]:
     """Parse a PKCS #7 message into content and signer. Nothing is verified yet."""
     from asn1crypto import cms  # noqa: PLC0415
 
     try:
-        if len(signed) > LONGEST:
+        if len(signed) > MAX_DOCUMENT_LENGTH:
             raise ValueError("too long")
         message = cms.ContentInfo.load(base64.b64decode("".join(signed.split()), validate=True))
         if message["content_type"].native != "signed_data":
@@ -128,55 +126,55 @@ def _parsed(signed: str) -> tuple[bytes, Any]:
         content: bytes = data["encap_content_info"]["content"].native
         if not isinstance(content, bytes):
             raise ValueError("no content")
-    # the library raises arbitrary exceptions
+    # The library raises arbitrary exceptions.
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, binascii.Error):
         raise _unreadable() from None
     return content, signer
 
 
-def _document(content: bytes) -> dict[str, str]:
+def _parse_document(content: bytes) -> dict[str, str]:
     names = ("instanceId", "accountId", "region", "pendingTime")
     try:
         found = json.loads(content)
         document = {name: found[name] for name in names}
     except (ValueError, TypeError, KeyError, RecursionError):
         raise _unreadable() from None
-    if not all(isinstance(each, str) for each in document.values()):
+    if not all(isinstance(value, str) for value in document.values()):
         raise _unreadable()
     return document
 
 
 def _is_signed_by(certificate: Any, content: bytes, signer: Any) -> bool:
-    """Verify with our certificates: those in the message are untrusted."""
+    """Verify the signature with a configured certificate. Certificates in the message are untrusted."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import padding, rsa  # noqa: PLC0415
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
 
     key = certificate.public_key()
-    if not isinstance(key, rsa.RSAPublicKey) or key.key_size < SHORTEST_KEY:
+    if not isinstance(key, rsa.RSAPublicKey) or key.key_size < MIN_KEY_BITS:
         return False
     try:
         if signer["digest_algorithm"]["algorithm"].native != "sha256":
             return False
-        key.verify(signer["signature"].native, _what_is_signed(content, signer), padding.PKCS1v15(), SHA256())
+        key.verify(signer["signature"].native, _signed_bytes(content, signer), padding.PKCS1v15(), SHA256())
     except (InvalidSignature, ValueError, TypeError, KeyError):
         return False
     return True
 
 
-def _what_is_signed(content: bytes, signer: Any) -> bytes:
-    """Signed attributes include the digest of the content."""
+def _signed_bytes(content: bytes, signer: Any) -> bytes:
+    """Return the content, or the signed attributes, which include the digest of the content."""
     attributes = signer["signed_attrs"]
     if attributes.native is None:
         return content
-    said = {attribute["type"].native: attribute["values"].native for attribute in attributes}
-    if said.get("message_digest") != [sha256(content).digest()]:
-        raise ValueError("the digest is another")
-    whole: bytes = attributes.untag().dump(force=True)
-    return whole
+    values = {attribute["type"].native: attribute["values"].native for attribute in attributes}
+    if values.get("message_digest") != [sha256(content).digest()]:
+        raise ValueError("wrong digest")
+    encoded: bytes = attributes.untag().dump(force=True)
+    return encoded
 
 
-def _time(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -186,6 +184,6 @@ def _time(text: str) -> datetime:
 
 def _unreadable() -> Unauthorized:
     return Unauthorized(
-        "The instance identity document cannot be read: send what EC2 answers at "
+        "The instance identity document cannot be read. Send the response of EC2 at "
         "/latest/dynamic/instance-identity/rsa2048."
     )

@@ -13,7 +13,7 @@ PREFIX = "i-"
 
 
 class Instances:
-    """Off by default. Fails open when AWS is unreachable."""
+    """Off by default. The check passes if AWS is unreachable."""
 
     def __init__(self, *, is_on: bool) -> None:
         self._is_on = is_on
@@ -25,7 +25,7 @@ class Instances:
         try:
             found = await asyncio.to_thread(self._describe, worker_id)
         except Exception:
-            # fleets must start while AWS's API is down
+            # Fleets must be able to start while the API of AWS is down.
             log.warning("instances.not_checked", worker_id=worker_id, exc_info=True)
             return
         if not found:
@@ -33,7 +33,7 @@ class Instances:
 
     def _describe(self, worker_id: str) -> bool:
         if self._client is None:
-            # slow to import and rarely needed
+            # boto3 is slow to import and rarely needed.
             import boto3  # noqa: PLC0415
             from botocore.config import Config  # noqa: PLC0415
 

@@ -3,17 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import NotFound
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.workers import worker_list
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllowList:
-    """Node classes of workers, and the excluded ones with the reason."""
+    """Allowed node classes of workers, and the excluded classes with the reason."""
 
     workers: int
     allowed: Sequence[str]
@@ -21,13 +20,13 @@ class AllowList:
 
 
 class Nodes:
-    def __init__(self, databases: Databases, *, stage: Stage, policy: GraphPolicy) -> None:
-        self._databases = databases
-        self._stage = stage
-        self._policy = policy
+    def __init__(self, context: ServiceContext) -> None:
+        self._databases = context.databases
+        self._stage = Stage(context.settings.stage)
+        self._policy = context.graph_policy
 
     async def allow_list(self, fleet_slug: str | None = None) -> AllowList:
-        """Nodes that the workers of a fleet, or all, report, without dangerous and denied ones."""
+        """List the nodes that the workers of a fleet, or of all fleets, report, without dangerous and denied nodes."""
         async with self._databases.central.read() as tx:
             if fleet_slug is not None and await catalogue.fleet(tx, stage=self._stage, slug=fleet_slug) is None:
                 raise NotFound(f"There is no {self._stage} fleet {fleet_slug!r}.")

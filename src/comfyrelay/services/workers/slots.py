@@ -112,7 +112,7 @@ class SlotViews:
         return ResultPage(items=views, next_cursor=after)
 
     async def _jobs(self, held: Sequence[SlotLease]) -> tuple[dict[str, JobRecord], dict[str, int]]:
-        """Return jobs and batch sizes by id, without those of unreachable shards."""
+        """Return jobs and batch sizes by id. Unreachable shards are skipped."""
         found: dict[str, JobRecord] = {}
         totals: dict[str, int] = {}
         for shard in {job.shard for job in held}:

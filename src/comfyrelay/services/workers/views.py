@@ -114,7 +114,7 @@ class FleetViews:
         state: WorkerState | None = None,
         search: str | None = None,
         sort: WorkerSort = WorkerSort.NAME,
-        is_down: bool = False,
+        is_descending: bool = False,
         cursor: str | None = None,
         limit: int,
     ) -> ListedWorkers:
@@ -125,7 +125,7 @@ class FleetViews:
                 tx, stale_seconds=stale, sort=sort, fleet_slug=fleet_slug, stage=stage, search=search
             )
             wanted = [place for place in found if state in (None, place.state)]
-            ids, next_cursor = page_after(sort_ids(wanted, sort, is_down=is_down), cursor, limit=limit)
+            ids, next_cursor = page_after(sort_ids(wanted, sort, is_descending=is_descending), cursor, limit=limit)
             shown = await worker_list.listed(tx, ids, stale_seconds=stale)
             jobs = await worker_list.jobs_of(tx, [worker.worker_id for worker in shown if worker.leases])
         lines = [WorkerLine(worker=worker, jobs=jobs.get(worker.worker_id, ())) for worker in shown]
@@ -141,8 +141,8 @@ class FleetViews:
                 line=WorkerLine(worker=found[0], jobs=jobs.get(worker_id, ())),
                 workflow_slugs=await worker_list.assigned_workflows(tx, worker_id),
                 blocks=await worker_list.blocks_of(tx, worker_id),
-                lacks=await worker_list.lacks_of(tx, worker_id),
-                slugs=await worker_list.hashes_known_to(tx, worker_id),
+                lacks=await worker_list.unmet_hashes(tx, worker_id),
+                slugs=await worker_list.recent_hashes(tx, worker_id),
                 registration=await _registration(tx, found[0]),
                 machine=await worker_list.machine_of(tx, worker_id),
                 capabilities=found[1],

@@ -1,7 +1,7 @@
 """Worker lifecycle: registered through a fleet, drained, deregistered."""
 
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from comfyrelay.domain.records.workers import FleetRecord, NewAuditEntry, Worker
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
 from comfyrelay.services.accounts.sign_in import hash_secret
 from comfyrelay.services.catalogue.availability import compare_with_requirements, write_missing
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.services.workers.identity import Identities, Identity
@@ -27,7 +27,7 @@ SCALING = "scaling"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerRegistered:
-    """A worker, the slugs of its workflows, and how many leases it already has."""
+    """A registered worker, the slugs of its workflows, and the number of its leases."""
 
     worker: Worker
     workflows: Sequence[str]
@@ -35,31 +35,13 @@ class WorkerRegistered:
 
 
 class Workers:
-    def __init__(
-        self,
-        databases: Databases,
-        decisions: Decisions,
-        identities: Identities,
-        *,
-        max_fleet_workers: int,
-        max_workers: int | None = None,
-        stale_seconds: float,
-        desk_workers: Collection[str] = (),
-        default_fleet: tuple[Stage, str] | None = None,
-    ) -> None:
-        """`desk_workers` are the workers of a desk's process.
-
-        `default_fleet` runs every new workflow, so its workers may register before the first one: they provide its node
-        definitions.
-        """
-        self._databases = databases
+    def __init__(self, context: ServiceContext, decisions: Decisions, identities: Identities) -> None:
+        self._settings = context.settings
+        self._databases = context.databases
+        self._desk_workers = frozenset(context.hooks.desk_workers)
+        self._default_fleet = context.default_fleet
         self._decisions = decisions
         self._identities = identities
-        self._max_fleet_workers = max_fleet_workers
-        self._max_workers = max_workers
-        self._stale_seconds = stale_seconds
-        self._desk_workers = frozenset(desk_workers)
-        self._default_fleet = default_fleet
 
     async def register(
         self,
@@ -79,17 +61,20 @@ class Workers:
         version: str | None = None,
         identity: Identity | None = None,
     ) -> WorkerRegistered:
-        """Register a worker in its fleet. A registered worker that presents its `key` gets a new token and keeps its
-        leases: the answer to its first call was lost."""
+        """Register a worker in its fleet.
+
+        A registered worker that presents its `key` gets a new token and keeps its leases, because it did not receive
+        the response to its first call.
+        """
         if max_concurrency < 1:
             raise InvalidInput(errors={"max_concurrency": "This must be at least 1."})
         key_hash = hash_secret(key) if key is not None else None
         held = await compare_with_requirements(self._databases, capabilities or {})
 
         async def work(tx: Tx) -> WorkerRegistered:
-            # First: submissions wait for this lock, and must not hold a worker that is removed here.
+            # Take this lock first. Submissions wait for it, and must not hold a worker that is removed here.
             await missing_requirements.lock(tx)
-            # Locked first: a repeated call waits for the pending one and finds its worker.
+            # Then lock the fleet, so that a repeated call waits for the pending one and finds its worker.
             await catalogue.fleet(tx, stage=stage, slug=fleet_slug, lock=True)
             if identity is not None:
                 await self._identities.claim(tx, identity, key_hash=key_hash)
@@ -97,8 +82,9 @@ class Workers:
             is_same = known is not None and key_hash is not None and known.registration_key_hash == key_hash
             if known is not None and is_same and not known.is_approved:
                 raise Forbidden("This worker is not approved.")
-            # With the fleet's secret a worker may take over a name whose token was lost, once it is stale.
-            if not is_same and await workers.remove_if_gone(tx, worker_id, stale_seconds=self._stale_seconds):
+            # With the fleet's secret, a worker may take over the name of a stale worker whose token was lost.
+            stale_seconds = self._settings.worker_stale_seconds
+            if not is_same and await workers.remove_if_offline(tx, worker_id, stale_seconds=stale_seconds):
                 await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event="replaced")])
             fleet = await self._fleet_with_room(tx, stage, fleet_slug, member=known if is_same else None)
             values = {
@@ -119,28 +105,24 @@ class Workers:
             again = await workers.renew(tx, worker_id, **values) if is_same else None
             worker = again or await workers.create(tx, worker_id=worker_id, **values)
             assigned = await workers.assign(tx, worker)
-            if not assigned and not self._may_be_early(stage, fleet_slug, workflow_slugs):
-                raise _nothing_to_run(fleet_slug)
+            self._require_workflows(assigned, stage, fleet_slug, workflow_slugs)
             await write_missing(tx, worker_id, worker.capabilities, held)
             data = {**_place(worker, fleet_slug), "workflows": assigned, "protocol": protocol}
             await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event=members.REGISTERED, data=data)])
-            worker = await self._drain_if_ending(tx, worker)
+            # A worker that registers late, on a machine that is being terminated, would lose its work.
+            if await machines.is_ending(tx, worker.fleet_id, worker_id):
+                worker = await self._drain(tx, worker, by=SCALING)
             leases = await workers.lease_count(tx, worker_id) if again else 0
             return WorkerRegistered(worker=worker, workflows=assigned, leases=leases)
 
         return await self._databases.central.run(TransactionStep.WORKER, work)
 
-    async def _drain_if_ending(self, tx: Tx, worker: Worker) -> Worker:
-        """After a late or repeated registration of a machine that is being terminated, its work would be lost."""
-        is_ending = await machines.is_ending(tx, worker.fleet_id, worker.worker_id)
-        return await self._drain(tx, worker, by=SCALING) if is_ending else worker
-
     async def try_to_register(
         self, *, worker_id: str, fleet_slug: str, stage: Stage, workflow_slugs: Sequence[str] | None = None
     ) -> list[str]:
-        """Check what `register` would assign, or why it would refuse, without writing.
+        """Return what `register` would assign, or raise the error of `register`, without writing.
 
-        An already registered worker may check, too.
+        A registered worker may call this, too.
         """
         async with self._databases.central.read() as tx:
             known = await workers.get(tx, worker_id)
@@ -148,19 +130,31 @@ class Workers:
             source = self._source_of(worker_id)
             rows = await workers.mapped_to(tx, fleet.id, narrowed_to=workflow_slugs, source=source)
         assigned = [row.slug for row in rows if row.is_active]
-        if not assigned and not self._may_be_early(stage, fleet_slug, workflow_slugs):
-            raise _nothing_to_run(fleet_slug)
+        self._require_workflows(assigned, stage, fleet_slug, workflow_slugs)
         return assigned
 
-    def _may_be_early(self, stage: Stage, fleet_slug: str, workflow_slugs: Sequence[str] | None) -> bool:
-        return workflow_slugs is None and (stage, fleet_slug) == self._default_fleet
+    def _require_workflows(
+        self, assigned: Sequence[str], stage: Stage, fleet_slug: str, workflow_slugs: Sequence[str] | None
+    ) -> None:
+        """Raise `InvalidInput` if the worker has nothing to run.
+
+        The default fleet runs every new workflow. Its workers may register before the first workflow exists, because
+        they provide the node definitions.
+        """
+        is_default = workflow_slugs is None and (stage, fleet_slug) == self._default_fleet
+        if not assigned and not is_default:
+            problem = (
+                f"The fleet {fleet_slug!r} has no active workflow for this worker. Map a workflow to it, or make it "
+                "the server's COMFYRELAY_DEFAULT_FLEET, which runs every workflow."
+            )
+            raise InvalidInput(errors={"fleet_slug": problem})
 
     async def by_token(self, token_hash: str) -> Worker | None:
         async with self._databases.central.read() as tx:
             return await workers.by_token(tx, token_hash)
 
     async def note_capabilities(self, worker: Worker, capabilities: Mapping[str, Any]) -> None:
-        """Update a worker's capabilities from a poll; usually unchanged."""
+        """Update a worker's capabilities from a poll. Usually they have not changed."""
         async with self._databases.central.read() as tx:
             known = await workers.get(tx, worker.worker_id)
         if known is None or known.capabilities == capabilities:
@@ -181,16 +175,19 @@ class Workers:
         )
 
     async def set_draining(self, worker_id: str, *, is_draining: bool, by: str | None = None) -> Worker:
-        """Drain: running jobs are finished, prefetched ones requeued. `by` is the user, for the audit log."""
+        """Drain a worker or stop draining it. A draining worker finishes its running jobs and requeues prefetched ones.
+
+        `by` is the user, for the audit log.
+        """
         worker = await self._change(worker_id, "drain" if is_draining else "undrain", by=by, is_draining=is_draining)
         if is_draining:
             await self.recall_prefetched(worker_id)
         return worker
 
     async def drain_if_idle(self, tx: Tx, worker_id: str, *, fleet_id: int) -> bool:
-        """Drain a worker without leases because its machine ends, in the caller's transaction.
+        """Drain a worker without leases in the caller's transaction, because its machine ends.
 
-        Returns whether it cannot take another job. Waits for a concurrent lease.
+        Returns whether the worker cannot take another job. Waits for a concurrent lease.
         """
         worker = await workers.get(tx, worker_id, lock=True)
         if worker is None or worker.fleet_id != fleet_id:
@@ -201,7 +198,7 @@ class Workers:
         return True
 
     async def drain_in(self, tx: Tx, worker_id: str, *, fleet_id: int) -> int:
-        """The same for a worker that may hold leases, whose machine is gone or ending. Returns the number of leases."""
+        """Drain a worker whose machine is gone or ends, even if it has leases; return the number of leases."""
         worker = await workers.get(tx, worker_id, lock=True)
         if worker is None or worker.fleet_id != fleet_id:
             return 0
@@ -215,14 +212,14 @@ class Workers:
         return await workers.change(tx, worker.worker_id, is_draining=True) or worker
 
     async def set_approved(self, worker_id: str, *, is_approved: bool, by: str | None = None) -> Worker:
-        """Revoke a worker and requeue its leases: an untrusted worker must not settle jobs."""
+        """Approve a worker, or revoke it and requeue its leases, because an untrusted worker must not settle jobs."""
         worker = await self._change(worker_id, "approve" if is_approved else "revoke", by=by, is_approved=is_approved)
         if not is_approved:
             await self.release(worker_id, reason="revoked")
         return worker
 
     async def rotate_token(self, worker_id: str, *, by: str | None = None) -> str:
-        """Replace a worker's token; the old one becomes invalid."""
+        """Replace a worker's token. The old token becomes invalid."""
         token = secrets.token_hex(32)
         await self._change(worker_id, "rotate_token", by=by, token_hash=hash_secret(token))
         return token
@@ -232,21 +229,20 @@ class Workers:
             await self._databases.central.run(TransactionStep.WORKER, lambda tx: workers.record_seen(tx, worker_ids))
 
     async def release(self, worker_id: str, *, reason: str) -> int:
-        """Requeue every lease of the worker without penalty. Returns their number."""
+        """Requeue every lease of the worker without penalty; return how many."""
         which = dispatches.leased_by(worker_id)
-        return len(
-            (await self._decisions.decide(TransactionStep.RELEASE, which, _requeue(reason), by="release")).transitions
-        )
+        decided = await self._decisions.decide(TransactionStep.RELEASE, which, _requeue(reason), by="release")
+        return len(decided.transitions)
 
     async def deregister(self, worker_id: str, *, reason: str = "shutdown") -> int:
-        """Remove the worker; remaining leases are requeued."""
+        """Remove the worker and requeue its leases; return how many."""
 
         async def work(tx: Tx) -> Decided:
             worker = await workers.get(tx, worker_id)
             if worker is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
             place = _place(worker, await fleets.slug_of(tx, worker.fleet_id))
-            # Removed first, so that no lease starts after its leases were found.
+            # Remove the worker first, so that no lease starts after its leases were found.
             await workers.remove(tx, worker_id)
             which = dispatches.leased_by(worker_id)
             decided = await self._decisions.decide_in(tx, which, _requeue(reason), by="release")
@@ -259,14 +255,16 @@ class Workers:
         return len(decided.transitions)
 
     async def remove_stale(self, seconds: float) -> int:
-        """Remove silent workers. Returns their number. One with a lease stays until the reaper has ended it."""
+        """Remove stale workers; return how many. A worker with a lease stays until the reaper has ended the lease."""
 
         async def work(tx: Tx) -> int:
             gone = await workers.remove_stale(tx, seconds=seconds)
             slugs = {fleet_id: await fleets.slug_of(tx, fleet_id) for fleet_id in {worker.fleet_id for worker in gone}}
             entries = [
-                NewAuditEntry(worker_id=each.worker_id, event=members.REMOVED, data=_place(each, slugs[each.fleet_id]))
-                for each in gone
+                NewAuditEntry(
+                    worker_id=worker.worker_id, event=members.REMOVED, data=_place(worker, slugs[worker.fleet_id])
+                )
+                for worker in gone
             ]
             await audit.record(tx, entries)
             return len(gone)
@@ -274,7 +272,7 @@ class Workers:
         return await self._databases.central.run(TransactionStep.WORKER, work)
 
     async def recall_prefetched(self, worker_id: str) -> int:
-        """Ask a worker to requeue its prefetched jobs. Returns their number."""
+        """Ask a worker to requeue its prefetched jobs; return how many."""
         return await self._decisions.recall(dispatches.leased_by(worker_id))
 
     def _source_of(self, worker_id: str) -> RegistrationSource:
@@ -284,14 +282,14 @@ class Workers:
         fleet = await catalogue.fleet(tx, stage=stage, slug=slug)
         if fleet is None:
             raise NotFound(f"There is no {stage} fleet {slug!r}.")
-        most = fleet.max_workers if fleet.max_workers is not None else self._max_fleet_workers
-        is_in = member is not None and member.fleet_id == fleet.id
-        if not is_in and await workers.count_of_fleet(tx, fleet.id) >= most:
-            raise Forbidden(f"The fleet {slug!r} is full: it has {most} workers.")
-        # Registrations are serialised, so no two take the last place.
-        most_of_all = self._max_workers
-        if member is None and most_of_all is not None and await workers.count_of_fleets(tx) >= most_of_all:
-            raise Forbidden(f"All fleets together are full: they have {most_of_all} workers (max_workers).")
+        fleet_limit = fleet.max_workers if fleet.max_workers is not None else self._settings.max_fleet_workers
+        is_member = member is not None and member.fleet_id == fleet.id
+        if not is_member and await workers.count_of_fleet(tx, fleet.id) >= fleet_limit:
+            raise Forbidden(f"The fleet {slug!r} is full: it has {fleet_limit} workers.")
+        # Registrations are serialised, so no two workers take the last place.
+        limit = self._settings.max_workers
+        if member is None and limit is not None and await workers.count_of_fleets(tx) >= limit:
+            raise Forbidden(f"All fleets together are full: they have {limit} workers (max_workers).")
         return fleet
 
     async def _change(self, worker_id: str, event: str, *, by: str | None, **values: Any) -> Worker:
@@ -300,7 +298,7 @@ class Workers:
             if worker is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
             if values.get("is_approved") is False:
-                await node_definitions.disown(tx, worker_id)
+                await node_definitions.replace_revoked(tx, worker_id)
             data = None if by is None else {"by": by}
             await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event=event, data=data)])
             return worker
@@ -313,14 +311,10 @@ def _requeue(reason: str) -> Judge:
 
 
 def _place(worker: Worker, fleet_slug: str) -> dict[str, Any]:
-    """Fleet and stage for the audit log: the worker may be removed later."""
-    about = {"instance_type": worker.instance_type, "slots": worker.max_concurrency}
-    return {"fleet": fleet_slug, "stage": worker.stage, **about}
-
-
-def _nothing_to_run(fleet_slug: str) -> InvalidInput:
-    why = (
-        f"The fleet {fleet_slug!r} has no active workflow for this worker: map one to it, or let it be the server's "
-        "COMFYRELAY_DEFAULT_FLEET, which runs every workflow."
-    )
-    return InvalidInput(errors={"fleet_slug": why})
+    """Describe the worker in the audit log, because it may be removed later."""
+    return {
+        "fleet": fleet_slug,
+        "stage": worker.stage,
+        "instance_type": worker.instance_type,
+        "slots": worker.max_concurrency,
+    }

@@ -1,4 +1,4 @@
-"""Accept jobs: one transaction reserves tokens and writes the jobs and their outbox row. Dispatches follow."""
+"""Accept jobs: one transaction reserves tokens and writes the jobs and their outbox row; dispatches follow."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,15 +8,13 @@ from typing import TypeVar
 import structlog
 
 from comfyrelay.domain.queue.settlement import JobState, apply_updates
-from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.queue.updates import reused as reused_update
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import TooManyActiveJobs
 from comfyrelay.services.accounts.ledger import reserve
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission.reuse import ReusedOutput
-from comfyrelay.services.outbox.applier import UpdateApplier
-from comfyrelay.services.outbox.delivery import OutboxDelivery
-from comfyrelay.services.outbox.recovery import OutboxRecovery
+from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.database import Database, Tx
@@ -27,49 +25,46 @@ from comfyrelay.store.tenant.library import media
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-# Maps a workflow id to the stage of its jobs.
-StageOf = Callable[[int], Stage]
 _NO_REUSE: Mapping[str, ReusedOutput] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptedJobs:
-    """Written jobs and the outbox row that brings them to the queue."""
+    """Written jobs and the outbox row from which they are enqueued."""
 
     jobs: Sequence[JobRecord]
     submission: PendingSubmission | None
     uses_files: bool
-    # jobs completed with a reused output; they do not enter the queue
+    # Jobs that completed with a reused output and do not enter the queue.
     ended: Sequence[JobState] = ()
 
 
 class Acceptance:
     def __init__(
         self,
-        recovery: OutboxRecovery,
-        applier: UpdateApplier,
-        delivery: OutboxDelivery,
+        context: ServiceContext,
+        outbox_services: Outbox,
         *,
-        max_active_jobs: int,
         limit_of: Callable[[str], Awaitable[int | None]],
-        stage_of: StageOf | None = None,
-        on_files_used: Callable[[], None] = lambda: None,
+        on_files_used: Callable[[], None],
     ) -> None:
-        """`stage_of` overrides the requested stage, also for reruns. `on_files_used` is called after jobs with files
-        were written. `limit_of` returns a tenant's own limit of active jobs, if any."""
-        self._recovery = recovery
-        self._applier = applier
-        self._delivery = delivery
-        self._max_active_jobs = max_active_jobs
+        """`limit_of` returns a tenant's own limit of active jobs, if any. `on_files_used` is called after jobs with
+        files were written."""
+        self._recovery = outbox_services.recovery
+        self._applier = outbox_services.applier
+        self._delivery = outbox_services.delivery
+        self._max_active_jobs = context.settings.max_active_jobs_per_user
+        self._stage_of = context.hooks.stage_of
         self._limit_of = limit_of
-        self._stage_of = stage_of
         self._on_files_used = on_files_used
 
     async def run(
         self, shard: Database, tenant_id: str, work: Callable[[Tx, int], Awaitable[tuple[T, AcceptedJobs | None]]]
     ) -> tuple[T, bool]:
-        """Run `work(tx, balance)` under the wallet lock and enqueue the jobs it wrote. Returns its result and whether
-        it wrote any."""
+        """Run `work(tx, balance)` under the wallet lock and enqueue the jobs that it wrote.
+
+        Returns the result of `work` and whether it wrote any jobs.
+        """
 
         async def locked(tx: Tx) -> tuple[T, AcceptedJobs | None]:
             return await work(tx, await ledger.lock_wallet(tx, tenant_id))
@@ -86,7 +81,7 @@ class Acceptance:
     async def check_limit(
         self, tx: Tx, tenant_id: str, user_id: str, *, batch_id: str | None = None, more: int = 1
     ) -> None:
-        """Count under the wallet lock, so that concurrent submissions cannot exceed the limit together."""
+        """Check the limit under the wallet lock, so that concurrent submissions cannot exceed it together."""
         own = await self._limit_of(tenant_id)
         limit = self._max_active_jobs if own is None else own
         if await jobs.count_active(tx, tenant_id, user_id, except_batch=batch_id) + more > limit:
@@ -95,8 +90,10 @@ class Acceptance:
     async def write_jobs(
         self, tx: Tx, balance: int, new: Sequence[NewJobRecord], reused: Mapping[str, ReusedOutput] = _NO_REUSE
     ) -> AcceptedJobs:
-        """Write new jobs. `balance` is that of the locked wallet. Jobs in `reused`, by id, cost nothing and complete at
-        once."""
+        """Write new jobs. `balance` is the balance of the locked wallet.
+
+        `reused` has the outputs of jobs that cost nothing and complete at once, by job id.
+        """
         tenant_id = new[0].tenant_id
         new = [_as_reused(job, reused[job.id]) if job.id in reused else job for job in new]
         if self._stage_of is not None:
@@ -133,9 +130,10 @@ class Acceptance:
             )
             for job in made
         }
-        settled = [each for id_, state in states.items() if (each := apply_updates(state, [updates[id_]])) is not None]
+        applied = (apply_updates(state, [updates[id_]]) for id_, state in states.items())
+        settled = [change for change in applied if change is not None]
         await self._applier.write(tx, settled)
-        return {each.job.id: each.job for each in settled}
+        return {change.job.id: change.job for change in settled}
 
     async def ensure_dispatch(self, shard: Database, job: JobRecord) -> None:
         """Enqueue a job that was accepted earlier, in case it has not reached the queue."""
@@ -145,7 +143,7 @@ class Acceptance:
         """Enqueue accepted jobs. If this fails, outbox recovery enqueues them later."""
         if accepted.submission is None:
             return
-        ended = {each.id for each in accepted.ended}
+        ended = {job.id for job in accepted.ended}
         try:
             await self._recovery.enqueue(shard.name, [job for job in accepted.jobs if job.id not in ended])
         except Exception:

@@ -6,34 +6,31 @@ from typing import Any
 from comfyrelay.comfyui.graphs.graph import Graph, placeholders_in, replace_placeholders
 from comfyrelay.comfyui.graphs.policy import GraphPolicy
 
-# Value sets of one batch remembered as allowed; others are checked each time.
+# Number of allowed value sets that one batch remembers. Other sets are checked each time.
 MAX_REMEMBERED = 100_000
 
 
 class OwnInputs:
-    """Checks the inputs with placeholders against the policy, for many sets of values.
-
-    The caller checks the rest of the graph.
-    """
+    """Checks inputs with placeholders against the policy, for many sets of values. The caller checks other inputs."""
 
     def __init__(self, policy: GraphPolicy, graph: Graph, *, texts: Sequence[str], files: Collection[str]) -> None:
         self._policy = policy
         self._files = files
-        # inputs by their placeholders: equal values need one check
+        # Inputs are grouped by their placeholders, because equal values need only one check.
         self._groups: dict[tuple[str, ...], Graph] = {}
         for id_, node in graph.items():
             for name, value in node["inputs"].items():
-                held = placeholders_in({id_: {"inputs": {name: value}}}, texts)
-                if held:
-                    group = self._groups.setdefault(tuple(sorted(held)), {})
-                    # the policy reads only class and inputs
+                placeholders = placeholders_in({id_: {"inputs": {name: value}}}, texts)
+                if placeholders:
+                    group = self._groups.setdefault(tuple(sorted(placeholders)), {})
+                    # The policy reads only class and inputs.
                     group.setdefault(id_, {"class_type": node["class_type"], "inputs": {}})["inputs"][name] = value
         self._passed: set[tuple[str, ...]] = set()
 
     def check(self, values: Mapping[str, Any]) -> None:
         """Raise `GraphNotAllowed` if the policy forbids these values."""
         for names, inputs in self._groups.items():
-            # repr: 1 and "1" are different values
+            # `repr` tells 1 from "1".
             given = tuple(f"{name}={values[name]!r}" for name in names if name in values)
             if given in self._passed:
                 continue

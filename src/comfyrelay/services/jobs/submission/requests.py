@@ -13,7 +13,7 @@ from comfyrelay.text import is_storable
 
 # Prefixes of keys that the engine creates.
 RESERVED_KEYS = ("batch:", "retry:")
-_KEPT = ("tenant_id", "user_id", "idempotency_key", "webhook_url", "max_wait_seconds", "only_worker")
+_JOB_FIELDS = ("tenant_id", "user_id", "idempotency_key", "webhook_url", "max_wait_seconds", "only_worker")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +24,7 @@ class ItemRequest:
     input_file_id: str | None = None
     video_id: str | None = None
     label: str | None = None
-    # only on a desk
+    # Only a desk has output folders.
     output_folder: str | None = None
 
 
@@ -39,20 +39,20 @@ class SubmissionRequest:
     workflow_slug: str | None = None
     priority: int = 0
     webhook_url: str | None = None
-    # default: the server's stage
+    # By default the server's stage.
     stage: Stage | None = None
-    # after this time it may run on more expensive workers
+    # After this time, the job may run on more expensive workers.
     max_wait_seconds: int | None = None
     # The fields below do not take part in the digest.
-    # accept it even if no worker meets the requirements yet
+    # Whether to accept the job even if no worker meets its requirements yet.
     wait_for_missing: bool = False
-    # error messages may name workers
+    # Whether error messages may name workers.
     shows_workers: bool = False
-    # a copy of an equal job's output is accepted
+    # Whether a copy of an equal job's output is accepted.
     reuse: bool = False
 
     def shared_fields(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(SubmissionRequest)}
+        return {shared.name: getattr(self, shared.name) for shared in fields(SubmissionRequest)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,15 +62,15 @@ class JobRequest(SubmissionRequest):
     item: ItemRequest = field(default_factory=ItemRequest)
     delay_seconds: float = 0.0
     # The fields below do not take part in the digest.
-    # a test run: needs no effect and costs nothing
+    # A test run needs no effect and costs nothing.
     is_test: bool = False
     only_worker: str | None = None
-    # the price that the user saw
+    # The price that the user saw.
     expected_tokens: int | None = None
 
     def job_fields(self) -> dict[str, Any]:
-        """The fields that the job record has under the same name."""
-        return {name: getattr(self, name) for name in _KEPT}
+        """Return the fields that the job record has under the same name."""
+        return {name: getattr(self, name) for name in _JOB_FIELDS}
 
     def digest(self) -> str:
         return digest(
@@ -92,7 +92,7 @@ class JobRequest(SubmissionRequest):
 
 
 def wait_limit(max_wait_seconds: int | None) -> dict[str, int]:
-    """Part of a digest. Without a limit it is empty, so that older digests stay valid."""
+    """Return the part of a digest for the wait limit. It is empty without a limit, so that older digests stay valid."""
     return {} if max_wait_seconds is None else {"max_wait_seconds": max_wait_seconds}
 
 
@@ -110,9 +110,9 @@ def check_texts(*, idempotency_key: str, allow_private: bool, **others: str | No
         for name, text in {"idempotency_key": idempotency_key, **others}.items()
         if text is not None and not is_storable(text)
     }
-    if (url := others.get("webhook_url")) is not None and (
-        problem := url_problem(url, allow_private=allow_private)
-    ) is not None:
+    url = others.get("webhook_url")
+    problem = None if url is None else url_problem(url, allow_private=allow_private)
+    if problem is not None:
         errors.setdefault("webhook_url", problem)
     if not idempotency_key:
         errors["idempotency_key"] = "This is required."

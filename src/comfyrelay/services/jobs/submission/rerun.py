@@ -1,6 +1,6 @@
 """Copy jobs to run them again, in the same batch, in a new batch, or alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,17 +8,15 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict
+from comfyrelay.services.hooks import VaryValues
 from comfyrelay.services.jobs.submission.seeds import new_seed
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import clearing, jobs
 from comfyrelay.store.tenant.library import media
 
-# Changes the values of a workflow without a seed property so that the run differs; `None` if that is not possible.
-Vary = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 
-
-async def retries(tx: Tx, old: Sequence[JobRecord], *, new_seeds: bool, vary: Vary) -> list[NewJobRecord]:
-    """Retries of jobs. The idempotency key ensures that a job is retried at most once."""
+async def retries(tx: Tx, old: Sequence[JobRecord], *, new_seeds: bool, vary: VaryValues) -> list[NewJobRecord]:
+    """Make retries of jobs. The idempotency key ensures that a job is retried at most once."""
     payloads = await _payloads(tx, old, vary if new_seeds else None)
     if batch_ids := {job.batch_id for job in old if job.batch_id is not None}:
         await clearing.show_batches(tx, batch_ids)
@@ -26,7 +24,7 @@ async def retries(tx: Tx, old: Sequence[JobRecord], *, new_seeds: bool, vary: Va
 
 
 async def batch_copies(
-    tx: Tx, old: Sequence[JobRecord], *, batch_id: str, new_seeds: bool, vary: Vary
+    tx: Tx, old: Sequence[JobRecord], *, batch_id: str, new_seeds: bool, vary: VaryValues
 ) -> list[NewJobRecord]:
     payloads = await _payloads(tx, old, vary if new_seeds else None)
     return [
@@ -41,8 +39,8 @@ async def batch_copies(
     ]
 
 
-async def copy_alone(tx: Tx, old: JobRecord, *, new_seeds: bool, vary: Vary) -> NewJobRecord:
-    """A copy outside any batch. The video is copied too, so that both results are kept."""
+async def copy_alone(tx: Tx, old: JobRecord, *, new_seeds: bool, vary: VaryValues) -> NewJobRecord:
+    """Copy a job outside any batch. The video is copied too, so that both results are kept."""
     payload = (await _payloads(tx, [old], vary if new_seeds else None))[old.id]
     key = f"again:{new_id()}"
     video_id = await _copy_video(tx, old)
@@ -53,36 +51,32 @@ async def _copy_video(tx: Tx, old: JobRecord) -> str | None:
     video = await media.video(tx, old.tenant_id, old.video_id) if old.video_id is not None else None
     if video is None:
         return None
-    kept = {name: getattr(video, name) for name in ("tenant_id", "user_id", "title", "effect_id", "original_file_id")}
-    again = new_id()
-    await media.create_video(tx, id=again, **kept)
-    return again
+    copied = {name: getattr(video, name) for name in ("tenant_id", "user_id", "title", "effect_id", "original_file_id")}
+    video_id = new_id()
+    await media.create_video(tx, id=video_id, **copied)
+    return video_id
 
 
-async def _payloads(tx: Tx, old: Sequence[JobRecord], vary: Vary | None) -> Mapping[str, Mapping[str, Any]]:
-    """Payloads of the old jobs; with `vary`, with new seeds."""
+async def _payloads(tx: Tx, old: Sequence[JobRecord], vary: VaryValues | None) -> Mapping[str, Mapping[str, Any]]:
+    """Return the payloads of the old jobs; with `vary`, they have new seeds."""
     payloads = await jobs.payloads(tx, [job.id for job in old])
-    _refuse_without_input(old, payloads)
+    for job in old:
+        primary = JobPayload.from_json(payloads[job.id]).primary_input
+        # Only files of users have a media type. Files of the catalogue are never deleted.
+        if primary is not None and primary.mime_type is not None and job.input_file_id is None:
+            raise Conflict("The input of this job was deleted, so it cannot be retried.")
     if vary is None:
         return payloads
     return {job_id: _varied(JobPayload.from_json(payload), vary).to_json() for job_id, payload in payloads.items()}
 
 
-def _varied(payload: JobPayload, vary: Vary) -> JobPayload:
+def _varied(payload: JobPayload, vary: VaryValues) -> JobPayload:
     if payload.seeds:
         return payload.with_seeds(new_seed)
     values = vary(payload.values)
     if values is None:
         raise Conflict("This workflow has no seed to change: run it again without a new seed.")
     return replace(payload, values=values)
-
-
-def _refuse_without_input(old: Sequence[JobRecord], payloads: Mapping[str, Any]) -> None:
-    for job in old:
-        primary = JobPayload.from_json(payloads[job.id]).primary_input
-        # only files of users have a media type; files of the catalogue are never deleted
-        if primary is not None and primary.mime_type is not None and job.input_file_id is None:
-            raise Conflict("The input of this job was deleted, so it cannot be retried.")
 
 
 _NOT_COPIED = {"id", "idempotency_key", "input_payload", "delay_seconds", "retry_of", "reused_from", "saved_tokens"}

@@ -42,7 +42,7 @@ class Target:
     hasher: WorkflowHasher
     # Set for a tenant's own graph, if a policy applies.
     own_inputs: OwnInputs | None
-    # The number of nodes or of filled-in texts, whichever is larger.
+    # The maximum of the numbers of nodes and of filled-in texts.
     size: int
     graph_bytes: int
     # How often each placeholder occurs in the graph.
@@ -94,7 +94,7 @@ class Resolver:
             raise InvalidInput(errors={"effect_id": "Name either an effect or one of your workflows."})
         async with self._databases.central.read() as tx:
             if effect_id is not None:
-                effect, workflow = await catalogue.effect_to_run(tx, effect_id)
+                effect, workflow = await catalogue.effect_with_workflow(tx, effect_id)
             else:
                 effect, workflow = None, await catalogue.workflow(tx, slug=workflow_slug)
         if effect_id is not None and (effect is None or not effect.is_active):

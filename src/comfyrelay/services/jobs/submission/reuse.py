@@ -1,12 +1,12 @@
 """Reuse outputs: complete a job with a copy of the output of an equal job.
 
-The copy is made before the job is written, so a crash may orphan it. Therefore the job's folder is first recorded for a
-later check, which removes objects without a file row.
+The copy is made before the job is written, so a crash may orphan it. A later check of the job's folder, which is
+recorded first, removes objects without a file row.
 """
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,18 +16,18 @@ from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.updates import MediaFacts, UploadedOutput
 from comfyrelay.domain.records.jobs import NewJobRecord
 from comfyrelay.errors import NotFound
-from comfyrelay.services.jobs.removal import OnRemoved
+from comfyrelay.services.hooks import Hooks
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import retention
 from comfyrelay.store.tenant.library import reuse
 from comfyrelay.store.tenant.library.reuse import ReusableJob
-from comfyrelay.store.tenant.retention import Stray
+from comfyrelay.store.tenant.retention import OrphanSearch
 
 MAX_CONCURRENT_READS = 16
-# Much longer than the largest submission takes.
-STRAY_SECONDS = 6 * 3600.0
+# The check runs after this time, which is much longer than the largest submission takes.
+ORPHAN_SEARCH_SECONDS = 6 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,66 +39,53 @@ class ReusedOutput:
     about: dict[str, Any] | None = None
 
 
-# Gets the job, its batch label and its output; returns the data to store with the attempt.
-OnReused = Callable[[NewJobRecord, str | None, UploadedOutput], Awaitable[dict[str, Any] | None]]
-
-
 class Reuse:
-    def __init__(
-        self,
-        objects: ObjectStore,
-        *,
-        stray_seconds: float,
-        stage_of: Callable[[int], str] | None = None,
-        on_reused: OnReused | None = None,
-        on_removed: OnRemoved | None = None,
-    ) -> None:
-        """Every submission has ended `stray_seconds` after its start. `stage_of` overrides the requested stage.
-        `on_reused` must not fail; `on_removed` removes the files that it made."""
+    def __init__(self, objects: ObjectStore, hooks: Hooks) -> None:
         self._objects = objects
-        self._stage_of = stage_of
-        self._on_reused = on_reused
-        self._on_removed = on_removed
-        self._stray_seconds = stray_seconds
+        self._hooks = hooks
         self._limit = asyncio.Semaphore(MAX_CONCURRENT_READS)
 
     async def hash_files(self, files: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
         """Add content hashes, except to files that are not uploaded yet."""
-        found = await asyncio.gather(*(self._hash_file(file) for file in files.values()))
-        return {each.id: each for each in found}
+        hashed = await asyncio.gather(*(self._hash_file(file) for file in files.values()))
+        return {file.id: file for file in hashed}
 
     async def copy_outputs(
         self, shard: Database, new: Sequence[NewJobRecord], *, batch_label: str | None = None
     ) -> dict[str, ReusedOutput]:
-        """Copy outputs of equal completed jobs; return them by new job. Jobs of another stage are never equal: a
-        simulator's output must not pass for one of ComfyUI."""
-        wanted = {each.fingerprint for each in new if each.fingerprint is not None}
+        """Copy outputs of equal completed jobs; return them by the id of the new job.
+
+        Jobs of another stage are never equal, because a simulator's output must not pass for one of ComfyUI.
+        """
+        wanted = {job.fingerprint for job in new if job.fingerprint is not None}
         if not wanted:
             return {}
         async with shard.read() as tx:
-            made = await reuse.made(tx, new[0].tenant_id, wanted)
-        matched = [(job, found) for job in new if (found := made.get(self._reuse_key(job))) is not None]
+            made = await reuse.reusable_jobs(tx, new[0].tenant_id, wanted)
+        stage_of = self._hooks.stage_of
+        matched = []
+        for job in new:
+            stage = stage_of(job.workflow_id) if stage_of is not None else job.stage
+            if (source := made.get((job.fingerprint or "", stage))) is not None:
+                matched.append((job, source))
         if not matched:
             return {}
-        strays = [Stray(job_id=job.id, tenant_id=job.tenant_id) for job, _ in matched]
+        searches = [OrphanSearch(job_id=job.id, tenant_id=job.tenant_id) for job, _ in matched]
         await shard.run(
-            TransactionStep.REUSE, lambda tx: retention.write_stray(tx, strays, after_seconds=self._stray_seconds)
+            TransactionStep.REUSE,
+            lambda tx: retention.schedule_orphan_searches(tx, searches, after_seconds=ORPHAN_SEARCH_SECONDS),
         )
         copied = await asyncio.gather(*(self._copy_output(job, source, batch_label) for job, source in matched))
-        return {job.id: each for (job, _), each in zip(matched, copied, strict=True) if each is not None}
-
-    def _reuse_key(self, job: NewJobRecord) -> tuple[str, str]:
-        stage = self._stage_of(job.workflow_id) if self._stage_of is not None else job.stage
-        return job.fingerprint or "", stage
+        return {job.id: output for (job, _), output in zip(matched, copied, strict=True) if output is not None}
 
     async def discard(self, reused: Mapping[str, ReusedOutput]) -> None:
         """Remove files of jobs that were not written, because they were refused or an equal request came first."""
         made = [
-            Attempt(job_id=job_id, epoch=1, tenant_id="", number=1, worker_id=None, started_at=None, about=each.about)
-            for job_id, each in reused.items()
+            Attempt(job_id=job_id, epoch=1, tenant_id="", number=1, worker_id=None, started_at=None, about=output.about)
+            for job_id, output in reused.items()
         ]
-        if made and self._on_removed is not None:
-            await self._on_removed(made)
+        if made and self._hooks.on_removed is not None:
+            await self._hooks.on_removed(made)
 
     async def _copy_output(
         self, job: NewJobRecord, source: ReusableJob, batch_label: str | None
@@ -111,7 +98,7 @@ class Reuse:
                 copy = await self._objects.copy(file.path, path)
                 previews = await self._copy_previews(source, path)
             except NotFound:
-                # removed just now: run the job
+                # The output was removed just now, so run the job.
                 return None
         output = UploadedOutput(
             file_id=file_id,
@@ -122,17 +109,18 @@ class Reuse:
             metadata=source.metadata,
             media=replace(previews, width=file.width, height=file.height, seconds=file.seconds),
         )
-        about = await self._on_reused(job, batch_label, output) if self._on_reused is not None else None
+        on_reused = self._hooks.on_reused
+        about = await on_reused(job, batch_label, output) if on_reused is not None else None
         return ReusedOutput(job_id=source.job_id, output=output, about=about)
 
     async def _copy_previews(self, source: ReusableJob, path: str) -> MediaFacts:
-        """Copy poster and preview. If missing, they may be drawn later."""
+        """Copy the poster and the preview. Missing ones may be drawn later."""
         file = source.file
         if file.poster is not None:
             await self._objects.copy(poster_path(file.path, file.poster), poster_path(path, file.poster))
         if file.preview is not None:
             await self._objects.copy(preview_path(file.path, file.preview), preview_path(path, file.preview))
-        return MediaFacts(poster=file.poster, preview=file.preview, undrawn=source.is_undrawn)
+        return MediaFacts(poster=file.poster, preview=file.preview, undrawn=source.is_poster_due)
 
     async def _hash_file(self, file: StoredFile) -> StoredFile:
         if file.content_hash is not None:

@@ -10,8 +10,8 @@ from comfyrelay.domain.properties import Property, seeds_to_draw
 def draw_seeds(
     properties: Sequence[Property], *, overrides: Mapping[str, Any], user_input: Mapping[str, Any]
 ) -> dict[str, int]:
-    wanted = seeds_to_draw(properties, overrides=overrides, user_input=user_input)
-    return {each.key: max(each.smallest_seed, new_seed(each.seed_limit)) for each in wanted}
+    drawn = seeds_to_draw(properties, overrides=overrides, user_input=user_input)
+    return {seed.key: max(seed.smallest_seed, new_seed(seed.seed_limit)) for seed in drawn}
 
 
 def new_seed(largest: int) -> int:

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
-from comfyrelay.errors import Conflict, IdempotencyConflict, NotFound, PriceChanged
-from comfyrelay.services.databases import Databases
+from comfyrelay.errors import Conflict, IdempotencyConflict, PriceChanged
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission import rerun
 from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs
 from comfyrelay.services.jobs.submission.requests import JobRequest, check_texts
 from comfyrelay.services.jobs.submission.resolve import Resolver
 from comfyrelay.services.jobs.submission.reuse import Reuse
+from comfyrelay.services.queue.control import require_job
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs
+
+_RETRYABLE = {JobStatus.FAILED, JobStatus.CANCELED}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,23 +30,13 @@ class SubmittedJob:
 
 
 class JobSubmission:
-    def __init__(
-        self,
-        databases: Databases,
-        resolve: Resolver,
-        accept: Acceptance,
-        reuse: Reuse,
-        *,
-        vary: rerun.Vary,
-        allow_private: bool,
-    ) -> None:
-        """With `allow_private`, webhooks may point to private networks."""
-        self._databases = databases
-        self._reuse = reuse
+    def __init__(self, context: ServiceContext, resolve: Resolver, accept: Acceptance, reuse: Reuse) -> None:
+        self._databases = context.databases
+        self._allow_private = context.settings.webhook_allow_private
+        self._vary = context.hooks.vary
         self._resolve = resolve
         self._accept = accept
-        self._vary = vary
-        self._allow_private = allow_private
+        self._reuse = reuse
 
     async def submit(self, request: JobRequest) -> JobRecord:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""
@@ -74,7 +67,7 @@ class JobSubmission:
             known = await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
             if known is not None:
                 return known, None
-            # a job with a reused output is never active
+            # A job with a reused output is never active.
             if not reused:
                 await self._accept.check_limit(tx, request.tenant_id, request.user_id)
             accepted = await self._accept.write_jobs(tx, balance, [new], reused)
@@ -101,12 +94,10 @@ class JobSubmission:
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
-            old = await jobs.get(tx, tenant_id, job_id)
-            if old is None:
-                raise NotFound(f"There is no job {job_id!r}.")
+            old = await require_job(tx, tenant_id, job_id)
             if (known := await jobs.retry_of(tx, job_id)) is not None:
                 return known, None
-            if old.status not in {JobStatus.FAILED, JobStatus.CANCELED}:
+            if old.status not in _RETRYABLE:
                 raise Conflict(f"Only a failed or canceled job can be retried; this one is {old.status}.")
             await self._accept.check_limit(tx, tenant_id, old.user_id, batch_id=old.batch_id)
             again = await rerun.retries(tx, [old], new_seeds=new_seeds, vary=self._vary)
@@ -124,15 +115,15 @@ class JobSubmission:
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx, balance: int) -> tuple[int, AcceptedJobs | None]:
-            found = {id_.id: id_ for id_ in await jobs.by_ids(tx, job_ids) if id_.tenant_id == tenant_id}
+            found = {job.id: job for job in await jobs.by_ids(tx, job_ids) if job.tenant_id == tenant_id}
             known = await jobs.retries_of(tx, job_ids)
-            old = [found[job_id_] for job_id_ in job_ids if job_id_ in found and job_id_ not in known]
-            if any(each.status not in {JobStatus.FAILED, JobStatus.CANCELED} for each in old):
+            old = [found[job_id] for job_id in job_ids if job_id in found and job_id not in known]
+            if any(job.status not in _RETRYABLE for job in old):
                 raise Conflict("Only failed or canceled jobs can be retried.")
             if not old:
                 return 0, None
             for user_id in {job.user_id for job in old}:
-                # a batch counts as one unit
+                # A batch counts as one unit.
                 units = {job.batch_id or job.id for job in old if job.user_id == user_id}
                 await self._accept.check_limit(tx, tenant_id, user_id, more=len(units))
             again = await rerun.retries(tx, old, new_seeds=False, vary=self._vary)
@@ -149,9 +140,7 @@ class JobSubmission:
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
-            old = await jobs.get(tx, tenant_id, job_id)
-            if old is None:
-                raise NotFound(f"There is no job {job_id!r}.")
+            old = await require_job(tx, tenant_id, job_id)
             if old.status not in TERMINAL_JOB:
                 raise Conflict(f"Only a job that has ended can be run again; this one is {old.status}.")
             await self._accept.check_limit(tx, tenant_id, old.user_id)

@@ -48,7 +48,7 @@ class _Subscriber:
     seq: int
     status: str
     events: list[Event] = field(default_factory=list)
-    # only the newest value; slow subscribers skip the others
+    # Only the newest value is stored, so slow subscribers skip others.
     progress: Any = None
     last_progress: Any = None
     has_changes: asyncio.Event = field(default_factory=asyncio.Event)
@@ -76,17 +76,6 @@ class _Subscriber:
         return changes
 
 
-def _new_subscriber(job: JobRecord, after_seq: int) -> _Subscriber:
-    is_up_to_date = after_seq >= job.event_seq
-    return _Subscriber(
-        tenant_id=job.tenant_id,
-        job_id=job.id,
-        seq=min(after_seq, job.event_seq),
-        # the missed events bring it up to date
-        status=job.status if is_up_to_date else JobStatus.QUEUED,
-    )
-
-
 class JobEvents:
     def __init__(self, databases: Databases, *, tick_seconds: float = TICK_SECONDS) -> None:
         self._databases = databases
@@ -96,7 +85,7 @@ class JobEvents:
         self._is_closed = False
 
     def check_subscriber_limit(self, tenant_id: str) -> None:
-        """Raise `TooManyRequests` before the stream starts; later the status code is already sent."""
+        """Raise `TooManyRequests` before the stream starts, because later the status code is already sent."""
         if self._of_tenant[tenant_id] >= MAX_SUBSCRIBERS:
             raise TooManyRequests(retry_after_seconds=60)
 
@@ -107,10 +96,18 @@ class JobEvents:
         """
         if self._is_closed:
             return
-        subscriber = _new_subscriber(job, after_seq)
+        subscriber = _Subscriber(
+            tenant_id=job.tenant_id,
+            job_id=job.id,
+            seq=min(after_seq, job.event_seq),
+            # Missed events bring the status up to date.
+            status=job.status if after_seq >= job.event_seq else JobStatus.QUEUED,
+        )
         if subscriber.is_over:
             return
-        reader = self._reader_of(await self._databases.shard_name_of(job.tenant_id))
+        shard = await self._databases.shard_name_of(job.tenant_id)
+        new_reader = _EventReader(self._databases, shard, tick_seconds=self._tick_seconds)
+        reader = self._readers.setdefault(shard, new_reader)
         reader.add(subscriber)
         self._of_tenant[job.tenant_id] += 1
         try:
@@ -124,7 +121,7 @@ class JobEvents:
         finally:
             reader.remove(subscriber)
             self._of_tenant[job.tenant_id] -= 1
-            # drop zero counts
+            # Drop zero counts.
             self._of_tenant += Counter()
 
     def wake(self, shard: str, entries: Iterable[OutboxEntry]) -> None:
@@ -142,9 +139,6 @@ class JobEvents:
         self._is_closed = True
         for reader in self._readers.values():
             reader.close()
-
-    def _reader_of(self, shard: str) -> "_EventReader":
-        return self._readers.setdefault(shard, _EventReader(self._databases, shard, tick_seconds=self._tick_seconds))
 
 
 class _EventReader:
@@ -181,8 +175,8 @@ class _EventReader:
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        for each in self._all():
-            each.has_changes.set()
+        for subscriber in self._all():
+            subscriber.has_changes.set()
 
     def _all(self) -> list[_Subscriber]:
         return [subscriber for group in self._subscribers.values() for subscriber in group]
@@ -193,12 +187,12 @@ class _EventReader:
             try:
                 await self._read()
             except Exception:
-                # the next read finds everything
+                # The next read finds everything.
                 log.warning("events.read_failed", shard=self._shard, exc_info=True)
             await asyncio.sleep(min(MIN_PAUSE_SECONDS, self._tick_seconds))
 
     async def _read(self) -> None:
-        following = [each for each in self._all() if not each.is_over]
+        following = [subscriber for subscriber in self._all() if not subscriber.is_over]
         if not following:
             return
         positions: dict[str, Position] = {}
@@ -218,12 +212,13 @@ class _EventReader:
         await self._read_progress(following)
 
     async def _read_progress(self, following: Iterable[_Subscriber]) -> None:
-        running = [each for each in following if each.status == JobStatus.PROCESSING]
+        running = [subscriber for subscriber in following if subscriber.status == JobStatus.PROCESSING]
         now = asyncio.get_running_loop().time()
         if not running or now - self._progress_read_at < self._tick_seconds:
             return
         self._progress_read_at = now
         async with self._databases.central.read() as tx:
-            found = await dispatches.progress_of(tx, {(each.tenant_id, each.job_id) for each in running})
+            job_ids = {(subscriber.tenant_id, subscriber.job_id) for subscriber in running}
+            found = await dispatches.progress_of(tx, job_ids)
         for subscriber in running:
             subscriber.set_progress(found.get(subscriber.job_id))

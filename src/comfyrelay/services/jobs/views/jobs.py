@@ -15,17 +15,18 @@ from comfyrelay.domain.records.jobs import FileRecord, JobRecord, LogLineRecord,
 from comfyrelay.errors import NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol.jobs import JobInput
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
 from comfyrelay.services.jobs.views.overview import JOB_STATUS, status_filter
-from comfyrelay.services.paging import Listed, listed
+from comfyrelay.services.paging import ResultPage, make_page
+from comfyrelay.services.queue.control import require_job
 from comfyrelay.services.queue.wait_reasons import WaitReasons
 from comfyrelay.storage.headers import servable_content_type
-from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import catalogue, library
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.queue.dispatches import RunningDispatch
-from comfyrelay.store.tenant import history, jobs, ledger
+from comfyrelay.store.tenant import history, job_list, jobs, ledger
 from comfyrelay.store.tenant.library import media
 
 PAGE_SIZE = 500
@@ -42,27 +43,27 @@ class OutputView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobView:
-    """A job for its owner. `waiting` is not set in lists because it needs several queries. All attempts use the same
-    `seed`."""
+    """A job for its owner. `waiting` is not set in lists, because it needs several queries."""
 
     job: JobRecord
+    # All attempts use the same seed.
     seed: int | None = None
     workflow_slug: str | None = None
     workflow_name: str | None = None
-    # shortened
+    # The prompt may be shortened.
     prompt: str | None = None
     input: JobInput | None = None
     progress: Mapping[str, Any] | None = None
-    # leased, but the worker still runs another job
+    # The job is leased, but its worker still runs another job.
     is_prefetched: bool = False
-    # set while a running job has a pending cancel request
+    # Set while a running job has a pending cancel request.
     cancel_requested_at: datetime | None = None
     canceled_by: CanceledBy | None = None
-    # its output was removed when its retention ended
+    # The output was removed when its retention ended.
     is_expired: bool = False
     refunded_tokens: int = 0
     waiting: Waiting | None = None
-    # id of the retry
+    # The id of the retry.
     retried_as: str | None = None
     outputs: Sequence[OutputView] = ()
 
@@ -77,27 +78,16 @@ class VideoView:
 
 
 class JobViews:
-    def __init__(
-        self,
-        databases: Databases,
-        objects: ObjectStore,
-        waiting: WaitReasons,
-        media_views: MediaViews,
-        *,
-        ttl_seconds: float,
-    ) -> None:
-        self._databases = databases
-        self._objects = objects
-        self._waiting = waiting
+    def __init__(self, context: ServiceContext, wait_reasons: WaitReasons, media_views: MediaViews) -> None:
+        self._databases = context.databases
+        self._objects = context.objects
+        self._ttl_seconds = context.settings.presigned_ttl_seconds
+        self._wait_reasons = wait_reasons
         self._media = media_views
-        self._ttl_seconds = ttl_seconds
 
     async def job_record(self, tenant_id: str, job_id: str) -> JobRecord:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            job = await jobs.get(tx, tenant_id, job_id)
-        if job is None:
-            raise NotFound(f"There is no job {job_id!r}.")
-        return job
+            return await require_job(tx, tenant_id, job_id)
 
     async def job(self, tenant_id: str, job_id: str) -> JobView:
         return await self.view_job(await self.job_record(tenant_id, job_id))
@@ -119,16 +109,16 @@ class JobViews:
         oldest_first: bool = False,
         after_id: str | None = None,
         limit: int,
-    ) -> Listed[JobView]:
+    ) -> ResultPage[JobView]:
         workflow_ids = await find_workflow_ids(self._databases, tenant_id, workflow)
-        # only statuses of the queue view need a filter
+        # Only statuses of the queue view need a filter.
         filter_ = (
             await status_filter(self._databases, tenant_id, status)
             if status is not None and status in JOB_STATUS
             else None
         )
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            found = await jobs.listed(
+            found = await job_list.listed(
                 tx,
                 tenant_id,
                 status=None if filter_ is not None else status,
@@ -142,30 +132,29 @@ class JobViews:
                 after_id=after_id,
                 limit=limit + 1,
             )
-        page = listed(found, lambda each: each.id, limit=limit)
-        return page.holding(await self.view_jobs(tenant_id, page.items))
+        page = make_page(found, limit=limit)
+        return page.with_items(await self.view_jobs(tenant_id, page.items))
 
     async def file(self, tenant_id: str, file_id: str) -> OutputView:
-        """A file of the tenant, under its original name."""
+        """Return a file of the tenant under its original name."""
         found = (await self._files(tenant_id, [file_id])).get(file_id)
         if found is None:
             raise NotFound("You have no such file.")
         return await self._output(found, _stem(found) or "file")
 
     async def job_with_payload(self, tenant_id: str, job_id: str) -> tuple[JobRecord, JobPayload]:
-        """A job and its payload."""
         job = await self.job_record(tenant_id, job_id)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             payloads = await jobs.payloads(tx, [job.id])
         return job, JobPayload.from_json(payloads[job.id])
 
     async def payloads(self, tenant_id: str, *, workflow_id: int) -> AsyncIterator[JobPayload]:
-        """Payloads of the jobs of a workflow, newest first."""
+        """Yield the payloads of the jobs of a workflow, newest first."""
         shard, before = await self._databases.shard_of(tenant_id), None
         while True:
             async with shard.read() as tx:
-                found = await jobs.listed(tx, tenant_id, after_id=before, limit=PAGE_SIZE)
-                of_workflow = [each.id for each in found if each.workflow_id == workflow_id]
+                found = await job_list.listed(tx, tenant_id, after_id=before, limit=PAGE_SIZE)
+                of_workflow = [job.id for job in found if job.workflow_id == workflow_id]
                 payloads = await jobs.payloads(tx, of_workflow) if of_workflow else {}
             for payload in payloads.values():
                 yield JobPayload.from_json(payload)
@@ -173,52 +162,48 @@ class JobViews:
                 return
             before = found[-1].id
 
-    async def logs(self, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> Listed[LogLineRecord]:
-        """Log lines of workers, oldest first."""
+    async def logs(self, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> ResultPage[LogLineRecord]:
+        """Return log lines of a job's workers, oldest first."""
         await self.job_record(tenant_id, job_id)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await history.log_page(tx, tenant_id, job_id, after_id=after_id, limit=limit + 1)
-        return listed(found, lambda each: each.id, limit=limit)
+        return make_page(found, limit=limit)
 
-    async def history(self, tenant_id: str, job_id: str, *, after_seq: int, limit: int) -> Listed[Event]:
-        """Events of a job, oldest first."""
+    async def history(self, tenant_id: str, job_id: str, *, after_seq: int, limit: int) -> ResultPage[Event]:
+        """Return the events of a job, oldest first."""
         await self.job_record(tenant_id, job_id)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await history.event_page(tx, tenant_id, job_id, after_seq=after_seq, limit=limit + 1)
-        return listed(found, lambda each: each.seq, limit=limit)
+        return make_page(found, limit=limit, key=lambda event: event.seq)
 
     async def video(self, tenant_id: str, video_id: str) -> VideoView:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await media.video(tx, tenant_id, video_id)
         if found is None:
             raise NotFound(f"There is no video {video_id!r}.")
-        [view] = await self._of_videos(tenant_id, [found])
+        [view] = await self._view_videos(tenant_id, [found])
         return view
 
-    async def videos(self, tenant_id: str, *, before_id: str | None = None, limit: int) -> Listed[VideoView]:
-        """Newest first."""
+    async def videos(self, tenant_id: str, *, before_id: str | None = None, limit: int) -> ResultPage[VideoView]:
+        """Return the tenant's videos, newest first."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await media.video_page(tx, tenant_id, before_id=before_id, limit=limit + 1)
-        page = listed(found, lambda each: each.id, limit=limit)
-        return page.holding(await self._of_videos(tenant_id, page.items))
+        page = make_page(found, limit=limit)
+        return page.with_items(await self._view_videos(tenant_id, page.items))
 
     async def _why_waiting(self, job: JobRecord, *, is_prefetched: bool) -> Waiting | None:
         if job.status not in {JobStatus.QUEUED, JobStatus.PAUSED} and not is_prefetched:
             return None
-        if job.status == JobStatus.PAUSED and (held := await self._why_held(job)) is not None:
-            return Waiting(reason=Reason.HELD, text=held)
+        if job.status == JobStatus.PAUSED and job.batch_id is not None:
+            async with (await self._databases.shard_of(job.tenant_id)).read() as tx:
+                batch = await media.batch(tx, job.tenant_id, id_=job.batch_id)
+            if batch is not None and batch.held_text is not None:
+                return Waiting(reason=Reason.HELD, text=batch.held_text)
         try:
-            return await self._waiting.of_job(job.tenant_id, job.id)
+            return await self._wait_reasons.of_job(job.tenant_id, job.id)
         except NotFound:
-            # accepted just now and not in the queue yet
+            # The job was accepted just now and is not in the queue yet.
             return None
-
-    async def _why_held(self, job: JobRecord) -> str | None:
-        if job.batch_id is None:
-            return None
-        async with (await self._databases.shard_of(job.tenant_id)).read() as tx:
-            batch = await media.batch(tx, job.tenant_id, id_=job.batch_id)
-        return batch.held_text if batch is not None else None
 
     async def view_jobs(self, tenant_id: str, found: Sequence[JobRecord]) -> list[JobView]:
         if not found:
@@ -226,30 +211,30 @@ class JobViews:
         named = {file_id for job in found for file_id in (job.input_file_id, job.output_file_id) if file_id}
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             files = await media.files_of(tx, tenant_id, named) if named else {}
-            payloads = await jobs.payloads(tx, [each.id for each in found])
-            lost = [each.id for each in found if each.status in {JobStatus.FAILED, JobStatus.CANCELED}]
-            retries = await jobs.retries_of(tx, lost) if lost else {}
-            refunds = await ledger.refunds_of(tx, lost) if lost else {}
-            canceled = [each.id for each in found if each.status == JobStatus.CANCELED]
+            payloads = await jobs.payloads(tx, [job.id for job in found])
+            unsuccessful = [job.id for job in found if job.status in {JobStatus.FAILED, JobStatus.CANCELED}]
+            retries = await jobs.retries_of(tx, unsuccessful) if unsuccessful else {}
+            refunds = await ledger.refunds_of(tx, unsuccessful) if unsuccessful else {}
+            canceled = [job.id for job in found if job.status == JobStatus.CANCELED]
             by_others = await history.canceled_by_others(tx, tenant_id, canceled) if canceled else set()
-            gone = {each.video_id for each in found if each.video_id and _has_lost_output(each, files)}
-            videos = await media.videos_of(tx, tenant_id, gone) if gone else {}
+            without_output = {job.video_id for job in found if job.video_id and _has_lost_output(job, files)}
+            videos = await media.videos_of(tx, tenant_id, without_output) if without_output else {}
         expired = {video.id for video in videos.values() if video.status == VideoStatus.EXPIRED}
-        running = [each.id for each in found if each.status == JobStatus.PROCESSING]
-        nameless = {each.effect_id for each in found if each.output_file_id and each.effect_id is not None}
-        leased, slugs = await self._from_queue(tenant_id, running, nameless)
+        running = [job.id for job in found if job.status == JobStatus.PROCESSING]
+        effect_ids = {job.effect_id for job in found if job.output_file_id and job.effect_id is not None}
+        leased, slugs = await self._from_queue(tenant_id, running, effect_ids)
         async with self._databases.central.read() as tx:
-            workflows = await catalogue.workflows_ever(tx, {each.workflow_id for each in found})
-        prompts = {each.id: prompt_placeholder(each.properties) for each in workflows.values()}
+            workflows = await catalogue.workflows_by_id(tx, {job.workflow_id for job in found})
+        prompts = {workflow.id: prompt_placeholder(workflow.properties) for workflow in workflows.values()}
         views = []
         for job in found:
             output = files.get(job.output_file_id or "")
             source = files.get(job.input_file_id or "")
             subject = _stem(source) or slugs.get(job.effect_id or 0, "job")
             workflow = workflows.get(job.workflow_id)
-            # the job may have been deleted since
+            # The job may have been deleted since.
             payload = JobPayload.from_json(payloads[job.id]) if job.id in payloads else None
-            here = leased.get(job.id, dispatches.NOT_RUNNING)
+            dispatch = leased.get(job.id, dispatches.NOT_RUNNING)
             views.append(
                 JobView(
                     job=job,
@@ -258,9 +243,9 @@ class JobViews:
                     workflow_name=workflow.name if workflow else None,
                     prompt=main_prompt(payload, prompts.get(job.workflow_id)) if payload else None,
                     input=await self._input(payload, source),
-                    progress=here.progress,
-                    is_prefetched=here.is_prefetched,
-                    cancel_requested_at=here.cancel_requested_at,
+                    progress=dispatch.progress,
+                    is_prefetched=dispatch.is_prefetched,
+                    cancel_requested_at=dispatch.cancel_requested_at,
                     canceled_by=_canceled_by(job, by_others),
                     is_expired=job.video_id in expired and _has_lost_output(job, files),
                     refunded_tokens=refunds.get(job.id, 0),
@@ -281,7 +266,7 @@ class JobViews:
                 poster_url=facts.poster_url,
             )
         asset = payload.primary_input if payload else None
-        # a file of the user has a media type; without `input_file_id` it was deleted
+        # A file of the user has a media type. Without `input_file_id` it was deleted.
         if asset is None or asset.mime_type is not None:
             return None
         name = PurePosixPath(asset.path).name
@@ -291,22 +276,25 @@ class JobViews:
         )
         return JobInput(url=url, mime_type=mime_type, name=name)
 
-    async def _of_videos(self, tenant_id: str, found: Sequence[VideoRecord]) -> list[VideoView]:
+    async def _view_videos(self, tenant_id: str, found: Sequence[VideoRecord]) -> list[VideoView]:
         named = {file_id for video in found for file_id in (video.original_file_id, video.processed_file_id) if file_id}
         files = await self._files(tenant_id, named)
-        running = [each.job_id for each in found if each.status == VideoStatus.PROCESSING and each.job_id]
+        running = [video.job_id for video in found if video.status == VideoStatus.PROCESSING and video.job_id]
         leased, _ = await self._from_queue(tenant_id, running, ())
-        there = [leased.get(each.job_id or "", dispatches.NOT_RUNNING) for each in found]
-        return [await self._of_video(each, files, its.progress) for each, its in zip(found, there, strict=True)]
+        return [
+            await self._view_video(video, files, leased.get(video.job_id or "", dispatches.NOT_RUNNING))
+            for video in found
+        ]
 
-    async def _of_video(self, video: VideoRecord, files: Mapping[str, FileRecord], progress: Any) -> VideoView:
+    async def _view_video(
+        self, video: VideoRecord, files: Mapping[str, FileRecord], dispatch: RunningDispatch
+    ) -> VideoView:
         original, processed = files.get(video.original_file_id or ""), files.get(video.processed_file_id or "")
         subject = video.title or _stem(original) or "video"
-        details = video.processing_details or {}
         return VideoView(
             video=video,
-            progress=progress,
-            error=details.get("error"),
+            progress=dispatch.progress,
+            error=(video.processing_details or {}).get("error"),
             original_file_url=await self._url(original, original.original_filename or subject) if original else None,
             processed_file_url=(await self._output(processed, f"{subject}-{video.id[-8:]}")).url if processed else None,
         )
@@ -349,7 +337,7 @@ class JobViews:
 
 
 async def find_workflow_ids(databases: Databases, tenant_id: str, slug: str | None) -> list[int] | None:
-    """Ids of the workflows with a slug; `None` without a slug, which means all workflows."""
+    """Return the ids of the workflows with a slug. Without a slug, return `None`, which means all workflows."""
     if slug is None:
         return None
     async with databases.central.read() as tx:

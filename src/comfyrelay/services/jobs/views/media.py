@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from comfyrelay.domain.ids import poster_path, preview_path
 from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.media_types import guess_media_type
-from comfyrelay.services.databases import Databases
-from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.store.tenant.library import media
 
-# A gallery page has two URLs per file and is loaded often.
+# A gallery page needs two URLs per file and is loaded often.
 MAX_CACHED_URLS = 20_000
 
 
@@ -24,15 +23,15 @@ class ShownMedia:
 
 
 class MediaViews:
-    def __init__(self, databases: Databases, objects: ObjectStore, *, ttl_seconds: float) -> None:
-        self._databases = databases
-        self._objects = objects
-        self._ttl_seconds = ttl_seconds
-        # by path: browsers cache an image only while its URL stays the same
+    def __init__(self, context: ServiceContext) -> None:
+        self._databases = context.databases
+        self._objects = context.objects
+        self._ttl_seconds = context.settings.presigned_ttl_seconds
+        # URLs by path, because browsers cache an image only while its URL stays the same.
         self._urls: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     async def view_files(self, tenant_id: str, file_ids: Iterable[str]) -> dict[str, ShownMedia]:
-        """Views of the tenant's files by id. Unknown ids are left out."""
+        """Return views of the tenant's files by id, without unknown ids."""
         wanted = list(file_ids)
         if not wanted:
             return {}
@@ -45,7 +44,7 @@ class MediaViews:
         return ShownMedia(file=file, poster_url=poster_url, preview_url=preview_url)
 
     async def urls(self, path: str, *, poster: str | None, preview: str | None) -> tuple[str | None, str | None]:
-        """URLs of the poster and the preview of a file, given their formats."""
+        """Return the URLs of the poster and the preview of a file, given their formats."""
         return (
             await self._url(poster_path(path, poster)) if poster else None,
             await self._url(preview_path(path, preview)) if preview else None,

@@ -1,4 +1,4 @@
-"""Draw pending posters: of inputs, once a job names them, and of outputs that got none in time.
+"""Draw pending posters: of inputs after a job names them, and of outputs whose poster took too long.
 
 The transaction that uses a file marks it as pending. A process claims a file for longer than drawing can take. If the
 process dies, another one draws the poster again under the same name.
@@ -9,9 +9,10 @@ import asyncio
 import structlog
 
 from comfyrelay.domain.ids import derived_paths
-from comfyrelay.domain.queue.updates import NOTHING_FOUND, MediaFacts
+from comfyrelay.domain.queue.updates import NO_MEDIA_FACTS, MediaFacts
 from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.errors import ConfigurationError, DatabaseUnavailable, InvalidInput, NotFound
+from comfyrelay.services.context import DISK
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.posters import Posters
 from comfyrelay.services.transactions import TransactionStep
@@ -23,26 +24,18 @@ from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
-# Drawn one by one, to leave processes free for outputs. All files of a claim fit into its lease.
+# Files are drawn one by one, to leave processes free for outputs. The lease of a claim is long enough for all files.
 CLAIM_SIZE = 5
 FILE_SECONDS = 100.0
 
 
 class PendingPosters:
-    def __init__(self, databases: Databases, objects: ObjectStore, makers: Posters, *, disk: str) -> None:
+    def __init__(self, databases: Databases, objects: ObjectStore, posters_: Posters) -> None:
         self._databases = databases
         self._objects = objects
-        self._makers = makers
-        self._disk = disk
-        self._wakeup = Wakeup()
-
-    def wakeup(self) -> None:
-        """Signal that files may be pending."""
-        self._wakeup.notify()
-
-    async def wait(self, seconds: float) -> None:
-        """Wait for the signal or the timeout."""
-        await self._wakeup.wait(seconds)
+        self._posters = posters_
+        # Notified when files may be pending.
+        self.wakeup = Wakeup()
 
     async def run_once(self) -> int:
         """Draw the pending posters of all shards; return the number of files handled."""
@@ -72,18 +65,18 @@ class PendingPosters:
             async with asyncio.timeout(FILE_SECONDS):
                 media = await self._make_poster(file)
         except Exception as error:
-            # for example storage is unreachable: retried when the claim expires
+            # Storage may be unreachable. The file is retried when the claim expires.
             log.warning("poster.postponed", path=file.path, error=repr(error))
             return
-        if not await shard.run(TransactionStep.DRAW_NOTE, lambda tx: posters.note(tx, file.id, media)):
-            # the file was removed in the meantime
+        if not await shard.run(TransactionStep.DRAW_NOTE, lambda tx: posters.record(tx, file.id, media)):
+            # The file was removed in the meantime.
             await self._objects.remove_many(derived_paths(file.path))
 
     async def _make_poster(self, file: FileRecord) -> MediaFacts:
-        if file.disk != self._disk:
-            return NOTHING_FOUND
+        if file.disk != DISK:
+            return NO_MEDIA_FACTS
         try:
-            return await self._makers.of_stored(file.path, mime_type=file.mime_type)
+            return await self._posters.of_stored(file.path, mime_type=file.mime_type)
         except (ConfigurationError, InvalidInput, NotFound) as error:
             log.info("poster.skipped", path=file.path, problem=error.detail)
-            return NOTHING_FOUND
+            return NO_MEDIA_FACTS

@@ -74,7 +74,9 @@ class UnitRows:
 
     def mean(self, workflow_id: int, effect_id: int | None) -> float | None:
         means = self.means
-        return means.get((workflow_id, effect_id or durations.WHOLE_WORKFLOW), means.get((workflow_id, durations.WHOLE_WORKFLOW)))
+        return means.get(
+            (workflow_id, effect_id or durations.WHOLE_WORKFLOW), means.get((workflow_id, durations.WHOLE_WORKFLOW))
+        )
 
 
 def batch_entry(

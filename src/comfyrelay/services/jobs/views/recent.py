@@ -8,7 +8,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
 from comfyrelay.store.tenant.library import recent
 
-# Workflows without a job among the newest outputs have no cover and no known duration.
+# Workflows without a job among this many newest outputs have no cover and no known duration.
 MAX_OUTPUTS = 1000
 
 
@@ -26,13 +26,13 @@ class RecentOutputs:
         self._media = media
 
     async def covers(self, tenant_id: str) -> Covers:
-        """For each effect and workflow, the poster of a recent output."""
-        made = [output for output in await self._outputs(tenant_id) if output.output_file_id is not None]
+        """Return the poster of a recent output for each effect and workflow."""
         newest: dict[tuple[str, int], list[str]] = {}
-        for each in made:
-            key = ("workflow", each.workflow_id) if each.effect_id is None else ("effect", each.effect_id)
-            newest.setdefault(key, []).append(each.output_file_id or "")
-        # the newest outputs may have no poster yet
+        for output in await self._outputs(tenant_id):
+            if output.output_file_id is not None:
+                key = ("workflow", output.workflow_id) if output.effect_id is None else ("effect", output.effect_id)
+                newest.setdefault(key, []).append(output.output_file_id)
+        # The newest outputs may have no poster yet.
         candidates = {key: ids[:3] for key, ids in newest.items()}
         facts = await self._media.view_files(tenant_id, {id_ for ids in candidates.values() for id_ in ids})
         found: dict[str, dict[int, str]] = {"effect": {}, "workflow": {}}
@@ -43,7 +43,7 @@ class RecentOutputs:
         return Covers(effects=found["effect"], workflows=found["workflow"])
 
     async def pace(self, tenant_id: str, *, workflow_id: int, effect_id: int | None) -> Pace | None:
-        """Recent durations of its jobs; `None` if there are none."""
+        """Return the pace of recent jobs, or `None` if there are none."""
         seconds = [
             (output.completed_at - output.started_at).total_seconds()
             for output in await self._outputs(tenant_id)
@@ -53,4 +53,4 @@ class RecentOutputs:
 
     async def _outputs(self, tenant_id: str) -> list[recent.RecentOutput]:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            return await recent.made(tx, tenant_id, among=MAX_OUTPUTS)
+            return await recent.completed(tx, tenant_id, among=MAX_OUTPUTS)

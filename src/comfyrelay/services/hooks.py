@@ -1,0 +1,55 @@
+"""Extension points for the application that runs the engine, such as the desk."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from comfyrelay.domain.queue.settlement import Attempt, JobState
+from comfyrelay.domain.queue.states import Stage, WorkflowKind
+from comfyrelay.domain.queue.updates import UploadedOutput
+from comfyrelay.domain.records.jobs import NewJobRecord
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemovedFiles:
+    """Files removed with a job, and files left behind, each with the reason."""
+
+    removed: Sequence[str] = ()
+    left: Sequence[str] = ()
+
+
+# Raises `InvalidInput` for invalid values; returns additional values by key.
+ValueCheck = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+# Changes the values of a workflow without a seed property so that the run differs; `None` if that is not possible.
+VaryValues = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hooks:
+    # Called with finished jobs. It must return quickly and not raise.
+    on_ended: Callable[[Sequence[JobState]], None] = lambda _ended: None
+    # Checks of submitted values on this machine, by workflow kind.
+    checks: Mapping[WorkflowKind, ValueCheck] = field(default_factory=dict)
+    # Workers in this process. Only they may run scripts.
+    desk_workers: Collection[str] = ()
+    # Whether batches may name notification URLs. Set it only if every user is the owner.
+    sends_notifications: bool = False
+    # If all workers of a stage are in this process: why none of their ComfyUI servers is available.
+    comfyui_unreachable: Callable[[str], Sequence[str]] = lambda _stage: ()
+    # Whether a worker of this process has yet to register.
+    is_worker_starting: Callable[[str], bool] = lambda _stage: False
+    # Returns the stage of a workflow's jobs, also for reruns. By default it is the requested one, or the server's.
+    stage_of: Callable[[int], Stage] | None = None
+    # Removes files of deleted jobs that only the application knows, such as copies of outputs.
+    on_removed: Callable[[Sequence[Attempt]], Awaitable[RemovedFiles]] | None = None
+    # Called with a job, its batch label and the output that it reuses. Returns details to store with the attempt. It
+    # must not raise.
+    on_reused: Callable[[NewJobRecord, str | None, UploadedOutput], Awaitable[dict[str, Any] | None]] | None = None
+    # Varies the values of a rerun, for workflows whose seed is not a property.
+    vary: VaryValues = lambda _values: None
+    # Fleets that get each new workflow in addition to the default fleet.
+    more_fleets: Sequence[tuple[Stage, str]] = ()
+    # Loads node definitions from a ComfyUI that this process can reach.
+    live_definitions: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+    # Called when a submission needs nodes or models that no worker is known to have.
+    on_missing: Callable[[], None] = lambda: None
