@@ -12,7 +12,7 @@ from comfyrelay.services.backup.manifest import ManifestEntry
 from comfyrelay.system.files import NO_LINK
 
 PIECE_BYTES = 1024 * 1024
-# Called with bytes done and bytes in total.
+# Called with the number of bytes done and the total.
 Progress = Callable[[int, int], None]
 
 
@@ -28,16 +28,16 @@ class ProgressCounter:
 
     def add(self, size: int) -> None:
         self._done += size
-        # files may grow while they are copied
+        # Files may grow while they are copied.
         self._progress(min(self._done, self._total), self._total)
 
 
 def make_folder(folder: Path) -> None:
     """Create a folder and its parents for the owner only. Existing folders are not changed."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    for each in reversed(missing):
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
         with suppress(FileExistsError):
-            each.mkdir(mode=0o700)
+            path.mkdir(mode=0o700)
 
 
 def store_file(
@@ -52,7 +52,7 @@ def store_file(
             return ManifestEntry(path=path, link=_link_of(source))
         if is_immutable:
             with suppress(OSError):
-                # not possible across disks or without link support: copied below
+                # The link fails across disks or without support for links. The file is then copied below.
                 os.link(source, target)
         digest, size = hash_file(target, counter) if target.exists() else copy(source, target, counter)
     except FileNotFoundError:
@@ -61,7 +61,7 @@ def store_file(
 
 
 def hash_file(path: Path, counter: ProgressCounter) -> tuple[str, int]:
-    """SHA-256 and size of a file."""
+    """Return the SHA-256 and the size of a file."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while piece := file.read(PIECE_BYTES):
@@ -109,10 +109,12 @@ def disk_errors() -> Iterator[None]:
 
 
 def _link_of(source: Path) -> str:
-    """The link target relative to its folder, so that it stays valid after a restore elsewhere."""
-    to = source.parent / source.readlink()
-    # on Windows there is no relative path to another drive
-    return to.as_posix() if to.drive != source.drive else Path(os.path.relpath(to, source.parent)).as_posix()
+    """Return the link target relative to its folder, so that it stays valid after a restore elsewhere."""
+    target = source.parent / source.readlink()
+    # On Windows there is no relative path to another drive.
+    if target.drive != source.drive:
+        return target.as_posix()
+    return Path(os.path.relpath(target, source.parent)).as_posix()
 
 
 def _open_private(path: str, flags: int) -> int:

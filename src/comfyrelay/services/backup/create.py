@@ -1,6 +1,6 @@
 """Create a backup while the system runs.
 
-All databases are copied as of one moment, so that none is ahead of another. Objects are copied afterwards: an object is
+All databases are copied as of one moment, so that none is ahead of another. Objects are copied afterwards. An object is
 written before the row that names it, so every row in the copy finds its object.
 """
 
@@ -69,14 +69,18 @@ def _fill(folder: Path, locations: DataLocations, progress: Progress) -> Manifes
         _path_of(other, locations): other for other in others if not other.is_symlink() and is_database(other)
     }
     everything = chain(databases.values(), others, locations.object_files())
-    # databases count twice: they are copied and then hashed
-    counter = ProgressCounter(progress, sum(each.lstat().st_size for each in (*everything, *databases.values())))
+    # Databases count twice, because they are copied and then hashed.
+    counter = ProgressCounter(progress, sum(path.lstat().st_size for path in (*everything, *databases.values())))
 
     for path in databases:
         make_folder((folder / path).parent)
     copy_databases({path: folder / name for name, path in databases.items()}, on_copied=counter.add)
     made_at = utc_now()
-    entries = [_database(folder, path, source, counter) for path, source in databases.items()]
+    entries: list[ManifestEntry | None] = []
+    for path, source in databases.items():
+        digest, size = hash_file(folder / path, counter)
+        mode = source.stat().st_mode & 0o777
+        entries.append(ManifestEntry(path=path, size=size, sha256=digest, mode=mode))
     for object_file in locations.object_files():
         path = f"{OBJECTS}/{object_file.relative_to(locations.objects).as_posix()}"
         entries.append(store_file(object_file, folder, path, counter, is_immutable=True))
@@ -88,8 +92,8 @@ def _fill(folder: Path, locations: DataLocations, progress: Progress) -> Manifes
         version=__version__,
         made_at=made_at,
         revisions={name: revision_of(folder / DATABASES / name) for name in locations.databases},
-        entries=[each for each in found if not points_outside(each, locations)],
-        left_out=[str(locations.target(each.path)) for each in found if points_outside(each, locations)],
+        entries=[entry for entry in found if not points_outside(entry, locations)],
+        left_out=[str(locations.target(entry.path)) for entry in found if points_outside(entry, locations)],
     )
     manifest.write(folder)
     return manifest
@@ -97,8 +101,3 @@ def _fill(folder: Path, locations: DataLocations, progress: Progress) -> Manifes
 
 def _path_of(path: Path, locations: DataLocations) -> str:
     return f"{FILES}/{path.relative_to(locations.data_dir).as_posix()}"
-
-
-def _database(folder: Path, path: str, source: Path, counter: ProgressCounter) -> ManifestEntry | None:
-    digest, size = hash_file(folder / path, counter)
-    return ManifestEntry(path=path, size=size, sha256=digest, mode=source.stat().st_mode & 0o777)

@@ -27,7 +27,7 @@ _TRANSIENT = (
     ".try.db",
     "simulator",
     "worker/*/lock",
-    # leases and their files: after a restore the queue leases those jobs again
+    # Leases and their files, because the queue leases those jobs again after a restore.
     *(f"worker/*/{name}" for name in ("held", "left", "work", "assets")),
 )
 _HOWTO = "See docs/howto/backup.md for how to back up PostgreSQL and S3."
@@ -35,16 +35,16 @@ _HOWTO = "See docs/howto/backup.md for how to back up PostgreSQL and S3."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataLocations:
-    """Paths of all data, from the settings."""
+    """Paths of all data."""
 
     data_dir: Path
-    # by name in a backup
+    # Paths by name in a backup.
     databases: dict[str, Path]
     objects: Path
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "DataLocations":
-        """Raises `ConfigurationError` for data that is neither in SQLite nor in a folder."""
+        """Read the paths from the settings. Raises `ConfigurationError` for data outside SQLite and folders."""
         urls = {CENTRAL: settings.central_url, **{shard_file(name): url for name, url in settings.shard_urls.items()}}
         return cls(
             data_dir=settings.data_dir.resolve(),
@@ -56,46 +56,45 @@ class DataLocations:
         return Schema.CENTRAL if name == CENTRAL else Schema.TENANT
 
     def files(self) -> Iterator[Path]:
-        """Files of the data folder except databases and objects."""
+        """Yield the files of the data folder except databases and objects."""
         return walk(self.data_dir, exclude=lambda path: path == self.objects or self._is_excluded(path))
 
     def object_files(self) -> Iterator[Path]:
-        """Objects except previews, which belong to running jobs."""
+        """Yield the objects except previews, which belong to running jobs."""
         return walk(self.objects, exclude=lambda path: path == self.objects / PREVIEWS)
 
     def _is_excluded(self, path: Path) -> bool:
         if path in self.databases.values():
             return True
         relative = PurePosixPath(path.relative_to(self.data_dir).as_posix())
-        return any(len(relative.parts) == each.count("/") + 1 and relative.match(each) for each in _TRANSIENT)
+        return any(len(relative.parts) == pattern.count("/") + 1 and relative.match(pattern) for pattern in _TRANSIENT)
 
     def is_backed_up(self, target: Path, entry: str) -> bool:
-        """Whether a backup can contain this target under this entry: no state of a process, nothing of another kind."""
+        """Whether a backup can contain this target under this entry.
+
+        It never contains the state of a process or a file of another kind.
+        """
         if any(part.startswith((PART_PREFIX, ASIDE, STAGE)) for part in target.relative_to(self.base(entry)).parts):
             return False
         if _is_partial(target.name):
             return False
         if self.base(entry) == self.objects:
             return True
-        above = [each for each in (target, *target.parents) if each != self.data_dir]
-        inside = [each for each in above if each.is_relative_to(self.data_dir)]
-        return not any(each == self.objects or self._is_excluded(each) for each in inside)
+        above = [path for path in (target, *target.parents) if path != self.data_dir]
+        inside = [path for path in above if path.is_relative_to(self.data_dir)]
+        return not any(path == self.objects or self._is_excluded(path) for path in inside)
 
     def base(self, entry: str) -> Path:
-        """The folder of objects, or the data folder for other files."""
+        """Return the folder of objects, or the data folder for other files."""
         return self.objects if entry.startswith(f"{OBJECTS}/") else self.data_dir
 
     def target(self, entry: str) -> Path:
-        """The path to which an entry is restored."""
+        """Return the path to which an entry is restored."""
         kind, _, rest = entry.partition("/")
-        match kind:
-            case "databases":
-                return self.databases[rest]
-            case _:
-                return self.base(entry) / rest
+        return self.databases[rest] if kind == DATABASES else self.base(entry) / rest
 
     def move_root(self, target: Path) -> Path:
-        """The folder within which a target can be renamed: each may be on a separate disk."""
+        """Return the folder within which a target can be renamed. Folders may be on separate disks."""
         for folder in (self.data_dir, self.objects):
             if target.is_relative_to(folder):
                 return folder
@@ -107,23 +106,23 @@ def shard_file(name: str) -> str:
 
 
 def walk(folder: Path, *, exclude: Callable[[Path], bool] = lambda _path: False) -> Iterator[Path]:
-    """All files and links below a folder, sorted, without temporary files and sockets."""
+    """Yield all files and links below a folder, sorted, without temporary files and sockets."""
     try:
-        found = sorted(os.scandir(folder), key=lambda each: each.name)
+        found = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except FileNotFoundError:
         return
-    for each in found:
-        path = Path(each.path)
-        if exclude(path) or each.name.startswith((PART_PREFIX, ASIDE, STAGE)) or _is_temporary(path):
+    for entry in found:
+        path = Path(entry.path)
+        if exclude(path) or entry.name.startswith((PART_PREFIX, ASIDE, STAGE)) or _is_temporary(path):
             continue
-        if each.is_dir(follow_symlinks=False):
+        if entry.is_dir(follow_symlinks=False):
             yield from walk(path, exclude=exclude)
-        elif each.is_symlink() or each.is_file():
+        elif entry.is_symlink() or entry.is_file():
             yield path
 
 
 def _is_temporary(path: Path) -> bool:
-    """Whether it is a side file of an SQLite database or a partially written file."""
+    """Whether the file is a side file of an SQLite database or a partially written file."""
     name = path.name
     return _is_partial(name) or any(
         name.endswith(end) and path.with_name(name.removesuffix(end)).is_file() for end in SIDE_FILES

@@ -21,19 +21,19 @@ class ManifestEntry(BaseModel):
     size: int = 0
     sha256: str = ""
     mode: int = 0o600
-    # target of a symbolic link, relative to its folder
+    # Target of a symbolic link, relative to its folder.
     link: str | None = None
 
 
 class Manifest(BaseModel):
     format: Literal[1] = 1
-    # ComfyRelay version
+    # Version of ComfyRelay.
     version: str
     made_at: datetime
-    # schema revision by database
+    # Schema revision by database.
     revisions: dict[str, str | None]
     entries: list[ManifestEntry]
-    # links to targets outside the data folder
+    # Links to targets outside the data folder.
     left_out: list[str] = []
 
     @property
@@ -45,11 +45,11 @@ class Manifest(BaseModel):
 
 
 def find_backup(folder: Path) -> tuple[Path, Manifest]:
-    """Find the backup in a folder, or else the newest complete one below it. Raises `InvalidInput` if there is none."""
+    """Find the backup in a folder, or the newest complete one below it. Raises `InvalidInput` if there is none."""
     if (folder / NAME).is_file():
         return folder, _read(folder)
-    found = sorted(each for each in folder.glob(f"{PREFIX}*") if each.is_dir())
-    complete = [each for each in found if (each / NAME).is_file()]
+    found = sorted(path for path in folder.glob(f"{PREFIX}*") if path.is_dir())
+    complete = [backup for backup in found if (backup / NAME).is_file()]
     if complete:
         return complete[-1], _read(complete[-1])
     if folder.name.startswith(PREFIX) or found:

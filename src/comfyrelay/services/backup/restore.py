@@ -32,7 +32,7 @@ from comfyrelay.system.folder_lock import FolderLock
 class RestoredBackup:
     folder: Path
     manifest: Manifest
-    # folders with the replaced files, if any
+    # Folders with the replaced files, if any.
     aside: list[Path]
 
 
@@ -57,13 +57,13 @@ def restore_backup(
         for root in roots:
             opened.callback(_remove_stages, root)
         _stage(folder, manifest, locations, stamp, progress)
-        # check again: staging may have taken long, and a server takes no lock
+        # Check again, because staging may have taken long and a server takes no lock.
         for path in locations.databases.values():
             require_closed(path)
-        aside = {each: locations.move_root(each) / f"{ASIDE}{stamp}" / each.name for each in _existing(locations)}
+        aside = {path: locations.move_root(path) / f"{ASIDE}{stamp}" / path.name for path in _existing(locations)}
         new = {staged: root / staged.name for root in roots for staged in (root / f"{STAGE}{stamp}").iterdir()}
         _move(aside | new)
-    return RestoredBackup(folder=folder, manifest=manifest, aside=sorted({each.parent for each in aside.values()}))
+    return RestoredBackup(folder=folder, manifest=manifest, aside=sorted({path.parent for path in aside.values()}))
 
 
 def _check(folder: Path, manifest: Manifest, locations: DataLocations) -> None:
@@ -87,7 +87,7 @@ def _check(folder: Path, manifest: Manifest, locations: DataLocations) -> None:
 
 
 def _existing(locations: DataLocations) -> Iterator[Path]:
-    """The topmost paths that a restore would replace."""
+    """Yield the topmost paths that a restore would replace."""
     for path in locations.databases.values():
         if locations.move_root(path) == path.parent != locations.data_dir:
             files = [path, *(path.with_name(f"{path.name}{end}") for end in SIDE_FILES)]
@@ -103,21 +103,21 @@ def _existing(locations: DataLocations) -> Iterator[Path]:
 
 def _stage(folder: Path, manifest: Manifest, locations: DataLocations, stamp: str, progress: Progress) -> None:
     counter = ProgressCounter(progress, manifest.size)
-    # links last, so that no file is written through them
-    for each in sorted(manifest.entries, key=lambda entry: entry.link is not None):
-        target = locations.target(each.path)
+    # Restore links last, so that no file is written through them.
+    for entry in sorted(manifest.entries, key=lambda entry: entry.link is not None):
+        target = locations.target(entry.path)
         root = locations.move_root(target)
-        restore_file(folder, each, root / f"{STAGE}{stamp}" / target.relative_to(root), counter)
+        restore_file(folder, entry, root / f"{STAGE}{stamp}" / target.relative_to(root), counter)
 
 
 def _move(moves: Mapping[Path, Path]) -> None:
-    """Move all or none."""
+    """Move all files or none."""
     done: list[tuple[Path, Path]] = []
     try:
         for source, target in moves.items():
             make_folder(target.parent)
             if os.path.lexists(target):
-                # for example the lock file in another case on a case-insensitive disk
+                # It may be the lock file in another case on a case-insensitive disk.
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
             move(source, target)
             done.append((source, target))
@@ -129,5 +129,5 @@ def _move(moves: Mapping[Path, Path]) -> None:
 
 def _remove_stages(root: Path) -> None:
     """Remove the staging folders of this restore and of killed ones."""
-    for each in root.glob(f"{STAGE}*"):
-        shutil.rmtree(each, ignore_errors=True)
+    for stage in root.glob(f"{STAGE}*"):
+        shutil.rmtree(stage, ignore_errors=True)

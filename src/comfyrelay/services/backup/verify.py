@@ -1,7 +1,7 @@
 """Check that the entries of a manifest are safe to restore.
 
-A backup may come from an untrusted source. So a restore writes nothing outside its folders, replaces no state of a
-running process, and creates no link through which files could be written elsewhere.
+A backup may come from an untrusted source. A restore therefore writes nothing outside its folders, replaces no state of
+a running process, and creates no link through which files could be written elsewhere.
 """
 
 import os
@@ -44,7 +44,7 @@ def _path_problem(path: str, locations: DataLocations) -> str | None:
     kind, _, rest = path.partition("/")
     if kind not in (DATABASES, OBJECTS, FILES) or not rest or "\0" in path or ".." in rest.split("/"):
         return "is not a path in a backup"
-    # files//etc/passwd becomes an absolute path without its first part
+    # `files//etc/passwd` becomes an absolute path without its first part.
     if str(PurePosixPath(path)) != path or rest == ".":
         return "is not a path in a backup"
     return (
@@ -57,7 +57,7 @@ def _target_problem(target: Path, path: str, locations: DataLocations, others: S
         return "is listed twice"
     if path.startswith(f"{DATABASES}/"):
         return None
-    # on Windows a drive letter changes the folder
+    # On Windows a drive letter changes the folder.
     if not target.is_relative_to(locations.base(path)):
         return "is outside the folder that is restored"
     return None if locations.is_backed_up(target, path) else "belongs to a running process and is never in a backup"
@@ -73,19 +73,21 @@ def _neighbor_problem(target: Path, targets: Set[Path]) -> str | None:
 
 
 def points_outside(entry: ManifestEntry, locations: DataLocations) -> bool:
-    """Whether it is a link to a target outside the restored folder."""
+    """Whether the entry is a link to a target outside the restored folder."""
     if entry.link is None:
         return False
-    # `..` after a name could follow another link, whose target is unknown here
+    # `..` after a name could follow another link, whose target is unknown here.
     is_normal = "\0" not in entry.link and posixpath.normpath(entry.link) == entry.link
-    to = Path(os.path.normpath(locations.target(entry.path).parent / entry.link))
-    is_inside = to.is_relative_to(locations.base(entry.path)) and not posixpath.isabs(entry.link)
+    target = Path(os.path.normpath(locations.target(entry.path).parent / entry.link))
+    is_inside = target.is_relative_to(locations.base(entry.path)) and not posixpath.isabs(entry.link)
     return not (is_normal and is_inside) or entry.path.startswith(f"{DATABASES}/")
 
 
 def _file_problem(folder: Path, entry: ManifestEntry) -> str | None:
+    if entry.link is not None:
+        return None
     file = folder / entry.path
-    if entry.link is None and (not file.is_file() or file.stat().st_size != entry.size):
+    if not file.is_file() or file.stat().st_size != entry.size:
         return "is missing or has the wrong size"
-    # a link inside the backup would read a file of this machine
-    return "is not in the backup itself" if entry.link is None and file.resolve() != file else None
+    # A link inside the backup would read a file of this machine.
+    return "is not in the backup itself" if file.resolve() != file else None

@@ -8,13 +8,14 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.webhooks import DeliveryRecord
-from comfyrelay.domain.webhooks import WAITS_SECONDS, EndedJob, new_secret, sign_headers, test_body
+from comfyrelay.domain.webhooks import RETRY_DELAYS_SECONDS, EndedJob, new_secret, sign_headers, test_body
 from comfyrelay.errors import Conflict, DatabaseUnavailable, NotFound
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
@@ -22,7 +23,7 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.services.webhooks.sender import SendResult, WebhookSender
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import deliveries
-from comfyrelay.store.tenant.deliveries import Claimed, DeliveryOutcome
+from comfyrelay.store.tenant.deliveries import ClaimedDelivery, DeliveryOutcome
 from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
@@ -36,7 +37,7 @@ LEASE_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Delivery:
-    claimed: Claimed
+    claimed: ClaimedDelivery
     job: EndedJob
     secret: str
 
@@ -46,21 +47,16 @@ class DeliveryService:
         """`on_recorded` is called when outcomes were written."""
         self._databases = databases
         self._sender = sender
-        self._wakeup = Wakeup()
-        # by shard: deliveries are sent independently, and their outcomes are written in groups
+        # Notified when deliveries may be due.
+        self.wakeup = Wakeup()
+        # Deliveries of a shard are sent independently, and their outcomes are written in groups.
         self._sending: dict[str, set[asyncio.Task[None]]] = defaultdict(set)
-        self._recorders = {shard: self._group_commit(shard) for shard in databases.shards}
-        # attempts of this process by outcome, for metrics
+        self._recorders: dict[str, GroupCommit[DeliveryOutcome, None]] = {
+            shard: GroupCommit(partial(self._record, shard)) for shard in databases.shards
+        }
+        # Attempts of this process by outcome, for metrics.
         self.attempts: Counter[str] = Counter()
         self._on_recorded = on_recorded
-
-    def wakeup(self) -> None:
-        """Signal that deliveries may be due."""
-        self._wakeup.notify()
-
-    async def wait(self, seconds: float) -> None:
-        """Wait for the signal or the timeout."""
-        await self._wakeup.wait(seconds)
 
     async def start_due(self) -> int:
         """Start all due deliveries without waiting for responses; return how many."""
@@ -75,16 +71,16 @@ class DeliveryService:
         return sent
 
     async def send_again(self, delivery_id: str, *, tenant_id: str | None = None) -> DeliveryRecord:
-        """Send a delivery again now, regardless of its status. With `tenant_id`, only one of this tenant."""
+        """Send a delivery again now, regardless of its status. With `tenant_id`, it must belong to this tenant."""
         shards = list(self._databases.shards) if tenant_id is None else [await self._databases.shard_name_of(tenant_id)]
         for shard in shards:
             database = self._databases.shard(shard)
             found = await database.run(
-                TransactionStep.TENANT, lambda tx: deliveries.send_again(tx, delivery_id, tenant_id=tenant_id)
+                TransactionStep.TENANT, lambda tx: deliveries.resend(tx, delivery_id, tenant_id=tenant_id)
             )
             if found is not None:
                 self._on_recorded()
-                self.wakeup()
+                self.wakeup.notify()
                 return found
         raise NotFound("There is no such delivery." if tenant_id is None else "You have no such delivery.")
 
@@ -129,10 +125,10 @@ class DeliveryService:
 
     def _finish_task(self, shard: str, task: asyncio.Task[None]) -> None:
         if len(self._sending[shard]) >= MAX_CONCURRENT:
-            self.wakeup()
+            self.wakeup.notify()
         self._sending[shard].discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # the outcome was not recorded: it is sent again when its claim expires
+            # The outcome was not recorded, so the webhook is sent again when its claim expires.
             log.warning("webhook.not_recorded", shard=shard, error=repr(error))
 
     async def _claim(self, shard: str, *, limit: int) -> list[_Delivery]:
@@ -140,12 +136,14 @@ class DeliveryService:
             claimed = await deliveries.claim(tx, limit=limit, lease_seconds=LEASE_SECONDS)
             if not claimed:
                 return []
-            jobs = await deliveries.ended_jobs(tx, [each.job_id for each in claimed])
-            tenants = {each.tenant_id for each in claimed}
+            jobs = await deliveries.ended_jobs(tx, [claim.job_id for claim in claimed])
+            tenants = {claim.tenant_id for claim in claimed}
             secrets = await deliveries.secrets_of(tx, tenants)
             for tenant_id in sorted(tenants - secrets.keys()):
                 secrets[tenant_id] = (await deliveries.ensure_secret(tx, tenant_id, new_secret())).secret
-            return [_Delivery(claimed=each, job=jobs[each.job_id], secret=secrets[each.tenant_id]) for each in claimed]
+            return [
+                _Delivery(claimed=claim, job=jobs[claim.job_id], secret=secrets[claim.tenant_id]) for claim in claimed
+            ]
 
         with self._databases.watched(shard):
             return await self._databases.shard(shard).run(TransactionStep.WEBHOOK_CLAIM, work)
@@ -166,18 +164,17 @@ class DeliveryService:
             error=outcome.last_error,
         )
 
-    def _group_commit(self, shard: str) -> GroupCommit[DeliveryOutcome, None]:
-        return GroupCommit(lambda outcomes: self._record(shard, outcomes))
-
     async def _record(self, shard: str, outcomes: Sequence[DeliveryOutcome]) -> Sequence[None]:
-        await self._databases.shard(shard).run(TransactionStep.WEBHOOK_NOTE, lambda tx: deliveries.note(tx, outcomes))
+        await self._databases.shard(shard).run(
+            TransactionStep.WEBHOOK_NOTE, lambda tx: deliveries.record_outcomes(tx, outcomes)
+        )
         self._on_recorded()
         return [None] * len(outcomes)
 
 
-def decide_outcome(claimed: Claimed, sent: SendResult) -> DeliveryOutcome:
-    """Delivered, pending with an increasing delay, or given up."""
-    waits = len(WAITS_SECONDS)
+def decide_outcome(claimed: ClaimedDelivery, sent: SendResult) -> DeliveryOutcome:
+    """Decide whether the delivery is delivered, pending with an increasing delay, or given up."""
+    waits = len(RETRY_DELAYS_SECONDS)
     if sent.is_ok:
         status = DeliveryStatus.DELIVERED
     else:
@@ -186,7 +183,7 @@ def decide_outcome(claimed: Claimed, sent: SendResult) -> DeliveryOutcome:
         id=claimed.id,
         attempts=claimed.attempts,
         status=status,
-        wait_seconds=WAITS_SECONDS[min(claimed.attempts, waits) - 1],
+        wait_seconds=RETRY_DELAYS_SECONDS[min(claimed.attempts, waits) - 1],
         last_status_code=sent.status_code,
         last_error=sent.error,
     )

@@ -8,11 +8,11 @@ from comfyrelay.domain.records.webhooks import DeliveryRecord
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.protocol.admin.operations import DeliveryCounts
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.paging import Listed
+from comfyrelay.services.paging import ResultPage
 from comfyrelay.store.central import tenants
-from comfyrelay.store.tenant import all_deliveries
+from comfyrelay.store.tenant import deliveries
 
-# Counting stops here.
+# Larger numbers are not counted exactly.
 MAX_COUNTED = 10_000
 
 
@@ -33,45 +33,45 @@ class DeliveryOverview:
         tenant_id: str | None = None,
         cursor: str | None = None,
         limit: int,
-    ) -> Listed[DeliveryOfTenant]:
-        """Deliveries of all reachable shards, newest first. Ids sort by time."""
+    ) -> ResultPage[DeliveryOfTenant]:
+        """Return deliveries of all reachable shards, newest first. Ids sort by time."""
         found: list[DeliveryRecord] = []
-        ends: list[str] = []
+        last_ids: list[str] = []
         shards = list(self._databases.shards) if tenant_id is None else [await self._databases.shard_name_of(tenant_id)]
         for shard in shards:
             try:
                 with self._databases.watched(shard):
                     async with self._databases.shard(shard).read() as tx:
-                        page, before = await all_deliveries.page(
+                        page, before = await deliveries.page_of_all(
                             tx, state=state, tenant_id=tenant_id, before_id=cursor, limit=limit
                         )
             except DatabaseUnavailable:
                 continue
             found += page
             if before is not None:
-                ends.append(before)
-        found.sort(key=lambda each: each.id, reverse=True)
-        # a shard was read only down to here: its unread deliveries may be newer than older ones of other shards
-        edge = max(ends, default="")
-        items = [each for each in found if each.id >= edge][:limit]
+                last_ids.append(before)
+        found.sort(key=lambda delivery: delivery.id, reverse=True)
+        # One shard was read only down to this id. Its unread deliveries may be newer than older ones of other shards.
+        edge = max(last_ids, default="")
+        items = [delivery for delivery in found if delivery.id >= edge][:limit]
         after = (items[-1].id if items else edge) if len(items) < len(found) else edge or None
-        return Listed(items=await self.add_emails(items), next_cursor=after)
+        return ResultPage(items=await self.add_emails(items), next_cursor=after)
 
     async def add_emails(self, found: Sequence[DeliveryRecord]) -> list[DeliveryOfTenant]:
         """Add the email of each tenant."""
         async with self._databases.central.read() as tx:
-            emails = await tenants.emails_of(tx, {each.tenant_id for each in found})
-        return [DeliveryOfTenant(delivery=each, tenant_email=emails.get(each.tenant_id)) for each in found]
+            emails = await tenants.emails_by_tenant(tx, {delivery.tenant_id for delivery in found})
+        return [DeliveryOfTenant(delivery=delivery, tenant_email=emails.get(delivery.tenant_id)) for delivery in found]
 
     async def counts(self) -> DeliveryCounts:
-        """Counts of all reachable shards."""
+        """Count the deliveries of all reachable shards."""
         dead = pending = 0
         for shard in self._databases.shards:
             try:
                 with self._databases.watched(shard):
                     async with self._databases.shard(shard).read() as tx:
-                        dead += await all_deliveries.count(tx, DeliveryStatus.GIVEN_UP, most=MAX_COUNTED)
-                        pending += await all_deliveries.count(tx, DeliveryStatus.PENDING, most=MAX_COUNTED)
+                        dead += await deliveries.count(tx, DeliveryStatus.GIVEN_UP, most=MAX_COUNTED)
+                        pending += await deliveries.count(tx, DeliveryStatus.PENDING, most=MAX_COUNTED)
             except DatabaseUnavailable:
                 continue
         return DeliveryCounts(dead=min(dead, MAX_COUNTED), pending=min(pending, MAX_COUNTED), most=MAX_COUNTED)

@@ -1,7 +1,6 @@
 """Send a message to a URL that a user chose, but never to an address inside the server's network.
 
-The sender resolves the host itself, checks the addresses and connects to a checked address. So DNS rebinding has no
-effect.
+The sender resolves the host, checks the addresses and connects to a checked address, so DNS rebinding has no effect.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ import httpx
 import structlog
 
 from comfyrelay import __version__
-from comfyrelay.domain.webhooks import INTO_PRIVATE, is_public, url_problem
+from comfyrelay.domain.webhooks import NOT_PUBLIC_TEXT, is_public, url_problem
 
 log = structlog.get_logger(__name__)
 
@@ -44,11 +43,11 @@ class WebhookSender:
         self._allow_private = allow_private
         self._timeout_seconds = timeout_seconds
         self._client: httpx.AsyncClient | None = None
-        # separate threads: slow DNS must not block the default threads, which files and passwords use
+        # Slow DNS must not block the default threads, which files and passwords use.
         self._resolver = ThreadPoolExecutor(8, thread_name_prefix="webhook-names")
 
     async def send(self, url: str, body: str, headers: Mapping[str, str]) -> SendResult:
-        """Send a message once. Never raises for errors of the receiver."""
+        """Send a message once. Errors of the receiver are returned, not raised."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._send(httpx.URL(url), body, headers)
@@ -59,9 +58,9 @@ class WebhookSender:
         except httpx.HTTPError as error:
             return SendResult(error=f"No response ({type(error).__name__}).")
         except Exception:
-            # an unexpected error must not block other messages
+            # An unexpected error must not block other messages.
             log.exception("webhook.send_failed")
-            return SendResult(error="It could not be sent.")
+            return SendResult(error="The message could not be sent.")
 
     async def close(self) -> None:
         self._resolver.shutdown(wait=False, cancel_futures=True)
@@ -79,15 +78,15 @@ class WebhookSender:
         return await self._post(url, last, body, headers)
 
     async def _addresses(self, url: httpx.URL) -> list[str]:
-        """Addresses of the host that may be used."""
+        """Resolve the host to the addresses that the message may be sent to."""
         port = url.port or (443 if url.scheme == "https" else 80)
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._resolver, _resolve, url.host, port)
         except (OSError, UnicodeError):
             raise CannotSend("The host cannot be found.") from None
-        allowed = [each for each in found if self._allow_private or is_public(each)]
+        allowed = [address for address in found if self._allow_private or is_public(address)]
         if not allowed:
-            raise CannotSend(INTO_PRIVATE)
+            raise CannotSend(NOT_PUBLIC_TEXT)
         return allowed
 
     async def _post(self, url: httpx.URL, address: str, body: str, headers: Mapping[str, str]) -> SendResult:
@@ -101,7 +100,7 @@ class WebhookSender:
                 "User-Agent": f"ComfyRelay/{__version__}",
                 **headers,
             },
-            # the certificate must match the host, not the address
+            # The certificate must match the host, not the address.
             extensions={"sni_hostname": url.raw_host.decode("ascii")},
         )
         response = await self._http().send(request, stream=True)
@@ -126,13 +125,13 @@ class WebhookSender:
 
 
 def _resolve(host: str, port: int) -> list[str]:
-    """Addresses of a host in the system's order of preference."""
+    """Return the addresses of a host in the system's order of preference."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 async def _read_start(response: httpx.Response) -> None:
-    """Read the start of the response; its content does not matter, and it may be endless."""
+    """Read the start of the response. Its content does not matter, and it may be endless."""
     read = 0
     with contextlib.suppress(httpx.HTTPError):
         async for piece in response.aiter_raw(MAX_RESPONSE_BYTES):
