@@ -82,6 +82,12 @@ class Answer(BaseModel, Generic[T]):
     message: str = "OK"
 
 
+class Items(BaseModel, Generic[T]):
+    """A complete list."""
+
+    items: list[T]
+
+
 class Page(BaseModel, Generic[T]):
     """One page of a list. Send `next_cursor` as `cursor` to get the next page; it is null on the last page."""
 

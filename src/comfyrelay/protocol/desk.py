@@ -10,10 +10,10 @@ from pydantic import BeforeValidator, Field
 
 from comfyrelay.domain.bulk import Mode, SeedMode
 from comfyrelay.domain.properties import Role
-from comfyrelay.domain.queue.states import JobStatus, WorkerState
+from comfyrelay.domain.queue.states import WorkerState
 from comfyrelay.protocol.base import AnswerBody, Request
 from comfyrelay.protocol.fields import MAX_INTEGER, Id, Json, Key, Line, OpenEnum, Priority, Slug
-from comfyrelay.protocol.jobs import QueueUnit, Reuse, WaitForMissing
+from comfyrelay.protocol.jobs import LiveQueue, Reuse, WaitForMissing
 from comfyrelay.protocol.records import InputWarning
 from comfyrelay.protocol.requirements import Missing
 
@@ -221,10 +221,6 @@ class ComfyuiProcess(AnswerBody):
     lines: list[str]
 
 
-class ComfyuiProcesses(AnswerBody):
-    items: list[ComfyuiProcess]
-
-
 class Link(AnswerBody):
     """A link that signs one browser in. It works once, and expires after `seconds`."""
 
@@ -247,16 +243,13 @@ class PrefetchedJob(AnswerBody):
     batch_id: str | None
 
 
-class DeskStatus(AnswerBody):
+class DeskStatus(LiveQueue):
     """The queue and the worker. `waiting` is in queue order. `worker` is null until the worker has registered.
     Prefetched jobs count as waiting, although their status is `processing`. `comfyui_unreachable` has the reason for
     each ComfyUI that cannot be used."""
 
     worker: DeskWorkerStatus | None
     comfyui_unreachable: list[str]
-    counts: dict[OpenEnum[JobStatus], int]
-    running: list[QueueUnit]
-    waiting: list[QueueUnit]
     fetched: list[PrefetchedJob]
 
 

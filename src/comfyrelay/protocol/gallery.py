@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from comfyrelay.domain.gallery import MAX_SELECTED
-from comfyrelay.protocol.base import AnswerBody, Request, example
+from comfyrelay.protocol.base import AnswerBody, Page, Request, example
 from comfyrelay.protocol.fields import STORABLE, Id, Line
 from comfyrelay.protocol.records import RefusedJob
 
@@ -49,11 +49,9 @@ class GalleryItem(AnswerBody):
     collections: list[str]
 
 
-class GalleryPage(AnswerBody):
+class GalleryPage(Page[GalleryItem]):
     """One page of the gallery. `total` is the number of outputs that match, on all pages."""
 
-    items: list[GalleryItem]
-    next_cursor: str | None = None
     total: int
 
 
@@ -66,10 +64,6 @@ class GalleryDay(AnswerBody):
 
 class GalleryDays(AnswerBody):
     days: list[GalleryDay]
-
-
-class GalleryItems(AnswerBody):
-    items: list[GalleryItem]
 
 
 class GalleryGroup(AnswerBody):
@@ -173,10 +167,6 @@ class Collection(AnswerBody):
     created_at: datetime
     count: int
     cover: Cover | None
-
-
-class Collections(AnswerBody):
-    items: list[Collection]
 
 
 class CopyOutputs(ChosenOutputs):

@@ -250,18 +250,17 @@ class QueueUnit(AnswerBody):
     is_batch: bool
 
 
-class LiveQueue(AnswerBody):
-    """Job counts by status, the running jobs and batches, and the first waiting ones in queue order."""
-
-    counts: dict[OpenEnum[JobStatus], int]
-    running: list[QueueUnit]
-    waiting: list[QueueUnit]
-
-
 class QueueCounts(AnswerBody):
     """Job counts by status."""
 
     counts: dict[OpenEnum[JobStatus], int]
+
+
+class LiveQueue(QueueCounts):
+    """Job counts by status, the running jobs and batches, and the first waiting ones in queue order."""
+
+    running: list[QueueUnit]
+    waiting: list[QueueUnit]
 
 
 class LiveProgress(AnswerBody):

@@ -12,7 +12,6 @@ from comfyrelay.domain.queue.states import Stage, WorkerState
 from comfyrelay.domain.records.accounts import SESSION
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, AnswerBody, Request, example
 from comfyrelay.protocol.fields import STORABLE, Email, Json, Line, Number, OpenEnum, PropertyKey
-from comfyrelay.protocol.records import SavedView
 from comfyrelay.protocol.requirements import Missing
 
 
@@ -237,19 +236,12 @@ class NewView(Request):
     ]
 
 
-class SavedViews(AnswerBody):
-    items: list[SavedView]
-
-
-class OwnWorkflowProperty(Request):
-    """An input of your graph. Its value replaces the placeholder in the graph."""
+class PropertyFields(Request):
+    """The common fields of the properties of all workflows."""
 
     key: PropertyKey
     type: PropertyType
-    placeholder: Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
-    default_value: Scalar | None = None
     required: bool = False
-    user_configurable: bool = True
     is_primary_input: bool = False
     choices: list[Scalar] = Field(default_factory=list, max_length=1000)
     minimum: Number | None = None
@@ -262,25 +254,18 @@ class OwnWorkflowProperty(Request):
     group: Line | None = None
 
 
+class OwnWorkflowProperty(PropertyFields):
+    """An input of your graph. Its value replaces the placeholder in the graph."""
+
+    placeholder: Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
+    default_value: Scalar | None = None
+    user_configurable: bool = True
+
+
 Properties = Annotated[list[OwnWorkflowProperty], Field(max_length=200)]
 NodeId = Annotated[str, Field(max_length=200, pattern=STORABLE)]
 Extension = Annotated[str, Field(pattern=r"^[a-z0-9]{1,8}$")]
 MediaType = Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[a-z0-9.+-]+$")]
-
-
-class NewWorkflow(Request):
-    """A new workflow of the user. Absent fields are derived from the graph: without `properties`, every value of the
-    graph becomes a property."""
-
-    model_config = example(name="Mine", graph=GRAPH_EXAMPLE)
-
-    graph: Annotated[Json, Field(description="in ComfyUI's API format, or a workflow file of ComfyUI's editor")]
-    name: Line | None = None
-    properties: Properties | None = None
-    output_node_id: NodeId | None = None
-    output_extension: Extension | None = None
-    output_mime_type: MediaType | None = None
-    wait_for_missing: Annotated[bool, Field(description="accept a workflow file with nodes that no worker has")] = False
 
 
 class OwnWorkflowPatch(Request):
@@ -294,6 +279,16 @@ class OwnWorkflowPatch(Request):
     output_node_id: NodeId | None = None
     output_extension: Extension | None = None
     output_mime_type: MediaType | None = None
+
+
+class NewWorkflow(OwnWorkflowPatch):
+    """A new workflow of the user. Absent fields are derived from the graph: without `properties`, every value of the
+    graph becomes a property."""
+
+    model_config = example(name="Mine", graph=GRAPH_EXAMPLE)
+
+    graph: Annotated[Json, Field(description="in ComfyUI's API format, or a workflow file of ComfyUI's editor")]
+    wait_for_missing: Annotated[bool, Field(description="accept a workflow file with nodes that no worker has")] = False
 
 
 class EmbeddedWorkflow(AnswerBody):
@@ -359,17 +354,24 @@ class WebhookTestResult(AnswerBody):
     error: str | None
 
 
-class Delivery(AnswerBody):
+class DeliveryAttempts(AnswerBody):
+    """The attempts to deliver a webhook."""
+
     id: Annotated[str, Field(description="the header `webhook-id` of every attempt")]
     job_id: str
     url: str
-    status: OpenEnum[DeliveryStatus]
     attempts: int
     next_attempt_at: datetime | None
     last_status_code: int | None
     last_error: str | None
     created_at: datetime
     delivered_at: datetime | None
+
+
+class Delivery(DeliveryAttempts):
+    """A webhook delivery."""
+
+    status: OpenEnum[DeliveryStatus]
 
 
 class Deliveries(AnswerBody):

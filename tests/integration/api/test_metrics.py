@@ -214,13 +214,14 @@ async def test_every_figure_is_documented(api: Api) -> None:
 
 async def test_databases_are_asked_once_in_a_while(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
-    read = api.engine.operations.metrics._read
+    cache = api.engine.operations.metrics._cache
+    read = cache._read
 
     async def counted() -> Any:
         reads.append(1)
         return await read()
 
-    monkeypatch.setattr(api.engine.operations.metrics, "_read", counted)
+    monkeypatch.setattr(cache, "_read", counted)
     for _ in range(5):
         await api.anybody.call("GET", "/metrics")
     assert len(reads) == 1

@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from comfyrelay.domain.capabilities import Fit
-from comfyrelay.domain.properties import PropertyType, Role
 from comfyrelay.domain.queue.states import Stage, WorkflowProvider
 from comfyrelay.protocol.admin.fields import Immutable, MediaType, Micros, Patch, Slug
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, AnswerBody, Page, Request, example
@@ -18,41 +17,26 @@ from comfyrelay.protocol.fields import (
     JsonValue,
     Line,
     MaxWait,
-    Number,
     OpenEnum,
-    PropertyKey,
     StrictInt,
 )
+from comfyrelay.protocol.user import PropertyFields
 
 Extension = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9]{1,10}$", examples=["mp4"])]
 Cost = Annotated[StrictInt, Field(ge=0, le=1_000_000_000)]
 Price = Annotated[StrictInt, Field(ge=1, le=1_000_000_000_000)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 AssetPath = Annotated[str, Field(min_length=1, max_length=300, pattern=STORABLE)]
-Scalar = str | bool | Number
 PRICES = ("self_hosted_micros_per_second", "cloud_micros_per_second", "burst_micros_per_hour")
 
 
-class WorkflowProperty(Request):
-    """An input of a workflow. Its value replaces the placeholder in the graph."""
+class WorkflowProperty(PropertyFields):
+    """An input of the workflow. Its value replaces the placeholder in the graph."""
 
-    key: PropertyKey
-    type: PropertyType
     placeholder: Line
     default_value: JsonValue = None
     default_value_hash: Sha256 | None = None
-    required: bool = False
     user_configurable: bool = False
-    is_primary_input: bool = False
-    choices: list[Annotated[Scalar, Field()]] = Field(default_factory=list, max_length=1000)
-    minimum: Number | None = None
-    maximum: Number | None = None
-    step: Number | None = None
-    is_whole: bool = False
-    role: Role | None = None
-    scaled_from: PropertyKey | None = None
-    label: Line | None = None
-    group: Line | None = None
 
 
 Properties = Annotated[list[WorkflowProperty], Field(max_length=200)]

@@ -5,7 +5,8 @@ from datetime import datetime
 from comfyrelay.domain.deliveries import DeliveryState
 from comfyrelay.protocol.base import AnswerBody
 from comfyrelay.protocol.fields import OpenEnum
-from comfyrelay.protocol.records import EffectiveSetting, Inconsistency, StuckStep
+from comfyrelay.protocol.records import EffectiveSetting, Inconsistency
+from comfyrelay.protocol.user import DeliveryAttempts
 
 
 class OverviewNow(AnswerBody):
@@ -65,21 +66,12 @@ class StorageCheck(AnswerBody):
     download_url: str | None
 
 
-class TenantDelivery(AnswerBody):
+class TenantDelivery(DeliveryAttempts):
     """A webhook delivery. `pending`: not attempted yet; `failing`: will be retried; `dead`: will not be retried."""
 
-    id: str
     tenant_id: str
     tenant_email: str | None
-    job_id: str
-    url: str
     status: OpenEnum[DeliveryState]
-    attempts: int
-    next_attempt_at: datetime | None
-    last_status_code: int | None
-    last_error: str | None
-    created_at: datetime
-    delivered_at: datetime | None
 
 
 class DeliveryCounts(AnswerBody):
@@ -89,10 +81,6 @@ class DeliveryCounts(AnswerBody):
     dead: int
     pending: int
     most: int
-
-
-class StuckSteps(AnswerBody):
-    items: list[StuckStep]
 
 
 class ReconcileRun(AnswerBody):

@@ -6,7 +6,8 @@ from fastapi import Query
 
 from comfyrelay.domain.deliveries import DeliveryState, delivery_state
 from comfyrelay.protocol.admin import operations as wire
-from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.protocol.base import Answer, Items, Page
+from comfyrelay.protocol.records import StuckStep
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
@@ -44,9 +45,9 @@ async def redeliver(delivery_id: IdInPath, context: ContextOf) -> Answer[wire.Te
 
 
 @router.get("/outbox/dead")
-async def list_stuck_steps(context: ContextOf) -> Answer[wire.StuckSteps]:
+async def list_stuck_steps(context: ContextOf) -> Answer[Items[StuckStep]]:
     """List steps that were not applied to the other database for a minute, oldest first; at most 200."""
-    return Answer(data=wire.StuckSteps(items=await context.engine.operations.reconcile_runs.stuck()))
+    return Answer(data=Items(items=await context.engine.operations.reconcile_runs.stuck()))
 
 
 def _delivery(view: DeliveryOfTenant) -> wire.TenantDelivery:

@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.gallery import GallerySort, Grouping, MarkChange, MarkFilter, OutputKind
 from comfyrelay.protocol import gallery as wire
-from comfyrelay.protocol.base import Answer
+from comfyrelay.protocol.base import Answer, Items
 from comfyrelay.protocol.fields import ID, STORABLE
 from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.http.auth import CurrentUser
@@ -106,12 +106,12 @@ async def gallery_index(
 
 
 @router.get("/gallery/items", responses=error_responses(422))
-async def gallery_items(ids: OutputIds, context: ContextOf, user: CurrentUser) -> Answer[wire.GalleryItems]:
+async def gallery_items(ids: OutputIds, context: ContextOf, user: CurrentUser) -> Answer[Items[wire.GalleryItem]]:
     """Get outputs by id, in the given order. Deleted outputs are left out."""
     listing = context.engine.gallery.listing
     found = await listing.by_ids(user.tenant_id, ids.split(","))
     views = await listing.views(user.tenant_id, list(found.values()))
-    return Answer(data=wire.GalleryItems(items=[_item(view) for view in views]))
+    return Answer(data=Items(items=[_item(view) for view in views]))
 
 
 @router.post("/gallery/marks", responses=error_responses(403, 404, 422))
@@ -163,10 +163,10 @@ async def download_zip(zip_id: IdInPath, context: ContextOf, user: CurrentUser) 
 
 
 @router.get("/collections")
-async def collections(context: ContextOf, user: CurrentUser) -> Answer[wire.Collections]:
+async def collections(context: ContextOf, user: CurrentUser) -> Answer[Items[wire.Collection]]:
     """List your collections by name."""
     found = await context.engine.gallery.collections.list_collections(user.tenant_id)
-    return Answer(data=wire.Collections(items=[_collection(view) for view in found]))
+    return Answer(data=Items(items=[_collection(view) for view in found]))
 
 
 @router.post("/collections", status_code=201, responses=error_responses(403, 409, 422))

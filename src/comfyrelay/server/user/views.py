@@ -3,7 +3,7 @@
 from typing import Literal
 
 from comfyrelay.protocol import user as wire
-from comfyrelay.protocol.base import Answer
+from comfyrelay.protocol.base import Answer, Items
 from comfyrelay.protocol.records import SavedView
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
@@ -14,9 +14,9 @@ router = user_router("/api/views", "views")
 
 
 @router.get("", responses=error_responses(422))
-async def views(context: ContextOf, user: CurrentUser, area: Literal["queue"] = "queue") -> Answer[wire.SavedViews]:
+async def views(context: ContextOf, user: CurrentUser, area: Literal["queue"] = "queue") -> Answer[Items[SavedView]]:
     """List your views of an area, oldest first."""
-    return Answer(data=wire.SavedViews(items=await context.engine.jobs.saved_views.list_views(user.tenant_id, area)))
+    return Answer(data=Items(items=await context.engine.jobs.saved_views.list_views(user.tenant_id, area)))
 
 
 @router.put("", responses=error_responses(403, 409, 422))
