@@ -15,7 +15,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, ConsoleMessage, Locator, Page, async_playwright, expect
 
-from comfyrelay.desk.examples import sample_picture
+from comfyrelay.desk.examples import sample_image
 from tests.support.desk_owner import owner_http
 from tests.support.world import PATIENCE_SECONDS
 
@@ -197,7 +197,7 @@ class PageDriver:
         return answer.json()["data"]
 
     async def upload(self, name: str = "sample.png") -> str:
-        content = sample_picture()
+        content = sample_image()
         about = {"mime_type": "image/png", "size": len(content), "original_filename": name}
         made = await self.call("POST", "/api/videos/uploads", about)
         (await self.http.put(made["upload_url"], content=content, headers=made["upload_headers"])).raise_for_status()

@@ -15,9 +15,9 @@ import pytest
 
 from comfyrelay.client import Client, Job
 from comfyrelay.comfyui.pool.members import MemberTimings
-from comfyrelay.desk.composition.first_start import create_initial_data, single_user_settings
 from comfyrelay.desk.desk import Desk, DeskReady
 from comfyrelay.desk.settings import DeskSettings
+from comfyrelay.desk.startup.first_start import create_initial_data, single_user_settings
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings

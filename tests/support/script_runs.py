@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.desk.scripts.runner import ScriptJob, ScriptProgress, ScriptResult, ScriptRunner, ScriptSettings
+from comfyrelay.desk.scripts.command import ScriptSettings
+from comfyrelay.desk.scripts.output_parser import ScriptProgress
+from comfyrelay.desk.scripts.runner import ScriptResult, ScriptRunner
+from comfyrelay.protocol.desk import ScriptJob
 
 WAIT_SECONDS = 30.0
 
@@ -38,6 +41,7 @@ class ScriptRun:
     def __init__(
         self, settings: ScriptSettings, log_path: Path, *, umask: int | None = None, **environment: str
     ) -> None:
+        self.settings = settings
         self.runner = ScriptRunner(settings, environment=environment, umask=umask)
         self.log_path = log_path
         self.lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Open the desk's sockets before any slow work."""
+"""Open the sockets that the desk listens on."""
 
 import socket
 
@@ -24,12 +24,12 @@ def open_listeners(host: str, port: int) -> list[socket.socket]:
     """
     if is_loopback(host):
         return [listen(host, port)]
-    own = listen(LOOPBACK, port)
+    loopback = listen(LOOPBACK, port)
     try:
-        return [own, listen(host, port)]
+        return [loopback, listen(host, port)]
     except ConfigurationError:
-        own.close()
-        # Linux refuses a second listener on an address that a wildcard listener covers
+        loopback.close()
+        # Linux refuses a second listener on an address that a wildcard listener covers.
         if host != "0.0.0.0":
             raise
         return [listen(host, port)]

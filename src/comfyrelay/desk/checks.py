@@ -1,4 +1,4 @@
-"""Check this machine for a desk; each result says what to do."""
+"""Check whether a desk can run on this machine. Each result contains advice."""
 
 import asyncio
 import os
@@ -25,15 +25,16 @@ from comfyrelay.system.platform import describe
 from comfyrelay.worker.check import RESPONDS, check_comfyui, check_installs, check_managed_comfyui
 
 GIB = 1024**3
-# Free space: below the first limit nothing works, below the second large outputs may not fit.
-MIN_SPACE = GIB // 10
-LITTLE_SPACE = 5 * GIB
+# With less free space, the database cannot be written.
+MIN_FREE_BYTES = GIB // 10
+# With less free space, large outputs may not fit.
+LOW_FREE_BYTES = 5 * GIB
 
 
 async def examine_own(
     settings: Settings, desk: DeskSettings, in_use: Sequence[str], *, script: Mapping[str, Any] | None
 ) -> AsyncIterator[CheckResult]:
-    """Check the desk in this process for its own page. `in_use` are the URLs of its ComfyUIs."""
+    """Check the desk in this process, for its own page. `in_use` are the URLs of its ComfyUIs."""
     yield about_python()
     for finding in about_folder(settings.data_dir, str(os.getpid())):
         yield finding
@@ -49,11 +50,11 @@ async def examine_own(
 
 
 async def about_comfyuis(settings: Settings, desk: DeskSettings, urls: Sequence[str]) -> AsyncIterator[CheckResult]:
-    kept = {note.url: log.parent for note, log in state_files.find(settings.data_dir / "worker")}
-    abouts = [await _about_comfyui(url, desk, folder=kept.get(url)) for url in urls]
-    for finding in abouts:
+    managed = {note.url: log.parent for note, log in state_files.find(settings.data_dir / "worker")}
+    findings = [await _about_comfyui(url, desk, folder=managed.get(url)) for url in urls]
+    for finding in findings:
         yield finding
-    if desk.managed is None and not any(about.text.startswith(RESPONDS) for about in abouts):
+    if desk.managed is None and not any(finding.text.startswith(RESPONDS) for finding in findings):
         found = await check_installs(
             lambda folder: f"comfyrelay up --comfyui {quoted(folder)}",
             python=desk.comfyui_python,
@@ -70,13 +71,13 @@ def about_python() -> CheckResult:
 
 def about_folder(folder: Path, holder: str | None) -> Iterator[CheckResult]:
     about = "data folder"
-    place = _nearest(folder)
+    existing = _nearest_existing(folder)
     try:
         check_filesystem(folder)
-        if place != folder:
-            yield fine(about, f"{folder} is not there yet; the first start makes it.")
+        if existing != folder:
+            yield fine(about, f"{folder} does not exist yet. The first start creates it.")
         elif not os.access(folder, os.W_OK | os.X_OK):
-            yield broken(about, f"{folder} cannot be written. Choose another with --data-dir or COMFYRELAY_DATA_DIR.")
+            yield broken(about, f"{folder} is not writable. Choose another with --data-dir or COMFYRELAY_DATA_DIR.")
         elif holder is not None:
             yield fine(about, f"{folder} is in use by process {holder}.")
         else:
@@ -84,52 +85,51 @@ def about_folder(folder: Path, holder: str | None) -> Iterator[CheckResult]:
             yield fine(about, f"{folder} is usable and not in use.")
     except ConfigurationError as error:
         yield broken(about, error.detail)
-    free = free_bytes(place)
+    free = free_bytes(existing)
     text = f"{free / GIB:.1f} GiB are free on the disk of {folder}."
-    if free < MIN_SPACE:
-        yield broken("disk", f"{text} Make room: the queue itself cannot be kept.")
-    elif free < LITTLE_SPACE:
+    if free < MIN_FREE_BYTES:
+        yield broken("disk", f"{text} Free some space: the database needs it.")
+    elif free < LOW_FREE_BYTES:
         yield warning("disk", f"{text} Outputs may not fit.")
     else:
         yield fine("disk", text)
 
 
 async def _about_comfyui(url: str, desk: DeskSettings, *, folder: Path | None) -> CheckResult:
-    """`folder` is given for a managed ComfyUI."""
-    place = desk.comfyui_url.index(url)
-    folder = desk.comfyui_folders[place] if place < len(desk.comfyui_folders) else folder
+    """Check one ComfyUI. `folder` is its folder, if it is managed."""
+    index = desk.comfyui_url.index(url)
+    folder = desk.comfyui_folders[index] if index < len(desk.comfyui_folders) else folder
     async with ComfyClient(url) as client:
         found = await check_comfyui(client, folder=folder, setting=f"{DESK_PREFIX}COMFYUI_FOLDERS")
-    if found.verdict is CheckVerdict.BROKEN and "comfyui_url" not in desk.model_fields_set:
-        text = f"{found.text} Jobs wait for it. Is it elsewhere? Name it: --comfyui-url."
-        return warning(found.about, text)
+    if found.verdict == CheckVerdict.BROKEN and "comfyui_url" not in desk.model_fields_set:
+        return warning(found.about, f"{found.text} Jobs wait for it. Use --comfyui-url if it has another address.")
     return found
 
 
 def about_script(table: Mapping[str, Any], data_dir: Path) -> CheckResult:
-    # folders that a desk creates may not exist yet
-    there = _nearest(data_dir)
-    made = {"working_folder": str(there), "template_folder": str(there), "input_folder": str(there)}
+    # The folders that a desk creates may not exist yet.
+    existing = _nearest_existing(data_dir)
+    folders = dict.fromkeys(("working_folder", "template_folder", "input_folder"), str(existing))
     try:
-        found = script_settings({**made, **table}, data_dir=data_dir, input_folder=there)
+        found = script_settings({**folders, **table}, data_dir=data_dir, input_folder=existing)
     except ConfigurationError as error:
         return broken("script", error.detail)
-    return fine("script", f"{found.script or 'The shipped script'} is run with {found.python}.")
+    return fine("script", f"{found.script or 'The built-in script'} runs with {found.python}.")
 
 
-def _nearest(folder: Path) -> Path:
-    """The folder or its nearest existing parent."""
-    return next(each for each in (folder, *folder.parents) if each.exists())
+def _nearest_existing(folder: Path) -> Path:
+    """Return the folder or its nearest existing parent."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 async def about_notifications(desk: DeskSettings) -> AsyncIterator[CheckResult]:
     for url in desk.notify_urls:
         about = f"notifications {without_secrets(url)}"
-        why = await asyncio.to_thread(why_unusable, url)
-        if why is not None:
-            yield broken(about, why)
+        problem = await asyncio.to_thread(why_unusable, url)
+        if problem is not None:
+            yield broken(about, problem)
         else:
-            yield fine(about, f"It is notified of: {', '.join(desk.notify_on)}. `comfyrelay notify test` tries it.")
+            yield fine(about, f"Events: {', '.join(desk.notify_on)}. `comfyrelay notify test` sends a test.")
 
 
 def fine(about: str, text: str) -> CheckResult:

@@ -1,4 +1,4 @@
-"""The desk's data folder: on a disk where SQLite is safe, and used by one process."""
+"""Open the desk's data folder. It must be on a disk where SQLite is safe, and only one process may use it."""
 
 import sqlite3
 from pathlib import Path
@@ -10,7 +10,8 @@ from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.system.owner_secret import running_desks
 from comfyrelay.system.permissions import restrict_folder
 
-# Other machines, or the host of a virtual machine, do not share SQLite's memory map.
+# File systems that are shared with other machines, or with the host of a virtual machine. They do not share SQLite's
+# memory map.
 SHARED = frozenset(
     {
         *("9p", "drvfs", "virtiofs", "vboxsf", "prl_fs", "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "afpfs"),
@@ -21,7 +22,7 @@ ADVICE = "Choose a folder on a disk of this machine with --data-dir or COMFYRELA
 
 
 def open_data_folder(folder: Path) -> FolderLock:
-    """Create and lock the folder. Raises `ConfigurationError` with the reason."""
+    """Create and lock the folder. Raises `ConfigurationError` if it cannot be used."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         restrict_folder(folder)
@@ -44,20 +45,20 @@ def open_data_folder(folder: Path) -> FolderLock:
 
 def refuse_second(folder: Path) -> None:
     """Raise `ConfigurationError` if a desk runs with this folder."""
-    found = next((each for each in running_desks() if each.data_dir.resolve() == folder.resolve()), None)
-    if found is not None:
-        raise ConfigurationError(
-            f"Your desk already runs at {found.url}: `comfyrelay open` opens it. A second one needs another folder "
-            "(--data-dir) and another port (--port)."
-        ) from None
+    for desk in running_desks():
+        if desk.data_dir.resolve() == folder.resolve():
+            raise ConfigurationError(
+                f"Your desk already runs at {desk.url}: `comfyrelay open` opens it. A second desk needs another folder "
+                "(--data-dir) and another port (--port)."
+            ) from None
 
 
 def check_filesystem(folder: Path) -> None:
     """Raise `ConfigurationError` for a file system where SQLite is unsafe."""
     kind = filesystem_of(folder)
     if kind in SHARED:
-        where = "a Windows drive" if kind in ("9p", "drvfs") else f"a network share ({kind})"
-        raise ConfigurationError(f"{folder} is on {where}, where the queue could be damaged. {ADVICE}")
+        disk = "a Windows drive" if kind in ("9p", "drvfs") else f"a network share ({kind})"
+        raise ConfigurationError(f"{folder} is on {disk}, where the database could be damaged. {ADVICE}")
 
 
 def try_sqlite(folder: Path) -> None:
@@ -79,4 +80,4 @@ def try_sqlite(folder: Path) -> None:
         for suffix in ("", "-wal", "-shm"):
             remove(path.with_name(path.name + suffix), missing_ok=True)
     if mode != "wal" or not seen:
-        raise ConfigurationError(f"SQLite cannot write ahead in {folder}: the queue would not be safe. {ADVICE}")
+        raise ConfigurationError(f"Write-ahead logging of SQLite does not work in {folder}. {ADVICE}")

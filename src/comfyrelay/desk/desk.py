@@ -1,4 +1,4 @@
-"""The whole system in one process for one user: server, worker, and the simulator if it is needed."""
+"""Run the whole system in one process for one user: server, worker and, if needed, the simulator."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -9,30 +9,33 @@ from secrets import token_urlsafe
 from typing import Any
 
 from comfyrelay.desk.addresses import open_listeners
+from comfyrelay.desk.batches.output_copies import OutputCopies
 from comfyrelay.desk.checks import examine_own
-from comfyrelay.desk.composition.first_start import create_initial_data, single_user_settings
-from comfyrelay.desk.composition.hooks import OutputFolder, desk_hooks
-from comfyrelay.desk.composition.scripts import DeskScript, set_up_script
-from comfyrelay.desk.composition.simulator import check_comfyui, open_simulator
-from comfyrelay.desk.composition.web import (
+from comfyrelay.desk.data_folder import open_data_folder
+from comfyrelay.desk.examples import write_sample
+from comfyrelay.desk.notifications.notifier import Notifier, without_secrets
+from comfyrelay.desk.notifications.sender import NotificationSender
+from comfyrelay.desk.one_time_links import OneTimeLinks
+from comfyrelay.desk.password import Password
+from comfyrelay.desk.scripts.workflow import update_script_workflow
+from comfyrelay.desk.settings import DeskSettings
+from comfyrelay.desk.simulated_jobs import SimulationPolicy
+from comfyrelay.desk.startup.first_start import create_initial_data, single_user_settings
+from comfyrelay.desk.startup.hooks import desk_hooks
+from comfyrelay.desk.startup.scripts import DeskScript
+from comfyrelay.desk.startup.simulator import check_comfyui, open_simulator
+from comfyrelay.desk.startup.web import (
     create_desk_app,
     create_owner,
     load_password,
     loopback_address,
     url_elsewhere,
 )
-from comfyrelay.desk.composition.workers import DeskWorkers
-from comfyrelay.desk.data_folder import open_data_folder
-from comfyrelay.desk.examples import write_sample
-from comfyrelay.desk.notifications.notifier import Notifier, NotificationEvent, without_secrets
-from comfyrelay.desk.notifications.sender import NotificationSender
-from comfyrelay.desk.one_time_links import OneTimeLinks
-from comfyrelay.desk.password import Password
-from comfyrelay.desk.settings import DeskSettings
-from comfyrelay.desk.simulated_jobs import Trying
+from comfyrelay.desk.startup.workers import DeskWorkers
 from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.protocol.desk import SimulatedJobs
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.protocol.desk import NotificationEvent, SimulatedJobs
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.server.main import serving
 from comfyrelay.services.engine import Engine
@@ -43,21 +46,21 @@ from comfyrelay.worker.lease import Lease
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeskReady:
-    """A desk that is up."""
+    """Facts about a desk that has started."""
 
     url: str
     data_dir: Path
-    # the URLs of ComfyUI, reachable or not
+    # The URLs of ComfyUI, reachable or not.
     comfyui: list[str]
-    # the URLs that do not answer yet
+    # The URLs of ComfyUI that do not answer yet.
     silent: list[str]
-    # the folder of a managed ComfyUI
+    # The folder of a managed ComfyUI.
     comfyui_dir: Path | None
     simulated_jobs: SimulatedJobs
     is_new: bool
-    # the URL for other machines, if they may connect
+    # The URL for other machines, if they may connect.
     url_elsewhere: str | None
-    # opens the page in one browser, once
+    # Opens the page in one browser, once.
     link: str = field(repr=False)
 
 
@@ -65,19 +68,19 @@ class DeskReady:
 class Desk:
     settings: Settings
     desk: DeskSettings = field(default_factory=DeskSettings)
-    # `[desk.script]` of the configuration file
+    # The table `[desk.script]` of the configuration file.
     script: Mapping[str, Any] | None = None
-    # the user's umask, if the process has another: for scripts, and for copies outside the data folder
+    # The user's umask, if the process has another. It applies to scripts, and to copies outside of the data folder.
     umask: int | None = None
     on_ready: Callable[[DeskReady], None] = lambda _ready: None
     on_status: Callable[[list[Lease]], None] | None = None
-    # a ComfyUI that was unreachable answers
+    # Called when a ComfyUI that was unreachable answers.
     on_comfyui: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
-        """Until SIGTERM or Ctrl-C. The running job is then finished or requeued."""
-        async with self.open(signals=True) as (agent, _ready):
-            await agent
+        """Run until SIGTERM or Ctrl-C. The running job is then finished or requeued."""
+        async with self.open(signals=True) as (worker, _ready):
+            await worker
 
     @asynccontextmanager
     async def open(self, *, signals: bool = False) -> AsyncIterator[tuple["asyncio.Task[None]", DeskReady]]:
@@ -85,7 +88,7 @@ class Desk:
         settings = single_user_settings(self.settings)
         password = load_password(settings, self.desk.allowed_hosts)
         if (managed := self.desk.managed) is not None:
-            # report an unusable ComfyUI folder before anything starts
+            # Report an unusable ComfyUI folder before anything starts.
             managed.resolve()
         async with AsyncExitStack() as opened:
             opened.callback(open_data_folder(settings.data_dir).release)
@@ -102,32 +105,22 @@ class Desk:
             links = OneTimeLinks(settings.base_url)
 
             notifications = NotificationSender(Notifier(self.desk.notify_urls, self.notify_on))
-            trying = self._choose_simulated_jobs()
-            workers = DeskWorkers(settings, self.desk, trying, on_status=self.on_status, on_comfyui=self.on_comfyui)
-            outputs = OutputFolder(self.output_folder, umask=self._umask_of(self.output_folder))
-            hooks = desk_hooks(notifications, trying, workers, outputs, script)
+            simulation = self._simulation_policy()
+            workers = DeskWorkers(settings, self.desk, simulation, on_status=self.on_status, on_comfyui=self.on_comfyui)
+            outputs = OutputCopies(self.output_folder, umask=self._umask_of(self.output_folder))
+            hooks = desk_hooks(notifications, simulation, workers, outputs, script)
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
-            await engine.databases.upgrade()
-
-            user, is_new = await create_initial_data(engine, settings)
-            await Password(settings.data_dir).end_sessions_of_others(engine.accounts.sign_in, user)
-            await set_up_script(engine, user, script)
+            outputs.engine = engine
+            user, is_new = await self._prepare(engine, script)
             if script is not None:
                 await opened.enter_async_context(script.removing_unused_inputs(engine, user))
-            silent = await check_comfyui(engine, trying, workers.configured_urls)
+            silent = await check_comfyui(engine, simulation, workers.configured_urls)
             simulator = await opened.enter_async_context(
-                open_simulator(engine, trying, step_seconds=self.desk.simulator_step_seconds)
+                open_simulator(engine, simulation, step_seconds=self.desk.simulator_step_seconds)
             )
             owner = create_owner(engine, user, workers, pass_secret=pass_secret)
-            workers.add(
-                owner.worker_secret,
-                simulator,
-                signals=signals,
-                on_output=outputs.attach(engine).keep,
-                wrap_server=script.wrap_server if script is not None else None,
-                own_nodes=script.own_nodes if script is not None else frozenset(),
-            )
-            state = self._state(workers, trying, notifications, links, script=script, password=password)
+            workers.add(owner.worker_secret, simulator, signals=signals, on_output=outputs.copy_run, script=script)
+            state = self._state(workers, simulation, notifications, links, script=script, password=password)
             app = create_desk_app(engine, secrets, owner, state, self.desk.allowed_hosts)
             ready = DeskReady(
                 url=settings.base_url,
@@ -135,7 +128,7 @@ class Desk:
                 comfyui=workers.configured_urls,
                 silent=silent,
                 comfyui_dir=self.desk.comfyui_dir,
-                simulated_jobs=trying.mode,
+                simulated_jobs=simulation.mode,
                 is_new=is_new,
                 url_elsewhere=url_elsewhere(settings),
                 link=links.make(),
@@ -146,8 +139,16 @@ class Desk:
                         self.on_ready(ready)
                         yield task, ready
                 finally:
-                    # while the desk still listens: afterwards another process may take the address
+                    # Once the desk no longer listens, another process may use the address.
                     remove_note()
+
+    async def _prepare(self, engine: Engine, script: DeskScript | None) -> tuple[User, bool]:
+        """Bring the databases up to date. Returns the user, and whether the desk is new."""
+        await engine.databases.upgrade()
+        user, is_new = await create_initial_data(engine, engine.settings)
+        await Password(self.settings.data_dir).end_outdated_sessions(engine.accounts.sign_in, user)
+        await update_script_workflow(engine, user, script.settings if script is not None else None)
+        return user, is_new
 
     @property
     def input_folder(self) -> Path:
@@ -159,7 +160,7 @@ class Desk:
 
     @property
     def notify_on(self) -> list[NotificationEvent]:
-        return [NotificationEvent(each) for each in self.desk.notify_on]
+        return [NotificationEvent(event) for event in self.desk.notify_on]
 
     def _load_script(self) -> DeskScript | None:
         return DeskScript.load(
@@ -169,18 +170,18 @@ class Desk:
             umask_of=self._umask_of,
         )
 
-    def _choose_simulated_jobs(self) -> Trying:
-        return Trying(
+    def _simulation_policy(self) -> SimulationPolicy:
+        return SimulationPolicy(
             self.settings.data_dir,
             stage=Stage(self.settings.stage),
-            is_chosen=self.desk.simulator,
-            is_named=bool({"comfyui_url", "comfyui_dir"} & self.desk.model_fields_set),
+            simulates_all=self.desk.simulator,
+            has_comfyui=bool({"comfyui_url", "comfyui_dir"} & self.desk.model_fields_set),
         )
 
     def _state(
         self,
         workers: DeskWorkers,
-        trying: Trying,
+        simulation: SimulationPolicy,
         notifications: NotificationSender,
         links: OneTimeLinks,
         *,
@@ -196,12 +197,12 @@ class Desk:
                 script=self.script,
             ),
             comfyui_unreachable=workers.unreachable_comfyui,
-            trying=trying,
+            simulation=simulation,
             data_dir=self.settings.data_dir,
             input_folder=self.input_folder,
             output_folder=self.output_folder,
             output_umask=self._umask_of(self.output_folder),
-            notify_urls=[without_secrets(notify_url) for notify_url in self.desk.notify_urls],
+            notify_urls=[without_secrets(url) for url in self.desk.notify_urls],
             notify_on=self.notify_on,
             not_sent=notifications.not_sent,
             script=script.settings if script is not None else None,
@@ -210,5 +211,5 @@ class Desk:
         )
 
     def _umask_of(self, folder: Path) -> int | None:
-        """The data folder keeps the process's umask, which is as private as the folder."""
+        """Return the umask for files in this folder. The data folder keeps the process's umask, which is private."""
         return None if folder.is_relative_to(self.settings.data_dir) else self.umask

@@ -20,7 +20,7 @@ from comfyrelay.desk.checks import (
     warning,
 )
 from comfyrelay.desk.password import require_password
-from comfyrelay.desk.running_desks import desk_meant
+from comfyrelay.desk.running_desks import find_desk
 from comfyrelay.desk.scripts.config import load_script_table
 from comfyrelay.desk.settings import load_desk_settings
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, NotFound, Unauthorized
@@ -42,9 +42,9 @@ async def examine() -> AsyncIterator[CheckResult]:
     except ConfigurationError as error:
         yield broken("configuration", error.detail)
         return
-    where = f"It is read from {path.absolute()}." if path else "There is no comfyrelay.toml here: defaults are used."
-    named = sum(name.startswith("COMFYRELAY_") for name in os.environ)
-    yield fine("configuration", f"{where} The environment has {named} settings." if named else where)
+    source = f"It is read from {path.absolute()}." if path else "There is no comfyrelay.toml here: defaults are used."
+    count = sum(name.startswith("COMFYRELAY_") for name in os.environ)
+    yield fine("configuration", f"{source} The environment has {count} settings." if count else source)
     others = [*desk.allowed_hosts, *([] if is_loopback(settings.host) else [settings.host])]
     try:
         settings = _of_running_desk(settings)
@@ -60,7 +60,7 @@ async def examine() -> AsyncIterator[CheckResult]:
     finding, in_use = await _about_port(settings, holder)
     yield finding
     if in_use:
-        # possibly from its command line, which no setting shows
+        # The URLs may be from the command line of the desk, which no setting shows.
         desk = desk.model_copy(update={"comfyui_url": in_use})
     if desk.managed is not None:
         yield await check_managed_comfyui(desk.managed)
@@ -74,13 +74,12 @@ async def examine() -> AsyncIterator[CheckResult]:
 
 
 def _of_running_desk(settings: Settings) -> Settings:
-    """A running desk may have another port and folder from its command line."""
-    found = desk_meant(settings, choose_with="COMFYRELAY_PORT or COMFYRELAY_DATA_DIR")
+    """Return the settings with the port and folder of the running desk, which its command line may have set."""
+    found = find_desk(settings, choose_with="COMFYRELAY_PORT or COMFYRELAY_DATA_DIR")
     if found is None:
         return settings
     parts = urlsplit(found.url)
-    here = {"data_dir": found.data_dir, "host": parts.hostname, "port": parts.port}
-    return settings.model_copy(update=here)
+    return settings.model_copy(update={"data_dir": found.data_dir, "host": parts.hostname, "port": parts.port})
 
 
 def _about_password(data_dir: Path, names: list[str]) -> CheckResult:
@@ -88,15 +87,15 @@ def _about_password(data_dir: Path, names: list[str]) -> CheckResult:
         require_password(data_dir, host=", ".join(names))
     except ConfigurationError as error:
         return broken("password", error.detail)
-    return fine("password", "Other machines can reach the desk, and the page asks them for the password.")
+    return fine("password", "Other machines can reach the desk, and need the password for the page.")
 
 
 async def _about_databases(settings: Settings) -> AsyncIterator[CheckResult]:
     urls = {"central": settings.central_url, **settings.shard_urls}
     missing = [name for name, url in urls.items() if not _may_exist(url)]
     if missing:
-        # opening would create it
-        yield fine("databases", f"Not made yet: {', '.join(missing)}. The first start makes them.")
+        # Opening a database would create it.
+        yield fine("databases", f"Not created yet: {', '.join(missing)}. The first start creates them.")
         return
     try:
         databases = Databases.from_settings(settings)
@@ -104,17 +103,17 @@ async def _about_databases(settings: Settings) -> AsyncIterator[CheckResult]:
         yield broken("databases", error.detail)
         return
     try:
-        for name, (has, newest) in (await databases.revisions()).items():
-            if has == newest:
-                yield fine(f"database {name}", f"It can be reached, and its schema is the newest ({newest}).")
+        for name, (current, newest) in (await databases.revisions()).items():
+            if current == newest:
+                yield fine(f"database {name}", f"It is reachable, and its schema is up to date ({newest}).")
             else:
-                text = f"Its schema is {has or 'empty'}, not {newest}: `comfyrelay up` and `db upgrade` bring it up."
+                text = f"Its schema is {current or 'empty'}, not {newest}. `comfyrelay up` or `db upgrade` updates it."
                 yield warning(f"database {name}", text)
     except ComfyRelayError as error:
         yield broken("databases", error.detail)
     except Exception as error:
-        # report any error, such as a file that is no database, and continue
-        yield broken("databases", f"They cannot be read: {str(error).splitlines()[0]}.")
+        # Report any error, such as a file that is not a database, and continue.
+        yield broken("databases", f"The databases cannot be read: {str(error).splitlines()[0]}.")
     finally:
         await databases.close()
 
@@ -125,7 +124,7 @@ def _may_exist(url: str) -> bool:
 
 
 async def _about_port(settings: Settings, holder: str | None) -> tuple[CheckResult, list[str]]:
-    """Find out what listens there; for a desk, return its ComfyUI URLs unless it only simulates."""
+    """Check what listens on the port. Returns the ComfyUI URLs of a desk, unless it simulates all jobs."""
     about = f"desk {settings.base_url}"
     try:
         async with Client(settings.base_url) as client, asyncio.timeout(ANSWER_SECONDS):
@@ -138,10 +137,10 @@ async def _about_port(settings: Settings, holder: str | None) -> tuple[CheckResu
         return _about_silence(about, settings, holder), []
     except (ComfyRelayError, TimeoutError):
         return broken(about, "Something else answers there. Set COMFYRELAY_PORT to another port."), []
-    is_all_tried = found.simulated_jobs == SimulatedJobs.EVERYTHING
-    in_use = [] if is_all_tried else list(found.comfyui)
-    runs = "the built-in simulator, to try things out" if is_all_tried else f"ComfyUI at {', '.join(in_use)}"
-    return fine(about, f"A desk runs there, version {found.version}, with {runs}."), in_use
+    is_all_simulated = found.simulated_jobs == SimulatedJobs.EVERYTHING
+    in_use = [] if is_all_simulated else list(found.comfyui)
+    runs = "the built-in simulator" if is_all_simulated else f"ComfyUI at {', '.join(in_use)}"
+    return fine(about, f"A desk is running there, version {found.version}, with {runs}."), in_use
 
 
 def _about_silence(about: str, settings: Settings, holder: str | None) -> CheckResult:

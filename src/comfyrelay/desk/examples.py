@@ -1,6 +1,6 @@
 """Example effects of a new desk.
 
-All but the text-to-image one need no models and run on any ComfyUI and the simulator.
+All except text-to-image need no models, so they run on any ComfyUI and the simulator.
 """
 
 import io
@@ -29,28 +29,30 @@ class Example:
     output_mime_type: str
 
 
-# Video examples scale to even sides, which H.264 needs.
-EXAMPLES = tuple(Example(**load) for load in json.loads(Path(__file__).with_name("examples.json").read_text("utf-8")))
+# The video examples scale to even sides, which H.264 requires.
+EXAMPLES = tuple(
+    Example(**fields) for fields in json.loads(Path(__file__).with_name("examples.json").read_text("utf-8"))
+)
 
 
-def sample_picture() -> bytes:
-    """An image that shows clearly whether an effect changed it."""
-    picture = Image.new("RGB", (512, 512), "#20304a")
-    draw = ImageDraw.Draw(picture)
+def sample_image() -> bytes:
+    """Return a PNG that clearly shows whether an effect changed it."""
+    image = Image.new("RGB", (512, 512), "#20304a")
+    draw = ImageDraw.Draw(image)
     for number, colour in enumerate(("#f2b134", "#ed553b", "#3caea3", "#f6f4e8")):
         draw.ellipse((60 + number * 80, 60 + number * 60, 220 + number * 80, 220 + number * 60), fill=colour)
-    kept = io.BytesIO()
-    picture.save(kept, "PNG")
-    return kept.getvalue()
+    png = io.BytesIO()
+    image.save(png, "PNG")
+    return png.getvalue()
 
 
 def write_sample(folder: Path) -> Path:
-    """Put the sample into the input folder once; a user may have deleted it."""
+    """Create the input folder with the sample. In an existing folder, the user may have deleted the sample."""
     if not folder.exists():
-        # the folder appears complete or not at all
+        # The folder appears complete or not at all.
         part = folder.with_name(f".{folder.name}.part")
         sample = part / "examples" / SAMPLE_NAME
         sample.parent.mkdir(parents=True, exist_ok=True)
-        sample.write_bytes(sample_picture())
+        sample.write_bytes(sample_image())
         files.move(part, folder)
     return folder / "examples" / SAMPLE_NAME

@@ -1,4 +1,4 @@
-"""Admit only the owner of the desk, even among users of this machine."""
+"""Accept only requests of the desk's owner, even among the users of this machine."""
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -11,38 +11,39 @@ from comfyrelay.server.http.problems import problem_response
 from comfyrelay.web.app_files import is_page
 from comfyrelay.web.session_pages import SIGN_IN_PATH, closed_page, sign_in_page
 
-ADVICE = "This desk is its owner's alone: run `comfyrelay open` for the page, or send the owner's secret as a token."
+ADVICE = "Only its owner may use this desk: run `comfyrelay open` for the page, or send the owner's secret as a token."
 # Health checks, and the routes that create a session.
-OPEN = frozenset({"/healthz", "/readyz", LINK_PATH})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", LINK_PATH})
 # Routes with their own credential: a worker token or a signed URL.
-OWN_PERMISSION = ("/api/worker/", "/files/")
-# Routes whose result would outlive the password.
-NOT_BY_PASSWORD = ("/api/desk/links", "/api/tokens", "/rotate-token")
-NOT_BY_PASSWORD_ADVICE = (
-    "A session by password makes no links and no tokens, for they would outlive the password: make them on the machine "
-    "that the desk runs on, where `comfyrelay open` gives a link."
+OTHER_CREDENTIAL_PREFIXES = ("/api/worker/", "/files/")
+# Routes that create credentials, which would outlive the password.
+CREDENTIAL_PATHS = ("/api/desk/links", "/api/tokens", "/rotate-token")
+CREDENTIAL_ADVICE = (
+    "A session that was created with a password cannot create links or tokens, because they would outlive the "
+    "password. Create them on the machine that the desk runs on; `comfyrelay open` prints a link."
 )
 
 
 class OwnerOnly:
-    """Requires the owner's secret, a session created with it, or a session created with the current password."""
+    """Middleware that requires the owner's secret, or a session created with it or with the current password."""
 
     def __init__(self, app: ASGIApp, *, context: Context, has_password: bool) -> None:
         self._app = app
         self._context = context
-        self._open = OPEN | {SIGN_IN_PATH} if has_password else OPEN
+        self._open_paths = OPEN_PATHS | {SIGN_IN_PATH} if has_password else OPEN_PATHS
         self._closed_page = sign_in_page if has_password else closed_page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket") or self._is_open(scope["path"]):
+        is_request = scope["type"] in ("http", "websocket")
+        if not is_request or scope["path"] in self._open_paths or scope["path"].startswith(OTHER_CREDENTIAL_PREFIXES):
             await self._app(scope, receive, send)
             return
         secret = self._secret_in(scope)
         session = await self._context.session_of(secret) if await self._is_owner(secret) else None
         if session is None:
             answer = self._closed_page() if is_page(scope["path"]) else problem_response(Unauthorized(ADVICE))
-        elif is_by_password(session) and _makes_keys(scope):
-            answer = problem_response(Forbidden(NOT_BY_PASSWORD_ADVICE))
+        elif is_by_password(session) and _creates_credential(scope):
+            answer = problem_response(Forbidden(CREDENTIAL_ADVICE))
         else:
             await self._app(scope, receive, send)
             return
@@ -59,12 +60,9 @@ class OwnerOnly:
     async def _is_owner(self, secret: str) -> bool:
         user = await self._context.user_of(secret) if secret else None
         assert self._context.owner is not None
-        # other accounts may exist from an earlier version
+        # Other accounts may exist from an earlier version.
         return user is not None and user.id == self._context.owner.user.id
 
-    def _is_open(self, path: str) -> bool:
-        return path in self._open or path.startswith(OWN_PERMISSION)
 
-
-def _makes_keys(scope: Scope) -> bool:
-    return scope.get("method") == "POST" and scope["path"].rstrip("/").endswith(NOT_BY_PASSWORD)
+def _creates_credential(scope: Scope) -> bool:
+    return scope.get("method") == "POST" and scope["path"].rstrip("/").endswith(CREDENTIAL_PATHS)

@@ -1,4 +1,4 @@
-"""Desk settings in addition to those of the server: `COMFYRELAY_DESK_…`, or `[desk]` in the file."""
+"""Settings of a desk in addition to the server's: `COMFYRELAY_DESK_…`, or `[desk]` in the file."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ _HOST = re.compile(r"([\w.-]+|\[[0-9a-f:]+\])(:\d{1,5})?")
 
 def _host(name: str) -> str:
     if not _HOST.fullmatch(name.lower()):
-        raise ValueError("write names as they stand in the browser, such as desk.home or desk.home:8443")
+        raise ValueError("use host names as in the browser's address bar, such as desk.home or desk.home:8443")
     return name.lower()
 
 
@@ -28,50 +28,48 @@ class DeskSettings(ManagedSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX)
 
     comfyui_url: CommaSeparated = Field(
-        ["http://127.0.0.1:8188"], description="comma-separated: addresses of ComfyUI, one for each GPU"
+        ["http://127.0.0.1:8188"], description="comma-separated: addresses of ComfyUI, one per GPU"
     )
     comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(split_commas)] = Field(
-        [], description="folders with ComfyUI's `input` and `output`, from which the files of a job are removed"
+        [], description="folders with ComfyUI's `input` and `output`; the desk deletes job files from them"
     )
     tidy_comfyui: bool = Field(
         True,
-        description="whether jobs of the desk are removed from ComfyUI's history, and their files from "
-        "`comfyui_folders`, once the desk has what they made",
+        description="whether jobs are deleted from ComfyUI's history, and their files from `comfyui_folders`, once the "
+        "desk has their outputs",
     )
-    simulator: bool = Field(
-        False, description="try things out: what is added runs on the built-in simulator, and not on ComfyUI"
-    )
+    simulator: bool = Field(False, description="whether new jobs run on the built-in simulator instead of ComfyUI")
     simulator_step_seconds: SecondsOrZero = Field(
-        0, description="how long each step of a sampler takes there: enough to see live previews"
+        0, description="duration of a sampler step in the simulator; above 0, live previews are visible"
     )
     input_folder: Path | None = Field(
-        None, description="folder whose sub-folders batches take their inputs from; `inputs` in the data folder"
+        None, description="folder whose sub-folders hold the inputs of batches; if not set, `inputs` in the data folder"
     )
     output_folder: Path | None = Field(
-        None, description="folder that outputs are put in, one folder for each batch; `outputs` in the data folder"
+        None, description="folder for outputs, with one folder per batch; if not set, `outputs` in the data folder"
     )
     interrupted_jobs: Literal["retry", "fail", "requeue"] = Field(
         "retry",
-        description="what becomes of a job that ran when the desk was killed: `retry` (it runs again, up to its "
-        "attempts), `fail` (one click runs it again) or `requeue` (again, however often)",
+        description="what happens to a job that was running when the desk was killed: `retry` (runs again, up to its "
+        "attempts), `fail` (one click runs it again) or `requeue` (runs again, without limit)",
     )
-    at_once: Count | None = Field(None, description="jobs at once; one for each ComfyUI when not set")
+    at_once: Count | None = Field(None, description="number of simultaneous jobs; if not set, one per ComfyUI")
     prefetch: CountOrZero = Field(
-        1, description="jobs whose inputs are fetched while others run; for each ComfyUI, while jobs take 10 s at most"
+        1, description="jobs whose inputs are downloaded while others run; per ComfyUI if jobs take at most 10 s"
     )
     finish_seconds: SecondsOrZero = Field(
-        10, description="how long Ctrl-C waits for the present job before it is put back"
+        10, description="seconds that Ctrl-C waits for the current job before it is requeued"
     )
     allowed_hosts: Hosts = Field(
-        [], description="comma-separated: further names by which the page may be opened, such as that of a proxy"
+        [], description="comma-separated: additional host names of the page, such as a proxy's"
     )
     notify_urls: CommaSeparated = Field(
-        [], repr=False, description="comma-separated: where notifications go, as apprise writes it; they hold secrets"
+        [], repr=False, description="comma-separated: apprise URLs for notifications; they contain secrets"
     )
     notify_on: Annotated[list[Literal["completed", "failed", "empty"]], NoDecode, BeforeValidator(split_commas)] = (
         Field(
             ["failed", "empty"],
-            description="comma-separated: what they are notified of: `completed`, `failed`, `empty` (queue)",
+            description="comma-separated: events to notify about: `completed`, `failed`, `empty` (queue)",
         )
     )
 

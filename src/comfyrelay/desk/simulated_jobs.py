@@ -1,7 +1,7 @@
 """Decide which jobs run on the built-in simulator.
 
-The decision is made when a job is added. Simulated jobs have their own stage, where only the simulator works, so none
-is mixed up with jobs for ComfyUI.
+The decision is made when a job is added. Simulated jobs have their own stage with the simulator as the only worker, so
+they never run on ComfyUI.
 """
 
 from pathlib import Path
@@ -9,10 +9,10 @@ from pathlib import Path
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.protocol.desk import SimulatedJobs
 
-# Next to the queue: marks that this desk has had a ComfyUI, and waits for it from then on.
+# This file marks that the desk has had a ComfyUI. From then on, jobs wait for it.
 MARKER = ".comfyui-found"
-# Models that the simulator pretends to have, including those of ComfyUI's first templates.
-TRIED_MODELS = {
+# Models that the simulator pretends to have, including the models of ComfyUI's first templates.
+SIMULATED_MODELS = {
     "checkpoints": [
         "simulator.safetensors",
         "broken.safetensors",
@@ -27,33 +27,33 @@ TRIED_MODELS = {
 }
 
 
-class Trying:
-    """`is_chosen`:
+class SimulationPolicy:
+    """Decides whether a new job is simulated.
 
-    simulate all new jobs. By default only the examples are simulated, until a ComfyUI was found or configured once.
+    `simulates_all` simulates every new job. Otherwise only the examples are simulated, until a ComfyUI was found or
+    configured once.
     """
 
-    def __init__(self, data_dir: Path, *, stage: Stage, is_chosen: bool, is_named: bool) -> None:
+    def __init__(self, data_dir: Path, *, stage: Stage, simulates_all: bool, has_comfyui: bool) -> None:
         self._marker = data_dir / MARKER
-        self._is_chosen = is_chosen
-        self._has_comfyui = is_named or self._marker.exists()
+        self._simulates_all = simulates_all
+        self._has_comfyui = has_comfyui or self._marker.exists()
         self.stage = stage
-        self.tries_stage = Stage.STAGING if stage is Stage.PRODUCTION else Stage.PRODUCTION
-        # ids of the example workflows
+        self.simulated_stage = Stage.STAGING if stage is Stage.PRODUCTION else Stage.PRODUCTION
+        # The ids of the example workflows.
         self.examples: frozenset[int] = frozenset()
 
     @property
     def mode(self) -> SimulatedJobs:
-        if self._is_chosen:
+        if self._simulates_all:
             return SimulatedJobs.EVERYTHING
         return SimulatedJobs.NOTHING if self._has_comfyui else SimulatedJobs.EXAMPLES
 
     def note_comfyui(self) -> None:
-        """Record that a ComfyUI exists: from now on jobs wait for it."""
+        """Record that a ComfyUI exists. From now on, jobs wait for it."""
         self._has_comfyui = True
         self._marker.touch()
 
     def stage_of(self, workflow_id: int) -> Stage:
-        mode = self.mode
-        is_try = mode is SimulatedJobs.EVERYTHING or (mode is SimulatedJobs.EXAMPLES and workflow_id in self.examples)
-        return self.tries_stage if is_try else self.stage
+        is_example = self.mode is SimulatedJobs.EXAMPLES and workflow_id in self.examples
+        return self.simulated_stage if is_example or self.mode is SimulatedJobs.EVERYTHING else self.stage

@@ -1,39 +1,41 @@
-"""State of the desk for its routes."""
+"""The state of the desk that its routes use."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from comfyrelay.desk.notifications.notifier import NotificationEvent
+from fastapi import Depends, Request
+
 from comfyrelay.desk.one_time_links import OneTimeLinks
 from comfyrelay.desk.password import Password
 from comfyrelay.desk.scripts.command import ScriptSettings
-from comfyrelay.desk.simulated_jobs import Trying
-from comfyrelay.protocol.desk import CheckResult, FailedNotification, SimulatedJobs
+from comfyrelay.desk.simulated_jobs import SimulationPolicy
+from comfyrelay.protocol.desk import CheckResult, FailedNotification, NotificationEvent, SimulatedJobs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeskState:
-    # managed ComfyUIs come and go
+    # Returns the URLs of the ComfyUIs in use. Managed processes start and stop.
     find_comfyui: Callable[[], list[str]]
-    # unreachable ones
+    # Returns a reason for each ComfyUI that is unreachable.
     comfyui_unreachable: Callable[[], Sequence[str]]
-    # the checks of `doctor`
+    # Runs the checks of `comfyrelay doctor`.
     examine: Callable[[], AsyncIterator[CheckResult]]
-    trying: Trying
+    simulation: SimulationPolicy
     data_dir: Path
     input_folder: Path
     output_folder: Path
-    # umask for the output folder, if not that of the process
+    # The umask for the output folder, if it differs from the umask of the process.
     output_umask: int | None
-    # without secrets
+    # URLs without secrets.
     notify_urls: Sequence[str]
     notify_on: Sequence[NotificationEvent]
     not_sent: Collection[FailedNotification]
-    # `[desk.script]`, if configured
+    # The script of `[desk.script]`, if configured.
     script: ScriptSettings | None
     links: OneTimeLinks
-    # for sign-in from other machines, if they may connect
+    # The password for other machines, if they may connect.
     password: Password | None
 
     @property
@@ -42,9 +44,18 @@ class DeskState:
 
     @property
     def simulated_jobs(self) -> SimulatedJobs:
-        return self.trying.mode
+        return self.simulation.mode
 
     @property
     def own_folders(self) -> list[Path]:
-        """Folders from which run files may be served."""
+        """The folders from which run files may be served."""
         return [self.output_folder, *(self.script.own_folders if self.script is not None else ())]
+
+
+# A coroutine, because FastAPI runs plain functions in a thread.
+async def _desk_state(request: Request) -> DeskState:
+    state: DeskState = request.app.state.desk
+    return state
+
+
+DeskStateOf = Annotated[DeskState, Depends(_desk_state)]

@@ -239,7 +239,7 @@ async def test_desk_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) ->
     threads = set(threading.enumerate())
     second = make_desk(tmp_path)
     second.script = {}
-    with pytest.raises(ConfigurationError, match="A workflow of yours is called 'script'"):
+    with pytest.raises(ConfigurationError, match="One of your workflows is named 'script'"):
         async with second.open():
             pass
     # each SQLite connection has one, which ends shortly after it was closed

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.desk.composition.first_start import LOCAL_EMAIL, create_initial_data
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import EXAMPLES, SAMPLE_NAME, write_sample
-from comfyrelay.desk.starter_presets import PRESETS
+from comfyrelay.desk.startup.first_start import LOCAL_EMAIL, PRESETS, create_initial_data
 from comfyrelay.settings import Settings
 from comfyrelay.store.database import Boundary
 from tests.support.world import Crash, World

@@ -37,7 +37,7 @@ async def test_copied_outputs_stay_in_the_folder_after_deletion(desk: OpenDesk) 
     place = desk.desk.output_folder / "best" / "of"
     assert done["folder"] == str(place)
     assert sorted(done["copied"]) == [str(place / "a cat.png"), str(place / "a dog.png")]
-    assert done["not_copied"] == [{"id": "nothing", "detail": "It is not there."}]
+    assert done["not_copied"] == [{"id": "nothing", "detail": "The output does not exist."}]
     assert sorted(each.name for each in place.iterdir()) == ["a cat.png", "a dog.png"]
     # a repetition changes nothing, and an edited copy is left alone: it is no second name of the output
     for n in (3, 4, 5):

@@ -5,20 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from comfyrelay.desk.notifications.notifier import (
-    BatchNow,
-    EndedNotice,
-    Notification,
-    NotificationRules,
-    Notifier,
-    NotificationEvent,
-    without_secrets,
-)
+from comfyrelay.desk.notifications.notifier import Notifier, without_secrets
+from comfyrelay.desk.notifications.rules import Notification, NotificationRules, NotifiedBatch, NotifiedJob
 from comfyrelay.http_client import listen
+from comfyrelay.protocol.desk import NotificationEvent
 from tests.support.webhook_receiver import receiving
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-NOTIFICATION = Notification(occasion=NotificationEvent.COMPLETED, title="cat is done", body="Its output is ready.")
+NOTIFICATION = Notification(event=NotificationEvent.COMPLETED, title="cat is done", body="Its output is ready.")
 SECRETS = {
     "json://ada:hunter22@127.0.0.1:1/hooks/s3cr3tpath?+X-Key=headersecret": ["hunter22", "s3cr3tpath", "headersecret"],
     "jsons://127.0.0.1:1/p%40ss%2Fword/": ["p@ss/word", "p%40ss%2Fword"],
@@ -35,16 +29,21 @@ SECRETS = {
 }
 
 
-def ended(status: str = "completed", *, seconds: float = 0, error: str | None = None) -> EndedNotice:
-    return EndedNotice(name="cat", status=status, completed_at=START + timedelta(seconds=seconds), error=error)
+def ended(status: str = "completed", *, seconds: float = 0, error: str | None = None) -> NotifiedJob:
+    return NotifiedJob(name="cat", status=status, completed_at=START + timedelta(seconds=seconds), error=error)
 
 
-def batch(**counts: int) -> BatchNow:
-    return BatchNow(id="b", name="boats", counts=counts)
+def batch(**counts: int) -> NotifiedBatch:
+    return NotifiedBatch(id="b", name="boats", counts=counts)
 
 
 def titles(
-    rules: NotificationRules, job: EndedNotice, batch: BatchNow | None = None, *, active: int = 1, seen: float = 100
+    rules: NotificationRules,
+    job: NotifiedJob,
+    batch: NotifiedBatch | None = None,
+    *,
+    active: int = 1,
+    seen: float = 100,
 ) -> list[str]:
     found = rules.of_end(job, batch, active=active, read_at=START + timedelta(seconds=seen))
     return [each.title for each in found]
@@ -57,7 +56,7 @@ def test_single_job_notifies_unless_it_was_cancelled() -> None:
     rules = NotificationRules()
     assert titles(rules, ended()) == ["cat is done"]
     [failure] = rules.of_end(ended("failed", error="Too dark."), None, active=1, read_at=START)
-    assert (failure.occasion, failure.title, failure.body) == (NotificationEvent.FAILED, "cat failed", "Too dark.")
+    assert (failure.event, failure.title, failure.body) == (NotificationEvent.FAILED, "cat failed", "Too dark.")
     assert titles(rules, ended("canceled")) == []
 
 
@@ -66,7 +65,7 @@ def test_batch_is_news_once_when_its_last_item_ends() -> None:
     assert titles(rules, ended(seconds=1), batch(completed=1, queued=2)) == []
     assert titles(rules, ended(seconds=2), batch(completed=2, paused=1)) == []
     [done] = rules.of_end(ended(seconds=3), batch(completed=3), active=1, read_at=START + timedelta(seconds=5))
-    assert (done.occasion, done.title, done.body) == (NotificationEvent.COMPLETED, "boats is done", "3 completed.")
+    assert (done.event, done.title, done.body) == (NotificationEvent.COMPLETED, "boats is done", "3 completed.")
     assert done.batch_id == "b"
 
 
@@ -87,7 +86,7 @@ def test_batch_that_is_held_is_news_once_for_each_reason() -> None:
     rules = NotificationRules()
 
     def told(held_by: str, *, seconds: float) -> list[str]:
-        now = BatchNow(id="b", name="boats", counts={"failed": 1, "paused": 3}, held="Held: why.", held_by=held_by)
+        now = NotifiedBatch(id="b", name="boats", counts={"failed": 1, "paused": 3}, held="Held: why.", held_by=held_by)
         found = rules.of_end(
             ended("failed", seconds=seconds), now, active=0, read_at=START + timedelta(seconds=seconds)
         )
@@ -128,7 +127,7 @@ async def test_only_the_chosen_events_notify() -> None:
         notifier = Notifier([receiver.url.replace("http", "json")], events=[NotificationEvent.FAILED])
         await notifier.notify(NOTIFICATION)
         assert receiver.heard == []
-        await notifier.notify(Notification(occasion=NotificationEvent.FAILED, title="cat failed", body="Too dark."))
+        await notifier.notify(Notification(event=NotificationEvent.FAILED, title="cat failed", body="Too dark."))
     assert len(receiver.heard) == 1
 
 
@@ -136,12 +135,16 @@ async def test_batch_notification_ignores_the_event_filter() -> None:
     async with receiving() as receiver:
         mine = [receiver.url.replace("http", "json")]
         notifier = Notifier(mine, events=[NotificationEvent.COMPLETED])
-        of_batch = Notification(occasion=NotificationEvent.FAILED, title="boats is done, but 1 failed", body="…", batch_id="b")
+        of_batch = Notification(
+            event=NotificationEvent.FAILED, title="boats is done, but 1 failed", body="…", batch_id="b"
+        )
         await notifier.notify(of_batch, mine)
-        await notifier.notify(Notification(occasion=NotificationEvent.QUEUE_EMPTY, title="The queue is empty", body="…"), mine)
+        await notifier.notify(
+            Notification(event=NotificationEvent.QUEUE_EMPTY, title="The queue is empty", body="…"), mine
+        )
         # and only once if both match
         await notifier.notify(
-            Notification(occasion=NotificationEvent.COMPLETED, title="boats is done", body="…", batch_id="b"), mine
+            Notification(event=NotificationEvent.COMPLETED, title="boats is done", body="…", batch_id="b"), mine
         )
     assert len(receiver.heard) == 2
 
@@ -167,7 +170,7 @@ async def test_refused_and_unreachable_targets_do_not_block_other_targets() -> N
     [
         ("foo://x", "No service has this kind of URL."),
         ("telegram", "No service has this kind of URL."),
-        ("tgram://x", "It is written like tgram://{bot_token}"),
+        ("tgram://x", "Use the form tgram://{bot_token}"),
         ("slack://bad", "This is not a complete URL of Slack."),
     ],
 )

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from comfyrelay.desk.composition.first_start import FLEET
+from comfyrelay.desk.startup.first_start import FLEET
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.simulator import Simulator
 from comfyrelay.worker.agent import Agent

@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 
 from comfyrelay.client import Client
-from comfyrelay.desk.composition.first_start import FLEET
-from comfyrelay.desk.composition.simulator import SIMULATOR
-from comfyrelay.desk.composition.workers import WORKER
 from comfyrelay.desk.one_time_links import LINK_SECONDS, OneTimeLinks
+from comfyrelay.desk.startup.first_start import FLEET
+from comfyrelay.desk.startup.simulator import SIMULATOR
+from comfyrelay.desk.startup.workers import WORKER
 from comfyrelay.errors import ConfigurationError, ControlPlaneUnreachable, Unauthorized
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.system.owner_secret import SECRET_FILE, desk_note, load_secret, pass_for

@@ -8,7 +8,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from comfyrelay.desk.examples import sample_picture
+from comfyrelay.desk.examples import sample_image
 from tests.support.chromium import PROMPT_GRAPH
 from tests.support.desk import make_desk
 from tests.support.desk_owner import owner_http
@@ -101,7 +101,7 @@ async def test_job_page_shows_all_known_details(http: httpx.AsyncClient) -> None
 
 
 async def test_file_of_a_job_can_be_looked_at(http: httpx.AsyncClient) -> None:
-    content = sample_picture()
+    content = sample_image()
     about_file = {"mime_type": "image/png", "size": len(content), "original_filename": "cat.png"}
     upload = (await http.post("/api/videos/uploads", json=about_file)).json()["data"]
     await http.put(upload["upload_url"], content=content, headers=upload["upload_headers"])

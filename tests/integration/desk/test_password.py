@@ -106,7 +106,7 @@ async def test_guesses_are_limited_for_each_address(shared: OpenDesk) -> None:
         refused = await sign_in(guesser)
         assert refused.status_code == 429
         assert 0 < int(refused.headers["retry-after"]) <= 61
-        assert "Too many guesses" in refused.text
+        assert "Too many attempts" in refused.text
         assert (await sign_in(owner)).is_success
 
 
@@ -197,7 +197,7 @@ async def test_password_session_cannot_create_links_or_tokens(shared: OpenDesk, 
         await sign_in(browser)
         refused = await browser.post(path, json={"name": "mine"})
         assert refused.status_code == 403
-        assert "A session by password makes no links and no tokens" in refused.json()["detail"]
+        assert "cannot create links or tokens" in refused.json()["detail"]
         # a session by link is at the machine itself
         assert (await here.get((await shared.client.add_link()).url)).is_success
         own = {"Origin": shared.ready.url}

@@ -404,7 +404,7 @@ def test_script_comes_from_the_file_and_never_from_the_environment(
         ({"script": "nowhere.py"}, "script: .*/desk/nowhere.py is not a file"),
         ({"python": "/nowhere/python"}, "python: .* is not a program"),
         ({"pyton": "x"}, "pyton"),
-        ({"profiles": []}, "name one at least"),
+        ({"profiles": []}, "at least one is required"),
     ],
 )
 async def test_desk_with_an_invalid_script_does_not_start(table: dict[str, Any], why: str, tmp_path: Path) -> None:

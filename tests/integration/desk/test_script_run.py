@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.desk.scripts.output_parser import Reading
-from comfyrelay.desk.scripts.runner import ScriptProgress
+from comfyrelay.desk.scripts.command import command_of
+from comfyrelay.desk.scripts.output_parser import OutputParser, ScriptProgress
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.simulator import Simulator
 from tests.support.full import full_only
@@ -60,7 +60,7 @@ async def test_script_that_succeeds(tmp_path: Path) -> None:
     result = await heard.run()
     assert (result.exit_code, result.error, result.seed) == (0, None, 77)
     assert result.outputs == [tmp_path / "work" / "clip.mp4"]
-    assert list(result.argv) == heard.runner.command(job())
+    assert list(result.argv) == command_of(heard.settings, job())
     assert heard.lines == ["[1/1] cat.png", "100%|##| 4/4 [00:01<00:01]", "seed: 77", "Saved: clip.mp4"]
     assert heard.progress[-1] == ScriptProgress(1.0, 1, 1)
     command, *rest = heard.log.splitlines()
@@ -85,7 +85,7 @@ async def test_long_prompts_are_taken_apart_off_the_loop(tmp_path: Path) -> None
     executor = NotingExecutor()
     asyncio.get_running_loop().set_default_executor(executor)
     await ScriptRun(settings_in(tmp_path, "print('here')"), tmp_path / "log.txt").run()
-    assert Reading in executor.called
+    assert OutputParser in executor.called
 
 
 async def test_script_that_fails(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Locator, expect
 
-from comfyrelay.desk.examples import sample_picture
+from comfyrelay.desk.examples import sample_image
 from tests.integration.desk.test_script_jobs import open_desk
 from tests.support.api_calls import png
 from tests.support.chromium import PROMPT_GRAPH, PageDriver, open_page
@@ -253,7 +253,7 @@ async def test_rerun_of_an_image_to_image_output_asks_for_its_input(driver: Page
     await driver.page.get_by_role("dialog").get_by_role("button", name="Run again").click()
     said = driver.page.get_by_text("“made.png” does not contain its input file. Choose the file.")
     await expect(said).to_be_visible()
-    await give(driver, {"name": "dog.png", "mimeType": "image/png", "buffer": sample_picture()})
+    await give(driver, {"name": "dog.png", "mimeType": "image/png", "buffer": sample_image()})
     await expect(said).to_be_hidden()
 
 

@@ -99,7 +99,7 @@ async def test_each_attempt_at_an_input_has_its_own_seed(folder: Path, simulator
     names = [each.name for each in saved(lines)]
     assert [re.sub(r"_.*_", " ", name) for name in names] == [f"000{n} seed{n + 6}.png" for n in (1, 2, 3, 4)]
     assert all(each.parent == folder / "work" / "output" and each.stat().st_size for each in saved(lines))
-    assert "Note: the template has no prompt; what was given is not used." in lines
+    assert "Note: the template has no prompt, so the given prompt is not used." in lines
 
 
 async def test_template_seed_is_incremented_unless_another_is_given(folder: Path, simulator: Simulator) -> None:

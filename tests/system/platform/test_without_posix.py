@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from comfyrelay.desk.examples import sample_picture
+from comfyrelay.desk.examples import sample_image
 from tests.support.desk import copy_initial_data
 from tests.support.graphs import invert
 from tests.support.paths import ROOT
@@ -85,7 +85,7 @@ async def test_desk_runs_a_batch_from_windows_folders(tmp_path: Path) -> None:
     inputs = root / "Ünsere Bilder"
     inputs.mkdir()
     for name in ("one picture.png", "Zwei ä.PNG"):
-        (inputs / name).write_bytes(sample_picture())
+        (inputs / name).write_bytes(sample_image())
     (root / "comfyrelay.toml").write_bytes("\ufeffblock_cooldown_seconds = 1\r\n".encode())
     port = free_port()
     variables = environment(

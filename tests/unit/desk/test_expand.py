@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.desk.batches.expand import LARGEST_SEED, MAX_ITEMS, Mode, PlannedItem, SeedMode, SeedPlan, expand
+from comfyrelay.desk.batches.expand import MAX_SEED, PlannedItem, SeedPlan, expand
+from comfyrelay.domain.bulk import MAX_ITEMS, Mode, SeedMode
 from comfyrelay.errors import InvalidInput
 
 names = st.lists(st.text(min_size=1, max_size=5), max_size=4)
 some_tries = st.integers(1, 4)
 plans = st.builds(
-    lambda mode, start, more: SeedPlan(mode=mode, start=start, largest=min(start + more, LARGEST_SEED)),
+    lambda mode, start, more: SeedPlan(mode=mode, start=start, maximum=min(start + more, MAX_SEED)),
     st.sampled_from(SeedMode),
-    st.integers(0, LARGEST_SEED),
-    st.integers(0, LARGEST_SEED),
+    st.integers(0, MAX_SEED),
+    st.integers(0, MAX_SEED),
 )
 
 
@@ -113,24 +114,24 @@ class TestSeeds:
     @given(plans, st.integers(1, 50))
     def test_each_item_has_a_valid_seed_that_matches_its_payload(self, plan: SeedPlan, tries: int) -> None:
         items = expand(tries=tries, seeds=plan, rng=random.Random(1))
-        assert all(item.seed is not None and 0 <= item.seed <= plan.largest for item in items)
+        assert all(item.seed is not None and 0 <= item.seed <= plan.maximum for item in items)
         assert [item.payload["seed"] for item in items] == seeds_of(items)
 
     def test_fixed_is_the_same_for_all(self) -> None:
-        plan = SeedPlan(mode=SeedMode.FIXED, start=LARGEST_SEED)
-        assert seeds_of(expand(prompts=["a", "b"], seeds=plan)) == [LARGEST_SEED] * 2
+        plan = SeedPlan(mode=SeedMode.FIXED, start=MAX_SEED)
+        assert seeds_of(expand(prompts=["a", "b"], seeds=plan)) == [MAX_SEED] * 2
 
     def test_increment_continues_from_item_to_item(self) -> None:
         plan = SeedPlan(mode=SeedMode.INCREMENT, start=7)
         assert seeds_of(expand(prompts=["a", "b"], tries=2, seeds=plan)) == [7, 8, 9, 10]
 
     def test_seed_wraps_around_after_the_largest(self) -> None:
-        plan = SeedPlan(mode=SeedMode.INCREMENT, start=LARGEST_SEED)
-        assert seeds_of(expand(tries=3, seeds=plan)) == [LARGEST_SEED, 0, 1]
+        plan = SeedPlan(mode=SeedMode.INCREMENT, start=MAX_SEED)
+        assert seeds_of(expand(tries=3, seeds=plan)) == [MAX_SEED, 0, 1]
 
     @given(st.integers(0, 100), st.integers(1, 60))
     def test_random_seeds_are_distinct_if_the_range_allows(self, largest: int, tries: int) -> None:
-        items = expand(tries=tries, seeds=SeedPlan(largest=largest), rng=random.Random(tries))
+        items = expand(tries=tries, seeds=SeedPlan(maximum=largest), rng=random.Random(tries))
         assert len(set(seeds_of(items))) == min(tries, largest + 1)
 
     def test_random_seeds_come_from_the_given_source(self) -> None:
@@ -141,9 +142,7 @@ class TestSeeds:
         found = seeds_of(expand(tries=1000, seeds=SeedPlan(), rng=random.Random(1)))
         assert all(each is not None and float(each) == each < 2**53 for each in found)
 
-    @pytest.mark.parametrize(
-        "plan", [SeedPlan(start=-1), SeedPlan(start=LARGEST_SEED + 1), SeedPlan(start=5, largest=4)]
-    )
+    @pytest.mark.parametrize("plan", [SeedPlan(start=-1), SeedPlan(start=MAX_SEED + 1), SeedPlan(start=5, maximum=4)])
     def test_start_out_of_range_is_refused(self, plan: SeedPlan) -> None:
         assert list(refusal(seeds=plan).errors) == ["seed"]
 

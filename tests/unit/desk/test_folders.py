@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from comfyrelay.desk.batches.folders import MAX_PROMPT_BYTES, inputs_in, prompts_from, readable_name
 from comfyrelay.domain.properties import kind_of
 from comfyrelay.errors import InvalidInput
-from comfyrelay.text import natural
+from comfyrelay.text import natural_key
 
 
 @pytest.fixture
@@ -106,15 +106,15 @@ class TestInputs:
 class TestNaturalOrder:
     def test_numbers_count_and_leading_zeros_do_not(self) -> None:
         names = ["10", "9", "009", "a", "1", "a10b2", "a10b10", "a2"]
-        assert sorted(names, key=natural) == ["1", "009", "9", "10", "a", "a2", "a10b2", "a10b10"]
+        assert sorted(names, key=natural_key) == ["1", "009", "9", "10", "a", "a2", "a10b2", "a10b10"]
 
     @given(st.data())
     def test_any_texts_have_one_order(self, data: st.DataObject) -> None:
         names = data.draw(st.lists(st.text("0123456789ab²٣ é.-", max_size=12)))
-        assert sorted(names, key=natural) == sorted(data.draw(st.permutations(names)), key=natural)
+        assert sorted(names, key=natural_key) == sorted(data.draw(st.permutations(names)), key=natural_key)
 
     def test_number_of_any_length(self) -> None:
-        assert sorted(["9" * 5000, "1" + "0" * 5000, "7"], key=natural)[0] == "7"
+        assert sorted(["9" * 5000, "1" + "0" * 5000, "7"], key=natural_key)[0] == "7"
 
 
 def test_file_kind_follows_the_extension() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.desk.scripts.log import LONGEST_LINE, BoundedLog, Line, Lines
+from comfyrelay.desk.scripts.log import MAX_LINE_LENGTH, BoundedLog, Line, Lines
 
 
 def lines_of(*pieces: bytes) -> list[Line]:
@@ -43,11 +43,11 @@ def test_colours_and_other_controls_are_left_out() -> None:
 
 
 def test_very_long_line_is_split_without_loss() -> None:
-    text = "x" * (3 * LONGEST_LINE + 5)
+    text = "x" * (3 * MAX_LINE_LENGTH + 5)
     for end in ("\n", ""):
         lines = lines_of(*(text[at : at + 60_000].encode() for at in range(0, len(text), 60_000)), end.encode())
         assert "".join(line.text for line in lines) == text
-        assert [line.goes_on for line in lines] == [True, True, True, False]
+        assert [line.continues for line in lines] == [True, True, True, False]
 
 
 def test_log_within_its_bound_is_whole(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_long_log_keeps_its_beginning_and_end(tmp_path: Path) -> None:
     text = path.read_text("utf-8")
     assert max(largest, len(text.encode())) <= 100_000
     lines = text.splitlines()
-    [gap] = [at for at, line in enumerate(lines) if "left out" in line]
+    [gap] = [at for at, line in enumerate(lines) if "omitted" in line]
     head, tail = lines[:gap], lines[gap + 1 :]
     assert head == [f"line {number}" for number in range(len(head))]
     assert tail == [f"line {number}" for number in range(count - len(tail), count)]
@@ -89,5 +89,5 @@ def test_log_of_one_endless_line_stays_within_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     with BoundedLog(path, max_bytes=100_000) as log:
         for _ in range(1000):
-            log.write("x" * LONGEST_LINE, end="")
-    assert path.stat().st_size <= 100_000 + LONGEST_LINE
+            log.write("x" * MAX_LINE_LENGTH, end="")
+    assert path.stat().st_size <= 100_000 + MAX_LINE_LENGTH

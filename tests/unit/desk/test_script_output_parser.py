@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.desk.scripts.errors import error_sentence
-from comfyrelay.desk.scripts.output_parser import TAIL_CHARACTERS, Reading, ScriptProgress, new_media, saved_files
+from comfyrelay.desk.scripts.output_parser import TAIL_CHARACTERS, OutputParser, ScriptProgress, new_media, saved_files
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ from comfyrelay.desk.scripts.output_parser import TAIL_CHARACTERS, Reading, Scri
     ],
 )
 def test_progress(line: str, progress: ScriptProgress | None) -> None:
-    assert Reading().add(line) == progress
+    assert OutputParser().add(line) == progress
 
 
 def test_steps_count_within_the_item_that_was_named_before() -> None:
-    reading = Reading()
+    reading = OutputParser()
     told = [
         reading.add(line) for line in ("[1/2] a.png", "50%|# | 1/2 [", "[2/2] b.png", "50%|# | 1/2 [", "[2/2] saved")
     ]
@@ -67,7 +67,7 @@ def test_steps_count_within_the_item_that_was_named_before() -> None:
     ],
 )
 def test_seed(line: str, seed: int | None) -> None:
-    reading = Reading()
+    reading = OutputParser()
     reading.add(line)
     assert reading.seed == seed
 
@@ -92,7 +92,7 @@ def test_saved_files(tmp_path: Path, line: str, name: str, is_absolute: bool) ->
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(b"x")
-    reading = Reading()
+    reading = OutputParser()
     reading.add(line.format(path=file if is_absolute else name))
     assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [file]
 
@@ -102,7 +102,7 @@ def test_only_files_that_are_there_and_new_count_and_each_once(tmp_path: Path) -
     for name in ("old.png", "new.mp4", "notes.txt"):
         (tmp_path / name).write_bytes(b"x")
     os.utime(tmp_path / "old.png", (begun - 60, begun - 60))
-    reading = Reading()
+    reading = OutputParser()
     for line in ("saved old.png", "saved new.mp4", "saved ./new.mp4", "saved gone.mp4", "saved notes.txt", "x.mp4\0"):
         reading.add(line)
     assert saved_files(reading.candidates, folders=[tmp_path], since=begun) == [tmp_path / "new.mp4"]
@@ -112,7 +112,7 @@ def test_older_saved_file_counts_if_no_new_file_exists(tmp_path: Path) -> None:
     for name in ("input.png", "clip.mp4"):
         (tmp_path / name).write_bytes(b"x")
         os.utime(tmp_path / name, (1, 1))
-    reading = Reading()
+    reading = OutputParser()
     for line in ("input.png", "Saved: clip.mp4"):
         reading.add(line)
     assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [tmp_path / "clip.mp4"]
@@ -146,7 +146,7 @@ def test_prompt_text_is_not_parsed_as_script_output(tmp_path: Path, echoed: str)
         "upper": words.upper(),
         "wrapped": "\n".join(textwrap.wrap(words, 30)),
     }
-    reading = Reading([words])
+    reading = OutputParser([words])
     for line in echoed.format(words=words, **forms).splitlines():
         # also before it is complete
         assert reading.progress(line) is None
@@ -167,7 +167,7 @@ def test_file_may_be_named_after_the_prompt(tmp_path: Path, line: str) -> None:
     words = "a red fox in the snow, 50% grey"
     file = tmp_path / f"{words}.mp4"
     file.write_bytes(b"x")
-    reading = Reading([words])
+    reading = OutputParser([words])
     reading.add(line.format(path=file))
     assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [file]
 
@@ -178,7 +178,7 @@ def test_only_files_in_the_scripts_own_folders_count(tmp_path: Path) -> None:
         each.mkdir()
     (other / "secret.png").write_bytes(b"x")
     (own / "link.png").symlink_to(other / "secret.png")
-    reading = Reading()
+    reading = OutputParser()
     for line in (f"Saved: {other}/secret.png", "Saved: ../other/secret.png", "Saved: link.png"):
         reading.add(line)
     assert saved_files(reading.candidates, folders=[own], since=0) == []
@@ -267,7 +267,7 @@ def test_failed_node_is_named(said: str) -> None:
         (
             TRACEBACK.format(exception="ConnectionRefusedError: [Errno 111] Connection refused"),
             1,
-            "Nothing answers at the address that the script calls (connection refused): is ComfyUI running there?",
+            "No server listens at the address that the script calls (connection refused). Is ComfyUI running there?",
         ),
         (TRACEBACK.format(exception="KeyError: 'images'"), 1, "KeyError: 'images'"),
         (TRACEBACK.format(exception="StopIteration"), 1, "StopIteration"),
@@ -300,7 +300,7 @@ def test_handled_early_exception_is_not_the_reason() -> None:
 
 @pytest.mark.parametrize("letter", ["{", "[", '"', "'", "1/", "9 ", "%|", "a.mp4 ", "seed=", "saved ", " ", "\\"])
 def test_any_output_is_parsed_fast(letter: str) -> None:
-    reading = Reading()
+    reading = OutputParser()
     begun = time.process_time()
     for _ in range(20):
         reading.add(letter * (16 * 1024 // len(letter)), end="")

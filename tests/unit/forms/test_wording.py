@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from comfyrelay.comfyui.editor.convert import convert_workflow
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
-from comfyrelay.desk.starter_presets import PRESETS
+from comfyrelay.desk.startup.first_start import PRESETS
 from comfyrelay.domain.payloads import text_values
 from comfyrelay.domain.properties import Property, Role, apply_preset, resolve
 from comfyrelay.errors import ComfyError

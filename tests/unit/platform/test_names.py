@@ -88,7 +88,7 @@ def test_names_that_differ_in_their_letters_size_only_do_not_meet() -> None:
 def test_name_is_cut_to_the_path_limit_of_windows(folder: str) -> None:
     place = PureWindowsPath(folder)
     name = readable_name(
-        "a cat on the moon " * 20, 2**64 - 1, 12, "png", room=safe_names.max_name_length(place, windows=True)
+        "a cat on the moon " * 20, 2**64 - 1, 12, "png", max_length=safe_names.max_name_length(place, windows=True)
     )
     assert len(str(place / name)) <= safe_names.MAX_PATH_LENGTH
     assert name.startswith("0012_a-cat")
@@ -96,7 +96,7 @@ def test_name_is_cut_to_the_path_limit_of_windows(folder: str) -> None:
 
 
 def test_name_without_space_for_a_label_keeps_number_and_seed() -> None:
-    assert readable_name("a cat", 7, 3, "png", room=0) == "0003_seed7.png"
+    assert readable_name("a cat", 7, 3, "png", max_length=0) == "0003_seed7.png"
 
 
 @pytest.mark.parametrize(

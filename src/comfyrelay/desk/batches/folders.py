@@ -1,5 +1,6 @@
 """Read batch inputs from folders and prompts from files, and build readable output names."""
 
+import itertools
 import re
 import unicodedata
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
@@ -12,9 +13,9 @@ from comfyrelay.text import is_storable, natural_key
 MAX_PROMPT_BYTES = 16 * 1024 * 1024
 # With number, seed and suffix this stays well below the 255 bytes of a file name.
 _LABEL_BYTES = 120
-_PARTS = re.compile(r"[\\/]")
+_SEPARATOR = re.compile(r"[\\/]")
 _SUFFIX = re.compile(r"\.?([A-Za-z0-9]{1,10})")
-_RULE = "---"
+_PROMPT_SEPARATOR = "---"
 
 
 def inputs_in(root: Path, subdir: str = "") -> list[Path]:
@@ -23,34 +24,34 @@ def inputs_in(root: Path, subdir: str = "") -> list[Path]:
     `subdir` comes from a request, so paths that escape `root` are refused: `..`, absolute paths and links.
     """
     windows = PureWindowsPath(subdir)
-    if "\0" in subdir or windows.drive or windows.root or ".." in _PARTS.split(subdir):
-        raise _refused(f"{subdir!r} is not allowed: name a folder inside the input folder, without '..'.")
+    if "\0" in subdir or windows.drive or windows.root or ".." in _SEPARATOR.split(subdir):
+        raise _refusal(f"{subdir!r} is not allowed: name a folder inside the input folder, without '..'.")
     try:
         base = root.resolve(strict=True)
         folder = (base / subdir).resolve(strict=True)
         if not folder.is_relative_to(base):
-            raise _refused(f"{subdir!r} is a link that leads out of the input folder.")
-        found = [each for each in folder.iterdir() if kind_of(each.name) and not each.name.startswith(".")]
-        for each in found:
-            if not each.resolve().is_relative_to(base):
-                raise _refused(f"{each.name!r} is a link that leads out of the input folder.")
-        return sorted(filter(Path.is_file, found), key=lambda each: natural_key(each.name))
+            raise _refusal(f"{subdir!r} is a link that leads out of the input folder.")
+        found = [path for path in folder.iterdir() if kind_of(path.name) and not path.name.startswith(".")]
+        for path in found:
+            if not path.resolve().is_relative_to(base):
+                raise _refusal(f"{path.name!r} is a link that leads out of the input folder.")
+        return sorted(filter(Path.is_file, found), key=lambda path: natural_key(path.name))
     except (OSError, RuntimeError, ValueError) as error:
-        # a link cycle is a RuntimeError, an unencodable name a ValueError
-        why = (isinstance(error, OSError) and error.strerror) or "it is not the name of a folder"
-        raise _refused(f"The folder {subdir or '.'!r} cannot be read: {why}.") from None
+        # A link cycle is a RuntimeError, an unencodable name a ValueError.
+        reason = (isinstance(error, OSError) and error.strerror) or "it is not the name of a folder"
+        raise _refusal(f"The folder {subdir or '.'!r} cannot be read: {reason}.") from None
 
 
-def readable_name(label: str, seed: int | None, n: int, suffix: str, *, room: int = 255) -> str:
+def readable_name(label: str, seed: int | None, n: int, suffix: str, *, max_length: int = 255) -> str:
     """Return a file name that describes its content and is valid on Windows: `0007_cat-a-red-fox_seed42.mp4`.
 
-    Names with different numbers differ even without regard to case. The label is truncated to fit into `room`.
+    Names with different numbers differ even without regard to case. The label is truncated to `max_length`.
     """
     found = _SUFFIX.fullmatch(suffix)
-    number, sown = f"{n:04d}", "" if seed is None else f"seed{seed}"
+    number, seed_part = f"{n:04d}", "" if seed is None else f"seed{seed}"
     ending = f".{found[1].lower()}" if found else ""
-    words = _plain(label)[: max(0, room - len(f"{number}__{sown}{ending}"))].strip("-")
-    return "_".join(filter(None, (number, words, sown))) + ending
+    words = _hyphenated(label)[: max(0, max_length - len(f"{number}__{seed_part}{ending}"))].strip("-")
+    return "_".join(filter(None, (number, words, seed_part))) + ending
 
 
 def prompts_from(file: Path) -> list[str]:
@@ -63,7 +64,7 @@ def prompts_from(file: Path) -> list[str]:
             content = opened.read(MAX_PROMPT_BYTES + 1)
         if len(content) > MAX_PROMPT_BYTES:
             raise InvalidInput(f"The file {file} is too large for prompts: at most {MAX_PROMPT_BYTES} bytes.")
-        # Windows editors and shells write byte order marks, and some write UTF-16
+        # Windows editors and shells write byte order marks, and some write UTF-16.
         text = content.decode("utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
     except OSError as error:
         raise InvalidInput(f"The prompts cannot be read from {file}: {error.strerror}.") from None
@@ -71,31 +72,27 @@ def prompts_from(file: Path) -> list[str]:
         raise InvalidInput(f"The file {file} is not text in UTF-8.") from None
     if not is_storable(text):
         raise InvalidInput(f"The file {file} contains a character that cannot be stored.")
-    # not splitlines: it also splits at characters that may occur in a prompt
+    # `splitlines` would also split at characters that may occur in a prompt.
     lines = re.split(r"\r\n|\r|\n", text)
-    rules = [at for at, line in enumerate(lines) if line.strip() == _RULE]
-    blocks = _between(lines, rules) if rules else lines
-    prompts = [block.strip() for block in blocks if block.strip()]
+    if any(line.strip() == _PROMPT_SEPARATOR for line in lines):
+        groups = itertools.groupby(lines, key=lambda line: line.strip() == _PROMPT_SEPARATOR)
+        lines = ["\n".join(group) for is_separator, group in groups if not is_separator]
+    prompts = [line.strip() for line in lines if line.strip()]
     if not prompts:
         raise InvalidInput(f"There is no prompt in the file {file}.")
     return prompts
 
 
-def _between(lines: list[str], rules: list[int]) -> list[str]:
-    starts, ends = [0, *(at + 1 for at in rules)], [*rules, len(lines)]
-    return ["\n".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
+def _refusal(reason: str) -> InvalidInput:
+    return InvalidInput(reason, errors={"input_subdir": reason})
 
 
-def _refused(why: str) -> InvalidInput:
-    return InvalidInput(why, errors={"input_subdir": why})
-
-
-def _plain(label: str) -> str:
-    """Letters and digits of any script, joined by hyphens."""
-    letters = (
-        letter if unicodedata.category(letter)[0] in "LMN" or letter == "_" else " "
-        for letter in unicodedata.normalize("NFC", label)
+def _hyphenated(label: str) -> str:
+    """Return the letters and digits of any script, joined by hyphens."""
+    chars = (
+        char if unicodedata.category(char)[0] in "LMN" or char == "_" else " "
+        for char in unicodedata.normalize("NFC", label)
     )
-    words = "-".join("".join(letters).split())
-    # decoding drops a truncated character
+    words = "-".join("".join(chars).split())
+    # `ignore` drops a character that was cut in the middle.
     return words.encode()[:_LABEL_BYTES].decode(errors="ignore").strip("-")

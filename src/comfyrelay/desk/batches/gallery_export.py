@@ -30,45 +30,40 @@ async def copy_chosen(
 
     Existing files are kept: a copy gets another name. A failure does not stop the other copies.
     """
-    place = await asyncio.to_thread(_inside, root, folder)
-    entries = await engine.gallery.zips.list_entries(tenant_id, ids, in_folders=False)
-    done = ExportResult(folder=place)
-    there = {entry.output.id for entry in entries}
-    done.not_copied.extend(NotCopied(id=id_, detail="It is not there.") for id_ in ids if id_ not in there)
-    for entry in entries:
-        whose = f"{entry.output.job_id[-8:]}-{entry.output.number}"
-        try:
-            async with _on_disk(engine.objects, entry.output, root) as source:
-                put = await asyncio.to_thread(copy_file, source, place / entry.name, whose, umask)
-            done.copied.append(put)
-        except ComfyRelayError as error:
-            done.not_copied.append(NotCopied(id=entry.output.id, detail=error.detail))
-        except OSError as error:
-            done.not_copied.append(NotCopied(id=entry.output.id, detail=f"It cannot be written: {error.strerror}."))
-    return done
-
-
-def _inside(root: Path, wanted: str) -> Path:
-    place = root / folder_name(wanted, field="folder")
-    if not place.resolve().is_relative_to(root.resolve()):
+    path = root / folder_name(folder, field="folder")
+    if not await asyncio.to_thread(lambda: path.resolve().is_relative_to(root.resolve())):
         raise InvalidInput(errors={"folder": "This is a link that leads out of the output folder."})
-    return place
+    entries = await engine.gallery.zips.list_entries(tenant_id, ids, in_folders=False)
+    result = ExportResult(folder=path)
+    found = {entry.output.id for entry in entries}
+    result.not_copied.extend(NotCopied(id=id_, detail="The output does not exist.") for id_ in ids if id_ not in found)
+    for entry in entries:
+        owner = f"{entry.output.job_id[-8:]}-{entry.output.number}"
+        try:
+            async with _local_file(engine.objects, entry.output, root) as source:
+                result.copied.append(await asyncio.to_thread(copy_file, source, path / entry.name, owner, umask))
+        except ComfyRelayError as error:
+            result.not_copied.append(NotCopied(id=entry.output.id, detail=error.detail))
+        except OSError as error:
+            detail = f"The copy cannot be written: {error.strerror}."
+            result.not_copied.append(NotCopied(id=entry.output.id, detail=detail))
+    return result
 
 
 @asynccontextmanager
-async def _on_disk(objects: ObjectStore, made: GalleryOutput, root: Path) -> AsyncIterator[Path]:
+async def _local_file(objects: ObjectStore, output: GalleryOutput, root: Path) -> AsyncIterator[Path]:
     """Yield the stored file if it is local, otherwise a temporary download."""
     if isinstance(objects, LocalObjects):
-        stored = await objects.file_of(made.path)
+        stored = await objects.file_of(output.path)
         if stored is None:
-            raise NotFound("The file is not in storage any more.")
+            raise NotFound("The file is no longer in storage.")
         yield stored
         return
-    # on the target disk, so that a lack of space shows here
+    # The download is on the target disk, so that it fails if the disk is full.
     await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=".copying-", ignore_cleanup_errors=True) as folder:
-        fetched = Path(folder) / "output"
-        with fetched.open("wb") as file:
-            async for piece in objects.stream(made.path):
+        path = Path(folder) / "output"
+        with path.open("wb") as file:
+            async for piece in objects.stream(output.path):
                 await asyncio.to_thread(file.write, piece)
-        yield fetched
+        yield path

@@ -7,7 +7,7 @@ import asyncio
 import filecmp
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -34,30 +34,34 @@ from comfyrelay.worker.lease import Lease
 log = structlog.get_logger(__name__)
 
 
-class Copies:
-    """One folder per batch below `root`; jobs without a batch go to `root`. `umask` overrides that of the process."""
+class OutputCopies:
+    """Copies outputs to one folder per batch below `root`, or to `root` itself for jobs without a batch.
 
-    def __init__(self, engine: Engine, root: Path, *, umask: int | None = None) -> None:
-        self._engine = engine
+    `umask` overrides the umask of the process. Nothing is copied before `engine` is set.
+    """
+
+    def __init__(self, root: Path, *, umask: int | None) -> None:
         self._root = root
         self._umask = umask
+        self.engine: Engine | None = None
 
-    async def keep(self, lease: Lease, collected: CollectedOutput, save: Callable[[], None]) -> str | None:
-        """Copy the files of a run to the output folder. Returns why that failed, for the job's log.
+    async def copy_run(self, lease: Lease, collected: CollectedOutput, save: Callable[[], None]) -> str | None:
+        """Copy the files of a run to the output folder. Returns the reason of a failure, for the job's log.
 
-        The job completes in any case: its output is in object storage. The chosen names are saved with the lease before
-        the first copy, so a desk that was killed in between reuses them.
+        The job completes in any case, because its output is in object storage. The chosen names are saved with the
+        lease before the first copy, so that a desk that was killed in between reuses them.
         """
+        assert self.engine is not None
         try:
-            place = await self._place(lease)
-            names = [place.name, *(f"{place.stem}_{n}{each.suffix}" for n, each in enumerate(collected.more, start=2))]
-            sources = (await self._stored(lease) or collected.path, *collected.more)
-            saved = {self._root / each for each in lease.about.get(COPIES, ())}
+            path = await self._path(self.engine, lease)
+            more = [f"{path.stem}_{n}{file.suffix}" for n, file in enumerate(collected.more, start=2)]
+            sources = (await self._stored_output(self.engine, lease) or collected.path, *collected.more)
+            saved = {self._root / name for name in lease.about.get(COPIES, ())}
             copies = [
-                (each, await asyncio.to_thread(choose_name, each, place.with_name(name), lease.job_id[-8:], saved))
-                for name, each in zip(names, sources, strict=True)
+                (source, await asyncio.to_thread(choose_name, source, path.with_name(name), lease.job_id[-8:], saved))
+                for name, source in zip([path.name, *more], sources, strict=True)
             ]
-            # relative to the output folder: a backup may be restored elsewhere
+            # Relative to the output folder, because a backup may be restored elsewhere.
             lease.about[COPIES] = [chosen.relative_to(self._root).as_posix() for _, chosen in copies]
             save()
             for source, chosen in copies:
@@ -68,62 +72,60 @@ class Copies:
             return f"The output could not be copied to the output folder: {error}. Download it from the page."
         return None
 
-    async def keep_reused(
+    async def copy_reused(
         self, job: NewJobRecord, batch_label: str | None, output: UploadedOutput
     ) -> dict[str, Any] | None:
         """Copy the reused output of another job. Returns the names to record.
 
         A desk that is killed before they are recorded leaves an orphaned file.
         """
-        objects = self._engine.objects
-        if not isinstance(objects, LocalObjects):
+        if self.engine is None or not isinstance(self.engine.objects, LocalObjects):
             return None
-        snapshot = JobPayload.from_json(job.input_payload)
-        place = self._place_of(job, snapshot, batch_label)
+        path = self._path_of(job, JobPayload.from_json(job.input_payload), batch_label)
         try:
-            source = await objects.file_of(output.path)
+            source = await self.engine.objects.file_of(output.path)
             if source is None:
                 return None
-            copied = await asyncio.to_thread(choose_name, source, place, job.id[-8:], ())
+            copied = await asyncio.to_thread(choose_name, source, path, job.id[-8:], ())
             await asyncio.to_thread(put_file, source, copied, self._umask)
         except (OSError, ComfyRelayError) as error:
             log.warning("desk.output_not_copied", job_id=job.id, why=str(error))
             return None
         return {COPIES: [copied.relative_to(self._root).as_posix()]}
 
-    async def _stored(self, lease: Lease) -> Path | None:
-        """The output in object storage, if it is local, to be linked."""
-        objects = self._engine.objects
-        if not isinstance(objects, LocalObjects):
+    async def remove(self, attempts: Sequence[Attempt]) -> RemovedFiles:
+        """Delete a job's copies. Files that a script saved elsewhere belong to the user."""
+        return await asyncio.to_thread(remove_copies, self._root, attempts)
+
+    async def _stored_output(self, engine: Engine, lease: Lease) -> Path | None:
+        """Return the output in local object storage, which can be linked."""
+        if not isinstance(engine.objects, LocalObjects):
             return None
         with suppress(ComfyRelayError):
-            payload = await self._engine.queue.lease_payloads.of_lease(lease.dispatch_id, lease.job.lease_token)
-            return await objects.file_of(payload.upload_path)
+            payload = await engine.queue.lease_payloads.of_lease(lease.dispatch_id, lease.job.lease_token)
+            return await engine.objects.file_of(payload.upload_path)
         return None
 
-    async def _place(self, lease: Lease) -> Path:
-        job, snapshot = await self._engine.jobs.views.job_with_payload(lease.job.tenant_id, lease.job_id)
+    async def _path(self, engine: Engine, lease: Lease) -> Path:
+        job, payload = await engine.jobs.views.job_with_payload(lease.job.tenant_id, lease.job_id)
         label = None
-        if job.batch_id is not None and snapshot.output_folder is None:
-            label = (await self._engine.jobs.batches.state(lease.job.tenant_id, job.batch_id)).label
-        return self._place_of(job, snapshot, label)
+        if job.batch_id is not None and payload.output_folder is None:
+            label = (await engine.jobs.batches.state(lease.job.tenant_id, job.batch_id)).label
+        return self._path_of(job, payload, label)
 
-    def _place_of(self, job: JobRecord | NewJobRecord, snapshot: JobPayload, batch_label: str | None) -> Path:
-        seed = snapshot.seed
-        suffix = snapshot.output_extension
-        if job.batch_id is None:
-            name = readable_name(f"{job.label or 'job'} {job.id[-8:]}", seed, 1, suffix, room=_room(self._root))
-            return self._root / name
-        folder = snapshot.output_folder
-        if folder is None:
-            # a label is not a path
-            folder = f"{plain_name(batch_label or '') or 'batch'} {job.batch_id[-8:]}"
-        place = self._root / folder
-        return place / readable_name(job.label or "", seed, job.item_no + 1, suffix, room=_room(place))
+    def _path_of(self, job: JobRecord | NewJobRecord, payload: JobPayload, batch_label: str | None) -> Path:
+        folder, label, number = self._root, f"{job.label or 'job'} {job.id[-8:]}", 1
+        if job.batch_id is not None:
+            # The label is any text, not a path.
+            default = f"{plain_name(batch_label or '') or 'batch'} {job.batch_id[-8:]}"
+            folder = self._root / (default if payload.output_folder is None else payload.output_folder)
+            label, number = job.label or "", job.item_no + 1
+        # The name must fit with the suffixes for several outputs, duplicates and temporary files.
+        max_length = max_name_length(folder) - len(" 0123abcd_99.part.")
+        return folder / readable_name(label, payload.seed, number, payload.output_extension, max_length=max_length)
 
 
 def remove_copies(root: Path, attempts: Iterable[Attempt]) -> RemovedFiles:
-    """Delete a job's copies. Files that a script saved elsewhere belong to the user."""
     removed, left = [], []
     for path in copies_of(root, attempts):
         try:
@@ -134,97 +136,89 @@ def remove_copies(root: Path, attempts: Iterable[Attempt]) -> RemovedFiles:
             continue
         removed.append(str(path))
         with suppress(OSError):
-            # the batch folder, if it is empty now
+            # Remove the batch folder, if it is empty now.
             if path.parent != root:
                 path.parent.rmdir()
     return RemovedFiles(removed=removed, left=left)
 
 
 def copies_of(root: Path, attempts: Iterable[Attempt]) -> list[Path]:
-    """Existing files below the output folder that belong to a job."""
-    named = dict.fromkeys(root / text for attempt in attempts for text in (attempt.about or {}).get(COPIES, ()))
-    return [path for path in named if path.is_file() and path.resolve().is_relative_to(root.resolve())]
+    """Return the existing files below the output folder that belong to a job."""
+    names = dict.fromkeys(root / name for attempt in attempts for name in (attempt.about or {}).get(COPIES, ()))
+    return [path for path in names if path.is_file() and path.resolve().is_relative_to(root.resolve())]
 
 
 def folder_name(wanted: str, *, field: str = "output_folder") -> str:
-    """Return a folder name below the output folder, or raise `InvalidInput` for this `field`."""
+    """Return a folder name below the output folder. Raises `InvalidInput` for this `field`."""
     parts = wanted.replace("\\", "/").split("/")
     if not wanted.strip() or wanted.startswith(("/", "~", "\\")) or ".." in parts or ":" in wanted or "\0" in wanted:
         raise InvalidInput(
-            errors={field: "Name a folder inside the output folder; another output folder is a setting."}
+            errors={field: "Name a folder inside the output folder. The output folder itself is a setting."}
         )
     return "/".join(filter(None, map(plain_name, parts))) or "batch"
 
 
-def _room(folder: Path) -> int:
-    """Space for a name, minus the suffixes for several outputs, duplicates and temporary files."""
-    return max_name_length(folder) - len(" 0123abcd_99.part.")
-
-
-def choose_name(source: Path, place: Path, of_whom: str, saved: Collection[Path]) -> Path:
+def choose_name(source: Path, path: Path, owner: str, saved: Collection[Path]) -> Path:
     """Return the first name that is free or already is this file.
 
-    A file of another job or of a person is never replaced, even with equal content. `saved` are the names that this job
-    chose before the desk was killed: a file there is its own, unless its content differs.
+    A file of another job or of a person is never replaced, even if its content is equal. `saved` are the names that
+    this job chose before the desk was killed. A file with such a name is its own, unless the content differs.
     """
-    for name in _names(place, of_whom):
-        if _is_free(name) or _is_one_file(source, name) or (name in saved and _is_copy(source, name)):
-            return name
-    raise AssertionError("names never run out")
+    return next(
+        name
+        for name in _names(path, owner)
+        if _is_free(name) or (name.exists() and name.samefile(source)) or (name in saved and _is_copy(source, name))
+    )
 
 
-def put_file(source: Path, place: Path, umask: int | None) -> None:
-    _make_folder(place.parent, umask)
-    _put(source, place, umask, may_link=True)
+def put_file(source: Path, path: Path, umask: int | None) -> None:
+    _make_folder(path.parent, umask)
+    _put(source, path, umask, may_link=True)
 
 
-def copy_file(source: Path, place: Path, of_whom: str, umask: int | None) -> Path:
+def copy_file(source: Path, path: Path, owner: str, umask: int | None) -> Path:
     """Make a copy that the user may change. Existing files are kept; an unchanged earlier copy is reused."""
-    _make_folder(place.parent, umask)
-    place = next(name for name in _names(place, of_whom) if _is_free(name) or _is_copy(source, name))
-    if _is_free(place):
-        _put(source, place, umask, may_link=False)
-    return place
+    _make_folder(path.parent, umask)
+    path = next(name for name in _names(path, owner) if _is_free(name) or _is_copy(source, name))
+    if _is_free(path):
+        _put(source, path, umask, may_link=False)
+    return path
 
 
-def _names(place: Path, of_whom: str) -> Iterator[Path]:
-    """The wanted name, then with the owner's id, then with a counter."""
-    yield place
-    yield place.with_name(f"{place.stem} {of_whom}{place.suffix}")
-    yield from (place.with_name(f"{place.stem} {of_whom} ({n}){place.suffix}") for n in count(2))
+def _names(path: Path, owner: str) -> Iterator[Path]:
+    """Yield the wanted name, then names with the owner's id, then names with a counter."""
+    yield path
+    yield path.with_name(f"{path.stem} {owner}{path.suffix}")
+    yield from (path.with_name(f"{path.stem} {owner} ({n}){path.suffix}") for n in count(2))
 
 
-def _is_free(place: Path) -> bool:
-    # a dangling link counts as taken
-    return not os.path.lexists(place)
+def _is_free(path: Path) -> bool:
+    # A dangling link counts as taken.
+    return not os.path.lexists(path)
 
 
-def _is_one_file(source: Path, place: Path) -> bool:
-    return place.exists() and place.samefile(source)
+def _is_copy(source: Path, path: Path) -> bool:
+    return path.is_file() and not path.samefile(source) and filecmp.cmp(source, path, shallow=False)
 
 
-def _is_copy(source: Path, place: Path) -> bool:
-    return place.is_file() and not place.samefile(source) and filecmp.cmp(source, place, shallow=False)
-
-
-def _put(source: Path, place: Path, umask: int | None, *, may_link: bool) -> None:
-    # a killed desk leaves at most one temporary file per output in the user's folder
-    part = place.with_name(f".{place.name}.part")
+def _put(source: Path, path: Path, umask: int | None, *, may_link: bool) -> None:
+    # A killed desk leaves at most one temporary file per output in the user's folder.
+    part = path.with_name(f".{path.name}.part")
     files.remove(part, missing_ok=True)
-    with part_of(place, part=part):
-        if not (may_link and _linked(source, part)):
+    with part_of(path, part=part):
+        if not (may_link and _is_linked(source, part)):
             shutil.copyfile(source, part)
         if umask is not None:
             part.chmod(0o666 & ~umask)
-    # renaming between two links of one file removes neither
+    # A rename between two links of one file removes neither.
     files.remove(part, missing_ok=True)
 
 
-def _linked(source: Path, part: Path) -> bool:
+def _is_linked(source: Path, part: Path) -> bool:
+    """Try to link a file; false on another disk, or on a disk without hard links."""
     try:
         os.link(source, part)
     except OSError:
-        # another disk, or one without hard links
         return False
     return True
 

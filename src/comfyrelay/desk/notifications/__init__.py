@@ -1,1 +1,1 @@
-"""Notifications when jobs end."""
+"""Send notifications when jobs end."""

@@ -1,26 +1,27 @@
-"""Send notifications in the background; failures never affect a job."""
+"""Send notifications in the background. A failure never affects a job."""
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.desk.notifications.notifier import BatchNow, EndedNotice, Notification, NotificationRules, Notifier
+from comfyrelay.desk.notifications.notifier import Notifier
+from comfyrelay.desk.notifications.rules import Notification, NotificationRules, NotifiedBatch, NotifiedJob
 from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.jobs import JobRecord
+from comfyrelay.domain.records.jobs import BatchRecord, JobRecord
 from comfyrelay.protocol.desk import FailedNotification
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.jobs.ended_jobs import BatchOutcome, EndedJobs
+from comfyrelay.services.jobs.ended_jobs import EndedJobs
 from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
-# How long a stopping desk waits for pending notifications.
+# A stopping desk waits this long for pending notifications.
 FLUSH_SECONDS = 5.0
 MAX_REMEMBERED = 10
 
@@ -49,7 +50,7 @@ class NotificationSender:
             await asyncio.gather(task, return_exceptions=True)
 
     def job_ended(self, ended: Sequence[JobState]) -> None:
-        self._ended += (each.id for each in ended)
+        self._ended += (job.id for job in ended)
         self._idle.clear()
         self._has_ended.notify()
 
@@ -60,36 +61,36 @@ class NotificationSender:
             try:
                 await self._notify(engine, user, ended)
             except Exception:
-                # the next end is notified anyway
+                # The next job is notified anyway.
                 log.exception("desk.notifying_failed")
             if not self._ended:
                 self._idle.set()
 
     async def _notify(self, engine: Engine, user: User, job_ids: Sequence[str]) -> None:
         ended = await engine.jobs.ended_jobs.load(user.tenant_id, user.id, job_ids)
-        # read after the query, so that it is not earlier than any job found
+        # Taken after the query, so that no job found has ended later.
         read_at = utc_now()
         for job in _notifiable(ended.jobs):
             batch = ended.batches.get(job.batch_id or "")
-            now = _now(batch) if batch else None
-            for notification in self._rules.of_end(_ended(job), now, active=ended.active, read_at=read_at):
+            notified = _notified_batch(batch, ended.counts.get(batch.id, {})) if batch else None
+            for notification in self._rules.of_end(_notified_job(job), notified, active=ended.active, read_at=read_at):
                 await self._send(notification, ended)
 
     async def _send(self, notification: Notification, ended: EndedJobs) -> None:
         urls = ended.batches[notification.batch_id].notify_urls if notification.batch_id else ()
-        for failure in await self._notifier.notify(notification, urls):
+        for failure in await self._notifier.notify(notification, urls or ()):
             self.not_sent.append(FailedNotification(at=utc_now(), url=failure.url, why=failure.why))
             log.warning("desk.notification_not_sent", url=failure.url, why=failure.why, about=notification.title)
 
 
 def _notifiable(jobs: Sequence[JobRecord]) -> Iterator[JobRecord]:
-    """Keep only the last of several items of one batch that ended together."""
+    """Skip all but the last of several items of a batch that ended together."""
     last = {job.batch_id: job.id for job in jobs}
     return (job for job in jobs if job.batch_id is None or last[job.batch_id] == job.id)
 
 
-def _ended(job: JobRecord) -> EndedNotice:
-    return EndedNotice(
+def _notified_job(job: JobRecord) -> NotifiedJob:
+    return NotifiedJob(
         name=_name(job.label, job.id),
         status=job.status,
         completed_at=job.completed_at or job.created_at,
@@ -97,16 +98,16 @@ def _ended(job: JobRecord) -> EndedNotice:
     )
 
 
-def _now(batch: BatchOutcome) -> BatchNow:
-    return BatchNow(
+def _notified_batch(batch: BatchRecord, counts: Mapping[str, int]) -> NotifiedBatch:
+    return NotifiedBatch(
         id=batch.id,
         name=_name(batch.label, batch.id),
-        counts=batch.counts,
-        held=batch.held,
-        held_by=batch.held_by,
+        counts=counts,
+        held=batch.held_text,
+        held_by=batch.held["by"] if batch.held else None,
     )
 
 
 def _name(label: str | None, id_: str) -> str:
-    # the end of an id is what tables show
+    # Tables also show the end of an id.
     return label or id_[-8:]

@@ -1,19 +1,18 @@
-"""Batches from folders and lists."""
+"""Create batches from folders and lists."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
 
-from fastapi import Request, status
+from fastapi import status
 
 from comfyrelay.desk.batches.expand import PlannedItem, SeedPlan, expand
 from comfyrelay.desk.batches.folders import inputs_in
 from comfyrelay.desk.batches.output_copies import folder_name
 from comfyrelay.desk.batches.planning import roles_of, seed_plan
 from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
-from comfyrelay.desk.state import DeskState
+from comfyrelay.desk.state import DeskState, DeskStateOf
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.properties import AppliedPreset, apply_preset
 from comfyrelay.domain.queue.states import WorkflowKind
@@ -37,14 +36,14 @@ router = Router(prefix="/api/desk", tags=["desk"])
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchPlan:
-    """Parts of a batch. `inputs` are files of the input folder or ids of uploads; for a script, folders."""
+    """A planned batch. `inputs` are files of the input folder or ids of uploads; for a script, folders."""
 
     effect_id: int | None
     target: Target
     inputs: Sequence[Path | str]
     expanded: Sequence[PlannedItem]
     preset: AppliedPreset
-    # names of uploaded files
+    # The names of uploaded files by id.
     names: Mapping[str, str]
 
     @property
@@ -52,36 +51,40 @@ class BatchPlan:
         return self.target.workflow.kind == WorkflowKind.SCRIPT
 
     def items(self, files: Mapping[Path | str, str], *, folder: str | None = None) -> list[ItemRequest]:
-        """`files` maps inputs to file ids."""
-        return [
-            ItemRequest(
-                input_payload=_of_folder(each) if self.is_script else each.payload,
-                input_file_id=files.get(each.input) if each.input is not None else None,
-                label=(each.label if self.is_script else _label(each, self.names)) or None,
-                output_folder=folder,
+        """Return the items to submit. `files` maps inputs to file ids."""
+        requests = []
+        for item in self.expanded:
+            payload, label = item.payload, item.label
+            if self.is_script and item.input is not None:
+                payload = {**payload, "input_subdir": item.input}
+            elif not self.is_script and isinstance(item.input, str):
+                # Show the name of an uploaded file instead of its id.
+                name = PurePath(self.names.get(item.input, "")).stem
+                label = label.replace(item.input, name, 1).removeprefix(" · ")
+            file_id = files.get(item.input) if item.input is not None else None
+            requests.append(
+                ItemRequest(input_payload=payload, input_file_id=file_id, label=label or None, output_folder=folder)
             )
-            for each in self.expanded
-        ]
+        return requests
 
 
 @router.post("/batches", status_code=status.HTTP_201_CREATED, responses=error_responses(401, 403, 404, 409, 422, 503))
 @large_body(authenticate_user)
-async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser) -> Answer[Batch]:
-    """Make a batch: all inputs × prompts × negative prompts × tries, or input n with prompt n."""
-    state: DeskState = request.app.state.desk
+async def add_batch(body: NewDeskBatch, state: DeskStateOf, context: ContextOf, user: CurrentUser) -> Answer[Batch]:
+    """Create a batch: all inputs × prompts × negative prompts × tries, or input n with prompt n."""
     engine = context.engine
-    # for idempotency, hash the request: seeds and copies differ each time
-    asked = digest(body.model_dump(mode="json", exclude={"idempotency_key", "wait_for_missing", "reuse"}))
+    # The digest is of the request, because seeds and copies differ each time.
+    request_digest = digest(body.model_dump(mode="json", exclude={"idempotency_key", "wait_for_missing", "reuse"}))
     if body.idempotency_key is not None:
         known = await engine.jobs.batches.find_known(
-            user.tenant_id, idempotency_key=body.idempotency_key, request_digest=asked
+            user.tenant_id, idempotency_key=body.idempotency_key, request_digest=request_digest
         )
         if known is not None:
             return Answer(data=batch_body(known), message="Already submitted.")
     plan = await plan_of(body, state, context, user)
     folder = folder_name(body.output_folder) if body.output_folder else None
     await asyncio.to_thread(_check_urls, body.notify_urls)
-    files = {} if plan.is_script else await _kept(plan.inputs, context, user)
+    files = {} if plan.is_script else await _stored_files(plan.inputs, context, user)
     batch, _ = await engine.jobs.batches.submit_once(
         BatchRequest(
             tenant_id=user.tenant_id,
@@ -96,7 +99,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
             wait_for_missing=body.wait_for_missing,
             reuse=body.reuse,
             shows_workers=user.is_admin,
-            request_digest=asked,
+            request_digest=request_digest,
         )
     )
     return Answer(data=batch_body(batch), message=f"Submitted. {plan.preset.remark}".strip())
@@ -111,16 +114,19 @@ async def plan_of(body: NewDeskBatch, state: DeskState, context: Context, user: 
     is_script = target.workflow.kind == WorkflowKind.SCRIPT
     if is_script and body.input_file_ids:
         raise InvalidInput(errors={"input_file_ids": "A script takes folders: name them in input_subdir."})
-    # a script reads its folder itself
+    # A script reads its folder itself.
     inputs = list(body.folders) if is_script else await _inputs(body, state)
-    preset = await _preset(body, target, context, user)
+    presets = engine.catalogue.presets
+    values = (await presets.find(user.tenant_id, body.preset)).settings if body.preset else {}
+    preset = apply_preset(values, target.properties)
     base = {**preset.values, **body.values}
+    seeds = None if body.seeds is None else SeedPlan(mode=body.seeds.mode, start=body.seeds.start)
     expanded = expand(
         inputs=inputs,
         prompts=body.prompts,
         negatives=body.negative_prompts,
         tries=body.tries,
-        seeds=seed_plan(target.properties, _seeds(body), base),
+        seeds=seed_plan(target.properties, seeds, base),
         mode=body.mode,
         base=base,
         roles=roles_of(target.properties),
@@ -131,24 +137,13 @@ async def plan_of(body: NewDeskBatch, state: DeskState, context: Context, user: 
 
 def _check_urls(urls: Sequence[str]) -> None:
     """Check notification URLs now, not when the batch is done."""
-    wrong = {
-        f"notify_urls.{number}": f"{without_secrets(url)}: {why}"
+    errors = {
+        f"notify_urls.{number}": f"{without_secrets(url)}: {problem}"
         for number, url in enumerate(urls)
-        if (why := why_unusable(url)) is not None
+        if (problem := why_unusable(url)) is not None
     }
-    if wrong:
-        raise InvalidInput(errors=wrong)
-
-
-def _of_folder(item: PlannedItem) -> Mapping[str, Any]:
-    return item.payload if item.input is None else {**item.payload, "input_subdir": item.input}
-
-
-def _label(item: PlannedItem, names: Mapping[str, str]) -> str:
-    """Show the name of an uploaded file instead of its id."""
-    if not isinstance(item.input, str):
-        return item.label
-    return item.label.replace(item.input, PurePath(names.get(item.input, "")).stem, 1).removeprefix(" · ")
+    if errors:
+        raise InvalidInput(errors=errors)
 
 
 async def _inputs(body: NewDeskBatch, state: DeskState) -> list[Path | str]:
@@ -163,18 +158,8 @@ async def _inputs(body: NewDeskBatch, state: DeskState) -> list[Path | str]:
     return found
 
 
-def _seeds(body: NewDeskBatch) -> SeedPlan | None:
-    return None if body.seeds is None else SeedPlan(mode=body.seeds.mode, start=body.seeds.start)
-
-
-async def _preset(body: NewDeskBatch, target: Target, context: Context, user: User) -> AppliedPreset:
-    kept = (await context.engine.catalogue.presets.find(user.tenant_id, body.preset)).settings if body.preset else {}
-    return apply_preset(kept, target.properties)
-
-
-async def _kept(inputs: Sequence[Path | str | None], context: Context, user: User) -> dict[Path | str, str]:
-    """Copy input files to object storage; a user may change them while the batch waits."""
-    taken = await context.engine.jobs.uploads.copy_local_files(
-        user, [input_ for input_ in inputs if isinstance(input_, Path)]
-    )
-    return {input_: input_ if isinstance(input_, str) else taken[input_] for input_ in inputs if input_ is not None}
+async def _stored_files(inputs: Sequence[Path | str], context: Context, user: User) -> dict[Path | str, str]:
+    """Copy input files to object storage, because a user may change them while the batch waits."""
+    paths = [input_ for input_ in inputs if isinstance(input_, Path)]
+    copied = await context.engine.jobs.uploads.copy_local_files(user, paths)
+    return {input_: input_ if isinstance(input_, str) else copied[input_] for input_ in inputs}

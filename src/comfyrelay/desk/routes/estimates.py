@@ -5,16 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastapi import Request
-
 from comfyrelay.desk.routes.batches import BatchPlan, plan_of
-from comfyrelay.desk.state import DeskState
+from comfyrelay.desk.state import DeskStateOf
 from comfyrelay.domain.image_shapes import InputWarning, Shape, shape_warnings
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.properties import Role
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.media.image_headers import read_image_header
-from comfyrelay.media_types import guess_media_type
+from comfyrelay.media_types import OCTET_STREAM, guess_media_type
 from comfyrelay.protocol import desk as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.requirements import Missing
@@ -27,9 +25,9 @@ from comfyrelay.services.jobs.views.estimate import EstimateRequest
 from comfyrelay.storage.local import LocalObjects
 
 router = Router(prefix="/api/desk", tags=["desk"])
-# Most warnings to list.
+# Only this many inputs are listed.
 MAX_NAMED = 60
-MAX_LOOKED_AT = 200
+MAX_INSPECTED = 200
 # Nearly all formats store the size within this many bytes.
 HEAD_BYTES = 64 * 1024
 
@@ -37,19 +35,18 @@ HEAD_BYTES = 64 * 1024
 @router.post("/batches/estimate", responses=error_responses(401, 403, 404, 409, 422, 503))
 @large_body(authenticate_user)
 async def estimate(
-    body: wire.NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser
+    body: wire.NewDeskBatch, state: DeskStateOf, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.Estimate]:
-    """Estimate this batch. Nothing is added or copied; it fails like the real request."""
-    state: DeskState = request.app.state.desk
+    """Estimate this batch without adding or copying anything. It fails if the real request would fail."""
     plan = await plan_of(body, state, context, user)
-    # files of the input folder are named by path: they are not stored yet
+    # Files of the input folder are not stored yet, so they are named by path.
     files = {input_: str(input_) for input_ in plan.inputs}
     wanted = EstimateRequest(
         tenant_id=user.tenant_id,
         user_id=user.id,
         target=plan.target,
         items=plan.items(files),
-        files={str(input_): _unstored(input_) for input_ in plan.inputs if isinstance(input_, Path)},
+        files={str(input_): _stored_file(input_) for input_ in plan.inputs if isinstance(input_, Path)},
         priority=body.priority,
         shows_workers=user.is_admin,
     )
@@ -71,17 +68,17 @@ async def estimate(
     )
 
 
-def _unstored(file: Path) -> StoredFile:
-    mime_type = guess_media_type(file.name) or "application/octet-stream"
+def _stored_file(file: Path) -> StoredFile:
+    mime_type = guess_media_type(file.name) or OCTET_STREAM
     return StoredFile(id=str(file), disk="", path=str(file), mime_type=mime_type, name=file.name)
 
 
 async def _warnings(plan: BatchPlan, context: Context, user: User) -> list[InputWarning]:
     if plan.is_script or not plan.inputs:
         return []
-    looked_at = plan.inputs[:MAX_LOOKED_AT]
-    uploaded = [each for each in looked_at if isinstance(each, str)]
-    places = {each: each.name for each in looked_at if isinstance(each, Path)}
+    inspected = plan.inputs[:MAX_INSPECTED]
+    uploaded = [input_ for input_ in inspected if isinstance(input_, str)]
+    places = {input_: input_.name for input_ in inspected if isinstance(input_, Path)}
     shapes: list[Shape] = []
     objects = context.engine.objects
     for id_, facts in (await context.engine.jobs.media.view_files(user.tenant_id, uploaded)).items():
@@ -102,7 +99,7 @@ def _shapes(places: Mapping[Path, str]) -> Sequence[Shape]:
             with place.open("rb") as file:
                 claim = read_image_header(file.read(HEAD_BYTES))
         except OSError:
-            # copying it will report the error
+            # Copying the file will report the error.
             continue
         if claim is not None:
             found.append(Shape(name=name, width=claim.width, height=claim.height))
@@ -110,10 +107,10 @@ def _shapes(places: Mapping[Path, str]) -> Sequence[Shape]:
 
 
 def _size(payload: Mapping[str, Any], plan: BatchPlan) -> tuple[int, int] | None:
-    """The shape of the result, if the workflow fixes it."""
+    """Return the size of the result, if the workflow fixes it."""
     sides = []
     for role in (Role.WIDTH, Role.HEIGHT):
-        prop = next((known for known in plan.target.properties if known.role is role), None)
+        prop = next((candidate for candidate in plan.target.properties if candidate.role is role), None)
         value = None if prop is None else payload.get(prop.key, plan.target.overrides.get(prop.key, prop.default_value))
         if not isinstance(value, int) or value <= 0:
             return None

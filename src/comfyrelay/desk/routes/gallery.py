@@ -1,9 +1,7 @@
-"""Outputs of the gallery into a folder."""
-
-from fastapi import Request
+"""Copy outputs of the gallery to a folder."""
 
 from comfyrelay.desk.batches.gallery_export import copy_chosen
-from comfyrelay.desk.state import DeskState
+from comfyrelay.desk.state import DeskStateOf
 from comfyrelay.protocol import gallery as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.http.auth import CurrentUser
@@ -16,11 +14,10 @@ router = Router(prefix="/api/desk/gallery", tags=["desk"])
 
 @router.post("/copy", responses=error_responses(401, 403, 422, 503))
 async def copy_outputs(
-    body: wire.CopyOutputs, request: Request, context: ContextOf, user: CurrentUser
+    body: wire.CopyOutputs, state: DeskStateOf, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.CopiedOutputs]:
     """Copy outputs to a folder inside the output folder. The copies are yours: they stay when a job is deleted."""
-    state: DeskState = request.app.state.desk
-    done = await copy_chosen(
+    result = await copy_chosen(
         context.engine,
         user.tenant_id,
         list(dict.fromkeys(body.ids)),
@@ -28,9 +25,9 @@ async def copy_outputs(
         folder=body.folder,
         umask=state.output_umask,
     )
-    copied = [str(each) for each in done.copied]
-    left = f" Not copied: {len(done.not_copied)}." if done.not_copied else ""
+    copied = [str(path) for path in result.copied]
+    failed = f" Not copied: {len(result.not_copied)}." if result.not_copied else ""
     return Answer(
-        data=wire.CopiedOutputs.of(done, folder=str(done.folder), copied=copied),
-        message=f"Copied {len(copied)} to {done.folder}.{left}",
+        data=wire.CopiedOutputs.of(result, folder=str(result.folder), copied=copied),
+        message=f"Copied {len(copied)} to {result.folder}.{failed}",
     )

@@ -1,58 +1,58 @@
-"""Data for the page in addition to the user API: queue summary and job details."""
+"""Data for the page in addition to the user API, such as a summary of the queue and the details of a job."""
 
 import asyncio
 from typing import Annotated
 
-from fastapi import Path, Request, Response
+from fastapi import Path, Response
 from fastapi.responses import FileResponse
 
 from comfyrelay.desk.batches.output_copies import copies_of
 from comfyrelay.desk.batches.run_files import LocalRunFile, files_of
-from comfyrelay.desk.examples import sample_picture
-from comfyrelay.desk.state import DeskState
+from comfyrelay.desk.examples import sample_image
+from comfyrelay.desk.state import DeskState, DeskStateOf
 from comfyrelay.domain.queue.states import WorkerState
 from comfyrelay.errors import NotFound
 from comfyrelay.protocol import desk as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.fields import MAX_ID
+from comfyrelay.protocol.user import EmbeddedWorkflow
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import IdInPath, Router
 from comfyrelay.server.operations.files import FILE_HEADERS
+from comfyrelay.services.catalogue.embedded_workflow import read_embedded_workflow
 from comfyrelay.services.jobs.views.overview import JobDetails
 from comfyrelay.storage.headers import content_disposition
 
 router = Router(prefix="/api/desk", tags=["desk"])
-# Most entries of each kind; the lists have the rest.
+# The lists of the user API have the rest.
 MAX_WAITING = 200
 MAX_WORKERS = 100
-AT_WORK = (WorkerState.IDLE, WorkerState.BUSY)
+ONLINE = (WorkerState.IDLE, WorkerState.BUSY)
 
 
 @router.get("/now", responses=error_responses(401, 503))
-async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer[wire.DeskStatus]:
-    """Whether the worker runs, counts of jobs, and what runs now and next."""
-    state: DeskState = request.app.state.desk
-    glance = await context.engine.jobs.overview.summary(user.tenant_id, limit=MAX_WAITING)
+async def now(state: DeskStateOf, context: ContextOf, user: CurrentUser) -> Answer[wire.DeskStatus]:
+    """Return whether the worker runs, the number of jobs, and the current and next jobs."""
+    summary = await context.engine.jobs.overview.summary(user.tenant_id, limit=MAX_WAITING)
     workers = [item.worker for item in (await context.engine.workers.views.workers(limit=MAX_WORKERS)).items]
-    # the worker with a job, of those for ComfyUI and the simulator
-    worker = max(workers, key=lambda each: (each.leases, each.state in AT_WORK), default=None)
-    busy = max(0, sum(each.leases for each in workers) - len(glance.fetched))
+    # Of the workers for ComfyUI and the simulator, show the busier one.
+    busiest = max(workers, key=lambda worker: (worker.leases, worker.state in ONLINE), default=None)
+    leases = max(0, sum(worker.leases for worker in workers) - len(summary.fetched))
     return Answer(
         data=wire.DeskStatus.of(
-            glance,
-            worker=wire.DeskWorkerStatus.of(worker, leases=busy) if worker else None,
+            summary,
+            worker=wire.DeskWorkerStatus.of(busiest, leases=leases) if busiest else None,
             comfyui_unreachable=state.comfyui_unreachable(),
-            fetched=[wire.PrefetchedJob.of(each, id=each.job_id) for each in glance.fetched],
+            fetched=[wire.PrefetchedJob.of(lease, id=lease.job_id) for lease in summary.fetched],
         )
     )
 
 
 @router.get("/away", responses=error_responses(401))
-async def away(request: Request, _user: CurrentUser) -> Answer[wire.UnreachableComfyui]:
-    """Unusable ComfyUI servers and why. The page polls it, so it counts nothing."""
-    state: DeskState = request.app.state.desk
+async def away(state: DeskStateOf, _user: CurrentUser) -> Answer[wire.UnreachableComfyui]:
+    """Return why ComfyUI servers are unreachable. The page polls this, so it does not query the database."""
     return Answer(data=wire.UnreachableComfyui.of(comfyui_unreachable=list(state.comfyui_unreachable())))
 
 
@@ -62,26 +62,33 @@ async def away(request: Request, _user: CurrentUser) -> Answer[wire.UnreachableC
     responses={200: {"description": "A picture", "content": {"image/png": {}}}, **error_responses(401)},
 )
 async def sample(_user: CurrentUser) -> Response:
-    """An image for a first job."""
-    return Response(sample_picture(), media_type="image/png")
+    """Return an image for a first job."""
+    return Response(sample_image(), media_type="image/png")
+
+
+@router.get("/files/{file_id}/workflow", responses=error_responses(401, 404, 422, 503))
+async def workflow_in(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[EmbeddedWorkflow]:
+    """Return the workflow that ComfyUI embedded in an uploaded file: as it ran, otherwise as the editor saved it."""
+    file = await context.engine.jobs.uploads.find_file(user, file_id)
+    return Answer(data=EmbeddedWorkflow(graph=await read_embedded_workflow(context.engine.objects, file.path)))
 
 
 @router.get("/jobs/{job_id}", responses=error_responses(401, 404, 422, 503))
-async def about_job(job_id: IdInPath, request: Request, context: ContextOf, user: CurrentUser) -> Answer[wire.AboutJob]:
-    """The values of a job, its errors and its attempts."""
+async def about_job(
+    job_id: IdInPath, state: DeskStateOf, context: ContextOf, user: CurrentUser
+) -> Answer[wire.AboutJob]:
+    """Return the values of a job, its errors and its attempts."""
     about = await context.engine.jobs.overview.job_details(user.tenant_id, job_id)
-    files = await asyncio.to_thread(_files, about, request)
-    shown = [
+    files = [
         wire.RunFile.of(
-            each,
-            name=each.path.name,
-            url=f"/api/desk/jobs/{job_id}/files/{number}" if each.place is not None else None,
+            file,
+            name=file.path.name,
+            url=f"/api/desk/jobs/{job_id}/files/{number}" if file.place is not None else None,
         )
-        for number, each in enumerate(files, start=1)
+        for number, file in enumerate(await asyncio.to_thread(_files, about, state), start=1)
     ]
-    state: DeskState = request.app.state.desk
-    going = await asyncio.to_thread(copies_of, state.output_folder, about.attempts)
-    return Answer(data=wire.AboutJob.of(about, files=shown, deleted_with_it=going))
+    copies = await asyncio.to_thread(copies_of, state.output_folder, about.attempts)
+    return Answer(data=wire.AboutJob.of(about, files=files, deleted_with_it=copies))
 
 
 @router.get(
@@ -97,14 +104,13 @@ async def about_job(job_id: IdInPath, request: Request, context: ContextOf, user
 async def run_file(
     job_id: IdInPath,
     number: Annotated[int, Path(ge=1, le=MAX_ID)],
-    request: Request,
+    state: DeskStateOf,
     context: ContextOf,
     user: CurrentUser,
 ) -> Response:
-    """A file of a job's run, by number."""
-    files = await asyncio.to_thread(
-        _files, await context.engine.jobs.overview.job_details(user.tenant_id, job_id), request
-    )
+    """Return a file of a job's run, by number."""
+    about = await context.engine.jobs.overview.job_details(user.tenant_id, job_id)
+    files = await asyncio.to_thread(_files, about, state)
     file = files[number - 1] if number <= len(files) else None
     if file is None or file.place is None:
         raise NotFound("This job has no such file, or it was moved or deleted.")
@@ -112,6 +118,5 @@ async def run_file(
     return FileResponse(file.place, media_type=file.mime_type, headers=headers)
 
 
-def _files(about: JobDetails, request: Request) -> list[LocalRunFile]:
-    state: DeskState = request.app.state.desk
+def _files(about: JobDetails, state: DeskState) -> list[LocalRunFile]:
     return files_of(about.attempts, about.output_metadata, folders=state.own_folders)

@@ -1,11 +1,14 @@
-"""The configured script and a preview of its command."""
+"""Describe the configured script, and preview its command."""
 
 import asyncio
+import shlex
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends
 
-from comfyrelay.desk.scripts.command import ScriptSettings, command_of, shown, templates
+from comfyrelay.desk.scripts.command import ScriptSettings, command_of, templates
 from comfyrelay.desk.scripts.workflow import SLUG
+from comfyrelay.desk.state import DeskStateOf
 from comfyrelay.errors import NotFound
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import Script, ScriptCommand, ScriptJob
@@ -16,10 +19,18 @@ from comfyrelay.server.http.routing import Router
 router = Router(prefix="/api/desk/script", tags=["desk"])
 
 
+async def _settings(state: DeskStateOf) -> ScriptSettings:
+    if state.script is None:
+        raise NotFound("No script is configured: add [desk.script] to comfyrelay.toml.")
+    return state.script
+
+
+SettingsOf = Annotated[ScriptSettings, Depends(_settings)]
+
+
 @router.get("", responses=error_responses(401, 404))
-async def script(request: Request, _user: CurrentUser) -> Answer[Script]:
-    """The configuration in `[desk.script]`."""
-    settings = _settings(request)
+async def script(settings: SettingsOf, _user: CurrentUser) -> Answer[Script]:
+    """Return the configuration in `[desk.script]`."""
     return Answer(
         data=Script.of(
             settings,
@@ -32,14 +43,7 @@ async def script(request: Request, _user: CurrentUser) -> Answer[Script]:
 
 
 @router.post("/preview", responses=error_responses(401, 403, 404, 422))
-async def preview(body: ScriptJob, request: Request, _user: CurrentUser) -> Answer[ScriptCommand]:
-    """The command for these parameters. Nothing is run."""
-    argv = await asyncio.to_thread(command_of, _settings(request), body)
-    return Answer(data=ScriptCommand(argv=argv, command=shown(argv)))
-
-
-def _settings(request: Request) -> ScriptSettings:
-    found: ScriptSettings | None = request.app.state.desk.script
-    if found is None:
-        raise NotFound("No script is configured: add [desk.script] to comfyrelay.toml.")
-    return found
+async def preview(body: ScriptJob, settings: SettingsOf, _user: CurrentUser) -> Answer[ScriptCommand]:
+    """Return the command for these parameters, without running it."""
+    argv = await asyncio.to_thread(command_of, settings, body)
+    return Answer(data=ScriptCommand(argv=argv, command=shlex.join(argv)))

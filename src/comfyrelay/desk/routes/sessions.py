@@ -6,7 +6,7 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Body, Query, Request, Response, status
 
 from comfyrelay.desk.one_time_links import LINK_SECONDS, PATH
-from comfyrelay.desk.state import DeskState
+from comfyrelay.desk.state import DeskStateOf
 from comfyrelay.errors import TooManyRequests
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import Link
@@ -20,44 +20,44 @@ from comfyrelay.web.session_pages import SIGN_IN_PATH, closed_page, opened_page,
 
 router = APIRouter(route_class=BodyRoute)
 WRONG = "That is not the password."
-TOO_MANY = "Too many guesses. Wait a minute, then try again."
+TOO_MANY = "Too many attempts. Wait a minute, then try again."
 
 
 @router.post("/api/desk/links", tags=["desk"], status_code=status.HTTP_201_CREATED, responses=error_responses(401, 403))
-async def add_link(request: Request, _user: CurrentUser) -> Answer[Link]:
+async def add_link(state: DeskStateOf, _user: CurrentUser) -> Answer[Link]:
     """Create a link that opens the page once."""
-    state: DeskState = request.app.state.desk
-    return Answer(data=Link(url=state.links.make(), seconds=int(LINK_SECONDS)), message="It works once.")
+    return Answer(data=Link(url=state.links.make(), seconds=int(LINK_SECONDS)), message="The link works once.")
 
 
 @router.get(PATH, include_in_schema=False)
 async def follow_link(
-    request: Request, context: ContextOf, link: Annotated[str, Query(max_length=100)] = ""
+    request: Request, state: DeskStateOf, context: ContextOf, link: Annotated[str, Query(max_length=100)] = ""
 ) -> Response:
     """Create a session for a valid link."""
-    state: DeskState = request.app.state.desk
     assert context.owner is not None
     if not state.links.redeem(link):
         user = await context.user_of(request.cookies.get(context.session_cookie, ""))
-        # a used link, opened again in the browser it was for
+        # The browser that used the link may open it again.
         return opened_page() if user is not None and user.id == context.owner.user.id else closed_page()
-    return await _opened(request, context)
+    return await _start_session(request, context)
 
 
 @router.post(SIGN_IN_PATH, include_in_schema=False)
 @anonymous_body
 async def sign_in(
-    body: Annotated[bytes, Body(media_type="application/x-www-form-urlencoded")], request: Request, context: ContextOf
+    body: Annotated[bytes, Body(media_type="application/x-www-form-urlencoded")],
+    request: Request,
+    state: DeskStateOf,
+    context: ContextOf,
 ) -> Response:
     """Create a session for the correct password."""
-    state: DeskState = request.app.state.desk
     if state.password is None:
         return closed_page()
     try:
         session = await state.password.session_for(_password_in(body), address=address_of(request))
     except TooManyRequests as error:
         return sign_in_page(TOO_MANY, status_code=429, headers={"Retry-After": str(int(error.retry_after_seconds) + 1)})
-    return sign_in_page(WRONG) if session is None else await _opened(request, context, session)
+    return sign_in_page(WRONG) if session is None else await _start_session(request, context, session)
 
 
 def _password_in(body: bytes) -> str:
@@ -67,9 +67,9 @@ def _password_in(body: bytes) -> str:
         return ""
 
 
-async def _opened(request: Request, context: Context, session: str = "session") -> Response:
+async def _start_session(request: Request, context: Context, session: str = "session") -> Response:
     assert context.owner is not None
-    # no redirect: after a cross-site navigation, browsers withhold strict cookies
+    # After a cross-site navigation, browsers withhold strict cookies from a redirect.
     response = opened_page()
     is_secure = request.url.scheme == "https"
     await begin_session(context, context.owner.user, response, samesite="strict", name=session, is_secure=is_secure)

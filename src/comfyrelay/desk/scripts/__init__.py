@@ -1,1 +1,1 @@
-"""Run the user's own script as a job."""
+"""Run the user's own script as jobs."""

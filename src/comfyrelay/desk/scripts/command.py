@@ -6,7 +6,6 @@
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,9 +19,9 @@ from comfyrelay.protocol.desk import MAX_ATTEMPTS, ScriptJob
 from comfyrelay.text import is_storable, natural_key
 
 # Linux limits an argument to 128 KiB.
-LONGEST_TEXT_BYTES = 100_000
-# Options set by a job's own fields cannot be repeated: most scripts would use the last.
-CONTRACT = (
+MAX_TEXT_BYTES = 100_000
+# A job's own fields set these options. They cannot be repeated, because most scripts use the last value.
+FIELD_OPTIONS = (
     "--wait",
     "--profile",
     "--template-api",
@@ -33,59 +32,58 @@ CONTRACT = (
     "--randomize-seed",
 )
 _OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_-]*")
-_SHIPPED = ("-m", "comfyrelay", "batch-i2v")
+_BUILT_IN = ("-m", "comfyrelay", "batch-i2v")
 
 Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
-
-
 Profile = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$")]
 
 
 class ScriptSettings(BaseModel):
-    """`[desk.script]` in `comfyrelay.toml`; never from another source, because it names programs to run."""
+    """The table `[desk.script]` of `comfyrelay.toml`. It has no other source, because it names programs to run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     python: Folder = Field(Path(sys.executable), description="the Python that runs the script")
-    script: Folder | None = Field(None, description="the script; `comfyrelay batch-i2v` when not set")
+    script: Folder | None = Field(None, description="the script; if not set, `comfyrelay batch-i2v`")
     working_folder: Folder = Field(Path(), description="the folder that the script is started in")
-    input_folder: Folder = Field(Path("input"), description="the folder that --input-subdir is in")
+    input_folder: Folder = Field(Path("input"), description="the folder that contains --input-subdir")
     template_folder: Folder = Field(Path("templates"), description="the folder with the graphs for --template-api")
     output_folder: Folder | None = Field(
-        None, description="where files are that the script names without their folder; also its working folder"
+        None,
+        description="the folder of files that the script names without a folder, if not the working folder",
     )
-    profiles: list[Profile] = Field(["look-dev", "medium", "production"], description="what --profile may be")
+    profiles: list[Profile] = Field(["look-dev", "medium", "production"], description="the values of --profile")
     default_profile: str | None = Field(
-        None, description="the profile of a job that names none; the first when not set"
+        None, description="the profile of a job without one; if not set, the first profile"
     )
-    arguments: list[str] = Field([], description="arguments of every call, before the job's own")
+    arguments: list[str] = Field([], description="arguments of every call, before the arguments of the job")
     extra_options: dict[str, str] = Field(
         {"--seed": "[0-9]{1,20}"},
-        description="options that a job may add → regular expression for their value; empty: a switch",
+        description="options that a job may add → regular expression for their value; empty for a switch",
     )
     output_extension: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,10}$")] = Field(
-        "mp4", description="extension of the file that is a job's output; the script may save further files"
+        "mp4", description="extension of a job's output; the script may save other files as well"
     )
-    environment: dict[str, str] = Field({}, repr=False, description="variables for the script")
+    environment: dict[str, str] = Field({}, repr=False, description="environment variables of the script")
     grace_seconds: Annotated[float, Field(ge=0, le=600)] = Field(
-        10, description="how long a script has to end before it is killed"
+        10, description="seconds between SIGTERM and SIGKILL when a script is stopped"
     )
     max_log_bytes: Annotated[int, Field(ge=64 * 1024)] = Field(
-        16 * 1024**2, description="size of a log; of longer ones the middle is left out"
+        16 * 1024**2, description="maximum size of a log; the middle of a longer log is omitted"
     )
 
     @model_validator(mode="after")
-    def _sound(self) -> Self:
+    def _consistent(self) -> Self:
         if not self.profiles:
-            raise ValueError("profiles: name one at least")
+            raise ValueError("profiles: at least one is required")
         if self.default_profile is not None and self.default_profile not in self.profiles:
             raise ValueError(f"default_profile: {self.default_profile!r} is not among the profiles")
         for name, pattern in self.extra_options.items():
-            # most scripts also accept abbreviated options
-            taken = next((option for option in CONTRACT if option.startswith(name)), None)
+            # Most scripts also accept abbreviated options.
+            taken = next((option for option in FIELD_OPTIONS if option.startswith(name)), None)
             if not _OPTION.fullmatch(name) or taken is not None:
-                why = f"it abbreviates {taken}" if taken else "it is not like --name"
-                raise ValueError(f"extra_options: {name!r} cannot be allowed: {why}")
+                reason = f"it abbreviates {taken}" if taken else "it does not have the form --name"
+                raise ValueError(f"extra_options: {name!r} cannot be allowed: {reason}")
             try:
                 re.compile(pattern)
             except re.error as error:
@@ -94,8 +92,8 @@ class ScriptSettings(BaseModel):
 
     @property
     def own_folders(self) -> list[Path]:
-        """Where the script saves files: files elsewhere are not its outputs."""
-        return [each for each in (self.output_folder, self.working_folder) if each is not None]
+        """The folders that the script saves files in. Files elsewhere are not its outputs."""
+        return [folder for folder in (self.output_folder, self.working_folder) if folder is not None]
 
     @property
     def profile(self) -> str:
@@ -103,48 +101,46 @@ class ScriptSettings(BaseModel):
 
 
 def command_of(settings: ScriptSettings, job: ScriptJob) -> list[str]:
-    """Return the argument list of a job, or raise `InvalidInput` with all invalid fields."""
+    """Return the argument list of a job. Raises `InvalidInput` with all invalid fields."""
     check_job(settings, job)
-    return [*_program(settings), *settings.arguments, *_contract(settings, job), *job.extra_args]
+    program = [str(settings.python), str(settings.script)]
+    if settings.script is None:
+        program = [str(settings.python), *_BUILT_IN, "--input-root", str(settings.input_folder)]
+    return [*program, *settings.arguments, *_field_options(settings, job), *job.extra_args]
 
 
-def check_job(settings: ScriptSettings, job: ScriptJob, *, has_known_places: bool = False) -> None:
-    """Raise `InvalidInput` for a job that cannot run. `has_known_places` skips the check of folder and template."""
+def check_job(settings: ScriptSettings, job: ScriptJob, *, has_known_paths: bool = False) -> None:
+    """Raise `InvalidInput` for a job that cannot run. `has_known_paths` skips the check of folder and template."""
     errors: dict[str, str] = {}
     for field in ("positive", "negative", "input_subdir"):
-        if (why := _bad_text(getattr(job, field) or "")) is not None:
-            errors[field] = why
+        if (problem := _text_problem(getattr(job, field) or "")) is not None:
+            errors[field] = problem
     profile = job.profile or settings.profile
     if profile not in settings.profiles:
         errors["profile"] = f"{profile!r} is not one of {', '.join(settings.profiles)}."
     if job.tries is not None and not 1 <= job.tries <= MAX_ATTEMPTS:
-        errors["tries"] = f"It must be between 1 and {MAX_ATTEMPTS}."
-    if not has_known_places:
+        errors["tries"] = f"This must be between 1 and {MAX_ATTEMPTS}."
+    if not has_known_paths:
         if job.template not in templates(settings):
             errors["template"] = f"{job.template!r} is not one of the graphs in the template folder."
         try:
             inputs_in(settings.input_folder, job.input_subdir)
         except InvalidInput as error:
             errors.setdefault("input_subdir", error.detail)
-    if (why := _bad_extra(settings.extra_options, job.extra_args)) is not None:
-        errors["extra_args"] = why
+    if (problem := _extra_problem(settings.extra_options, job.extra_args)) is not None:
+        errors["extra_args"] = problem
     if errors:
-        raise InvalidInput(" ".join(f"{field}: {why}" for field, why in errors.items()), errors=errors)
-
-
-def shown(argv: Sequence[str]) -> str:
-    """A command as typed in a shell, for display only."""
-    return shlex.join(argv)
+        raise InvalidInput(" ".join(f"{field}: {problem}" for field, problem in errors.items()), errors=errors)
 
 
 def templates(settings: ScriptSettings) -> list[str]:
-    """Names of the available templates."""
+    """Return the names of the available templates."""
     try:
         folder = settings.template_folder.resolve(strict=True)
         found = [
-            each.name
-            for each in folder.iterdir()
-            if each.suffix.lower() == ".json" and each.is_file() and each.resolve().parent == folder
+            path.name
+            for path in folder.iterdir()
+            if path.suffix.lower() == ".json" and path.is_file() and path.resolve().parent == folder
         ]
     except (OSError, RuntimeError):
         return []
@@ -162,13 +158,7 @@ def check_settings(settings: ScriptSettings) -> None:
             raise ConfigurationError(f"[desk.script] {name}: {folder} is not a folder.")
 
 
-def _program(settings: ScriptSettings) -> list[str]:
-    if settings.script is not None:
-        return [str(settings.python), str(settings.script)]
-    return [str(settings.python), *_SHIPPED, "--input-root", str(settings.input_folder)]
-
-
-def _contract(settings: ScriptSettings, job: ScriptJob) -> Iterator[str]:
+def _field_options(settings: ScriptSettings, job: ScriptJob) -> Iterator[str]:
     yield "--wait"
     yield from _option("--profile", job.profile or settings.profile)
     yield from _option("--template-api", str(settings.template_folder / job.template))
@@ -183,26 +173,25 @@ def _contract(settings: ScriptSettings, job: ScriptJob) -> Iterator[str]:
 
 
 def _option(name: str, value: str) -> list[str]:
-    # as one argument, because a value may look like an option
+    # A value that looks like an option must be part of the same argument.
     return [f"{name}={value}"] if value.startswith("-") else [name, value]
 
 
-def _bad_text(text: str) -> str | None:
+def _text_problem(text: str) -> str | None:
     if not is_storable(text):
-        return "It contains a character that cannot be used."
-    if len(text.encode()) > LONGEST_TEXT_BYTES:
-        return f"It is longer than {LONGEST_TEXT_BYTES:,} bytes."
+        return "The text contains a character that is not allowed."
+    if len(text.encode()) > MAX_TEXT_BYTES:
+        return f"The text is longer than {MAX_TEXT_BYTES:,} bytes."
     return None
 
 
-def _bad_extra(allowed: Mapping[str, str], arguments: Sequence[str]) -> str | None:
-    """Check further options: each is `--name`, `--name=value`, or `--name` followed by a value."""
+def _extra_problem(allowed: Mapping[str, str], arguments: Sequence[str]) -> str | None:
+    """Check additional options: `--name`, `--name=value`, or `--name` followed by a value."""
     pending = list(arguments)
     while pending:
         name, equals, value = pending.pop(0).partition("=")
         if name not in allowed:
-            choice = f"one of {', '.join(allowed)}" if allowed else "allowed: none is"
-            return f"{name!r} is not {choice}."
+            return f"{name!r} is not allowed. The allowed options are: {', '.join(allowed) or 'none'}."
         if not allowed[name]:
             if equals:
                 return f"{name} takes no value."
@@ -211,6 +200,6 @@ def _bad_extra(allowed: Mapping[str, str], arguments: Sequence[str]) -> str | No
             if not pending or pending[0].startswith("-"):
                 return f"{name} needs a value; write {name}=VALUE."
             value = pending.pop(0)
-        if _bad_text(value) or not re.fullmatch(allowed[name], value):
-            return f"{value!r} is not a value of {name}."
+        if _text_problem(value) or not re.fullmatch(allowed[name], value):
+            return f"{value!r} is not a valid value of {name}."
     return None

@@ -1,4 +1,4 @@
-"""`[desk.script]` of the configuration file, with default folders."""
+"""Read `[desk.script]` of the configuration file, and create the default folders."""
 
 import json
 from collections.abc import Mapping
@@ -21,29 +21,29 @@ _VALUES = {"{{INPUT}}": SAMPLE_NAME, "{{FRAMES}}": 24}
 
 
 def load_script_table() -> dict[str, Any] | None:
-    """Read from the file only, because it names programs to run."""
+    """Read the table, from the file only, because it names programs to run."""
     return load_table("desk", "script")
 
 
 def script_settings(table: Mapping[str, Any], *, data_dir: Path, input_folder: Path) -> ScriptSettings:
-    """Return the settings with absolute folders; relative paths start at the data folder."""
+    """Return the settings with absolute folders. Relative paths start at the data folder."""
     check_system()
-    given = {key: _placed(value, data_dir) if key in _PATHS else value for key, value in table.items()}
-    made = {"working_folder": data_dir / "script", "template_folder": data_dir / "script" / "templates"}
+    given = dict(table)
+    for name in _PATHS:
+        if isinstance(path := given.get(name), str):
+            given[name] = data_dir / Path(path).expanduser()
+    defaults = {"working_folder": data_dir / "script", "template_folder": data_dir / "script" / "templates"}
     try:
-        settings = ScriptSettings(**{**made, "input_folder": input_folder, **given})
-    except ValidationError as error:
-        problems = [f"[desk.script] {'.'.join(map(str, each['loc']))}: {each['msg']}." for each in error.errors()]
+        settings = ScriptSettings(**{**defaults, "input_folder": input_folder, **given})
+    except ValidationError as invalid:
+        problems = [f"[desk.script] {'.'.join(map(str, error['loc']))}: {error['msg']}." for error in invalid.errors()]
         raise ConfigurationError("\n".join(problems)) from None
-    for name, folder in made.items():
+    for name, folder in defaults.items():
         if name not in given:
             folder.mkdir(parents=True, exist_ok=True)
     if "template_folder" not in given and not any(settings.template_folder.iterdir()):
-        [graph] = [replace_placeholders(each.graph, _VALUES) for each in EXAMPLES if each.slug == _TEMPLATE]
-        (settings.template_folder / f"{_TEMPLATE}.json").write_text(json.dumps(graph, indent=2), "utf-8")
+        [example] = [example for example in EXAMPLES if example.slug == _TEMPLATE]
+        graph = json.dumps(replace_placeholders(example.graph, _VALUES), indent=2)
+        (settings.template_folder / f"{_TEMPLATE}.json").write_text(graph, "utf-8")
     check_settings(settings)
     return settings
-
-
-def _placed(value: Any, data_dir: Path) -> Any:
-    return data_dir / Path(value).expanduser() if isinstance(value, str) else value

@@ -1,12 +1,12 @@
-"""Recognise in a script's output the text that it was given: it may say anything and is not the script's own."""
+"""Recognise the texts that a script was given in its output. They may contain anything, and must not be parsed."""
 
 import json
 import re
 from collections.abc import Iterable
 
-# Minimum length of a match. Shorter matches would hit the script's own words; longer ones would miss cut or wrapped
-# text.
-RUN = 12
+# The minimum length of a match. Shorter matches would include the script's own words; longer ones would miss text that
+# was cut or wrapped.
+MIN_MATCH = 12
 _SPACE = re.compile(r"\s+")
 
 
@@ -14,13 +14,14 @@ class Echo:
     """Removes repeated input text from lines."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        given = [each for each in texts if each.strip()]
-        self._texts = [_plain(_lowered(each)) for each in given]
-        forms = {_lowered(form) for text in given for form in _written(text)}
-        self._runs = {text[start : start + RUN] for text in forms for start in range(len(text) - RUN + 1)}
+        given = [text for text in texts if text.strip()]
+        self._texts = [_one_line(_lowered(text)) for text in given]
+        forms = {_lowered(form) for text in given for form in _forms(text)}
+        self._parts = {text[start : start + MIN_MATCH] for text in forms for start in range(len(text) - MIN_MATCH + 1)}
         lines = {line.strip() for text in given for line in _lowered(text).splitlines()}
-        # short texts that could be mistaken for a count, a seed or a file name
-        short = sorted((each for each in lines if len(each) < RUN and re.search(r"\d|\.", each)), key=len, reverse=True)
+        # Short texts that could be mistaken for a count, a seed or a file name.
+        ambiguous = (line for line in lines if len(line) < MIN_MATCH and re.search(r"\d|\.", line))
+        short = sorted(ambiguous, key=len, reverse=True)
         self._short = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, short))})(?!\w)") if short else None
 
     def without(self, line: str) -> str:
@@ -28,28 +29,28 @@ class Echo:
         if not self._texts:
             return line
         lowered = _lowered(line)
-        if any(_plain(lowered) in text for text in self._texts):
+        if any(_one_line(lowered) in text for text in self._texts):
             return ""
         repeated = bytearray(len(line))
-        for start in range(len(line) - RUN + 1):
-            if lowered[start : start + RUN] in self._runs:
-                repeated[start : start + RUN] = b"\1" * RUN
+        for start in range(len(line) - MIN_MATCH + 1):
+            if lowered[start : start + MIN_MATCH] in self._parts:
+                repeated[start : start + MIN_MATCH] = b"\1" * MIN_MATCH
         for found in self._short.finditer(lowered) if self._short is not None else ():
             repeated[found.start() : found.end()] = b"\1" * (found.end() - found.start())
-        return "".join(" " if is_repeated else each for each, is_repeated in zip(line, repeated, strict=True))
+        return "".join(" " if is_repeated else char for char, is_repeated in zip(line, repeated, strict=True))
 
 
-def _plain(text: str) -> str:
+def _one_line(text: str) -> str:
     return _SPACE.sub(" ", text).strip()
 
 
-def _written(text: str) -> set[str]:
-    """As is, as one line, and as JSON and Python write it."""
-    return {text, _plain(text), json.dumps(text), json.dumps(text, ensure_ascii=False), repr(text)}
+def _forms(text: str) -> set[str]:
+    """Return the text as it is, as one line, and as JSON and Python write it."""
+    return {text, _one_line(text), json.dumps(text), json.dumps(text, ensure_ascii=False), repr(text)}
 
 
 def _lowered(text: str) -> str:
-    """Lowercase with positions kept: characters that would become two stay."""
+    """Return the text in lower case with the same positions: a character that would become two stays."""
     if text.isascii():
         return text.lower()
-    return "".join(small if len(small := each.lower()) == 1 else each for each in text)
+    return "".join(lower if len(lower := char.lower()) == 1 else char for char in text)

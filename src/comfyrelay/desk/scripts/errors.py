@@ -5,15 +5,16 @@ import json
 import re
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from comfyrelay.comfyui.failures import explain_execution_error
 from comfyrelay.comfyui.graphs.explain import explain_refusal
 from comfyrelay.error_text import FALLBACK, user_sentence
 
-_LONGEST_OBJECT = 200_000
+_MAX_OBJECT_LENGTH = 200_000
 _MAX_ATTEMPTS = 50
-# Errors before these lines were handled by the script.
+# The script has handled errors before these lines.
 _LAST_LINES = 100
 _NO_REASON = "ComfyUI refused the graph (HTTP 400), and the script does not say why."
 
@@ -34,14 +35,15 @@ _PREFIX = re.compile(r"^[\W\d]*(?:fatal |critical )?(?:error|failed|failure|exce
 
 def error_sentence(output: str, exit_code: int) -> str:
     """Reduce the output of a script with this exit code to one sentence; never empty."""
-    if exit_code > 128 and (name := _signal_name(exit_code - 128)) is not None:
+    with suppress(ValueError):
+        name = signal.Signals(exit_code - 128).name
         advice = " The machine may have run out of memory." if name == "SIGKILL" else ""
         return f"The script was ended by {name}.{advice}"
-    return _from_comfy(output) or _from_line(output, exit_code)
+    return _from_comfyui(output) or _from_line(output, exit_code)
 
 
-def _from_comfy(output: str) -> str | None:
-    """ComfyUI's answer, if the script printed it as JSON or as a Python dictionary."""
+def _from_comfyui(output: str) -> str | None:
+    """Explain ComfyUI's response, if the script printed it as JSON or as a Python dictionary."""
     evidence = list(_EVIDENCE.finditer(output))
     found = _object_around(output, evidence[-1].start(), evidence[-1][1]) if evidence else None
     if found is None:
@@ -52,38 +54,38 @@ def _from_comfy(output: str) -> str | None:
 
 def _from_line(output: str, exit_code: int) -> str:
     last = [line.rstrip() for line in output.splitlines() if line.strip()][-_LAST_LINES:]
-    exception, line = _raised(last) or (None, next((each for each in reversed(last) if _COMPLAINT.search(each)), ""))
+    exception, line = _raised(last) or (None, next((text for text in reversed(last) if _COMPLAINT.search(text)), ""))
     reason = line.removeprefix(f"{exception}:") if exception else _PREFIX.sub("", line)
     sentence = user_sentence(reason) if line else FALLBACK
     if (status := _HTTP.search(line)) is not None:
         code = next(filter(None, status.groups()))
         return _NO_REASON if code == "400" else f"ComfyUI answered with HTTP {code}: {sentence}"
     if _REFUSED.search(line):
-        return "Nothing answers at the address that the script calls (connection refused): is ComfyUI running there?"
+        return "No server listens at the address that the script calls (connection refused). Is ComfyUI running there?"
     if _TIMEOUT.search(line):
         return f"Timed out: {sentence}"
     if exception is not None:
-        # "'images'" is meaningless, "KeyError: 'images'" is not
+        # "'images'" is meaningless without "KeyError".
         return sentence if sentence.count(" ") >= 2 else f"{exception}: {sentence}".removesuffix(f": {exception}")
-    why = f": {sentence}" if line else f"; last line: {user_sentence(last[-1])}" if last else " and printed nothing."
-    return f"The script ended with exit code {exit_code}{why}"
+    reason = f": {sentence}" if line else f"; last line: {user_sentence(last[-1])}" if last else " and printed nothing."
+    return f"The script ended with exit code {exit_code}{reason}"
 
 
 def _raised(lines: list[str]) -> tuple[str, str] | None:
-    """Class and message of the last exception, if there is a traceback."""
+    """Return the class and the message of the last exception, if there is a traceback."""
     starts = [number for number, line in enumerate(lines) if _TRACEBACK in line]
     for line in lines[starts[-1] + 1 :] if starts else ():
-        # frames are indented; later lines belong to the exception or to what followed
+        # Frames are indented. Later lines belong to the exception or to other output.
         if not line.startswith((" ", "\t")) and (found := _EXCEPTION.match(line)):
             return found[2], found[1]
     return None
 
 
 def _object_around(text: str, inside: int, key: str) -> dict[str, Any] | None:
-    """The smallest enclosing object that has the key."""
+    """Return the smallest enclosing object that has the key."""
     start = inside
     for _ in range(_MAX_ATTEMPTS):
-        start = text.rfind("{", max(0, inside - _LONGEST_OBJECT), start)
+        start = text.rfind("{", max(0, inside - _MAX_OBJECT_LENGTH), start)
         if start < 0:
             return None
         value = _read_object(text[start : _end_of(text, start)])
@@ -104,11 +106,11 @@ def _read_object(text: str) -> object:
 
 
 def _end_of(text: str, start: int) -> int:
-    """Find the closing bracket, ignoring brackets in quotes."""
+    """Return the position after the closing bracket, ignoring brackets in quotes."""
     depth = 0
     quote = ""
     position = start
-    while position < min(len(text), start + _LONGEST_OBJECT):
+    while position < min(len(text), start + _MAX_OBJECT_LENGTH):
         character = text[position]
         if quote:
             if character == "\\":
@@ -125,10 +127,3 @@ def _end_of(text: str, start: int) -> int:
                 return position + 1
         position += 1
     return start
-
-
-def _signal_name(number: int) -> str | None:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return None

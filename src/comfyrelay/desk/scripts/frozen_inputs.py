@@ -1,4 +1,4 @@
-"""Freeze the template, inputs and arguments of a script job, so that it can run later as it was added.
+"""Freeze the template, inputs and arguments of a script job, so that a later run does not depend on changes.
 
 A job uses the original files while they are unchanged, and the frozen copies otherwise. Copies of inputs are in a
 hidden folder next to the originals, because a script resolves `--input-subdir` itself.
@@ -18,14 +18,17 @@ from comfyrelay.errors import InvalidInput, ScriptFailed
 from comfyrelay.protocol.desk import ScriptJob
 from comfyrelay.system import atomic, files
 
-# In the input folder.
+# The folder of frozen copies in the input folder.
 HIDDEN = ".comfyrelay"
-# A job that is being added is not in the queue yet.
-YOUNGEST_SECONDS = 3600.0
+# Newer copies are kept, because their job may not be in the queue yet.
+MIN_AGE_SECONDS = 3600.0
 
 
 class FrozenInputs:
-    """`folder` holds templates and arguments; equal content is stored once."""
+    """Frozen templates, arguments and inputs. `folder` contains the templates and arguments.
+
+    Equal content is stored once.
+    """
 
     def __init__(self, folder: Path, settings: ScriptSettings) -> None:
         self._folder = folder
@@ -33,7 +36,7 @@ class FrozenInputs:
         self._inputs = settings.input_folder / HIDDEN
 
     def take(self, job: ScriptJob) -> str:
-        """Freeze what this job uses. Returns the name to find it by."""
+        """Freeze the files and arguments of this job. Returns the name to restore them by."""
         try:
             content = (self._settings.template_folder / job.template).read_bytes()
             template, inputs, arguments = _digest(content), self._digest_of(job), _digest(self._arguments)
@@ -42,18 +45,18 @@ class FrozenInputs:
             self._copy_inputs(job, self._inputs / inputs)
         except OSError as error:
             raise InvalidInput(
-                errors={"input_subdir": f"What this job runs on cannot be kept: {error.strerror} ({error.filename})."}
+                errors={"input_subdir": f"The inputs cannot be copied: {error.strerror} ({error.filename})."}
             ) from None
         return f"{template}-{inputs}-{arguments}"
 
     def restore(self, name: str, job: ScriptJob) -> tuple[ScriptSettings, ScriptJob]:
-        """Return settings and job as they were when it was added."""
+        """Return the settings and the job as they were when it was added."""
         template, inputs, arguments = name.split("-")
         settings, folder = self._settings, self._inputs / inputs / _name(job)
         try:
             if _digest(self._arguments) != arguments:
-                kept = json.loads((self._folder / f"{arguments}.arguments").read_bytes())
-                settings = settings.model_copy(update={"arguments": kept})
+                frozen = json.loads((self._folder / f"{arguments}.arguments").read_bytes())
+                settings = settings.model_copy(update={"arguments": frozen})
             if self._template_digest(job) != template:
                 settings = settings.model_copy(update={"template_folder": self._folder / template})
         except OSError as error:
@@ -65,9 +68,9 @@ class FrozenInputs:
         return settings, job.model_copy(update={"input_subdir": folder.relative_to(settings.input_folder).as_posix()})
 
     def sweep(self, used: Collection[str]) -> None:
-        """Delete what no job can need."""
+        """Delete all files that no job can need."""
         needed = {part for name in used for part in name.split("-")}
-        newest = time.time() - YOUNGEST_SECONDS
+        newest = time.time() - MIN_AGE_SECONDS
         for root in (self._folder, self._inputs):
             for path in root.iterdir() if root.is_dir() else ():
                 if path.name.partition(".")[0] not in needed and path.stat().st_mtime < newest:
@@ -84,28 +87,28 @@ class FrozenInputs:
             return None
 
     def _digest_of(self, job: ScriptJob) -> str:
-        """Compare names, sizes and times: reading all files would take too long."""
+        """Return a digest of names, sizes and times, because reading all files would take too long."""
         root = self._settings.input_folder / job.input_subdir
         listed = [
             [str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns] for path in _files_in(root)
         ]
         return _digest(json.dumps([_name(job), sorted(listed)]).encode())
 
-    def _copy_inputs(self, job: ScriptJob, kept: Path) -> None:
-        if kept.is_dir():
-            # mark it as used
-            os.utime(kept)
+    def _copy_inputs(self, job: ScriptJob, target: Path) -> None:
+        if target.is_dir():
+            # Mark the folder as used.
+            os.utime(target)
             return
         root = self._settings.input_folder / job.input_subdir
-        # the folder appears complete or not at all
-        part = kept.with_name(f"{atomic.PART_PREFIX}{uuid4().hex}")
+        # The folder appears complete or not at all.
+        part = target.with_name(f"{atomic.PART_PREFIX}{uuid4().hex}")
         try:
             (part / _name(job)).mkdir(parents=True)
             for path in _files_in(root):
-                place = part / _name(job) / path.relative_to(root)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, place)
-            _move(part, kept)
+                copy = part / _name(job) / path.relative_to(root)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, copy)
+            _move(part, target)
         except BaseException:
             shutil.rmtree(part, ignore_errors=True)
             raise
@@ -118,26 +121,26 @@ class FrozenInputs:
         atomic.write(path, content)
 
 
-def _move(part: Path, kept: Path) -> None:
+def _move(part: Path, target: Path) -> None:
     try:
-        files.move(part, kept)
+        files.move(part, target)
     except OSError:
-        # another job with the same inputs made the copy at the same time
-        if not kept.is_dir():
+        # Another job with the same inputs may have made the copy at the same time.
+        if not target.is_dir():
             raise
         shutil.rmtree(part, ignore_errors=True)
-        os.utime(kept)
+        os.utime(target)
 
 
 def _files_in(root: Path) -> Iterator[Path]:
-    """Files without hidden ones and linked folders, which may form cycles."""
+    """Yield all files, except hidden ones and those in linked folders, which may form cycles."""
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(folder, name) for name in names if not name.startswith("."))
 
 
 def _name(job: ScriptJob) -> str:
-    """Scripts may name outputs after the folder."""
+    """Return the name of the input folder. Scripts may name outputs after it."""
     return Path(job.input_subdir).name or "inputs"
 
 

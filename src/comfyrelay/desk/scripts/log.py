@@ -11,21 +11,22 @@ from typing import Self
 from comfyrelay.system.atomic import replacing
 from comfyrelay.text import printable
 
-LONGEST_LINE = 16 * 1024
+MAX_LINE_LENGTH = 16 * 1024
 _END = re.compile(r"\r\n|\r|\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line, or a part of a very long one that `goes_on`. `is_overwritten`: a terminal replaces it with the next."""
+    """A line, or a part of a very long one that `continues`. In a terminal, the next line replaces one that
+    `is_overwritten`."""
 
     text: str
     is_overwritten: bool = False
-    goes_on: bool = False
+    continues: bool = False
 
 
 class Lines:
-    """Splits bytes of any encoding and length into lines, including progress bars that end with `\\r`."""
+    """Splits bytes into lines, including progress bars that end with `\\r`. Invalid UTF-8 is replaced."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -34,37 +35,36 @@ class Lines:
 
     @property
     def unfinished(self) -> str:
-        """The incomplete next line."""
+        """The next line, which is incomplete."""
         return printable(self._rest)
 
     def feed(self, piece: bytes, *, is_last: bool = False) -> Iterator[Line]:
         text = self._rest + self._decoder.decode(piece, is_last)
         start = 0
-        # a trailing `\\r` may be half of `\\r\
-        # `
+        # A trailing `\r` may be half of `\r\n`.
         for end in _END.finditer(text, 0, len(text) - (text.endswith("\r") and not is_last)):
             yield from self._line(text[start : end.start()], end[0])
             start = end.end()
         self._rest = text[start:]
-        while len(self._rest) > LONGEST_LINE or (is_last and self._rest):
-            yield Line(printable(self._rest[:LONGEST_LINE]), goes_on=len(self._rest) > LONGEST_LINE)
-            self._rest = self._rest[LONGEST_LINE:]
+        while len(self._rest) > MAX_LINE_LENGTH or (is_last and self._rest):
+            yield Line(printable(self._rest[:MAX_LINE_LENGTH]), continues=len(self._rest) > MAX_LINE_LENGTH)
+            self._rest = self._rest[MAX_LINE_LENGTH:]
 
     def _line(self, text: str, end: str) -> Iterator[Line]:
         is_overwritten = end == "\r"
-        # a `\\r` before a line, as in progress bars, overwrites nothing
-        is_nothing = not text and (is_overwritten or self._is_after_return)
+        # A `\r` before a line, as in progress bars, overwrites nothing.
+        is_empty = not text and (is_overwritten or self._is_after_return)
         self._is_after_return = is_overwritten
-        if is_nothing:
+        if is_empty:
             return
-        while len(text) > LONGEST_LINE:
-            yield Line(printable(text[:LONGEST_LINE]), goes_on=True)
-            text = text[LONGEST_LINE:]
+        while len(text) > MAX_LINE_LENGTH:
+            yield Line(printable(text[:MAX_LINE_LENGTH]), continues=True)
+            text = text[MAX_LINE_LENGTH:]
         yield Line(printable(text), is_overwritten=is_overwritten)
 
 
 class BoundedLog:
-    """A log file of at most `max_bytes`: its beginning and end, and the size of the gap."""
+    """A log file of at most `max_bytes`. Of a longer log, the middle is omitted."""
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
         self._path = path
@@ -72,9 +72,9 @@ class BoundedLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("wb")
         self._size = 0
-        # end of the beginning, and start of the part after the gap
+        # The positions where the beginning ends, and where the part after the gap starts.
         self._head_end = self._tail_start = 0
-        self._left_out = 0
+        self._omitted = 0
 
     def __enter__(self) -> Self:
         return self
@@ -93,23 +93,20 @@ class BoundedLog:
 
     def _shorten(self) -> None:
         self._file.close()
-        # in one step, so that readers see a complete log
+        # The file is replaced in one step, so that readers see a complete log.
         with replacing(self._path) as new, self._path.open("rb") as old:
             if not self._head_end:
-                self._head_end = self._tail_start = self._line_start(old.read(self._max_bytes // 4))
+                head = old.read(self._max_bytes // 4)
+                self._head_end = self._tail_start = head.rfind(b"\n") + 1 or len(head)
             old.seek(self._size - self._max_bytes // 2)
-            old.readline(LONGEST_LINE)
-            self._left_out += old.tell() - self._tail_start
+            old.readline(MAX_LINE_LENGTH)
+            self._omitted += old.tell() - self._tail_start
             tail = old.tell()
             old.seek(0)
             new.write(old.read(self._head_end))
-            new.write(f"[… {self._left_out:,} bytes left out …]\n".encode())
+            new.write(f"[… {self._omitted:,} bytes omitted …]\n".encode())
             self._tail_start = new.tell()
             old.seek(tail)
             shutil.copyfileobj(old, new)
             self._size = new.tell()
         self._file = self._path.open("ab")
-
-    @staticmethod
-    def _line_start(beginning: bytes) -> int:
-        return beginning.rfind(b"\n") + 1 or len(beginning)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
+from comfyrelay.desk.batches.expand import MAX_SEED
 from comfyrelay.desk.scripts.echo import Echo
 
-LARGEST_SEED = 2**64 - 1
 MAX_FILES = 10_000
 # The last lines explain a failure.
 TAIL_CHARACTERS = 256 * 1024
-# Progress appears near the start of a line, and the regular expressions are slow.
-_MAX_READ = 2_000
-# File system clocks may be coarser than ours, or slightly late.
-_CLOCK_SECONDS = 2.0
+# Only the start of a line is parsed, because the regular expressions are slow, and progress appears there.
+_MAX_PARSED = 2_000
+# The clock of a file system may be coarser than ours, or slightly late.
+_CLOCK_TOLERANCE_SECONDS = 2.0
 
 _OF = r"(\d{1,6})\s*(?:/|\bof\b)\s*(\d{1,6})"
 _BRACKETED = re.compile(r"\[\s*(\d{1,6})\s*/\s*(\d{1,6})\s*\]")
@@ -24,13 +24,13 @@ _NAMED = re.compile(rf"\b(?:item|image|input|file|video|clip|job|processing|gene
 _BAR = re.compile(r"(\d{1,3})%\|[^|]{0,500}\|\s*(\d{1,9})/(\d{1,9})\b")
 _PERCENT = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,6})?)\s?%")
 _COUNT = re.compile(rf"(?<![\w/.\\:-]){_OF}(?![\w/.:%-])")
-# Percentages of these are not progress.
+# A percentage in a line with one of these words is not progress.
 _METER = re.compile(r"\b(?:v?ram|[cg]pu|mem(?:ory)?|disk|swap|util\w*|battery)\b", re.I)
-# Skip echoed prompts: they may contain anything.
+# Lines with an echoed prompt are skipped, because a prompt may contain anything.
 _ECHO = re.compile(r"\W{0,4}(?:positive|negative|prompt)\b(?!_id)", re.I)
 _SEED = re.compile(r"\b(?:\w{1,20}_)?seed[\"']?(?:\s*(?:[:=]|->|→|is\b|used\b|to\b)){0,2}\s*[\"']?(\d{1,20})\b", re.I)
 
-_SUFFIX = "|".join(each[1:] for each in MEDIA_SUFFIXES)
+_SUFFIX = "|".join(suffix[1:] for suffix in MEDIA_SUFFIXES)
 _HAS_MEDIA = re.compile(rf"\.(?:{_SUFFIX})\b", re.I)
 _SAVED = re.compile(
     r"\b(?:saved?|saving|wrote|writing|written|outputs?|created?|exported|rendered|downloaded|results?)\b|[-=]>|→", re.I
@@ -57,13 +57,13 @@ class ScriptProgress:
     items: int | None = None
 
 
-class Reading:
-    """Parses lines in bounded memory. `words` are the texts passed to the script, which it may echo."""
+class OutputParser:
+    """Parses lines in bounded memory. `texts` were passed to the script, which may echo them."""
 
-    def __init__(self, words: Iterable[str] = ()) -> None:
-        self._echo = Echo(words)
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._echo = Echo(texts)
         self.seed: int | None = None
-        # lines that may name a file, with possible readings, and whether they say that it was saved
+        # For each line that may name a file: the possible paths, and whether the line says that the file was saved.
         self.candidates: dict[tuple[str, ...], bool] = {}
         self._item: tuple[int, int] | None = None
         self._tail: deque[str] = deque()
@@ -76,21 +76,23 @@ class Reading:
     def add(self, text: str, *, end: str = "\n") -> ScriptProgress | None:
         """Parse a line. Returns its progress, if any."""
         own = self._echo.without(text)
-        self._keep(own + end if own.strip() else "")
-        text, own = text[:_MAX_READ], own[:_MAX_READ]
+        self._add_to_tail(own + end if own.strip() else "")
+        text, own = text[:_MAX_PARSED], own[:_MAX_PARSED]
         if _ECHO.match(text):
             return None
         if "seed" in own or "SEED" in own or "Seed" in own:
-            self._note_seed(own)
+            seeds = [int(number) for number in _SEED.findall(own) if int(number) <= MAX_SEED]
+            self.seed = seeds[-1] if seeds else self.seed
         self._note_files(text, own)
         return self._progress(own)
 
     def progress(self, text: str) -> ScriptProgress | None:
-        """Progress in the beginning of a line."""
-        return self._progress(self._echo.without(text[:_MAX_READ]))
+        """Return the progress in the beginning of a line, if any."""
+        return self._progress(self._echo.without(text[:_MAX_PARSED]))
 
     def _progress(self, text: str) -> ScriptProgress | None:
-        """An item is counted in brackets or named: `[2/5]`, `image 2 of 5`. Other progress is within it."""
+        """Return the progress in a text. Items are counted in brackets or named: `[2/5]`, `image 2 of 5`. Any other
+        progress is within the current item."""
         if "%" not in text and "/" not in text and " of " not in text:
             return None
         found = _BRACKETED.search(text) or _NAMED.search(text)
@@ -110,16 +112,11 @@ class Reading:
         says_saved = _SAVED.search(own) is not None
         if found := tuple(_candidates(own)):
             self.candidates[found] = says_saved
-        # a file name may contain a given text, but only the script's own text can say that a file was saved
+        # A file name may contain a given text, but only the script's own text can say that a file was saved.
         if own != text and (says_saved or _IN_A_FOLDER.match(own)) and (found := tuple(_candidates(text))):
             self.candidates.setdefault(found, False)
 
-    def _note_seed(self, text: str) -> None:
-        for each in _SEED.findall(text):
-            if int(each) <= LARGEST_SEED:
-                self.seed = int(each)
-
-    def _keep(self, text: str) -> None:
+    def _add_to_tail(self, text: str) -> None:
         self._tail.append(text)
         self._tail_characters += len(text)
         while self._tail_characters > TAIL_CHARACTERS:
@@ -131,18 +128,18 @@ def saved_files(candidates: Mapping[tuple[str, ...], bool], *, folders: Sequence
 
     ComfyUI skips cached work, so an older file counts if the script says that it was saved.
     """
-    said_saved = [line for line, says_saved in candidates.items() if says_saved]
-    return _found(candidates, folders, since) or _found(said_saved, folders, float("-inf"))
+    saved = [line for line, says_saved in candidates.items() if says_saved]
+    return _existing(candidates, folders, since) or _existing(saved, folders, float("-inf"))
 
 
 def new_media(folder: Path, *, since: float) -> list[Path]:
-    """Media files below a folder that were written since, oldest first."""
-    media = (each for each in folder.rglob("*") if each.suffix.lower() in MEDIA_SUFFIXES)
-    found = [each for each in media if _is_new(each, since) and _is_inside(each, [folder])]
-    return sorted(found, key=lambda each: each.stat().st_mtime)
+    """Return the media files below a folder that were written since, oldest first."""
+    media = (path for path in folder.rglob("*") if path.suffix.lower() in MEDIA_SUFFIXES)
+    found = [path for path in media if _is_new(path, since) and _is_inside(path, [folder])]
+    return sorted(found, key=lambda path: path.stat().st_mtime)
 
 
-def _found(lines: Iterable[tuple[str, ...]], folders: Sequence[Path], since: float) -> list[Path]:
+def _existing(lines: Iterable[tuple[str, ...]], folders: Sequence[Path], since: float) -> list[Path]:
     found: dict[Path, None] = {}
     for line in lines:
         paths = (folder / Path(text).expanduser() for text in line for folder in folders)
@@ -153,27 +150,27 @@ def _found(lines: Iterable[tuple[str, ...]], folders: Sequence[Path], since: flo
 
 
 def _is_inside(path: Path, folders: Sequence[Path]) -> bool:
-    place = path.resolve()
-    return any(place.is_relative_to(folder.resolve()) for folder in folders)
+    resolved = path.resolve()
+    return any(resolved.is_relative_to(folder.resolve()) for folder in folders)
 
 
 def _is_new(path: Path, since: float) -> bool:
     try:
-        return path.is_file() and path.stat().st_mtime >= since - _CLOCK_SECONDS
+        return path.is_file() and path.stat().st_mtime >= since - _CLOCK_TOLERANCE_SECONDS
     except (OSError, ValueError):
         return False
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """Possible readings of a path in a line, most likely first; the caller uses the first that exists."""
+    """Yield possible paths in a line, most likely first. The caller uses the first that exists."""
     saved = _SAVED.search(text)
     rest = text[saved.end() :] if saved else text.strip()
     rest = rest[between.end() :] if (between := _BETWEEN.match(rest)) else rest
     if quoted := _QUOTED.search(rest):
         yield quoted[2]
-    for pattern in (_UP_TO_SUFFIX.match(rest), _ABSOLUTE.search(rest), _WORD.search(rest)) if saved else ():
-        if pattern:
-            yield pattern[0].strip("\"'`(")
+    for found in (_UP_TO_SUFFIX.match(rest), _ABSOLUTE.search(rest), _WORD.search(rest)) if saved else ():
+        if found:
+            yield found[0].strip("\"'`(")
     if not saved and (alone := _UP_TO_SUFFIX.fullmatch(rest)):
         yield alone[0]
 

@@ -1,37 +1,36 @@
-"""Run the user's script as a subprocess, watch it, and stop it with all its children."""
+"""Run the user's script as a subprocess, and stop it with all its children."""
 
 import asyncio
 import os
+import shlex
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from comfyrelay.configuration import ENV_PREFIX
-from comfyrelay.desk.scripts.command import ScriptSettings, check_settings, command_of, shown
+from comfyrelay.desk.scripts.command import ScriptSettings, check_settings, command_of
 from comfyrelay.desk.scripts.errors import error_sentence
 from comfyrelay.desk.scripts.log import BoundedLog, Line, Lines
-from comfyrelay.desk.scripts.output_parser import Reading, ScriptProgress, saved_files
+from comfyrelay.desk.scripts.output_parser import OutputParser, ScriptProgress, saved_files
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.protocol.desk import ScriptJob
 from comfyrelay.system.commands.process_group import Child
-
-__all__ = ["ScriptJob", "ScriptProgress", "ScriptResult", "ScriptRunner", "ScriptSettings"]
 
 OnLine = Callable[[str], Awaitable[None]]
 OnProgress = Callable[[ScriptProgress], Awaitable[None]]
 OnStopped = Callable[["ScriptResult"], None]
 
-# Unbuffered output, and UTF-8 whatever the locale.
+# Unbuffered output in UTF-8, independent of the locale.
 _PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptResult:
-    """Result of a script.
+    """The result of a script.
 
-    `exit_code` is 128 + signal for a killed script; `error` is `None` for exit code 0 or if it was stopped. `outputs`
-    are the files it named and wrote in its folders; `seed` is the last one it named.
+    `exit_code` is 128 + signal for a killed script. `error` is `None` for exit code 0, or if the script was stopped.
+    `outputs` are the files that the script named and wrote in its folders. `seed` is the last seed that it named.
     """
 
     exit_code: int | None
@@ -42,7 +41,8 @@ class ScriptResult:
 
 
 class ScriptRunner:
-    """`environment` holds variables that only the desk knows, such as ComfyUI's URL; `umask` overrides ours."""
+    """Runs scripts. `environment` has variables that only the desk knows, such as ComfyUI's URL. `umask` overrides the
+    umask of the process."""
 
     def __init__(
         self, settings: ScriptSettings, *, environment: Mapping[str, str] | None = None, umask: int | None = None
@@ -50,10 +50,6 @@ class ScriptRunner:
         self._settings = settings
         self._umask = umask
         self._environment = dict(environment or {})
-
-    def command(self, job: ScriptJob) -> list[str]:
-        """The command of a job, for display. Raises `InvalidInput`."""
-        return command_of(self._settings, job)
 
     async def run(
         self,
@@ -71,28 +67,30 @@ class ScriptRunner:
         """
         await asyncio.to_thread(check_settings, self._settings)
         argv = await asyncio.to_thread(command_of, self._settings, job)
-        # prompts may be long, and all their parts are indexed
-        reading = await asyncio.to_thread(Reading, [job.positive, job.negative or ""])
-        begun = time.time()
+        # Prompts may be long, and all their parts are indexed.
+        parser = await asyncio.to_thread(OutputParser, [job.positive, job.negative or ""])
+        started_at = time.time()
         with BoundedLog(log_path, max_bytes=self._settings.max_log_bytes) as log:
-            log.write(f"$ {shown(argv)}")
+            log.write(f"$ {shlex.join(argv)}")
             log.flush()
-            output = _Output(log, reading, on_line, on_progress)
+            output = _Output(log, parser, on_line, on_progress)
             try:
                 await self._watch(argv, output)
             except asyncio.CancelledError:
-                on_stopped(self._result(argv, output, begun, is_stopped=True))
+                on_stopped(self._result(argv, output, started_at, is_stopped=True))
                 raise
-        return await asyncio.to_thread(self._result, argv, output, begun)
+        return await asyncio.to_thread(self._result, argv, output, started_at)
 
-    def _result(self, argv: list[str], output: "_Output", begun: float, *, is_stopped: bool = False) -> ScriptResult:
-        reading, exit_code = output.reading, output.exit_code
+    def _result(
+        self, argv: list[str], output: "_Output", started_at: float, *, is_stopped: bool = False
+    ) -> ScriptResult:
+        parser, exit_code = output.parser, output.exit_code
         return ScriptResult(
             exit_code=exit_code,
             argv=tuple(argv),
-            outputs=saved_files(reading.candidates, folders=self._settings.own_folders, since=begun),
-            error=error_sentence(reading.tail, exit_code) if exit_code and not is_stopped else None,
-            seed=reading.seed,
+            outputs=saved_files(parser.candidates, folders=self._settings.own_folders, since=started_at),
+            error=error_sentence(parser.tail, exit_code) if exit_code and not is_stopped else None,
+            seed=parser.seed,
         )
 
     async def _watch(self, argv: list[str], output: "_Output") -> None:
@@ -109,8 +107,8 @@ class ScriptRunner:
             raise ConfigurationError(f"The script cannot be started in {folder}: {error.strerror}.") from None
         try:
             while piece := await child.read():
-                await output.take(piece)
-            await output.take(b"", is_last=True)
+                await output.process(piece)
+            await output.process(b"", is_last=True)
             await child.wait()
         except BaseException:
             await child.terminate(output.log_only)
@@ -119,7 +117,7 @@ class ScriptRunner:
             output.exit_code = child.exit_code
 
     def _variables(self) -> dict[str, str]:
-        # our own environment may contain database passwords and fleet secrets
+        # The environment of the desk may contain database passwords and fleet secrets.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
         return {**inherited, **_PYTHON, **self._environment, **self._settings.environment}
 
@@ -127,8 +125,8 @@ class ScriptRunner:
 class _Output:
     """Passes a script's output to the log and its listeners."""
 
-    def __init__(self, log: BoundedLog, reading: Reading, on_line: OnLine, on_progress: OnProgress) -> None:
-        self.reading = reading
+    def __init__(self, log: BoundedLog, parser: OutputParser, on_line: OnLine, on_progress: OnProgress) -> None:
+        self.parser = parser
         self.exit_code: int | None = None
         self._lines = Lines()
         self._log = log
@@ -136,29 +134,29 @@ class _Output:
         self._on_progress = on_progress
         self._last_progress: ScriptProgress | None = None
 
-    async def take(self, piece: bytes, *, is_last: bool = False) -> None:
+    async def process(self, piece: bytes, *, is_last: bool = False) -> None:
         newest = None
-        for line, progress in self._kept(self._lines.feed(piece, is_last=is_last)):
+        for line, progress in self._logged(self._lines.feed(piece, is_last=is_last)):
             newest = progress or newest
             if line is not None:
                 await self._on_line(line.text)
         self._log.flush()
-        # a progress bar has no line end yet
-        newest = self.reading.progress(self._lines.unfinished) or newest
+        # A progress bar may not have a line end yet.
+        newest = self.parser.progress(self._lines.unfinished) or newest
         if newest is not None and newest != self._last_progress:
             self._last_progress = newest
             await self._on_progress(newest)
 
     def log_only(self, piece: bytes) -> None:
-        """Log output after the listeners are gone."""
-        for _ in self._kept(self._lines.feed(piece)):
+        """Log output without calling the listeners."""
+        for _ in self._logged(self._lines.feed(piece)):
             pass
 
-    def _kept(self, lines: Iterable[Line]) -> Iterable[tuple[Line | None, ScriptProgress | None]]:
+    def _logged(self, lines: Iterable[Line]) -> Iterable[tuple[Line | None, ScriptProgress | None]]:
         for line in lines:
-            end = "" if line.goes_on else "\n"
-            progress = self.reading.add(line.text, end=end)
-            # of a progress bar, only its last state
+            end = "" if line.continues else "\n"
+            progress = self.parser.add(line.text, end=end)
+            # Only the last state of a progress bar is logged.
             if line.is_overwritten and progress is not None:
                 yield None, progress
             else:

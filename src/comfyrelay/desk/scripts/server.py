@@ -1,7 +1,8 @@
-"""Wrap a desk's ComfyUI to run the user's script, never at the same time as a graph: they share a GPU."""
+"""Wrap a desk's ComfyUI to run the user's script. A script and a graph share the GPU, so they never run together."""
 
 import asyncio
 import json
+import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,10 +15,10 @@ from comfyrelay.comfyui.outputs import OutputFile, RunResult
 from comfyrelay.comfyui.runs.active_runs import ActiveRuns
 from comfyrelay.comfyui.runs.events import EventListener, Noted, Printed, Queued, Started, Step, guard_listener
 from comfyrelay.comfyui.runs.history import Prompt
-from comfyrelay.desk.scripts.command import shown
+from comfyrelay.desk.scripts.command import ScriptSettings, command_of
 from comfyrelay.desk.scripts.frozen_inputs import FrozenInputs
-from comfyrelay.desk.scripts.output_parser import new_media
-from comfyrelay.desk.scripts.runner import ScriptProgress, ScriptResult, ScriptRunner, ScriptSettings
+from comfyrelay.desk.scripts.output_parser import ScriptProgress, new_media
+from comfyrelay.desk.scripts.runner import ScriptResult, ScriptRunner
 from comfyrelay.desk.scripts.workflow import NODE_ID, SNAPSHOT, is_script, job_of, values_in
 from comfyrelay.errors import ComfyError, NoOutput, OutputGone, ScriptFailed
 from comfyrelay.http_client import save
@@ -27,18 +28,19 @@ from comfyrelay.worker.comfyui.recovery import MARK
 from comfyrelay.worker.comfyui.servers import JobServer
 from comfyrelay.worker.state import HeldLease
 
-# A local file that neither ComfyUI nor we delete.
+# The type of a local file that neither ComfyUI nor the desk deletes.
 SAVED = "script"
 WATCH_SECONDS = 0.5
 STOP_SECONDS = 10.0
-# Limits for live log lines. The log file has everything.
-LINES_A_SECOND = 100
+# Limits for live log lines. The log file contains all lines.
+MAX_LINES_PER_SECOND = 100
 MAX_LINES = 20_000
 MAX_LOG_FILES = 1000
-PIECE_BYTES = 1024 * 1024
-# Prompts in ComfyUI's queue before the script started are not the script's.
-BEFORE = "_queue_before"
-FEWEST_CHARACTERS = 8
+CHUNK_BYTES = 1024 * 1024
+# The detail with the prompts that were in ComfyUI's queue before the script started. They are not the script's.
+QUEUED_BEFORE = "_queue_before"
+# A shorter prompt may be part of another prompt by chance.
+MIN_PART_LENGTH = 8
 
 
 class ScriptServer:
@@ -86,7 +88,7 @@ class ScriptServer:
 
     async def run(self, graph: Graph, *, on_event: EventListener | None = None, **options: Any) -> RunResult:
         if is_script(graph):
-            # no timeout: a folder of inputs may take a day
+            # A folder of inputs may take a day, so there is no timeout.
             return await self._runs.run(self._run_script(values_in(graph), guard_listener(on_event)))
         return await self._comfy.run(graph, on_event=on_event, **options)
 
@@ -100,13 +102,13 @@ class ScriptServer:
         if not is_script(held.lease.graph):
             return await self._comfy.unfinished_prompts(held)
         if not held.runs:
-            # it had not started; another script may have sent equal texts
+            # The script had not started. Another script may have sent equal texts.
             return []
-        # a script does not name its lease, but it sends the texts it was given
-        words = str(values_in(held.lease.graph).get("positive") or "").strip()
-        before = set(held.lease.about.get(BEFORE) or ())
+        # A script does not name its lease, but it sends the prompt that it was given.
+        positive = str(values_in(held.lease.graph).get("positive") or "").strip()
+        before = set(held.lease.about.get(QUEUED_BEFORE) or ())
         found = await self._prompts_since(before)
-        return [each for each, prompt in found.items() if words and _has(prompt, words)]
+        return [prompt_id for prompt_id, prompt in found.items() if positive and _contains(prompt, positive)]
 
     async def _run_script(self, values: Mapping[str, Any], on_event: EventListener) -> RunResult:
         run_id = f"script-{uuid4()}"
@@ -115,16 +117,16 @@ class ScriptServer:
         runner = ScriptRunner(settings, environment={"COMFYUI_BASE_URL": self._comfy.url}, umask=self._umask)
         log_path = await asyncio.to_thread(_new_log, self._log_folder, run_id)
         before = set(await self._comfy.prompts())
-        lines = _Lines(lambda line: on_event(Printed(prompt_id=run_id, line=line)))
+        lines = _LiveLines(lambda line: on_event(Printed(prompt_id=run_id, line=line)))
         on_event(Queued(prompt_id=run_id))
         on_event(Started(prompt_id=run_id))
-        argv = await asyncio.to_thread(runner.command, job)
-        # first, so that the log always shows what was run
-        on_event(Noted(prompt_id=run_id, about={"argv": argv, "log": str(log_path), BEFORE: sorted(before)}))
-        lines.write(f"$ {shown(argv)}")
+        argv = await asyncio.to_thread(command_of, settings, job)
+        # Reported first, so that the log always shows the command.
+        on_event(Noted(prompt_id=run_id, about={"argv": argv, "log": str(log_path), QUEUED_BEFORE: sorted(before)}))
+        lines.write(f"$ {shlex.join(argv)}")
         if (settings, job) != (self._settings, added):
-            lines.write("Template, inputs or arguments have changed: it runs with its original ones.")
-        lines.write(f"Everything that it prints is in {log_path}")
+            lines.write("Template, inputs or arguments have changed. The job runs with the original ones.")
+        lines.write(f"The complete output is in {log_path}")
 
         async def on_line(line: str) -> None:
             lines.add(line)
@@ -143,33 +145,35 @@ class ScriptServer:
         def on_stopped(result: ScriptResult) -> None:
             on_event(Noted(prompt_id=run_id, about=_about(result, result.outputs, log_path)))
 
-        begun = time.time()
+        started_at = time.time()
         watching = asyncio.create_task(self._report_prompts(before, on_event))
         try:
             result = await runner.run(
                 job, on_line=on_line, on_progress=on_progress, on_stopped=on_stopped, log_path=log_path
             )
             lines.end()
-            outputs = await self._outputs(result, begun)
+            outputs = await self._outputs(result, started_at)
             about = _about(result, outputs, log_path)
             on_event(Noted(prompt_id=run_id, about=about))
-            return _judged(run_id, result, outputs, about, seconds=time.time() - begun, folder=settings.output_folder)
+            seconds = time.time() - started_at
+            return _run_result(run_id, result, outputs, about, seconds=seconds, folder=settings.output_folder)
         except BaseException:
-            # remove what the script left in ComfyUI's queue
+            # Remove the prompts that the script left in ComfyUI's queue.
             await self._runs.finish_stop(self._stop_prompts(before))
             raise
         finally:
             watching.cancel()
 
-    async def _outputs(self, result: ScriptResult, begun: float) -> Sequence[Path]:
+    async def _outputs(self, result: ScriptResult, started_at: float) -> Sequence[Path]:
         folder = self._settings.output_folder
         if result.outputs or result.exit_code or folder is None:
             return result.outputs
-        # it does not report its files, but we know its folder
-        return await asyncio.to_thread(new_media, folder, since=begun)
+        # The script did not name its files, but its folder is known.
+        return await asyncio.to_thread(new_media, folder, since=started_at)
 
     async def _report_prompts(self, before: set[str], on_event: EventListener) -> None:
-        """Report what the script sends to ComfyUI, so that it can be stopped even if we are killed."""
+        """Report the prompts that the script sends to ComfyUI, so that they can be stopped even if the desk is
+        killed."""
         known: set[str] = set()
         while True:
             with suppress(ComfyError):
@@ -186,28 +190,28 @@ class ScriptServer:
 
     async def _prompts_since(self, before: set[str]) -> dict[str, Prompt]:
         found = await self._comfy.prompts()
-        return {each: prompt for each, prompt in found.items() if each not in before and _is_of_script(prompt)}
+        # A prompt with a workflow is from ComfyUI's editor, so from a person. Prompts of the desk are marked.
+        return {
+            prompt_id: prompt
+            for prompt_id, prompt in found.items()
+            if prompt_id not in before and not prompt.extra_data.get("extra_pnginfo") and MARK not in prompt.extra_data
+        }
 
 
 async def _read_saved(file: OutputFile) -> AsyncIterator[bytes]:
     try:
         with await asyncio.to_thread(Path(file.subfolder, file.filename).open, "rb") as saved:
-            while piece := await asyncio.to_thread(saved.read, PIECE_BYTES):
+            while piece := await asyncio.to_thread(saved.read, CHUNK_BYTES):
                 yield piece
     except OSError as error:
         raise OutputGone(f"The file {file.filename} that the script saved cannot be read.") from error
 
 
-def _is_of_script(prompt: Prompt) -> bool:
-    # ComfyUI's editor sends its workflow along, so that is a person; our own prompts are marked
-    return not prompt.extra_data.get("extra_pnginfo") and MARK not in prompt.extra_data
-
-
-def _has(prompt: Prompt, words: str) -> bool:
-    """Whether the texts are one of its texts or a part of one; very short ones do not count."""
+def _contains(prompt: Prompt, text: str) -> bool:
+    """Whether an input of the prompt is this text, or contains it."""
     inputs = [node.get("inputs") for node in prompt.graph.values() if isinstance(node, dict)]
-    texts = [value.strip() for node in inputs if node for value in node.values() if isinstance(value, str)]
-    return words in texts or (len(words) >= FEWEST_CHARACTERS and any(words in text for text in texts))
+    values = [value.strip() for node in inputs if node for value in node.values() if isinstance(value, str)]
+    return text in values or (len(text) >= MIN_PART_LENGTH and any(text in value for value in values))
 
 
 def _about(result: ScriptResult, outputs: Sequence[Path], log_path: Path) -> dict[str, Any]:
@@ -220,7 +224,7 @@ def _about(result: ScriptResult, outputs: Sequence[Path], log_path: Path) -> dic
     }
 
 
-def _judged(
+def _run_result(
     run_id: str,
     result: ScriptResult,
     outputs: Sequence[Path],
@@ -233,11 +237,11 @@ def _judged(
         raise ScriptFailed(result.error, raw=json.dumps(about))
     if not outputs:
         advice = (
-            "Set output_folder in [desk.script] to the folder that it saves in."
+            "Set output_folder in [desk.script] to the folder that it saves files in."
             if folder is None
-            else f"There is nothing new in its output_folder, {folder}, either."
+            else f"There are no new files in its output_folder {folder} either."
         )
-        text = f"The script ended well, but names no file that it saved in its own folders. {advice}"
+        text = f"The script succeeded, but printed no path of a file that it saved in its folders. {advice}"
         raise NoOutput(text, raw=json.dumps(about))
     return RunResult(
         prompt_id=run_id,
@@ -250,26 +254,26 @@ def _judged(
     )
 
 
-class _Lines:
-    """Limits how many lines are forwarded."""
+class _LiveLines:
+    """Limits the number of forwarded lines."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self.write = write
         self._since = float("-inf")
         self._in_second = 0
-        self._passed_on = 0
+        self._forwarded = 0
         self._omitted = 0
 
     def add(self, line: str) -> None:
         now = time.monotonic()
         if now - self._since >= 1.0:
             self._since, self._in_second = now, 0
-        if self._in_second >= LINES_A_SECOND or self._passed_on >= MAX_LINES:
+        if self._in_second >= MAX_LINES_PER_SECOND or self._forwarded >= MAX_LINES:
             self._omitted += 1
             return
         self.end()
         self._in_second += 1
-        self._passed_on += 1
+        self._forwarded += 1
         self.write(line)
 
     def end(self) -> None:
@@ -280,9 +284,9 @@ class _Lines:
 
 
 def _new_log(folder: Path, run_id: str) -> Path:
-    """Path of the log; the oldest logs are deleted."""
+    """Return the path of a new log, and delete the oldest logs."""
     folder.mkdir(parents=True, exist_ok=True)
-    # names start with the time, so they sort by age
+    # Names start with the time, so they sort by age.
     for old in sorted(folder.glob("*.log"))[: -MAX_LOG_FILES + 1]:
         files.remove(old, missing_ok=True)
     return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id[-12:]}.log"

@@ -1,7 +1,8 @@
-"""The user's script as a workflow: its parameters are properties, so it is queued, batched and retried like a graph.
+"""The workflow of the user's script. The script's parameters are properties, so that its jobs are queued, batched and
+retried like graphs.
 
-Its document only contains parameters. This machine's configuration decides which program runs with them; no request or
-lease contains a command line.
+Its graph only contains parameters. The configuration of this machine decides which program runs with them: no request
+or lease contains a command line.
 """
 
 import shlex
@@ -23,13 +24,13 @@ from comfyrelay.services.engine import Engine
 SLUG = "script"
 CLASS_TYPE = "ComfyRelayScript"
 NODE_ID = "script"
-# The maximum length of a property.
+# A property may have this many choices.
 MAX_CHOICES = 1000
-# All items of a batch name the same folder: it is read once.
-KNOWN_SECONDS = 5.0
+# All items of a batch name the same folder, so it is read only once.
+CHECK_VALID_SECONDS = 5.0
 
 _KEYS = ("positive", "negative", "input_subdir", "template", "profile", "tries", "randomize_seed", "extra_args")
-# Names the frozen inputs; only the desk sets it.
+# The name of the frozen inputs. Only the desk sets it.
 SNAPSHOT = "snapshot"
 _PLACEHOLDERS = {key: f"{{{{SCRIPT_{key.upper()}}}}}" for key in (*_KEYS, SNAPSHOT)}
 GRAPH: Graph = {
@@ -42,7 +43,7 @@ def is_script(graph: Graph) -> bool:
 
 
 def values_in(graph: Graph) -> dict[str, Any]:
-    """Parameters of a job's graph; a remaining placeholder has no value."""
+    """Return the parameters in a job's graph. A remaining placeholder has no value."""
     [node] = graph.values()
     return {key: value for key, value in node["inputs"].items() if value != _PLACEHOLDERS.get(key)}
 
@@ -52,7 +53,7 @@ def job_of(values: Mapping[str, Any]) -> ScriptJob:
     try:
         extra = shlex.split(str(values.get("extra_args") or ""))
     except ValueError as error:
-        raise InvalidInput(errors={"extra_args": f"It cannot be read: {error}."}) from None
+        raise InvalidInput(errors={"extra_args": f"The arguments cannot be parsed: {error}."}) from None
     tries = values.get("tries")
     if isinstance(tries, float) and not tries.is_integer():
         raise InvalidInput(errors={"tries": "This must be a whole number."})
@@ -61,7 +62,7 @@ def job_of(values: Mapping[str, Any]) -> ScriptJob:
         template=str(values.get("template") or ""),
         input_subdir=str(values.get("input_subdir") or ""),
         positive=str(values.get("positive") or ""),
-        # an empty field is not set
+        # An empty field is not set.
         negative=str(values["negative"]) if values.get("negative") else None,
         profile=str(values["profile"]) if values.get("profile") else None,
         tries=None if tries is None else int(tries),
@@ -87,26 +88,21 @@ def properties_of(settings: ScriptSettings) -> list[dict[str, Any]]:
 
 
 def snapshot_in(values: Mapping[str, Any]) -> str | None:
-    """The name of the frozen inputs in a script job's values."""
+    """Return the name of the frozen inputs in a script job's values."""
     return values.get(_PLACEHOLDERS[SNAPSHOT])
 
 
 def varied(values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The values of a script job for which it draws seeds; `None` for any other job."""
+    """Return the values of a script job without a fixed seed; `None` for any other job."""
     if _PLACEHOLDERS["randomize_seed"] not in values:
         return None
-    extra, kept = shlex.split(str(values.get(_PLACEHOLDERS["extra_args"]) or "")), []
-    while extra:
-        word = extra.pop(0)
+    words, kept = iter(shlex.split(str(values.get(_PLACEHOLDERS["extra_args"]) or ""))), []
+    for word in words:
         if word == "--seed":
-            extra = extra[1:]
+            next(words, None)
         elif not word.startswith("--seed="):
             kept.append(word)
-    return {
-        **values,
-        _PLACEHOLDERS["randomize_seed"]: True,
-        _PLACEHOLDERS["extra_args"]: shlex.join(kept),
-    }
+    return {**values, _PLACEHOLDERS["randomize_seed"]: True, _PLACEHOLDERS["extra_args"]: shlex.join(kept)}
 
 
 class ScriptCheck:
@@ -115,21 +111,21 @@ class ScriptCheck:
     def __init__(self, settings: ScriptSettings, snapshots: FrozenInputs) -> None:
         self._settings = settings
         self._snapshots = snapshots
-        self._known: dict[tuple[str, str], float] = {}
+        self._checked: dict[tuple[str, str], float] = {}
 
     def __call__(self, values: Mapping[str, Any]) -> dict[str, Any]:
         job = job_of(values)
-        places = (job.template, job.input_subdir)
+        paths = (job.template, job.input_subdir)
         now = time.monotonic()
-        is_known = now - self._known.get(places, float("-inf")) < KNOWN_SECONDS
-        check_job(self._settings, job, has_known_places=is_known)
-        if not is_known:
-            self._known = {places: now}
+        is_checked = now - self._checked.get(paths, float("-inf")) < CHECK_VALID_SECONDS
+        check_job(self._settings, job, has_known_paths=is_checked)
+        if not is_checked:
+            self._checked = {paths: now}
         return {SNAPSHOT: self._snapshots.take(job)}
 
 
-async def furnish_script(engine: Engine, user: User, settings: ScriptSettings | None) -> None:
-    """Create or update the workflow of the configured script."""
+async def update_script_workflow(engine: Engine, user: User, settings: ScriptSettings | None) -> None:
+    """Create, update or disable the workflow of the configured script."""
     try:
         known = (await engine.catalogue.workflows.get(SLUG)).workflow
     except NotFound:
@@ -141,8 +137,8 @@ async def furnish_script(engine: Engine, user: User, settings: ScriptSettings | 
         return
     if is_other:
         raise ConfigurationError(
-            f"A workflow of yours is called {SLUG!r}, as that of [desk.script] is. Start the desk without "
-            "[desk.script] and remove the workflow."
+            f"One of your workflows is named {SLUG!r}, which [desk.script] needs. Start the desk without [desk.script] "
+            "and remove the workflow."
         )
     name = settings.script.name if settings.script is not None else "comfyrelay batch-i2v"
     fields: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The desk's web app: the server's routes and its own, for its owner only."""
+"""Create the desk's web app: the routes of the server and of the desk, for the owner only."""
 
 import socket
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from secrets import token_urlsafe
 from fastapi import FastAPI
 
 from comfyrelay.desk.addresses import LOOPBACK
-from comfyrelay.desk.composition.simulator import SIMULATOR
-from comfyrelay.desk.composition.workers import WORKER, DeskWorkers
-from comfyrelay.desk.origin_check import LocalOnly, address_here, own_names
+from comfyrelay.desk.origin_check import LocalOnly, own_names, reachable_address
 from comfyrelay.desk.owner_auth import OwnerOnly
 from comfyrelay.desk.password import Password, Sessions, require_password
 from comfyrelay.desk.routes.desk import add_desk_routes
+from comfyrelay.desk.startup.simulator import SIMULATOR
+from comfyrelay.desk.startup.workers import WORKER, DeskWorkers
 from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.http_client import is_loopback
@@ -31,8 +31,8 @@ def create_desk_app(
     app = create_app(engine, secrets, owner=owner)
     add_desk_routes(app, state)
     app.add_middleware(OwnerOnly, context=app.state.context, has_password=state.password is not None)
-    # added last, so it runs first
-    app.add_middleware(LocalOnly, names=names, own_addresses=not is_loopback(engine.settings.host))
+    # Added last, so it runs first.
+    app.add_middleware(LocalOnly, names=names, allows_addresses=not is_loopback(engine.settings.host))
     return app
 
 
@@ -51,7 +51,7 @@ def create_owner(engine: Engine, user: User, workers: DeskWorkers, *, pass_secre
 
 
 def load_password(settings: Settings, allowed_hosts: Sequence[str]) -> Password | None:
-    """Required if other machines can reach the desk, directly or through a proxy."""
+    """Load the password, which is required if other machines can reach the desk directly or through a proxy."""
     others = [*allowed_hosts, *([] if is_loopback(settings.host) else [settings.host])]
     if not others:
         return None
@@ -65,8 +65,8 @@ def loopback_address(listener: socket.socket) -> tuple[str, int]:
 
 
 def url_elsewhere(settings: Settings) -> str | None:
-    """The URL for other machines, if they may connect."""
+    """Return the URL for other machines, if they may connect."""
     if is_loopback(settings.host):
         return None
-    host = address_here(settings.host)
+    host = reachable_address(settings.host)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"

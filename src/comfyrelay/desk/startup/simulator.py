@@ -1,4 +1,4 @@
-"""The built-in simulator, its fleet, and the check whether ComfyUI answers."""
+"""Start the built-in simulator if a job needs it, and check whether ComfyUI answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from comfyrelay.comfyui.client.client import ComfyClient
-from comfyrelay.desk.composition.first_start import FLEET
 from comfyrelay.desk.examples import EXAMPLES
-from comfyrelay.desk.simulated_jobs import TRIED_MODELS, Trying
+from comfyrelay.desk.simulated_jobs import SIMULATED_MODELS, SimulationPolicy
+from comfyrelay.desk.startup.first_start import FLEET
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.errors import ComfyError, Conflict, NotFound
@@ -24,28 +24,33 @@ ANSWER_SECONDS = 3.0
 
 
 @asynccontextmanager
-async def open_simulator(engine: Engine, trying: Trying, *, step_seconds: float) -> AsyncIterator["Simulator | None"]:
-    """`None` if no job needs the simulator."""
-    if trying.mode is SimulatedJobs.NOTHING and not await _has_open_jobs(engine, trying):
+async def open_simulator(
+    engine: Engine, simulation: SimulationPolicy, *, step_seconds: float
+) -> AsyncIterator["Simulator | None"]:
+    """Run the simulator and its fleet, which may run the same workflows as the desk's own fleet. Yields `None` if no
+    job needs the simulator."""
+    if simulation.mode is SimulatedJobs.NOTHING and not await _has_open_jobs(engine, simulation):
         yield None
         return
-    await _create_fleet(engine, trying)
-    # only loaded here, with its HTTP library
+    slugs = (await engine.workers.views.get(simulation.stage, FLEET)).workflow_slugs
+    with suppress(Conflict):
+        await engine.workers.fleets.create(slug=SIMULATOR, stage=simulation.simulated_stage, workflow_slugs=slugs)
+    # Most desks do not need the simulator and its HTTP library.
     from comfyrelay.simulator import Simulator  # noqa: PLC0415
 
     folder = engine.settings.data_dir / "simulator"
     folder.mkdir(exist_ok=True)
-    async with Simulator(folder=folder, step_seconds=step_seconds, models=TRIED_MODELS) as simulator:
+    async with Simulator(folder=folder, step_seconds=step_seconds, models=SIMULATED_MODELS) as simulator:
         yield simulator
 
 
-async def check_comfyui(engine: Engine, trying: Trying, urls: Sequence[str]) -> list[str]:
-    """The URLs where no ComfyUI answers yet."""
-    trying.examples = await _example_ids(engine)
+async def check_comfyui(engine: Engine, simulation: SimulationPolicy, urls: Sequence[str]) -> list[str]:
+    """Return the URLs where no ComfyUI answers yet."""
+    simulation.examples = await _example_ids(engine)
     answers = await asyncio.gather(*map(_answers, urls))
     silent = [url for url, is_up in zip(urls, answers, strict=True) if not is_up]
     if len(silent) < len(urls):
-        trying.note_comfyui()
+        simulation.note_comfyui()
     return silent
 
 
@@ -61,22 +66,15 @@ async def _answers(url: str) -> bool:
 
 async def _example_ids(engine: Engine) -> frozenset[int]:
     found: set[int] = set()
-    for each in EXAMPLES:
+    for example in EXAMPLES:
         with suppress(NotFound):
-            found.add((await engine.catalogue.workflows.get(each.slug)).workflow.id)
+            found.add((await engine.catalogue.workflows.get(example.slug)).workflow.id)
     return frozenset(found)
 
 
-async def _has_open_jobs(engine: Engine, trying: Trying) -> bool:
+async def _has_open_jobs(engine: Engine, simulation: SimulationPolicy) -> bool:
     for status in (DispatchStatus.QUEUED, DispatchStatus.LEASED, DispatchStatus.PAUSED):
-        wanted = DispatchFilter(stage=trying.tries_stage, status=status)
+        wanted = DispatchFilter(stage=simulation.simulated_stage, status=status)
         if (await engine.operations.inspection.dispatches(wanted, limit=1)).items:
             return True
     return False
-
-
-async def _create_fleet(engine: Engine, trying: Trying) -> None:
-    """It may run every workflow that the desk's own fleet runs."""
-    slugs = (await engine.workers.views.get(trying.stage, FLEET)).workflow_slugs
-    with suppress(Conflict):
-        await engine.workers.fleets.create(slug=SIMULATOR, stage=trying.tries_stage, workflow_slugs=slugs)

@@ -1,4 +1,4 @@
-"""The workers in the desk's process: one for ComfyUI, and one for the simulator."""
+"""Run the workers in the desk's process: one for ComfyUI, and one for the simulator."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.comfyui.processes.options import ManagedSettings
 from comfyrelay.desk.batches.run_files import about_run
-from comfyrelay.desk.composition.first_start import FLEET
-from comfyrelay.desk.composition.simulator import SIMULATOR
 from comfyrelay.desk.settings import DeskSettings
-from comfyrelay.desk.simulated_jobs import Trying
+from comfyrelay.desk.simulated_jobs import SimulationPolicy
+from comfyrelay.desk.startup.first_start import FLEET
+from comfyrelay.desk.startup.scripts import DeskScript
+from comfyrelay.desk.startup.simulator import SIMULATOR
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.protocol.desk import SimulatedJobs
 from comfyrelay.settings import Settings
 from comfyrelay.worker.agent import Agent
+from comfyrelay.worker.jobs.tools import OutputListener
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
 
@@ -27,31 +29,40 @@ DEFAULT_COMFYUI_URL = "http://127.0.0.1:8188"
 
 
 class DeskWorkers:
-    """Empty until `add`: the engine needs its methods as hooks before the workers can be made."""
+    """The workers, created by `add`. The engine needs the methods as hooks before it can create the workers."""
 
     def __init__(
         self,
         settings: Settings,
         desk: DeskSettings,
-        trying: Trying,
+        simulation: SimulationPolicy,
         *,
         on_status: Callable[[list[Lease]], None] | None,
         on_comfyui: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._desk = desk
-        self._trying = trying
+        self._simulation = simulation
         self._on_status = on_status
         self._on_comfyui = on_comfyui
         self._agents: dict[Stage, Agent] = {}
         self._simulator: Simulator | None = None
 
-    def add(self, secret: str, simulator: "Simulator | None", *, signals: bool, **options: Any) -> None:
-        """The worker for ComfyUI handles signals, the one for the simulator does not."""
-        options |= {"on_status": self._show_leases, "is_shared": False}
-        trying, self._simulator = self._trying, simulator
+    def add(
+        self,
+        secret: str,
+        simulator: "Simulator | None",
+        *,
+        signals: bool,
+        on_output: OutputListener,
+        script: DeskScript | None,
+    ) -> None:
+        """Create the workers. If `signals` is set, the worker for ComfyUI handles signals."""
+        options: dict[str, Any] = {"on_status": self._show_leases, "on_output": on_output, "is_shared": False}
+        options |= script.worker_options if script is not None else {}
+        simulation, self._simulator = self._simulation, simulator
         own = self._worker_settings(secret, **self._comfyui_options)
-        self._agents[trying.stage] = Agent(own, on_online=self._note_comfyui, signals=signals, **options)
+        self._agents[simulation.stage] = Agent(own, on_online=self._note_comfyui, signals=signals, **options)
         if simulator is not None:
             simulated = self._worker_settings(
                 secret,
@@ -60,37 +71,37 @@ class DeskWorkers:
                 worker_id=SIMULATOR,
                 display_name="Simulator",
                 fleet_slug=SIMULATOR,
-                fleet_stage=trying.tries_stage,
+                fleet_stage=simulation.simulated_stage,
             )
-            self._agents[trying.tries_stage] = Agent(simulated, signals=False, **options)
+            self._agents[simulation.simulated_stage] = Agent(simulated, signals=False, **options)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
-        """Run all workers, and yield the task of the one for ComfyUI."""
+        """Run all workers, and yield the task of the worker for ComfyUI."""
         tasks = {agent: asyncio.create_task(agent.run()) for agent in self._agents.values()}
-        # an agent handles signals from its first step on, and a caller may send one as soon as the desk is up
+        # An agent handles signals from its first step on, and a caller may send one as soon as the desk has started.
         await asyncio.sleep(0)
         try:
-            yield tasks[self._agents[self._trying.stage]]
+            yield tasks[self._agents[self._simulation.stage]]
         finally:
-            for task in tasks:
-                task.stop()
+            for agent in tasks:
+                agent.stop()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     @property
     def configured_urls(self) -> list[str]:
-        """The URLs of ComfyUI, unless the desk starts it."""
+        """The URLs of ComfyUI in the settings, unless the desk starts ComfyUI itself."""
         return self._desk.comfyui_url if self._desk.managed is None else []
 
     @property
     def comfyui_urls(self) -> list[str]:
-        """The same, with the URLs of managed ComfyUI processes."""
-        agent = self._agents.get(self._trying.stage)
+        """The URLs of ComfyUI, including managed processes."""
+        agent = self._agents.get(self._simulation.stage)
         return self.configured_urls or (agent.comfyui_urls if agent is not None else [])
 
     @property
     def is_all_simulated(self) -> bool:
-        return self._trying.mode is SimulatedJobs.EVERYTHING
+        return self._simulation.mode is SimulatedJobs.EVERYTHING
 
     @property
     def urls_in_use(self) -> list[str]:
@@ -100,21 +111,21 @@ class DeskWorkers:
         return self.comfyui_urls
 
     def unreachable_comfyui(self) -> list[str]:
-        """Why each ComfyUI that cannot be used is unreachable."""
-        return [] if self.is_all_simulated else self._agents[self._trying.stage].comfyui_unreachable
+        """Return a reason for each ComfyUI that is unreachable."""
+        return [] if self.is_all_simulated else self._agents[self._simulation.stage].comfyui_unreachable
 
     def unreachable_at(self, stage: str) -> list[str]:
-        """The same for a stage, if all its ComfyUIs are unreachable."""
+        """Return the reasons if all ComfyUIs of a stage are unreachable."""
         agent = self._agents.get(Stage(stage))
         return agent.comfyui_unreachable if agent is not None and agent.is_without_comfyui else []
 
     def is_starting(self, stage: str) -> bool:
-        """The API answers before the workers have registered."""
+        """Whether the worker of a stage has yet to register. The API answers before that."""
         agent = self._agents.get(Stage(stage))
-        return agent.is_coming if agent is not None else not self._agents
+        return agent.is_starting if agent is not None else not self._agents
 
     async def node_definitions(self) -> Mapping[str, Any]:
-        """The current node definitions of the server that runs new workflows."""
+        """Return the current node definitions of the ComfyUI that runs new workflows."""
         urls = self.urls_in_use or [DEFAULT_COMFYUI_URL]
         async with ComfyClient(urls[0]) as client:
             return await client.object_info()
@@ -124,7 +135,8 @@ class DeskWorkers:
             agent.refresh_models()
 
     def run_report(self, lease_token: str, reported: dict[str, Any] | None) -> dict[str, Any] | None:
-        """File paths come from the worker in this process, never over the wire."""
+        """Return the details to store with an attempt. File paths come from the worker in this process, never over the
+        wire."""
         own = next((lease.about for lease in self._leases if lease.job.lease_token == lease_token), {})
         return about_run(reported, own)
 
@@ -137,7 +149,7 @@ class DeskWorkers:
             self._on_status(self._leases)
 
     def _note_comfyui(self) -> None:
-        self._trying.note_comfyui()
+        self._simulation.note_comfyui()
         self._on_comfyui()
 
     @property

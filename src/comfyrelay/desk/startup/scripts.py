@@ -1,4 +1,4 @@
-"""The user's own script as a workflow, if `[desk.script]` configures one."""
+"""Load the user's own script, if `[desk.script]` configures one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -11,12 +11,12 @@ from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.scripts.config import script_settings
 from comfyrelay.desk.scripts.frozen_inputs import FrozenInputs
 from comfyrelay.desk.scripts.server import ScriptServer
-from comfyrelay.desk.scripts.workflow import CLASS_TYPE, SLUG, ScriptCheck, furnish_script, snapshot_in
+from comfyrelay.desk.scripts.workflow import CLASS_TYPE, SLUG, ScriptCheck, snapshot_in
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.jobs.submission.resolve import Check
-from comfyrelay.worker.comfyui.servers import WrapServer
+from comfyrelay.services.hooks import ValueCheck
+from comfyrelay.worker.comfyui.servers import JobServer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class DeskScript:
         input_folder: Path,
         umask_of: Callable[[Path], int | None],
     ) -> "DeskScript | None":
-        """`table` is `[desk.script]` of the configuration file."""
+        """Load the script from `table`, which is `[desk.script]` of the configuration file."""
         if table is None:
             return None
         settings = script_settings(table, data_dir=data_dir, input_folder=input_folder)
@@ -47,17 +47,15 @@ class DeskScript:
         )
 
     @property
-    def wrap_server(self) -> WrapServer:
-        return lambda comfy: ScriptServer(
-            comfy, self.settings, snapshots=self.inputs, log_folder=self.log_folder, umask=self.umask
-        )
+    def worker_options(self) -> dict[str, Any]:
+        """The options of a worker that runs the script."""
+        return {"wrap_server": self._wrap_server, "own_nodes": frozenset({CLASS_TYPE})}
+
+    def _wrap_server(self, comfy: JobServer) -> ScriptServer:
+        return ScriptServer(comfy, self.settings, snapshots=self.inputs, log_folder=self.log_folder, umask=self.umask)
 
     @property
-    def own_nodes(self) -> frozenset[str]:
-        return frozenset({CLASS_TYPE})
-
-    @property
-    def checks(self) -> Mapping[WorkflowKind, Check]:
+    def checks(self) -> Mapping[WorkflowKind, ValueCheck]:
         return {WorkflowKind.SCRIPT: ScriptCheck(self.settings, self.inputs)}
 
     @asynccontextmanager
@@ -73,9 +71,5 @@ class DeskScript:
     async def _remove_unused(self, engine: Engine, user: User) -> None:
         workflow = (await engine.catalogue.workflows.get(SLUG)).workflow
         found = [payload async for payload in engine.jobs.views.payloads(user.tenant_id, workflow_id=workflow.id)]
-        used = {name for each in found if (name := snapshot_in(each.values)) is not None}
+        used = {name for payload in found if (name := snapshot_in(payload.values)) is not None}
         await asyncio.to_thread(self.inputs.sweep, used)
-
-
-async def set_up_script(engine: Engine, user: User, script: DeskScript | None) -> None:
-    await furnish_script(engine, user, None if script is None else script.settings)

@@ -1,10 +1,12 @@
-"""Settings for a single user, and the data of a new desk: its user, fleet, examples and presets."""
+"""Adapt the settings to a single user, and create the data of a new desk: its user, fleet, examples and presets."""
 
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
 
 from comfyrelay.desk.addresses import LOOPBACK
 from comfyrelay.desk.examples import EXAMPLES
-from comfyrelay.desk.starter_presets import PRESETS
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Conflict
@@ -16,26 +18,33 @@ FLEET = "desk"
 LOCAL_EMAIL = "desk@localhost"
 # A desk has no other tenants to protect.
 NO_LIMIT = 1_000_000
+# Values by role, and for scripts by key. Video models take 4 n + 1 frames. Sizes would distort images of another shape,
+# so they are omitted.
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "look-dev": {"steps": 8, "length": 33, "megapixels": 0.25, "profile": "look-dev"},
+    "medium": {"steps": 16, "length": 49, "megapixels": 0.5, "profile": "medium"},
+    "production": {"steps": 30, "length": 81, "megapixels": 1.0, "profile": "production"},
+}
 
 
 def single_user_settings(settings: Settings) -> Settings:
     given = settings.model_fields_set
-    is_alone = is_loopback(settings.host)
+    is_local = is_loopback(settings.host)
     wanted = {
         "max_active_jobs_per_user": NO_LIMIT,
         "default_fleet": FLEET,
-        # other machines could guess secrets
-        "requests_per_minute": NO_LIMIT if is_alone else settings.requests_per_minute,
-        # the desk's own worker always connects over loopback
-        "public_url": settings.public_url if is_alone else f"http://{LOOPBACK}:{settings.port}",
-        # a batch of ten thousand items has a prompt in each
+        # Other machines could guess secrets.
+        "requests_per_minute": NO_LIMIT if is_local else settings.requests_per_minute,
+        # The desk's own worker always connects over loopback.
+        "public_url": settings.public_url if is_local else f"http://{LOOPBACK}:{settings.port}",
+        # A batch may have ten thousand items, each with a prompt.
         "max_large_body_bytes": 64 * 1024**2,
         "max_body_values": 2 * NO_LIMIT,
         "max_batch_nodes": 1000 * NO_LIMIT,
         "max_own_workflows": NO_LIMIT,
-        # the user who writes the graphs owns the machine
+        # The user who writes the graphs owns the machine.
         "graph_policy": "off",
-        # no other worker could run the job in the meantime
+        # No other worker could run the job in the meantime.
         "block_cooldown_seconds": 5.0,
     }
     changes = {name: value for name, value in wanted.items() if name not in given or name == "default_fleet"}
@@ -43,28 +52,20 @@ def single_user_settings(settings: Settings) -> Settings:
 
 
 async def create_initial_data(engine: Engine, settings: Settings) -> tuple[User, bool]:
-    """The user, and whether the desk is new. An interrupted first start is completed."""
+    """Return the user, and whether the desk is new. An interrupted first start is completed."""
     user = await engine.accounts.tenancy.find_user(LOCAL_EMAIL)
-    # removed examples and presets stay removed
+    # After the first start, examples and presets that the user has removed are not created again.
     marker = settings.data_dir / ".furnished"
     if user is not None and marker.exists():
         return user, False
     with suppress(Conflict):
         await engine.workers.fleets.create(slug=FLEET, stage=Stage(settings.stage), name="The desk")
-    for each in EXAMPLES:
+    for example in EXAMPLES:
         with suppress(Conflict):
-            await engine.catalogue.workflows.create(
-                slug=each.slug,
-                name=each.name,
-                graph=each.graph,
-                properties=each.properties,
-                output_node_id=each.output_node_id,
-                output_extension=each.output_extension,
-                output_mime_type=each.output_mime_type,
-            )
+            await engine.catalogue.workflows.create(**asdict(example))
         with suppress(Conflict):
             await engine.catalogue.effects.create(
-                slug=each.slug, workflow_slug=each.slug, name=each.name, credits_cost=0
+                slug=example.slug, workflow_slug=example.slug, name=example.name, credits_cost=0
             )
     user = user or await engine.accounts.tenancy.create_user(email=LOCAL_EMAIL, name="You", is_admin=True)
     for name, values in reversed([*PRESETS.items()]):

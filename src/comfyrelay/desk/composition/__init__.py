@@ -1,1 +1,0 @@
-"""The parts of a desk, which `desk.desk` assembles."""

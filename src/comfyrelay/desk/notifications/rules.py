@@ -1,0 +1,111 @@
+"""Decide which jobs and batches that end cause a notification."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from comfyrelay.protocol.desk import NotificationEvent
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Notification:
+    """A notification. `batch_id` is set for a batch, so that its subscribers are notified as well."""
+
+    event: NotificationEvent
+    title: str
+    body: str
+    batch_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotifiedJob:
+    """A job that has ended. `name` is its display name."""
+
+    name: str
+    status: str
+    completed_at: datetime
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotifiedBatch:
+    """A batch with its item counts by status. A retried item counts as its newest attempt.
+
+    If the batch is held, `held` is the reason and `held_by` the failed job.
+    """
+
+    id: str
+    name: str
+    counts: Mapping[str, int]
+    held: str | None = None
+    held_by: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return not any(self.counts.get(status, 0) for status in ("queued", "processing", "paused"))
+
+
+class NotificationRules:
+    """Notifies once of each completed or failed job without a batch, of each batch whose last item has ended, of each
+    failure that holds a batch, and of the empty queue."""
+
+    def __init__(self) -> None:
+        # The time of the last notification by batch, and under None for the whole queue.
+        self._notified_at: dict[str | None, datetime] = {}
+        # By batch, the failure in the last notification that the batch is held.
+        self._held_by: dict[str, str | None] = {}
+
+    def of_end(
+        self, job: NotifiedJob, batch: NotifiedBatch | None, *, active: int, read_at: datetime
+    ) -> list[Notification]:
+        """Return the notifications for a job that has ended. `batch` and `active`, the number of queued and running
+        jobs, were read at `read_at`."""
+        found = []
+        if batch is None:
+            found += _of_job(job)
+        elif batch.held is not None and not batch.is_over:
+            if self._held_by.get(batch.id) == batch.held_by:
+                return []
+            self._held_by[batch.id] = batch.held_by
+            # The queue may be empty now, but only because the batch is held.
+            title = f"{batch.name} is held"
+            return [Notification(event=NotificationEvent.FAILED, title=title, body=batch.held, batch_id=batch.id)]
+        elif batch.is_over and self._is_new(batch.id, job, read_at):
+            found += _of_batch(batch)
+        if not active and self._is_new(None, job, read_at):
+            body = f"The last was {job.name}."
+            found.append(Notification(event=NotificationEvent.QUEUE_EMPTY, title="The queue is empty", body=body))
+        return found
+
+    def _is_new(self, about: str | None, job: NotifiedJob, read_at: datetime) -> bool:
+        """Whether no notification covers this job yet. One covers all jobs that ended before its data was read."""
+        notified_at = self._notified_at.get(about)
+        if notified_at is not None and job.completed_at <= notified_at:
+            return False
+        self._notified_at[about] = read_at
+        return True
+
+
+def _of_job(job: NotifiedJob) -> list[Notification]:
+    if job.status == "completed":
+        title, body = f"{job.name} is done", "Its output is ready."
+        return [Notification(event=NotificationEvent.COMPLETED, title=title, body=body)]
+    if job.status == "failed":
+        body = job.error or "No reason was given."
+        return [Notification(event=NotificationEvent.FAILED, title=f"{job.name} failed", body=body)]
+    return []
+
+
+def _of_batch(batch: NotifiedBatch) -> list[Notification]:
+    completed, failed = batch.counts.get("completed", 0), batch.counts.get("failed", 0)
+    if not completed and not failed:
+        return []
+    summary = ", ".join(f"{count} {status}" for status, count in batch.counts.items() if count)
+    return [
+        Notification(
+            event=NotificationEvent.FAILED if failed else NotificationEvent.COMPLETED,
+            title=f"{batch.name} is done{f', but {failed} failed' if failed else ''}",
+            body=f"{summary[0].upper()}{summary[1:]}.",
+            batch_id=batch.id,
+        )
+    ]

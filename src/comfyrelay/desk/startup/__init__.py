@@ -1,0 +1,1 @@
+"""Set up the parts of a desk when it starts."""
