@@ -182,6 +182,9 @@ class ProbeProcess:
         finally:
             has_answered.set()
             watcher.join()
+        if not reasons and time.monotonic() >= until:
+            # On a busy machine the answer may arrive before the watcher wakes.
+            reasons.append("time")
         if not reasons and self._is_too_large(more_bytes):
             reasons.append("memory")
         if reasons:

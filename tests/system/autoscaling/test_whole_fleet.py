@@ -38,7 +38,7 @@ LEADER_CONSTANTS: forked_commands.Constants = {
     (leadership, "TTL_SECONDS"): 3.0,
     (loop, "TICK_SECONDS"): 0.5,
     # a burst of jobs would look like steady growth for minutes
-    (capacity, "WORTH_A_MACHINE"): 1e9,
+    (capacity, "MIN_LOAD"): 1e9,
 }
 
 
@@ -129,7 +129,7 @@ async def whole_fleet(
             "LEASE_TTL_SECONDS": "5",
             "LATE_GRACE_SECONDS": "0",
             # separate processes, so that one can be killed
-            "SCALING": "false",
+            "AUTOSCALING": "false",
         }
         # one metadata service per machine, selected by its number
         metadata = [
@@ -185,7 +185,7 @@ async def whole_fleet(
 
 async def kill_leader(fleet: WholeFleet) -> None:
     """The other candidate takes over."""
-    [leader] = [each for each in fleet.leaders if each.said("leadership.changed", leads=True)]
+    [leader] = [leader for leader in fleet.leaders if leader.said("leadership.changed", leads=True)]
     await leader.kill()
 
 

@@ -267,7 +267,8 @@ async def test_cancel_returns_when_the_run_has_stopped_on_its_server(pool: Workf
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
     job = await pool.enqueue(invert())
     events = job.events()
-    await until(events, JobStarted)
+    # Wait for the node: a stop request before it would end the run at once.
+    await until(events, JobProgress, lambda event: event.class_type == "ImageInvert")
     canceling = asyncio.create_task(job.cancel())
     await until(events, JobCanceled)
     assert isinstance(job.server, ComfyClient)
