@@ -6,8 +6,8 @@ connections. PostgreSQL has one connection pool.
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -27,7 +27,7 @@ from comfyrelay.store.transaction import Tx
 from comfyrelay.store.types import time_text
 from comfyrelay.system.permissions import FOLDER_MODE, create_private_file
 
-__all__ = ["Boundary", "Database", "Tx", "async_url"]
+__all__ = ["Boundary", "Database", "Tx", "async_url", "conflict_on_violation"]
 
 T = TypeVar("T")
 
@@ -236,6 +236,15 @@ class _ErrorTranslation:
             ) from error
         if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == REQUEST_CONSTRAINT:
             raise Conflict("This request id has a lease already.") from error
+
+
+@contextmanager
+def conflict_on_violation(message: str) -> Iterator[None]:
+    """Raise `Conflict` with this message if the statement violates a constraint."""
+    try:
+        yield
+    except exc.IntegrityError as error:
+        raise Conflict(message) from error
 
 
 def async_url(url: str) -> URL:

@@ -90,7 +90,7 @@ def select_by_ids(dialect: str, key: Column[Any], *columns: Any) -> Select[Any]:
 
 
 def select_by_rows(dialect: str, table: Table, names: Sequence[str], *columns: Any) -> Select[Any]:
-    """Return a SELECT of the rows whose named columns equal those of a bound row."""
+    """Return a SELECT of the rows whose named columns match a bound row."""
     r = rows_table(dialect, columns_of(table, *names))
     return select(*columns).join(r, and_(*(table.c[name] == r.c[name] for name in names)))
 

@@ -65,14 +65,14 @@ class Tx:
         """Run a statement and return its rows."""
         if self._driver is None:
             encoded = self._encoded(parameters)
-            result: CursorResult[Any] = await self._connection.execute(build(self.dialect), encoded)
+            result: CursorResult[*tuple[Any, ...]] = await self._connection.execute(build(self.dialect), encoded)
             return result.all() if result.returns_rows else ()
         await self._flush_conflicting(build)
         calls = [*self._writes, (build, self._encoded(parameters))]
         self._writes = []
         return await self._run(calls)
 
-    async def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
+    async def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[*tuple[Any, ...]]:
         """Run a statement built for this call."""
         await self.flush()
         return await self._connection.execute(statement, parameters)

@@ -21,7 +21,7 @@ from comfyrelay.store.central.tables.workers import worker_audit_logs
 from comfyrelay.store.central.workers import fleets, worker_list, workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import MAX_SCANNED, newest
-from comfyrelay.store.tenant import changes, jobs, units
+from comfyrelay.store.tenant import changes, job_list, units
 from tests.support.world import PostgresBackend
 
 ROWS = 100_000
@@ -405,7 +405,7 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
         2 * 50 * 2,
     ),
     "a fleet's past": (
-        history.done_query("production", [1, 2], before=ROWS, most=50),
+        history.completed_query("production", [1, 2], before=ROWS, most=50),
         {"pk_ai_job_dispatches", "pk_workflows"},
         5000,
     ),
@@ -423,7 +423,7 @@ async def test_autoscaling_queries_use_indexes(scaling: asyncpg.Connection, what
 
 
 async def test_tenant_s_newest_jobs_come_in_order(tenant: asyncpg.Connection) -> None:
-    for query in (jobs.list_query("t7"), jobs.list_query("t7", after_id="0000050000")):
+    for query in (job_list.list_query("t7"), job_list.list_query("t7", after_id="0000050000")):
         nodes = await explain(tenant, query)
         assert indexes(nodes) == {"ix_ai_jobs_tenant_newest"}
         assert not scans_everything(nodes)
@@ -431,7 +431,7 @@ async def test_tenant_s_newest_jobs_come_in_order(tenant: asyncpg.Connection) ->
 
 
 async def test_single_jobs_are_separated_from_batch_items_in_the_index(tenant: asyncpg.Connection) -> None:
-    nodes = await explain(tenant, jobs.list_query("t7", no_batch=True))
+    nodes = await explain(tenant, job_list.list_query("t7", no_batch=True))
     [scan] = [node for node in nodes if "Index Name" in node]
     assert scan["Index Name"] == "ix_ai_jobs_tenant_newest"
     assert "batch_id IS NULL" in scan["Index Cond"]
@@ -439,13 +439,13 @@ async def test_single_jobs_are_separated_from_batch_items_in_the_index(tenant: a
 
 
 async def test_items_of_a_batch_come_in_order(tenant: asyncpg.Connection) -> None:
-    nodes = await explain(tenant, jobs.list_query("t7", batch_id="b", after_id="0000050000"))
+    nodes = await explain(tenant, job_list.list_query("t7", batch_id="b", after_id="0000050000"))
     assert indexes(nodes) == {"ix_ai_jobs_batch"}
     assert "Sort" not in {node["Node Type"] for node in nodes}
 
 
 async def test_search_is_ordered_and_looks_up_matching_batches_once(tenant: asyncpg.Connection) -> None:
-    nodes = await explain(tenant, jobs.list_query("t7", search="boats"), run=True)
+    nodes = await explain(tenant, job_list.list_query("t7", search="boats"), run=True)
     # in order; the start of the newest is found separately, and once
     [listed] = [node for node in nodes if node.get("Alias") == "ai_jobs"]
     assert (listed["Node Type"], listed["Index Name"]) == ("Index Scan", "ix_ai_jobs_tenant_newest")
@@ -486,12 +486,12 @@ async def test_active_jobs_use_their_own_index(tenant: asyncpg.Connection) -> No
 
 
 async def test_oldest_jobs_come_in_order_too(tenant: asyncpg.Connection) -> None:
-    nodes = await explain(tenant, jobs.list_query("t7", oldest_first=True, after_id="0000050000"))
+    nodes = await explain(tenant, job_list.list_query("t7", oldest_first=True, after_id="0000050000"))
     assert indexes(nodes) == {"ix_ai_jobs_tenant_newest"}
     assert "Sort" not in {node["Node Type"] for node in nodes}
 
 
 async def test_waiting_jobs_of_a_tenant_are_read_from_the_waiting_index(scaling: asyncpg.Connection) -> None:
-    nodes = await explain(scaling, units.in_line_query("t7"), run=True)
+    nodes = await explain(scaling, units.waiting_query("t7"), run=True)
     assert not scans_everything(nodes)
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in nodes if "Relation Name" in node) <= 200

@@ -10,7 +10,7 @@ from sqlalchemy.dialects import sqlite
 
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database
-from comfyrelay.store.tenant import jobs, units
+from comfyrelay.store.tenant import job_list, units
 from comfyrelay.store.tenant.library import gallery, posters
 from comfyrelay.store.tenant.tables import ai_jobs
 from tests.support.world import execute
@@ -24,7 +24,7 @@ async def shard(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 async def plan(shard: Database, **filters: Any) -> list[str]:
-    query = jobs.list_query("t", **filters, dialect="sqlite")
+    query = job_list.list_query("t", **filters, dialect="sqlite")
     statement = str(query.compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}))
     # a colon would be a parameter
     return [str(step.detail) for step in await execute(shard, "EXPLAIN QUERY PLAN " + statement.replace(":", "\\:"))]

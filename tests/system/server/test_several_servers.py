@@ -15,7 +15,7 @@ import pytest
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
-from comfyrelay.store.tenant import jobs
+from comfyrelay.store.tenant import job_list, jobs
 from tests.support.api import FLEET_SECRET, PASSWORD, SECRETS
 from tests.support.server_processes import ServerProcess, server_process
 from tests.support.world import GRAPH, PROMPT, PostgresBackend
@@ -220,7 +220,7 @@ async def test_servers_can_be_killed_between_any_two_steps(site: Site) -> None:
 
 async def _unfinished(site: Site) -> int:
     async with site.engine.databases.shards["main"].read() as tx:
-        found = await jobs.listed(tx, site.user.tenant_id, limit=200)
+        found = await job_list.listed(tx, site.user.tenant_id, limit=200)
     return sum(job.status != "completed" for job in found) or (0 if found else 1)
 
 

@@ -63,7 +63,7 @@ class AccountLinks:
             user = await tenants.user(tx, user_id)
             if user is None:
                 raise NotFound("There is no such user.")
-            await account_links.use_up_of(tx, user_id)
+            await account_links.invalidate_links(tx, user_id)
             expires_at = await account_links.create(
                 tx,
                 token_hash=hash_secret(secret),
@@ -124,7 +124,7 @@ class AccountLinks:
         hashed = await self._sign_in.hash_password(password)
 
         async def first(tx: Tx) -> None:
-            valid = await account_links.use_up_setup(tx)
+            valid = await account_links.use_setup_codes(tx)
             # Checked before the code: the second of two users with the right code did not mistype it.
             if await tenants.has_admin(tx):
                 raise Conflict(ALREADY_SET_UP)
@@ -140,5 +140,5 @@ class AccountLinks:
         async with self._databases.central.read() as tx:
             if await tenants.has_admin(tx):
                 raise Conflict(ALREADY_SET_UP)
-            if not await account_links.is_setup(tx, given):
+            if not await account_links.is_setup_code(tx, given):
                 raise Forbidden(WRONG_CODE)

@@ -37,7 +37,7 @@ async def read_burst_input(
     """`may_burst` are the workflows whose jobs may move to the cloud, `in_cloud` the workflows with jobs in the cloud.
     The spending of this hour is added to `budget`."""
     workers = await bursts.serving(tx, stage=stage, stale_seconds=stale_seconds)
-    fleets = [fleet for fleet in await observations.fleets_of(tx) if fleet.stage == stage]
+    fleets = [fleet for fleet in await observations.all_fleets(tx) if fleet.stage == stage]
     mapped = await observations.workflows_of(tx, [fleet.id for fleet in fleets])
     wanted = may_burst | in_cloud
     # Other workflows of the same workers compete for their slots.

@@ -87,7 +87,7 @@ async def _speeds(tx: Tx, worker_ids: set[str]) -> dict[str, float]:
         return {}
     speeds = {
         (fleet.id, instance_type.name): instance_type.speed
-        for fleet in await observations.fleets_of(tx)
+        for fleet in await observations.all_fleets(tx)
         for instance_type in fleet.machine_spec.instance_types
     }
     return {worker: speeds.get(fleet_and_type, 1.0) for worker, fleet_and_type in types.items()}

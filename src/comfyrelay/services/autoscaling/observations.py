@@ -94,7 +94,7 @@ class Observations:
 
     async def fleets(self) -> list[FleetRecord]:
         async with self._databases.central.read() as tx:
-            return await observations.fleets_of(tx)
+            return await observations.all_fleets(tx)
 
     async def take(
         self,
@@ -108,7 +108,7 @@ class Observations:
         Reads take no locks, so a job that moves in the meantime may count twice until the next observation.
         """
         async with self._databases.central.read() as tx:
-            fleets = [fleet for fleet in await observations.fleets_of(tx) if fleet.stage == stage]
+            fleets = [fleet for fleet in await observations.all_fleets(tx) if fleet.stage == stage]
             rows = await self._read(tx, stage, fleets)
             # The loop and the API observe concurrently, but each arrival must count once.
             async with self._counting:

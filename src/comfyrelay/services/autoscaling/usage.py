@@ -13,6 +13,7 @@ from enum import StrEnum
 from functools import partial
 from itertools import takewhile
 
+from comfyrelay.domain.autoscaling.machines import MachineRecord
 from comfyrelay.domain.autoscaling.spec import MachineSpec
 from comfyrelay.domain.autoscaling.spec_json import machines_from_json
 from comfyrelay.domain.queue.states import Outcome
@@ -21,7 +22,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.autoscaling import cursors, members, usage
 from comfyrelay.store.central.autoscaling.members import FleetMember
-from comfyrelay.store.central.autoscaling.usage import MachineTime, Summed, Uncounted, Used
+from comfyrelay.store.central.autoscaling.usage import UncountedLease, UsageIncrement, UsageSum
 from comfyrelay.store.database import Tx
 
 # Longer than any transaction: statements time out after a minute, idle transactions after half a minute.
@@ -55,7 +56,7 @@ class _FleetPrices:
     stage: str
     spec: MachineSpec
 
-    def price(self, machine: MachineTime | None, instance_type: str | None = None) -> float:
+    def price(self, machine: MachineRecord | None, instance_type: str | None = None) -> float:
         """Return the price of a machine per hour, or the price of its instance type in this fleet."""
         if machine is not None and machine.price_per_hour is not None:
             return machine.price_per_hour
@@ -103,7 +104,7 @@ class UsageService:
         for fleet_id, fleet in fleets.items():
             machines = [machine for machine in all_machines if machine.fleet_id == fleet_id]
             if machines or fleet_id in found:
-                nothing = Summed(name=fleet.slug, stage=fleet.stage, jobs=0, busy_seconds=0, lost_seconds=0, cost=0)
+                nothing = UsageSum(name=fleet.slug, stage=fleet.stage, jobs=0, busy_seconds=0, lost_seconds=0, cost=0)
                 rows.append(_with_machines(found.get(fleet_id, nothing), fleet, machines, begins=begins, ends=ends))
         return rows
 
@@ -137,15 +138,15 @@ class UsageService:
     async def _costs(
         self,
         tx: Tx,
-        ended: Sequence[Uncounted],
+        ended: Sequence[UncountedLease],
         ran_seconds: Mapping[tuple[int, int], float],
         fleets: Mapping[int, _FleetPrices],
-    ) -> tuple[dict[str, float], list[Used]]:
+    ) -> tuple[dict[str, float], list[UsageIncrement]]:
         worker_ids = {lease.worker_id for lease in ended}
         fleet_members = await members.of_workers(tx, worker_ids) if worker_ids else {}
         machines = await usage.machines_of_workers(tx, worker_ids) if worker_ids else {}
         costs: dict[str, float] = {}
-        sums: dict[tuple[str, int, int, str], Used] = {}
+        sums: dict[tuple[str, int, int, str], UsageIncrement] = {}
         for lease in ended:
             member = fleet_members.get(lease.worker_id)
             if member is None:
@@ -184,7 +185,7 @@ class UsageService:
             self.gpu_seconds[*fleet, kind] += seconds
             self.cost[fleet] += cost
 
-    def _note(self, used: Sequence[Used], fleets: Mapping[int, _FleetPrices]) -> None:
+    def _note(self, used: Sequence[UsageIncrement], fleets: Mapping[int, _FleetPrices]) -> None:
         for row in used:
             fleet = (fleets[row.fleet_id].slug, fleets[row.fleet_id].stage)
             self.gpu_seconds[*fleet, UsageKind.BUSY] += row.busy_seconds
@@ -195,15 +196,15 @@ class UsageService:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _UsageBatch:
     costs: Mapping[str, float]
-    used: Sequence[Used]
+    used: Sequence[UsageIncrement]
     fleets: Mapping[int, _FleetPrices]
     # The entry after which to continue, or `None` if all entries were read.
     last_id: int | None
 
 
-def _used(lease: Uncounted, member: FleetMember, seconds: float, cost: float) -> Used:
+def _used(lease: UncountedLease, member: FleetMember, seconds: float, cost: float) -> UsageIncrement:
     is_completed = lease.outcome == Outcome.COMPLETED
-    return Used(
+    return UsageIncrement(
         day=lease.ended_at.astimezone(UTC).date().isoformat(),
         fleet_id=member.fleet_id,
         workflow_id=lease.workflow_id,
@@ -215,7 +216,7 @@ def _used(lease: Uncounted, member: FleetMember, seconds: float, cost: float) ->
     )
 
 
-def _plus(one: Used, other: Used) -> Used:
+def _plus(one: UsageIncrement, other: UsageIncrement) -> UsageIncrement:
     return replace(
         one,
         jobs=one.jobs + other.jobs,
@@ -233,13 +234,13 @@ async def _fleets(tx: Tx) -> dict[int, _FleetPrices]:
 
 
 def _row(
-    summed: Summed, *, idle: float | None = None, boot: float | None = None, machine_cost: float | None = None
+    summed: UsageSum, *, idle: float | None = None, boot: float | None = None, machine_cost: float | None = None
 ) -> Usage:
     return Usage.of(summed, idle_seconds=idle, boot_seconds=boot, machine_cost=machine_cost)
 
 
 def _with_machines(
-    summed: Summed, fleet: _FleetPrices, machines: Sequence[MachineTime], *, begins: datetime, ends: datetime
+    summed: UsageSum, fleet: _FleetPrices, machines: Sequence[MachineRecord], *, begins: datetime, ends: datetime
 ) -> Usage:
     """Add the time of machines, which are billed from order to end. Time that is not busy, lost or booting is idle."""
     slots, boot, ready, cost = fleet.spec.slots, 0.0, 0.0, 0.0

@@ -32,13 +32,13 @@ class Library:
 
     async def effects(self, *, after_id: int = 0, limit: int) -> ResultPage[OfferedEffect]:
         async with self._databases.central.read() as tx:
-            found = await library.offers(tx, after_id=after_id, limit=limit + 1)
+            found = await library.usable_effects(tx, after_id=after_id, limit=limit + 1)
         page = make_page(found, limit=limit, key=lambda item: item.effect.id)
         return page.with_items([await self._build_offer(item) for item in page.items])
 
     async def effect(self, *, slug: str | None = None, id_: int | None = None) -> OfferedEffect:
         async with self._databases.central.read() as tx:
-            found = await library.offer(tx, slug=slug, id_=id_)
+            found = await library.usable_effect(tx, slug=slug, id_=id_)
         if found is None:
             raise NotFound("There is no such effect.")
         return await self._build_offer(found)

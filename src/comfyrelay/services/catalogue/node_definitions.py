@@ -53,7 +53,7 @@ class NodeDefinitionService:
             known = await node_definitions.of_worker(tx, worker_id)
         if known != sha256:
             await self._databases.central.run(
-                TransactionStep.WORKER, lambda tx: node_definitions.note(tx, worker_id, sha256)
+                TransactionStep.WORKER, lambda tx: node_definitions.set_hash(tx, worker_id, sha256)
             )
             self._on_new()
         return True
@@ -63,7 +63,7 @@ class NodeDefinitionService:
         await asyncio.to_thread(unpack, data, sha256=sha256)
         await self._objects.put(_path(sha256), data)
         await self._databases.central.run(
-            TransactionStep.WORKER, lambda tx: node_definitions.note(tx, worker_id, sha256)
+            TransactionStep.WORKER, lambda tx: node_definitions.set_hash(tx, worker_id, sha256)
         )
         self._on_new()
 
@@ -89,7 +89,7 @@ class NodeDefinitionService:
         if not old:
             return 0
         async with self._databases.central.read() as tx:
-            used = {_path(sha256) for sha256 in await node_definitions.named(tx)}
+            used = {_path(sha256) for sha256 in await node_definitions.used_hashes(tx)}
         unused = [path for path in old if path not in used]
         if unused:
             await self._objects.remove_many(unused)

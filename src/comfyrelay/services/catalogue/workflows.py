@@ -136,7 +136,7 @@ class Workflows:
             for stage, fleet_slug in self._default_fleets:
                 fleet = await catalogue.fleet(tx, stage=stage, slug=fleet_slug, lock=True)
                 if fleet is not None:
-                    await catalogue.map_also(tx, fleet.id, workflow.id)
+                    await catalogue.map_workflow(tx, fleet.id, workflow.id)
                     await workers.assign_fleet(tx, fleet.id)
             return workflow
 

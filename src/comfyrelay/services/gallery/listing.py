@@ -134,7 +134,7 @@ class GalleryListing:
         """Return all matching outputs in groups. Groups are in the order of their first output."""
         zone, wanted = _zone(query.zone), await self._filter(tenant_id, query)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            found = await gallery.glimpses(
+            found = await gallery.grid_items(
                 tx, tenant_id, wanted, sort=sort, with_payload=by is Grouping.PROMPT, limit=MAX_INDEXED
             )
             total = len(found) if len(found) < MAX_INDEXED else await gallery.count(tx, tenant_id, wanted)

@@ -50,7 +50,7 @@ class OutputActions:
                 if add_to is not None:
                     await gallery.add_to(tx, tenant_id, add_to, found)
                 if remove_from is not None:
-                    await gallery.take_from(tx, tenant_id, remove_from, found)
+                    await gallery.remove_from(tx, tenant_id, remove_from, found)
                 await changes.write_marked(tx, tenant_id, found)
             return found
 

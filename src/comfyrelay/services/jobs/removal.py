@@ -165,12 +165,12 @@ async def _remove_files(
     tx: Tx, tenant_id: str, file_ids: Sequence[str], *, video_id: str | None = None, leftovers: Iterable[str] = ()
 ) -> list[Removal]:
     found = await media.files_of(tx, tenant_id, file_ids)
-    kept = await removals.used_by_videos(tx, found, except_video=video_id)
-    removable = [file for file in found.values() if file.id not in kept]
+    used = await removals.used_by_videos(tx, found, except_video=video_id)
+    removable = [file for file in found.values() if file.id not in used]
     if await removals.has_unfinished_job(tx, tenant_id, removable, video_id=video_id):
         raise Conflict(IN_USE)
     if video_id is not None:
         await removals.remove_video(tx, tenant_id, video_id)
-    kept_paths = {path for id_ in kept for path in (found[id_].path, *derived_paths(found[id_].path))}
+    kept_paths = {path for id_ in used for path in (found[id_].path, *derived_paths(found[id_].path))}
     paths = {*leftovers, *(file.path for file in removable)} - kept_paths
     return await removals.remove_files(tx, tenant_id, [file.id for file in removable], paths)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from comfyrelay.domain.queue.lifecycle import BY_ADMINISTRATOR, Dispatch
+from comfyrelay.domain.queue.dispatch import Dispatch
+from comfyrelay.domain.queue.lifecycle import CANCELED_BY_ADMINISTRATOR
 from comfyrelay.domain.queue.wait_reasons import Waiting
 from comfyrelay.domain.records.accounts import SESSION, ListedTenant, ListedUser
 from comfyrelay.domain.records.jobs import DispatchFilter, JobRecord, ListedDispatch
@@ -96,7 +97,7 @@ class Inspection:
 
     async def cancel(self, dispatch_id: int) -> DispatchView:
         found = (await self.dispatch(dispatch_id)).dispatch
-        await self._control.cancel(found.tenant_id, found.tenant_job_id, reason=BY_ADMINISTRATOR)
+        await self._control.cancel(found.tenant_id, found.tenant_job_id, reason=CANCELED_BY_ADMINISTRATOR)
         return await self.dispatch(dispatch_id)
 
     async def set_priority(self, dispatch_id: int, priority: int) -> DispatchView:
@@ -191,7 +192,7 @@ class Inspection:
 async def _with_emails(tx: Tx, found: Sequence[AuditRecord]) -> list[AuditRecord]:
     """Replace the user ids of manual actions by email addresses."""
     ids = {by for entry in found if isinstance(by := (entry.data or {}).get("by"), str)}
-    emails = await tenants.emails(tx, ids) if ids else {}
+    emails = await tenants.emails_by_user(tx, ids) if ids else {}
     return [
         replace(entry, data={**entry.data, "by": emails[entry.data["by"]]})
         if entry.data and entry.data.get("by") in emails

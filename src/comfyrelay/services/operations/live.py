@@ -17,7 +17,7 @@ from comfyrelay.errors import TooManyRequests
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.subscriptions import Reset, StreamMessage, Subscriber
 from comfyrelay.store.central import changes
-from comfyrelay.store.central.changes import Newest, WorkerStanding
+from comfyrelay.store.central.changes import NewestIds, WorkerFlags
 from comfyrelay.store.notify import NotifyChannel
 
 log = structlog.get_logger(__name__)
@@ -73,8 +73,8 @@ class AdminLive:
         self._wakeup = notify_channel.subscribe()
         self._task: asyncio.Task[None] | None = None
         self._has_read = asyncio.Event()
-        self._newest: Newest | None = None
-        self._standings: dict[str, WorkerStanding] = {}
+        self._newest: NewestIds | None = None
+        self._standings: dict[str, WorkerFlags] = {}
         # Audit entries of the overlap that were sent already.
         self._sent: frozenset[int] = frozenset()
         # Kinds to publish soon.
@@ -174,17 +174,17 @@ class AdminLive:
         found, before = PendingChanges(), self._newest
         limit = MAX_NAMED + OVERLAP
         async with self._databases.central.read() as tx:
-            newest = await changes.newest(tx)
-            standings = await changes.standings(tx, stale_seconds=self._stale_seconds)
+            newest = await changes.newest_ids(tx)
+            standings = await changes.worker_flags(tx, stale_seconds=self._stale_seconds)
             after = max(0, (newest.audit or 0) - OVERLAP) if before is None else max(0, (before.audit or 0) - OVERLAP)
-            entries = await changes.audited(tx, after, limit=limit)
+            entries = await changes.audited_workers(tx, after, limit=limit)
             new = [worker for id_, worker in entries if id_ not in self._sent]
             known = self._standings
             changed = {worker for worker in {*standings, *known} if standings.get(worker) != known.get(worker)}
             if before is not None:
                 found.add("workers", {*changed, *filter(None, new)} if len(entries) < limit else [ANY])
                 if newest.decision != before.decision:
-                    found.add("fleets", await changes.fleets_decided(tx, before.decision or 0))
+                    found.add("fleets", await changes.decided_fleets(tx, before.decision or 0))
                 if standings.keys() != self._standings.keys():
                     found.add("fleets", await changes.fleets_of(tx, changed) or [ANY])
                 if newest.tenant != before.tenant:

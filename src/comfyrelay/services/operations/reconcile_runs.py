@@ -36,10 +36,10 @@ class ReconcileRuns:
         """Start a run. Raises `Conflict` if a run is in progress."""
 
         async def work(tx: Tx) -> ReconcileRunRecord:
-            if await reconcile_runs.goes_on(tx, for_seconds=MAX_RUN_SECONDS):
+            if await reconcile_runs.is_running(tx, for_seconds=MAX_RUN_SECONDS):
                 raise Conflict("A run is already in progress. Wait until it has finished.")
             run = await reconcile_runs.begin(tx)
-            await reconcile_runs.forget(tx, keep=MAX_RUNS)
+            await reconcile_runs.delete_old(tx, keep=MAX_RUNS)
             return run
 
         run = await self._databases.central.run(TransactionStep.REPAIR, work)

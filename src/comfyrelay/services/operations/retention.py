@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import structlog
 
 from comfyrelay.domain.ids import job_folder
-from comfyrelay.domain.records.jobs import FileRecord
+from comfyrelay.domain.records.jobs import FileRecord, VideoRecord
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
 from comfyrelay.services.databases import Databases
@@ -23,7 +23,7 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.storage.objects import LocalObjects, ObjectStore
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import changes, removals, retention
-from comfyrelay.store.tenant.retention import OldVideo, Stray
+from comfyrelay.store.tenant.retention import OrphanSearch
 
 log = structlog.get_logger(__name__)
 
@@ -98,7 +98,7 @@ class Retention:
         unused = await self._in_pages(lambda after: self._mark_unused(shard, after))
         removed = await self._in_pages(lambda after: self._remove(shard, after, grace_seconds))
         await shard.run(
-            TransactionStep.RETENTION_REMOVE, lambda tx: changes.forget(tx, older_than_seconds=CHANGES_SECONDS)
+            TransactionStep.RETENTION_REMOVE, lambda tx: changes.delete_old(tx, older_than_seconds=CHANGES_SECONDS)
         )
         orphans = await self._remove_orphans(shard)
         return {"expired": expired, "unused": unused, "removed": removed, "orphans": orphans}
@@ -123,7 +123,7 @@ class Retention:
             unneeded = [
                 video
                 for video in old
-                if not await removals.has_live_job(tx, video.tenant_id, files[video.id], video_id=video.id)
+                if not await removals.has_unfinished_job(tx, video.tenant_id, files[video.id], video_id=video.id)
             ]
         if unneeded:
 
@@ -145,7 +145,7 @@ class Retention:
         if found:
 
             async def work(tx: Tx) -> None:
-                await retention.note_used(tx, used)
+                await retention.record_used(tx, used)
                 await retention.mark(tx, unused)
 
             await shard.run(TransactionStep.RETENTION_MARK, work)
@@ -156,13 +156,13 @@ class Retention:
             found = await retention.marked(tx, older_than_seconds=grace_seconds, after_id=after, limit=BATCH_SIZE)
             used = [file.id for file, is_used in found if is_used]
             unused = [file for file, is_used in found if not is_used]
-            live = [file.id for file in unused if await removals.has_live_job(tx, file.tenant_id, [file])]
+            live = [file.id for file in unused if await removals.has_unfinished_job(tx, file.tenant_id, [file])]
         removable = [file for file in unused if file.id not in live]
         if found:
 
             async def work(tx: Tx) -> None:
-                await retention.note_used(tx, [*used, *live])
-                await retention.forget_originals(tx, [file.id for file in removable])
+                await retention.record_used(tx, [*used, *live])
+                await retention.clear_originals(tx, [file.id for file in removable])
                 for tenant_id, files in _by_tenant(removable).items():
                     paths = [file.path for file in files if file.disk == self._disk]
                     await removals.remove_files(tx, tenant_id, [file.id for file in files], paths)
@@ -176,22 +176,26 @@ class Retention:
         done = 0
         while True:
             async with shard.read() as tx:
-                due = await retention.due_strays(tx, limit=BATCH_SIZE)
+                due = await retention.due_orphan_searches(tx, limit=BATCH_SIZE)
             if not due:
                 return done
             done += await self._remove_objects_of(shard, due)
             job_ids = [orphan.job_id for orphan in due]
-            await shard.run(TransactionStep.RETENTION_REMOVE, lambda tx, ids=job_ids: retention.forget_strays(tx, ids))  # type: ignore[misc]
+            await shard.run(
+                TransactionStep.RETENTION_REMOVE, lambda tx, ids=job_ids: retention.delete_orphan_searches(tx, ids)
+            )  # type: ignore[misc]
 
-    async def _remove_objects_of(self, shard: Database, strays: Sequence[Stray]) -> int:
+    async def _remove_objects_of(self, shard: Database, searches: Sequence[OrphanSearch]) -> int:
         """Remove the objects of jobs without a row: uploads of lost leases, and late uploads."""
         semaphore = asyncio.Semaphore(MAX_CONCURRENT_LISTINGS)
 
-        async def listed(stray: Stray) -> list[str]:
+        async def listed(search: OrphanSearch) -> list[str]:
             async with semaphore:
-                return [object_.path async for object_ in self._objects.list(job_folder(stray.tenant_id, stray.job_id))]
+                return [
+                    object_.path async for object_ in self._objects.list(job_folder(search.tenant_id, search.job_id))
+                ]
 
-        stored = [path for paths in await asyncio.gather(*map(listed, strays)) for path in paths]
+        stored = [path for paths in await asyncio.gather(*map(listed, searches)) for path in paths]
         async with shard.read() as tx:
             known = await retention.known_paths(tx, self._disk, stored)
         orphans = [path for path in stored if path not in known]
@@ -200,7 +204,7 @@ class Retention:
         return len(orphans)
 
 
-async def _files_of(tx: Tx, video: OldVideo) -> Sequence[FileRecord]:
+async def _files_of(tx: Tx, video: VideoRecord) -> Sequence[FileRecord]:
     ids = {video.original_file_id, video.processed_file_id}
     ids.update(await removals.of_video(tx, video.tenant_id, video.id))
     return await retention.files_by_id(tx, [id_ for id_ in ids if id_ is not None])

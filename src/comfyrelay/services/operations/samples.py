@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.operations import ActivityCounts, IntervalAggregate, LoadSample
@@ -80,10 +80,10 @@ class Samples:
             minute = _minute(await tx.now())
             if counted != NO_ACTIVITY:
                 await samples.add(tx, minute, counted)
-            if await samples.is_noted(tx, minute) or await cursors.lock(tx, TURN) >= minute:
+            if await samples.has_load(tx, minute) or await cursors.lock(tx, TURN) >= minute:
                 return
             await cursors.move(tx, TURN, minute)
-            await samples.note(tx, minute, await samples.standing(tx, stale_seconds=self._stale_seconds))
+            await samples.record_load(tx, minute, await samples.current_load(tx, stale_seconds=self._stale_seconds))
 
         try:
             await self._databases.central.run(TransactionStep.MINUTE, work)
@@ -93,7 +93,7 @@ class Samples:
 
     async def delete_old(self) -> None:
         async def work(tx: Tx) -> None:
-            await samples.forget(tx, _minute(await tx.now()) - KEPT_MINUTES)
+            await samples.delete_old(tx, _minute(await tx.now()) - KEPT_MINUTES)
 
         await self._databases.central.run(TransactionStep.RETENTION_REMOVE, work)
 
@@ -104,7 +104,7 @@ class Samples:
     async def _read_now(self) -> CurrentLoad:
         async with self._databases.central.read() as tx:
             minute = _minute(await tx.now())
-            standing = await samples.standing(tx, stale_seconds=self._stale_seconds)
+            standing = await samples.current_load(tx, stale_seconds=self._stale_seconds)
             hour = await samples.total(tx, minute - HOUR_MINUTES + 1)
         return CurrentLoad(standing=standing, hour=hour.plus(self._counted))
 
@@ -114,7 +114,7 @@ class Samples:
         async with self._databases.central.read() as tx:
             last = _minute(await tx.now()) // interval
             first = last - minutes // interval + 1
-            aggregates = await samples.since(tx, first * interval, minutes=interval)
+            aggregates = await samples.aggregates_since(tx, first * interval, minutes=interval)
         found = {aggregate.number: aggregate for aggregate in aggregates}
         numbers = range(first, last + 1)
         return Series(

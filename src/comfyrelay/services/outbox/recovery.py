@@ -149,18 +149,18 @@ class OutboxRecovery:
         async def work(tx: Tx) -> tuple[int, list[JobRecord], bool]:
             known = await catalogue.existing_workflows(tx, {job.workflow_id for job in found})
             new = [new_dispatch(shard, job, known[job.workflow_id]) for job in found if job.workflow_id in known]
-            made = await dispatches.enqueue(tx, new) if new else 0
+            created = await dispatches.enqueue(tx, new) if new else 0
             orphaned = [job for job in found if job.workflow_id not in known]
-            return made, orphaned, any(workflow.may_burst for workflow in known.values())
+            return created, orphaned, any(workflow.may_burst for workflow in known.values())
 
-        made, orphaned, may_burst = await self._databases.central.run(TransactionStep.SUBMIT_ENQUEUE, work)
-        if made:
+        created, orphaned, may_burst = await self._databases.central.run(TransactionStep.SUBMIT_ENQUEUE, work)
+        if created:
             await self._notify_channel.notify()
             if may_burst:
                 self.burst_wakeup.notify()
         if orphaned:
             await self._applier.apply(shard, [_refusal(shard, orphaned)])
-        return made
+        return created
 
 
 def _refusal(shard: str, orphaned: Sequence[JobRecord]) -> OutboxEntry:

@@ -129,7 +129,7 @@ class DeliveryService:
         self._sending[shard].discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # The outcome was not recorded, so the webhook is sent again when its claim expires.
-            log.warning("webhook.not_recorded", shard=shard, error=repr(error))
+            log.warning("webhook.recording_failed", shard=shard, error=repr(error))
 
     async def _claim(self, shard: str, *, limit: int) -> list[_Delivery]:
         async def work(tx: Tx) -> list[_Delivery]:

@@ -102,8 +102,8 @@ class Workers:
                 "capacity_type": capacity_type,
                 "instance_type": instance_type,
             }
-            again = await workers.renew(tx, worker_id, **values) if is_same else None
-            worker = again or await workers.create(tx, worker_id=worker_id, **values)
+            renewed = await workers.renew(tx, worker_id, **values) if is_same else None
+            worker = renewed or await workers.create(tx, worker_id=worker_id, **values)
             assigned = await workers.assign(tx, worker)
             self._require_workflows(assigned, stage, fleet_slug, workflow_slugs)
             await write_missing(tx, worker_id, worker.capabilities, held)
@@ -112,7 +112,7 @@ class Workers:
             # A worker that registers late, on a machine that is being terminated, would lose its work.
             if await machines.is_ending(tx, worker.fleet_id, worker_id):
                 worker = await self._drain(tx, worker, by=SCALING)
-            leases = await workers.lease_count(tx, worker_id) if again else 0
+            leases = await workers.lease_count(tx, worker_id) if renewed else 0
             return WorkerRegistered(worker=worker, workflows=assigned, leases=leases)
 
         return await self._databases.central.run(TransactionStep.WORKER, work)
@@ -258,16 +258,17 @@ class Workers:
         """Remove stale workers; return how many. A worker with a lease stays until the reaper has ended the lease."""
 
         async def work(tx: Tx) -> int:
-            gone = await workers.remove_stale(tx, seconds=seconds)
-            slugs = {fleet_id: await fleets.slug_of(tx, fleet_id) for fleet_id in {worker.fleet_id for worker in gone}}
+            removed = await workers.remove_stale(tx, seconds=seconds)
+            fleet_ids = {worker.fleet_id for worker in removed}
+            slugs = {fleet_id: await fleets.slug_of(tx, fleet_id) for fleet_id in fleet_ids}
             entries = [
                 NewAuditEntry(
                     worker_id=worker.worker_id, event=members.REMOVED, data=_place(worker, slugs[worker.fleet_id])
                 )
-                for worker in gone
+                for worker in removed
             ]
             await audit.record(tx, entries)
-            return len(gone)
+            return len(removed)
 
         return await self._databases.central.run(TransactionStep.WORKER, work)
 

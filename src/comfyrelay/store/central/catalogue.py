@@ -5,18 +5,16 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Float, Text, and_, bindparam, delete, insert, or_, select, update
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.gallery import prompt_placeholder
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord, WorkflowVersionRecord
 from comfyrelay.domain.records.workers import FleetRecord
-from comfyrelay.errors import Conflict
 from comfyrelay.store.central.tables.catalogue import effects, workflow_versions, workflows
 from comfyrelay.store.central.tables.workers import fleets, worker_workflows, workflow_fleets
-from comfyrelay.store.database import Tx
+from comfyrelay.store.database import Tx, conflict_on_violation
 from comfyrelay.store.paging import newest_page, page
-from comfyrelay.store.row_parameters import ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.row_parameters import rows_table, select_by_ids, with_ids, with_rows
 from comfyrelay.store.types import json_value, relay_now
 
 _WORKFLOW_FIELDS = tuple(WorkflowRecord.__dataclass_fields__)
@@ -31,32 +29,29 @@ _PRESENT = workflows.c.deleted_at.is_(None)
 
 async def create_workflow(tx: Tx, **values: Any) -> WorkflowRecord:
     query = insert(workflows).values(**values, created_at=relay_now(), updated_at=relay_now())
-    try:
-        row = (await tx.execute(query.returning(*_WORKFLOW))).one()
-    except IntegrityError as error:
-        raise Conflict(f"There is already a workflow {values['slug']!r}.") from error
-    made = WorkflowRecord(**row._mapping)
-    await _keep_version(tx, made)
-    return made
+    with conflict_on_violation(f"There is already a workflow {values['slug']!r}."):
+        created = await tx.one(WorkflowRecord, query.returning(*_WORKFLOW))
+    await _record_version(tx, created)
+    return created
 
 
 async def update_workflow(tx: Tx, workflow_id: int, **values: Any) -> WorkflowRecord:
     query = update(workflows).where(workflows.c.id == workflow_id).values(**values, updated_at=relay_now())
     changed = await tx.one(WorkflowRecord, query.returning(*_WORKFLOW))
     if values.keys() & set(_VERSIONED):
-        await _keep_version(tx, changed)
+        await _record_version(tx, changed)
     return changed
 
 
-async def _keep_version(tx: Tx, workflow: WorkflowRecord) -> None:
-    """Record a new version if it differs from the last one. A workflow that waits for nodes has none."""
+async def _record_version(tx: Tx, workflow: WorkflowRecord) -> None:
+    """Record a new version if it differs from the last one. A workflow that waits for nodes has no version."""
     newest = await version(tx, workflow.id)
-    runs = {name: getattr(workflow, name) for name in _VERSIONED}
-    if workflow.waiting is not None or (newest and runs == {name: getattr(newest, name) for name in _VERSIONED}):
+    values = {name: getattr(workflow, name) for name in _VERSIONED}
+    if workflow.waiting is not None or (newest and values == {name: getattr(newest, name) for name in _VERSIONED}):
         return
     number = newest.number + 1 if newest else 1
-    query = insert(workflow_versions).values(workflow_id=workflow.id, number=number, created_at=relay_now(), **runs)
-    await tx.execute(query)
+    query = insert(workflow_versions).values(workflow_id=workflow.id, number=number, **values)
+    await tx.execute(query.values(created_at=relay_now()))
 
 
 async def version(tx: Tx, workflow_id: int, number: int | None = None) -> WorkflowVersionRecord | None:
@@ -108,7 +103,7 @@ async def workflow_to_use(tx: Tx, *, slug: str | None = None, id_: int | None = 
     return await tx.one_or_none(WorkflowRecord, query)
 
 
-class Priced(NamedTuple):
+class WorkflowPrices(NamedTuple):
     """The prices of a workflow per second, and whether its jobs may burst to the cloud."""
 
     may_burst: bool
@@ -116,17 +111,16 @@ class Priced(NamedTuple):
     cloud_micros_per_second: int | None
 
 
-async def existing_workflows(tx: Tx, ids: Iterable[int]) -> dict[int, Priced]:
+async def existing_workflows(tx: Tx, ids: Iterable[int]) -> dict[int, WorkflowPrices]:
     """Return the workflows that exist, locked against deletion until the transaction ends."""
     rows = await tx.fetch(_existing_workflows, with_ids(sorted(ids)))
-    return {row[0]: Priced(bool(row[1]), row[2], row[3]) for row in rows}
+    return {row[0]: WorkflowPrices(bool(row[1]), row[2], row[3]) for row in rows}
 
 
 @cache
 def _existing_workflows(dialect: str) -> Executable:
-    r = ids_table(dialect)
-    columns = [workflows.c[name] for name in ("id", *Priced._fields)]
-    query = select(*columns).join(r, workflows.c.id == r.c.id).where(_PRESENT).order_by(workflows.c.id)
+    columns = [workflows.c[name] for name in ("id", *WorkflowPrices._fields)]
+    query = select_by_ids(dialect, workflows.c.id, *columns).where(_PRESENT).order_by(workflows.c.id)
     return query.with_for_update(of=workflows, read=True, key_share=True)
 
 
@@ -149,15 +143,10 @@ async def delete_workflow(tx: Tx, workflow_id: int) -> None:
     await tx.execute(query.values(deleted_at=relay_now(), updated_at=relay_now(), is_active=False))
 
 
-async def workflow_ever(tx: Tx, workflow_id: int) -> WorkflowRecord | None:
-    """Return the workflow, even if it was deleted."""
-    return await tx.one_or_none(WorkflowRecord, select(*_WORKFLOW).where(workflows.c.id == workflow_id))
-
-
-async def workflows_ever(tx: Tx, ids: Iterable[int]) -> dict[int, WorkflowRecord]:
+async def workflows_by_id(tx: Tx, ids: Iterable[int]) -> dict[int, WorkflowRecord]:
     """Return workflows by id, including deleted ones."""
     query = select(*_WORKFLOW).where(workflows.c.id.in_(set(ids)))
-    return {row.id: WorkflowRecord(**row._mapping) for row in await tx.execute(query)}
+    return {workflow.id: workflow for workflow in await tx.all(WorkflowRecord, query)}
 
 
 async def workflow_ids_named(tx: Tx, tenant_id: str, slug: str) -> list[int]:
@@ -173,7 +162,7 @@ async def workflow_slugs(tx: Tx, ids: Iterable[int]) -> dict[int, str]:
     return {row.id: row.slug for row in await tx.execute(query)}
 
 
-class Named(NamedTuple):
+class NamedWorkflow(NamedTuple):
     """The name of a workflow, and the placeholder of its main prompt, if any."""
 
     slug: str
@@ -181,32 +170,30 @@ class Named(NamedTuple):
     prompt: str | None = None
 
 
-async def workflow_names(tx: Tx, ids: Iterable[int]) -> dict[int, Named]:
+async def workflow_names(tx: Tx, ids: Iterable[int]) -> dict[int, NamedWorkflow]:
     """Return names by id, including deleted workflows."""
     w = workflows.c
-    query = select(w.id, w.slug, w.name, w.properties).where(w.id.in_(set(ids)))
-    return {row.id: Named(row.slug, row.name, prompt_placeholder(row.properties)) for row in await tx.execute(query)}
+    rows = await tx.execute(select(w.id, w.slug, w.name, w.properties).where(w.id.in_(set(ids))))
+    return {row.id: NamedWorkflow(row.slug, row.name, prompt_placeholder(row.properties)) for row in rows}
 
 
-async def workflows_called(tx: Tx, tenant_id: str, *, slug: str | None = None, part: str = "") -> frozenset[int]:
+async def find_workflows(tx: Tx, tenant_id: str, *, slug: str | None = None, part: str = "") -> frozenset[int]:
     """Return workflows of the catalogue and the tenant by slug, or by a part of slug or name, including deleted ones,
     whose outputs remain."""
-    called = (
-        workflows.c.slug == slug
+    w = workflows.c
+    matches = (
+        w.slug == slug
         if slug is not None
-        else or_(*(each.icontains(part, autoescape=True) for each in (workflows.c.slug, workflows.c.name)))
+        else or_(w.slug.icontains(part, autoescape=True), w.name.icontains(part, autoescape=True))
     )
-    visible = or_(workflows.c.tenant_id.is_(None), workflows.c.tenant_id == tenant_id)
-    return frozenset(await tx.scalars(select(workflows.c.id).where(called, visible)))
+    is_visible = or_(w.tenant_id.is_(None), w.tenant_id == tenant_id)
+    return frozenset(await tx.scalars(select(w.id).where(matches, is_visible)))
 
 
 async def create_effect(tx: Tx, **values: Any) -> EffectRecord:
     query = insert(effects).values(**values, created_at=relay_now(), updated_at=relay_now())
-    try:
-        row = (await tx.execute(query.returning(*_EFFECT))).one()
-    except IntegrityError as error:
-        raise Conflict(f"There is already an effect {values['slug']!r}.") from error
-    return EffectRecord(**row._mapping)
+    with conflict_on_violation(f"There is already an effect {values['slug']!r}."):
+        return await tx.one(EffectRecord, query.returning(*_EFFECT))
 
 
 async def update_effect(tx: Tx, effect_id: int, **values: Any) -> EffectRecord:
@@ -226,22 +213,22 @@ def _as_effect(values: Sequence[Any]) -> EffectRecord:
     )
 
 
-async def effect_to_run(tx: Tx, id_: int) -> tuple[EffectRecord | None, WorkflowRecord | None]:
+async def effect_with_workflow(tx: Tx, id_: int) -> tuple[EffectRecord | None, WorkflowRecord | None]:
     """Return an effect and its workflow in one query, because every submission needs both."""
-    rows = await tx.fetch(_effect_to_run, {"id": id_})
+    rows = await tx.fetch(_effect_with_workflow, {"id": id_})
     if not rows:
         return None, None
     values = tuple(rows[0])
-    found, run = values[: len(_EFFECT)], values[len(_EFFECT) :]
-    # the id is null if there is no workflow
-    return _as_effect(found), _as_workflow(run) if run[0] is not None else None
+    of_effect, of_workflow = values[: len(_EFFECT)], values[len(_EFFECT) :]
+    # The id is null if there is no workflow.
+    return _as_effect(of_effect), _as_workflow(of_workflow) if of_workflow[0] is not None else None
 
 
 @cache
-def _effect_to_run(_dialect: str) -> Executable:
+def _effect_with_workflow(_dialect: str) -> Executable:
     joined = effects.outerjoin(workflows, and_(workflows.c.id == effects.c.workflow_id, _PRESENT))
-    # labelled, because both tables have a column `id`
-    columns = [each.label(f"c{number}") for number, each in enumerate([*_EFFECT, *_WORKFLOW])]
+    # Both tables have a column `id`, so the columns need labels.
+    columns = [column.label(f"c{number}") for number, column in enumerate([*_EFFECT, *_WORKFLOW])]
     return select(*columns).select_from(joined).where(effects.c.id == bindparam("id", type_=BigInteger()))
 
 
@@ -281,13 +268,13 @@ async def delete_effect(tx: Tx, slug: str) -> bool:
     return await tx.exists(query)
 
 
-async def note_processing_times(tx: Tx, seconds: Mapping[int, float]) -> None:
+async def record_processing_times(tx: Tx, seconds: Mapping[int, float]) -> None:
     rows = [{"id": effect_id, "seconds": value} for effect_id, value in seconds.items()]
-    await tx.write(_note_processing_times, with_rows(rows))
+    await tx.write(_record_processing_times, with_rows(rows))
 
 
 @cache
-def _note_processing_times(dialect: str) -> Executable:
+def _record_processing_times(dialect: str) -> Executable:
     r = rows_table(dialect, {"id": BigInteger(), "seconds": Float(53)})
     # Skip effects that another settlement has locked: otherwise all completions of a popular effect would wait for one
     # row.
@@ -302,11 +289,8 @@ def _note_processing_times(dialect: str) -> Executable:
 
 async def create_fleet(tx: Tx, **values: Any) -> FleetRecord:
     query = insert(fleets).values(**values, created_at=relay_now())
-    try:
-        row = (await tx.execute(query.returning(*FLEET_COLUMNS))).one()
-    except IntegrityError as error:
-        raise Conflict(f"There is already a {values['stage']} fleet {values['slug']!r}.") from error
-    return FleetRecord(**row._mapping)
+    with conflict_on_violation(f"There is already a {values['stage']} fleet {values['slug']!r}."):
+        return await tx.one(FleetRecord, query.returning(*FLEET_COLUMNS))
 
 
 async def fleet(tx: Tx, *, stage: str, slug: str, lock: bool = False) -> FleetRecord | None:
@@ -320,10 +304,10 @@ async def map_workflows(tx: Tx, fleet_id: int, workflow_ids: Sequence[int]) -> N
     """Replace the workflows of a fleet."""
     await tx.execute(delete(workflow_fleets).where(workflow_fleets.c.fleet_id == fleet_id))
     if workflow_ids:
-        rows = [{"fleet_id": fleet_id, "workflow_id": workflow_id_} for workflow_id_ in workflow_ids]
+        rows = [{"fleet_id": fleet_id, "workflow_id": workflow_id} for workflow_id in workflow_ids]
         await tx.execute(insert(workflow_fleets).values(rows))
 
 
-async def map_also(tx: Tx, fleet_id: int, workflow_id: int) -> None:
+async def map_workflow(tx: Tx, fleet_id: int, workflow_id: int) -> None:
     """Add a workflow to a fleet that does not have it yet."""
     await tx.execute(insert(workflow_fleets).values(fleet_id=fleet_id, workflow_id=workflow_id))

@@ -1,19 +1,20 @@
-"""What a tenant can run: active effects and its own workflows."""
+"""The effects and the private workflows that a tenant can run."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import exists, func, select
+from sqlalchemy import Select, func, select
 
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.store.central.tables.catalogue import effects, workflows
 from comfyrelay.store.central.tables.workers import workflow_fleets
 from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import newest
 
 _EFFECT = [effects.c[name].label(f"effect_{name}") for name in EffectRecord.__dataclass_fields__]
-_WORKFLOW = [workflows.c[name].label(f"workflow_{name}") for name in WorkflowRecord.__dataclass_fields__]
-_OFFERED = effects.c.is_active & workflows.c.is_active
+_OF_EFFECT = [workflows.c[name].label(f"workflow_{name}") for name in WorkflowRecord.__dataclass_fields__]
+_WORKFLOW = [workflows.c[name] for name in WorkflowRecord.__dataclass_fields__]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,24 +25,23 @@ class UsableEffect:
     workflow: WorkflowRecord
 
 
-async def offers(tx: Tx, *, after_id: int = 0, limit: int = 50) -> list[UsableEffect]:
+async def usable_effects(tx: Tx, *, after_id: int = 0, limit: int = 50) -> list[UsableEffect]:
     """Return a page of active effects in order of creation."""
-    query = _offers().where(effects.c.id > after_id).order_by(effects.c.id).limit(limit)
-    return [_offer(row) for row in await tx.execute(query)]
+    query = _usable_effects().where(effects.c.id > after_id).order_by(effects.c.id).limit(limit)
+    return await tx.all(_usable_effect, query)
 
 
-async def offer(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> UsableEffect | None:
+async def usable_effect(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> UsableEffect | None:
     condition = effects.c.slug == slug if slug is not None else effects.c.id == id_
-    row = (await tx.execute(_offers().where(condition))).one_or_none()
-    return _offer(row) if row else None
+    return await tx.one_or_none(_usable_effect, _usable_effects().where(condition))
 
 
-def _offers() -> Any:
-    return select(*_EFFECT, *_WORKFLOW).join(workflows, workflows.c.id == effects.c.workflow_id).where(_OFFERED)
+def _usable_effects() -> Select[Any]:
+    query = select(*_EFFECT, *_OF_EFFECT).join(workflows, workflows.c.id == effects.c.workflow_id)
+    return query.where(effects.c.is_active, workflows.c.is_active)
 
 
-def _offer(row: Any) -> UsableEffect:
-    fields = row._mapping
+def _usable_effect(**fields: Any) -> UsableEffect:
     return UsableEffect(
         effect=EffectRecord(**{name: fields[f"effect_{name}"] for name in EffectRecord.__dataclass_fields__}),
         workflow=WorkflowRecord(**{name: fields[f"workflow_{name}"] for name in WorkflowRecord.__dataclass_fields__}),
@@ -49,24 +49,20 @@ def _offer(row: Any) -> UsableEffect:
 
 
 async def slugs(tx: Tx, effect_ids: Iterable[int]) -> dict[int, str]:
-    """Return the slugs of all effects, including inactive ones."""
+    """Return the slugs of effects by id, including inactive ones."""
     query = select(effects.c.id, effects.c.slug).where(effects.c.id.in_(list(effect_ids)))
     return {row.id: row.slug for row in await tx.execute(query)}
 
 
-def _own(tenant_id: str) -> Any:
-    columns = [workflows.c[name] for name in WorkflowRecord.__dataclass_fields__]
-    return select(*columns).where(workflows.c.tenant_id == tenant_id, workflows.c.deleted_at.is_(None))
+def _own(tenant_id: str) -> Select[Any]:
+    return select(*_WORKFLOW).where(workflows.c.tenant_id == tenant_id, workflows.c.deleted_at.is_(None))
 
 
 async def own_workflows(
     tx: Tx, tenant_id: str, *, before_id: int | None = None, limit: int = 50
 ) -> list[WorkflowRecord]:
     """Return a page of a tenant's workflows, newest first."""
-    query = _own(tenant_id).order_by(workflows.c.id.desc()).limit(limit)
-    if before_id is not None:
-        query = query.where(workflows.c.id < before_id)
-    return await tx.all(WorkflowRecord, query)
+    return await tx.all(WorkflowRecord, newest(_own(tenant_id), workflows.c.id, before=before_id, limit=limit))
 
 
 async def count_own(tx: Tx, tenant_id: str) -> int:
@@ -85,12 +81,11 @@ async def own_with_graph(tx: Tx, tenant_id: str, graph_path: str) -> list[Workfl
 
 async def waiting(tx: Tx, *, after_id: int = 0, limit: int) -> list[WorkflowRecord]:
     """Return a page of the private workflows of all tenants that wait for nodes."""
-    columns = [workflows.c[name] for name in WorkflowRecord.__dataclass_fields__]
-    query = select(*columns).where(workflows.c.waiting.is_not(None), workflows.c.deleted_at.is_(None))
+    query = select(*_WORKFLOW).where(workflows.c.waiting.is_not(None), workflows.c.deleted_at.is_(None))
     query = query.where(workflows.c.id > after_id, workflows.c.tenant_id.is_not(None))
     return await tx.all(WorkflowRecord, query.order_by(workflows.c.id).limit(limit))
 
 
 async def has_fleet(tx: Tx, workflow_id: int) -> bool:
-    """Whether a fleet runs the workflow."""
-    return bool(await tx.scalar(select(exists().where(workflow_fleets.c.workflow_id == workflow_id))))
+    """Return whether a fleet runs the workflow."""
+    return await tx.exists(select(workflow_fleets).where(workflow_fleets.c.workflow_id == workflow_id).limit(1))

@@ -1,6 +1,6 @@
 """Payments by the event id of the payment provider."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import select
 
@@ -32,9 +32,8 @@ async def tenant_of(tx: Tx, *, tenant_id: str | None, email: str | None) -> str 
 
 
 async def record(tx: Tx, event: PaymentEvent) -> PaymentEvent:
-    """Record the event unless it exists; returns the stored one."""
-    values = {name: getattr(event, name) for name in PaymentEvent.__dataclass_fields__}
-    query = insert_into(tx.dialect, payment_events).values(**values, created_at=relay_now())
+    """Record the event unless it exists. Return the stored event."""
+    query = insert_into(tx.dialect, payment_events).values(**asdict(event), created_at=relay_now())
     await tx.execute(query.on_conflict_do_nothing())
-    there = select(*_EVENT).where(payment_events.c.provider_event_id == event.provider_event_id)
-    return await tx.one(PaymentEvent, there)
+    stored = select(*_EVENT).where(payment_events.c.provider_event_id == event.provider_event_id)
+    return await tx.one(PaymentEvent, stored)

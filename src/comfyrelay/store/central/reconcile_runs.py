@@ -13,12 +13,11 @@ _RUN = [r.c[name] for name in ReconcileRunRecord.__dataclass_fields__]
 
 
 async def begin(tx: Tx) -> ReconcileRunRecord:
-    row = (await tx.execute(insert(r).values(started_at=relay_now()).returning(*_RUN))).one()
-    return ReconcileRunRecord(**row._mapping)
+    return await tx.one(ReconcileRunRecord, insert(r).values(started_at=relay_now()).returning(*_RUN))
 
 
-async def goes_on(tx: Tx, *, for_seconds: float) -> bool:
-    """Whether a recent run has not ended yet."""
+async def is_running(tx: Tx, *, for_seconds: float) -> bool:
+    """Return whether a recent run has not ended yet."""
     query = select(r.c.id).where(r.c.ended_at.is_(None), r.c.started_at > relay_now(-for_seconds))
     return await tx.exists(query.limit(1))
 
@@ -33,6 +32,6 @@ async def last(tx: Tx, *, limit: int) -> list[ReconcileRunRecord]:
     return await tx.all(ReconcileRunRecord, query)
 
 
-async def forget(tx: Tx, *, keep: int) -> None:
+async def delete_old(tx: Tx, *, keep: int) -> None:
     newest = select(r.c.id).order_by(r.c.id.desc()).limit(keep)
     await tx.execute(delete(r).where(r.c.id.not_in(newest)))

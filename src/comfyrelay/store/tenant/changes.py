@@ -10,11 +10,11 @@ from datetime import datetime
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Select, Text, bindparam, cast, delete, func, insert, select
+from sqlalchemy import BigInteger, ColumnElement, Select, Text, bindparam, cast, delete, func, select
 from sqlalchemy.sql import Executable
 
 from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import columns_of, rows_table, with_rows
+from comfyrelay.store.row_parameters import columns_of, insert_rows, rows_table, with_rows
 from comfyrelay.store.tenant.tables import changes as c
 from comfyrelay.store.types import json_value, relay_now
 
@@ -29,7 +29,7 @@ MAX_MARKED = 200
 
 
 class Horizon(NamedTuple):
-    """All transactions with a smaller number have ended. Includes the time."""
+    """A transaction number and a time. All transactions with a smaller number have ended."""
 
     txid: int
     at: datetime
@@ -39,16 +39,15 @@ class JobChange(NamedTuple):
     id: int
     tenant_id: str
     txid: int
-    # job ids; for a deleted job also the id of its batch
+    # Ids of jobs. For a deleted job, also the id of its batch.
     ids: list[str]
-    # output ids; `None` if none was marked
     marked: "MarkedOutputs | None" = None
-    # whether tokens were credited
+    # Whether tokens were credited.
     is_credit: bool = False
 
 
 class MarkedOutputs(NamedTuple):
-    """Outputs whose stars, rejects, notes or collections changed. Empty: only collections changed."""
+    """Outputs whose stars, rejects, notes or collections changed. If there are none, only collections changed."""
 
     ids: frozenset[str]
     is_all: bool
@@ -59,13 +58,14 @@ class MarkedOutputs(NamedTuple):
 
 async def write(tx: Tx, ids: Mapping[str, Iterable[str]]) -> None:
     """Record the jobs that this transaction changes, by tenant."""
-    await tx.write(_write, with_rows({"tenant_id": tenant, "ids": list(theirs)} for tenant, theirs in ids.items()))
+    rows = [{"tenant_id": tenant_id, "ids": list(job_ids)} for tenant_id, job_ids in ids.items()]
+    await tx.write(_write, with_rows(rows))
 
 
 async def write_marked(tx: Tx, tenant_id: str, ids: Collection[str] | None = ()) -> None:
-    """Record the outputs whose marks this transaction changes; `None`: all. Empty: only collections change."""
-    named = [_ALL] if ids is None or len(ids) > MAX_MARKED else sorted(ids)
-    await write(tx, {tenant_id: [f"{_OUTPUT}{each}" for each in named or [""]]})
+    """Record the outputs whose marks this transaction changes: `None` means all, and empty means only collections."""
+    marked = [_ALL] if ids is None or len(ids) > MAX_MARKED else sorted(ids)
+    await write(tx, {tenant_id: [f"{_OUTPUT}{id_}" for id_ in marked or [""]]})
 
 
 async def write_credit(tx: Tx, tenant_id: str) -> None:
@@ -75,11 +75,9 @@ async def write_credit(tx: Tx, tenant_id: str) -> None:
 
 @cache
 def _write(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(c, "tenant_id", "ids"))
-    # SQLite has one writer, so the next number belongs to its transaction
+    # SQLite has one writer, so the next number belongs to its transaction.
     txid = _number(func.pg_current_xact_id()) if dialect == "postgresql" else _next_number()
-    rows = select(r.c.tenant_id, txid, r.c.ids, relay_now())
-    return insert(c).from_select(["tenant_id", "txid", "ids", "created_at"], rows)
+    return insert_rows(dialect, c, "tenant_id", "ids", txid=txid, created_at=relay_now())
 
 
 def _number(xid: ColumnElement[Any]) -> ColumnElement[int]:
@@ -105,36 +103,32 @@ def _horizon(dialect: str) -> Executable:
 
 
 async def since(tx: Tx, positions: Mapping[str, int], *, limit: int) -> list[JobChange]:
-    """Return by tenant all changes from that transaction on. Read the horizon first: a commit in between is then seen
-    twice instead of never."""
-    rows = [{"tenant_id": tenant, "txid": txid} for tenant, txid in positions.items()]
-    found = await tx.fetch(_since, {**with_rows(rows), "limit": limit})
+    """Return all changes of each tenant from its transaction number on. Read the horizon first: a commit in between is
+    then seen twice instead of never."""
+    rows = with_rows({"tenant_id": tenant_id, "txid": txid} for tenant_id, txid in positions.items())
+    found = await tx.fetch(since_query, {**rows, "limit": limit})
     return [_change(row.id, row.tenant_id, row.txid, json_value(row.ids)) for row in found]
 
 
 def _change(id_: int, tenant_id: str, txid: int, ids: list[str]) -> JobChange:
-    outputs = {each.removeprefix(_OUTPUT) for each in ids if each.startswith(_OUTPUT)}
     if _WALLET in ids:
         return JobChange(id_, tenant_id, txid, [], is_credit=True)
+    outputs = {value.removeprefix(_OUTPUT) for value in ids if value.startswith(_OUTPUT)}
     if not outputs:
         return JobChange(id_, tenant_id, txid, ids)
     marked = MarkedOutputs(frozenset(outputs - {_ALL, ""}), _ALL in outputs)
-    return JobChange(id_, tenant_id, txid, [each for each in ids if not each.startswith(_OUTPUT)], marked)
+    return JobChange(id_, tenant_id, txid, [value for value in ids if not value.startswith(_OUTPUT)], marked)
 
 
 @cache
-def _since(dialect: str) -> Executable:
-    return since_query(dialect)
-
-
 def since_query(dialect: str) -> Select[Any]:
     r = rows_table(dialect, columns_of(c, "tenant_id", "txid"))
-    newer = (c.c.tenant_id == r.c.tenant_id) & (c.c.txid >= r.c.txid)
-    query = select(c.c.id, c.c.tenant_id, c.c.txid, c.c.ids).join(r, newer)
+    is_newer = (c.c.tenant_id == r.c.tenant_id) & (c.c.txid >= r.c.txid)
+    query = select(c.c.id, c.c.tenant_id, c.c.txid, c.c.ids).join(r, is_newer)
     return query.limit(bindparam("limit", type_=BigInteger()))
 
 
-async def forget(tx: Tx, *, older_than_seconds: float) -> None:
+async def delete_old(tx: Tx, *, older_than_seconds: float) -> None:
     """Delete old changes. The newest remains, because it contains the last number on SQLite."""
     newest = select(func.max(c.c.id)).scalar_subquery()
     await tx.execute(delete(c).where(c.c.created_at <= relay_now(-older_than_seconds), c.c.id < newest))

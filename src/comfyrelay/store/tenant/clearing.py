@@ -1,34 +1,33 @@
 """Hide finished jobs and batches from the queue."""
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection
 
-from sqlalchemy import Select, exists, func, literal, select, update
+from sqlalchemy import ColumnElement, and_, exists, func, literal, select, update
 
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import ai_jobs, batches
 from comfyrelay.store.types import relay_now
 
 
-def _ended_alone(tenant_id: str) -> Select[Any]:
-    """Finished jobs without a batch."""
+def _is_unbatched(tenant_id: str) -> ColumnElement[bool]:
+    """Return the condition for visible finished jobs without a batch."""
     j = ai_jobs.c
-    of_tenant = select().where(j.tenant_id == tenant_id, j.batch_id.is_(None), j.cleared_at.is_(None))
-    return of_tenant.where(j.completed_at.is_not(None))
+    is_visible = j.batch_id.is_(None) & j.cleared_at.is_(None)
+    return and_(j.tenant_id == tenant_id, is_visible, j.completed_at.is_not(None))
 
 
-async def count_alone(tx: Tx, tenant_id: str) -> dict[str, int]:
+async def count_unbatched(tx: Tx, tenant_id: str) -> dict[str, int]:
     """Count visible finished jobs without a batch by status."""
-    query = _ended_alone(tenant_id).add_columns(ai_jobs.c.status, func.count().label("jobs"))
+    query = select(ai_jobs.c.status, func.count().label("jobs")).where(_is_unbatched(tenant_id))
     return {row.status: row.jobs for row in await tx.execute(query.group_by(ai_jobs.c.status))}
 
 
-async def alone(tx: Tx, tenant_id: str, statuses: Collection[str]) -> Sequence[str]:
-    query = _ended_alone(tenant_id).add_columns(ai_jobs.c.id).where(ai_jobs.c.status.in_(statuses))
-    return await tx.scalars(query)
+async def unbatched(tx: Tx, tenant_id: str, statuses: Collection[str]) -> list[str]:
+    """Return visible finished jobs without a batch."""
+    return await tx.scalars(select(ai_jobs.c.id).where(_is_unbatched(tenant_id), ai_jobs.c.status.in_(statuses)))
 
 
-async def ended_batches(tx: Tx, tenant_id: str) -> Sequence[str]:
+async def finished_batches(tx: Tx, tenant_id: str) -> list[str]:
     """Return visible batches without unfinished jobs."""
     b, j = batches.c, ai_jobs.c
     is_active = exists(select(literal(1)).where(j.batch_id == b.id, j.completed_at.is_(None)))
@@ -40,10 +39,10 @@ async def clear_jobs(tx: Tx, ids: Collection[str]) -> None:
 
 
 async def clear_batches(tx: Tx, ids: Collection[str]) -> list[str]:
-    """Hide batches with all their jobs; returns the ids of the jobs."""
+    """Hide batches with all their jobs. Return the ids of the jobs."""
     await tx.execute(update(batches).where(batches.c.id.in_(ids)).values(cleared_at=relay_now()))
     of_batches = update(ai_jobs).where(ai_jobs.c.batch_id.in_(ids)).values(cleared_at=relay_now())
-    return [row.id for row in await tx.execute(of_batches.returning(ai_jobs.c.id))]
+    return await tx.scalars(of_batches.returning(ai_jobs.c.id))
 
 
 async def show_batches(tx: Tx, ids: Collection[str]) -> None:

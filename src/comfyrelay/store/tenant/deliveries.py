@@ -6,14 +6,15 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Float, Text, bindparam, case, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, Float, Text, bindparam, case, func, select, update
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.deliveries import DeliveryStatus
+from comfyrelay.domain.deliveries import DeliveryState, DeliveryStatus
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.webhooks import DeliveryRecord, TenantWebhook
 from comfyrelay.domain.webhooks import EndedJob
 from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import newest, newest_page
 from comfyrelay.store.row_parameters import columns_of, insert_into, rows_table, with_rows
 from comfyrelay.store.tenant.tables import ai_jobs, webhook_deliveries, webhooks
 from comfyrelay.store.types import relay_now, sql_literal
@@ -22,7 +23,7 @@ d = webhook_deliveries
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claimed:
+class ClaimedDelivery:
     """A delivery that this process sends now. `attempts` is a fencing token: a later claim has a higher one."""
 
     id: str
@@ -35,7 +36,7 @@ class Claimed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeliveryOutcome:
-    """The outcome of one attempt; `wait_seconds` only while it is pending."""
+    """The outcome of one attempt. `wait_seconds` counts only for a pending delivery."""
 
     id: str
     attempts: int
@@ -49,11 +50,17 @@ _WEBHOOK = [webhooks.c[name] for name in TenantWebhook.__dataclass_fields__]
 _DELIVERY = [d.c[name] for name in DeliveryRecord.__dataclass_fields__]
 _ENDED = [ai_jobs.c[name] for name in EndedJob.__dataclass_fields__]
 _NEW = ("id", "job_id", "tenant_id", "url", "due_at", "created_at")
+_STATUS = {
+    DeliveryState.DEAD: DeliveryStatus.GIVEN_UP,
+    DeliveryState.FAILING: DeliveryStatus.PENDING,
+    DeliveryState.PENDING: DeliveryStatus.PENDING,
+    DeliveryState.DELIVERED: DeliveryStatus.DELIVERED,
+}
 
 
 async def write_due(tx: Tx, job_ids: Iterable[str]) -> None:
     """Write one delivery for each finished job that has a webhook."""
-    await tx.write(_write_due, with_rows({"id": new_id(), "job_id": job_id_} for job_id_ in job_ids))
+    await tx.write(_write_due, with_rows({"id": new_id(), "job_id": job_id} for job_id in job_ids))
 
 
 @cache
@@ -69,10 +76,10 @@ def _write_due(dialect: str) -> Executable:
     return insert_into(dialect, d).from_select(_NEW, rows).on_conflict_do_nothing()
 
 
-async def claim(tx: Tx, *, limit: int, lease_seconds: float) -> list[Claimed]:
+async def claim(tx: Tx, *, limit: int, lease_seconds: float) -> list[ClaimedDelivery]:
     """Claim due deliveries for a while, and count the attempt."""
     rows = await tx.fetch(_claim, {"limit": limit, "lease_seconds": lease_seconds})
-    return [Claimed(**row._mapping) for row in rows]
+    return [ClaimedDelivery(**row._mapping) for row in rows]
 
 
 @cache
@@ -98,15 +105,15 @@ async def ended_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, EndedJob]:
     return {row.id: EndedJob(**row._mapping) for row in await tx.execute(query)}
 
 
-async def note(tx: Tx, outcomes: Sequence[DeliveryOutcome]) -> None:
-    """Record the outcome of attempts. An outcome after a later claim is ignored."""
-    await tx.write(_note, with_rows(outcomes))
+async def record_outcomes(tx: Tx, outcomes: Sequence[DeliveryOutcome]) -> None:
+    """Record the outcomes of attempts. An outcome after a later claim is ignored."""
+    await tx.write(_record_outcomes, with_rows(outcomes))
 
 
 @cache
-def _note(dialect: str) -> Executable:
-    same = columns_of(d, "id", "attempts", "status", "last_status_code", "last_error")
-    r = rows_table(dialect, same | {"wait_seconds": Float(53)})
+def _record_outcomes(dialect: str) -> Executable:
+    columns = columns_of(d, "id", "attempts", "status", "last_status_code", "last_error")
+    r = rows_table(dialect, columns | {"wait_seconds": Float(53)})
     values = {
         "status": r.c.status,
         "last_status_code": r.c.last_status_code,
@@ -127,31 +134,54 @@ async def page(
     tx: Tx, tenant_id: str, *, status: DeliveryStatus | None = None, before_id: str | None = None, limit: int
 ) -> list[DeliveryRecord]:
     """Return a page of a tenant's deliveries, newest first."""
-    query = select(*_DELIVERY).where(d.c.tenant_id == tenant_id).order_by(d.c.id.desc()).limit(limit)
+    query = select(*_DELIVERY).where(d.c.tenant_id == tenant_id)
     if status is not None:
         query = query.where(d.c.status == status)
-    if before_id is not None:
-        query = query.where(d.c.id < before_id)
-    return await tx.all(DeliveryRecord, query)
+    return await tx.all(DeliveryRecord, newest(query, d.c.id, before=before_id, limit=limit))
 
 
-async def send_again(tx: Tx, id_: str, *, tenant_id: str | None = None) -> DeliveryRecord | None:
+async def page_of_all(
+    tx: Tx, *, state: DeliveryState | None, tenant_id: str | None, before_id: str | None, limit: int
+) -> tuple[list[DeliveryRecord], str | None]:
+    """Return a page of the deliveries of all tenants, newest first, and the id of the next page."""
+    query = select(*_DELIVERY)
+    if state is not None:
+        query = query.where(d.c.status == sql_literal(_STATUS[state]))
+
+    def conditions(c: Any) -> list[ColumnElement[bool]]:
+        found: list[ColumnElement[bool]] = []
+        if state is DeliveryState.FAILING:
+            found.append(c.attempts > 0)
+        if state is DeliveryState.PENDING:
+            found.append(c.attempts == 0)
+        if tenant_id is not None:
+            found.append(c.tenant_id == tenant_id)
+        return found
+
+    unindexed = conditions if conditions(d.c) else None
+    return await newest_page(tx, DeliveryRecord, query, d.c.id, before=before_id, limit=limit, unindexed=unindexed)
+
+
+async def count(tx: Tx, status: DeliveryStatus, *, most: int) -> int:
+    """Count the deliveries of all tenants with this status by the index, up to `most`."""
+    counted = select(d.c.id).where(d.c.status == sql_literal(status)).limit(most).subquery()
+    return int(await tx.scalar(select(func.count()).select_from(counted)) or 0)
+
+
+async def resend(tx: Tx, id_: str, *, tenant_id: str | None = None) -> DeliveryRecord | None:
     """Make a delivery due now, to the current webhook URL of its job. A finished delivery starts again; a pending one
     keeps counting attempts, because another process may be sending it."""
-    own = select(ai_jobs.c.webhook_url).where(ai_jobs.c.id == d.c.job_id).scalar_subquery()
-    usual = select(webhooks.c.url).where(webhooks.c.tenant_id == d.c.tenant_id).scalar_subquery()
-    ended = d.c.status != sql_literal(DeliveryStatus.PENDING)
-    query = (
-        update(d)
-        .where(d.c.id == id_)
-        .values(
-            url=func.coalesce(own, usual, d.c.url),
-            status=DeliveryStatus.PENDING,
-            attempts=case((ended, 0), else_=d.c.attempts),
-            due_at=relay_now(),
-            delivered_at=None,
-        )
+    of_job = select(ai_jobs.c.webhook_url).where(ai_jobs.c.id == d.c.job_id).scalar_subquery()
+    of_tenant = select(webhooks.c.url).where(webhooks.c.tenant_id == d.c.tenant_id).scalar_subquery()
+    is_finished = d.c.status != sql_literal(DeliveryStatus.PENDING)
+    query = update(d).values(
+        url=func.coalesce(of_job, of_tenant, d.c.url),
+        status=DeliveryStatus.PENDING,
+        attempts=case((is_finished, 0), else_=d.c.attempts),
+        due_at=relay_now(),
+        delivered_at=None,
     )
+    query = query.where(d.c.id == id_)
     if tenant_id is not None:
         query = query.where(d.c.tenant_id == tenant_id)
     return await tx.one_or_none(DeliveryRecord, query.returning(*_DELIVERY))

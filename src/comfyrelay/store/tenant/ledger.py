@@ -10,8 +10,18 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.queue.states import TransactionType
 from comfyrelay.domain.records.accounts import TransactionRecord
 from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
-from comfyrelay.store.tenant.tables import ai_jobs, token_transactions, token_wallets
+from comfyrelay.store.paging import newest
+from comfyrelay.store.row_parameters import (
+    ids_table,
+    insert_rows,
+    insert_selected,
+    rows_table,
+    select_by_ids,
+    with_ids,
+    with_rows,
+)
+from comfyrelay.store.tenant.tables import ai_jobs, token_wallets
+from comfyrelay.store.tenant.tables import token_transactions as t
 from comfyrelay.store.types import relay_now
 
 
@@ -25,18 +35,14 @@ class NewTransaction:
     description: str | None = None
 
 
-_WRITTEN = ("tenant_id", "type", "amount", "job_id", "reference", "description")
-
-
 async def open_wallets(tx: Tx, tenant_ids: Iterable[str]) -> None:
     await tx.write(_open_wallets, with_ids(sorted(set(tenant_ids))))
 
 
 @cache
 def _open_wallets(dialect: str) -> Executable:
-    r = ids_table(dialect, Text)
-    rows = select(r.c.id, literal(0), relay_now()).where(literal(1) == 1)
-    query = insert_into(dialect, token_wallets).from_select(["tenant_id", "balance", "updated_at"], rows)
+    rows = select(ids_table(dialect, Text).c.id, literal(0), relay_now())
+    query = insert_selected(dialect, token_wallets, ["tenant_id", "balance", "updated_at"], rows)
     return query.on_conflict_do_nothing()
 
 
@@ -62,13 +68,8 @@ async def lock_wallets(tx: Tx, tenant_ids: Iterable[str]) -> None:
 
 @cache
 def _lock_wallets(dialect: str) -> Executable:
-    r = ids_table(dialect, Text)
-    return (
-        select(token_wallets.c.tenant_id)
-        .join(r, token_wallets.c.tenant_id == r.c.id)
-        .order_by(token_wallets.c.tenant_id)
-        .with_for_update(of=token_wallets)
-    )
+    key = token_wallets.c.tenant_id
+    return select_by_ids(dialect, key, key).order_by(key).with_for_update(of=token_wallets)
 
 
 async def append(tx: Tx, entries: Sequence[NewTransaction]) -> int:
@@ -81,23 +82,20 @@ async def append(tx: Tx, entries: Sequence[NewTransaction]) -> int:
     sums: dict[str, int] = {}
     for tenant_id, amount in written:
         sums[tenant_id] = sums.get(tenant_id, 0) + amount
-    moved = [{"tenant_id": tenant, "amount": amount} for tenant, amount in sorted(sums.items()) if amount]
-    if moved:
-        await tx.write(_move_balances, with_rows(moved))
+    changes = [{"tenant_id": tenant_id, "amount": amount} for tenant_id, amount in sorted(sums.items()) if amount]
+    if changes:
+        await tx.write(_change_balances, with_rows(changes))
     return len(written)
 
 
 @cache
 def _append(dialect: str) -> Executable:
-    t = token_transactions
-    r = rows_table(dialect, columns_of(t, *_WRITTEN))
-    rows = select(*(r.c[name] for name in _WRITTEN), relay_now()).where(literal(1) == 1)
-    query = insert_into(dialect, t).from_select([*_WRITTEN, "created_at"], rows).on_conflict_do_nothing()
-    return query.returning(t.c.tenant_id, t.c.amount)
+    query = insert_rows(dialect, t, *NewTransaction.__dataclass_fields__, created_at=relay_now())
+    return query.on_conflict_do_nothing().returning(t.c.tenant_id, t.c.amount)
 
 
 @cache
-def _move_balances(dialect: str) -> Executable:
+def _change_balances(dialect: str) -> Executable:
     r = rows_table(dialect, {"tenant_id": Text(), "amount": BigInteger()})
     return (
         update(token_wallets)
@@ -107,8 +105,7 @@ def _move_balances(dialect: str) -> Executable:
 
 
 async def balance(tx: Tx, tenant_id: str) -> int:
-    query = select(token_wallets.c.balance).where(token_wallets.c.tenant_id == tenant_id)
-    return int(await tx.scalar(query) or 0)
+    return (await balances(tx, [tenant_id])).get(tenant_id, 0)
 
 
 async def balances(tx: Tx, tenant_ids: Iterable[str]) -> dict[str, int]:
@@ -117,7 +114,6 @@ async def balances(tx: Tx, tenant_ids: Iterable[str]) -> dict[str, int]:
 
 
 async def by_reference(tx: Tx, tenant_id: str, reference: str) -> TransactionRecord | None:
-    t = token_transactions
     query = select(t).where(t.c.tenant_id == tenant_id, t.c.reference == reference)
     return await tx.one_or_none(TransactionRecord, query)
 
@@ -126,17 +122,9 @@ async def transactions(
     tx: Tx, tenant_id: str, *, limit: int = 100, before_id: int | None = None
 ) -> list[TransactionRecord]:
     """Return a page of transactions, newest first."""
-    t = token_transactions
-    query = (
-        select(t, ai_jobs.c.label.label("job_label"))
-        .outerjoin(ai_jobs, ai_jobs.c.id == t.c.job_id)
-        .where(t.c.tenant_id == tenant_id)
-        .order_by(t.c.id.desc())
-        .limit(limit)
-    )
-    if before_id is not None:
-        query = query.where(t.c.id < before_id)
-    return await tx.all(TransactionRecord, query)
+    query = select(t, ai_jobs.c.label.label("job_label")).outerjoin(ai_jobs, ai_jobs.c.id == t.c.job_id)
+    page = newest(query.where(t.c.tenant_id == tenant_id), t.c.id, before=before_id, limit=limit)
+    return await tx.all(TransactionRecord, page)
 
 
 async def of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, list[TransactionRecord]]:
@@ -148,22 +136,20 @@ async def of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, list[TransactionR
 
 @cache
 def _of_jobs(dialect: str) -> Executable:
-    r = ids_table(dialect, Text)
-    return select(token_transactions).join(r, token_transactions.c.job_id == r.c.id)
+    return select_by_ids(dialect, t.c.job_id, t)
 
 
 async def refunds_of(tx: Tx, job_ids: Iterable[str]) -> dict[str, int]:
     """Return the refunded tokens by job."""
-    theirs = await of_jobs(tx, job_ids)
     return {
-        job_id: sum(entry.amount for entry in found if entry.type == TransactionType.JOB_REFUND)
-        for job_id, found in theirs.items()
+        job_id: sum(entry.amount for entry in entries if entry.type == TransactionType.JOB_REFUND)
+        for job_id, entries in (await of_jobs(tx, job_ids)).items()
     }
 
 
 async def drifted_wallets(tx: Tx) -> dict[str, tuple[int, int]]:
     """Return wallets whose balance differs from the sum of their transactions: tenant → (balance, sum)."""
-    t, w = token_transactions, token_wallets
+    w = token_wallets
     total = func.coalesce(func.sum(t.c.amount), 0)
     query = (
         select(w.c.tenant_id, w.c.balance, total.label("total"))
@@ -176,20 +162,13 @@ async def drifted_wallets(tx: Tx) -> dict[str, tuple[int, int]]:
 
 async def transactions_without_job(tx: Tx, *, limit: int) -> list[TransactionRecord]:
     """Return unsettled reservations whose job does not exist."""
-    t = token_transactions
-    settled = t.alias("settled")
-    ended = (
-        select(settled.c.id)
-        .where(
-            settled.c.job_id == t.c.job_id,
-            settled.c.type.in_((TransactionType.JOB_CONSUME, TransactionType.JOB_REFUND)),
-        )
-        .exists()
-    )
+    other = t.alias("settlement")
+    is_settlement = other.c.type.in_((TransactionType.JOB_CONSUME, TransactionType.JOB_REFUND))
+    is_settled = select(other.c.id).where(other.c.job_id == t.c.job_id, is_settlement).exists()
     query = (
         select(t)
         .outerjoin(ai_jobs, ai_jobs.c.id == t.c.job_id)
-        .where(t.c.type == TransactionType.JOB_RESERVE, ai_jobs.c.id.is_(None), ~ended)
+        .where(t.c.type == TransactionType.JOB_RESERVE, ai_jobs.c.id.is_(None), ~is_settled)
         .limit(limit)
     )
     return await tx.all(TransactionRecord, query)

@@ -8,40 +8,38 @@ from sqlalchemy import Select, func, select
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.queue.wait_reasons import is_prefetched
 from comfyrelay.domain.records.jobs import Unit
+from comfyrelay.store.central.queue.dispatches import WAITING
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import ai_jobs
 from comfyrelay.store.types import relay_now, sql_literal
 
+_COUNTS = select(ai_jobs.c.tenant_id, ai_jobs.c.status, func.count().label("jobs")).group_by(
+    ai_jobs.c.tenant_id, ai_jobs.c.status
+)
+
 
 async def count_by_status(tx: Tx, tenant_ids: Collection[str]) -> dict[str, dict[str, int]]:
     """Count the visible jobs of each tenant by status. For a retried item of a batch, its newest retry counts."""
-    found: dict[str, dict[str, int]] = {tenant_id_: {} for tenant_id_ in tenant_ids}
-    counted = _counted(select(ai_jobs.c.tenant_id, ai_jobs.c.status, func.count().label("jobs")))
-    counted = counted.where(ai_jobs.c.tenant_id.in_(tenant_ids))
-    for row in await tx.execute(counted):
+    found: dict[str, dict[str, int]] = {tenant_id: {} for tenant_id in tenant_ids}
+    counts = _COUNTS.where(ai_jobs.c.tenant_id.in_(tenant_ids))
+    for row in await tx.execute(counts):
         found[row.tenant_id][row.status] = row.jobs
-    # both are few, or have their own index
-    for query in (counted.where(ai_jobs.c.cleared_at.is_not(None)), _retried(tenant_ids)):
+    # Hidden and retried jobs are few, or have their own index.
+    for query in (counts.where(ai_jobs.c.cleared_at.is_not(None)), _retried(tenant_ids)):
         for row in await tx.execute(query):
             found[row.tenant_id][row.status] -= row.jobs
     return found
 
 
 def _retried(tenant_ids: Collection[str]) -> Select[Any]:
-    """Visible items of batches that were retried."""
+    """Count the visible items of batches that were retried."""
     retry = ai_jobs.alias("retry")
-    # use the partial index of retries; SQLite would otherwise scan all jobs of the tenant
+    # Use the partial index of retries. SQLite would otherwise scan all jobs of the tenant.
     of_tenants = retry.c.tenant_id.concat("").in_(tenant_ids)
-    query = select(ai_jobs.c.tenant_id, ai_jobs.c.status, func.count().label("jobs")).join_from(
-        retry, ai_jobs, ai_jobs.c.id == retry.c.retry_of
-    )
+    query = _COUNTS.join_from(retry, ai_jobs, ai_jobs.c.id == retry.c.retry_of)
     query = query.where(of_tenants, retry.c.retry_of.is_not(None), ai_jobs.c.batch_id.is_not(None))
-    return _counted(query.where(ai_jobs.c.cleared_at.is_(None)))
-
-
-def _counted(query: Select[Any]) -> Select[Any]:
-    return query.group_by(ai_jobs.c.tenant_id, ai_jobs.c.status)
+    return query.where(ai_jobs.c.cleared_at.is_(None))
 
 
 class LeasedItem(NamedTuple):
@@ -66,44 +64,30 @@ class LeasedItem(NamedTuple):
 
 async def leased(tx: Tx, tenant_ids: Collection[str]) -> dict[str, list[LeasedItem]]:
     """Return the leased jobs of each tenant, oldest leases first."""
-    # use the partial index of leased rows; SQLite would otherwise scan all jobs of the tenant
+    # Use the partial index of leased rows. SQLite would otherwise scan all jobs of the tenant.
     of_tenants = d.c.tenant_id.concat("").in_(tenant_ids)
-    query = select(
-        d.c.tenant_id,
-        *(d.c.tenant_job_id, d.c.batch_id, d.c.is_prefetch, d.c.progress, d.c.workflow_id, d.c.effect_id),
-        d.c.leased_at,
-        relay_now().label("now"),
-    )
-    query = query.where(of_tenants, d.c.status == sql_literal(DispatchStatus.LEASED)).order_by(d.c.leased_at, d.c.id)
-    found: dict[str, list[LeasedItem]] = {tenant_id_: [] for tenant_id_ in tenant_ids}
-    for row in await tx.execute(query):
-        one = LeasedItem(
-            job_id=row.tenant_job_id,
-            batch_id=row.batch_id,
-            is_prefetch=row.is_prefetch,
-            progress=row.progress,
-            workflow_id=row.workflow_id,
-            effect_id=row.effect_id,
-            seconds=max(0.0, (row.now - row.leased_at).total_seconds()),
-        )
-        found[row.tenant_id].append(one)
+    fields = (d.c.tenant_job_id, d.c.batch_id, d.c.is_prefetch, d.c.progress, d.c.workflow_id, d.c.effect_id)
+    query = select(d.c.tenant_id, relay_now(), d.c.leased_at, *fields).order_by(d.c.leased_at, d.c.id)
+    found: dict[str, list[LeasedItem]] = {tenant_id: [] for tenant_id in tenant_ids}
+    rows = await tx.execute(query.where(of_tenants, d.c.status == sql_literal(DispatchStatus.LEASED)))
+    for tenant_id, now, leased_at, *values in rows:
+        found[tenant_id].append(LeasedItem._make((*values, max(0.0, (now - leased_at).total_seconds()))))
     return found
 
 
 async def waiting(tx: Tx, tenant_ids: Collection[str], *, limit: int) -> dict[str, list[Unit]]:
     """Return the queued jobs of each tenant in queue order, with a batch at the place of its first item."""
     unit = func.coalesce(d.c.batch_id, d.c.tenant_job_id)
-    # SQLite uses the partial index only if its condition is repeated
-    waits = d.c.status.in_([sql_literal(DispatchStatus.QUEUED), sql_literal(DispatchStatus.PAUSED)])
     order = (func.max(d.c.priority).desc(), func.min(d.c.rank), func.min(d.c.id))
     place = func.row_number().over(partition_by=d.c.tenant_id, order_by=order)
     units = (
         select(d.c.tenant_id, unit.label("unit"), func.max(d.c.batch_id).label("batch_id"), place.label("place"))
-        .where(d.c.tenant_id.in_(tenant_ids), waits, d.c.status == sql_literal(DispatchStatus.QUEUED))
+        # SQLite uses the partial index only if its condition is repeated.
+        .where(d.c.tenant_id.in_(tenant_ids), WAITING, d.c.status == sql_literal(DispatchStatus.QUEUED))
         .group_by(d.c.tenant_id, unit)
         .subquery()
     )
-    found: dict[str, list[Unit]] = {tenant_id_: [] for tenant_id_ in tenant_ids}
+    found: dict[str, list[Unit]] = {tenant_id: [] for tenant_id in tenant_ids}
     query = select(units).where(units.c.place <= limit).order_by(units.c.tenant_id, units.c.place)
     for row in await tx.execute(query):
         found[row.tenant_id].append(Unit(row.unit, row.batch_id is not None))

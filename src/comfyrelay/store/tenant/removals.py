@@ -1,6 +1,6 @@
 """Delete jobs, videos and files of a tenant: rows at once, objects as soon as storage is reachable.
 
-The caller holds the lock of the wallet, like a submission, so nothing of an unfinished job is deleted.
+Like a submission, the caller holds the lock of the wallet, so that no file of an unfinished job is deleted.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -16,8 +16,8 @@ from comfyrelay.store.types import relay_now
 
 # How long a poster of a claimed file may take.
 DRAW_SECONDS = 600.0
-# Per statement: SQLite limits the depth of an expression to 1,000.
-MAX_ASKED = 200
+# Paths per statement. SQLite limits the depth of an expression to 1,000.
+MAX_PATHS = 200
 
 
 class Removal(NamedTuple):
@@ -29,29 +29,31 @@ class Removal(NamedTuple):
 
 async def of_video(tx: Tx, tenant_id: str, video_id: str) -> list[str]:
     """Return the outputs of all jobs of a video."""
-    query = select(ai_jobs.c.output_file_id).where(
-        ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.video_id == video_id, ai_jobs.c.output_file_id.is_not(None)
-    )
-    return await tx.scalars(query)
+    j = ai_jobs.c
+    query = select(j.output_file_id).where(j.tenant_id == tenant_id, j.video_id == video_id)
+    return await tx.scalars(query.where(j.output_file_id.is_not(None)))
 
 
-async def has_live_job(tx: Tx, tenant_id: str, found: Sequence[FileRecord], *, video_id: str | None = None) -> bool:
-    """Whether an unfinished job uses one of the files or the video."""
+async def has_unfinished_job(
+    tx: Tx, tenant_id: str, found: Sequence[FileRecord], *, video_id: str | None = None
+) -> bool:
+    """Return whether an unfinished job uses one of the files or the video."""
     # Payloads contain the paths of inputs. A tenant has few unfinished jobs.
     payload = cast(ai_jobs.c.input_payload, Text)
-    live = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.completed_at.is_(None)
-    uses: list[list[ColumnElement[bool]]] = [[ai_jobs.c.input_file_id.in_([each.id for each in found])]]
+    is_unfinished = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.completed_at.is_(None)
+    uses: list[ColumnElement[bool]] = [ai_jobs.c.input_file_id.in_([file.id for file in found])]
     if video_id is not None:
-        uses.append([ai_jobs.c.video_id == video_id])
-    for start in range(0, len(found), MAX_ASKED):
-        uses.append([payload.contains(file.path, autoescape=True) for file in found[start : start + MAX_ASKED]])
-    for some in uses:
-        if await tx.scalar(select(ai_jobs.c.id).where(live, or_(*some)).limit(1)) is not None:
+        uses.append(ai_jobs.c.video_id == video_id)
+    for start in range(0, len(found), MAX_PATHS):
+        chunk = found[start : start + MAX_PATHS]
+        uses.append(or_(*(payload.contains(file.path, autoescape=True) for file in chunk)))
+    for use in uses:
+        if await tx.exists(select(ai_jobs.c.id).where(is_unfinished, use).limit(1)):
             return True
     return False
 
 
-async def keep(tx: Tx, file_ids: Iterable[str], *, except_video: str | None = None) -> set[str]:
+async def used_by_videos(tx: Tx, file_ids: Iterable[str], *, except_video: str | None = None) -> set[str]:
     """Return the files that a video other than `except_video` was made from."""
     query = select(videos.c.original_file_id).where(videos.c.original_file_id.in_(list(file_ids)))
     if except_video is not None:
@@ -70,9 +72,9 @@ async def remove_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> None:
     if not job_ids:
         return
     await tx.execute(update(ai_jobs).where(ai_jobs.c.retry_of.in_(job_ids)).values(retry_of=None))
-    followed = (videos.c.tenant_id == tenant_id) & videos.c.job_id.in_(job_ids) & (videos.c.status != "expired")
-    nothing = {"job_id": None, "processed_file_id": None, "processing_details": None}
-    await tx.execute(update(videos).where(followed).values(**nothing, status="uploaded", updated_at=relay_now()))
+    is_of_job = (videos.c.tenant_id == tenant_id) & videos.c.job_id.in_(job_ids) & (videos.c.status != "expired")
+    reset = {"job_id": None, "processed_file_id": None, "processing_details": None, "status": "uploaded"}
+    await tx.execute(update(videos).where(is_of_job).values(**reset, updated_at=relay_now()))
     for history in (job_events, job_attempts, outputs):
         await tx.execute(delete(history).where(history.c.tenant_id == tenant_id, history.c.job_id.in_(job_ids)))
     own = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.id.in_(job_ids)
@@ -86,23 +88,22 @@ async def remove_files(tx: Tx, tenant_id: str, file_ids: Sequence[str], paths: I
     References to them as outputs remain; a deleted file is simply not found. A process may still write a poster next to
     a deleted file and then crash, so such a file is deleted again later.
     """
-    undrawn = select(files.c.path).where(files.c.id.in_(file_ids), files.c.poster_due_at.is_not(None))
-    drawn_late = set(await tx.scalars(undrawn)).intersection(paths := set(paths))
-    named = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.input_file_id.in_(file_ids)
-    await tx.execute(update(ai_jobs).where(named).values(input_file_id=None))
+    without_poster = select(files.c.path).where(files.c.id.in_(file_ids), files.c.poster_due_at.is_not(None))
+    poster_due = set(await tx.scalars(without_poster))
+    is_input = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.input_file_id.in_(file_ids)
+    await tx.execute(update(ai_jobs).where(is_input).values(input_file_id=None))
     await tx.execute(delete(files).where(files.c.tenant_id == tenant_id, files.c.id.in_(file_ids)))
-    rows = [{"tenant_id": tenant_id, "path": path, "created_at": relay_now()} for path in sorted(paths)]
+    rows = [{"tenant_id": tenant_id, "path": path, "created_at": relay_now()} for path in sorted(set(paths))]
     if not rows:
         return []
-    if later := [{**each, "created_at": relay_now(DRAW_SECONDS)} for each in rows if each["path"] in drawn_late]:
+    if later := [{**row, "created_at": relay_now(DRAW_SECONDS)} for row in rows if row["path"] in poster_due]:
         await tx.execute(insert(removals).values(later))
-    made = await tx.execute(insert(removals).values(rows).returning(removals.c.id, removals.c.path))
-    return [Removal._make(row) for row in made]
+    return await tx.all(Removal, insert(removals).values(rows).returning(removals.c.id, removals.c.path))
 
 
 async def pending(tx: Tx, *, limit: int, older_than_seconds: float) -> list[Removal]:
     query = select(removals.c.id, removals.c.path).where(removals.c.created_at <= relay_now(-older_than_seconds))
-    return [Removal._make(row) for row in await tx.execute(query.order_by(removals.c.id).limit(limit))]
+    return await tx.all(Removal, query.order_by(removals.c.id).limit(limit))
 
 
 async def finish(tx: Tx, ids: Iterable[int]) -> None:

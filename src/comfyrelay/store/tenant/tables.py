@@ -18,9 +18,10 @@ from sqlalchemy import (
 from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.gallery import Mark
 from comfyrelay.domain.queue.states import JobStatus, Outcome, Provider, Stage, TransactionType, VideoStatus
-from comfyrelay.store.schema import BigId, one_of, partial_index
-from comfyrelay.store.schema import tenant_metadata as metadata
+from comfyrelay.store.schema import BigId, one_of, partial_index, tenant_metadata
 from comfyrelay.store.types import JsonText, UtcTime
+
+metadata = tenant_metadata
 
 files = Table(
     "files",
@@ -50,10 +51,10 @@ files = Table(
     # When its poster is due. A process postpones it before drawing, so that no other process draws it too.
     Column("poster_due_at", UtcTime),
     UniqueConstraint("disk", "path"),
+    partial_index("ix_files_unused", "id", where="used_at IS NULL AND removing_at IS NULL"),
+    partial_index("ix_files_poster_due", "poster_due_at", where="poster_due_at IS NOT NULL"),
+    partial_index("ix_files_removing", "id", where="removing_at IS NOT NULL"),
 )
-partial_index("ix_files_unused", files.c.id, where="used_at IS NULL AND removing_at IS NULL")
-partial_index("ix_files_poster_due", files.c.poster_due_at, where="poster_due_at IS NOT NULL")
-partial_index("ix_files_removing", files.c.id, where="removing_at IS NOT NULL")
 
 batches = Table(
     "batches",
@@ -163,19 +164,21 @@ ai_jobs = Table(
         "(completed_at IS NOT NULL) = (status IN ('completed', 'failed', 'canceled'))",
         name="completed_iff_terminal",
     ),
+    # Includes the batch, so that a list can skip items of batches without reading their rows.
+    Index("ix_ai_jobs_tenant_newest", "tenant_id", "id", "batch_id"),
+    # A desk has one tenant, and its page counts and filters every second. On PostgreSQL, this index would make each
+    # start of a job write all indexes.
+    Index("ix_ai_jobs_status", "tenant_id", "status", "id", "batch_id", info={"only": "sqlite"}),
+    # Without the status, so that the start of a job does not change the index.
+    partial_index("ix_ai_jobs_active", "tenant_id", "user_id", where="completed_at IS NULL"),
+    # A job is retried at most once. A retry can be retried itself, so a chain never forks.
+    partial_index("uq_ai_jobs_retry_of", "retry_of", where="retry_of IS NOT NULL", unique=True),
+    partial_index("ix_ai_jobs_fingerprint", "tenant_id", "fingerprint", where="fingerprint IS NOT NULL"),
+    partial_index("ix_ai_jobs_batch", "batch_id", "id", where="batch_id IS NOT NULL"),
+    partial_index("ix_ai_jobs_cleared", "tenant_id", "status", where="cleared_at IS NOT NULL"),
+    partial_index("ix_ai_jobs_video", "video_id", where="video_id IS NOT NULL"),
+    partial_index("ix_ai_jobs_input_file", "input_file_id", where="input_file_id IS NOT NULL"),
     postgresql_with={"fillfactor": "80"},
-)
-# Includes the batch, so that a list can skip items of batches without reading their rows.
-Index("ix_ai_jobs_tenant_newest", ai_jobs.c.tenant_id, ai_jobs.c.id, ai_jobs.c.batch_id)
-# A desk has one tenant, and its page counts and filters every second. On PostgreSQL, this index would make each start
-# of a job write all indexes.
-Index(
-    "ix_ai_jobs_status",
-    ai_jobs.c.tenant_id,
-    ai_jobs.c.status,
-    ai_jobs.c.id,
-    ai_jobs.c.batch_id,
-    info={"only": "sqlite"},
 )
 # A desk shows the first items of batches, and sums up all items, which may be thousands.
 Index(
@@ -185,15 +188,6 @@ Index(
     sqlite_where=text("batch_id IS NOT NULL"),
     info={"only": "sqlite"},
 )
-# Without the status, so that the start of a job does not change the index.
-partial_index("ix_ai_jobs_active", ai_jobs.c.tenant_id, ai_jobs.c.user_id, where="completed_at IS NULL")
-# A job is retried at most once. A retry can be retried itself, so a chain never forks.
-partial_index("uq_ai_jobs_retry_of", ai_jobs.c.retry_of, where="retry_of IS NOT NULL", unique=True)
-partial_index("ix_ai_jobs_fingerprint", ai_jobs.c.tenant_id, ai_jobs.c.fingerprint, where="fingerprint IS NOT NULL")
-partial_index("ix_ai_jobs_batch", ai_jobs.c.batch_id, ai_jobs.c.id, where="batch_id IS NOT NULL")
-partial_index("ix_ai_jobs_cleared", ai_jobs.c.tenant_id, ai_jobs.c.status, where="cleared_at IS NOT NULL")
-partial_index("ix_ai_jobs_video", ai_jobs.c.video_id, where="video_id IS NOT NULL")
-partial_index("ix_ai_jobs_input_file", ai_jobs.c.input_file_id, where="input_file_id IS NOT NULL")
 
 job_attempts = Table(
     "job_attempts",
@@ -284,20 +278,16 @@ token_transactions = Table(
     ),
     CheckConstraint("type NOT LIKE 'JOB_%' OR job_id IS NOT NULL", name="job_of_job_type"),
     Index(None, "tenant_id", "id"),
-)
-partial_index(
-    "uq_token_transactions_settlement",
-    token_transactions.c.tenant_id,
-    token_transactions.c.job_id,
-    where="type IN ('JOB_CONSUME', 'JOB_REFUND')",
-    unique=True,
-)
-partial_index(
-    "uq_token_transactions_reference",
-    token_transactions.c.tenant_id,
-    token_transactions.c.reference,
-    where="reference IS NOT NULL",
-    unique=True,
+    partial_index(
+        "uq_token_transactions_settlement",
+        "tenant_id",
+        "job_id",
+        where="type IN ('JOB_CONSUME', 'JOB_REFUND')",
+        unique=True,
+    ),
+    partial_index(
+        "uq_token_transactions_reference", "tenant_id", "reference", where="reference IS NOT NULL", unique=True
+    ),
 )
 
 presets = Table(
@@ -346,24 +336,9 @@ outputs = Table(
     Column("created_at", UtcTime, nullable=False),
     UniqueConstraint("job_id", "number"),
     one_of("mark", Mark, nullable=True),
-)
-# Includes the filter columns, so that outputs are skipped and counted without reading rows.
-Index(
-    "ix_outputs_newest",
-    outputs.c.tenant_id,
-    outputs.c.created_at,
-    outputs.c.id,
-    outputs.c.workflow_id,
-    outputs.c.kind,
-    outputs.c.batch_id,
-)
-partial_index(
-    "ix_outputs_marked",
-    outputs.c.tenant_id,
-    outputs.c.mark,
-    outputs.c.created_at,
-    outputs.c.id,
-    where="mark IS NOT NULL",
+    # Includes the filter columns, so that outputs are skipped and counted without reading rows.
+    Index("ix_outputs_newest", "tenant_id", "created_at", "id", "workflow_id", "kind", "batch_id"),
+    partial_index("ix_outputs_marked", "tenant_id", "mark", "created_at", "id", where="mark IS NOT NULL"),
 )
 
 collections = Table(
@@ -427,9 +402,9 @@ webhook_deliveries = Table(
     one_of("status", DeliveryStatus),
     CheckConstraint("(due_at IS NOT NULL) = (status = 'pending')", name="due_iff_pending"),
     Index(None, "tenant_id", "id"),
+    Index("ix_webhook_deliveries_status", "status", "id"),
+    partial_index("ix_webhook_deliveries_due", "due_at", where="status = 'pending'"),
 )
-Index("ix_webhook_deliveries_status", webhook_deliveries.c.status, webhook_deliveries.c.id)
-partial_index("ix_webhook_deliveries_due", webhook_deliveries.c.due_at, where="status = 'pending'")
 
 orphaned_outputs = Table(
     "orphaned_outputs",

@@ -4,20 +4,20 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, Table, func, select
 
 from comfyrelay.domain.queue.states import DispatchStatus, JobStatus
 from comfyrelay.domain.records.jobs import Unit
+from comfyrelay.store.central.queue.dispatches import WAITING
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant.jobs import StatusFilter, found_by, list_query
+from comfyrelay.store.tenant.job_list import StatusFilter, list_query, search_condition
 from comfyrelay.store.tenant.tables import ai_jobs, batches
-from comfyrelay.store.types import sql_literal
 
 _UNIT = func.coalesce(ai_jobs.c.batch_id, ai_jobs.c.id).label("unit")
 
 
-class InLine(NamedTuple):
+class WaitingUnit(NamedTuple):
     """A waiting unit, and whether it has queued and paused jobs."""
 
     unit: Unit
@@ -46,31 +46,29 @@ class BatchItem(NamedTuple):
     label: str | None
 
 
-async def in_line(tx: Tx, tenant_id: str) -> list[InLine]:
+async def waiting(tx: Tx, tenant_id: str) -> list[WaitingUnit]:
     """Return queued and paused units in queue order, with a batch at the place of its first item."""
     return [
-        InLine(
+        WaitingUnit(
             Unit(row.unit, row.batch_id is not None),
             is_queued=row.last == DispatchStatus.QUEUED,
             is_paused=row.first == DispatchStatus.PAUSED,
         )
-        for row in await tx.execute(in_line_query(tenant_id))
+        for row in await tx.execute(waiting_query(tenant_id))
     ]
 
 
-def in_line_query(tenant_id: str) -> Select[Any]:
+def waiting_query(tenant_id: str) -> Select[Any]:
     unit = func.coalesce(d.c.batch_id, d.c.tenant_job_id)
-    # SQLite uses the partial index only if its condition is repeated
-    waits = d.c.status.in_([sql_literal(DispatchStatus.QUEUED), sql_literal(DispatchStatus.PAUSED)])
     return (
-        # in alphabetical order, `paused` is the minimum and `queued` the maximum
+        # In alphabetical order, `paused` is the minimum and `queued` the maximum.
         select(
             unit.label("unit"),
             func.max(d.c.batch_id).label("batch_id"),
             func.min(d.c.status).label("first"),
             func.max(d.c.status).label("last"),
         )
-        .where(d.c.tenant_id == tenant_id, waits)
+        .where(d.c.tenant_id == tenant_id, WAITING)
         .group_by(unit)
         .order_by(func.max(d.c.priority).desc(), func.min(d.c.rank), func.min(d.c.id))
     )
@@ -93,32 +91,27 @@ async def matching(tx: Tx, tenant_id: str, *, workflow_ids: Collection[int] | No
     if workflow_ids is not None:
         query = query.where(ai_jobs.c.workflow_id.in_(workflow_ids))
     if search:
-        query = query.where(found_by(tenant_id, search, tx.dialect))
+        query = query.where(search_condition(tenant_id, search, tx.dialect))
     return {Unit(row.unit, row.batch_id is not None) for row in await tx.execute(query)}
 
 
 def page_queries(
     tenant_id: str, *, after_id: str | None, oldest_first: bool, only_ended: bool, limit: int
 ) -> tuple[Select[Any], Select[Any]]:
-    """Ids of batches and of single jobs, which are merged into one page. Batches are not filtered by state, because
-    only their items have it."""
-    queries = (
-        select(batches.c.id).where(batches.c.tenant_id == tenant_id, batches.c.cleared_at.is_(None)),
-        select(ai_jobs.c.id).where(
-            ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.batch_id.is_(None), ai_jobs.c.cleared_at.is_(None)
-        ),
-    )
-    of_batches, of_jobs = (
-        _paged(query, table.c.id, after_id=after_id, oldest_first=oldest_first, limit=limit)
-        for query, table in zip(queries, (batches, ai_jobs), strict=True)
-    )
-    return of_batches, of_jobs.where(ai_jobs.c.completed_at.is_not(None)) if only_ended else of_jobs
+    """Select the ids of batches and of single jobs, which are merged into one page. Batches are not filtered by state,
+    because only their items have one."""
 
+    def page_of(table: Table) -> Select[Any]:
+        id_ = table.c.id
+        query = select(id_).where(table.c.tenant_id == tenant_id, table.c.cleared_at.is_(None))
+        if after_id is not None:
+            query = query.where(id_ > after_id if oldest_first else id_ < after_id)
+        return query.order_by(id_ if oldest_first else id_.desc()).limit(limit)
 
-def _paged(query: Select[Any], id_: Any, *, after_id: str | None, oldest_first: bool, limit: int) -> Select[Any]:
-    if after_id is not None:
-        query = query.where(id_ > after_id if oldest_first else id_ < after_id)
-    return query.order_by(id_ if oldest_first else id_.desc()).limit(limit)
+    single_jobs = page_of(ai_jobs).where(ai_jobs.c.batch_id.is_(None))
+    if only_ended:
+        single_jobs = single_jobs.where(ai_jobs.c.completed_at.is_not(None))
+    return page_of(batches), single_jobs
 
 
 async def page(
@@ -155,7 +148,7 @@ async def newest_errors(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> d
     return {row.batch_id: row.error_message for row in await tx.execute(query)}
 
 
-async def counts_found(
+async def count_matching(
     tx: Tx,
     tenant_id: str,
     batch_ids: Collection[str],
@@ -165,17 +158,11 @@ async def counts_found(
     search: str | None,
 ) -> dict[str, int]:
     """Count the items of batches that match a filter, with the newest retry of each."""
-    of_batches = list_query(
-        tenant_id,
-        status_filter=status_filter,
-        only_newest=True,
-        workflow_ids=workflow_ids,
-        search=search,
-        dialect=tx.dialect,
-    )
-    chosen = of_batches.where(ai_jobs.c.batch_id.in_(batch_ids)).order_by(None).limit(None)
-    query = chosen.with_only_columns(ai_jobs.c.batch_id, func.count().label("jobs")).group_by(ai_jobs.c.batch_id)
-    return {row.batch_id: row.jobs for row in await tx.execute(query)}
+    filters: dict[str, Any] = {"status_filter": status_filter, "workflow_ids": workflow_ids, "search": search}
+    matching = list_query(tenant_id, **filters, only_newest=True, dialect=tx.dialect).order_by(None).limit(None)
+    query = matching.with_only_columns(ai_jobs.c.batch_id, func.count().label("jobs")).group_by(ai_jobs.c.batch_id)
+    rows = await tx.execute(query.where(ai_jobs.c.batch_id.in_(batch_ids)))
+    return {row.batch_id: row.jobs for row in rows}
 
 
 async def first_queued(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> dict[str, str]:
@@ -203,7 +190,7 @@ async def items(
 
 def _items(tenant_id: str) -> Select[Any]:
     retry = ai_jobs.alias("retry")
-    # the batch has its own index; SQLite would otherwise scan all jobs of the tenant
+    # The batch has its own index. SQLite would otherwise scan all jobs of the tenant.
     own = ai_jobs.c.tenant_id.concat("") == tenant_id
     query = select(*(ai_jobs.c[name] for name in BatchItem._fields))
     return query.outerjoin(retry, retry.c.retry_of == ai_jobs.c.id).where(own, retry.c.id.is_(None))

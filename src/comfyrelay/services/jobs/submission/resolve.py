@@ -189,23 +189,23 @@ class Resolver:
         batch_id: str | None = None,
     ) -> list[NewJobRecord]:
         """Build the jobs of a batch, or a single job. Refuse jobs that no worker can run, unless they may wait."""
-        made = await self.build_jobs(requests, target, found, request_digest=request_digest, batch_id=batch_id)
+        jobs = await self.build_jobs(requests, target, found, request_digest=request_digest, batch_id=batch_id)
         first = requests[0]
         await self._availability.require(
             target.workflow,
-            _wanted(made),
-            stage=made[0].stage,
+            _wanted(jobs),
+            stage=jobs[0].stage,
             may_wait=first.wait_for_missing,
             shows_names=first.shows_workers,
         )
-        return made
+        return jobs
 
     async def find_missing(
-        self, made: Sequence[NewJobRecord], target: Target, *, shows_names: bool
+        self, jobs: Sequence[NewJobRecord], target: Target, *, shows_names: bool
     ) -> MissingRequirements | None:
         """Find requirements of these jobs that no worker meets."""
         return await self._availability.find_missing(
-            target.workflow, _wanted(made), stage=made[0].stage, shows_names=shows_names
+            target.workflow, _wanted(jobs), stage=jobs[0].stage, shows_names=shows_names
         )
 
     async def build_jobs(
@@ -328,10 +328,10 @@ def _default_label(target_name: str | None, primary: StoredFile | None, values: 
     return " · ".join(filter(None, parts)) or None
 
 
-def _wanted(made: Sequence[NewJobRecord]) -> dict[str, Mapping[str, Any]]:
+def _wanted(jobs: Sequence[NewJobRecord]) -> dict[str, Mapping[str, Any]]:
     """Return the values of one job per workflow hash."""
     wanted: dict[str, Mapping[str, Any]] = {}
-    for job in made:
+    for job in jobs:
         wanted.setdefault(job.workflow_hash, job.input_payload["values"])
     return wanted
 

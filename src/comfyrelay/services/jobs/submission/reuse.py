@@ -61,12 +61,12 @@ class Reuse:
         if not wanted:
             return {}
         async with shard.read() as tx:
-            made = await reuse.reusable_jobs(tx, new[0].tenant_id, wanted)
+            reusable = await reuse.reusable_jobs(tx, new[0].tenant_id, wanted)
         stage_of = self._hooks.stage_of
         matched = []
         for job in new:
             stage = stage_of(job.workflow_id) if stage_of is not None else job.stage
-            if (source := made.get((job.fingerprint or "", stage))) is not None:
+            if (source := reusable.get((job.fingerprint or "", stage))) is not None:
                 matched.append((job, source))
         if not matched:
             return {}
@@ -80,12 +80,12 @@ class Reuse:
 
     async def discard(self, reused: Mapping[str, ReusedOutput]) -> None:
         """Remove files of jobs that were not written, because they were refused or an equal request came first."""
-        made = [
+        attempts = [
             Attempt(job_id=job_id, epoch=1, tenant_id="", number=1, worker_id=None, started_at=None, about=output.about)
             for job_id, output in reused.items()
         ]
-        if made and self._hooks.on_removed is not None:
-            await self._hooks.on_removed(made)
+        if attempts and self._hooks.on_removed is not None:
+            await self._hooks.on_removed(attempts)
 
     async def _copy_output(
         self, job: NewJobRecord, source: ReusableJob, batch_label: str | None

@@ -71,7 +71,7 @@ class QueueUnits:
     ) -> ResultPage[QueueEntry]:
         """Return a page of units. `cursor` names the section in which the previous page ended, and its last unit."""
         among = await self._matching(tenant_id, wanted)
-        active, order = await self._order(tenant_id)
+        order = await self._order(tenant_id)
         found: list[QueueEntry] = []
         section, after = _parse_cursor(cursor)
         if sort is QueueSort.QUEUE and section != "ended":
@@ -84,7 +84,7 @@ class QueueUnits:
                 return ResultPage(items=found[:limit], next_cursor=f"line_{begin + limit}_{line[limit - 1].id}")
             after = None
         rest, last = await self._by_id(
-            tenant_id, wanted, among, order, active, sort=sort, after=after, limit=limit - len(found)
+            tenant_id, wanted, among, order, sort=sort, after=after, limit=limit - len(found)
         )
         return ResultPage(items=[*found, *rest], next_cursor=None if last is None else f"ended_{last}")
 
@@ -128,7 +128,7 @@ class QueueUnits:
             counts = await jobs.count_in_batches(tx, tenant_id, [unit.id for unit in line if unit.is_batch])
         return [unit for unit in line if counts.get(unit.id, {}).get(status)]
 
-    async def _order(self, tenant_id: str) -> tuple[set[Unit], QueueOrder]:
+    async def _order(self, tenant_id: str) -> QueueOrder:
         # Read the shard last. A unit that ends in between then appears only among the ended ones.
         async with self._databases.central.read() as tx:
             leased = (await overview.leased(tx, [tenant_id]))[tenant_id]
@@ -144,7 +144,8 @@ class QueueUnits:
         waiting = [unit for unit in dict.fromkeys(known) if unit in active and unit not in running]
         # Units that are not in the queue yet have no paused jobs.
         queued.update(fetched.values(), (unit for unit in waiting if unit not in paused))
-        return active, QueueOrder(
+        return QueueOrder(
+            active=active,
             running=list(running),
             waiting=waiting,
             queued=frozenset(queued),
@@ -159,7 +160,6 @@ class QueueUnits:
         wanted: UnitFilter,
         among: set[Unit] | None,
         order: QueueOrder,
-        active: set[Unit],
         *,
         sort: QueueSort,
         after: str | None,
@@ -172,21 +172,21 @@ class QueueUnits:
             return [], ""
         found: list[QueueEntry] = []
         for _ in range(MAX_ROUNDS):
-            seen = await self._candidates(
+            candidates = await self._candidates(
                 tenant_id, among, after=after, oldest_first=sort is QueueSort.OLDEST, only_ended=only_ended
             )
-            chosen = [unit for unit in seen if not (only_ended and unit in active)]
+            chosen = [unit for unit in candidates if not (only_ended and unit in order.active)]
             # One unit more than fits shows whether there are more.
             for chunk in chunks(chosen, limit + 1):
-                for view in await self._views(tenant_id, chunk, order, wanted, active=active):
+                for view in await self._views(tenant_id, chunk, order, wanted):
                     if not view.matched:
                         continue
                     if len(found) == limit:
                         return found, found[-1].id
                     found.append(view)
-            if len(seen) < CHUNK_SIZE:
+            if len(candidates) < CHUNK_SIZE:
                 return found, None
-            after = seen[-1].id
+            after = candidates[-1].id
         return found, after
 
     async def _candidates(
@@ -204,41 +204,26 @@ class QueueUnits:
             )
 
     async def _views(
-        self,
-        tenant_id: str,
-        chosen: Sequence[Unit],
-        order: QueueOrder,
-        wanted: UnitFilter,
-        *,
-        active: set[Unit] | None = None,
+        self, tenant_id: str, chosen: Sequence[Unit], order: QueueOrder, wanted: UnitFilter
     ) -> list[QueueEntry]:
-        """View the units that still exist. Without `active`, all of them are active."""
-        found = await self._load(tenant_id, chosen, order, wanted, active=active)
+        """View the units that still exist."""
+        rows = await self._load(tenant_id, chosen, order, wanted)
         views = []
         for unit in chosen:
-            status = None if active is not None and unit not in active else order.status_of(unit)
-            if unit.id in found.states and unit.id in found.summaries:
-                views.append(batch_entry(unit, status, found, order, wanted.status))
-            elif unit.id in found.singles:
-                views.append(job_entry(unit, status, found, order, wanted.status))
+            if unit.id in rows.states and unit.id in rows.summaries:
+                views.append(batch_entry(unit, rows, order, wanted.status))
+            elif unit.id in rows.singles:
+                views.append(job_entry(unit, rows, order, wanted.status))
         return views
 
-    async def _load(
-        self,
-        tenant_id: str,
-        chosen: Sequence[Unit],
-        order: QueueOrder,
-        wanted: UnitFilter,
-        *,
-        active: set[Unit] | None,
-    ) -> UnitRows:
+    async def _load(self, tenant_id: str, chosen: Sequence[Unit], order: QueueOrder, wanted: UnitFilter) -> UnitRows:
         batch_ids = [unit.id for unit in chosen if unit.is_batch]
         states = {state.id: state for state in await self._batches.states(tenant_id, batch_ids) if state.total}
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             singles = {job.id: job for job in await jobs.by_ids(tx, [unit.id for unit in chosen if not unit.is_batch])}
             summaries = await units.summaries(tx, tenant_id, batch_ids) if batch_ids else {}
-            broken = [id_ for id_, state in states.items() if state.counts.get(JobStatus.FAILED)]
-            errors = await units.newest_errors(tx, tenant_id, broken) if broken else {}
+            failed = [id_ for id_, state in states.items() if state.counts.get(JobStatus.FAILED)]
+            errors = await units.newest_errors(tx, tenant_id, failed) if failed else {}
             items = await units.first_items(tx, tenant_id, batch_ids, most=MAX_ITEMS) if batch_ids else []
             retries = await jobs.retries_of(tx, singles) if singles else {}
         of_batch: dict[str, list[BatchItem]] = {}
@@ -248,7 +233,7 @@ class QueueUnits:
         workflow_ids |= {summary.workflow_id for summary in summaries.values()}
         async with self._databases.central.read() as tx:
             workflows = await catalogue.workflows_by_id(tx, workflow_ids)
-            learnt = await durations.known(tx, workflow_ids)
+            known = await durations.known(tx, workflow_ids)
         return UnitRows(
             states=states,
             summaries=summaries,
@@ -257,8 +242,8 @@ class QueueUnits:
             items=of_batch,
             retries=retries,
             workflows=workflows,
-            means={key: duration.mean_seconds for key, duration in learnt.items()},
-            reasons=await self._find_reasons(tenant_id, chosen, order, active=active, singles=singles),
+            means={key: duration.mean_seconds for key, duration in known.items()},
+            reasons=await self._find_reasons(tenant_id, chosen, order, singles),
             matched=await self._matched(tenant_id, batch_ids, wanted, order),
             media=await self._load_media(tenant_id, [*items, *singles.values()]),
         )
@@ -268,17 +253,10 @@ class QueueUnits:
         return await self._media.view_files(tenant_id, named)
 
     async def _find_reasons(
-        self,
-        tenant_id: str,
-        chosen: Sequence[Unit],
-        order: QueueOrder,
-        *,
-        active: set[Unit] | None,
-        singles: Mapping[str, JobRecord],
+        self, tenant_id: str, chosen: Sequence[Unit], order: QueueOrder, singles: Mapping[str, JobRecord]
     ) -> dict[str, Waiting]:
         """Return the wait reasons of waiting units. A batch has the wait reason of its first queued job."""
-        waiting = [unit for unit in chosen if active is None or unit in active]
-        waiting = [unit for unit in waiting if order.status_of(unit) is UnitStatus.WAITING]
+        waiting = [unit for unit in chosen if order.status_of(unit) is UnitStatus.WAITING]
         batch_ids = [unit.id for unit in waiting if unit.is_batch]
         first = {unit.id: unit.id for unit in waiting if unit.id in singles}
         if batch_ids:
@@ -309,7 +287,7 @@ def _parse_cursor(cursor: str | None) -> tuple[str, str | None]:
     section, _, after = cursor.partition("_")
     if section not in {"line", "ended"} or (section == "line" and not after.partition("_")[0].isdecimal()):
         raise InvalidInput(
-            errors={"cursor": "This is not a cursor of this list: send `next_cursor` of the previous page."}
+            errors={"cursor": "This is not a cursor of this list. Send the `next_cursor` of the previous page."}
         )
     return section, after or None
 

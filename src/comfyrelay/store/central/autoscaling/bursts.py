@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.lifecycle import Transition
+from comfyrelay.domain.queue.dispatch import Transition
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.domain.records.workers import BurstRecord
 from comfyrelay.store.central.tables.accounts import tenants
@@ -196,7 +196,7 @@ async def serving(tx: Tx, *, stage: str, stale_seconds: float) -> list[ServingWo
     of_workers = worker_workflows.c.worker_id.in_([row.worker_id for row in rows])
     for row in await tx.execute(select(worker_workflows).where(of_workers)):
         assigned[row.worker_id].add(row.workflow_id)
-    return [ServingWorker(*row, frozenset(assigned[row.worker_id])) for row in rows]
+    return [ServingWorker._make((*row, frozenset(assigned[row.worker_id]))) for row in rows]
 
 
 async def write(tx: Tx, new: Sequence[NewBurst]) -> None:

@@ -1,5 +1,6 @@
-"""Data for fleet metrics: queued work, online workers and recently ended leases."""
+"""Data for the metrics of fleets: queued work, online workers and recently ended leases."""
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +16,7 @@ from comfyrelay.store.central.tables.workers import fleets, worker_audit_logs, w
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now, sql_literal
 
-# At most this many of the newest are read, which is enough for metrics at a hundred ended leases per second.
+# The number of audit entries that are read. It is enough for metrics at a hundred ended leases per second.
 MAX_ENTRIES = 100_000
 LEASE_EVENT = "lease"
 
@@ -43,17 +44,16 @@ class EndedLease:
     outcome: str
     status_after: str
     reason: str | None
-    # duration of its job, if it was completed
+    # The duration of a completed job.
     duration_seconds: float | None
 
 
-async def every_fleet(tx: Tx) -> list[MappedFleet]:
-    mapped: dict[int, set[int]] = {}
+async def fleets_with_workflows(tx: Tx) -> list[MappedFleet]:
+    mapped: dict[int, set[int]] = defaultdict(set)
     for row in await tx.execute(mappings_query()):
-        mapped.setdefault(row.fleet_id, set()).add(row.workflow_id)
+        mapped[row.fleet_id].add(row.workflow_id)
     return [
-        MappedFleet(id=row.id, slug=row.slug, stage=row.stage, workflow_ids=frozenset(mapped.get(row.id, ())))
-        for row in await tx.execute(fleets_query())
+        MappedFleet(**row._mapping, workflow_ids=frozenset(mapped[row.id])) for row in await tx.execute(fleets_query())
     ]
 
 
@@ -65,31 +65,30 @@ def mappings_query() -> Select[Any]:
     return select(workflow_fleets.c.fleet_id, workflow_fleets.c.workflow_id).order_by(workflow_fleets.c.fleet_id)
 
 
-async def at_hand(tx: Tx) -> dict[tuple[str, int], int]:
+async def count_active_jobs(tx: Tx) -> Counter[tuple[str, int]]:
     """Count queued and leased jobs by stage and workflow, without jobs that are scheduled for later."""
-    found: dict[tuple[str, int], int] = {}
+    jobs: Counter[tuple[str, int]] = Counter()
     for query in (queued_query(), leased_query()):
         for row in await tx.execute(query):
-            key = (row.stage, row.workflow_id)
-            found[key] = found.get(key, 0) + row.jobs
-    return found
+            jobs[row.stage, row.workflow_id] += row.jobs
+    return jobs
 
 
 def queued_query() -> Select[Any]:
-    return _counted().where(d.c.status == sql_literal(DispatchStatus.QUEUED), d.c.available_at <= relay_now())
+    return _counts().where(d.c.status == sql_literal(DispatchStatus.QUEUED), d.c.available_at <= relay_now())
 
 
 def leased_query() -> Select[Any]:
-    return _counted().where(d.c.status == sql_literal(DispatchStatus.LEASED))
+    return _counts().where(d.c.status == sql_literal(DispatchStatus.LEASED))
 
 
-def _counted() -> Select[Any]:
-    """Jobs in the cloud need no machines."""
-    counted = select(d.c.stage, d.c.workflow_id, func.count().label("jobs"))
-    return counted.where(d.c.provider == sql_literal(Provider.SELF_HOSTED)).group_by(d.c.stage, d.c.workflow_id)
+def _counts() -> Select[Any]:
+    # Jobs in the cloud need no machines.
+    counts = select(d.c.stage, d.c.workflow_id, func.count().label("jobs"))
+    return counts.where(d.c.provider == sql_literal(Provider.SELF_HOSTED)).group_by(d.c.stage, d.c.workflow_id)
 
 
-async def seen_workers(tx: Tx, fleet_ids: Sequence[int], *, seconds: float) -> list[WorkerLoad]:
+async def online_workers(tx: Tx, fleet_ids: Sequence[int], *, seconds: float) -> list[WorkerLoad]:
     """Return approved workers that were seen in the last seconds."""
     return await tx.all(WorkerLoad, workers_query(fleet_ids, seconds=seconds))
 
@@ -102,7 +101,7 @@ def workers_query(fleet_ids: Sequence[int], *, seconds: float) -> Select[Any]:
 
 
 async def ended_since(tx: Tx, since: datetime) -> list[EndedLease]:
-    """Leases have no index by end. The audit log also contains each end, and is ordered by time."""
+    """Return recently ended leases. Leases have no index by end, but the audit log contains each end in order."""
     newest = await tx.scalar(newest_query())
     if newest is None:
         return []
@@ -121,16 +120,16 @@ def floor_query(since: datetime) -> Select[Any]:
 
 def ended_query(since: datetime, *, floor: int) -> Select[Any]:
     a, leases = worker_audit_logs, dispatch_leases
-    noted = (
+    logged = (
         select(a.c.dispatch_id)
         .where(a.c.id > floor, a.c.dispatch_id.is_not(None), a.c.event != sql_literal(LEASE_EVENT))
         .distinct()
-        .subquery("noted")
+        .subquery("logged")
     )
     columns = [leases.c[name] for name in ("worker_id", "ended_at", "outcome", "status_after", "reason")]
     return (
         select(*columns, d.c.duration_seconds)
-        .join_from(noted, leases, leases.c.dispatch_id == noted.c.dispatch_id)
+        .join_from(logged, leases, leases.c.dispatch_id == logged.c.dispatch_id)
         .join(d, d.c.id == leases.c.dispatch_id)
         .where(leases.c.ended_at >= since, leases.c.outcome.is_not(None))
     )

@@ -18,12 +18,12 @@ class PastJobRow(NamedTuple):
     created_at: datetime
     duration_seconds: float
     workflow: str
-    # identifies the required nodes and models
+    # Identifies the required nodes and models.
     workflow_hash: str
 
 
-def done_query(stage: str, workflow_ids: Collection[int], *, before: int, most: int) -> Select[Any]:
-    """Read along the primary key, backwards from the newest."""
+def completed_query(stage: str, workflow_ids: Collection[int], *, before: int, most: int) -> Select[Any]:
+    """Return the query, which reads along the primary key, backwards from the newest."""
     return (
         select(d.c.id, d.c.created_at, d.c.duration_seconds, workflows.c.slug.label("workflow"), d.c.workflow_hash)
         .join(workflows, workflows.c.id == d.c.workflow_id)
@@ -39,6 +39,5 @@ def done_query(stage: str, workflow_ids: Collection[int], *, before: int, most: 
     )
 
 
-async def done(tx: Tx, stage: str, workflow_ids: Collection[int], *, before: int, most: int) -> list[PastJobRow]:
-    rows = await tx.execute(done_query(stage, workflow_ids, before=before, most=most))
-    return [PastJobRow(**row._mapping) for row in rows]
+async def completed(tx: Tx, stage: str, workflow_ids: Collection[int], *, before: int, most: int) -> list[PastJobRow]:
+    return await tx.all(PastJobRow, completed_query(stage, workflow_ids, before=before, most=most))

@@ -17,7 +17,7 @@ _LEADER = [leaders.c[name] for name in Leader.__dataclass_fields__]
 async def claim(tx: Tx, name: str, holder: str, *, seconds: float) -> Leader | None:
     """Become or stay the leader for this many seconds; `None` while another process leads."""
     rows = await tx.fetch(_claim, {"leader": name, "by": holder, "for_seconds": seconds})
-    return Leader(**dict(rows[0]._mapping.items())) if rows else None
+    return Leader(**rows[0]._mapping) if rows else None
 
 
 @cache
@@ -27,17 +27,16 @@ def _claim(dialect: str) -> Executable:
         name=bindparam("leader", type_=Text()), holder=bindparam("by", type_=Text()), term=1, expires_at=until
     )
     is_own = leaders.c.holder == query.excluded.holder
-    is_over = leaders.c.expires_at <= relay_now()
+    is_expired = leaders.c.expires_at <= relay_now()
     # After its term has expired, a process gets a new term, even if no other process led in between.
-    term = leaders.c.term + case((is_over, literal(1)), else_=literal(0))
+    term = leaders.c.term + case((is_expired, literal(1)), else_=literal(0))
     changed = {"holder": query.excluded.holder, "term": term, "expires_at": query.excluded.expires_at}
-    return query.on_conflict_do_update(index_elements=["name"], set_=changed, where=is_own | is_over).returning(
-        *_LEADER
-    )
+    query = query.on_conflict_do_update(index_elements=["name"], set_=changed, where=is_own | is_expired)
+    return query.returning(*_LEADER)
 
 
 async def holds(tx: Tx, leader: Leader) -> bool:
-    """Whether this term is current. No other term can begin until the transaction ends."""
+    """Return whether this term is current. No other term can begin until the transaction ends."""
     query = select(leaders.c.term).where(
         leaders.c.name == leader.name, leaders.c.term == leader.term, leaders.c.expires_at > relay_now()
     )

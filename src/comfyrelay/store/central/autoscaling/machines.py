@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Select, bindparam, case, func, insert, select, update
@@ -22,37 +23,38 @@ async def order(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> list[MachineRecord
     """Record machines that are about to be ordered."""
     if not rows:
         return []
-    query = insert(m).values([{**each, "ordered_at": relay_now()} for each in rows]).returning(*_MACHINE)
-    return await tx.all(MachineRecord, query)
+    query = insert(m).values([{**row, "ordered_at": relay_now()} for row in rows])
+    return await tx.all(MachineRecord, query.returning(*_MACHINE))
 
 
 async def adopt(tx: Tx, fleet_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
     """Record machines that another program has ordered, or that were considered lost. `...` means now."""
-    for begin in range(0, len(rows), ADOPTED_AT_ONCE):
-        portion = rows[begin : begin + ADOPTED_AT_ONCE]
-        named = {str(name) for row in portion for name in (row["key"], row["provider_id"])}
-        others = set(await tx.scalars(select(m.c.key).where(m.c.key.in_(named), m.c.fleet_id != fleet_id)))
+    for start in range(0, len(rows), ADOPTED_AT_ONCE):
+        chunk = rows[start : start + ADOPTED_AT_ONCE]
+        keys = {str(key) for row in chunk for key in (row["key"], row["provider_id"])}
+        taken = set(await tx.scalars(select(m.c.key).where(m.c.key.in_(keys), m.c.fleet_id != fleet_id)))
         values = {}
-        for row in portion:
-            # ignore keys of other fleets
-            names = (row["key"], row["provider_id"], f"{fleet_id}.{row['provider_id']}")
-            key = next(name for name in names if name not in others)
-            values[key] = {**{name: _or_now(value) for name, value in row.items()}, "key": key, "fleet_id": fleet_id}
+        for row in chunk:
+            # Skip keys that other fleets use.
+            candidates = (row["key"], row["provider_id"], f"{fleet_id}.{row['provider_id']}")
+            key = next(candidate for candidate in candidates if candidate not in taken)
+            values[key] = {**_with_now(row), "key": key, "fleet_id": fleet_id}
         query = insert_into(tx.dialect, m).values(list(values.values()))
         new = query.excluded
-        back = {
+        revived = {
             "provider_id": new.provider_id,
             "worker_id": new.worker_id,
             "ending_at": func.coalesce(m.c.ending_at, new.ending_at),
             "ended_at": None,
-            # clear the reason for its loss, but keep that of a pending termination
+            # Clear the reason for its loss, but keep that of a pending termination.
             "reason": case((m.c.ending_at.is_not(None), m.c.reason), else_=new.reason),
         }
-        await tx.execute(query.on_conflict_do_update(index_elements=["key"], set_=back, where=m.c.fleet_id == fleet_id))
+        own = m.c.fleet_id == fleet_id
+        await tx.execute(query.on_conflict_do_update(index_elements=["key"], set_=revived, where=own))
 
 
-def _or_now(value: Any) -> Any:
-    return relay_now() if value is ... else value
+def _with_now(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: relay_now() if value is ... else value for name, value in values.items()}
 
 
 def present_query(fleet_ids: Collection[int]) -> Select[Any]:
@@ -62,7 +64,7 @@ def present_query(fleet_ids: Collection[int]) -> Select[Any]:
 async def present(tx: Tx, fleet_ids: Collection[int]) -> list[MachineRecord]:
     """Return machines that are not terminated, oldest orders first."""
     found = await tx.all(MachineRecord, present_query(fleet_ids))
-    return sorted(found, key=lambda each: (each.ordered_at, each.key))
+    return sorted(found, key=attrgetter("ordered_at", "key"))
 
 
 @cache
@@ -78,20 +80,19 @@ def newest_query(_dialect: str = "") -> Select[Any]:
 async def newest(tx: Tx, fleet_id: int, *, most: int) -> list[MachineRecord]:
     """Return the newest orders of a fleet in any state."""
     rows = await tx.fetch(newest_query, {"fleet_id": fleet_id, "most": most})
-    return [MachineRecord(**dict(row._mapping.items())) for row in rows]
+    return [MachineRecord(**row._mapping) for row in rows]
 
 
 async def change(tx: Tx, key: str, **values: Any) -> None:
     """Change a machine that is not terminated. `...` means now."""
-    now = {name: _or_now(value) for name, value in values.items()}
-    await tx.execute(update(m).where(m.c.key == key, m.c.ended_at.is_(None)).values(**now))
+    await tx.execute(update(m).where(m.c.key == key, m.c.ended_at.is_(None)).values(_with_now(values)))
 
 
 async def is_ending(tx: Tx, fleet_id: int, worker_id: str) -> bool:
-    """Whether the machine of a worker is being terminated."""
-    its = func.coalesce(m.c.worker_id, m.c.provider_id, m.c.key) == worker_id
-    query = select(m.c.key).where(m.c.fleet_id == fleet_id, m.c.ended_at.is_(None), m.c.ending_at.is_not(None), its)
-    return await tx.exists(query.limit(1))
+    """Return whether the machine of a worker is being terminated."""
+    of_worker = func.coalesce(m.c.worker_id, m.c.provider_id, m.c.key) == worker_id
+    is_ending = m.c.ended_at.is_(None) & m.c.ending_at.is_not(None)
+    return await tx.exists(select(m.c.key).where(m.c.fleet_id == fleet_id, is_ending, of_worker).limit(1))
 
 
 def by_worker_query(worker_ids: Iterable[str]) -> Select[Any]:

@@ -9,7 +9,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.store.central.tables.workers import fleets, worker_audit_logs, workers
 from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import ids_table, with_ids
+from comfyrelay.store.row_parameters import ids_table, select_by_ids, with_ids
 from comfyrelay.store.types import json_value, sql_literal
 
 REGISTERED, LEFT, REMOVED = "register", "deregister", "stale"
@@ -28,20 +28,20 @@ async def of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, FleetMemb
         row.worker_id: FleetMember(fleet_id=row.fleet_id, instance_type=row.instance_type, slots=row.slots)
         for row in await tx.fetch(_present, with_ids(worker_ids))
     }
-    gone = sorted(set(worker_ids) - found.keys())
-    return found | await _of_gone(tx, gone) if gone else found
+    deregistered = sorted(set(worker_ids) - found.keys())
+    return found | await _of_deregistered(tx, deregistered) if deregistered else found
 
 
 @cache
 def _present(dialect: str) -> Executable:
-    w, r = workers, ids_table(dialect, Text)
-    columns = (w.c.worker_id, w.c.fleet_id, w.c.instance_type, w.c.max_concurrency.label("slots"))
-    return select(*columns).join(r, w.c.worker_id == r.c.id)
+    w = workers.c
+    columns = (w.worker_id, w.fleet_id, w.instance_type, w.max_concurrency.label("slots"))
+    return select_by_ids(dialect, w.worker_id, *columns)
 
 
-async def _of_gone(tx: Tx, worker_ids: Collection[str]) -> dict[str, FleetMember]:
-    """Find them in the audit log, in the last entries of each worker."""
-    said = {row.worker_id: json_value(row.data) or {} for row in await tx.fetch(last_entries, with_ids(worker_ids))}
+async def _of_deregistered(tx: Tx, worker_ids: Collection[str]) -> dict[str, FleetMember]:
+    """Return the fleets of deregistered workers, from the last audit entry of each."""
+    entries = {row.worker_id: json_value(row.data) or {} for row in await tx.fetch(last_entries, with_ids(worker_ids))}
     known = {(row.stage, row.slug): row.id for row in await tx.execute(select(fleets).order_by(fleets.c.id))}
     return {
         worker_id: FleetMember(
@@ -49,7 +49,7 @@ async def _of_gone(tx: Tx, worker_ids: Collection[str]) -> dict[str, FleetMember
             instance_type=data.get("instance_type"),
             slots=data.get("slots") or 1,
         )
-        for worker_id, data in said.items()
+        for worker_id, data in entries.items()
         if (data.get("stage"), data.get("fleet")) in known
     }
 
@@ -57,12 +57,7 @@ async def _of_gone(tx: Tx, worker_ids: Collection[str]) -> dict[str, FleetMember
 @cache
 def last_entries(dialect: str) -> Executable:
     a, r = worker_audit_logs, ids_table(dialect, Text)
-    last = (
-        select(a.c.id)
-        .where(a.c.worker_id == r.c.id, a.c.event.in_([sql_literal(each) for each in (REGISTERED, LEFT, REMOVED)]))
-        .order_by(a.c.id.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
+    has_fleet = a.c.event.in_([sql_literal(event) for event in (REGISTERED, LEFT, REMOVED)])
+    last = select(a.c.id).where(a.c.worker_id == r.c.id, has_fleet).order_by(a.c.id.desc()).limit(1)
     entry = a.alias("entry")
-    return select(entry.c.worker_id, entry.c.data).join_from(r, entry, entry.c.id == last)
+    return select(entry.c.worker_id, entry.c.data).join_from(r, entry, entry.c.id == last.scalar_subquery())

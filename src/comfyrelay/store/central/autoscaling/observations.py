@@ -1,4 +1,4 @@
-"""Reads for an autoscaling observation. They take no locks."""
+"""Read what the autoscaler observes, without locks."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -26,7 +26,8 @@ class WaitingWork(NamedTuple):
 
 
 class ObservedWorker(NamedTuple):
-    """`last_at` is the time of its last event: an idle worker is idle since then. While a job runs, it is now."""
+    """A worker of a fleet. `last_at` is the time of its last event, and now while a job runs: an idle worker is idle
+    since then."""
 
     worker_id: str
     fleet_id: int
@@ -38,7 +39,6 @@ class ObservedWorker(NamedTuple):
     created_at: datetime
     last_seen_at: datetime
     last_at: datetime | None
-    # as `serves` expects it
     providers: Sequence[str] | None
 
 
@@ -56,15 +56,15 @@ class Arrival(NamedTuple):
     created_at: datetime
 
 
-async def fleets_of(tx: Tx) -> list[FleetRecord]:
+async def all_fleets(tx: Tx) -> list[FleetRecord]:
     """Return all fleets in order of creation."""
     return await tx.all(FleetRecord, select(*FLEET_COLUMNS).order_by(fleets.c.id))
 
 
 async def fleets_with(tx: Tx, workflow_id: int, *, stage: str) -> list[FleetRecord]:
     """Return the fleets of a stage that run a workflow."""
-    its = select(workflow_fleets.c.fleet_id).where(workflow_fleets.c.workflow_id == workflow_id)
-    query = select(*FLEET_COLUMNS).where(fleets.c.stage == stage, fleets.c.id.in_(its)).order_by(fleets.c.id)
+    ids = select(workflow_fleets.c.fleet_id).where(workflow_fleets.c.workflow_id == workflow_id)
+    query = select(*FLEET_COLUMNS).where(fleets.c.stage == stage, fleets.c.id.in_(ids)).order_by(fleets.c.id)
     return await tx.all(FleetRecord, query)
 
 
@@ -83,7 +83,7 @@ def _workflows_of(dialect: str) -> Select[Any]:
 
 
 def waiting_query(stage: str, workflow_ids: Collection[int], *, down_shards: Sequence[str]) -> Select[Any]:
-    """Names all leading columns of the queue index, so that it is used."""
+    """Return the query, which names all leading columns of the queue index, so that it is used."""
     return (
         select(d.c.workflow_id, d.c.effect_id, func.count().label("jobs"))
         .where(
@@ -110,22 +110,15 @@ async def waiting(
 
 @cache
 def workers_query(dialect: str) -> Select[Any]:
-    """Workers of the fleets bound to `rows`. Only idle ones are looked up in the audit log, which is long."""
+    """Select the workers of the given fleets. Only idle ones are looked up in the audit log, which is long."""
     a, w, r = worker_audit_logs, workers.c, ids_table(dialect)
-    last = (
-        select(a.c.created_at)
-        .where(a.c.worker_id == w.worker_id)
-        .order_by(a.c.id.desc())
-        .limit(1)
-        .correlate(workers)
-        .scalar_subquery()
-    )
-    held = d.c.status == sql_literal(DispatchStatus.LEASED)
-    holds = select(d.c.id).where(d.c.worker_id == w.worker_id, held).correlate(workers).exists()
-    last_at = case((holds, relay_now()), else_=last).label("last_at")
+    last = select(a.c.created_at).where(a.c.worker_id == w.worker_id).order_by(a.c.id.desc()).limit(1)
+    is_leased = (d.c.worker_id == w.worker_id) & (d.c.status == sql_literal(DispatchStatus.LEASED))
+    is_busy = select(d.c.id).where(is_leased).correlate(workers).exists()
+    last_at = case((is_busy, relay_now()), else_=last.correlate(workers).scalar_subquery()).label("last_at")
     is_stale = (w.last_seen_at < relay_now(bindparam("stale_seconds", type_=Float()))).label("is_stale")
-    shown = (w.worker_id, w.fleet_id, w.max_concurrency, w.is_approved, w.is_draining, is_stale)
-    query = select(*shown, w.instance_type, w.created_at, w.last_seen_at, last_at, w.providers)
+    columns = (w.worker_id, w.fleet_id, w.max_concurrency, w.is_approved, w.is_draining, is_stale)
+    query = select(*columns, w.instance_type, w.created_at, w.last_seen_at, last_at, w.providers)
     return query.join_from(r, workers, w.fleet_id == r.c.id)
 
 
@@ -133,17 +126,16 @@ async def workers_of(tx: Tx, fleet_ids: Collection[int], *, stale_seconds: float
     if not fleet_ids:
         return []
     rows = await tx.fetch(workers_query, {**with_ids(sorted(fleet_ids)), "stale_seconds": -stale_seconds})
-    found = map(ObservedWorker._make, rows)
-    return [each if each.providers is None else each._replace(providers=json_value(each.providers)) for each in found]
+    return [ObservedWorker._make((*others, json_value(providers))) for *others, providers in rows]
 
 
 @cache
 def leases_query(dialect: str) -> Select[Any]:
-    """Leases of the workers of the fleets bound to `rows`."""
-    held = (d.c.worker_id == workers.c.worker_id) & (d.c.status == sql_literal(DispatchStatus.LEASED))
+    """Select the leases of the workers of the given fleets."""
+    is_leased = (d.c.worker_id == workers.c.worker_id) & (d.c.status == sql_literal(DispatchStatus.LEASED))
     r = ids_table(dialect)
-    query = select(d.c.worker_id, d.c.workflow_id, d.c.effect_id, d.c.leased_at)
-    return query.join_from(r, workers, workers.c.fleet_id == r.c.id).join(d, held)
+    query = select(*(d.c[name] for name in ObservedLease._fields))
+    return query.join_from(r, workers, workers.c.fleet_id == r.c.id).join(d, is_leased)
 
 
 async def leases_of(tx: Tx, fleet_ids: Collection[int]) -> list[ObservedLease]:
@@ -158,7 +150,6 @@ _MOST = bindparam("most", type_=Integer())
 
 @cache
 def newest_arrivals_query(_dialect: str = "") -> Select[Any]:
-    """Order by id, which grows with time."""
     return select(*_ARRIVAL).order_by(d.c.id.desc()).limit(_MOST)
 
 

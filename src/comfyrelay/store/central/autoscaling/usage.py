@@ -1,30 +1,31 @@
 """Usage accounting: ended leases that are not counted yet, counted usage, and machines."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Select, func, or_, select, update
+from sqlalchemy import BigInteger, Select, func, or_, select
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.autoscaling.machines import MachineRecord
 from comfyrelay.domain.queue.states import Provider
 from comfyrelay.store.central.queue.dispatches import LEASES
 from comfyrelay.store.central.tables.autoscaling import machines, usage
 from comfyrelay.store.central.tables.catalogue import workflows
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
-from comfyrelay.store.central.tables.queue import dispatch_leases
+from comfyrelay.store.central.tables.queue import dispatch_leases as leases
 from comfyrelay.store.central.tables.workers import fleets, worker_audit_logs, workers
 from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import columns_of, insert_into, rows_table, with_rows
+from comfyrelay.store.row_parameters import insert_into, rows_table, update_rows, with_rows
 from comfyrelay.store.types import json_value, sql_literal
 
-_ADDED = ("jobs", "busy_seconds", "lost_seconds", "cost")
+_AMOUNTS = ("jobs", "busy_seconds", "lost_seconds", "cost")
 
 
-class AuditedStep(NamedTuple):
-    """An audit entry. The end of a lease has its epoch, and the seconds that it used its machine."""
+class AuditLogEntry(NamedTuple):
+    """An audit entry. The data of an ended lease contain its epoch and the seconds that it used its machine."""
 
     id: int
     created_at: datetime
@@ -33,7 +34,7 @@ class AuditedStep(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Uncounted:
+class UncountedLease:
     """An ended lease without a cost."""
 
     lease_token: str
@@ -47,7 +48,7 @@ class Uncounted:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Used:
+class UsageIncrement:
     """Amounts to add to a row of `usage`."""
 
     day: str
@@ -61,19 +62,7 @@ class Used:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MachineTime:
-    key: str
-    fleet_id: int
-    worker_id: str | None
-    instance_type: str | None
-    price_per_hour: float | None
-    ordered_at: datetime
-    registered_at: datetime | None
-    ended_at: datetime | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Summed:
+class UsageSum:
     name: str
     stage: str | None
     jobs: int
@@ -82,33 +71,32 @@ class Summed:
     cost: float
 
 
-_MACHINE = [machines.c[name] for name in MachineTime.__dataclass_fields__]
+_MACHINE = [machines.c[name] for name in MachineRecord.__dataclass_fields__]
 
 
-async def entries(tx: Tx, *, after: int, limit: int) -> list[AuditedStep]:
+async def entries(tx: Tx, *, after: int, limit: int) -> list[AuditLogEntry]:
     rows = await tx.execute(entries_query(after=after, limit=limit))
-    return [AuditedStep(row.id, row.created_at, row.dispatch_id, json_value(row.data) or {}) for row in rows]
+    return [AuditLogEntry(row.id, row.created_at, row.dispatch_id, json_value(row.data) or {}) for row in rows]
 
 
 def entries_query(*, after: int, limit: int) -> Select[Any]:
     a = worker_audit_logs
-    columns = [a.c[name] for name in AuditedStep._fields]
+    columns = [a.c[name] for name in AuditLogEntry._fields]
     return select(*columns).where(a.c.id > after).order_by(a.c.id).limit(limit)
 
 
-async def uncounted(tx: Tx, ended: Collection[tuple[int, int]]) -> list[Uncounted]:
+async def uncounted(tx: Tx, ended: Collection[tuple[int, int]]) -> list[UncountedLease]:
     """Return the leases among these (dispatch, epoch) pairs that are not counted and ran on an autoscaled machine."""
     rows = [{"dispatch_id": dispatch_id, "epoch": epoch} for dispatch_id, epoch in ended]
-    return [Uncounted(**row._mapping) for row in await tx.fetch(uncounted_query, with_rows(rows))]
+    return [UncountedLease(**row._mapping) for row in await tx.fetch(uncounted_query, with_rows(rows))]
 
 
 @cache
 def uncounted_query(dialect: str) -> Executable:
-    leases = dispatch_leases
     r = rows_table(dialect, {"dispatch_id": BigInteger(), "epoch": BigInteger()})
-    own = ("lease_token", "dispatch_id", "epoch", "worker_id", "ended_at", "outcome")
+    names = ("lease_token", "dispatch_id", "epoch", "worker_id", "ended_at", "outcome")
     return (
-        select(*(leases.c[name] for name in own), d.c.workflow_id, d.c.tenant_id)
+        select(*(leases.c[name] for name in names), d.c.workflow_id, d.c.tenant_id)
         .join_from(r, leases, (leases.c.dispatch_id == r.c.dispatch_id) & (leases.c.epoch == r.c.epoch))
         .join(d, d.c.id == leases.c.dispatch_id)
         .where(
@@ -127,55 +115,48 @@ async def set_costs(tx: Tx, costs: Mapping[str, float]) -> None:
 
 @cache
 def _set_costs(dialect: str) -> Executable:
-    leases = dispatch_leases
-    r = rows_table(dialect, columns_of(leases, "lease_token", "cost"))
-    return update(leases).values(cost=r.c.cost).where(leases.c.lease_token == r.c.lease_token)
+    return update_rows(dialect, leases, "lease_token", "cost")
 
 
-async def add(tx: Tx, used: Sequence[Used]) -> None:
-    for entry in used:
-        row = {name: getattr(entry, name) for name in Used.__dataclass_fields__}
-        statement = insert_into(tx.dialect, usage).values(**row)
-        more: dict[Any, Any] = {name: usage.c[name] + statement.excluded[name] for name in _ADDED}
-        await tx.execute(statement.on_conflict_do_update(index_elements=list(usage.primary_key), set_=more))
+async def add(tx: Tx, increments: Sequence[UsageIncrement]) -> None:
+    for increment in increments:
+        query = insert_into(tx.dialect, usage).values(asdict(increment))
+        sums: dict[Any, Any] = {name: usage.c[name] + query.excluded[name] for name in _AMOUNTS}
+        await tx.execute(query.on_conflict_do_update(index_elements=list(usage.primary_key), set_=sums))
 
 
 async def cost_of(tx: Tx, dispatch_ids: Collection[int]) -> dict[int, float]:
     """Return by dispatch the cost of its counted leases."""
-    leases = dispatch_leases
-    query = (
-        select(leases.c.dispatch_id, func.sum(leases.c.cost).label("cost"))
-        .where(leases.c.dispatch_id.in_(set(dispatch_ids)), leases.c.cost.is_not(None))
-        .group_by(leases.c.dispatch_id)
-    )
+    query = select(leases.c.dispatch_id, func.sum(leases.c.cost).label("cost")).group_by(leases.c.dispatch_id)
+    query = query.where(leases.c.dispatch_id.in_(set(dispatch_ids)), leases.c.cost.is_not(None))
     return {row.dispatch_id: float(row.cost) for row in await tx.execute(query)}
 
 
-async def by_fleet(tx: Tx, *, first_day: str, last_day: str) -> dict[int, Summed]:
+async def by_fleet(tx: Tx, *, first_day: str, last_day: str) -> dict[int, UsageSum]:
     query = sums_query(first_day, last_day, usage.c.fleet_id, fleets.c.slug.label("name"), fleets.c.stage)
-    found = await tx.execute(query.join(fleets, fleets.c.id == usage.c.fleet_id))
-    return {row.fleet_id: _summed(row) for row in found}
+    rows = await tx.execute(query.join(fleets, fleets.c.id == usage.c.fleet_id))
+    return {row.fleet_id: _usage_sum(row) for row in rows}
 
 
-async def by_workflow(tx: Tx, *, first_day: str, last_day: str) -> list[Summed]:
+async def by_workflow(tx: Tx, *, first_day: str, last_day: str) -> list[UsageSum]:
     query = sums_query(first_day, last_day, usage.c.workflow_id, workflows.c.slug.label("name"))
-    return [_summed(row) for row in await tx.execute(query.join(workflows, workflows.c.id == usage.c.workflow_id))]
+    return [_usage_sum(row) for row in await tx.execute(query.join(workflows, workflows.c.id == usage.c.workflow_id))]
 
 
-async def by_tenant(tx: Tx, *, first_day: str, last_day: str) -> list[Summed]:
+async def by_tenant(tx: Tx, *, first_day: str, last_day: str) -> list[UsageSum]:
     query = sums_query(first_day, last_day, usage.c.tenant_id.label("name"))
-    return [_summed(row) for row in await tx.execute(query)]
+    return [_usage_sum(row) for row in await tx.execute(query)]
 
 
-def sums_query(first_day: str, last_day: str, *names: Any) -> Select[Any]:
-    sums = [func.sum(usage.c[name]).label(name) for name in _ADDED]
-    between = usage.c.day.between(first_day, last_day)
-    groups = [getattr(each, "element", each) for each in names]
-    return select(*names, *sums).select_from(usage).where(between).group_by(*groups).order_by(*groups)
+def sums_query(first_day: str, last_day: str, *columns: Any) -> Select[Any]:
+    sums = [func.sum(usage.c[name]).label(name) for name in _AMOUNTS]
+    is_within = usage.c.day.between(first_day, last_day)
+    groups = [getattr(column, "element", column) for column in columns]
+    return select(*columns, *sums).select_from(usage).where(is_within).group_by(*groups).order_by(*groups)
 
 
-def _summed(row: Any) -> Summed:
-    return Summed(
+def _usage_sum(row: Any) -> UsageSum:
+    return UsageSum(
         name=row.name,
         stage=getattr(row, "stage", None),
         jobs=int(row.jobs),
@@ -185,18 +166,19 @@ def _summed(row: Any) -> Summed:
     )
 
 
-async def machines_of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, MachineTime]:
-    """Return by worker its newest machine: the one with its id, or whose key is its id."""
+async def machines_of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, MachineRecord]:
+    """Return by worker its newest machine: the one with its worker id, or whose key is its worker id."""
     ids = sorted(worker_ids)
     query = select(*_MACHINE).where(or_(machines.c.worker_id.in_(ids), machines.c.key.in_(ids)))
-    found = await tx.all(MachineTime, query.order_by(machines.c.ordered_at))
-    return {each.worker_id or each.key: each for each in found} | {each.key: each for each in found}
+    found = await tx.all(MachineRecord, query.order_by(machines.c.ordered_at))
+    return {machine.worker_id or machine.key: machine for machine in found} | {m.key: m for m in found}
 
 
-async def machines_between(tx: Tx, fleet_ids: Sequence[int], *, begins: datetime, ends: datetime) -> list[MachineTime]:
+async def machines_between(
+    tx: Tx, fleet_ids: Sequence[int], *, begins: datetime, ends: datetime
+) -> list[MachineRecord]:
     """Return the machines that existed at any time in this period."""
-    query = machines_query(fleet_ids, begins=begins, ends=ends)
-    return await tx.all(MachineTime, query)
+    return await tx.all(MachineRecord, machines_query(fleet_ids, begins=begins, ends=ends))
 
 
 def machines_query(fleet_ids: Sequence[int], *, begins: datetime, ends: datetime) -> Select[Any]:
@@ -207,14 +189,15 @@ def machines_query(fleet_ids: Sequence[int], *, begins: datetime, ends: datetime
     )
 
 
-async def present_machines(tx: Tx) -> list[tuple[MachineTime, int]]:
+async def present_machines(tx: Tx) -> list[tuple[MachineRecord, int]]:
     """Return the existing machines with the number of leases of their workers."""
-    query = select(*_MACHINE, LEASES.label("leases")).outerjoin(
-        workers, workers.c.worker_id == func.coalesce(machines.c.worker_id, machines.c.key)
-    )
-    rows = (await tx.execute(query.where(machines.c.ended_at.is_(None)))).all()
-    names = MachineTime.__dataclass_fields__
-    return [(MachineTime(**{name: getattr(row, name) for name in names}), int(row.leases or 0)) for row in rows]
+    of_machine = workers.c.worker_id == func.coalesce(machines.c.worker_id, machines.c.key)
+    query = select(*_MACHINE, LEASES.label("leases")).outerjoin(workers, of_machine)
+    return await tx.all(_with_leases, query.where(machines.c.ended_at.is_(None)))
+
+
+def _with_leases(*, leases: int | None, **machine: Any) -> tuple[MachineRecord, int]:
+    return MachineRecord(**machine), leases or 0
 
 
 async def specs(tx: Tx) -> dict[int, tuple[str, str, Mapping[str, Any] | None]]:

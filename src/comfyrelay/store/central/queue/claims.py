@@ -78,7 +78,7 @@ async def worker_facts(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: floa
     facts = {}
     # Unpacking is faster than access by name.
     for worker_id, *plain, assigned, pinned, _has_blocks, _has_missing, is_any_oversized, has_pinned, now in rows:
-        facts[worker_id] = WorkerFacts(
+        values = (
             worker_id,
             *plain,
             _ids(assigned),
@@ -90,6 +90,7 @@ async def worker_facts(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: floa
             bool(has_pinned),
             now,
         )
+        facts[worker_id] = WorkerFacts._make(values)
     return facts
 
 

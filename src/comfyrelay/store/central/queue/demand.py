@@ -145,7 +145,7 @@ def prefetched_query(_dialect: str = "") -> Select[Any]:
 
 
 async def late(tx: Tx, *, down_shards: Sequence[str]) -> list[ReclaimableDispatch]:
-    """Return expired leases whose jobs could be restarted, in queue order. There are at most as many as slots."""
+    """Return expired leases whose jobs could be restarted, in queue order. Their number is limited by the slots."""
     query = late_query().where(d.c.shard.not_in(list(down_shards)))
     return await tx.all(ReclaimableDispatch, query)
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, Subquery, or_, select
 
-from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.states import DispatchStatus, Provider, Stage
 from comfyrelay.domain.records.jobs import DispatchFilter, ListedDispatch
 from comfyrelay.store.central.queue.dispatches import COLUMNS, leased_by

@@ -25,7 +25,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.lifecycle import UNLEASED, Dispatch, Transition
+from comfyrelay.domain.queue.dispatch import Dispatch, Transition
+from comfyrelay.domain.queue.lifecycle import UNLEASED
 from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus
 from comfyrelay.domain.queue.wait_reasons import is_prefetched
 from comfyrelay.domain.records.jobs import NewDispatch

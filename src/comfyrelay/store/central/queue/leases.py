@@ -8,7 +8,7 @@ from functools import cache
 from sqlalchemy import select, update
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
+from comfyrelay.domain.queue.dispatch import Dispatch, Transition
 from comfyrelay.domain.records.workers import LeaseAttempt
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.queue import dispatch_leases as leases

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Float, Text, bindparam, delete, select, update
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.memory import LARGER_PERCENT
 from comfyrelay.store.central.tables.autoscaling import machines
 from comfyrelay.store.central.tables.workers import worker_missing_requirements as missing

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.capabilities import (
-    MAX_NAMES_KEPT,
+    MAX_NAMES_STORED,
     Fitness,
     RequirementKind,
     Requirements,
@@ -171,8 +171,8 @@ async def write(tx: Tx, found: Mapping[Pair, Fitness]) -> None:
         {
             "worker_id": worker_id,
             "workflow_hash": hash_,
-            "node_types": list(fitness.missing_node_types[:MAX_NAMES_KEPT]),
-            "models": list(fitness.missing_models[:MAX_NAMES_KEPT]),
+            "node_types": list(fitness.missing_node_types[:MAX_NAMES_STORED]),
+            "models": list(fitness.missing_models[:MAX_NAMES_STORED]),
             "silent": list(fitness.silent),
         }
         for (worker_id, hash_), fitness in found.items()

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, false, func, or_, select
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.ordering import Place
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.queue.dispatches import WAITING, of_batch

@@ -31,8 +31,8 @@ users = Table(
     Column("created_at", UtcTime, nullable=False),
     # From then on, neither the password nor a token is accepted.
     Column("disabled_at", UtcTime),
+    partial_index("ix_users_admins", "id", where="is_admin"),
 )
-partial_index("ix_users_admins", users.c.id, where="is_admin")
 
 api_tokens = Table(
     "api_tokens",

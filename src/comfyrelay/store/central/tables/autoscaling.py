@@ -26,9 +26,9 @@ machines = Table(
     # Why it was terminated, or could not be launched.
     Column("reason", Text),
     Index(None, "fleet_id", "ordered_at"),
+    partial_index("ix_machines_present", "fleet_id", where="ended_at IS NULL"),
+    partial_index("ix_machines_worker", "worker_id", where="worker_id IS NOT NULL"),
 )
-partial_index("ix_machines_present", machines.c.fleet_id, where="ended_at IS NULL")
-partial_index("ix_machines_worker", machines.c.worker_id, where="worker_id IS NOT NULL")
 
 autoscaling_decisions = Table(
     "autoscaling_decisions",

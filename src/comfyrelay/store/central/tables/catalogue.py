@@ -52,11 +52,11 @@ workflows = Table(
     Column("deleted_at", UtcTime),
     one_of("kind", WorkflowKind),
     one_of("provider", Provider),
+    partial_index("uq_workflows_slug", "slug", where="deleted_at IS NULL", unique=True),
+    partial_index("ix_workflows_waiting", "id", where="waiting IS NOT NULL AND deleted_at IS NULL"),
     # Ids are never reused: jobs may refer to a deleted workflow.
     sqlite_autoincrement=True,
 )
-partial_index("uq_workflows_slug", workflows.c.slug, where="deleted_at IS NULL", unique=True)
-partial_index("ix_workflows_waiting", workflows.c.id, where="waiting IS NOT NULL AND deleted_at IS NULL")
 
 workflow_versions = Table(
     "workflow_versions",

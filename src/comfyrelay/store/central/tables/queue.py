@@ -94,6 +94,29 @@ ai_job_dispatches = Table(
         name="finished_iff_terminal",
     ),
     CheckConstraint("attempts >= 0 AND max_attempts >= 1 AND epoch >= 0 AND version >= 0", name="counts"),
+    partial_index("ix_ai_job_dispatches_leased", "worker_id", where="status = 'leased'"),
+    Index(
+        "ix_ai_job_dispatches_prefetched",
+        "id",
+        postgresql_where=text("status = 'leased' AND is_prefetch"),
+        sqlite_where=text("status = 'leased' AND is_prefetch = 1"),
+    ),
+    partial_index(
+        "ix_ai_job_dispatches_waiting_tenant", "tenant_id", "priority", "rank", where="status IN ('queued', 'paused')"
+    ),
+    # Few dispatches are pinned to one worker.
+    partial_index(
+        "ix_ai_job_dispatches_only_worker", "only_worker", where="status = 'queued' AND only_worker IS NOT NULL"
+    ),
+    partial_index("ix_ai_job_dispatches_batch", "batch_id", where="batch_id IS NOT NULL"),
+    # Few rows are in these states, so lists of them skip the completed ones.
+    partial_index("ix_ai_job_dispatches_stopped", "status", "id", where="status IN ('failed', 'canceled', 'paused')"),
+    # Recent failures are queried often, and their total grows. `finished_at IS NOT NULL` is always true for them. The
+    # condition keeps the planner from using this index for sorted lists, which have their own.
+    partial_index("ix_ai_job_dispatches_failed", "finished_at", where="status = 'failed' AND finished_at IS NOT NULL"),
+    partial_index(
+        "ix_ai_job_dispatches_exhausted", "id", where="status IN ('queued', 'paused') AND attempts >= max_attempts"
+    ),
     # Every heartbeat writes lease_expires_at and progress. Neither is indexed, and pages keep free space, so heartbeats
     # are HOT updates.
     postgresql_with={"fillfactor": "50"},
@@ -108,46 +131,6 @@ partial_index(
     ai_job_dispatches.c.rank,
     ai_job_dispatches.c.id,
     where="status = 'queued'",
-)
-partial_index("ix_ai_job_dispatches_leased", ai_job_dispatches.c.worker_id, where="status = 'leased'")
-Index(
-    "ix_ai_job_dispatches_prefetched",
-    ai_job_dispatches.c.id,
-    postgresql_where=text("status = 'leased' AND is_prefetch"),
-    sqlite_where=text("status = 'leased' AND is_prefetch = 1"),
-)
-partial_index(
-    "ix_ai_job_dispatches_waiting_tenant",
-    ai_job_dispatches.c.tenant_id,
-    ai_job_dispatches.c.priority,
-    ai_job_dispatches.c.rank,
-    where="status IN ('queued', 'paused')",
-)
-# Few dispatches are pinned to one worker.
-partial_index(
-    "ix_ai_job_dispatches_only_worker",
-    ai_job_dispatches.c.only_worker,
-    where="status = 'queued' AND only_worker IS NOT NULL",
-)
-partial_index("ix_ai_job_dispatches_batch", ai_job_dispatches.c.batch_id, where="batch_id IS NOT NULL")
-# Few rows are in these states, so lists of them skip the completed ones.
-partial_index(
-    "ix_ai_job_dispatches_stopped",
-    ai_job_dispatches.c.status,
-    ai_job_dispatches.c.id,
-    where="status IN ('failed', 'canceled', 'paused')",
-)
-# Recent failures are queried often, and their total grows. `finished_at IS NOT NULL` is always true for them; it keeps
-# the planner from using this index for sorted lists, which have their own.
-partial_index(
-    "ix_ai_job_dispatches_failed",
-    ai_job_dispatches.c.finished_at,
-    where="status = 'failed' AND finished_at IS NOT NULL",
-)
-partial_index(
-    "ix_ai_job_dispatches_exhausted",
-    ai_job_dispatches.c.id,
-    where="status IN ('queued', 'paused') AND attempts >= max_attempts",
 )
 
 dispatch_leases = Table(

@@ -6,22 +6,21 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Select, delete, func, select, update
-from sqlalchemy.exc import IntegrityError
 
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.domain.records.workers import FleetRecord
-from comfyrelay.errors import Conflict
 from comfyrelay.store import paging
 from comfyrelay.store.central.catalogue import FLEET_COLUMNS
+from comfyrelay.store.central.queue.dispatches import LEASED
 from comfyrelay.store.central.tables.catalogue import workflows
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import fleets, worker_audit_logs, workers, workflow_fleets
-from comfyrelay.store.database import Tx
+from comfyrelay.store.database import Tx, conflict_on_violation
 from comfyrelay.store.types import sql_literal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QueueOfWorkflow:
+class WorkflowQueue:
     """The queued jobs of a workflow, and the time of the oldest."""
 
     queued: int
@@ -52,19 +51,14 @@ async def change(tx: Tx, fleet_id: int, **values: Any) -> FleetRecord:
 
 
 async def remove(tx: Tx, fleet: FleetRecord) -> None:
-    try:
+    with conflict_on_violation(f"The {fleet.stage} fleet {fleet.slug!r} still has workers."):
         await tx.execute(delete(fleets).where(fleets.c.id == fleet.id))
-    except IntegrityError as error:
-        raise Conflict(f"The {fleet.stage} fleet {fleet.slug!r} still has workers.") from error
 
 
 async def worker_counts(tx: Tx, fleet_ids: Iterable[int]) -> dict[int, int]:
-    query = (
-        select(workers.c.fleet_id, func.count().label("workers"))
-        .where(workers.c.fleet_id.in_(set(fleet_ids)))
-        .group_by(workers.c.fleet_id)
-    )
-    return {row.fleet_id: row.workers for row in await tx.execute(query)}
+    query = select(workers.c.fleet_id, func.count().label("workers")).group_by(workers.c.fleet_id)
+    rows = await tx.execute(query.where(workers.c.fleet_id.in_(set(fleet_ids))))
+    return {row.fleet_id: row.workers for row in rows}
 
 
 async def workflows_of(tx: Tx, fleet_ids: Iterable[int]) -> dict[int, dict[int, str]]:
@@ -82,31 +76,29 @@ async def workflows_of(tx: Tx, fleet_ids: Iterable[int]) -> dict[int, dict[int, 
 
 
 async def workflow_ids_of(tx: Tx, fleet_id: int) -> set[int]:
-    query = select(workflow_fleets.c.workflow_id).where(workflow_fleets.c.fleet_id == fleet_id)
-    return set(await tx.scalars(query))
+    return set(await tx.scalars(select(workflow_fleets.c.workflow_id).where(workflow_fleets.c.fleet_id == fleet_id)))
 
 
 async def leases_of(tx: Tx, fleet_id: int) -> int:
     """Count the leases of the workers of a fleet."""
-    held = d.c.status == sql_literal(DispatchStatus.LEASED)
-    query = select(func.count()).join_from(workers, d, (d.c.worker_id == workers.c.worker_id) & held)
+    query = select(func.count()).join_from(workers, d, (d.c.worker_id == workers.c.worker_id) & LEASED)
     return int(await tx.scalar(query.where(workers.c.fleet_id == fleet_id)) or 0)
 
 
-async def queues(tx: Tx, *, stage: str, workflow_ids: Sequence[int]) -> dict[int, QueueOfWorkflow]:
-    """Return the queue of each workflow. Names all leading columns of the queue index, so that it is used."""
+async def queues(tx: Tx, *, stage: str, workflow_ids: Sequence[int]) -> dict[int, WorkflowQueue]:
+    """Return the queue of each workflow. The query names all leading columns of the queue index, so that it is used."""
     query = (
         select(d.c.workflow_id, func.count().label("queued"), func.min(d.c.created_at).label("oldest_at"))
         .where(
             d.c.status == sql_literal(DispatchStatus.QUEUED),
             d.c.stage == stage,
-            d.c.provider.in_([sql_literal(each) for each in Provider]),
+            d.c.provider.in_([sql_literal(provider) for provider in Provider]),
             d.c.workflow_id.in_(workflow_ids),
         )
         .group_by(d.c.workflow_id)
     )
     return {
-        row.workflow_id: QueueOfWorkflow(queued=row.queued, oldest_at=row.oldest_at) for row in await tx.execute(query)
+        row.workflow_id: WorkflowQueue(queued=row.queued, oldest_at=row.oldest_at) for row in await tx.execute(query)
     }
 
 
@@ -116,8 +108,7 @@ async def completed_since(
     """Return the completed work of each workflow. Completed dispatches have no index by time, but the audit log is
     ordered by time."""
     a = worker_audit_logs
-    older = select(a.c.id).where(a.c.created_at < since).order_by(a.c.id.desc()).limit(1)
-    floor = await tx.scalar(older) or 0
+    floor = await tx.scalar(select(a.c.id).where(a.c.created_at < since).order_by(a.c.id.desc()).limit(1)) or 0
     query = (
         select(d.c.workflow_id, func.count().label("jobs"), func.avg(d.c.duration_seconds).label("mean"))
         .join_from(a, d, d.c.id == a.c.dispatch_id)
@@ -143,7 +134,6 @@ async def failed_since(tx: Tx, since: datetime, *, stage: str, workflow_ids: Seq
 
 
 def failed_query(since: datetime, *, stage: str, workflow_ids: Sequence[int]) -> Select[Any]:
-    """Failed dispatches have an index by end."""
     return (
         select(d.c.workflow_id, func.count().label("jobs"))
         .where(

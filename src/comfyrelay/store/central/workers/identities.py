@@ -1,4 +1,4 @@
-"""Instances that registered with their identity document, with the hash of their registration key."""
+"""Instances that registered with their identity document, and the hashes of their registration keys."""
 
 from datetime import datetime
 
@@ -16,5 +16,5 @@ async def known(tx: Tx, instance_id: str) -> tuple[datetime, str | None]:
 
 
 async def add(tx: Tx, instance_id: str, *, account_id: str, key_hash: str) -> None:
-    values = {"account_id": account_id, "registration_key_hash": key_hash, "created_at": relay_now()}
-    await tx.execute(insert(i).values(instance_id=instance_id, **values))
+    query = insert(i).values(instance_id=instance_id, account_id=account_id, registration_key_hash=key_hash)
+    await tx.execute(query.values(created_at=relay_now()))

@@ -14,7 +14,7 @@ from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import workers
 from comfyrelay.store.central.workers.worker_list import comfyui_column, state_of
 from comfyrelay.store.database import Tx
-from comfyrelay.store.types import json_value, relay_now, sql_literal
+from comfyrelay.store.types import json_value, sql_literal
 
 
 class SlotWorker(NamedTuple):
@@ -68,5 +68,5 @@ def held_query() -> Select[Any]:
 async def held_by(tx: Tx, worker_ids: Sequence[str]) -> tuple[list[SlotLease], datetime]:
     """Return the leases of these workers, oldest first, and the time."""
     rows = (await tx.execute(held_query(), {"ids": list(worker_ids)})).all()
-    now: datetime = (await tx.execute(select(relay_now()))).scalar_one()
-    return [SlotLease(**{**row._mapping, "progress": Progress.from_report(row.progress)}) for row in rows], now
+    leases = [SlotLease(**{**row._mapping, "progress": Progress.from_report(row.progress)}) for row in rows]
+    return leases, await tx.now()

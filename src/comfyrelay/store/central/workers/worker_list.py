@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Float, Select, Text, bindparam, case, cast, func, or_, select
 
-from comfyrelay.domain.queue.states import DispatchStatus, WorkerState
+from comfyrelay.domain.queue.states import WorkerState
 from comfyrelay.domain.queue.worker_order import SortedWorker, WorkerSort
 from comfyrelay.domain.records.workers import (
     BlockedHash,
@@ -16,7 +16,7 @@ from comfyrelay.domain.records.workers import (
     WorkerMachine,
     WorkerReport,
 )
-from comfyrelay.store.central.queue.dispatches import LEASES
+from comfyrelay.store.central.queue.dispatches import LEASED, LEASES
 from comfyrelay.store.central.tables.autoscaling import machines
 from comfyrelay.store.central.tables.catalogue import workflows
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
@@ -35,8 +35,8 @@ from comfyrelay.store.row_parameters import ids_table, with_ids
 from comfyrelay.store.types import json_value, relay_now, sql_literal
 
 Seconds = float | ColumnElement[Any]
-_MADE = {"fleet_slug", "state", "leases", "blocked", "comfyui"}
-_OWN = [workers.c[name] for name in ListedWorker.__dataclass_fields__ if name not in _MADE]
+_COMPUTED = {"fleet_slug", "state", "leases", "blocked", "comfyui"}
+_OWN = [workers.c[name] for name in ListedWorker.__dataclass_fields__ if name not in _COMPUTED]
 _BLOCKED = (
     select(func.count())
     .where(workflow_blocks.c.worker_id == workers.c.worker_id, workflow_blocks.c.blocked_until > relay_now())
@@ -58,23 +58,22 @@ def state_of(stale_seconds: Seconds) -> ColumnElement[str]:
 
 
 def comfyui_column(dialect: str) -> ColumnElement[Any]:
-    """The report of a worker about its servers at registration, without its other capabilities, which are long."""
+    """Return the worker's report about its servers at registration, without its other capabilities, which are long."""
     if dialect == "postgresql":
         return func.json_extract_path_text(workers.c.capabilities, "comfyui")
     return func.json_extract(workers.c.capabilities, "$.comfyui")
 
 
 def _listed(stale_seconds: Seconds, dialect: str) -> Select[Any]:
-    shown = [
+    return select(
         *_OWN,
         fleets.c.slug.label("fleet_slug"),
         LEASES.label("leases"),
         state_of(stale_seconds).label("state"),
         _BLOCKED.label("blocked"),
-        # not needed for a worker that reports its GPUs
+        # The report is not needed for a worker that reports its GPUs.
         case((workers.c.devices.is_(None), comfyui_column(dialect))).label("comfyui"),
-    ]
-    return select(*shown).join(fleets, fleets.c.id == workers.c.fleet_id)
+    ).join(fleets, fleets.c.id == workers.c.fleet_id)
 
 
 def _worker(fields: Mapping[str, Any]) -> ListedWorker:
@@ -83,7 +82,7 @@ def _worker(fields: Mapping[str, Any]) -> ListedWorker:
 
 
 def _gpu(dialect: str) -> ColumnElement[Any]:
-    """The name of the first GPU."""
+    """Return the name of the first GPU."""
     if dialect == "postgresql":
         return func.json_extract_path_text(workers.c.devices, "0", "name")
     return func.json_extract(workers.c.devices, "$[0].name")
@@ -115,16 +114,16 @@ async def places(
     search: str | None = None,
 ) -> list[SortedWorker]:
     """Return all matching workers, unordered, with only the fields that sorting and counting need."""
-    asked = {"stale_seconds": stale_seconds, "fleet_slug": fleet_slug, "stage": stage}
-    if not (words := (search or "").split()):
-        return list(map(SortedWorker._make, await tx.fetch(places_query(sort), asked)))
-    query = places_query(sort)(tx.dialect).where(*(_names(word, tx.dialect) for word in words))
-    return list(map(SortedWorker._make, (await tx.execute(query, asked)).all()))
+    parameters = {"stale_seconds": stale_seconds, "fleet_slug": fleet_slug, "stage": stage}
+    if not (terms := (search or "").split()):
+        return list(map(SortedWorker._make, await tx.fetch(places_query(sort), parameters)))
+    query = places_query(sort)(tx.dialect).where(*(_matches(term, tx.dialect) for term in terms))
+    return list(map(SortedWorker._make, await tx.execute(query, parameters)))
 
 
 @cache
 def places_query(sort: WorkerSort) -> Callable[[str], Select[Any]]:
-    """Cached per order, because every page of the list runs it for all workers."""
+    """Return the builder of the query. It is cached per order, because every page of the list reads all workers."""
 
     @cache
     def query(dialect: str) -> Select[Any]:
@@ -143,19 +142,18 @@ def places_query(sort: WorkerSort) -> Callable[[str], Select[Any]]:
     return query
 
 
-def _names(part: str, dialect: str) -> ColumnElement[bool]:
-    """Whether a search text occurs in the visible fields of a worker."""
+def _matches(term: str, dialect: str) -> ColumnElement[bool]:
+    """Return the condition that a visible field of a worker contains the term."""
     w = workers.c
-    shown = (w.worker_id, w.display_name, fleets.c.slug, w.version, w.instance_type, _gpu(dialect))
+    columns = (w.worker_id, w.display_name, fleets.c.slug, w.version, w.instance_type, _gpu(dialect))
     runs = (
         select(d.c.id)
         .join(workflows, workflows.c.id == d.c.workflow_id)
-        .where(d.c.worker_id == w.worker_id, d.c.status == sql_literal(DispatchStatus.LEASED))
-        .where(workflows.c.slug.icontains(part, autoescape=True))
+        .where(d.c.worker_id == w.worker_id, LEASED, workflows.c.slug.icontains(term, autoescape=True))
         .correlate(workers)
         .exists()
     )
-    return or_(*(each.icontains(part, autoescape=True) for each in shown), runs)
+    return or_(*(column.icontains(term, autoescape=True) for column in columns), runs)
 
 
 async def listed(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: float) -> list[ListedWorker]:
@@ -163,8 +161,8 @@ async def listed(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: float) -> 
     if not worker_ids:
         return []
     rows = await tx.fetch(listed_query, {**with_ids(worker_ids), "stale_seconds": stale_seconds})
-    found = {row.worker_id: _worker(dict(row._mapping.items())) for row in rows}
-    return [found[worker_id_] for worker_id_ in worker_ids if worker_id_ in found]
+    found = {row.worker_id: _worker(row._mapping) for row in rows}
+    return [found[worker_id] for worker_id in worker_ids if worker_id in found]
 
 
 @cache
@@ -176,12 +174,10 @@ def listed_query(dialect: str) -> Select[Any]:
 async def get(tx: Tx, worker_id: str, *, stale_seconds: float) -> tuple[ListedWorker, Mapping[str, Any]] | None:
     """Return a worker with its capabilities."""
     query = _listed(stale_seconds, tx.dialect).add_columns(workers.c.capabilities)
-    query = query.where(workers.c.worker_id == worker_id)
-    row = (await tx.execute(query)).one_or_none()
-    if row is None:
-        return None
-    fields = dict(row._mapping)
-    capabilities = fields.pop("capabilities")
+    return await tx.one_or_none(_with_capabilities, query.where(workers.c.worker_id == worker_id))
+
+
+def _with_capabilities(*, capabilities: Mapping[str, Any], **fields: Any) -> tuple[ListedWorker, Mapping[str, Any]]:
     return _worker(fields), capabilities
 
 
@@ -191,7 +187,7 @@ async def jobs_of(tx: Tx, worker_ids: Sequence[str]) -> dict[str, list[WorkerJob
         return {}
     found: dict[str, list[WorkerJobRecord]] = {}
     for row in await tx.fetch(jobs_query, with_ids(worker_ids)):
-        job = WorkerJobRecord(**{**dict(row._mapping.items()), "progress": json_value(row.progress)})
+        job = WorkerJobRecord(**{**row._mapping, "progress": json_value(row.progress)})
         found.setdefault(job.worker_id, []).append(job)
     return found
 
@@ -212,34 +208,28 @@ def jobs_query(dialect: str) -> Select[Any]:
         )
         .join(workflows, workflows.c.id == d.c.workflow_id)
         .join(r, d.c.worker_id == r.c.id)
-        .where(d.c.status == sql_literal(DispatchStatus.LEASED))
+        .where(LEASED)
         .order_by(d.c.leased_at, d.c.id)
     )
 
 
-async def hashes_known_to(tx: Tx, worker_id: str) -> dict[str, str]:
-    """Return by hash the workflow slug, from the recent leases of a worker."""
+async def recent_hashes(tx: Tx, worker_id: str) -> dict[str, str]:
+    """Return workflow slugs by hash, from the recent leases of a worker."""
     a = worker_audit_logs
     newest = select(a.c.dispatch_id).where(a.c.worker_id == worker_id).order_by(a.c.id.desc()).limit(NEWEST_LEASES)
-    query = (
-        select(d.c.workflow_hash, workflows.c.slug)
-        .join(workflows, workflows.c.id == d.c.workflow_id)
-        .where(d.c.id.in_(newest))
-        .distinct()
-    )
-    return {row.workflow_hash: row.slug for row in await tx.execute(query)}
+    query = select(d.c.workflow_hash, workflows.c.slug).join(workflows, workflows.c.id == d.c.workflow_id)
+    return {row.workflow_hash: row.slug for row in await tx.execute(query.where(d.c.id.in_(newest)).distinct())}
 
 
-async def lacks_of(tx: Tx, worker_id: str) -> list[UnmetHash]:
+async def unmet_hashes(tx: Tx, worker_id: str) -> list[UnmetHash]:
     columns = [missing.c[name] for name in UnmetHash.__dataclass_fields__]
     query = select(*columns).where(missing.c.worker_id == worker_id).order_by(missing.c.workflow_hash)
     return await tx.all(UnmetHash, query)
 
 
 async def has_identity(tx: Tx, worker_id: str) -> bool:
-    """Whether the worker registered with its identity document."""
-    query = select(instance_identities.c.instance_id).where(instance_identities.c.instance_id == worker_id)
-    return await tx.exists(query)
+    """Return whether the worker registered with its identity document."""
+    return await tx.exists(select(instance_identities).where(instance_identities.c.instance_id == worker_id))
 
 
 async def machine_of(tx: Tx, worker_id: str) -> WorkerMachine | None:
@@ -249,8 +239,8 @@ async def machine_of(tx: Tx, worker_id: str) -> WorkerMachine | None:
 
 
 async def count_by_state(tx: Tx, fleet_id: int, *, stale_seconds: float) -> dict[str, int]:
-    each = select(state_of(stale_seconds).label("state")).where(workers.c.fleet_id == fleet_id).subquery()
-    query = select(each.c.state, func.count().label("workers")).group_by(each.c.state)
+    states = select(state_of(stale_seconds).label("state")).where(workers.c.fleet_id == fleet_id).subquery()
+    query = select(states.c.state, func.count().label("workers")).group_by(states.c.state)
     return {row.state: row.workers for row in await tx.execute(query)}
 
 
@@ -295,7 +285,7 @@ async def node_types(tx: Tx, *, stage: str, fleet_slug: str | None = None) -> li
     )
     if fleet_slug is not None:
         query = query.where(fleets.c.slug == fleet_slug)
-    reported = [each.get("node_types") for each in await tx.scalars(query)]
+    reported = [capabilities.get("node_types") for capabilities in await tx.scalars(query)]
     return [[name for name in names if isinstance(name, str)] for names in reported if isinstance(names, list)]
 
 

@@ -11,8 +11,8 @@ from comfyrelay.store.row_parameters import insert_into
 from comfyrelay.store.types import relay_now
 
 
-async def keep(tx: Tx, worker_id: str, lines: Sequence[str]) -> None:
-    """Replace the stored lines."""
+async def replace(tx: Tx, worker_id: str, lines: Sequence[str]) -> None:
+    """Replace the stored lines of a worker."""
     query = insert_into(tx.dialect, w).values(worker_id=worker_id, lines=list(lines), received_at=relay_now())
     newer = {"lines": query.excluded.lines, "received_at": query.excluded.received_at}
     await tx.execute(query.on_conflict_do_update(index_elements=["worker_id"], set_=newer))
@@ -23,5 +23,5 @@ async def of_worker(tx: Tx, worker_id: str) -> tuple[Sequence[str], datetime] | 
     return (row.lines, row.received_at) if row else None
 
 
-async def forget(tx: Tx, *, older_than_seconds: float) -> None:
+async def delete_old(tx: Tx, *, older_than_seconds: float) -> None:
     await tx.execute(delete(w).where(w.c.received_at <= relay_now(-older_than_seconds)))

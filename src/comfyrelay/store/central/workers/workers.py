@@ -5,19 +5,25 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import BigInteger, Float, Select, Text, bindparam, delete, func, insert, select, update
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.memory import NO_GPUS, largest_gpu
-from comfyrelay.domain.queue.states import DispatchStatus, Provider, RegistrationSource, WorkflowKind
+from comfyrelay.domain.queue.states import Provider, RegistrationSource, WorkflowKind
 from comfyrelay.domain.records.workers import Worker, WorkflowWorker
-from comfyrelay.errors import Conflict
-from comfyrelay.store.central.queue.dispatches import LEASES
+from comfyrelay.store.central.queue.dispatches import LEASED, LEASES, leased_by
 from comfyrelay.store.central.tables.catalogue import workflows
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import worker_workflows, workers, workflow_fleets
-from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import columns_of, ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.database import Tx, conflict_on_violation
+from comfyrelay.store.row_parameters import (
+    columns_of,
+    ids_table,
+    insert_rows,
+    rows_table,
+    update_rows,
+    with_ids,
+    with_rows,
+)
 from comfyrelay.store.types import json_value, relay_now, sql_literal
 
 _WORKER = [workers.c[name] for name in Worker.__dataclass_fields__]
@@ -25,18 +31,17 @@ _WORKER = [workers.c[name] for name in Worker.__dataclass_fields__]
 
 async def create(tx: Tx, **values: Any) -> Worker:
     query = insert(workers).values(**_with_providers(values), created_at=relay_now(), last_seen_at=relay_now())
-    try:
-        row = (await tx.execute(query.returning(*_WORKER))).one()
-    except IntegrityError as error:
-        raise Conflict(f"A worker {values['worker_id']!r} is already registered.") from error
-    return Worker(**row._mapping)
+    with conflict_on_violation(f"A worker {values['worker_id']!r} is already registered."):
+        return await tx.one(Worker, query.returning(*_WORKER))
 
 
-async def remove_if_gone(tx: Tx, worker_id: str, *, stale_seconds: float) -> bool:
+_HAS_LEASE = select(d.c.id).where(d.c.worker_id == workers.c.worker_id, LEASED).exists()
+
+
+async def remove_if_offline(tx: Tx, worker_id: str, *, stale_seconds: float) -> bool:
     """Delete a worker that was not seen for this long and has no lease. Revoked workers stay."""
-    is_gone = (workers.c.last_seen_at < relay_now(-stale_seconds)) & workers.c.is_approved
-    holds = select(d.c.id).where(d.c.worker_id == worker_id, d.c.status == sql_literal(DispatchStatus.LEASED)).exists()
-    query = delete(workers).where(workers.c.worker_id == worker_id, is_gone, ~holds)
+    is_offline = (workers.c.last_seen_at < relay_now(-stale_seconds)) & workers.c.is_approved
+    query = delete(workers).where(workers.c.worker_id == worker_id, is_offline, ~_HAS_LEASE)
     return await tx.exists(query.returning(workers.c.worker_id))
 
 
@@ -47,18 +52,13 @@ async def remove_stale(tx: Tx, *, seconds: float) -> list[Worker]:
         workers.c.is_approved,
         workers.c.registration_source == sql_literal(RegistrationSource.FLEET),
     )
-    # lock first, then check again: leasing also locks the worker, and may just have happened
+    # Lock first, then check again: leasing also locks the worker, and may just have happened.
     query = select(workers.c.worker_id).where(*is_stale).order_by(workers.c.worker_id)
     found = await tx.scalars(query.with_for_update(skip_locked=True))
     if not found:
         return []
-    holds = (
-        select(d.c.id)
-        .where(d.c.worker_id == workers.c.worker_id, d.c.status == sql_literal(DispatchStatus.LEASED))
-        .exists()
-    )
-    gone = delete(workers).where(workers.c.worker_id.in_(found), *is_stale, ~holds).returning(*_WORKER)
-    return await tx.all(Worker, gone)
+    removal = delete(workers).where(workers.c.worker_id.in_(found), *is_stale, ~_HAS_LEASE)
+    return await tx.all(Worker, removal.returning(*_WORKER))
 
 
 async def get(tx: Tx, worker_id: str, *, lock: bool = False) -> Worker | None:
@@ -67,8 +67,7 @@ async def get(tx: Tx, worker_id: str, *, lock: bool = False) -> Worker | None:
 
 
 async def lease_count(tx: Tx, worker_id: str) -> int:
-    query = select(func.count()).where(d.c.worker_id == worker_id, d.c.status == sql_literal(DispatchStatus.LEASED))
-    return int(await tx.scalar(query) or 0)
+    return int(await tx.scalar(select(func.count()).where(leased_by(worker_id))) or 0)
 
 
 async def by_token(tx: Tx, token_hash: str) -> Worker | None:
@@ -86,8 +85,7 @@ def _by_token(_dialect: str) -> Executable:
 
 async def change(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
     query = update(workers).where(workers.c.worker_id == worker_id).values(**_with_providers(values))
-    query = query.returning(*_WORKER)
-    return await tx.one_or_none(Worker, query)
+    return await tx.one_or_none(Worker, query.returning(*_WORKER))
 
 
 async def renew(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
@@ -100,7 +98,7 @@ async def remove(tx: Tx, worker_id: str) -> None:
 
 
 async def assign(tx: Tx, worker: Worker) -> list[str]:
-    """Assign the workflows of its fleet to a worker, restricted to those that it asks for; returns the active slugs.
+    """Assign to a worker the workflows of its fleet that it asks for. Return the active slugs.
 
     Inactive workflows are assigned too, so that activating them is enough.
     """
@@ -147,17 +145,15 @@ async def assign_fleet(tx: Tx, fleet_id: int) -> None:
         if worker.narrowed_to is None or workflow.slug in worker.narrowed_to
         if workflow.kind != WorkflowKind.SCRIPT or worker.registration_source == RegistrationSource.DESK
     ]
-    its = select(workers.c.worker_id).where(workers.c.fleet_id == fleet_id)
-    await tx.execute(delete(worker_workflows).where(worker_workflows.c.worker_id.in_(its)))
+    ids = select(workers.c.worker_id).where(workers.c.fleet_id == fleet_id)
+    await tx.execute(delete(worker_workflows).where(worker_workflows.c.worker_id.in_(ids)))
     if rows:
         await tx.write(_assign_rows, with_rows(rows))
 
 
 @cache
 def _assign_rows(dialect: str) -> Executable:
-    names = ("worker_id", "workflow_id")
-    r = rows_table(dialect, columns_of(worker_workflows, *names))
-    return insert(worker_workflows).from_select(names, select(*(r.c[name] for name in names)))
+    return insert_rows(dialect, worker_workflows, "worker_id", "workflow_id")
 
 
 async def record_seen(tx: Tx, worker_ids: Iterable[str]) -> None:
@@ -174,8 +170,8 @@ def _record_seen(dialect: str) -> Executable:
 async def record_devices(tx: Tx, devices: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Store the GPU reports of many workers, which were also just seen."""
     rows = [
-        {"worker_id": worker_id, "devices": told, "memory_bytes": largest_gpu(map(_gpu_bytes, told))}
-        for worker_id, told in sorted(devices.items())
+        {"worker_id": worker_id, "devices": reported, "memory_bytes": largest_gpu(map(_gpu_bytes, reported))}
+        for worker_id, reported in sorted(devices.items())
     ]
     await tx.write(_record_devices, with_rows(rows))
 
@@ -183,7 +179,7 @@ async def record_devices(tx: Tx, devices: Mapping[str, Sequence[Mapping[str, Any
 @cache
 def _record_devices(dialect: str) -> Executable:
     r = rows_table(dialect, columns_of(workers, "worker_id", "devices", "memory_bytes"))
-    # an offline ComfyUI reports nothing, but its GPU still exists
+    # While ComfyUI is offline, the worker reports no GPU, but it still has one.
     memory_bytes = func.coalesce(r.c.memory_bytes, workers.c.memory_bytes)
     return (
         update(workers)
@@ -200,8 +196,7 @@ async def record_warm(tx: Tx, warm: Mapping[str, Sequence[str]]) -> None:
 
 @cache
 def _record_warm(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(workers, "worker_id", "warm_hashes"))
-    return update(workers).values(warm_hashes=r.c.warm_hashes).where(workers.c.worker_id == r.c.worker_id)
+    return update_rows(dialect, workers, "worker_id", "warm_hashes")
 
 
 def _gpu_bytes(device: Mapping[str, Any]) -> int | None:
@@ -213,14 +208,14 @@ def _with_providers(values: Mapping[str, Any]) -> dict[str, Any]:
     """Add the reported providers as a separate column, because the other capabilities are long and rarely needed."""
     if "capabilities" not in values:
         return dict(values)
-    said = values["capabilities"].get("providers")
-    providers = [each for each in said if isinstance(each, str)] if isinstance(said, list) else None
+    reported = values["capabilities"].get("providers")
+    providers = [name for name in reported if isinstance(name, str)] if isinstance(reported, list) else None
     return {**values, "providers": providers}
 
 
-def serves(said: Sequence[str] | None, provider: Provider) -> bool:
-    """Whether a worker serves a provider. A worker that reports none serves all but the cloud."""
-    return provider in (said or (Provider.SELF_HOSTED,))
+def serves(providers: Sequence[str] | None, provider: Provider) -> bool:
+    """Return whether a worker with these providers serves one. A worker that reports none serves all but the cloud."""
+    return provider in (providers or (Provider.SELF_HOSTED,))
 
 
 async def serving(
@@ -228,10 +223,10 @@ async def serving(
 ) -> list[WorkflowWorker]:
     """Return the workers that may run the workflow now, with their number of leases, without workers that serve only
     other providers."""
-    asked = {"workflow_id": workflow_id, "stage": stage, "stale_seconds": -stale_seconds}
+    parameters = {"workflow_id": workflow_id, "stage": stage, "stale_seconds": -stale_seconds}
     return [
         WorkflowWorker(worker_id=worker_id, max_concurrency=max_concurrency, leases=leases)
-        for worker_id, max_concurrency, leases, providers in await tx.fetch(serving_query, asked)
+        for worker_id, max_concurrency, leases, providers in await tx.fetch(serving_query, parameters)
         if provider in (json_value(providers) or Provider)
     ]
 
@@ -261,12 +256,12 @@ async def workflows_of(tx: Tx, worker_ids: Iterable[str]) -> list[int]:
 @cache
 def workflows_of_query(dialect: str) -> Select[Any]:
     r = ids_table(dialect, Text)
-    its = worker_workflows.c.worker_id == r.c.id
-    return select(worker_workflows.c.workflow_id).join_from(r, worker_workflows, its).distinct()
+    of_worker = worker_workflows.c.worker_id == r.c.id
+    return select(worker_workflows.c.workflow_id).join_from(r, worker_workflows, of_worker).distinct()
 
 
 async def count_of_fleets(tx: Tx) -> int:
-    """Count all workers except those of a desk."""
+    """Count all workers except the workers of a desk."""
     of_fleets = workers.c.registration_source == sql_literal(RegistrationSource.FLEET)
     return int(await tx.scalar(select(func.count()).where(of_fleets)) or 0)
 

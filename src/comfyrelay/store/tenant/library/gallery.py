@@ -14,7 +14,6 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
-    column,
     delete,
     func,
     insert,
@@ -26,29 +25,35 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.gallery import GalleryFilter, GalleryOutput, GallerySort, GridItem, Mark, MarkChange, MarkFilter
-from comfyrelay.errors import Conflict
-from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.database import Tx, conflict_on_violation
+from comfyrelay.store.row_parameters import (
+    columns_of,
+    ids_table,
+    insert_into,
+    insert_selected,
+    rows_table,
+    with_ids,
+    with_rows,
+)
+from comfyrelay.store.tenant.job_list import contains_text, input_values
 from comfyrelay.store.tenant.tables import ai_jobs, batches, collection_items, collections, files, outputs, zips
 from comfyrelay.store.types import UtcTime, json_value, relay_now, sql_literal
 
-# A value may be a whole file; only its beginning is searched.
-_LONGEST_TEXT = 2000
+# A value may be a whole file. Only its beginning is searched.
+_MAX_TEXT_LENGTH = 2000
 # Time zones differ by multiples of 15 minutes.
 SLOT_SECONDS = 900
 _NEW = ("id", "job_id", "number", "kind")
 _OF_JOB = ("tenant_id", "batch_id", "item_no", "workflow_id", "label")
-_MADE = [
-    *(outputs.c[name] for name in ("id", "tenant_id", "job_id", "number", "batch_id", "item_no", "workflow_id")),
+_OUTPUT_NAMES = ("id", "tenant_id", "job_id", "number", "batch_id", "item_no", "workflow_id", "label", "mark", "note")
+_FILE_NAMES = ("path", "mime_type", "size", "width", "height", "seconds", "poster", "preview")
+_OUTPUT = [
+    *(outputs.c[name] for name in (*_OUTPUT_NAMES, "created_at")),
+    *(files.c[name] for name in _FILE_NAMES),
     batches.c.label.label("batch_label"),
-    *(outputs.c[name] for name in ("label", "mark", "note", "created_at")),
-    files.c.path,
-    files.c.mime_type,
-    *(files.c[name] for name in ("size", "width", "height", "seconds", "poster", "preview")),
     ai_jobs.c.input_payload.label("payload"),
 ]
 _FROM = (
@@ -56,14 +61,14 @@ _FROM = (
     .join(ai_jobs, ai_jobs.c.id == outputs.c.job_id)
     .outerjoin(batches, batches.c.id == outputs.c.batch_id)
 )
-
-
-_GLIMPSE = [
+_GRID_ITEM = [
     *(outputs.c[name] for name in ("id", "created_at", "batch_id", "workflow_id")),
     batches.c.label.label("batch_label"),
     files.c.width,
     files.c.height,
 ]
+# Few files are marked for deletion, and they have an index.
+_IS_KEPT = outputs.c.id.not_in(select(files.c.id).where(files.c.removing_at.is_not(None)))
 
 
 class CollectionRow(NamedTuple):
@@ -84,23 +89,17 @@ async def write(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
 @cache
 def _write(dialect: str) -> Executable:
     r = rows_table(dialect, columns_of(outputs, *_NEW))
-    known = (*(r.c[name] for name in _NEW), *(ai_jobs.c[name] for name in _OF_JOB), _texts(dialect), relay_now())
-    rows = select(*known).join(ai_jobs, ai_jobs.c.id == r.c.job_id).where(literal(1) == 1)
-    query = insert_into(dialect, outputs).from_select([*_NEW, *_OF_JOB, "texts", "created_at"], rows)
-    return query.on_conflict_do_nothing()
+    values = (*(r.c[name] for name in _NEW), *(ai_jobs.c[name] for name in _OF_JOB), _texts(dialect), relay_now())
+    rows = select(*values).join(ai_jobs, ai_jobs.c.id == r.c.job_id)
+    return insert_selected(dialect, outputs, [*_NEW, *_OF_JOB, "texts", "created_at"], rows).on_conflict_do_nothing()
 
 
 def _texts(dialect: str) -> ColumnElement[str]:
-    """The input values of a job, one per line."""
-    if dialect == "sqlite":
-        values, gather = func.json_each(ai_jobs.c.input_payload, "$.values"), func.group_concat
-    else:
-        values = func.json_each_text(func.json_extract_path(ai_jobs.c.input_payload, "values"))
-        gather = func.string_agg
-    each = values.table_valued(column("value", Text()), name="given")
-    line = func.substr(each.c.value, literal_column("1"), literal_column(str(_LONGEST_TEXT)))
-    newline = literal_column("char(10)" if dialect == "sqlite" else "chr(10)", Text())
-    return select(gather(line, newline)).select_from(each).scalar_subquery()
+    """Return the input values of a job, one per line."""
+    join, newline = (func.group_concat, "char(10)") if dialect == "sqlite" else (func.string_agg, "chr(10)")
+    values = input_values(dialect)
+    line = func.substr(values.c.value, literal_column("1"), literal_column(str(_MAX_TEXT_LENGTH)))
+    return select(join(line, literal_column(newline, Text()))).select_from(values).scalar_subquery()
 
 
 def list_query(
@@ -112,12 +111,12 @@ def list_query(
     limit: int = 50,
     dialect: str = "postgresql",
 ) -> Select[Any]:
-    """A tenant's outputs in order of creation. `after` is the end of the previous page."""
-    query = select(*_MADE).select_from(_FROM).where(*_conditions(tenant_id, wanted, dialect)).limit(limit)
-    return _after(query, sort=sort, after=after)
+    """Select a tenant's outputs in order of creation. `after` is the end of the previous page."""
+    query = select(*_OUTPUT).select_from(_FROM).where(*_conditions(tenant_id, wanted, dialect)).limit(limit)
+    return _sorted(query, sort=sort, after=after)
 
 
-def glimpse_query(
+def grid_query(
     tenant_id: str,
     wanted: GalleryFilter,
     *,
@@ -126,24 +125,24 @@ def glimpse_query(
     limit: int,
     dialect: str = "postgresql",
 ) -> Select[Any]:
-    """The same for many outputs, with only the fields that the layout needs."""
+    """Select many outputs in order of creation, with only the fields that the layout needs."""
     found = outputs.join(files, files.c.id == outputs.c.id).outerjoin(batches, batches.c.id == outputs.c.batch_id)
     if with_payload:
         found = found.join(ai_jobs, ai_jobs.c.id == outputs.c.job_id)
     payload = ai_jobs.c.input_payload if with_payload else null()
-    query = select(*_GLIMPSE, payload.label("payload"))
+    query = select(*_GRID_ITEM, payload.label("payload"))
     query = query.select_from(found).where(*_conditions(tenant_id, wanted, dialect)).limit(limit)
-    return _after(query, sort=sort)
+    return _sorted(query, sort=sort)
 
 
-def _after(query: Select[Any], *, sort: GallerySort, after: tuple[datetime, str] | None = None) -> Select[Any]:
-    place = tuple_(outputs.c.created_at, outputs.c.id)
+def _sorted(query: Select[Any], *, sort: GallerySort, after: tuple[datetime, str] | None = None) -> Select[Any]:
+    created_at, id_ = outputs.c.created_at, outputs.c.id
     if after is not None:
-        end = tuple_(literal(after[0], UtcTime()), literal(after[1], Text()))
+        place, end = tuple_(created_at, id_), tuple_(literal(after[0], UtcTime()), literal(after[1], Text()))
         query = query.where(place < end if sort is GallerySort.NEWEST else place > end)
     if sort is GallerySort.NEWEST:
-        return query.order_by(outputs.c.created_at.desc(), outputs.c.id.desc())
-    return query.order_by(outputs.c.created_at, outputs.c.id)
+        return query.order_by(created_at.desc(), id_.desc())
+    return query.order_by(created_at, id_)
 
 
 def count_query(tenant_id: str, wanted: GalleryFilter, *, dialect: str = "postgresql") -> Select[Any]:
@@ -163,9 +162,7 @@ def slots_query(tenant_id: str, wanted: GalleryFilter, *, dialect: str = "postgr
 
 
 def _conditions(tenant_id: str, wanted: GalleryFilter, dialect: str) -> list[ColumnElement[bool]]:
-    # few files are marked for deletion, and they have an index
-    going = select(files.c.id).where(files.c.removing_at.is_not(None))
-    found = [outputs.c.tenant_id == tenant_id, outputs.c.id.not_in(going)]
+    found = [outputs.c.tenant_id == tenant_id, _IS_KEPT]
     if wanted.workflow_ids is not None:
         found.append(outputs.c.workflow_id.in_(sorted(wanted.workflow_ids)))
     if wanted.batch_id is not None:
@@ -177,38 +174,33 @@ def _conditions(tenant_id: str, wanted: GalleryFilter, dialect: str) -> list[Col
     elif wanted.mark is not None:
         found.append(outputs.c.mark == wanted.mark)
     if wanted.collection_id is not None:
-        inside = select(collection_items.c.output_id).where(
-            collection_items.c.collection_id == wanted.collection_id, collection_items.c.tenant_id == tenant_id
-        )
-        found.append(outputs.c.id.in_(inside))
+        i = collection_items.c
+        in_collection = select(i.output_id).where(i.collection_id == wanted.collection_id, i.tenant_id == tenant_id)
+        found.append(outputs.c.id.in_(in_collection))
     if wanted.since is not None:
         found.append(outputs.c.created_at >= wanted.since)
     if wanted.until is not None:
         found.append(outputs.c.created_at < wanted.until)
-    # SQLite's LIKE ignores case
-    holds = ColumnElement.contains if dialect == "sqlite" else ColumnElement.icontains
     for term in wanted.terms:
-        texts = (outputs.c.label, outputs.c.texts, outputs.c.note)
-        named = select(batches.c.id).where(batches.c.tenant_id == tenant_id)
-        found.append(
-            or_(
-                *(holds(text, term.text, autoescape=True) for text in texts),
-                # evaluated once, not per output
-                outputs.c.batch_id.in_(named.where(holds(batches.c.label, term.text, autoescape=True))),
-                outputs.c.workflow_id.in_(sorted(term.workflow_ids)),
-            )
+        contains = contains_text(term.text, dialect)
+        # The subquery is evaluated once, not per output.
+        of_label = select(batches.c.id).where(batches.c.tenant_id == tenant_id, contains(batches.c.label))
+        is_match = or_(
+            *(contains(column) for column in (outputs.c.label, outputs.c.texts, outputs.c.note)),
+            outputs.c.batch_id.in_(of_label),
+            outputs.c.workflow_id.in_(sorted(term.workflow_ids)),
         )
+        found.append(is_match)
     return found
 
 
-async def page(tx: Tx, tenant_id: str, wanted: GalleryFilter, **how: Any) -> list[GalleryOutput]:
-    query = list_query(tenant_id, wanted, **how, dialect=tx.dialect)
-    return await tx.all(GalleryOutput, query)
+async def page(tx: Tx, tenant_id: str, wanted: GalleryFilter, **options: Any) -> list[GalleryOutput]:
+    return await tx.all(GalleryOutput, list_query(tenant_id, wanted, **options, dialect=tx.dialect))
 
 
-async def glimpses(tx: Tx, tenant_id: str, wanted: GalleryFilter, **how: Any) -> list[GridItem]:
-    query = glimpse_query(tenant_id, wanted, **how, dialect=tx.dialect)
-    # by position: for thousands of rows, lookups by name take longer than the query
+async def grid_items(tx: Tx, tenant_id: str, wanted: GalleryFilter, **options: Any) -> list[GridItem]:
+    query = grid_query(tenant_id, wanted, **options, dialect=tx.dialect)
+    # Read by position: for thousands of rows, lookups by name take longer than the query.
     return [GridItem._make(row) for row in await tx.execute(query)]
 
 
@@ -230,10 +222,10 @@ async def by_ids(tx: Tx, tenant_id: str, ids: Iterable[str]) -> dict[str, Galler
 @cache
 def _by_ids(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
-    # look up each id; SQLite would otherwise scan all outputs of the tenant
+    # Look up each id. SQLite would otherwise scan all outputs of the tenant.
     own = outputs.c.tenant_id.concat("") == bindparam("tenant_id", type_=Text())
     found = _FROM.join(r, r.c.id == outputs.c.id)
-    return select(*_MADE).select_from(found).where(own, files.c.removing_at.is_(None))
+    return select(*_OUTPUT).select_from(found).where(own, files.c.removing_at.is_(None))
 
 
 async def of_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> list[str]:
@@ -246,43 +238,28 @@ async def mark(tx: Tx, tenant_id: str, ids: Iterable[str], change: MarkChange) -
     values: dict[str, Any] = {}
     if change.note is not None:
         values["note"] = change.note or None
+    switches = {Mark.STARRED: change.starred, Mark.REJECTED: change.rejected}
+    cleared = [sql_literal(mark) for mark, is_on in switches.items() if is_on is False]
     if change.starred or change.rejected:
         values["mark"] = Mark.STARRED if change.starred else Mark.REJECTED
-    elif cleared := [each for each, is_on in _switches(change) if is_on is False]:
-        values["mark"] = case(
-            (outputs.c.mark.in_([sql_literal(each) for each in cleared]), null()), else_=outputs.c.mark
-        )
+    elif cleared:
+        values["mark"] = case((outputs.c.mark.in_(cleared), null()), else_=outputs.c.mark)
     if values:
         own = (outputs.c.tenant_id == tenant_id) & outputs.c.id.in_(list(ids))
         await tx.execute(update(outputs).where(own).values(values))
 
 
-def _switches(change: MarkChange) -> tuple[tuple[Mark, bool | None], ...]:
-    return (Mark.STARRED, change.starred), (Mark.REJECTED, change.rejected)
-
-
 async def create_collection(tx: Tx, *, id_: str, tenant_id: str, name: str) -> None:
-    try:
-        await tx.execute(
-            insert(collections)
-            .values(id=id_, tenant_id=tenant_id, name=name, created_at=relay_now())
-            .returning(collections.c.id)
-        )
-    except IntegrityError as error:
-        raise _taken(name) from error
+    with conflict_on_violation(f"There is already a collection {name!r}."):
+        values = {"id": id_, "tenant_id": tenant_id, "name": name}
+        await tx.execute(insert(collections).values(**values, created_at=relay_now()))
 
 
 async def rename_collection(tx: Tx, tenant_id: str, collection_id: str, name: str) -> bool:
     """Rename a collection; false if it does not exist."""
     query = update(collections).where(*_own_collection(tenant_id, collection_id)).values(name=name)
-    try:
+    with conflict_on_violation(f"There is already a collection {name!r}."):
         return await tx.exists(query.returning(collections.c.id))
-    except IntegrityError as error:
-        raise _taken(name) from error
-
-
-def _taken(name: str) -> Conflict:
-    return Conflict(f"There is already a collection {name!r}.")
 
 
 async def remove_collection(tx: Tx, tenant_id: str, collection_id: str) -> bool:
@@ -307,54 +284,40 @@ async def count_collections(tx: Tx, tenant_id: str) -> int:
 
 async def all_collections(tx: Tx, tenant_id: str, *, id_: str | None = None) -> list[CollectionRow]:
     """Return all collections by name, or one."""
-    # the newest output with a poster: audio and text would leave the cover empty
-    order = func.row_number().over(
-        partition_by=collection_items.c.collection_id,
-        order_by=(files.c.poster.is_(None), outputs.c.created_at.desc(), outputs.c.id.desc()),
-    )
-    going = select(files.c.id).where(files.c.removing_at.is_not(None))
-    inside = (
-        select(
-            collection_items.c.collection_id,
-            collection_items.c.output_id,
-            order.label("place"),
-            func.count().over(partition_by=collection_items.c.collection_id).label("size"),
-        )
-        .join(outputs, outputs.c.id == collection_items.c.output_id)
+    i, c = collection_items.c, collections.c
+    # The cover is the newest output with a poster. Audio and text would leave the cover empty.
+    order = (files.c.poster.is_(None), outputs.c.created_at.desc(), outputs.c.id.desc())
+    place = func.row_number().over(partition_by=i.collection_id, order_by=order).label("place")
+    size = func.count().over(partition_by=i.collection_id).label("size")
+    items = (
+        select(i.collection_id, i.output_id, place, size)
+        .join(outputs, outputs.c.id == i.output_id)
         .join(files, files.c.id == outputs.c.id)
-        .where(collection_items.c.tenant_id == tenant_id, outputs.c.id.not_in(going))
+        .where(i.tenant_id == tenant_id, _IS_KEPT)
         .subquery()
     )
-    first = (inside.c.collection_id == collections.c.id) & (inside.c.place == 1)
     query = (
-        select(
-            collections.c.id,
-            collections.c.name,
-            collections.c.created_at,
-            func.coalesce(inside.c.size, 0),
-            inside.c.output_id,
-        )
-        .outerjoin(inside, first)
-        .where(collections.c.tenant_id == tenant_id)
-        .order_by(func.lower(collections.c.name), collections.c.id)
+        select(c.id, c.name, c.created_at, func.coalesce(items.c.size, 0), items.c.output_id)
+        .outerjoin(items, (items.c.collection_id == c.id) & (items.c.place == 1))
+        .where(c.tenant_id == tenant_id)
+        .order_by(func.lower(c.name), c.id)
     )
     if id_ is not None:
-        query = query.where(collections.c.id == id_)
+        query = query.where(c.id == id_)
     return [CollectionRow._make(row) for row in await tx.execute(query)]
 
 
 async def add_to(tx: Tx, tenant_id: str, collection_id: str, ids: Iterable[str]) -> None:
-    own = select(literal(collection_id), outputs.c.id, outputs.c.tenant_id).where(
-        outputs.c.tenant_id == tenant_id, outputs.c.id.in_(list(ids))
-    )
-    query = insert_into(tx.dialect, collection_items).from_select(["collection_id", "output_id", "tenant_id"], own)
+    rows = select(literal(collection_id), outputs.c.id, outputs.c.tenant_id)
+    rows = rows.where(outputs.c.tenant_id == tenant_id, outputs.c.id.in_(list(ids)))
+    query = insert_into(tx.dialect, collection_items).from_select(["collection_id", "output_id", "tenant_id"], rows)
     await tx.execute(query.on_conflict_do_nothing())
 
 
-async def take_from(tx: Tx, tenant_id: str, collection_id: str, ids: Iterable[str]) -> None:
-    c = collection_items.c
-    inside = (c.tenant_id == tenant_id) & (c.collection_id == collection_id) & c.output_id.in_(list(ids))
-    await tx.execute(delete(collection_items).where(inside))
+async def remove_from(tx: Tx, tenant_id: str, collection_id: str, ids: Iterable[str]) -> None:
+    i = collection_items.c
+    is_given = (i.tenant_id == tenant_id) & (i.collection_id == collection_id) & i.output_id.in_(list(ids))
+    await tx.execute(delete(collection_items).where(is_given))
 
 
 async def collections_of(tx: Tx, ids: Sequence[str]) -> dict[str, list[str]]:
@@ -378,11 +341,7 @@ async def create_zip(
 
 async def zip_of(tx: Tx, tenant_id: str, user_id: str, zip_id: str) -> list[str] | None:
     """Return the outputs of a download; `None` if it has expired or belongs to another user."""
-    query = select(zips.c.output_ids).where(
-        zips.c.id == zip_id,
-        zips.c.tenant_id == tenant_id,
-        zips.c.user_id == user_id,
-        zips.c.expires_at > relay_now(),
-    )
-    found = (await tx.execute(query)).scalar_one_or_none()
-    return None if found is None else list(found)
+    z = zips.c
+    query = select(z.output_ids).where(z.id == zip_id, z.tenant_id == tenant_id, z.user_id == user_id)
+    found: list[str] | None = await tx.scalar(query.where(z.expires_at > relay_now()))
+    return found

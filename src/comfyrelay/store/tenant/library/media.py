@@ -3,23 +3,33 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Boolean, Text, bindparam, case, insert, literal, or_, select, update
+from sqlalchemy import Boolean, Text, bindparam, case, insert, or_, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.queue.settlement import BatchHold
 from comfyrelay.domain.records.jobs import BatchRecord, FileRecord, VideoRecord
 from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.paging import newest
+from comfyrelay.store.row_parameters import (
+    columns_of,
+    insert_rows,
+    insert_selected,
+    rows_table,
+    select_by_ids,
+    with_ids,
+    with_rows,
+)
 from comfyrelay.store.tenant.tables import batches, files, videos
 from comfyrelay.store.types import json_value, relay_now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VideoChange:
-    """A change of a video by its job. It applies only while the job is the newest of its retry chain."""
+    """A change of a video by its job. The change applies only while the job is the newest of its retry chain."""
 
     id: str
     job_id: str
@@ -44,58 +54,47 @@ async def create_files(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
 
 @cache
 def _create_files(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(files, *_NEW_FILE))
-    rows = select(*(r.c[name] for name in _NEW_FILE), relay_now())
-    return insert(files).from_select([*_NEW_FILE, "created_at"], rows)
+    return insert_rows(dialect, files, *_NEW_FILE, created_at=relay_now())
 
 
 async def files_of(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, FileRecord]:
     """Return the tenant's files with all fields."""
-    result = await tx.fetch(_files_of, {**with_ids(file_ids), "tenant_id": tenant_id})
-    return {row.id: FileRecord(**row._mapping) for row in result}
+    rows = await tx.fetch(_files_of, {**with_ids(file_ids), "tenant_id": tenant_id})
+    return {row.id: FileRecord(**row._mapping) for row in rows}
 
 
 @cache
 def _files_of(dialect: str) -> Executable:
-    r = ids_table(dialect, Text)
     own = files.c.tenant_id == bindparam("tenant_id", type_=Text())
-    return select(*_FILE).join(r, files.c.id == r.c.id).where(own, files.c.removing_at.is_(None))
+    return select_by_ids(dialect, files.c.id, *_FILE).where(own, files.c.removing_at.is_(None))
 
 
 async def ids_at(tx: Tx, tenant_id: str, paths: Sequence[str]) -> dict[str, str]:
     """Return the ids of the tenant's files by path."""
+    if not paths:
+        return {}
     query = select(files.c.path, files.c.id).where(files.c.tenant_id == tenant_id, files.c.path.in_(paths))
-    return {row.path: row.id for row in await tx.execute(query.where(files.c.removing_at.is_(None)))} if paths else {}
+    return {row.path: row.id for row in await tx.execute(query.where(files.c.removing_at.is_(None)))}
 
 
 async def metadata_of(tx: Tx, tenant_id: str, file_id: str) -> Mapping[str, Any] | None:
-    """Return the metadata of a file."""
     query = select(files.c.metadata).where(files.c.id == file_id, files.c.tenant_id == tenant_id)
-    found: Mapping[str, Any] | None = (await tx.execute(query)).scalar_one_or_none()
+    found: Mapping[str, Any] | None = await tx.scalar(query)
     return found
 
 
 async def stored_files(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, StoredFile]:
-    """Return the tenant's files."""
-    result = await tx.fetch(_stored_files, {**with_ids(file_ids), "tenant_id": tenant_id})
-    return {
-        row.id: StoredFile(
-            id=row.id,
-            disk=row.disk,
-            path=row.path,
-            mime_type=row.mime_type,
-            name=row.original_filename,
-            content_hash=row.content_hash,
-        )
-        for row in result
-    }
+    """Return the tenant's files with the fields that payloads need."""
+    rows = await tx.fetch(_stored_files, {**with_ids(file_ids), "tenant_id": tenant_id})
+    return {row.id: StoredFile(**row._mapping) for row in rows}
 
 
 @cache
 def _stored_files(dialect: str) -> Executable:
-    r = ids_table(dialect, Text)
     own = files.c.tenant_id == bindparam("tenant_id", type_=Text())
-    return select(files).join(r, files.c.id == r.c.id).where(own, files.c.removing_at.is_(None))
+    names = ("id", "disk", "path", "mime_type", "content_hash")
+    columns = [*(files.c[name] for name in names), files.c.original_filename.label("name")]
+    return select_by_ids(dialect, files.c.id, *columns).where(own, files.c.removing_at.is_(None))
 
 
 async def write_outputs(tx: Tx, outputs: Sequence[Mapping[str, Any]]) -> None:
@@ -106,26 +105,25 @@ async def write_outputs(tx: Tx, outputs: Sequence[Mapping[str, Any]]) -> None:
 def _write_outputs(dialect: str) -> Executable:
     r = rows_table(dialect, {**columns_of(files, *_OUTPUT), "undrawn": Boolean()})
     due = case((r.c.undrawn, relay_now()))
-    rows = select(*(r.c[name] for name in _OUTPUT), relay_now(), relay_now(), due).where(literal(1) == 1)
-    query = insert_into(dialect, files).from_select([*_OUTPUT, "created_at", "used_at", "poster_due_at"], rows)
+    rows = select(*(r.c[name] for name in _OUTPUT), relay_now(), relay_now(), due)
+    query = insert_selected(dialect, files, [*_OUTPUT, "created_at", "used_at", "poster_due_at"], rows)
     return query.on_conflict_do_nothing()
 
 
 async def use_files(tx: Tx, tenant_id: str, paths: Iterable[str]) -> None:
-    """Record that jobs use the files at these paths: uploads are kept and get a poster."""
-    rows = [{"path": path} for path in paths]
-    await tx.write(_use_files, {**with_rows(rows), "owner": tenant_id})
+    """Record that jobs use the files at these paths, so that uploads are kept and get a poster."""
+    await tx.write(_use_files, {**with_rows({"path": path} for path in paths), "owner": tenant_id})
 
 
 @cache
 def _use_files(dialect: str) -> Executable:
     r = rows_table(dialect, {"path": Text()})
     own = files.c.tenant_id == bindparam("owner", type_=Text())
-    # not a join: SQLite would scan all rows for each file, which takes half a minute for 5,000
-    named = files.c.disk.is_not(None) & files.c.path.in_(select(r.c.path))
-    is_shown = or_(files.c.mime_type.startswith("image/"), files.c.mime_type.startswith("video/"))
-    values = {"used_at": relay_now(), "poster_due_at": case((is_shown, relay_now()))}
-    return update(files).values(values).where(own, named, files.c.used_at.is_(None))
+    # With a join, SQLite would scan all rows for each file, which takes half a minute for 5,000.
+    is_given = files.c.disk.is_not(None) & files.c.path.in_(select(r.c.path))
+    has_poster = or_(files.c.mime_type.startswith("image/"), files.c.mime_type.startswith("video/"))
+    values = {"used_at": relay_now(), "poster_due_at": case((has_poster, relay_now()))}
+    return update(files).values(values).where(own, is_given, files.c.used_at.is_(None))
 
 
 async def create_video(tx: Tx, **values: Any) -> None:
@@ -138,27 +136,23 @@ async def video(tx: Tx, tenant_id: str, video_id: str) -> VideoRecord | None:
 
 async def videos_of(tx: Tx, tenant_id: str, video_ids: Iterable[str]) -> dict[str, VideoRecord]:
     """Return the tenant's videos."""
-    result = await tx.fetch(_videos_of, {**with_ids(video_ids), "tenant_id": tenant_id})
-    return {row.id: _video(row) for row in result}
-
-
-def _video(row: Any) -> VideoRecord:
-    return VideoRecord(**{**row._mapping, "processing_details": json_value(row.processing_details)})
+    rows = await tx.fetch(_videos_of, {**with_ids(video_ids), "tenant_id": tenant_id})
+    return {
+        row.id: VideoRecord(**{**row._mapping, "processing_details": json_value(row.processing_details)})
+        for row in rows
+    }
 
 
 @cache
 def _videos_of(dialect: str) -> Executable:
-    r = ids_table(dialect, Text)
     own = videos.c.tenant_id == bindparam("tenant_id", type_=Text())
-    return select(*_VIDEO).join(r, videos.c.id == r.c.id).where(own)
+    return select_by_ids(dialect, videos.c.id, *_VIDEO).where(own)
 
 
 async def video_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[VideoRecord]:
     """Return a page of a tenant's videos, newest first."""
-    query = select(*_VIDEO).where(videos.c.tenant_id == tenant_id).order_by(videos.c.id.desc()).limit(limit)
-    if before_id is not None:
-        query = query.where(videos.c.id < before_id)
-    return [_video(row) for row in await tx.execute(query)]
+    query = select(*_VIDEO).where(videos.c.tenant_id == tenant_id)
+    return await tx.all(VideoRecord, newest(query, videos.c.id, before=before_id, limit=limit))
 
 
 async def attach_job(tx: Tx, video_ids: Mapping[str, str]) -> None:
@@ -189,7 +183,7 @@ def _change_videos(dialect: str) -> Executable:
             processing_details=r.c.processing_details,
             updated_at=relay_now(),
         )
-        # an expired video stays expired, even if a late job completes
+        # An expired video stays expired, even if a late job completes.
         .where(videos.c.id == r.c.id, videos.c.job_id == r.c.job_id, videos.c.status != "expired")
     )
 
@@ -207,31 +201,30 @@ async def create_batch(tx: Tx, **values: Any) -> BatchRecord:
 
 async def hold_batches(tx: Tx, holds: Sequence[BatchHold]) -> None:
     """Record why batches are held, with the failed jobs."""
-    ids = sorted({each.batch_id for each in holds})
+    ids = {hold.batch_id for hold in holds}
     query = select(batches.c.id, batches.c.held).where(batches.c.id.in_(ids)).order_by(batches.c.id).with_for_update()
     for row in (await tx.execute(query)).all():
         held = row.held
-        for hold in sorted((one for one in holds if one.batch_id == row.id), key=lambda one: one.at):
-            held = hold.merge_into(held)
+        for hold in sorted(holds, key=attrgetter("at")):
+            if hold.batch_id == row.id:
+                held = hold.merge_into(held)
         await tx.execute(update(batches).where(batches.c.id == row.id).values(held=held))
 
 
 async def release_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[str]:
-    """Release a batch; returns the failed jobs that held it."""
-    mine = (batches.c.tenant_id == tenant_id) & (batches.c.id == batch_id)
-    held = (await tx.execute(select(batches.c.held).where(mine).with_for_update())).scalar_one_or_none()
+    """Release a batch. Return the failed jobs that held it."""
+    own = (batches.c.tenant_id == tenant_id) & (batches.c.id == batch_id)
+    held = await tx.scalar(select(batches.c.held).where(own).with_for_update())
     if held is None:
         return []
-    await tx.execute(update(batches).where(mine).values(held=None))
+    await tx.execute(update(batches).where(own).values(held=None))
     return list(held["jobs"])
 
 
 async def batch_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[BatchRecord]:
     """Return a page of a tenant's batches, newest first."""
-    query = select(*_BATCH).where(batches.c.tenant_id == tenant_id).order_by(batches.c.id.desc()).limit(limit)
-    if before_id is not None:
-        query = query.where(batches.c.id < before_id)
-    return await tx.all(BatchRecord, query)
+    query = select(*_BATCH).where(batches.c.tenant_id == tenant_id)
+    return await tx.all(BatchRecord, newest(query, batches.c.id, before=before_id, limit=limit))
 
 
 async def batches_of(tx: Tx, tenant_id: str, batch_ids: Iterable[str]) -> list[BatchRecord]:

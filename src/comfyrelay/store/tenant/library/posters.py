@@ -34,8 +34,8 @@ def _claim(_dialect: str) -> Executable:
     return update(files).values(poster_due_at=later).where(files.c.id == due.c.id).returning(*_FILE)
 
 
-async def note(tx: Tx, file_id: str, media: MediaFacts) -> bool:
+async def record(tx: Tx, file_id: str, media: MediaFacts) -> bool:
     """Record the poster and preview of a file; false if it was deleted."""
     values = {name: getattr(media, name) for name in ("width", "height", "seconds", "poster", "preview")}
-    query = update(files).values(**values, poster_due_at=None).where(files.c.id == file_id).returning(files.c.id)
-    return (await tx.execute(query)).one_or_none() is not None
+    query = update(files).values(**values, poster_due_at=None).where(files.c.id == file_id)
+    return await tx.exists(query.returning(files.c.id))

@@ -3,11 +3,10 @@
 from typing import Any
 
 from sqlalchemy import delete, insert, select
-from sqlalchemy.exc import IntegrityError
 
 from comfyrelay.domain.records.catalogue import PresetRecord
-from comfyrelay.errors import Conflict
-from comfyrelay.store.database import Tx
+from comfyrelay.store.database import Tx, conflict_on_violation
+from comfyrelay.store.paging import newest
 from comfyrelay.store.tenant.tables import presets
 from comfyrelay.store.types import relay_now
 
@@ -15,19 +14,15 @@ _PRESET = [presets.c[name] for name in PresetRecord.__dataclass_fields__]
 
 
 async def create(tx: Tx, **values: Any) -> PresetRecord:
-    query = insert(presets).values(**values, created_at=relay_now()).returning(*_PRESET)
-    try:
-        return await tx.one(PresetRecord, query)
-    except IntegrityError as error:
-        raise Conflict(f"There is already a preset {values['name']!r}.") from error
+    query = insert(presets).values(**values, created_at=relay_now())
+    with conflict_on_violation(f"There is already a preset {values['name']!r}."):
+        return await tx.one(PresetRecord, query.returning(*_PRESET))
 
 
 async def page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[PresetRecord]:
     """Return a page, newest first."""
-    query = select(*_PRESET).where(presets.c.tenant_id == tenant_id).order_by(presets.c.id.desc()).limit(limit)
-    if before_id is not None:
-        query = query.where(presets.c.id < before_id)
-    return await tx.all(PresetRecord, query)
+    query = select(*_PRESET).where(presets.c.tenant_id == tenant_id)
+    return await tx.all(PresetRecord, newest(query, presets.c.id, before=before_id, limit=limit))
 
 
 async def named(tx: Tx, tenant_id: str, name: str) -> PresetRecord | None:

@@ -1,7 +1,7 @@
 """Recently completed jobs of a tenant."""
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Select, select
 
@@ -18,14 +18,14 @@ class RecentOutput(NamedTuple):
     completed_at: datetime
 
 
-def made_query(tenant_id: str, *, among: int) -> Select[tuple[int, int | None, str | None, datetime | None, datetime]]:
+async def completed(tx: Tx, tenant_id: str, *, among: int) -> list[RecentOutput]:
+    """Return the completed ones among the newest jobs of the tenant, newest first."""
+    return await tx.all(RecentOutput, completed_query(tenant_id, among=among))
+
+
+def completed_query(tenant_id: str, *, among: int) -> Select[Any]:
     columns = (*(ai_jobs.c[name] for name in RecentOutput._fields), ai_jobs.c.id, ai_jobs.c.status)
     newest = select(*columns).where(ai_jobs.c.tenant_id == tenant_id).order_by(ai_jobs.c.id.desc()).limit(among)
-    found = newest.subquery()
-    wanted = select(*(found.c[name] for name in RecentOutput._fields)).where(found.c.status == JobStatus.COMPLETED)
-    return wanted.order_by(found.c.id.desc())
-
-
-async def made(tx: Tx, tenant_id: str, *, among: int) -> list[RecentOutput]:
-    """Return the completed ones among the newest jobs of the tenant, newest first."""
-    return [RecentOutput._make(row) for row in await tx.execute(made_query(tenant_id, among=among))]
+    jobs = newest.subquery()
+    query = select(*(jobs.c[name] for name in RecentOutput._fields)).where(jobs.c.status == JobStatus.COMPLETED)
+    return query.order_by(jobs.c.id.desc())

@@ -23,13 +23,12 @@ class ReusableJob(NamedTuple):
     job_id: str
     file: FileRecord
     metadata: Any
-    # its poster is still due
-    is_undrawn: bool
+    is_poster_due: bool
 
 
-async def made(tx: Tx, tenant_id: str, fingerprints: Collection[str]) -> dict[tuple[str, str], ReusableJob]:
+async def reusable_jobs(tx: Tx, tenant_id: str, fingerprints: Collection[str]) -> dict[tuple[str, str], ReusableJob]:
     """Return by fingerprint and stage the tenant's newest completed job whose output still exists."""
-    rows = await tx.fetch(made_query, {**with_ids(sorted(fingerprints)), "tenant_id": tenant_id})
+    rows = await tx.fetch(reusable_query, {**with_ids(sorted(fingerprints)), "tenant_id": tenant_id})
     return {
         (row.fingerprint, row.stage): ReusableJob(
             row.job_id,
@@ -42,11 +41,11 @@ async def made(tx: Tx, tenant_id: str, fingerprints: Collection[str]) -> dict[tu
 
 
 @cache
-def made_query(dialect: str) -> Executable:
+def reusable_query(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
-    job = (ai_jobs.c.fingerprint, ai_jobs.c.stage, ai_jobs.c.id.label("job_id"))
+    of_job = (ai_jobs.c.fingerprint, ai_jobs.c.stage, ai_jobs.c.id.label("job_id"))
     return (
-        select(*job, *_FILE, files.c["metadata"], files.c.poster_due_at)
+        select(*of_job, *_FILE, files.c["metadata"], files.c.poster_due_at)
         .join(r, ai_jobs.c.fingerprint == r.c.id)
         .join(files, files.c.id == ai_jobs.c.output_file_id)
         .where(
@@ -55,6 +54,6 @@ def made_query(dialect: str) -> Executable:
             files.c.tenant_id == ai_jobs.c.tenant_id,
             files.c.removing_at.is_(None),
         )
-        # of several, the newest
+        # If there are several, the last row wins, which is the newest.
         .order_by(ai_jobs.c.id)
     )

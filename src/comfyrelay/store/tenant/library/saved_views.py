@@ -18,13 +18,11 @@ async def of_area(tx: Tx, tenant_id: str, area: str) -> list[SavedView]:
     return await tx.all(SavedView, query)
 
 
-async def keep(tx: Tx, *, id_: str, tenant_id: str, area: str, name: str, search: Mapping[str, str]) -> SavedView:
+async def save(tx: Tx, *, id_: str, tenant_id: str, area: str, name: str, search: Mapping[str, str]) -> SavedView:
     """Save a view, replacing one of the same name."""
-    same = v.c.tenant_id == tenant_id, v.c.area == area, v.c.name == name
-    await tx.execute(delete(v).where(*same))
+    await tx.execute(delete(v).where(v.c.tenant_id == tenant_id, v.c.area == area, v.c.name == name))
     values = {"id": id_, "tenant_id": tenant_id, "area": area, "name": name, "search": dict(search)}
-    made = insert(v).values(**values, created_at=relay_now()).returning(*_VIEW)
-    return await tx.one(SavedView, made)
+    return await tx.one(SavedView, insert(v).values(**values, created_at=relay_now()).returning(*_VIEW))
 
 
 async def remove(tx: Tx, tenant_id: str, view_id: str) -> bool:

@@ -46,76 +46,64 @@ def upgrade() -> None:
 def _create_accounts() -> None:
     op.create_table(
         "tenants",
-        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("id", sa.Text(), primary_key=True),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("shard", sa.Text(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("max_wait_seconds", sa.Integer()),
         sa.Column("max_active_jobs", sa.Integer()),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_tenants")),
     )
     op.create_table(
         "users",
-        sa.Column("id", sa.Text(), nullable=False),
-        sa.Column("tenant_id", sa.Text(), nullable=False),
-        sa.Column("email", sa.Text(), nullable=False),
+        sa.Column("id", sa.Text(), primary_key=True),
+        sa.Column("tenant_id", sa.Text(), sa.ForeignKey("tenants.id"), nullable=False, unique=True),
+        sa.Column("email", sa.Text(), nullable=False, unique=True),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("password_hash", sa.Text()),
         sa.Column("is_admin", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("disabled_at", UtcTime()),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_users")),
-        sa.UniqueConstraint("email", name=op.f("uq_users_email")),
-        sa.UniqueConstraint("tenant_id", name=op.f("uq_users_tenant_id")),
-        sa.ForeignKeyConstraint(["tenant_id"], ["tenants.id"], name=op.f("fk_users_tenant_id")),
     )
     _create_partial_index("ix_users_admins", "users", ["id"], where="is_admin")
     op.create_table(
         "api_tokens",
-        sa.Column("id", sa.Text(), nullable=False),
-        sa.Column("user_id", sa.Text(), nullable=False),
+        sa.Column("id", sa.Text(), primary_key=True),
+        sa.Column("user_id", sa.Text(), sa.ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("token_hash", sa.Text(), nullable=False),
+        sa.Column("token_hash", sa.Text(), nullable=False, unique=True),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("expires_at", UtcTime()),
         sa.Column("revoked_at", UtcTime()),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_api_tokens")),
-        sa.UniqueConstraint("token_hash", name=op.f("uq_api_tokens_token_hash")),
-        sa.ForeignKeyConstraint(["user_id"], ["users.id"], name=op.f("fk_api_tokens_user_id"), ondelete="CASCADE"),
     )
     op.create_index("ix_api_tokens_user_id", "api_tokens", ["user_id"])
     op.create_table(
         "account_links",
-        sa.Column("token_hash", sa.Text(), nullable=False),
+        sa.Column("token_hash", sa.Text(), primary_key=True),
         sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("user_id", sa.Text()),
+        sa.Column("user_id", sa.Text(), sa.ForeignKey("users.id", ondelete="CASCADE")),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("expires_at", UtcTime(), nullable=False),
         sa.Column("used_at", UtcTime()),
-        sa.PrimaryKeyConstraint("token_hash", name=op.f("pk_account_links")),
-        sa.ForeignKeyConstraint(["user_id"], ["users.id"], name=op.f("fk_account_links_user_id"), ondelete="CASCADE"),
         sa.CheckConstraint("kind IN ('reset', 'setup')", name=op.f("ck_account_links_kind")),
     )
     op.create_index("ix_account_links_user_id", "account_links", ["user_id"])
     op.create_table(
         "payment_events",
-        sa.Column("provider_event_id", sa.Text(), nullable=False),
-        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("provider_event_id", sa.Text(), primary_key=True),
+        sa.Column("tenant_id", sa.Text(), sa.ForeignKey("tenants.id"), nullable=False),
         sa.Column("amount", sa.BigInteger(), nullable=False),
         sa.Column("currency", sa.Text()),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("provider_event_id", name=op.f("pk_payment_events")),
-        sa.ForeignKeyConstraint(["tenant_id"], ["tenants.id"], name=op.f("fk_payment_events_tenant_id")),
     )
 
 
 def _create_catalogue() -> None:
     op.create_table(
         "workflows",
-        sa.Column("id", BIG_ID, nullable=False),
+        sa.Column("id", BIG_ID, primary_key=True),
         sa.Column("slug", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("tenant_id", sa.Text()),
+        sa.Column("tenant_id", sa.Text(), sa.ForeignKey("tenants.id")),
         sa.Column("kind", sa.Text(), server_default="graph", nullable=False),
         sa.Column("provider", sa.Text(), server_default="self_hosted", nullable=False),
         sa.Column("may_burst", sa.Boolean(), server_default=sa.false(), nullable=False),
@@ -133,8 +121,6 @@ def _create_catalogue() -> None:
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("updated_at", UtcTime(), nullable=False),
         sa.Column("deleted_at", UtcTime()),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_workflows")),
-        sa.ForeignKeyConstraint(["tenant_id"], ["tenants.id"], name=op.f("fk_workflows_tenant_id")),
         sa.CheckConstraint("kind IN ('graph', 'script')", name=op.f("ck_workflows_kind")),
         sa.CheckConstraint("provider IN ('self_hosted', 'cloud')", name=op.f("ck_workflows_provider")),
         sqlite_autoincrement=True,
@@ -145,25 +131,21 @@ def _create_catalogue() -> None:
     _create_partial_index("uq_workflows_slug", "workflows", ["slug"], where="deleted_at IS NULL", unique=True)
     op.create_table(
         "workflow_versions",
-        sa.Column("workflow_id", sa.BigInteger(), nullable=False),
-        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("workflow_id", sa.BigInteger(), sa.ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("number", sa.Integer(), primary_key=True),
         sa.Column("graph_path", sa.Text(), nullable=False),
         sa.Column("properties", JsonText(), nullable=False),
         sa.Column("output_node_id", sa.Text()),
         sa.Column("output_extension", sa.Text(), nullable=False),
         sa.Column("output_mime_type", sa.Text(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("workflow_id", "number", name=op.f("pk_workflow_versions")),
-        sa.ForeignKeyConstraint(
-            ["workflow_id"], ["workflows.id"], name=op.f("fk_workflow_versions_workflow_id"), ondelete="CASCADE"
-        ),
     )
     op.create_table(
         "effects",
-        sa.Column("id", BIG_ID, nullable=False),
-        sa.Column("slug", sa.Text(), nullable=False),
+        sa.Column("id", BIG_ID, primary_key=True),
+        sa.Column("slug", sa.Text(), nullable=False, unique=True),
         sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("workflow_id", sa.BigInteger(), nullable=False),
+        sa.Column("workflow_id", sa.BigInteger(), sa.ForeignKey("workflows.id"), nullable=False),
         sa.Column("property_overrides", JsonText(), nullable=False),
         sa.Column("asset_hashes", JsonText(), nullable=False),
         sa.Column("credits_cost", sa.BigInteger(), nullable=False),
@@ -173,9 +155,6 @@ def _create_catalogue() -> None:
         sa.Column("preview_path", sa.Text()),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("updated_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_effects")),
-        sa.UniqueConstraint("slug", name=op.f("uq_effects_slug")),
-        sa.ForeignKeyConstraint(["workflow_id"], ["workflows.id"], name=op.f("fk_effects_workflow_id")),
         sa.CheckConstraint("credits_cost >= 0", name=op.f("ck_effects_credits_cost")),
         sqlite_autoincrement=True,
     )
@@ -185,7 +164,7 @@ def _create_catalogue() -> None:
 def _create_workers() -> None:
     op.create_table(
         "fleets",
-        sa.Column("id", BIG_ID, nullable=False),
+        sa.Column("id", BIG_ID, primary_key=True),
         sa.Column("slug", sa.Text(), nullable=False),
         sa.Column("stage", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
@@ -194,29 +173,21 @@ def _create_workers() -> None:
         sa.Column("machines", JsonText()),
         sa.Column("autoscaling", JsonText()),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_fleets")),
         sa.UniqueConstraint("stage", "slug", name=op.f("uq_fleets_stage_slug")),
         sa.CheckConstraint("stage IN ('staging', 'production')", name=op.f("ck_fleets_stage")),
     )
     op.create_table(
         "workflow_fleets",
-        sa.Column("fleet_id", sa.BigInteger(), nullable=False),
-        sa.Column("workflow_id", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("fleet_id", "workflow_id", name=op.f("pk_workflow_fleets")),
-        sa.ForeignKeyConstraint(
-            ["fleet_id"], ["fleets.id"], name=op.f("fk_workflow_fleets_fleet_id"), ondelete="CASCADE"
-        ),
-        sa.ForeignKeyConstraint(
-            ["workflow_id"], ["workflows.id"], name=op.f("fk_workflow_fleets_workflow_id"), ondelete="CASCADE"
-        ),
+        sa.Column("fleet_id", sa.BigInteger(), sa.ForeignKey("fleets.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("workflow_id", sa.BigInteger(), sa.ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
     )
     op.create_table(
         "workers",
-        sa.Column("worker_id", sa.Text(), nullable=False),
-        sa.Column("fleet_id", sa.BigInteger(), nullable=False),
+        sa.Column("worker_id", sa.Text(), primary_key=True),
+        sa.Column("fleet_id", sa.BigInteger(), sa.ForeignKey("fleets.id"), nullable=False),
         sa.Column("stage", sa.Text(), nullable=False),
         sa.Column("display_name", sa.Text()),
-        sa.Column("token_hash", sa.Text()),
+        sa.Column("token_hash", sa.Text(), unique=True),
         sa.Column("registration_key_hash", sa.Text()),
         sa.Column("protocol", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("version", sa.Text()),
@@ -236,9 +207,6 @@ def _create_workers() -> None:
         sa.Column("instance_type", sa.Text()),
         sa.Column("last_seen_at", UtcTime(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("worker_id", name=op.f("pk_workers")),
-        sa.UniqueConstraint("token_hash", name=op.f("uq_workers_token_hash")),
-        sa.ForeignKeyConstraint(["fleet_id"], ["fleets.id"], name=op.f("fk_workers_fleet_id")),
         sa.CheckConstraint("max_concurrency >= 1", name=op.f("ck_workers_max_concurrency")),
         sa.CheckConstraint("registration_source IN ('fleet', 'desk')", name=op.f("ck_workers_registration_source")),
         sa.CheckConstraint("stage IN ('staging', 'production')", name=op.f("ck_workers_stage")),
@@ -246,65 +214,47 @@ def _create_workers() -> None:
     op.create_index("ix_workers_fleet_id", "workers", ["fleet_id"])
     op.create_table(
         "worker_workflows",
-        sa.Column("worker_id", sa.Text(), nullable=False),
-        sa.Column("workflow_id", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("worker_id", "workflow_id", name=op.f("pk_worker_workflows")),
-        sa.ForeignKeyConstraint(
-            ["worker_id"], ["workers.worker_id"], name=op.f("fk_worker_workflows_worker_id"), ondelete="CASCADE"
-        ),
-        sa.ForeignKeyConstraint(
-            ["workflow_id"], ["workflows.id"], name=op.f("fk_worker_workflows_workflow_id"), ondelete="CASCADE"
-        ),
+        sa.Column("worker_id", sa.Text(), sa.ForeignKey("workers.worker_id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("workflow_id", sa.BigInteger(), sa.ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
     )
     op.create_index("ix_worker_workflows_workflow_id", "worker_workflows", ["workflow_id"])
     op.create_table(
         "worker_logs",
-        sa.Column("worker_id", sa.Text(), nullable=False),
+        sa.Column("worker_id", sa.Text(), sa.ForeignKey("workers.worker_id", ondelete="CASCADE"), primary_key=True),
         sa.Column("lines", JsonText(), nullable=False),
         sa.Column("received_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("worker_id", name=op.f("pk_worker_logs")),
-        sa.ForeignKeyConstraint(
-            ["worker_id"], ["workers.worker_id"], name=op.f("fk_worker_logs_worker_id"), ondelete="CASCADE"
-        ),
     )
     op.create_table(
         "instance_identities",
-        sa.Column("instance_id", sa.Text(), nullable=False),
+        sa.Column("instance_id", sa.Text(), primary_key=True),
         sa.Column("account_id", sa.Text(), nullable=False),
         sa.Column("registration_key_hash", sa.Text(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("instance_id", name=op.f("pk_instance_identities")),
     )
 
 
 def _create_scheduling() -> None:
     op.create_table(
         "workflow_blocks",
-        sa.Column("worker_id", sa.Text(), nullable=False),
-        sa.Column("workflow_hash", sa.Text(), nullable=False),
+        sa.Column("worker_id", sa.Text(), sa.ForeignKey("workers.worker_id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("workflow_hash", sa.Text(), primary_key=True),
         sa.Column("failure_count", sa.Integer(), nullable=False),
         sa.Column("blocked_until", UtcTime()),
-        sa.PrimaryKeyConstraint("worker_id", "workflow_hash", name=op.f("pk_workflow_blocks")),
-        sa.ForeignKeyConstraint(
-            ["worker_id"], ["workers.worker_id"], name=op.f("fk_workflow_blocks_worker_id"), ondelete="CASCADE"
-        ),
     )
     op.create_table(
         "workflow_requirements",
-        sa.Column("workflow_hash", sa.Text(), nullable=False),
+        sa.Column("workflow_hash", sa.Text(), primary_key=True),
         sa.Column("node_types", JsonText(), nullable=False),
         sa.Column("models", JsonText(), nullable=False),
         sa.Column("used_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("workflow_hash", name=op.f("pk_workflow_requirements")),
     )
     op.create_table(
         "worker_missing_requirements",
-        sa.Column("worker_id", sa.Text(), nullable=False),
-        sa.Column("workflow_hash", sa.Text(), nullable=False),
+        sa.Column("worker_id", sa.Text(), primary_key=True),
+        sa.Column("workflow_hash", sa.Text(), primary_key=True),
         sa.Column("node_types", JsonText(), nullable=False),
         sa.Column("models", JsonText(), nullable=False),
         sa.Column("silent", JsonText(), nullable=False),
-        sa.PrimaryKeyConstraint("worker_id", "workflow_hash", name=op.f("pk_worker_missing_requirements")),
         sa.ForeignKeyConstraint(
             ["worker_id"],
             ["workers.worker_id"],
@@ -321,34 +271,26 @@ def _create_scheduling() -> None:
     op.create_index("ix_worker_missing_requirements_workflow_hash", "worker_missing_requirements", ["workflow_hash"])
     op.create_table(
         "workflow_memory",
-        sa.Column("workflow_id", sa.BigInteger(), nullable=False),
-        sa.Column("workflow_hash", sa.Text(), nullable=False),
+        sa.Column("workflow_id", sa.BigInteger(), sa.ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("workflow_hash", sa.Text(), primary_key=True),
         sa.Column("ran_out_bytes", sa.BigInteger(), nullable=False),
         sa.Column("updated_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("workflow_id", "workflow_hash", name=op.f("pk_workflow_memory")),
-        sa.ForeignKeyConstraint(
-            ["workflow_id"], ["workflows.id"], name=op.f("fk_workflow_memory_workflow_id"), ondelete="CASCADE"
-        ),
     )
     op.create_table(
         "workflow_durations",
-        sa.Column("workflow_id", sa.BigInteger(), nullable=False),
-        sa.Column("effect_id", sa.BigInteger(), nullable=False),
+        sa.Column("workflow_id", sa.BigInteger(), sa.ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("effect_id", sa.BigInteger(), primary_key=True),
         sa.Column("jobs", sa.BigInteger(), nullable=False),
         sa.Column("mean_seconds", sa.Float(), nullable=False),
         sa.Column("updated_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("workflow_id", "effect_id", name=op.f("pk_workflow_durations")),
-        sa.ForeignKeyConstraint(
-            ["workflow_id"], ["workflows.id"], name=op.f("fk_workflow_durations_workflow_id"), ondelete="CASCADE"
-        ),
     )
 
 
 def _create_dispatches() -> None:
     op.create_table(
         "ai_job_dispatches",
-        sa.Column("id", BIG_ID, nullable=False),
-        sa.Column("workflow_id", sa.BigInteger(), nullable=False),
+        sa.Column("id", BIG_ID, primary_key=True),
+        sa.Column("workflow_id", sa.BigInteger(), sa.ForeignKey("workflows.id"), nullable=False),
         sa.Column("effect_id", sa.BigInteger()),
         sa.Column("rank", sa.BigInteger(), nullable=False),
         sa.Column("epoch", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
@@ -389,9 +331,7 @@ def _create_dispatches() -> None:
         sa.Column("pause_mode", sa.Text()),
         sa.Column("last_error", sa.Text()),
         sa.Column("progress", JsonText()),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_ai_job_dispatches")),
         sa.UniqueConstraint("tenant_id", "tenant_job_id", name=op.f("uq_ai_job_dispatches_tenant_id_tenant_job_id")),
-        sa.ForeignKeyConstraint(["workflow_id"], ["workflows.id"], name=op.f("fk_ai_job_dispatches_workflow_id")),
         sa.CheckConstraint(
             "(finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'canceled'))",
             name=op.f("ck_ai_job_dispatches_finished_iff_terminal"),
@@ -469,7 +409,7 @@ def _create_dispatches() -> None:
 def _create_queue_history() -> None:
     op.create_table(
         "dispatch_leases",
-        sa.Column("lease_token", sa.Text(), nullable=False),
+        sa.Column("lease_token", sa.Text(), primary_key=True),
         sa.Column("dispatch_id", sa.BigInteger(), nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
@@ -482,7 +422,6 @@ def _create_queue_history() -> None:
         sa.Column("reason", sa.Text()),
         sa.Column("status_after", sa.Text()),
         sa.Column("cost", sa.Float()),
-        sa.PrimaryKeyConstraint("lease_token", name=op.f("pk_dispatch_leases")),
         sa.UniqueConstraint("dispatch_id", "epoch", name=op.f("uq_dispatch_leases_dispatch_id_epoch")),
         postgresql_with={"fillfactor": "50"},
     )
@@ -496,13 +435,12 @@ def _create_queue_history() -> None:
     )
     op.create_table(
         "worker_audit_logs",
-        sa.Column("id", BIG_ID, nullable=False),
+        sa.Column("id", BIG_ID, primary_key=True),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("dispatch_id", sa.BigInteger()),
         sa.Column("worker_id", sa.Text(), nullable=False),
         sa.Column("event", sa.Text(), nullable=False),
         sa.Column("data", JsonText()),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_worker_audit_logs")),
     )
     _create_partial_index(
         "ix_worker_audit_logs_decisions",
@@ -516,11 +454,10 @@ def _create_queue_history() -> None:
     op.create_index("ix_worker_audit_logs_worker_id_id", "worker_audit_logs", ["worker_id", "id"])
     op.create_table(
         "outbox",
-        sa.Column("id", BIG_ID, nullable=False),
+        sa.Column("id", BIG_ID, primary_key=True),
         sa.Column("shard", sa.Text(), nullable=False),
         sa.Column("updates", JsonText(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_outbox")),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_outbox_shard_id", "outbox", ["shard", "id"])
@@ -529,8 +466,8 @@ def _create_queue_history() -> None:
 def _create_autoscaling() -> None:
     op.create_table(
         "machines",
-        sa.Column("key", sa.Text(), nullable=False),
-        sa.Column("fleet_id", sa.BigInteger(), nullable=False),
+        sa.Column("key", sa.Text(), primary_key=True),
+        sa.Column("fleet_id", sa.BigInteger(), sa.ForeignKey("fleets.id", ondelete="CASCADE"), nullable=False),
         sa.Column("provider_id", sa.Text()),
         sa.Column("worker_id", sa.Text()),
         sa.Column("instance_type", sa.Text()),
@@ -541,16 +478,14 @@ def _create_autoscaling() -> None:
         sa.Column("ending_at", UtcTime()),
         sa.Column("ended_at", UtcTime()),
         sa.Column("reason", sa.Text()),
-        sa.PrimaryKeyConstraint("key", name=op.f("pk_machines")),
-        sa.ForeignKeyConstraint(["fleet_id"], ["fleets.id"], name=op.f("fk_machines_fleet_id"), ondelete="CASCADE"),
     )
     op.create_index("ix_machines_fleet_id_ordered_at", "machines", ["fleet_id", "ordered_at"])
     _create_partial_index("ix_machines_present", "machines", ["fleet_id"], where="ended_at IS NULL")
     _create_partial_index("ix_machines_worker", "machines", ["worker_id"], where="worker_id IS NOT NULL")
     op.create_table(
         "autoscaling_decisions",
-        sa.Column("id", BIG_ID, nullable=False),
-        sa.Column("fleet_id", sa.BigInteger(), nullable=False),
+        sa.Column("id", BIG_ID, primary_key=True),
+        sa.Column("fleet_id", sa.BigInteger(), sa.ForeignKey("fleets.id", ondelete="CASCADE"), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("policy", sa.Text(), nullable=False),
         sa.Column("desired", sa.Integer(), nullable=False),
@@ -559,16 +494,12 @@ def _create_autoscaling() -> None:
         sa.Column("outcome", JsonText(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("seen", JsonText(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_autoscaling_decisions")),
-        sa.ForeignKeyConstraint(
-            ["fleet_id"], ["fleets.id"], name=op.f("fk_autoscaling_decisions_fleet_id"), ondelete="CASCADE"
-        ),
     )
     op.create_index("ix_autoscaling_decisions_fleet_id_id", "autoscaling_decisions", ["fleet_id", "id"])
     op.create_table(
         "bursts",
-        sa.Column("id", BIG_ID, nullable=False),
-        sa.Column("dispatch_id", sa.BigInteger(), nullable=False),
+        sa.Column("id", BIG_ID, primary_key=True),
+        sa.Column("dispatch_id", sa.BigInteger(), nullable=False, unique=True),
         sa.Column("workflow_id", sa.BigInteger(), nullable=False),
         sa.Column("stage", sa.Text(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
@@ -578,44 +509,38 @@ def _create_autoscaling() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("back_reason", sa.Text()),
         sa.Column("seen", JsonText(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_bursts")),
-        sa.UniqueConstraint("dispatch_id", name=op.f("uq_bursts_dispatch_id")),
         sa.CheckConstraint("stage IN ('staging', 'production')", name=op.f("ck_bursts_stage")),
     )
     op.create_index("ix_bursts_ended_at", "bursts", ["ended_at"])
     op.create_table(
         "usage",
-        sa.Column("day", sa.Text(), nullable=False),
-        sa.Column("fleet_id", sa.BigInteger(), nullable=False),
-        sa.Column("workflow_id", sa.BigInteger(), nullable=False),
-        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("day", sa.Text(), primary_key=True),
+        sa.Column("fleet_id", sa.BigInteger(), sa.ForeignKey("fleets.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("workflow_id", sa.BigInteger(), primary_key=True),
+        sa.Column("tenant_id", sa.Text(), primary_key=True),
         sa.Column("jobs", sa.BigInteger(), nullable=False),
         sa.Column("busy_seconds", sa.Float(), nullable=False),
         sa.Column("lost_seconds", sa.Float(), nullable=False),
         sa.Column("cost", sa.Float(), nullable=False),
-        sa.PrimaryKeyConstraint("day", "fleet_id", "workflow_id", "tenant_id", name=op.f("pk_usage")),
-        sa.ForeignKeyConstraint(["fleet_id"], ["fleets.id"], name=op.f("fk_usage_fleet_id"), ondelete="CASCADE"),
     )
 
 
 def _create_operations() -> None:
     op.create_table(
         "leaders",
-        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), primary_key=True),
         sa.Column("holder", sa.Text(), nullable=False),
         sa.Column("term", sa.BigInteger(), nullable=False),
         sa.Column("expires_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_leaders")),
     )
     op.create_table(
         "cursors",
-        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), primary_key=True),
         sa.Column("position", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_cursors")),
     )
     op.create_table(
         "samples",
-        sa.Column("minute", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("minute", sa.BigInteger(), autoincrement=False, primary_key=True),
         sa.Column("waiting", sa.Integer()),
         sa.Column("oldest_wait_seconds", sa.Float()),
         sa.Column("busy", sa.Integer()),
@@ -626,11 +551,10 @@ def _create_operations() -> None:
         sa.Column("done", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("failed", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("tokens", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
-        sa.PrimaryKeyConstraint("minute", name=op.f("pk_samples")),
     )
     op.create_table(
         "reconcile_runs",
-        sa.Column("id", BIG_ID, nullable=False),
+        sa.Column("id", BIG_ID, primary_key=True),
         sa.Column("started_at", UtcTime(), nullable=False),
         sa.Column("ended_at", UtcTime()),
         sa.Column("jobs", sa.BigInteger()),
@@ -638,7 +562,6 @@ def _create_operations() -> None:
         sa.Column("count", sa.Integer()),
         sa.Column("shards_down", JsonText()),
         sa.Column("problem", sa.Text()),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_reconcile_runs")),
     )
 
 

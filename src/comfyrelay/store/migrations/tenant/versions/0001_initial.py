@@ -44,7 +44,7 @@ def upgrade() -> None:
 def _create_media() -> None:
     op.create_table(
         "files",
-        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("id", sa.Text(), primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("user_id", sa.Text(), nullable=False),
         sa.Column("disk", sa.Text(), nullable=False),
@@ -63,7 +63,6 @@ def _create_media() -> None:
         sa.Column("poster", sa.Text()),
         sa.Column("preview", sa.Text()),
         sa.Column("poster_due_at", UtcTime()),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_files")),
         sa.UniqueConstraint("disk", "path", name=op.f("uq_files_disk_path")),
     )
     _create_partial_index("ix_files_poster_due", "files", ["poster_due_at"], where="poster_due_at IS NOT NULL")
@@ -71,7 +70,7 @@ def _create_media() -> None:
     _create_partial_index("ix_files_unused", "files", ["id"], where="used_at IS NULL AND removing_at IS NULL")
     op.create_table(
         "batches",
-        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("id", sa.Text(), primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("user_id", sa.Text(), nullable=False),
         sa.Column("label", sa.Text()),
@@ -81,26 +80,23 @@ def _create_media() -> None:
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("held", JsonText()),
         sa.Column("cleared_at", UtcTime()),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_batches")),
         sa.UniqueConstraint("tenant_id", "idempotency_key", name=op.f("uq_batches_tenant_id_idempotency_key")),
     )
     op.create_index("ix_batches_tenant_id_id", "batches", ["tenant_id", "id"])
     op.create_table(
         "videos",
-        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("id", sa.Text(), primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("user_id", sa.Text(), nullable=False),
         sa.Column("title", sa.Text()),
         sa.Column("effect_id", sa.BigInteger()),
         sa.Column("status", sa.Text(), server_default="uploaded", nullable=False),
         sa.Column("job_id", sa.Text()),
-        sa.Column("original_file_id", sa.Text()),
+        sa.Column("original_file_id", sa.Text(), sa.ForeignKey("files.id")),
         sa.Column("processed_file_id", sa.Text()),
         sa.Column("processing_details", JsonText()),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("updated_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_videos")),
-        sa.ForeignKeyConstraint(["original_file_id"], ["files.id"], name=op.f("fk_videos_original_file_id")),
         sa.CheckConstraint(
             "status IN ('uploaded', 'queued', 'processing', 'completed', 'failed', 'expired')",
             name=op.f("ck_videos_status"),
@@ -114,7 +110,7 @@ def _create_media() -> None:
 def _create_jobs() -> None:
     op.create_table(
         "ai_jobs",
-        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("id", sa.Text(), primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("user_id", sa.Text(), nullable=False),
         sa.Column("effect_id", sa.BigInteger()),
@@ -126,13 +122,13 @@ def _create_jobs() -> None:
         sa.Column("priority", sa.Integer(), nullable=False),
         sa.Column("max_attempts", sa.Integer(), nullable=False),
         sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("batch_id", sa.Text()),
+        sa.Column("batch_id", sa.Text(), sa.ForeignKey("batches.id")),
         sa.Column("item_no", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("label", sa.Text()),
-        sa.Column("video_id", sa.Text()),
-        sa.Column("input_file_id", sa.Text()),
+        sa.Column("video_id", sa.Text(), sa.ForeignKey("videos.id")),
+        sa.Column("input_file_id", sa.Text(), sa.ForeignKey("files.id")),
         sa.Column("output_file_id", sa.Text()),
-        sa.Column("retry_of", sa.Text()),
+        sa.Column("retry_of", sa.Text(), sa.ForeignKey("ai_jobs.id")),
         sa.Column("idempotency_key", sa.Text(), nullable=False),
         sa.Column("request_digest", sa.Text(), nullable=False),
         sa.Column("input_payload", JsonText(), nullable=False),
@@ -155,12 +151,7 @@ def _create_jobs() -> None:
         sa.Column("started_at", UtcTime()),
         sa.Column("completed_at", UtcTime()),
         sa.Column("cleared_at", UtcTime()),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_ai_jobs")),
         sa.UniqueConstraint("tenant_id", "idempotency_key", name=op.f("uq_ai_jobs_tenant_id_idempotency_key")),
-        sa.ForeignKeyConstraint(["batch_id"], ["batches.id"], name=op.f("fk_ai_jobs_batch_id")),
-        sa.ForeignKeyConstraint(["input_file_id"], ["files.id"], name=op.f("fk_ai_jobs_input_file_id")),
-        sa.ForeignKeyConstraint(["retry_of"], ["ai_jobs.id"], name=op.f("fk_ai_jobs_retry_of")),
-        sa.ForeignKeyConstraint(["video_id"], ["videos.id"], name=op.f("fk_ai_jobs_video_id")),
         sa.CheckConstraint(
             "(completed_at IS NOT NULL) = (status IN ('completed', 'failed', 'canceled'))",
             name=op.f("ck_ai_jobs_completed_iff_terminal"),
@@ -208,8 +199,8 @@ def _create_jobs() -> None:
 def _create_job_history() -> None:
     op.create_table(
         "job_attempts",
-        sa.Column("job_id", sa.Text(), nullable=False),
-        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("job_id", sa.Text(), primary_key=True),
+        sa.Column("epoch", sa.BigInteger(), primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("number", sa.Integer(), nullable=False),
         sa.Column("worker_id", sa.Text()),
@@ -221,7 +212,6 @@ def _create_job_history() -> None:
         sa.Column("seed", sa.Text()),
         sa.Column("about", JsonText()),
         sa.Column("provider_job_id", sa.Text()),
-        sa.PrimaryKeyConstraint("job_id", "epoch", name=op.f("pk_job_attempts")),
         sa.CheckConstraint(
             "outcome IS NULL OR outcome IN ('completed', 'failed', 'requeued', 'expired', 'canceled', 'deferred')",
             name=op.f("ck_job_attempts_outcome"),
@@ -229,34 +219,30 @@ def _create_job_history() -> None:
     )
     op.create_table(
         "job_events",
-        sa.Column("job_id", sa.Text(), nullable=False),
-        sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("job_id", sa.Text(), primary_key=True),
+        sa.Column("seq", sa.Integer(), primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("type", sa.Text(), nullable=False),
         sa.Column("data", JsonText(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("job_id", "seq", name=op.f("pk_job_events")),
     )
     op.create_table(
         "job_logs",
-        sa.Column("id", BIG_ID, nullable=False),
-        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("id", BIG_ID, primary_key=True),
+        sa.Column("job_id", sa.Text(), sa.ForeignKey("ai_jobs.id", ondelete="CASCADE"), nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("line", sa.Text(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_job_logs")),
-        sa.ForeignKeyConstraint(["job_id"], ["ai_jobs.id"], name=op.f("fk_job_logs_job_id"), ondelete="CASCADE"),
     )
     op.create_index("ix_job_logs_job_id_id", "job_logs", ["job_id", "id"])
     op.create_table(
         "changes",
-        sa.Column("id", BIG_ID, nullable=False),
+        sa.Column("id", BIG_ID, primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("txid", sa.BigInteger(), nullable=False),
         sa.Column("ids", JsonText(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_changes")),
     )
     op.create_index("ix_changes_tenant_id_txid", "changes", ["tenant_id", "txid"])
 
@@ -264,15 +250,14 @@ def _create_job_history() -> None:
 def _create_ledger() -> None:
     op.create_table(
         "token_wallets",
-        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("tenant_id", sa.Text(), primary_key=True),
         sa.Column("balance", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("updated_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("tenant_id", name=op.f("pk_token_wallets")),
         sa.CheckConstraint("balance >= 0", name=op.f("ck_token_wallets_balance")),
     )
     op.create_table(
         "token_transactions",
-        sa.Column("id", BIG_ID, nullable=False),
+        sa.Column("id", BIG_ID, primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("type", sa.Text(), nullable=False),
         sa.Column("amount", sa.BigInteger(), nullable=False),
@@ -280,7 +265,6 @@ def _create_ledger() -> None:
         sa.Column("reference", sa.Text()),
         sa.Column("description", sa.Text()),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_token_transactions")),
         sa.UniqueConstraint("tenant_id", "job_id", "type", name=op.f("uq_token_transactions_tenant_id_job_id_type")),
         sa.CheckConstraint(
             "(type = 'JOB_RESERVE' AND amount <= 0) OR (type = 'JOB_CONSUME' AND amount = 0) OR (type = 'JOB_REFUND' AND amount >= 0) OR (type = 'PAYMENT_CREDIT' AND amount > 0) OR type = 'ADJUSTMENT'",
@@ -314,7 +298,7 @@ def _create_ledger() -> None:
 def _create_library() -> None:
     op.create_table(
         "outputs",
-        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("id", sa.Text(), sa.ForeignKey("files.id", ondelete="CASCADE"), primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("job_id", sa.Text(), nullable=False),
         sa.Column("number", sa.Integer(), nullable=False),
@@ -327,9 +311,7 @@ def _create_library() -> None:
         sa.Column("mark", sa.Text()),
         sa.Column("note", sa.Text()),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_outputs")),
         sa.UniqueConstraint("job_id", "number", name=op.f("uq_outputs_job_id_number")),
-        sa.ForeignKeyConstraint(["id"], ["files.id"], name=op.f("fk_outputs_id"), ondelete="CASCADE"),
         sa.CheckConstraint("mark IS NULL OR mark IN ('starred', 'rejected')", name=op.f("ck_outputs_mark")),
     )
     _create_partial_index(
@@ -340,56 +322,45 @@ def _create_library() -> None:
     )
     op.create_table(
         "collections",
-        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("id", sa.Text(), primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_collections")),
         sa.UniqueConstraint("tenant_id", "name", name=op.f("uq_collections_tenant_id_name")),
     )
     op.create_table(
         "collection_items",
-        sa.Column("collection_id", sa.Text(), nullable=False),
-        sa.Column("output_id", sa.Text(), nullable=False),
+        sa.Column("collection_id", sa.Text(), sa.ForeignKey("collections.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("output_id", sa.Text(), sa.ForeignKey("outputs.id", ondelete="CASCADE"), primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("collection_id", "output_id", name=op.f("pk_collection_items")),
-        sa.ForeignKeyConstraint(
-            ["collection_id"], ["collections.id"], name=op.f("fk_collection_items_collection_id"), ondelete="CASCADE"
-        ),
-        sa.ForeignKeyConstraint(
-            ["output_id"], ["outputs.id"], name=op.f("fk_collection_items_output_id"), ondelete="CASCADE"
-        ),
     )
     op.create_index("ix_collection_items_output_id", "collection_items", ["output_id"])
     op.create_table(
         "zips",
-        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("id", sa.Text(), primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("user_id", sa.Text(), nullable=False),
         sa.Column("output_ids", JsonText(), nullable=False),
         sa.Column("expires_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_zips")),
     )
     op.create_index("ix_zips_expires_at", "zips", ["expires_at"])
     op.create_table(
         "presets",
-        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("id", sa.Text(), primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("settings", JsonText(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_presets")),
         sa.UniqueConstraint("tenant_id", "name", name=op.f("uq_presets_tenant_id_name")),
     )
     op.create_table(
         "saved_views",
-        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("id", sa.Text(), primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("area", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("search", JsonText(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_saved_views")),
         sa.UniqueConstraint("tenant_id", "area", "name", name=op.f("uq_saved_views_tenant_id_area_name")),
     )
 
@@ -397,18 +368,17 @@ def _create_library() -> None:
 def _create_webhooks() -> None:
     op.create_table(
         "webhooks",
-        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("tenant_id", sa.Text(), primary_key=True),
         sa.Column("url", sa.Text()),
         sa.Column("secret", sa.Text(), nullable=False),
         sa.Column("is_secret_shown", sa.Boolean(), nullable=False),
         sa.Column("updated_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("tenant_id", name=op.f("pk_webhooks")),
     )
     op.create_table(
         "webhook_deliveries",
-        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("id", sa.Text(), primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
-        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("job_id", sa.Text(), sa.ForeignKey("ai_jobs.id", ondelete="CASCADE"), nullable=False, unique=True),
         sa.Column("url", sa.Text(), nullable=False),
         sa.Column("status", sa.Text(), server_default="pending", nullable=False),
         sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
@@ -417,11 +387,6 @@ def _create_webhooks() -> None:
         sa.Column("last_error", sa.Text()),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("delivered_at", UtcTime()),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_webhook_deliveries")),
-        sa.UniqueConstraint("job_id", name=op.f("uq_webhook_deliveries_job_id")),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["ai_jobs.id"], name=op.f("fk_webhook_deliveries_job_id"), ondelete="CASCADE"
-        ),
         sa.CheckConstraint(
             "(due_at IS NOT NULL) = (status = 'pending')", name=op.f("ck_webhook_deliveries_due_iff_pending")
         ),
@@ -435,27 +400,24 @@ def _create_webhooks() -> None:
 def _create_background_work() -> None:
     op.create_table(
         "outbox",
-        sa.Column("id", BIG_ID, nullable=False),
+        sa.Column("id", BIG_ID, primary_key=True),
         sa.Column("job_ids", JsonText(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_outbox")),
         sqlite_autoincrement=True,
     )
     op.create_table(
         "orphaned_outputs",
-        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("job_id", sa.Text(), primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("due_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_orphaned_outputs")),
     )
     op.create_index("ix_orphaned_outputs_due_at", "orphaned_outputs", ["due_at"])
     op.create_table(
         "removals",
-        sa.Column("id", BIG_ID, nullable=False),
+        sa.Column("id", BIG_ID, primary_key=True),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("path", sa.Text(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_removals")),
     )
 
 

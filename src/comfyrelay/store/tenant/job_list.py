@@ -1,0 +1,135 @@
+"""Filtered and searched lists of a tenant's jobs."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Select, TableValuedAlias, Text, column, exists, func, literal, or_, select
+
+from comfyrelay.domain.queue.states import JobStatus, VideoStatus
+from comfyrelay.domain.records.jobs import JobRecord
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant.jobs import JOB_COLUMNS
+from comfyrelay.store.tenant.tables import ai_jobs, batches, files, videos
+
+# The newest jobs whose input values are searched.
+MAX_SEARCHED = 20_000
+
+
+class StatusFilter(NamedTuple):
+    """A filter by status. A job that a worker has only `fetched` is stored as processing, but still waits."""
+
+    status: str
+    fetched: Sequence[str] = ()
+
+    @property
+    def condition(self) -> ColumnElement[bool]:
+        has_status = ai_jobs.c.status == self.status
+        is_fetched = (ai_jobs.c.status == JobStatus.PROCESSING) & ai_jobs.c.id.in_(self.fetched)
+        if not self.fetched or self.status not in {JobStatus.QUEUED, JobStatus.PROCESSING}:
+            return has_status
+        return has_status | is_fetched if self.status == JobStatus.QUEUED else has_status & ~is_fetched
+
+
+def list_query(
+    tenant_id: str,
+    *,
+    status: str | None = None,
+    status_filter: StatusFilter | None = None,
+    only_newest: bool = False,
+    only_shown: bool = False,
+    batch_id: str | None = None,
+    no_batch: bool = False,
+    expired: bool = False,
+    workflow_ids: Collection[int] | None = None,
+    search: str | None = None,
+    after_id: str | None = None,
+    oldest_first: bool = False,
+    limit: int = 50,
+    dialect: str = "postgresql",
+) -> Select[Any]:
+    """Select a tenant's jobs, newest or oldest first, paginated by `after_id`. `search` matches a part of a label, of
+    the batch's label, of an error or of an id; in the newest jobs also a part of an input value, such as a prompt.
+    `only_newest` omits retried items of batches; `only_shown` omits hidden jobs."""
+    # The batch has its own index. SQLite would otherwise scan all jobs of the tenant.
+    tenant = ai_jobs.c.tenant_id if batch_id is None or status is not None else ai_jobs.c.tenant_id.concat("")
+    order = ai_jobs.c.id if oldest_first else ai_jobs.c.id.desc()
+    query = select(*JOB_COLUMNS).where(tenant == tenant_id).order_by(order).limit(limit)
+    if status is not None:
+        query = query.where(ai_jobs.c.status == status)
+    if status_filter is not None:
+        query = query.where(status_filter.condition)
+    if only_newest:
+        retry = ai_jobs.alias("retry")
+        is_retried = exists(select(literal(1)).where(retry.c.retry_of == ai_jobs.c.id))
+        query = query.where(or_(ai_jobs.c.batch_id.is_(None), ~is_retried))
+    if only_shown:
+        query = query.where(ai_jobs.c.cleared_at.is_(None))
+    if batch_id is not None:
+        query = query.where(ai_jobs.c.batch_id == batch_id)
+    if no_batch:
+        query = query.where(ai_jobs.c.batch_id.is_(None))
+    if expired:
+        video = (videos.c.id == ai_jobs.c.video_id) & (videos.c.status == VideoStatus.EXPIRED)
+        output = (files.c.id == ai_jobs.c.output_file_id) & files.c.removing_at.is_(None)
+        has_video, has_output = (exists(select(literal(1)).where(condition)) for condition in (video, output))
+        query = query.where(ai_jobs.c.status == JobStatus.COMPLETED, has_video, ~has_output)
+    if workflow_ids is not None:
+        query = query.where(ai_jobs.c.workflow_id.in_(workflow_ids))
+    if search:
+        query = query.where(search_condition(tenant_id, search, dialect))
+    if after_id is not None:
+        query = query.where(ai_jobs.c.id > after_id if oldest_first else ai_jobs.c.id < after_id)
+    return query
+
+
+def search_condition(tenant_id: str, search: str, dialect: str) -> ColumnElement[bool]:
+    contains = contains_text(search, dialect)
+    # The subquery is evaluated once, not per job.
+    of_label = select(batches.c.id).where(batches.c.tenant_id == tenant_id, contains(batches.c.label))
+    return or_(
+        contains(ai_jobs.c.label),
+        contains(ai_jobs.c.error_message),
+        ai_jobs.c.batch_id.in_(of_label),
+        _has_value(tenant_id, contains, dialect),
+        ai_jobs.c.id.contains(search.lower(), autoescape=True),
+    )
+
+
+def contains_text(text: str, dialect: str) -> Callable[[ColumnElement[Any]], ColumnElement[bool]]:
+    """Return a function that makes the condition for a column."""
+    # SQLite's LIKE ignores case. Lowering each row takes a third longer.
+    contains = ColumnElement.contains if dialect == "sqlite" else ColumnElement.icontains
+    return lambda column: contains(column, text, autoescape=True)
+
+
+def _has_value(
+    tenant_id: str, contains: Callable[[ColumnElement[str]], ColumnElement[bool]], dialect: str
+) -> ColumnElement[bool]:
+    """Return the condition that an input value contains the text. Values are extracted from JSON, so only new jobs are
+    searched."""
+    values = input_values(dialect)
+    newest = ai_jobs.alias("newest")
+    oldest = select(newest.c.id).where(newest.c.tenant_id == tenant_id).order_by(newest.c.id.desc())
+    is_new = ai_jobs.c.id > func.coalesce(oldest.offset(MAX_SEARCHED).limit(1).scalar_subquery(), "")
+    return is_new & exists(select(literal(1)).select_from(values).where(contains(values.c.value)))
+
+
+def input_values(dialect: str) -> TableValuedAlias:
+    """Return the input values of a job as a table with the column `value`."""
+    values = (
+        func.json_each(ai_jobs.c.input_payload, "$.values")
+        if dialect == "sqlite"
+        else func.json_each_text(func.json_extract_path(ai_jobs.c.input_payload, "values"))
+    )
+    return values.table_valued(column("value", Text()), name="given")
+
+
+async def listed(tx: Tx, tenant_id: str, **filters: Any) -> list[JobRecord]:
+    return await tx.all(JobRecord, list_query(tenant_id, **filters, dialect=tx.dialect))
+
+
+async def count_listed(tx: Tx, tenant_id: str, **filters: Any) -> int:
+    """Count all rows of a list."""
+    query = list_query(tenant_id, **filters, dialect=tx.dialect).order_by(None).limit(None)
+    # Payloads are large, so the columns are left out.
+    return int(await tx.scalar(query.with_only_columns(func.count())))
