@@ -63,7 +63,7 @@ async def test_tenant_s_own_workflow_is_not_offered_to_others(desk: OperatorScen
 async def test_slug_is_taken_once_and_never_changes(desk: OperatorScenario) -> None:
     problem_of(await desk.call("POST", "/effects", new("clip")), 409)
     problem = problem_of(await desk.call("PATCH", "/effects/clip", {"slug": "clap"}), 422)
-    assert "never changes" in problem["errors"]["slug"]
+    assert "cannot be changed" in problem["errors"]["slug"]
 
 
 async def test_new_price_is_for_new_jobs(desk: OperatorScenario) -> None:

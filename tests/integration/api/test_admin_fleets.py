@@ -43,7 +43,7 @@ async def test_stages_do_not_share_slugs(desk: OperatorScenario) -> None:
 @pytest.mark.parametrize("fixed", ["slug", "stage"])
 async def test_slug_and_stage_never_change(desk: OperatorScenario, fixed: str) -> None:
     problem = problem_of(await desk.call("PATCH", HOME, {fixed: "staging"}), 422)
-    assert "never changes" in problem["errors"][fixed]
+    assert "cannot be changed" in problem["errors"][fixed]
 
 
 async def test_patch_with_workflows_names_the_right_call(desk: OperatorScenario) -> None:

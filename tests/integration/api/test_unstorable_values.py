@@ -77,7 +77,7 @@ async def test_unstorable_value_is_refused_by_field(
             ("PATCH", "/api/admin/fleets/production/x"),
             {"max_worker": 1},
             "max_worker",
-            "Valid fields: machines, max_workers, name, ",
+            "Valid fields: autoscaling, machines, max_workers, name, ",
         ),
         (("GET", "/api/ai-jobs?status=lost"), None, "status", "'queued'"),
         (
