@@ -74,7 +74,7 @@ def tracked(only: list[str]) -> Iterator[Path]:
 def prose_of(path: Path) -> Iterator[Prose]:
     name = path.relative_to(ROOT).as_posix()
     match path.suffix:
-        case ".py" if not name.endswith(("_pb2.py", "_pb2_grpc.py")):
+        case ".py" if not name.endswith("_pb2.py"):
             yield from python_prose(name, path.read_text("utf-8"))
         case ".md":
             text = _FENCED.sub(lambda fenced: "\n" * fenced[0].count("\n"), path.read_text("utf-8"))

@@ -10,7 +10,7 @@ from comfyrelay.autoscaling.providers.base import ProviderFleet
 from comfyrelay.autoscaling.provisioning.blueprint import Blueprint, build_blueprint
 from comfyrelay.autoscaling.provisioning.options import read_options
 from comfyrelay.autoscaling.provisioning.provision import Action, Change, Provisioner, apply
-from comfyrelay.domain.autoscaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
+from comfyrelay.domain.autoscaling.spec import DEFAULT_MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
 from tests.support.aws_proxy import Proxy
 
 REGION = "eu-west-1"
@@ -67,7 +67,7 @@ class Account:
         slug: str = "video",
         *,
         stage: str = "production",
-        max_machines: int = MAX_MACHINES,
+        max_machines: int = DEFAULT_MAX_MACHINES,
         instance_types: Sequence[InstanceType] = TYPES,
         **options: Any,
     ) -> ProviderFleet:

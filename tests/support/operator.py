@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.states import Provider
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import JobRecord

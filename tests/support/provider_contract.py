@@ -20,12 +20,12 @@ from comfyrelay.autoscaling.providers.base import (
     LaunchResult,
     MachineOrder,
     MachineProvider,
-    Observed,
-    ObservedState,
     ProviderFleet,
+    ProviderMachine,
+    ProviderMachineState,
     RefusalKind,
 )
-from comfyrelay.domain.autoscaling.spec import MAX_MACHINES
+from comfyrelay.domain.autoscaling.spec import DEFAULT_MAX_MACHINES
 from comfyrelay.errors import ProviderError
 from tests.support.world import PATIENCE_SECONDS
 
@@ -41,7 +41,9 @@ class Site(ABC):
         """A new provider without state, as after a crash."""
 
     @abstractmethod
-    async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> ProviderFleet:
+    async def fleet(
+        self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = DEFAULT_MAX_MACHINES
+    ) -> ProviderFleet:
         """A fleet that is ready for its first launch; the same arguments give the same fleet."""
 
     @abstractmethod
@@ -88,13 +90,13 @@ async def until(is_so: Callable[[], Awaitable[bool]], *, patience_seconds: float
 
 
 async def until_observed(
-    provider: MachineProvider, fleet: ProviderFleet, count: int, state: ObservedState | None = None
-) -> list[Observed]:
+    provider: MachineProvider, fleet: ProviderFleet, count: int, state: ProviderMachineState | None = None
+) -> list[ProviderMachine]:
     """Wait until this many machines are in this state; ignores terminating ones."""
-    found: list[Observed] = []
+    found: list[ProviderMachine] = []
 
     async def is_so() -> bool:
-        found[:] = [each for each in await provider.observe(fleet) if each.state is not ObservedState.ENDING]
+        found[:] = [each for each in await provider.observe(fleet) if each.state is not ProviderMachineState.ENDING]
         return len(found) == count and all(state in (None, each.state) for each in found)
 
     await until(is_so)
@@ -103,7 +105,7 @@ async def until_observed(
 
 async def launched(
     provider: MachineProvider, fleet: ProviderFleet, *keys: str, before: int = 0
-) -> tuple[LaunchResult, list[Observed]]:
+) -> tuple[LaunchResult, list[ProviderMachine]]:
     """Launch a machine per key and wait until all are observed."""
     result = await provider.launch(fleet, orders(*keys), total=before + len(keys))
     assert not result.refused
@@ -194,11 +196,11 @@ class ProviderContract:
     async def test_machine_is_pending_until_it_runs(self, site: Site, provider: MachineProvider) -> None:
         fleet = await site.fleet()
         _, found = await launched(provider, fleet, "a")
-        assert [each.state for each in found] == [ObservedState.PENDING]
+        assert [each.state for each in found] == [ProviderMachineState.PENDING]
 
         await site.boot(fleet)
 
-        running = await until_observed(provider, fleet, 1, ObservedState.RUNNING)
+        running = await until_observed(provider, fleet, 1, ProviderMachineState.RUNNING)
         assert [each.id for each in running] == [each.id for each in found]
         assert all(each.launched_at is None or each.launched_at.tzinfo is not None for each in running)
 
@@ -208,7 +210,7 @@ class ProviderContract:
         fleet = await site.fleet()
         await site.boot(fleet)
         await launched(provider, fleet, "a", "b", "c")
-        kept, *ended = [each.id for each in await until_observed(provider, fleet, 3, ObservedState.RUNNING)]
+        kept, *ended = [each.id for each in await until_observed(provider, fleet, 3, ProviderMachineState.RUNNING)]
 
         await provider.end(fleet, ended)
 

@@ -35,7 +35,7 @@ from comfyrelay.store.central import audit
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Boundary, Database, Tx
-from comfyrelay.store.notify import LocalNotifyChannel
+from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.store.tenant import history, jobs, ledger
 from comfyrelay.store.tenant.history import Position
 from comfyrelay.store.tenant.library import media
@@ -412,7 +412,7 @@ class World:
         await self.engine.databases.close()
         clock = self.clock
         self.engine = Engine(
-            self.engine.settings, clock=lambda: clock.now, notify_channel=LocalNotifyChannel(), hooks=hooks
+            self.engine.settings, clock=lambda: clock.now, notify_channel=NotifyChannel(), hooks=hooks
         )
         return self.engine
 
@@ -513,7 +513,7 @@ async def open_world(
             "webhook_allow_private": True,
             **settings,
         }
-        engine = Engine(Settings(**values), clock=lambda: clock.now, notify_channel=LocalNotifyChannel())
+        engine = Engine(Settings(**values), clock=lambda: clock.now, notify_channel=NotifyChannel())
         world = World(engine=engine, clock=clock, backend=backend.name)
         try:
             yield world

@@ -30,7 +30,7 @@ from comfyrelay.services.webhooks import Webhooks
 from comfyrelay.services.workers import WorkerServices
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import open_objects
-from comfyrelay.store.notify import LocalNotifyChannel, NotifyChannel, PostgresNotifyChannel
+from comfyrelay.store.notify import NotifyChannel, PostgresNotifyChannel
 from comfyrelay.store.outbox import OutboxEntry
 
 log = structlog.get_logger(__name__)
@@ -75,13 +75,7 @@ class Engine:
         )
         self.outbox = Outbox(context, on_applied=self._on_applied, on_ended=self._on_ended)
         self.accounts = Accounts(context)
-        self.catalogue = Catalogue(
-            context,
-            on_missing=self._hooks.on_missing,
-            live_definitions=self._hooks.live_definitions,
-            more_fleets=self._hooks.more_fleets,
-            stage_of=self._hooks.stage_of,
-        )
+        self.catalogue = Catalogue(context)
         self.queue = Queue(
             context,
             self.outbox,
@@ -92,13 +86,8 @@ class Engine:
         )
         self.workers = WorkerServices(context, self.queue, self.catalogue.graphs)
         self.autoscaling = Autoscaling(context, self.workers, self.outbox, self.queue)
-        self.jobs = Jobs(
-            context,
-            self.outbox,
-            self.catalogue,
-            self.queue,
-            limit_of=self.accounts.tenancy.max_active_jobs,
-        )
+        limit_of = self.accounts.tenancy.max_active_jobs
+        self.jobs = Jobs(context, self.outbox, self.catalogue, self.queue, limit_of=limit_of)
         self.gallery = Gallery(context, self.jobs)
         self.webhooks = Webhooks(context, on_recorded=partial(self._publish_change, "webhooks"))
         self.operations = Operations(context, self.outbox, self.catalogue, self.queue, self.jobs)
@@ -202,7 +191,7 @@ class Engine:
         central = self.databases.central
         if central.dialect == "postgresql":
             return PostgresNotifyChannel(central.dsn)
-        return LocalNotifyChannel()
+        return NotifyChannel()
 
 
 async def _every(name: str, seconds: float, work: Callable[[], Awaitable[object]]) -> None:

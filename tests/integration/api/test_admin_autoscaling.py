@@ -182,7 +182,7 @@ class TestDecisions:
         first = await desk.get(f"{HOME}/decisions", limit=1)
         second = await desk.get(f"{HOME}/decisions", limit=1, cursor=first["next_cursor"])
         assert "dry run" in first["items"][0]["reason"]
-        assert "nothing waits" in second["items"][0]["reason"]
+        assert "no jobs wait" in second["items"][0]["reason"]
         assert second["next_cursor"] is None
 
     async def test_fleet_is_paused_and_resumed_and_keeps_the_rest(self, desk: OperatorScenario) -> None:
@@ -205,7 +205,7 @@ async def test_external_scaler_reads_the_desired_number(desk: OperatorScenario) 
     await desk.send("PATCH", HOME, {"autoscaling": {"min_machines": 2}})
     found = await desk.get(f"{HOME}/desired")
     assert found["desired"] == 2
-    assert "never fewer than 2" in found["reason"]
+    assert "the minimum is 2" in found["reason"]
     # this was only a question
     assert (await desk.get(f"{HOME}/decisions"))["items"] == []
     problem_of(await desk.call("GET", "/fleets/production/unknown/desired"), 404)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.configuration import ENV_PREFIX
-from comfyrelay.domain.webhooks import WAITS_SECONDS
+from comfyrelay.domain.webhooks import RETRY_DELAYS_SECONDS
 from comfyrelay.services.operations import reconcile_runs as reconcile_service
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.services.webhooks import overview
@@ -48,9 +48,9 @@ class TestDeliveries:
         return [(each["job_id"], each["status"]) for each in (await desk.get("/webhooks/deliveries", **query))["items"]]
 
     async def dead(self, desk: OperatorScenario, receiver: Receiver) -> str:
-        receiver.statuses = [500] * (1 + len(WAITS_SECONDS))
+        receiver.statuses = [500] * (1 + len(RETRY_DELAYS_SECONDS))
         job_id = await self.ended(desk, receiver)
-        for seconds in (0.0, *WAITS_SECONDS):
+        for seconds in (0.0, *RETRY_DELAYS_SECONDS):
             await desk.api.clock.set(desk.api.clock.now + timedelta(seconds=seconds))
             await desk.api.engine.webhooks.deliveries.run_once()
         return job_id

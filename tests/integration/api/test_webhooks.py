@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from comfyrelay.domain.webhooks import INTO_PRIVATE, WAITS_SECONDS, is_public, new_secret, url_problem
+from comfyrelay.domain.webhooks import NOT_PUBLIC_TEXT, RETRY_DELAYS_SECONDS, is_public, new_secret, url_problem
 from comfyrelay.server.http.context import REDELIVERIES_FACTOR
 from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
@@ -200,9 +200,9 @@ class TestContent:
 
 class TestTryingAgain:
     async def test_receiver_that_fails_is_asked_again_later_and_later(self, scenario: Scenario) -> None:
-        scenario.receiver.statuses = [500] * (len(WAITS_SECONDS) + 1)
+        scenario.receiver.statuses = [500] * (len(RETRY_DELAYS_SECONDS) + 1)
         job_id = await scenario.ended()
-        for count, wait in enumerate(WAITS_SECONDS, start=1):
+        for count, wait in enumerate(RETRY_DELAYS_SECONDS, start=1):
             assert await scenario.send() == 1
             [delivery] = await scenario.deliveries(job_id)
             assert (delivery["status"], delivery["attempts"]) == ("pending", count)
@@ -212,8 +212,8 @@ class TestTryingAgain:
             await scenario.advance(2)
         assert await scenario.send() == 1
         [delivery] = await scenario.deliveries(job_id)
-        assert (delivery["status"], delivery["attempts"]) == ("given_up", len(WAITS_SECONDS) + 1)
-        await scenario.advance(10 * WAITS_SECONDS[-1])
+        assert (delivery["status"], delivery["attempts"]) == ("given_up", len(RETRY_DELAYS_SECONDS) + 1)
+        await scenario.advance(10 * RETRY_DELAYS_SECONDS[-1])
         assert await scenario.send() == 0
         assert len({headers["webhook-id"] for headers, _ in scenario.receiver.heard}) == 1
 
@@ -365,12 +365,12 @@ class TestAskingAgain:
 
     async def test_dead_delivery_uses_the_current_url(self, scenario: Scenario) -> None:
         async with receiving() as old:
-            old.statuses = [500] * (len(WAITS_SECONDS) + 1)
+            old.statuses = [500] * (len(RETRY_DELAYS_SECONDS) + 1)
             data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": old.url}))
             job_id = await scenario.submit()
             await scenario.complete()
             while await scenario.send():
-                await scenario.advance(WAITS_SECONDS[-1] + 1)
+                await scenario.advance(RETRY_DELAYS_SECONDS[-1] + 1)
         [delivery] = await scenario.deliveries(job_id)
         assert delivery["status"] == "given_up"
         data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
@@ -380,7 +380,7 @@ class TestAskingAgain:
         await scenario.send()
         [delivery] = await scenario.deliveries(job_id)
         assert (delivery["status"], delivery["attempts"]) == ("pending", 1)
-        await scenario.advance(WAITS_SECONDS[0] + 1)
+        await scenario.advance(RETRY_DELAYS_SECONDS[0] + 1)
         await scenario.send()
         assert len(scenario.receiver.heard) == 2
         assert (await scenario.deliveries(job_id))[0]["status"] == "delivered"
@@ -431,14 +431,14 @@ class TestAddresses:
         job_id = await scenario.ended()
         await careful.run_once()
         assert scenario.receiver.heard == []
-        assert (await scenario.deliveries(job_id))[0]["last_error"] == INTO_PRIVATE
+        assert (await scenario.deliveries(job_id))[0]["last_error"] == NOT_PUBLIC_TEXT
 
     @pytest.mark.parametrize("host", ["localhost", "127.1", "2130706433", "0x7f000001", "[::1]", "[::ffff:127.0.0.1]"])
     async def test_private_address_is_refused_in_any_notation(self, receiver: Receiver, host: str) -> None:
         url = receiver.url.replace("127.0.0.1", host)
         sent = await WebhookSender(allow_private=False).send(url, "{}", {})
         assert sent.status_code is None
-        assert sent.error in {INTO_PRIVATE, "The host cannot be found."}
+        assert sent.error in {NOT_PUBLIC_TEXT, "The host cannot be found."}
 
     async def test_name_that_changes_its_mind_gains_nothing(
         self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
@@ -455,7 +455,7 @@ class TestAddresses:
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
         sender = WebhookSender(allow_private=False)
         assert (await sender.send(f"http://rebind.test:{port}/hook", "{}", {})).is_ok
-        assert (await sender.send(f"http://rebind.test:{port}/hook", "{}", {})).error == INTO_PRIVATE
+        assert (await sender.send(f"http://rebind.test:{port}/hook", "{}", {})).error == NOT_PUBLIC_TEXT
         assert len(receiver.heard) == 1
 
     async def test_host_is_named_as_the_url_names_it(self, receiver: Receiver) -> None:
@@ -535,7 +535,7 @@ class TestAddresses:
         ],
     )
     def test_address_that_is_not_public_is_known_without_asking(self, host: str) -> None:
-        assert url_problem(f"http://{host}:8080/hook", allow_private=False) == INTO_PRIVATE
+        assert url_problem(f"http://{host}:8080/hook", allow_private=False) == NOT_PUBLIC_TEXT
         assert url_problem(f"http://{host}:8080/hook", allow_private=True) is None
 
     @pytest.mark.parametrize(
@@ -548,12 +548,12 @@ class TestAddresses:
         caller, effect_id = await api.user(tokens=100), await api.effect()
         url = "http://127.0.0.1:8080/hook"
         refused = problem_of(await caller.call("PUT", "/api/webhook", {"url": url}), 422)
-        assert refused["errors"] == {"url": INTO_PRIVATE}
+        assert refused["errors"] == {"url": NOT_PUBLIC_TEXT}
         named = {"effect_id": effect_id, "idempotency_key": "k", "webhook_url": url}
         batch: dict[str, Any] = {**named, "items": [{}]}
         for path, body in (("/api/ai-jobs", named), ("/api/batches", batch)):
             refused = problem_of(await caller.call("POST", path, body), 422)
-            assert refused["errors"] == {"webhook_url": INTO_PRIVATE}
+            assert refused["errors"] == {"webhook_url": NOT_PUBLIC_TEXT}
         assert (await caller.get("/api/wallet"))["balance"] == 100
 
     async def test_job_with_such_a_url_is_not_accepted(self, scenario: Scenario) -> None:

@@ -181,7 +181,7 @@ class TestEnding:
         await fleets.look()
         assert await fleets.present() == []
         [machine] = await fleets.orders()
-        assert machine.ended == MachineEndReason.UNNEEDED
+        assert machine.end_reason == MachineEndReason.UNNEEDED
 
     async def test_reference_acts_as_alarms_do_a_minute_after_what_was_published(self, world: World) -> None:
         fleets = await open_fleets(world, autoscaling={"policy": "reference"})
@@ -307,7 +307,7 @@ class TestEnding:
         await fleets.world.engine.workers.workers.deregister(worker)
         await fleets.look()
         assert await fleets.present() == []
-        assert (await fleets.orders())[0].ended == MachineEndReason.GONE
+        assert (await fleets.orders())[0].end_reason == MachineEndReason.GONE
         await fleets.submit()
         await fleets.decide()
         assert len(fleets.provider.launches) == 2
@@ -335,7 +335,7 @@ class TestEnding:
         await fleets.pass_time(61)
         await fleets.round()
         assert fleets.provider.ends == [[worker]]
-        assert (await fleets.orders())[0].ended == MachineEndReason.CLOSED
+        assert (await fleets.orders())[0].end_reason == MachineEndReason.CLOSED
 
     async def test_machine_of_a_silent_worker_is_stopped(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
@@ -363,7 +363,7 @@ class TestFailures:
         await fleets.round()
         assert len(fleets.provider.launches) == 3
         assert len(fleets.provider.ends) == 3
-        assert {order.ended for order in await fleets.orders()} == {MachineEndReason.BOOT_FAILED}
+        assert {order.end_reason for order in await fleets.orders()} == {MachineEndReason.BOOT_FAILED}
         assert (await fleets.seen()).failed_boots == 3
         [last, *_] = await fleets.decisions()
         assert "3 launches in a row never became a worker" in last.reason
@@ -638,7 +638,7 @@ class TestDecisions:
         await fleets.change(autoscaling={how: False})
         await fleets.round()
         assert (await fleets.seen()).failed_boots == 0
-        assert {order.ended for order in await fleets.orders() if order.ended_at} == {MachineEndReason.UNANSWERED}
+        assert {order.end_reason for order in await fleets.orders() if order.ended_at} == {MachineEndReason.UNANSWERED}
         assert len(fleets.provider.there) == 4
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])

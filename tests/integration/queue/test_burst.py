@@ -9,14 +9,14 @@ import pytest
 from comfyrelay.domain.autoscaling.burst import NO_CLOUD_WORKER
 from comfyrelay.domain.autoscaling.spec import InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.domain.autoscaling.spec_json import machines_to_json
-from comfyrelay.domain.queue.lifecycle import FAILED_IN_CLOUD
+from comfyrelay.domain.queue.lifecycle import MOVED_AFTER_CLOUD_FAILURE
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowProvider
 from comfyrelay.errors import Fault, InvalidInput, NotFound
 from comfyrelay.services.engine import Engine
 from comfyrelay.store.central.autoscaling import bursts
 from comfyrelay.store.central.tables.workers import fleets, workers
 from comfyrelay.store.database import Tx
-from comfyrelay.store.notify import LocalNotifyChannel
+from comfyrelay.store.notify import NotifyChannel
 from tests.support.burst import EXPECTED, PRICE, burst_scenario, cloud_worker
 from tests.support.world import PATIENCE_SECONDS, PostgresBackend, SqliteBackend, World, execute, open_world
 
@@ -33,7 +33,7 @@ async def test_only_jobs_beyond_their_accepted_wait_go_to_the_cloud(world: World
     decided = await burst.look()
     assert await burst.providers(jobs) == ["self_hosted", "self_hosted", "cloud", "cloud"]
     assert [each.reason for each in decided] == [
-        "Goes to Comfy Cloud: the wait here would be about 3 min, and you accept 2 min."
+        "Sent to Comfy Cloud: the wait would be about 3 min, and it accepts 2 min."
     ] * 2
     assert await burst.look() == []
 
@@ -70,7 +70,7 @@ async def test_limit_of_the_hour_holds_until_the_hour_is_over(world: World) -> N
     jobs = await burst.submit(3, max_wait_seconds=10)
     await burst.look()
     assert await burst.providers(jobs) == ["cloud", "cloud", "self_hosted"]
-    assert "It stays here: what Comfy Cloud may cost in an hour is spent." in await burst.why(jobs[2])
+    assert "Not sent to Comfy Cloud: the hourly cost limit is reached." in await burst.why(jobs[2])
     leased = await burst.lease_in_cloud()
     await world.advance(60)
     await world.complete(leased)
@@ -98,7 +98,7 @@ async def test_no_job_bursts_without_a_wait_limit(world: World) -> None:
     burst = await burst_scenario(world, limit=None)
     [job] = await burst.submit(max_wait_seconds=0)
     assert await burst.look() == []
-    assert "no limit is set" in await burst.why(job)
+    assert "no cost limit" in await burst.why(job)
 
 
 async def test_nothing_bursts_that_accepts_any_wait(world: World) -> None:
@@ -126,7 +126,7 @@ async def test_job_without_a_cloud_worker_stays_with_a_reason(world: World) -> N
     await world.engine.workers.workers.set_draining(burst.cloud, is_draining=True)
     [job] = await burst.submit(max_wait_seconds=10)
     assert await burst.look() == []
-    assert "no worker that speaks to Comfy Cloud has this workflow" in await burst.why(job)
+    assert "no cloud worker has this workflow" in await burst.why(job)
 
 
 async def test_cloud_job_without_a_cloud_worker_returns_for_good(world: World) -> None:
@@ -153,7 +153,7 @@ async def test_worker_fault_in_the_cloud_returns_the_job_and_its_cost_counts(wor
     assert await world.fail(leased, fault=Fault.WORKER) == "queued"
     await world.settled()
     assert await burst.providers([job]) == ["self_hosted"]
-    assert (await burst.why(job)).startswith(FAILED_IN_CLOUD)
+    assert (await burst.why(job)).startswith(MOVED_AFTER_CLOUD_FAILURE)
     assert await burst.look() == []
     async with world.engine.databases.central.read() as tx:
         assert await bursts.spent(tx) == {burst.workflow.id: 5 * PRICE}
@@ -232,8 +232,7 @@ async def test_cloud_job_has_a_wait_reason(world: World) -> None:
     [job] = await burst.submit(max_wait_seconds=5)
     await burst.look()
     assert await burst.why(job) == (
-        "Goes to Comfy Cloud: the wait here would be about 60 s, and you accept 5 s. "
-        "Next in the queue; a worker is free."
+        "Sent to Comfy Cloud: the wait would be about 60 s, and it accepts 5 s. Next in the queue; a worker is free."
     )
 
 
@@ -294,7 +293,7 @@ async def test_two_servers_never_both_spend_the_last_of_the_money(world: World) 
     jobs = await burst.submit(4, max_wait_seconds=10)
     clock = world.clock
     others = [
-        Engine(world.engine.settings, clock=lambda: clock.now, notify_channel=LocalNotifyChannel()) for _ in range(2)
+        Engine(world.engine.settings, clock=lambda: clock.now, notify_channel=NotifyChannel()) for _ in range(2)
     ]
     engines = [world.engine, *others]
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from comfyrelay.domain.capabilities import MAX_NAMES_KEPT, Fitness, ReportedCapabilities, Requirements
+from comfyrelay.domain.capabilities import MAX_NAMES_STORED, Fitness, ReportedCapabilities, Requirements
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.domain.records.catalogue import WorkflowRecord
@@ -246,10 +246,10 @@ async def test_list_of_missing_names_is_truncated(world: World) -> None:
     await worker(world, desk.fleet, NO_MODEL, name="later")
     async with world.engine.databases.central.read() as tx:
         rows = (await tx.execute(select(central.workers.worker_missing_requirements))).all()
-    assert [len(row.node_types) for row in rows] == [MAX_NAMES_KEPT] * 3
+    assert [len(row.node_types) for row in rows] == [MAX_NAMES_STORED] * 3
     missing = await world.engine.catalogue.availability.check_workflow(desk.workflow, shows_names=True)
     assert missing is not None
-    assert len(missing.items) < 3 * MAX_NAMES_KEPT
+    assert len(missing.items) < 3 * MAX_NAMES_STORED
 
 
 async def test_requirements_are_checked_off_the_event_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

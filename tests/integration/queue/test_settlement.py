@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.ids import output_id
-from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.states import PauseMode
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable, Fault, LeaseLost

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.domain.queue import lifecycle
-from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
+from comfyrelay.domain.queue.dispatch import Dispatch, Transition
 from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus, JobEventType, Outcome, PauseMode
 from comfyrelay.errors import Fault
 from tests.support.world import START as NOW

@@ -10,10 +10,12 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 import grpc.aio
 import structlog
+from google.protobuf.message_factory import GetMessageClass
 
 from comfyrelay.autoscaling.kubernetes.deletion_cost import DeletionCosts, ScaledFleet
 from comfyrelay.autoscaling.kubernetes.desired import DesiredReplicas, GetDesired
 from comfyrelay.autoscaling.kubernetes.externalscaler_pb2 import (
+    DESCRIPTOR,
     GetMetricSpecResponse,
     GetMetricsRequest,
     GetMetricsResponse,
@@ -21,10 +23,6 @@ from comfyrelay.autoscaling.kubernetes.externalscaler_pb2 import (
     MetricSpec,
     MetricValue,
     ScaledObjectRef,
-)
-from comfyrelay.autoscaling.kubernetes.externalscaler_pb2_grpc import (
-    ExternalScalerServicer,
-    add_ExternalScalerServicer_to_server,
 )
 from comfyrelay.autoscaling.kubernetes.shared_wakeup import TICK_SECONDS, WaitForWakeup, WakeupBroadcast
 from comfyrelay.domain.queue.states import Stage
@@ -41,8 +39,8 @@ T = TypeVar("T")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
-class Scaler(ExternalScalerServicer):
-    """Answers an unknown count with an error: KEDA then keeps the current replicas."""
+class Scaler:
+    """The methods of the service `ExternalScaler`. An unknown count is an error: KEDA then keeps the replicas."""
 
     def __init__(
         self,
@@ -118,7 +116,7 @@ async def serve_scaler(
     scaler = Scaler(get_desired, broadcast, on_request=costs.track if costs is not None else lambda _fleet: None)
     # With port reuse, a second process on the same port would get every other call.
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    add_ExternalScalerServicer_to_server(scaler, server)
+    server.add_generic_rpc_handlers([_handlers(scaler)])
     try:
         _check_bind(bind)
         port = server.add_insecure_port(bind)
@@ -136,6 +134,20 @@ async def serve_scaler(
             with contextlib.suppress(asyncio.CancelledError):
                 await loop
         await server.stop(STOP_SECONDS)
+
+
+def _handlers(scaler: Scaler) -> grpc.GenericRpcHandler:
+    """Map the methods of the service in `externalscaler.proto` to the methods of the scaler."""
+    service = DESCRIPTOR.services_by_name["ExternalScaler"]
+    handlers = {}
+    for method in service.methods:
+        make = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
+        handlers[method.name] = make(
+            getattr(scaler, method.name),
+            request_deserializer=GetMessageClass(method.input_type).FromString,
+            response_serializer=GetMessageClass(method.output_type).SerializeToString,
+        )
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
 def _check_bind(bind: str) -> None:

@@ -23,7 +23,7 @@ def holds_batch(code: str | None, *, has_completed: bool) -> bool:
 
 
 def hold_text(error: str) -> str:
-    """Tell the user why the batch is held."""
+    """Return the text that tells the user why the batch is held."""
     sentence = user_sentence(error)
     stop = "" if sentence.endswith((".", "!", "?", "…")) else "."
     return f"On hold: one item failed, and the others would fail the same way. {sentence}{stop} Fix this, then resume."

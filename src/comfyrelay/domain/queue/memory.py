@@ -16,16 +16,16 @@ OTHERS_PERCENT = 10
 class OutOfMemoryStep(StrEnum):
     """What to do after a job ran out of memory. `ALONE` and `LARGER` are tried once each and cost no attempt."""
 
-    # rerun it with everything else on the GPU unloaded
+    # Rerun it with everything else on the GPU unloaded.
     ALONE = "alone"
-    # rerun it on a GPU with more memory
+    # Rerun it on a GPU with more memory.
     LARGER = "larger"
-    # fail the job
+    # Fail the job.
     NONE = "none"
 
 
 def next_memory_step(*, ran_alone: bool, has_moved: bool, has_larger_gpu: bool) -> OutOfMemoryStep:
-    """`has_moved`: the job was already moved to a larger GPU."""
+    """Return what to do next. `has_moved`: the job was already moved to a larger GPU."""
     if not ran_alone:
         return OutOfMemoryStep.ALONE
     return OutOfMemoryStep.LARGER if has_larger_gpu and not has_moved else OutOfMemoryStep.NONE
@@ -47,7 +47,7 @@ def is_alone_on_gpu(gpu_bytes: int, others_bytes: int) -> bool:
 
 
 def largest_gpu(sizes: Iterable[int | None]) -> int | None:
-    return max((siz for siz in sizes if siz), default=None)
+    return max((size for size in sizes if size), default=None)
 
 
 def in_gib(size: int) -> str:

@@ -55,11 +55,12 @@ def move(places: Sequence[Place], moving: Set[int], to: MoveTo | Before | After)
         return {}
     order = _reordered(list(places), block, to)
     ranks = _strictly_rising(sorted(place.rank for place in places))
-    return {each.id: rank for each, rank in zip(order, ranks, strict=True) if each.rank != rank}
+    return {place.id: rank for place, rank in zip(order, ranks, strict=True) if place.rank != rank}
 
 
 def _reordered(places: list[Place], block: list[Place], to: MoveTo | Before | After) -> list[Place]:
-    moving = {each.id for each in block}
+    moving = {place.id for place in block}
+    groups = {place.group for place in block}
     rest = [place for place in places if place.id not in moving]
     match to:
         case MoveTo.TOP:
@@ -67,10 +68,10 @@ def _reordered(places: list[Place], block: list[Place], to: MoveTo | Before | Af
         case MoveTo.BOTTOM:
             return rest + block
         case Before(ids):
-            at = _start_of(rest, ids, own={each.group for each in block})
+            at = _start_of(rest, ids, own=groups)
         case After(ids):
-            # the same as `Before` in the reversed list
-            at = len(rest) - _start_of(rest[::-1], ids, own={each.group for each in block})
+            # This is the same as `Before` in the reversed list.
+            at = len(rest) - _start_of(rest[::-1], ids, own=groups)
         case MoveTo.UP:
             ahead = [place for place in places[: places.index(block[0])] if place.id not in moving]
             at = _start_of_last_group(ahead, own=block[0].group)
@@ -83,10 +84,10 @@ def _reordered(places: list[Place], block: list[Place], to: MoveTo | Before | Af
 
 
 def _start_of(rest: list[Place], ids: Set[int], *, own: Set[str]) -> int:
-    """Index of the first of these ids; the end if none is found."""
-    at = next((n for n, each in enumerate(rest) if each.id in ids), len(rest))
+    """Return the index of the first of these ids, or of its batch if that is another one; the end if none is found."""
+    at = next((n for n, place in enumerate(rest) if place.id in ids), len(rest))
     if at < len(rest) and rest[at].group not in own:
-        at = next(n for n, each in enumerate(rest) if each.group == rest[at].group)
+        at = next(n for n, place in enumerate(rest) if place.group == rest[at].group)
     return at
 
 

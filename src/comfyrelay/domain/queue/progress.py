@@ -28,15 +28,15 @@ class Progress:
     The server stores and returns reports unchanged, because a worker may send other fields and types.
     """
 
-    # from 0 to 1
+    # Progress from 0 to 1.
     value: float | None = None
-    # one of `Phase`, or an unknown value of another worker version
+    # One of `Phase`, or an unknown value of another worker version.
     phase: str | None = None
-    # start of the run, which may be long after the lease
+    # Start of the run, which may be long after the lease.
     began_at: datetime | None = None
-    # name of the ComfyUI server, as in `devices`
+    # Name of the ComfyUI server, as in `devices`.
     server: str | None = None
-    # id and title of the node that runs now
+    # Id and title of the running node.
     node_id: str | None = None
     node: str | None = None
     step: float | None = None
@@ -58,7 +58,7 @@ class Progress:
         )
 
     def to_report(self) -> dict[str, Any]:
-        """The wire format, without unknown fields."""
+        """Return the wire format, without unknown fields."""
         report = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.began_at is not None:
             report["began_at"] = self.began_at.isoformat()
@@ -93,7 +93,7 @@ def _comparable(value: Any) -> str | None:
 
 def _timestamp(value: Any) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text(value) or "")
+        at = datetime.fromisoformat(text(value) or "")
     except ValueError:
         return None
-    return found if found.tzinfo is not None else None
+    return at if at.tzinfo is not None else None

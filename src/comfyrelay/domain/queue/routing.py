@@ -11,14 +11,14 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import NamedTuple
 
-from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.states import Provider
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmPolicy:
     lookahead_rows: int = 32
-    longest_wait: timedelta = timedelta(seconds=120)
+    max_wait: timedelta = timedelta(seconds=120)
 
 
 class Entitlement(NamedTuple):
@@ -28,11 +28,11 @@ class Entitlement(NamedTuple):
     providers: tuple[str, ...]
     workflow_ids: tuple[int, ...]
     blocked_hashes: tuple[str, ...] = ()
-    # self-hosted workflow hashes whose requirements it does not meet
+    # Self-hosted workflow hashes whose requirements the worker does not meet.
     unmet_hashes: tuple[str, ...] = ()
-    # self-hosted (workflow id, hash) pairs that need a larger GPU, except jobs pinned to this worker
+    # Self-hosted (workflow id, hash) pairs that need a larger GPU, except jobs pinned to this worker.
     oversized: tuple[tuple[int, str], ...] = ()
-    # the worker's id if jobs are pinned to it
+    # The worker's id if jobs are pinned to it.
     only_worker: str | None = None
 
 
@@ -85,12 +85,12 @@ class QueuedDispatch:
     provider: str
     workflow_id: int
     workflow_hash: str
-    # the only worker that may lease it
+    # The only worker that may lease it.
     only_worker: str | None = None
 
     @property
     def kind(self) -> tuple[str, int]:
-        """Stage and workflow that a worker must be assigned to."""
+        """The stage and workflow that a worker must be assigned to."""
         return self.stage, self.workflow_id
 
 
@@ -110,26 +110,24 @@ class IdleWorker:
     kinds: Set[tuple[str, int]]
     blocked_hashes: Set[str] = frozenset()
     unmet_hashes: Set[str] = frozenset()
-    # by workflow id and hash
+    # (workflow id, hash) pairs that need a larger GPU.
     oversized: Set[tuple[int, str]] = frozenset()
 
     def can_run(self, dispatch: ReclaimableDispatch) -> bool:
+        is_oversized = (dispatch.workflow_id, dispatch.workflow_hash) in self.oversized
+        is_capable = dispatch.workflow_hash not in self.unmet_hashes and not is_oversized
         return (
             dispatch.worker_id != self.worker_id
             and dispatch.only_worker is None
             and dispatch.kind in self.kinds
             and dispatch.provider in self.providers
             and dispatch.workflow_hash not in self.blocked_hashes
-            and (dispatch.provider != Provider.SELF_HOSTED or self._meets_requirements(dispatch))
+            and (is_capable or dispatch.provider != Provider.SELF_HOSTED)
         )
-
-    def _meets_requirements(self, dispatch: ReclaimableDispatch) -> bool:
-        is_oversized = (dispatch.workflow_id, dispatch.workflow_hash) in self.oversized
-        return dispatch.workflow_hash not in self.unmet_hashes and not is_oversized
 
 
 def slots_by_entitlement(claims: Sequence[Claim], *, lookahead: int) -> dict[Entitlement, int]:
-    """How many candidates to select per entitlement. Warm workers look `lookahead` rows further."""
+    """Return how many candidates to select per entitlement. Warm workers look `lookahead` rows further."""
     slots: dict[Entitlement, int] = defaultdict(int)
     for claim in claims:
         slots[claim.entitlement] += claim.slots
@@ -179,13 +177,13 @@ def route(
 
 
 def _choose(window: Sequence[Candidate], warm_hashes: Set[str], *, policy: WarmPolicy, now: datetime) -> int:
-    """Index of the first warm candidate, or 0 if one before it has been passed over for too long."""
-    for position, each in enumerate(window):
-        if each.dispatch.priority != window[0].dispatch.priority:
+    """Return the index of the first warm candidate, or 0 if one before it has been passed over for too long."""
+    for position, candidate in enumerate(window):
+        if candidate.dispatch.priority != window[0].dispatch.priority:
             break
-        if each.dispatch.workflow_hash in warm_hashes:
+        if candidate.dispatch.workflow_hash in warm_hashes:
             return position
-        if each.passed_over_at is not None and now - each.passed_over_at >= policy.longest_wait:
+        if candidate.passed_over_at is not None and now - candidate.passed_over_at >= policy.max_wait:
             break
     return 0
 
@@ -193,7 +191,7 @@ def _choose(window: Sequence[Candidate], warm_hashes: Set[str], *, policy: WarmP
 def count_left_over(
     claims: Iterable[Claim], candidates: Mapping[Entitlement, Sequence[Candidate]], grants: Iterable[Grant]
 ) -> dict[int, int]:
-    """By claim key, how many of its candidates were granted to no worker."""
+    """Return by claim key how many of its candidates were granted to no worker."""
     taken = {grant.dispatch.id for grant in grants}
     left = {entitlement: sum(row.id not in taken for row in rows) for entitlement, rows in candidates.items()}
     return {claim.key: left.get(claim.entitlement, 0) for claim in claims}
@@ -202,7 +200,7 @@ def count_left_over(
 def unserved_claims(
     claims: Sequence[Claim], candidates: Mapping[Entitlement, Sequence[Candidate]], grants: Sequence[Grant]
 ) -> list[Claim]:
-    """The unserved part of claims that lost candidates to claims with another entitlement."""
+    """Return the unserved part of claims that lost candidates to claims with another entitlement."""
     taker = {grant.dispatch.id: grant.claim.entitlement for grant in grants}
     losers = {
         entitlement
@@ -224,7 +222,7 @@ def unserved_claims(
 
 
 def free_slots(*, max_concurrency: int, reported: int | None, leases: int, current_load: int) -> int:
-    """How many more jobs a worker may run.
+    """Return how many more jobs a worker may run.
 
     The concurrency `reported` with the poll overrides the registered one, because a worker may have started or lost a
     ComfyUI since. The larger of its leases and its reported load counts as used.
@@ -233,7 +231,7 @@ def free_slots(*, max_concurrency: int, reported: int | None, leases: int, curre
 
 
 def wanted_by(idle: Iterable[IdleWorker], held: Iterable[ReclaimableDispatch]) -> list[int]:
-    """Ids of dispatches that idle workers could run now, at most one per idle worker."""
+    """Return ids of dispatches that idle workers could run now, at most one per idle worker."""
     remaining = {worker.worker_id: worker for worker in idle}
     wanted = []
     for dispatch in held:

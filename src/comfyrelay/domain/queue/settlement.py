@@ -107,12 +107,12 @@ class Settled:
     settled_at: datetime | None = None
     output: UploadedOutput | None = None
     hold: BatchHold | None = None
-    # number of leases: each may have left uploads, and may still send one
+    # Number of leases. Each may have left uploads, and may still send one.
     leases: int = 0
 
 
 def settlement_of(status: str) -> TransactionType | None:
-    """Completed jobs consume their tokens; failed and canceled jobs are refunded."""
+    """Return how a terminal job is settled: completed jobs consume their tokens, others are refunded."""
     if status == JobStatus.COMPLETED:
         return TransactionType.JOB_CONSUME
     if status in {JobStatus.FAILED, JobStatus.CANCELED}:
@@ -127,7 +127,7 @@ def video_status_of(job_status: str) -> VideoStatus:
 def apply_updates(job: JobState, updates: Sequence[JobUpdate]) -> Settled | None:
     """Apply the next updates in order; skip updates that were applied before or come after a gap."""
     settled = Settled(job=job)
-    for update in sorted(updates, key=lambda each: each.version):
+    for update in sorted(updates, key=lambda update: update.version):
         if update.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB:
             _apply_update(settled, update)
     return settled if settled.job is not job else None
@@ -177,14 +177,17 @@ def _apply_update(settled: Settled, update: JobUpdate) -> None:
 
 
 def _started_at(job: JobState, update: JobUpdate) -> datetime | None:
-    """The first lease; once an attempt has ended, the start of its run."""
+    """Return the time of the first lease or, once an attempt has ended, the start of its run."""
     if update.outcome is not None and update.started_at is not None:
         return update.started_at
     return job.started_at or update.started_at
 
 
 def _error_texts(job: JobState, update: JobUpdate) -> tuple[str | None, str | None]:
-    """The message for users and the raw text for operators. A retried job keeps the raw text of its last error."""
+    """Return the message for users and the raw text for operators.
+
+    A retried job keeps the raw text of its last error.
+    """
     if update.status == JobStatus.FAILED:
         return user_sentence(update.error), update.error
     if update.status == JobStatus.CANCELED:
@@ -212,7 +215,7 @@ def _attempt(update: JobUpdate) -> Attempt:
 
 
 def _event_data(update: JobUpdate, error_message: str | None) -> dict[str, Any]:
-    """Event data for the tenant: no worker id, no raw error text."""
+    """Return the event data for the tenant, without worker id and raw error text."""
     data: dict[str, Any] = {"status": update.status, "attempt": update.attempt or update.attempts}
     if error_message is not None:
         data["error"] = error_message

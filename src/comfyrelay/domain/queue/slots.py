@@ -10,6 +10,7 @@ from comfyrelay.domain.queue.states import WorkerState
 
 # Upper bound for workers that report an absurd number of slots.
 MAX_SLOTS = 64
+_DEVICE_FIELDS = ("server", "memory_total", "memory_used", "load", "on_gpu", "packing", "away")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,9 +31,9 @@ class SlotLease:
         return self.is_prefetch and not self.progress.has_begun
 
     def seconds_left(self, usual: float | None, now: datetime) -> float | None:
-        """Expected remaining seconds; `usual` is the usual run time of such a job."""
-        so_far = (now - (self.progress.began_at or self.leased_at)).total_seconds()
-        return None if usual is None else max(usual - max(so_far, 0.0), 0.0)
+        """Return the expected remaining seconds; `usual` is the usual run time of such a job."""
+        elapsed = (now - (self.progress.began_at or self.leased_at)).total_seconds()
+        return None if usual is None else max(usual - max(elapsed, 0.0), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,12 +66,19 @@ def slots_of(
 
     `devices` come with heartbeats. Older workers only report `comfyui` when they register.
     """
-    found = _device_slots(devices) if devices else _registered_slots(comfyui, max_concurrency)
-    slots = [SlotState(worker_id=worker_id, name=name, state=state, **each) for each in found[:MAX_SLOTS]]
+    if devices:
+        details = [
+            {"gpu": device.get("name"), **{field: device.get(field) for field in _DEVICE_FIELDS}}
+            for device in devices
+            for _ in range(min(device.get("slots", 1), MAX_SLOTS))
+        ]
+    else:
+        details = _registered_slots(comfyui, max_concurrency)
+    slots = [SlotState(worker_id=worker_id, name=name, state=state, **slot) for slot in details[:MAX_SLOTS]]
     running = [job for job in held if not job.is_prefetched]
-    # jobs that only store their outputs come last: they no longer use the GPU
+    # Jobs that only store their outputs come last, because they no longer use the GPU.
     running.sort(key=lambda job: (job.progress.is_after_run, job.leased_at))
-    # first the jobs that report their server, then the others
+    # First assign the jobs that report their server, then the others.
     for knows_server in (True, False):
         for job in list(running):
             for number, slot in enumerate(slots):
@@ -79,20 +87,22 @@ def slots_of(
                     slots[number] = replace(slot, held=job)
                     running.remove(job)
                     break
-    return [replace(each, state=_state(each)) for each in slots]
+    return [replace(slot, state=_state(slot)) for slot in slots]
 
 
 def gpus_of(devices: Sequence[Mapping[str, Any]] | None, comfyui: Any) -> list[dict[str, Any]]:
-    """A worker's GPUs, from its heartbeats, or from its registration for older workers."""
-    names = ("server", "name", "memory_total", "memory_used", "load", "slots", "on_gpu", "packing", "away")
+    """Return a worker's GPUs, from its heartbeats, or from its registration for older workers."""
     if devices:
-        return [{name: device.get(name) for name in names} for device in devices]
+        return [{field: device.get(field) for field in ("name", "slots", *_DEVICE_FIELDS)} for device in devices]
     registered = _registered_slots(comfyui, len(comfyui) if isinstance(comfyui, list) else 0)
-    return [{"name": each.get("gpu"), "memory_total": each.get("memory_total")} for each in registered if each]
+    return [{"name": slot.get("gpu"), "memory_total": slot.get("memory_total")} for slot in registered if slot]
 
 
 def _state(slot: SlotState) -> WorkerState:
-    """A slot with a job is busy, even if its worker counts as offline. A busy worker's other slots are idle."""
+    """Return the state of one slot.
+
+    A slot with a job is busy, even if its worker counts as offline. A busy worker's other slots are idle.
+    """
     if slot.state is WorkerState.REVOKED:
         return slot.state
     if slot.held is not None:
@@ -100,27 +110,10 @@ def _state(slot: SlotState) -> WorkerState:
     return WorkerState.IDLE if slot.state is WorkerState.BUSY else slot.state
 
 
-def _device_slots(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "server": device.get("server"),
-            "gpu": device.get("name"),
-            "memory_total": device.get("memory_total"),
-            "memory_used": device.get("memory_used"),
-            "load": device.get("load"),
-            "on_gpu": device.get("on_gpu"),
-            "packing": device.get("packing"),
-            "away": device.get("away"),
-        }
-        for device in devices
-        for _ in range(min(device.get("slots", 1), MAX_SLOTS))
-    ]
-
-
 def _registered_slots(comfyui: Any, max_concurrency: int) -> list[dict[str, Any]]:
     servers = comfyui if isinstance(comfyui, list) else []
     gpus = [server["gpus"][0] for server in servers if isinstance(server, dict) and _has_gpu(server)]
-    known = [{"gpu": text(each.get("name")), "memory_total": _whole(each.get("memory_total"))} for each in gpus]
+    known = [{"gpu": text(gpu.get("name")), "memory_total": _integer(gpu.get("memory_total"))} for gpu in gpus]
     return [known[number] if number < len(known) else {} for number in range(min(max_concurrency, MAX_SLOTS))]
 
 
@@ -129,5 +122,5 @@ def _has_gpu(server: Mapping[str, Any]) -> bool:
     return isinstance(gpus, list) and bool(gpus) and isinstance(gpus[0], dict)
 
 
-def _whole(value: Any) -> int | None:
+def _integer(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None

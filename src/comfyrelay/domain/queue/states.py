@@ -158,7 +158,7 @@ JOB_STATUS_OF = {
 class LinkKind(StrEnum):
     """Kind of a single-use sign-in link."""
 
-    # set a new password
+    # Set a new password.
     RESET = "reset"
-    # create the first administrator
+    # Create the first administrator.
     SETUP = "setup"

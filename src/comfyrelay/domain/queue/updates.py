@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
+from comfyrelay.domain.queue.dispatch import Dispatch, Transition
 from comfyrelay.domain.queue.states import JOB_STATUS_OF, DispatchStatus, JobEventType, JobStatus, Outcome
 
 _TIMES = ("at", "started_at")
@@ -41,7 +41,7 @@ class UploadedOutput:
     mime_type: str
     sha256: str | None = None
     metadata: dict[str, Any] | None = None
-    # the worker's description, unchanged
+    # The worker's description, unchanged.
     sent: dict[str, Any] | None = None
     media: MediaFacts = NO_MEDIA_FACTS
 
@@ -151,7 +151,7 @@ def reused(
     output: UploadedOutput,
     about: dict[str, Any] | None = None,
 ) -> JobUpdate:
-    """The only update of a job that reuses another job's output without being queued.
+    """Return the only update of a job that reuses another job's output without being queued.
 
     `about` is stored with an attempt.
     """
@@ -173,7 +173,7 @@ def reused(
 
 
 def update_of_lease(leased: Dispatch) -> JobUpdate:
-    """The update for the start of a lease."""
+    """Return the update for the start of a lease."""
     assert leased.leased_at is not None
     return JobUpdate(
         tenant_id=leased.tenant_id,

@@ -51,7 +51,7 @@ class CandidateWorker:
     leases: int
     blocked_until: datetime | None = None
     unmet: UnmetRequirements | None = None
-    # the job does not fit on its GPU, and another worker has a larger one
+    # Whether the job does not fit on its GPU, and another worker has a larger one.
     is_too_small: bool = False
 
 
@@ -60,7 +60,7 @@ class StartingMachines:
     """Starting machines that will have the job's workflow, with the expected seconds until each is a worker."""
 
     boot_seconds_left: Sequence[float] = ()
-    # why none is launched
+    # Why none is launched.
     limit: str | None = None
 
     @property
@@ -173,11 +173,11 @@ def _blocked(workers: list[CandidateWorker], now: datetime) -> Waiting:
 
 
 def _in_line(able: list[CandidateWorker], *, ahead: int, seconds_per_job: float | None) -> Waiting:
-    free = sum(max(0, each.slots - each.leases) for each in able)
+    free = sum(max(0, worker.slots - worker.leases) for worker in able)
     if ahead < free:
         text = "Next in the queue; a worker is free." if ahead == 0 else f"Position {ahead + 1}; workers are free."
         return Waiting(reason=Reason.STARTING, text=text, position=ahead + 1, workers=len(able))
-    slots = sum(each.slots for each in able)
+    slots = sum(worker.slots for worker in able)
     expected = None if seconds_per_job is None else ((ahead - free) // slots + 1) * seconds_per_job
     match len(able):
         case 1:
@@ -243,35 +243,32 @@ class CompletedItem(NamedTuple):
     started_at: datetime | None
     completed_at: datetime
 
+    @property
+    def run_seconds(self) -> float:
+        """Run time of the item; infinite if unknown."""
+        return inf if self.started_at is None else (self.completed_at - self.started_at).total_seconds()
+
 
 def expected_seconds(done: Sequence[CompletedItem], *, queued: int, processing: int, now: datetime) -> float | None:
-    """Expected seconds until the rest of a batch is done; `None` if nothing is left or the pace is unknown.
+    """Return the expected seconds until the rest of a batch is done; `None` if all is done or the pace is unknown.
 
     `done` are the newest completed items. The pace is the median time between two completions, because several items
     may run at once. Each is limited to the run time of the item, so that an outage or a pause between two does not
     count.
     """
     remaining = queued + processing
-    pace = _pace(sorted(done, key=lambda each: each.completed_at))
+    pace = _pace(sorted(done, key=lambda item: item.completed_at))
     if not remaining or pace is None:
         return None
-    so_far = (now - max(each.completed_at for each in done)).total_seconds() if processing else 0.0
-    return pace * remaining - min(max(so_far, 0.0), pace)
+    elapsed = (now - max(item.completed_at for item in done)).total_seconds() if processing else 0.0
+    return pace * remaining - min(max(elapsed, 0.0), pace)
 
 
 def _pace(done: Sequence[CompletedItem]) -> float | None:
     if len(done) > 1:
-        return median(min(_seconds(before.completed_at, after), _ran(after)) for before, after in pairwise(done))
-    return _ran(done[0]) if done and done[0].started_at is not None else None
-
-
-def _seconds(since: datetime, done: CompletedItem) -> float:
-    return (done.completed_at - since).total_seconds()
-
-
-def _ran(done: CompletedItem) -> float:
-    """Run time of an item; infinite if unknown."""
-    return inf if done.started_at is None else _seconds(done.started_at, done)
+        gaps = ((after.completed_at - before.completed_at).total_seconds() for before, after in pairwise(done))
+        return median(min(gap, item.run_seconds) for gap, item in zip(gaps, done[1:], strict=True))
+    return done[0].run_seconds if done and done[0].started_at is not None else None
 
 
 class Pace(NamedTuple):
@@ -288,7 +285,7 @@ def pace_of(newest: Sequence[float]) -> Pace | None:
     if not taken:
         return None
     if len(taken) > 2:
-        # drop the slowest fifth: the first run after a start also loads models
+        # Drop the slowest fifth: the first run after a start also loads models.
         taken = taken[: -max(1, len(taken) // 5)]
     return Pace(median(taken), taken[0], taken[-1])
 

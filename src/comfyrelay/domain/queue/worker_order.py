@@ -1,9 +1,10 @@
 """Sort and page a list of workers.
 
-Sorted here rather than in the database, so that PostgreSQL and SQLite agree and gpu-2 comes before gpu-10.
+Workers are sorted here and not in the database, so that PostgreSQL and SQLite agree and gpu-2 comes before gpu-10.
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -14,12 +15,7 @@ from comfyrelay.domain.queue.states import WorkerState
 
 _NUMBERS = re.compile(r"(\d+)")
 # Working states first, states that need an operator last.
-_STATES = {
-    each: number
-    for number, each in enumerate(
-        (WorkerState.BUSY, WorkerState.IDLE, WorkerState.DRAINING, WorkerState.REVOKED, WorkerState.OFFLINE)
-    )
-}
+_STATES = (WorkerState.BUSY, WorkerState.IDLE, WorkerState.DRAINING, WorkerState.REVOKED, WorkerState.OFFLINE)
 
 
 class WorkerSort(StrEnum):
@@ -40,24 +36,23 @@ class SortedWorker(NamedTuple):
 
 
 def count_states(found: Sequence[SortedWorker]) -> dict[str, int]:
-    counts = {each.value: 0 for each in WorkerState}
-    for each in found:
-        counts[each.state] += 1
-    return counts
+    counts = Counter(worker.state for worker in found)
+    return {state.value: counts[state.value] for state in WorkerState}
 
 
-def sort_ids(found: Sequence[SortedWorker], sort: WorkerSort, *, is_down: bool) -> list[str]:
-    """Worker ids in order. Ties are sorted by ascending id."""
-    by_id = sorted(found, key=lambda each: _natural_key(each.worker_id))
-    return [each.worker_id for each in sorted(by_id, key=lambda each: _rank(sort, each.key), reverse=is_down)]
+def sort_ids(found: Sequence[SortedWorker], sort: WorkerSort, *, is_descending: bool) -> list[str]:
+    """Return the worker ids in order. Ties are sorted by ascending id."""
+    by_id = sorted(found, key=lambda worker: _natural_key(worker.worker_id))
+    by_key = sorted(by_id, key=lambda worker: _rank(sort, worker.key), reverse=is_descending)
+    return [worker.worker_id for worker in by_key]
 
 
 def _rank(sort: WorkerSort, key: Any) -> Any:
     match sort:
         case WorkerSort.STATE:
-            return _STATES[WorkerState(key)]
+            return _STATES.index(WorkerState(key))
         case WorkerSort.SEEN:
-            # most recently seen first
+            # The most recently seen worker comes first.
             return -key.timestamp() if isinstance(key, datetime) else 0.0
         case _:
             return _natural_key(key or "")
@@ -67,7 +62,8 @@ def _rank(sort: WorkerSort, key: Any) -> Any:
 @lru_cache(maxsize=20_000)
 def _natural_key(text: str) -> tuple[tuple[bool, int, str], ...]:
     parts = _NUMBERS.split(text.lower())
-    return tuple((True, int(each), "") if number % 2 else (False, 0, each) for number, each in enumerate(parts))
+    # The parts alternate between text and digits.
+    return tuple((True, int(part), "") if number % 2 else (False, 0, part) for number, part in enumerate(parts))
 
 
 def page_after(ids: Sequence[str], cursor: str | None, *, limit: int) -> tuple[Sequence[str], str | None]:

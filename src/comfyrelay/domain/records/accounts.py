@@ -82,5 +82,5 @@ class TransactionRecord:
     reference: str | None
     description: str | None
     created_at: datetime
-    # only in lists, and only while the job exists
+    # Set only in lists, and only while the job exists.
     job_label: str | None = None

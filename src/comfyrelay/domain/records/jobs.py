@@ -5,12 +5,14 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.states import DispatchStatus, Stage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobRecord:
+class JobFields:
+    """Fields of stored and new jobs."""
+
     id: str
     tenant_id: str
     user_id: str
@@ -19,23 +21,33 @@ class JobRecord:
     workflow_hash: str
     provider: str
     stage: str
-    status: str
     priority: int
     max_attempts: int
-    attempts: int
-    batch_id: str | None
-    item_no: int
-    label: str | None
-    video_id: str | None
-    input_file_id: str | None
-    output_file_id: str | None
-    retry_of: str | None
     idempotency_key: str
     request_digest: str
-    webhook_url: str | None
     reserved_tokens: int
-    max_wait_seconds: int | None
-    only_worker: str | None
+    batch_id: str | None = None
+    item_no: int = 0
+    label: str | None = None
+    video_id: str | None = None
+    input_file_id: str | None = None
+    retry_of: str | None = None
+    webhook_url: str | None = None
+    max_wait_seconds: int | None = None
+    # The only worker that may run it.
+    only_worker: str | None = None
+    # The same for equal jobs of a tenant.
+    fingerprint: str | None = None
+    # The job whose output was reused, and the tokens this saved.
+    reused_from: str | None = None
+    saved_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRecord(JobFields):
+    status: str
+    attempts: int
+    output_file_id: str | None
     cost_micros: int
     expected_cost_micros: int | None
     provider_job_id: str | None
@@ -47,11 +59,6 @@ class JobRecord:
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
-    # the same for equal jobs of a tenant
-    fingerprint: str | None = None
-    # the job whose output was reused, and the tokens this saved
-    reused_from: str | None = None
-    saved_tokens: int | None = None
 
     @property
     def again_tokens(self) -> int:
@@ -60,35 +67,9 @@ class JobRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NewJobRecord:
-    id: str
-    tenant_id: str
-    user_id: str
-    effect_id: int | None
-    workflow_id: int
-    workflow_hash: str
-    provider: str
-    stage: str
-    priority: int
-    max_attempts: int
-    idempotency_key: str
-    request_digest: str
+class NewJobRecord(JobFields):
     input_payload: Mapping[str, Any]
-    reserved_tokens: int
     delay_seconds: float = 0
-    batch_id: str | None = None
-    item_no: int = 0
-    label: str | None = None
-    video_id: str | None = None
-    input_file_id: str | None = None
-    retry_of: str | None = None
-    webhook_url: str | None = None
-    max_wait_seconds: int | None = None
-    # the only worker that may run it
-    only_worker: str | None = None
-    fingerprint: str | None = None
-    reused_from: str | None = None
-    saved_tokens: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,11 +95,8 @@ class NewDispatch:
 
     @classmethod
     def from_job(cls, job: JobRecord, **other: Any) -> "NewDispatch":
-        copied = {name: getattr(job, name) for name in _COPIED}
-        return cls(**copied, tenant_job_id=job.id, **other)
-
-
-_COPIED = tuple(each.name for each in fields(NewDispatch) if each.name in JobRecord.__dataclass_fields__)
+        names = [column.name for column in fields(cls) if column.name in JobRecord.__dataclass_fields__]
+        return cls(**{name: getattr(job, name) for name in names}, tenant_job_id=job.id, **other)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +114,7 @@ class FileRecord:
     width: int | None
     height: int | None
     seconds: float | None
-    # file formats of the derived files, if any
+    # File formats of the derived files, if any.
     poster: str | None
     preview: str | None
 
@@ -165,7 +143,7 @@ class BatchRecord:
     label: str | None
     request_digest: str
     notify_urls: Sequence[str] | None = field(repr=False)
-    # why and since when it is held, and the failed jobs that caused it
+    # Why and since when it is held, and the failed jobs that caused it.
     held: Mapping[str, Any] | None
     created_at: datetime
 

@@ -17,7 +17,7 @@ class FleetRecord:
     name: str
     max_workers: int | None
     created_at: datetime
-    # stored settings; `None` if the operator has set none
+    # Stored settings. `None` if the operator has set none.
     machines: Mapping[str, Any] | None = None
     autoscaling: Mapping[str, Any] | None = None
 
@@ -85,11 +85,11 @@ class ListedWorker:
     version: str | None
     last_seen_at: datetime
     created_at: datetime
-    # number of workflows it is blocked from
+    # Number of workflows it is blocked from.
     blocked: int
     devices: Sequence[Mapping[str, Any]] | None
     warm_hashes: Sequence[str] | None
-    # its servers as reported at registration
+    # Its servers as reported at registration.
     comfyui: Any
 
 

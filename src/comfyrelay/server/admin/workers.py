@@ -41,7 +41,7 @@ async def list_workers(
         state=state,
         search=search,
         sort=WorkerSort(sort.removeprefix("-")),
-        is_down=sort.startswith("-"),
+        is_descending=sort.startswith("-"),
         cursor=cursor,
         limit=limit,
     )

@@ -10,7 +10,7 @@ import structlog
 
 from comfyrelay.domain.autoscaling.burst import BurstBudget, BurstDecision, BurstPlan, decide_bursts
 from comfyrelay.domain.queue import lifecycle
-from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
+from comfyrelay.domain.queue.dispatch import Dispatch, Transition
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.records.workers import BurstRecord
 from comfyrelay.services.autoscaling.burst_observation import read_burst_input

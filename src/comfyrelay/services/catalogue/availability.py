@@ -17,7 +17,7 @@ import orjson
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfyui.graphs.nodes import models_in
 from comfyrelay.domain.capabilities import (
-    MAX_NAMES_KEPT,
+    MAX_NAMES_STORED,
     Fit,
     Fitness,
     MissingRequirement,
@@ -249,7 +249,7 @@ def _find_missing(raw: Iterable[RawRequirements], reported: ReportedCapabilities
 
 
 def _shorten(fitness: Fitness) -> Fitness:
-    nodes, models = fitness.missing_node_types[:MAX_NAMES_KEPT], fitness.missing_models[:MAX_NAMES_KEPT]
+    nodes, models = fitness.missing_node_types[:MAX_NAMES_STORED], fitness.missing_models[:MAX_NAMES_STORED]
     return replace(fitness, missing_node_types=nodes, missing_models=models)
 
 
@@ -263,8 +263,8 @@ def find_unmet(requirements: Requirements, reports: Iterable[tuple[str, str]]) -
             unmet.append(
                 UnmetRequirements(
                     worker=worker,
-                    node_types=nodes[:MAX_NAMES_KEPT],
-                    models=models[:MAX_NAMES_KEPT],
+                    node_types=nodes[:MAX_NAMES_STORED],
+                    models=models[:MAX_NAMES_STORED],
                     silent=fitness.silent,
                     until=known_until(((RequirementKind.NODE, nodes), (RequirementKind.MODEL, models))),
                 )

@@ -8,7 +8,7 @@ from typing import Any
 from comfyrelay.comfyui.editor.loading import as_graph
 from comfyrelay.comfyui.editor.workflow import is_editor_file
 from comfyrelay.comfyui.graphs.graph import Graph
-from comfyrelay.domain.capabilities import MAX_NAMES_KEPT
+from comfyrelay.domain.capabilities import MAX_NAMES_STORED
 from comfyrelay.domain.records.catalogue import WaitingForNodes
 from comfyrelay.errors import ComfyError, GraphError, MissingOnWorkers, NotInstalled
 from comfyrelay.services.catalogue.graphs import Graphs
@@ -113,7 +113,7 @@ class GraphImporter:
             graph = await self._readers.run(tenant_id, partial(as_graph, value, known or {}))
         except NotInstalled as error:
             detail = f"{_UNREADABLE} {why}" if known is None else f"{error.detail} {_INSTALL}"
-            waiting = WaitingForNodes(node_types=error.node_types[:MAX_NAMES_KEPT])
+            waiting = WaitingForNodes(node_types=error.node_types[:MAX_NAMES_STORED])
             raise MissingOnWorkers(detail, missing=waiting.missing) from error
         except ComfyError as error:
             raise GraphError(error.detail) from error

@@ -13,7 +13,7 @@ import structlog
 
 from comfyrelay.domain.consistency import SETTLEMENTS, FindingKind, Inconsistency, JobFacts, find_inconsistencies
 from comfyrelay.domain.queue import lifecycle
-from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.settlement import settlement_of, video_status_of
 from comfyrelay.domain.queue.states import (
     ACTIVE_JOB,

@@ -8,7 +8,7 @@ import pytest
 
 from comfyrelay.autoscaling.providers.aws import AwsProvider
 from comfyrelay.autoscaling.providers.base import MachineOrder, MachineProvider, ProviderFleet, RefusalKind
-from comfyrelay.domain.autoscaling.spec import MAX_MACHINES
+from comfyrelay.domain.autoscaling.spec import DEFAULT_MAX_MACHINES
 from comfyrelay.errors import ProviderError
 from tests.support.aws_account import Account, provisioned
 from tests.support.aws_proxy import NO_CAPACITY, OVER_QUOTA
@@ -27,7 +27,9 @@ class AwsSite(ThrottledSite):
     def provider(self) -> MachineProvider:
         return AwsProvider(first_pause_seconds=0.001)
 
-    async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> ProviderFleet:
+    async def fleet(
+        self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = DEFAULT_MAX_MACHINES
+    ) -> ProviderFleet:
         fleet = self._account.fleet(slug, stage=stage, max_machines=max_machines)
         if group_of(fleet) not in self._made:
             await provisioned(fleet)

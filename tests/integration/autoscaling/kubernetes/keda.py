@@ -7,8 +7,13 @@ from typing import Any
 
 import grpc.aio
 
-from comfyrelay.autoscaling.kubernetes.externalscaler_pb2 import GetMetricsRequest, ScaledObjectRef
-from comfyrelay.autoscaling.kubernetes.externalscaler_pb2_grpc import ExternalScalerStub
+from comfyrelay.autoscaling.kubernetes.externalscaler_pb2 import (
+    GetMetricSpecResponse,
+    GetMetricsRequest,
+    GetMetricsResponse,
+    IsActiveResponse,
+    ScaledObjectRef,
+)
 
 TOLERANCE = 0.1
 
@@ -16,24 +21,31 @@ TOLERANCE = 0.1
 class Keda:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.channel = channel
-        self.stub = ExternalScalerStub(channel)
+
+    def call(self, method: str, answer: Any) -> Any:
+        kind = self.channel.unary_stream if method == "StreamIsActive" else self.channel.unary_unary
+        return kind(
+            f"/externalscaler.ExternalScaler/{method}",
+            request_serializer=lambda request: request.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
 
     def ref(self, namespace: str = "gpu", **metadata: str) -> ScaledObjectRef:
         return ScaledObjectRef(name="workers", namespace=namespace, scalerMetadata=metadata)
 
     async def is_active(self, **metadata: str) -> bool:
-        result: bool = (await self.stub.IsActive(self.ref(**metadata))).result
+        result: bool = (await self.call("IsActive", IsActiveResponse)(self.ref(**metadata))).result
         return result
 
     async def metric(self, **metadata: str) -> tuple[str, int, float]:
-        [spec] = (await self.stub.GetMetricSpec(self.ref(**metadata))).metricSpecs
+        [spec] = (await self.call("GetMetricSpec", GetMetricSpecResponse)(self.ref(**metadata))).metricSpecs
         request = GetMetricsRequest(scaledObjectRef=self.ref(**metadata), metricName=spec.metricName)
-        [value] = (await self.stub.GetMetrics(request)).metricValues
+        [value] = (await self.call("GetMetrics", GetMetricsResponse)(request)).metricValues
         assert (spec.targetSize, spec.targetSizeFloat) == (1, 1.0)
         return value.metricName, value.metricValue, value.metricValueFloat
 
     def stream(self, **metadata: str) -> Any:
-        return self.stub.StreamIsActive(self.ref(**metadata))
+        return self.call("StreamIsActive", IsActiveResponse)(self.ref(**metadata))
 
 
 @asynccontextmanager

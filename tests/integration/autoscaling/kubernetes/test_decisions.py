@@ -248,7 +248,7 @@ async def test_job_submitted_in_another_process_activates_the_fleet(shared: Worl
     await make_fleet(shared.engine, workflow.slug)
     effect, user = await shared.effect(workflow, cost=0), await shared.user()
     async with asyncio.timeout(PATIENCE_SECONDS), listening(shared) as theirs, listening(shared) as ours:
-        decisions, wakeup = ReplicaDecisions(ours.scaling, None), ours.notify_channel.subscribe()
+        decisions, wakeup = ReplicaDecisions(ours.autoscaling, None), ours.notify_channel.subscribe()
         async with (
             serve_scaler(
                 decisions.desired_replicas, wakeup.wait, bind="127.0.0.1:0", tick_seconds=10 * PATIENCE_SECONDS

@@ -16,7 +16,7 @@ import pytest
 
 from comfyrelay.autoscaling.providers.base import ProviderFleet, ProviderMachine, ProviderMachineState, RefusalKind
 from comfyrelay.autoscaling.providers.command import CommandProvider
-from comfyrelay.domain.autoscaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
+from comfyrelay.domain.autoscaling.spec import DEFAULT_MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.errors import ProviderError
 from tests.integration.autoscaling.providers.gpu_rental import TOKEN, Rental
 from tests.support.paths import ROOT
@@ -41,7 +41,7 @@ def provider_in(folder: Path, programs: Path | None, **values: Any) -> CommandPr
 
 
 def fleet_of(
-    command: str, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES, **options: Any
+    command: str, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = DEFAULT_MAX_MACHINES, **options: Any
 ) -> ProviderFleet:
     spec = MachineSpec(
         provider=MachineProviderName.COMMAND,
@@ -60,7 +60,9 @@ class RentedSite(ThrottledSite):
     def provider(self) -> CommandProvider:
         return provider_in(self._folder, EXAMPLES)
 
-    async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> ProviderFleet:
+    async def fleet(
+        self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = DEFAULT_MAX_MACHINES
+    ) -> ProviderFleet:
         return fleet_of("rented-gpus", slug, stage=stage, max_machines=max_machines)
 
     async def existing(self, fleet: ProviderFleet) -> int:
@@ -263,7 +265,7 @@ async def test_script_gets_the_secret_in_a_file_and_nothing_of_the_servers_setti
     assert SECRET not in environment.values()
     assert (environment["FLEET_SLUG"], environment["FLEET_STAGE"], environment["API_BASE_URL"]) == (FLEET, STAGE, API)
     assert not [name for name in environment if name.startswith("COMFYRELAY_")]
-    assert (asked["fleet"], asked["stage"], asked["max_machines"]) == (FLEET, STAGE, MAX_MACHINES)
+    assert (asked["fleet"], asked["stage"], asked["max_machines"]) == (FLEET, STAGE, DEFAULT_MAX_MACHINES)
     assert asked["machines"]["options"] == {"command": "script"}
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from comfyrelay.autoscaling.providers.base import MachineProvider, ProviderFleet, ProviderMachineState, RefusalKind
 from comfyrelay.autoscaling.providers.local import LocalProvider, _LocalMachine
-from comfyrelay.domain.autoscaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
+from comfyrelay.domain.autoscaling.spec import DEFAULT_MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.system.commands import detached
 from tests.support.provider_contract import (
     FLEET,
@@ -80,7 +80,9 @@ class LocalSite(Site):
             worker=(sys.executable, "-SE", "-c", WORKER),
         )
 
-    async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> ProviderFleet:
+    async def fleet(
+        self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = DEFAULT_MAX_MACHINES
+    ) -> ProviderFleet:
         spec = MachineSpec(
             provider=MachineProviderName.LOCAL,
             instance_types=(InstanceType(name="cpu", price_per_hour=0.1, speed=0.5),),
