@@ -88,7 +88,7 @@ async def test_log_is_not_requested_without_viewers(
 
 async def test_log_expires_and_is_removed_with_its_worker(desk: OperatorScenario, worker: Caller) -> None:
     await worker.post("/api/worker/logs", {"lines": [LINE]})
-    await desk.advance(worker_logs.KEPT_SECONDS + 1)
+    await desk.advance(worker_logs.RETENTION_SECONDS + 1)
     await desk.api.engine.operations.retention.run_once()
     assert (await look(desk)).json()["data"]["lines"] == []
     await worker.post("/api/worker/logs", {"lines": [LINE]})

@@ -1,7 +1,5 @@
 """The catalogue: workflows, effects and their files, and presets."""
 
-from collections.abc import Callable, Sequence
-
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.availability import Availability
@@ -9,7 +7,7 @@ from comfyrelay.services.catalogue.effects import Effects
 from comfyrelay.services.catalogue.graph_import import GraphImporter
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.library import Library
-from comfyrelay.services.catalogue.node_definitions import LoadLive, NodeDefinitionService
+from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
 from comfyrelay.services.catalogue.own_workflows import OwnWorkflows
 from comfyrelay.services.catalogue.pending_workflows import PendingWorkflows
 from comfyrelay.services.catalogue.presets import Presets
@@ -22,28 +20,17 @@ __all__ = ["Catalogue"]
 
 
 class Catalogue:
-    def __init__(
-        self,
-        context: ServiceContext,
-        *,
-        on_missing: Callable[[], None],
-        live_definitions: LoadLive | None = None,
-        more_fleets: Sequence[tuple[Stage, str]] = (),
-        stage_of: Callable[[int], Stage] | None = None,
-    ) -> None:
-        """`live_definitions` loads the node definitions of a local ComfyUI; by default workers report them. New
-        workflows are mapped to the default fleet and to `more_fleets`. `stage_of` overrides the stage of a workflow's
-        jobs."""
-        settings, databases, objects = context.settings, context.databases, context.objects
+    def __init__(self, context: ServiceContext) -> None:
+        settings, databases, objects, hooks = context.settings, context.databases, context.objects, context.hooks
         self.graphs = Graphs(objects, max_nodes=settings.max_graph_nodes)
         self.assets = Assets(objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds)
         default = [context.default_fleet] if context.default_fleet is not None else []
-        self.workflows = Workflows(databases, self.graphs, self.assets, default_fleets=[*default, *more_fleets])
+        self.workflows = Workflows(databases, self.graphs, self.assets, default_fleets=[*default, *hooks.more_fleets])
         self.effects = Effects(databases, self.assets)
         self.library = Library(databases, self.assets)
         new_definitions = Wakeup()
         self.node_definitions = NodeDefinitionService(
-            databases, objects, stage=Stage(settings.stage), live=live_definitions, on_new=new_definitions.notify
+            databases, objects, stage=Stage(settings.stage), live=hooks.live_definitions, on_new=new_definitions.notify
         )
         readers = ReaderThreads()
         self.importer = GraphImporter(self.node_definitions, self.graphs, readers)
@@ -60,5 +47,5 @@ class Catalogue:
         )
         self.presets = Presets(databases)
         self.availability = Availability(
-            databases, self.graphs, stage=settings.stage, on_missing=on_missing, stage_of=stage_of
+            databases, self.graphs, stage=settings.stage, on_missing=hooks.on_missing, stage_of=hooks.stage_of
         )

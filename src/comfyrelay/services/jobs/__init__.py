@@ -46,7 +46,9 @@ class Jobs:
         reuse = Reuse(objects, context.hooks)
         self.resolve = Resolver(context, catalogue.graphs, catalogue.availability, reuse)
         self.pending_posters = PendingPosters(databases, objects, queue.posters)
-        self.accept = Acceptance(context, outbox, limit_of=limit_of, on_files_used=self.pending_posters.wakeup.notify)
+        self.accept = Acceptance(
+            context, outbox, reuse, limit_of=limit_of, on_files_used=self.pending_posters.wakeup.notify
+        )
         self.submit = JobSubmission(context, self.resolve, self.accept, reuse)
         self.test_runs = TestRuns(databases, self.submit)
         self.removal = Removals(context)

@@ -127,11 +127,7 @@ class Batches:
         new = await self._new_jobs(shard, request, batch_id, request_digest)
         reused = await self._reuse.copy_outputs(shard, new, batch_label=request.label) if request.reuse else {}
 
-        is_written = False
-
         async def work(tx: Tx, balance: int) -> tuple[BatchRecord, AcceptedJobs | None]:
-            nonlocal is_written
-            is_written = False
             known = await media.batch(tx, request.tenant_id, key=request.idempotency_key)
             if known is not None:
                 return known, None
@@ -148,15 +144,9 @@ class Batches:
                 request_digest=request_digest,
                 notify_urls=list(request.notify_urls) or None,
             )
-            accepted = await self._accept.write_jobs(tx, balance, new, reused)
-            is_written = True
-            return batch, accepted
+            return batch, await self._accept.write_jobs(tx, balance, new, reused)
 
-        try:
-            return await self._accept.run(shard, request.tenant_id, work)
-        finally:
-            if not is_written:
-                await self._reuse.discard(reused)
+        return await self._accept.run(shard, request.tenant_id, work, reused=reused)
 
     async def _new_jobs(
         self, shard: Database, request: BatchRequest, batch_id: str, request_digest: str
@@ -237,14 +227,14 @@ class Batches:
             failed = await _failed(tx, tenant_id, batch_id)
             return await self._write_retries(tx, balance, failed, new_seeds=new_seeds)
 
-        made, _ = await self._accept.run(shard, tenant_id, work)
-        return made
+        retried, _ = await self._accept.run(shard, tenant_id, work)
+        return retried
 
     async def resume(self, tenant_id: str, batch_id: str) -> int:
         """Resume paused jobs. In a held batch, also retry the failures that held it. Returns the number of jobs."""
         # Release first, because jobs that fail after the resume must be able to hold the batch again.
-        made = await self.release(tenant_id, [batch_id])
-        return made + await self._control.resume_batch(tenant_id, batch_id)
+        retried = await self.release(tenant_id, [batch_id])
+        return retried + await self._control.resume_batch(tenant_id, batch_id)
 
     async def release(self, tenant_id: str, batch_ids: Sequence[str]) -> int:
         """Release held batches and retry the failures that held them; return how many."""
@@ -268,8 +258,8 @@ class Batches:
             return 0, None
         first = failed[0]
         await self._accept.check_limit(tx, first.tenant_id, first.user_id, batch_id=first.batch_id)
-        again = await rerun.retries(tx, failed, new_seeds=new_seeds, vary=self._hooks.vary)
-        accepted = await self._accept.write_jobs(tx, balance, again)
+        retries = await rerun.retries(tx, failed, new_seeds=new_seeds, vary=self._hooks.vary)
+        accepted = await self._accept.write_jobs(tx, balance, retries)
         return len(accepted.jobs), accepted
 
 

@@ -26,18 +26,18 @@ class FairThread:
         """Call `make` with each number below `count`. Small work, by `size` in bytes, runs inline."""
         if size <= SMALL_BYTES:
             return [make(number) for number in range(count)]
-        made: list[T] = []
-        while len(made) < count:
+        results: list[T] = []
+        while len(results) < count:
             async with self._turn:
-                made += await asyncio.to_thread(_run_turn, make, len(made), count)
-        return made
+                results += await asyncio.to_thread(_run_turn, make, len(results), count)
+        return results
 
 
 def _run_turn(make: Callable[[int], T], first: int, count: int) -> list[T]:
     until = time.monotonic() + TURN_SECONDS
-    made = []
+    results = []
     for number in range(first, count):
-        made.append(make(number))
+        results.append(make(number))
         if time.monotonic() >= until:
             break
-    return made
+    return results

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +77,7 @@ class Uploads:
         rows = {source: _row(user, new) for source, new in zip(sources, announced, strict=True)}
         shard = await self._databases.shard_of(user.tenant_id)
         for group in chunks(list(rows.items()), GROUP_SIZE):
-            await self._copy_group(shard, dict(group))
+            await self._copy_group(shard, group)
         return {source: row["id"] for source, row in rows.items()}
 
     async def copy_output(self, user: User, output: FileRecord, name: str) -> FileRecord:
@@ -98,17 +98,8 @@ class Uploads:
             raise
         return (await self._files(shard, user, [row["id"]]))[0]
 
-    async def _copy_group(self, shard: Database, rows: Mapping[Path, dict[str, Any]]) -> None:
-        new = list(rows.values())
-        try:
-            await self._copy_all(rows)
-            await shard.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, new))
-        except BaseException:
-            # The objects have no rows, so nothing else would remove them.
-            await self._objects.remove_many([row["path"] for row in new])
-            raise
-
-    async def _copy_all(self, rows: Mapping[Path, dict[str, Any]]) -> None:
+    async def _copy_group(self, shard: Database, group: Sequence[tuple[Path, dict[str, Any]]]) -> None:
+        rows = [row for _, row in group]
         # Copies mostly wait for the disk.
         limit = asyncio.Semaphore(MAX_CONCURRENT_COPIES)
 
@@ -118,12 +109,17 @@ class Uploads:
                     row["content_hash"] = await self._copy(source, row["path"], row["size"])
 
         try:
-            async with asyncio.TaskGroup() as group:
-                for source, row in rows.items():
-                    group.create_task(copy(source, row))
-        except ExceptionGroup as failed:
-            # The caller gets the first error only.
-            raise failed.exceptions[0] from None
+            async with asyncio.TaskGroup() as tasks:
+                for source, row in group:
+                    tasks.create_task(copy(source, row))
+            await shard.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, rows))
+        except BaseException as error:
+            # The objects have no rows, so nothing else would remove them.
+            await self._objects.remove_many([row["path"] for row in rows])
+            if isinstance(error, ExceptionGroup):
+                # The caller gets the first error only.
+                raise error.exceptions[0] from None
+            raise
 
     async def _copy(self, source: Path, path: str, size: int) -> str:
         """Copy one file and return its SHA-256."""

@@ -87,9 +87,8 @@ class OutboxDelivery:
 
     def _shard(self, name: str) -> "_ShardDelivery":
         if name not in self._shards:
-            self._shards[name] = _ShardDelivery(
-                name, self._applier, self._removal, self._deferral, self._submission_deferral
-            )
+            submissions = _removal(partial(self._applier.remove_submissions, name), self._submission_deferral)
+            self._shards[name] = _ShardDelivery(name, self._applier, self._removal, submissions, self._deferral)
         return self._shards[name]
 
 
@@ -101,8 +100,8 @@ class _ShardDelivery:
         shard: str,
         applier: UpdateApplier,
         removal: GroupCommit[int, None],
+        submissions: GroupCommit[int, None],
         deferral: Deferral,
-        submission_deferral: Deferral,
     ) -> None:
         self._shard = shard
         self._applier = applier
@@ -111,7 +110,7 @@ class _ShardDelivery:
         self.group: GroupCommit[OutboxEntry, None] = GroupCommit(
             self._deliver, max_size=MAX_UPDATES_AT_ONCE, size_of=lambda entry: len(entry.updates), pause=self._keep_pace
         )
-        self.submissions = _removal(partial(applier.remove_submissions, shard), submission_deferral)
+        self.submissions = submissions
         self._last_at = 0.0
         # Updates of delayed entries that are not applied yet, by entry and job.
         self._delayed: dict[int, dict[str, JobUpdate]] = {}

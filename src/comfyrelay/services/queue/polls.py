@@ -224,7 +224,7 @@ class Polls:
     async def _offer_to_able(self, queued: list[QueuedDispatch]) -> None:
         """Offer dispatches to as few parked polls as needed."""
         busy: list[_Poll] = []
-        async for free, prefetching in self._able(queued):
+        async for free, prefetching in self._find_able(queued):
             busy += prefetching
             queued = await self._offer(queued, free, may_prefetch=False)
             if not queued:
@@ -240,7 +240,7 @@ class Polls:
         workers = {None, *(poll.request.worker_id for poll in self._parked)}
         return [dispatch for dispatch in queued if dispatch.only_worker in workers]
 
-    async def _able(self, queued: Sequence[QueuedDispatch]) -> AsyncIterator[tuple[list[_Poll], list[_Poll]]]:
+    async def _find_able(self, queued: Sequence[QueuedDispatch]) -> AsyncIterator[tuple[list[_Poll], list[_Poll]]]:
         """Yield groups of polls that may run any of `queued`: polls with a free slot, and polls that may only prefetch.
 
         Warm workers come first, then the longest waiting. Groups grow, because usually the first one suffices.

@@ -6,8 +6,8 @@ from comfyrelay.services.queue import Queue
 from comfyrelay.services.workers.bundles import Bundles
 from comfyrelay.services.workers.fleets import Fleets
 from comfyrelay.services.workers.identity import Identities
-from comfyrelay.services.workers.instances import Instances
-from comfyrelay.services.workers.node_allow_list import Nodes
+from comfyrelay.services.workers.instances import InstanceCheck
+from comfyrelay.services.workers.node_allow_list import NodeAllowLists
 from comfyrelay.services.workers.slots import SlotViews
 from comfyrelay.services.workers.views import FleetViews
 from comfyrelay.services.workers.workers import Workers
@@ -27,5 +27,5 @@ class WorkerServices:
         self.workers = Workers(context, queue.decisions, self.identities)
         self.views = FleetViews(context)
         self.slots = SlotViews(context)
-        self.nodes = Nodes(context)
-        self.instances = Instances(is_on=settings.validate_asg_instance)
+        self.nodes = NodeAllowLists(context)
+        self.instances = InstanceCheck(is_on=settings.validate_asg_instance)

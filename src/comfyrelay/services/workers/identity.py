@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from comfyrelay.errors import ConfigurationError, Unauthorized
-from comfyrelay.store.central.workers import identities
+from comfyrelay.store.central.workers import workers
 from comfyrelay.store.database import Tx
 
 # AWS uses 2048 bits; shorter keys are broken.
@@ -82,7 +82,7 @@ class Identities:
         """Bind a document to the first worker that presents it. Only that worker, with its key, may use it again."""
         if key_hash is None:
             raise Unauthorized("A registration with an identity document must have a registration_key.")
-        now, known = await identities.known(tx, identity.instance_id)
+        now, known = await tx.now(), await workers.identity_key(tx, identity.instance_id)
         if known is not None:
             if known != key_hash:
                 raise Unauthorized(
@@ -95,7 +95,7 @@ class Identities:
             raise Unauthorized(f"The instance was launched more than {hours:g} h ago, so its document is too old.")
         if identity.launched_at - now > MAX_CLOCK_SKEW:
             raise Unauthorized("The instance identity document is from the future. Check the clock of the server.")
-        await identities.add(tx, identity.instance_id, account_id=identity.account_id, key_hash=key_hash)
+        await workers.add_identity(tx, identity.instance_id, account_id=identity.account_id, key_hash=key_hash)
 
     @cached_property
     def _certificates(self) -> dict[str, list[Any]]:

@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 PREFIX = "i-"
 
 
-class Instances:
+class InstanceCheck:
     """Off by default. The check passes if AWS is unreachable."""
 
     def __init__(self, *, is_on: bool) -> None:
@@ -26,7 +26,7 @@ class Instances:
             found = await asyncio.to_thread(self._describe, worker_id)
         except Exception:
             # Fleets must be able to start while the API of AWS is down.
-            log.warning("instances.not_checked", worker_id=worker_id, exc_info=True)
+            log.warning("instance.check_failed", worker_id=worker_id, exc_info=True)
             return
         if not found:
             raise Forbidden(f"The instance {worker_id!r} belongs to no Auto Scaling group.")

@@ -19,7 +19,7 @@ class AllowList:
     left_out: Mapping[str, str]
 
 
-class Nodes:
+class NodeAllowLists:
     def __init__(self, context: ServiceContext) -> None:
         self._databases = context.databases
         self._stage = Stage(context.settings.stage)

@@ -13,7 +13,7 @@ from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import TooManyActiveJobs
 from comfyrelay.services.accounts.ledger import reserve
 from comfyrelay.services.context import ServiceContext
-from comfyrelay.services.jobs.submission.reuse import ReusedOutput
+from comfyrelay.services.jobs.submission.reuse import Reuse, ReusedOutput
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
@@ -44,6 +44,7 @@ class Acceptance:
         self,
         context: ServiceContext,
         outbox_services: Outbox,
+        reuse: Reuse,
         *,
         limit_of: Callable[[str], Awaitable[int | None]],
         on_files_used: Callable[[], None],
@@ -55,21 +56,36 @@ class Acceptance:
         self._delivery = outbox_services.delivery
         self._max_active_jobs = context.settings.max_active_jobs_per_user
         self._stage_of = context.hooks.stage_of
+        self._reuse = reuse
         self._limit_of = limit_of
         self._on_files_used = on_files_used
 
     async def run(
-        self, shard: Database, tenant_id: str, work: Callable[[Tx, int], Awaitable[tuple[T, AcceptedJobs | None]]]
+        self,
+        shard: Database,
+        tenant_id: str,
+        work: Callable[[Tx, int], Awaitable[tuple[T, AcceptedJobs | None]]],
+        *,
+        reused: Mapping[str, ReusedOutput] = _NO_REUSE,
     ) -> tuple[T, bool]:
         """Run `work(tx, balance)` under the wallet lock and enqueue the jobs that it wrote.
 
-        Returns the result of `work` and whether it wrote any jobs.
+        Returns the result of `work` and whether it wrote any jobs. If not, the copies in `reused` are removed.
         """
+        is_written = False
 
         async def locked(tx: Tx) -> tuple[T, AcceptedJobs | None]:
-            return await work(tx, await ledger.lock_wallet(tx, tenant_id))
+            nonlocal is_written
+            is_written = False
+            answer, accepted = await work(tx, await ledger.lock_wallet(tx, tenant_id))
+            is_written = accepted is not None
+            return answer, accepted
 
-        answer, accepted = await shard.run(TransactionStep.SUBMIT_JOB, locked)
+        try:
+            answer, accepted = await shard.run(TransactionStep.SUBMIT_JOB, locked)
+        finally:
+            if not is_written:
+                await self._reuse.discard(reused)
         if accepted is not None:
             if accepted.uses_files:
                 self._on_files_used()
@@ -99,25 +115,25 @@ class Acceptance:
         if self._stage_of is not None:
             new = [replace(job, stage=self._stage_of(job.workflow_id)) for job in new]
         await reserve(tx, tenant_id, balance, {job.id: job.reserved_tokens for job in new})
-        made = await jobs.create(tx, new)
+        created = await jobs.create(tx, new)
         if paths := {asset["path"] for job in new for asset in job.input_payload["assets"]}:
             await media.use_files(tx, tenant_id, paths)
         if videos := {job.video_id: job.id for job in new if job.video_id is not None}:
             await media.attach_job(tx, videos)
-        ended = await self._complete(tx, [job for job in made if job.id in reused], reused) if reused else {}
+        ended = await self._complete(tx, [job for job in created if job.id in reused], reused) if reused else {}
         waiting = [job.id for job in new if job.id not in reused]
         return AcceptedJobs(
-            jobs=[replace(job, **ended[job.id]._asdict()) if job.id in ended else job for job in made],
+            jobs=[replace(job, **ended[job.id]._asdict()) if job.id in ended else job for job in created],
             submission=await outbox.submit(tx, waiting) if waiting else None,
             uses_files=bool(paths),
             ended=list(ended.values()),
         )
 
     async def _complete(
-        self, tx: Tx, made: Sequence[JobRecord], copies: Mapping[str, ReusedOutput]
+        self, tx: Tx, created: Sequence[JobRecord], copies: Mapping[str, ReusedOutput]
     ) -> dict[str, JobState]:
         """Settle jobs as if a worker had completed them, in this transaction: tokens, output, video, event, webhook."""
-        states = await jobs.lock_states(tx, [job.id for job in made])
+        states = await jobs.lock_states(tx, [job.id for job in created])
         updates = {
             job.id: reused_update(
                 tenant_id=job.tenant_id,
@@ -128,7 +144,7 @@ class Acceptance:
                 output=copies[job.id].output,
                 about=copies[job.id].about,
             )
-            for job in made
+            for job in created
         }
         applied = (apply_updates(state, [updates[id_]]) for id_, state in states.items())
         settled = [change for change in applied if change is not None]

@@ -59,11 +59,7 @@ class JobSubmission:
         _check_price(new, request.expected_tokens)
         reused = await self._reuse.copy_outputs(shard, [new]) if request.reuse else {}
 
-        is_written = False
-
         async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
-            nonlocal is_written
-            is_written = False
             known = await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
             if known is not None:
                 return known, None
@@ -71,14 +67,9 @@ class JobSubmission:
             if not reused:
                 await self._accept.check_limit(tx, request.tenant_id, request.user_id)
             accepted = await self._accept.write_jobs(tx, balance, [new], reused)
-            is_written = True
             return accepted.jobs[0], accepted
 
-        try:
-            job, is_new = await self._accept.run(shard, request.tenant_id, work)
-        finally:
-            if not is_written:
-                await self._reuse.discard(reused)
+        job, is_new = await self._accept.run(shard, request.tenant_id, work, reused=reused)
         if not is_new:
             return await self._repeated(shard, job, request_digest)
         return SubmittedJob(job=job, is_new=True, seed=JobPayload.from_json(new.input_payload).seed)
@@ -100,9 +91,9 @@ class JobSubmission:
             if old.status not in _RETRYABLE:
                 raise Conflict(f"Only a failed or canceled job can be retried; this one is {old.status}.")
             await self._accept.check_limit(tx, tenant_id, old.user_id, batch_id=old.batch_id)
-            again = await rerun.retries(tx, [old], new_seeds=new_seeds, vary=self._vary)
-            _check_price(again[0], expected_tokens)
-            accepted = await self._accept.write_jobs(tx, balance, again)
+            [retry] = await rerun.retries(tx, [old], new_seeds=new_seeds, vary=self._vary)
+            _check_price(retry, expected_tokens)
+            accepted = await self._accept.write_jobs(tx, balance, [retry])
             return accepted.jobs[0], accepted
 
         job, is_new = await self._accept.run(shard, tenant_id, work)
@@ -126,12 +117,12 @@ class JobSubmission:
                 # A batch counts as one unit.
                 units = {job.batch_id or job.id for job in old if job.user_id == user_id}
                 await self._accept.check_limit(tx, tenant_id, user_id, more=len(units))
-            again = await rerun.retries(tx, old, new_seeds=False, vary=self._vary)
-            accepted = await self._accept.write_jobs(tx, balance, again)
+            retries = await rerun.retries(tx, old, new_seeds=False, vary=self._vary)
+            accepted = await self._accept.write_jobs(tx, balance, retries)
             return len(accepted.jobs), accepted
 
-        made, _ = await self._accept.run(shard, tenant_id, work)
-        return made
+        retried, _ = await self._accept.run(shard, tenant_id, work)
+        return retried
 
     async def run_again(
         self, tenant_id: str, job_id: str, *, new_seeds: bool = False, expected_tokens: int | None = None
@@ -144,9 +135,9 @@ class JobSubmission:
             if old.status not in TERMINAL_JOB:
                 raise Conflict(f"Only a job that has ended can be run again; this one is {old.status}.")
             await self._accept.check_limit(tx, tenant_id, old.user_id)
-            again = await rerun.copy_alone(tx, old, new_seeds=new_seeds, vary=self._vary)
-            _check_price(again, expected_tokens)
-            accepted = await self._accept.write_jobs(tx, balance, [again])
+            copy = await rerun.copy_alone(tx, old, new_seeds=new_seeds, vary=self._vary)
+            _check_price(copy, expected_tokens)
+            accepted = await self._accept.write_jobs(tx, balance, [copy])
             return accepted.jobs[0], accepted
 
         job, _ = await self._accept.run(shard, tenant_id, work)

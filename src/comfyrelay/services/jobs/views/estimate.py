@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.queue.states import JobStatus, Provider, WorkflowKind
-from comfyrelay.domain.queue.wait_reasons import Forecast, Pace, forecast
+from comfyrelay.domain.queue.wait_reasons import DurationEstimate, forecast
 from comfyrelay.services.catalogue.availability import MissingRequirements
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
@@ -40,7 +40,7 @@ class BatchEstimate:
     jobs: int
     tokens: int
     workers: int
-    forecast: Forecast | None
+    forecast: DurationEstimate | None
     done_at: datetime | None
     missing: MissingRequirements | None
 
@@ -87,10 +87,10 @@ class Estimates:
             for item in checked
         ]
         media = NamedMedia(files={**found.files, **request.files}, videos=found.videos)
-        made = await self._resolve.build_jobs(requests, target, media, request_digest="")
-        return await self._resolve.find_missing(made, target, shows_names=request.shows_workers)
+        checked_jobs = await self._resolve.build_jobs(requests, target, media, request_digest="")
+        return await self._resolve.find_missing(checked_jobs, target, shows_names=request.shows_workers)
 
-    async def _forecast(self, request: EstimateRequest, jobs: int) -> tuple[int, Forecast | None, datetime]:
+    async def _forecast(self, request: EstimateRequest, jobs: int) -> tuple[int, DurationEstimate | None, datetime]:
         workflow, effect = request.target.workflow, request.target.effect
         stage = self._settings.stage if self._stage_of is None else self._stage_of(workflow.id)
         async with self._databases.central.read() as tx:
@@ -110,7 +110,7 @@ class Estimates:
         )
         if pace is None and effect is not None and effect.last_processing_time_seconds is not None:
             last = effect.last_processing_time_seconds
-            pace = Pace(last, last, last)
+            pace = DurationEstimate(last, last, last)
         if pace is None or not slots:
             return slots, None, now
         counts = await self._overview.counts(request.tenant_id)

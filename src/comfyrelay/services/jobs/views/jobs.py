@@ -341,7 +341,7 @@ async def find_workflow_ids(databases: Databases, tenant_id: str, slug: str | No
     if slug is None:
         return None
     async with databases.central.read() as tx:
-        return await catalogue.workflow_ids_named(tx, tenant_id, slug)
+        return sorted(await catalogue.find_workflows(tx, tenant_id, slug=slug))
 
 
 def _has_lost_output(job: JobRecord, files: Mapping[str, FileRecord]) -> bool:

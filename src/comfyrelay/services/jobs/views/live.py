@@ -119,15 +119,12 @@ class _Tenant:
     def cursor(self) -> str:
         return str(Cursor.from_horizon(self.position))
 
-    @property
-    def is_busy(self) -> bool:
-        counts = self.counts or {}
-        return any(counts.get(status) for status in (JobStatus.QUEUED, JobStatus.PROCESSING, JobStatus.PAUSED))
-
     def is_due(self) -> bool:
         """Whether to read the tenant's queue now."""
+        counts = self.counts or {}
+        is_busy = any(counts.get(status) for status in (JobStatus.QUEUED, JobStatus.PROCESSING, JobStatus.PAUSED))
         elapsed = asyncio.get_running_loop().time() - self.queue_read_at
-        return elapsed >= QUEUE_READ_SECONDS and (self.is_stale or self.is_busy)
+        return elapsed >= QUEUE_READ_SECONDS and (self.is_stale or is_busy)
 
     def send(self, message: StreamMessage[LiveMessage]) -> None:
         for subscriber in self.subscribers:

@@ -1,6 +1,6 @@
 """Entries of the queue view: a batch or a single job with its items, counts and wait reason."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ MAX_ITEMS = 60
 class QueueOrder:
     """Order and status of units that have not ended."""
 
+    active: Set[Unit]
     running: Sequence[Unit]
     waiting: Sequence[Unit]
     # Units with at least one queued or paused job.
@@ -33,7 +34,10 @@ class QueueOrder:
     # Units of the jobs that workers have leased to run next, by job.
     fetched: Mapping[str, Unit]
 
-    def status_of(self, unit: Unit) -> UnitStatus:
+    def status_of(self, unit: Unit) -> UnitStatus | None:
+        """Return the status of a unit, or `None` if it has ended."""
+        if unit not in self.active:
+            return None
         if unit in self.running:
             return UnitStatus.RUNNING
         return UnitStatus.PAUSED if unit in self.paused and unit not in self.queued else UnitStatus.WAITING
@@ -79,10 +83,9 @@ class UnitRows:
         )
 
 
-def batch_entry(
-    unit: Unit, status: UnitStatus | None, rows: UnitRows, order: QueueOrder, filtered: UnitStatus | None
-) -> QueueEntry:
-    """Make the entry of a batch. `status` is `None` if the batch has ended; `filtered` is the status of the filter."""
+def batch_entry(unit: Unit, rows: UnitRows, order: QueueOrder, filtered: UnitStatus | None) -> QueueEntry:
+    """Make the entry of a batch. `filtered` is the status of the filter."""
+    status = order.status_of(unit)
     state, summary, items = rows.states[unit.id], rows.summaries[unit.id], rows.items.get(unit.id, ())
     left = state.counts.get(JobStatus.QUEUED, 0) + state.counts.get(JobStatus.PROCESSING, 0)
     mean, expected = rows.mean(summary.workflow_id, summary.effect_id), state.expected_seconds
@@ -108,10 +111,9 @@ def batch_entry(
     )
 
 
-def job_entry(
-    unit: Unit, status: UnitStatus | None, rows: UnitRows, order: QueueOrder, filtered: UnitStatus | None
-) -> QueueEntry:
-    """Make the entry of a single job. `status` is `None` if the job has ended."""
+def job_entry(unit: Unit, rows: UnitRows, order: QueueOrder, filtered: UnitStatus | None) -> QueueEntry:
+    """Make the entry of a single job."""
+    status = order.status_of(unit)
     job = rows.singles[unit.id]
     counts = {job.status: 1}
     mean = rows.mean(job.workflow_id, job.effect_id)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from comfyrelay.domain.queue.wait_reasons import Pace, pace_of
+from comfyrelay.domain.queue.wait_reasons import DurationEstimate, pace_of
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
-from comfyrelay.store.tenant.library import recent
+from comfyrelay.store.tenant import job_list
 
 # Workflows without a job among this many newest outputs have no cover and no known duration.
 MAX_OUTPUTS = 1000
@@ -42,7 +42,7 @@ class RecentOutputs:
                 found[kind][number] = url
         return Covers(effects=found["effect"], workflows=found["workflow"])
 
-    async def pace(self, tenant_id: str, *, workflow_id: int, effect_id: int | None) -> Pace | None:
+    async def pace(self, tenant_id: str, *, workflow_id: int, effect_id: int | None) -> DurationEstimate | None:
         """Return the pace of recent jobs, or `None` if there are none."""
         seconds = [
             (output.completed_at - output.started_at).total_seconds()
@@ -51,6 +51,6 @@ class RecentOutputs:
         ]
         return pace_of(seconds)
 
-    async def _outputs(self, tenant_id: str) -> list[recent.RecentOutput]:
+    async def _outputs(self, tenant_id: str) -> list[job_list.RecentOutput]:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            return await recent.completed(tx, tenant_id, among=MAX_OUTPUTS)
+            return await job_list.recently_completed(tx, tenant_id, among=MAX_OUTPUTS)
