@@ -207,7 +207,7 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=4096)
     except OSError as error:
         # Python appends the address, which the message already contains.
-        why = str(error.strerror or error).partition(" (while")[0]
+        reason = str(error.strerror or error).partition(" (while")[0]
         raise ConfigurationError(
-            f"Cannot listen on {host}:{port} ({why}). Choose another port with COMFYRELAY_PORT, or with --port of `up`."
+            f"Cannot listen on {host}:{port} ({reason}). Choose another port with COMFYRELAY_PORT or `up --port`."
         ) from None

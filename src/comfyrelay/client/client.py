@@ -279,18 +279,18 @@ class Client:
 
     async def logs(self, job_id: str, *, is_followed: bool = False) -> AsyncGenerator[LogLine, None]:
         """Yield the log lines of the workers, oldest first; with `is_followed`, until the job ends."""
-        path, cursor, seen = f"{_path('job', job_id)}/logs", None, 0
+        path, cursor, read = f"{_path('job', job_id)}/logs", None, 0
         while True:
             # Checked first, so that all lines before the end are read.
             has_ended = not is_followed or (await self.job(job_id)).has_ended
             while True:
                 page = await self._calls.page(path, LogLine, limit=MAX_PAGE, cursor=cursor)
-                for line in page.items[seen:]:
+                for line in page.items[read:]:
                     yield line
-                seen = len(page.items)
+                read = len(page.items)
                 if page.next_cursor is None:
                     break
-                cursor, seen = page.next_cursor, 0
+                cursor, read = page.next_cursor, 0
             if has_ended:
                 return
             await asyncio.sleep(LOG_SECONDS)

@@ -86,8 +86,8 @@ def titled(name: str, details: Text | str = "") -> RenderableType:
     return Group(*(line for line in lines if line.plain))
 
 
-def bar(done: float | None) -> ProgressBar:
-    return ProgressBar(total=1.0, completed=done or 0.0, width=12)
+def bar(fraction: float | None) -> ProgressBar:
+    return ProgressBar(total=1.0, completed=fraction or 0.0, width=12)
 
 
 def age(moment: datetime | None, now: datetime) -> str:
@@ -208,8 +208,8 @@ def _progress(job: Job, now: datetime) -> str:
     if job.status != "processing":
         return ""
     progress = Progress.from_report(job.progress)
-    done = "" if progress.fraction is None else f"{progress.fraction:.0%}"
-    return ", ".join(filter(None, (done, progress_text(progress, job.started_at, now))))
+    percent = "" if progress.fraction is None else f"{progress.fraction:.0%}"
+    return ", ".join(filter(None, (percent, progress_text(progress, job.started_at, now))))
 
 
 def _counts(batch: Batch) -> Text:

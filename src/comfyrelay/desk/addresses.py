@@ -1,6 +1,7 @@
 """Open the sockets that the desk listens on."""
 
 import socket
+from collections.abc import Sequence
 
 from comfyrelay.desk.data_folder import refuse_second
 from comfyrelay.errors import ConfigurationError
@@ -33,3 +34,8 @@ def open_listeners(host: str, port: int) -> list[socket.socket]:
         if host != "0.0.0.0":
             raise
         return [listen(host, port)]
+
+
+def public_hosts(settings: Settings, allowed_hosts: Sequence[str]) -> list[str]:
+    """Return the host names at which other machines can reach the desk."""
+    return [*allowed_hosts, *([] if is_loopback(settings.host) else [settings.host])]

@@ -71,7 +71,7 @@ def try_sqlite(folder: Path) -> None:
             one.execute("INSERT INTO t VALUES (1)")
             one.commit()
             with sqlite3.connect(path) as other:
-                seen = other.execute("SELECT count(*) FROM t").fetchone()[0]
+                rows = other.execute("SELECT count(*) FROM t").fetchone()[0]
             other.close()
         one.close()
     except sqlite3.Error as error:
@@ -79,5 +79,5 @@ def try_sqlite(folder: Path) -> None:
     finally:
         for suffix in ("", "-wal", "-shm"):
             remove(path.with_name(path.name + suffix), missing_ok=True)
-    if mode != "wal" or not seen:
+    if mode != "wal" or not rows:
         raise ConfigurationError(f"Write-ahead logging of SQLite does not work in {folder}. {ADVICE}")

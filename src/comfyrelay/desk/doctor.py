@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from comfyrelay.client import Client
 from comfyrelay.configuration import config_path
+from comfyrelay.desk.addresses import public_hosts
 from comfyrelay.desk.checks import (
     about_comfyuis,
     about_folder,
@@ -24,7 +25,7 @@ from comfyrelay.desk.running_desks import find_desk
 from comfyrelay.desk.scripts.config import load_script_table
 from comfyrelay.desk.settings import load_desk_settings
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, NotFound, Unauthorized
-from comfyrelay.http_client import is_loopback, listen
+from comfyrelay.http_client import listen
 from comfyrelay.protocol.desk import CheckResult, SimulatedJobs
 from comfyrelay.services.databases import Databases
 from comfyrelay.settings import Settings, load_settings
@@ -32,6 +33,7 @@ from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.worker.check import check_managed_comfyui
 
 ANSWER_SECONDS = 5.0
+OTHER_PORT = "For `comfyrelay up`, set COMFYRELAY_PORT to another port."
 
 
 async def examine() -> AsyncIterator[CheckResult]:
@@ -45,13 +47,13 @@ async def examine() -> AsyncIterator[CheckResult]:
     source = f"It is read from {path.absolute()}." if path else "There is no comfyrelay.toml here: defaults are used."
     count = sum(name.startswith("COMFYRELAY_") for name in os.environ)
     yield fine("configuration", f"{source} The environment has {count} settings." if count else source)
-    others = [*desk.allowed_hosts, *([] if is_loopback(settings.host) else [settings.host])]
+    hosts = public_hosts(settings, desk.allowed_hosts)
     try:
         settings = _of_running_desk(settings)
     except ConfigurationError as error:
         yield warning("desks", error.detail)
-    if others:
-        yield _about_password(settings.data_dir, others)
+    if hosts:
+        yield _about_password(settings.data_dir, hosts)
     holder = FolderLock(settings.data_dir).holder()
     for finding in about_folder(settings.data_dir, holder):
         yield finding
@@ -82,9 +84,9 @@ def _of_running_desk(settings: Settings) -> Settings:
     return settings.model_copy(update={"data_dir": found.data_dir, "host": parts.hostname, "port": parts.port})
 
 
-def _about_password(data_dir: Path, names: list[str]) -> CheckResult:
+def _about_password(data_dir: Path, hosts: list[str]) -> CheckResult:
     try:
-        require_password(data_dir, host=", ".join(names))
+        require_password(data_dir, host=", ".join(hosts))
     except ConfigurationError as error:
         return broken("password", error.detail)
     return fine("password", "Other machines can reach the desk, and need the password for the page.")
@@ -130,13 +132,13 @@ async def _about_port(settings: Settings, holder: str | None) -> tuple[CheckResu
         async with Client(settings.base_url) as client, asyncio.timeout(ANSWER_SECONDS):
             found = await client.desk()
     except NotFound:
-        return warning(about, "A ComfyRelay server is there, and no desk: for `up` set another COMFYRELAY_PORT."), []
+        return warning(about, f"A ComfyRelay server, not a desk, uses this port. {OTHER_PORT}"), []
     except Unauthorized:
-        return warning(about, "Another user's desk is there, or a server: for `up` set another COMFYRELAY_PORT."), []
+        return warning(about, f"A server or the desk of another user uses this port. {OTHER_PORT}"), []
     except ControlPlaneUnreachable:
         return _about_silence(about, settings, holder), []
     except (ComfyRelayError, TimeoutError):
-        return broken(about, "Something else answers there. Set COMFYRELAY_PORT to another port."), []
+        return broken(about, f"Another program uses this port. {OTHER_PORT}"), []
     is_all_simulated = found.simulated_jobs == SimulatedJobs.EVERYTHING
     in_use = [] if is_all_simulated else list(found.comfyui)
     runs = "the built-in simulator" if is_all_simulated else f"ComfyUI at {', '.join(in_use)}"
@@ -149,5 +151,5 @@ def _about_silence(about: str, settings: Settings, holder: str | None) -> CheckR
     except (ConfigurationError, socket.gaierror) as error:
         return broken(about, str(error))
     if holder is not None:
-        return warning(about, f"Process {holder} uses the data folder, but does not answer there.")
-    return fine(about, "No desk runs there, and the port is free: `comfyrelay up` starts one.")
+        return warning(about, f"Process {holder} uses the data folder, but does not answer at this address.")
+    return fine(about, "No desk is running, and the port is free: `comfyrelay up` starts one.")

@@ -49,5 +49,5 @@ async def test_text_that_is_no_id_prefix_is_refused(site: Site, text: str) -> No
 
 
 async def test_too_short_prefix_is_refused(site: Site) -> None:
-    with pytest.raises(InvalidInput, match="Give 4 characters at least"):
+    with pytest.raises(InvalidInput, match="Give at least 4 characters"):
         await find(site.client, "abc")

@@ -56,7 +56,7 @@ async def test_running_desk_is_shown_with_its_details(machine: Path, monkeypatch
             seen = await found()
         after = await found()
     assert f"in use by process {os.getpid()}" in seen["data"][1]
-    assert "A desk runs there" in seen["desk"][1]
+    assert "A desk is running there" in seen["desk"][1]
     assert "simulator" in seen["desk"][1]
     assert "newest" in seen["database"][1]
     assert "2 models" in seen["ComfyUI"][1]

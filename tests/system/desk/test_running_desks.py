@@ -52,7 +52,7 @@ async def test_single_running_desk_is_found_with_its_folder(home: Path) -> None:
         assert "files/owner-secret" in manifest.read_text()
         about = {each.about: each.text async for each in examine()}
         assert str(home / "elsewhere") in about["data folder"]
-        assert "A desk runs there" in about[f"desk {desk.ready.url}"]
+        assert "A desk is running there" in about[f"desk {desk.ready.url}"]
     assert running_desks() == []
     assert not (home / ".local" / "share").exists()
 

@@ -206,7 +206,7 @@ def _put(source: Path, path: Path, umask: int | None, *, may_link: bool) -> None
     part = path.with_name(f".{path.name}.part")
     files.remove(part, missing_ok=True)
     with part_of(path, part=part):
-        if not (may_link and _is_linked(source, part)):
+        if not (may_link and _try_link(source, part)):
             shutil.copyfile(source, part)
         if umask is not None:
             part.chmod(0o666 & ~umask)
@@ -214,7 +214,7 @@ def _put(source: Path, path: Path, umask: int | None, *, may_link: bool) -> None
     files.remove(part, missing_ok=True)
 
 
-def _is_linked(source: Path, part: Path) -> bool:
+def _try_link(source: Path, part: Path) -> bool:
     """Try to link a file; false on another disk, or on a disk without hard links."""
     try:
         os.link(source, part)

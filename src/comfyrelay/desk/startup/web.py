@@ -6,7 +6,7 @@ from secrets import token_urlsafe
 
 from fastapi import FastAPI
 
-from comfyrelay.desk.addresses import LOOPBACK
+from comfyrelay.desk.addresses import LOOPBACK, public_hosts
 from comfyrelay.desk.origin_check import LocalOnly, own_names, reachable_address
 from comfyrelay.desk.owner_auth import OwnerOnly
 from comfyrelay.desk.password import Password, Sessions, require_password
@@ -52,10 +52,10 @@ def create_owner(engine: Engine, user: User, workers: DeskWorkers, *, pass_secre
 
 def load_password(settings: Settings, allowed_hosts: Sequence[str]) -> Password | None:
     """Load the password, which is required if other machines can reach the desk directly or through a proxy."""
-    others = [*allowed_hosts, *([] if is_loopback(settings.host) else [settings.host])]
-    if not others:
+    hosts = public_hosts(settings, allowed_hosts)
+    if not hosts:
         return None
-    require_password(settings.data_dir, host=", ".join(others))
+    require_password(settings.data_dir, host=", ".join(hosts))
     return Password(settings.data_dir)
 
 
