@@ -180,7 +180,7 @@ async def test_missing_model_is_reported_with_the_option_to_wait(desk: OpenDesk,
     async with asyncio.timeout(TIMEOUT_SECONDS):
         said = (await running.err.readline()).decode()
     await running.kill()
-    assert said.startswith("Waiting for a worker with the model rare.safetensors. Ctrl-C cancels it;")
+    assert said.startswith("Waiting for a worker with the model rare.safetensors. Ctrl-C cancels the job;")
 
 
 async def test_invalid_port_is_explained(tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ async def test_rerun_of_an_image_to_image_output_asks_for_its_input(desk: OpenDe
     (picture,) = json.loads((await command(desk.ready.url, *words))[1])["saved"]
     code, out, err = await command(desk.ready.url, "run", picture, *made)
     assert (code, out) == (2, "")
-    assert "but not the file that it worked on: name that with --input." in err
+    assert "but not its input: name it with --input." in err
     assert "every value as it was" not in err
     code, out, err = await command(desk.ready.url, "run", picture, "--input", red, *made)
     assert (code, "every value as it was" in err) == (0, True)

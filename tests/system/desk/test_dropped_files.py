@@ -24,7 +24,7 @@ async def test_run_reruns_a_picture_or_uses_it_as_input(tmp_path: Path) -> None:
         assert f"{picture} contains the workflow that made it, which runs again" in err
         given = ("run", str(picture), "--as-input", "invert-image", "--out", str(tmp_path / "inverted"))
         code, out, err = await command(desk.ready.url, *given)
-        assert (code, "carries" in err) == (0, False), err
+        assert (code, "contains the workflow" in err) == (0, False), err
         assert Path(out.strip()).is_file()
         code, _, err = await command(desk.ready.url, *given, "--input", str(picture))
-        assert (code, "give one of them" in err) == (2, True)
+        assert (code, "give only one of them" in err) == (2, True)

@@ -47,9 +47,9 @@ def batch_i2v(
     The exit code is 1 if a run failed.
     """
     from comfyrelay.comfyui import ComfyClient
-    from comfyrelay.desk.scripts.batch_i2v import Order, run_batch
+    from comfyrelay.desk.scripts.batch_i2v import BatchOptions, run_batch
 
-    order = Order(
+    options = BatchOptions(
         template=template_api,
         input_root=input_root,
         input_subdir=input_subdir,
@@ -68,8 +68,8 @@ def batch_i2v(
     async def run() -> int:
         async with ComfyClient(server.partition(",")[0]) as comfy:
             # A file or pipe gets no carriage returns.
-            briefly = printer.write_briefly if sys.stdout.isatty() else None
-            return await run_batch(comfy, order, write=printer.write, write_briefly=briefly)
+            write_temporary = printer.write_temporary if sys.stdout.isatty() else None
+            return await run_batch(comfy, options, write=printer.write, write_temporary=write_temporary)
 
     try:
         failed, signal_number = asyncio.run(_until_signal(run()))
@@ -113,7 +113,7 @@ class _Printer:
         self.finish()
         print(text, flush=True)
 
-    def write_briefly(self, text: str) -> None:
+    def write_temporary(self, text: str) -> None:
         # \x1b[K clears the rest of a longer line.
         print(f"\r{text}\x1b[K", end="", flush=True)
         self._is_open = True

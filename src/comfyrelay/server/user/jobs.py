@@ -141,11 +141,7 @@ async def run_again(
     return await _answer(context, made, "Submitted again.")
 
 
-@router.post(
-    "/{job_id}/outputs/{number}/as-input",
-    status_code=201,
-    responses=error_responses(403, 404, 409, 422),
-)
+@router.post("/{job_id}/outputs/{number}/as-input", status_code=201, responses=error_responses(403, 404, 409, 422))
 async def output_as_input(
     job_id: IdInPath,
     number: Annotated[int, Path(ge=1, le=1000, description="the number of the output, from 1")],

@@ -137,7 +137,7 @@ async def test_fleet_of_another_provider_is_refused_without_calling_aws(
 ) -> None:
     refused = await fleet(environment, command, "attic", "--stage", "staging")
 
-    text = "Error: The fleet attic uses the provider local; this command is for aws.\n"
+    text = "Error: The fleet attic uses the provider local, but this command is for aws.\n"
     assert (refused.code, refused.err) == (2, text)
     assert account.proxy.calls == {}
 
