@@ -191,7 +191,7 @@ def _missing_on(server: Mapping[str, Any]) -> tuple[frozenset[str], frozenset[st
 
 
 def _model_names(reported: object) -> frozenset[str] | None:
-    """Models are reported by folder or as one list. Folders are ignored, because graphs do not name them."""
+    """Read models, which are reported by folder or as one list. Ignore folders, because graphs do not name them."""
     if isinstance(reported, Mapping):
         folders = [names for folder in reported.values() if (names := _names(folder)) is not None]
         return frozenset(_normalize(name) for names in folders for name in names)

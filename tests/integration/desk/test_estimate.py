@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.image_shapes import Shape, name_shape, shape_warnings
-from comfyrelay.domain.queue.wait_reasons import Pace, forecast, pace_of
+from comfyrelay.domain.queue.wait_reasons import DurationEstimate, forecast, pace_of
 from tests.support.api_calls import png
 from tests.support.chromium import PROMPT_GRAPH
 from tests.support.desk import OpenDesk
@@ -112,11 +112,11 @@ def test_images_with_another_aspect_ratio_are_warned_about() -> None:
 
 def test_pace_leaves_out_the_run_that_loaded_the_models() -> None:
     assert pace_of([]) is None
-    assert pace_of([5.0]) == Pace(5.0, 5.0, 5.0)
-    assert pace_of([5.0, 6.0, 4.0, 60.0]) == Pace(5.0, 4.0, 6.0)
+    assert pace_of([5.0]) == DurationEstimate(5.0, 5.0, 5.0)
+    assert pace_of([5.0, 6.0, 4.0, 60.0]) == DurationEstimate(5.0, 4.0, 6.0)
 
 
 def test_end_counts_what_is_ahead_and_how_many_run_at_once() -> None:
-    pace = Pace(10.0, 8.0, 12.0)
+    pace = DurationEstimate(10.0, 8.0, 12.0)
     assert forecast(3, pace, slots=1, ahead=0, seconds_ahead=None) == (30.0, 24.0, 36.0)
     assert forecast(3, pace, slots=2, ahead=4, seconds_ahead=5.0) == (30.0, 26.0, 34.0)

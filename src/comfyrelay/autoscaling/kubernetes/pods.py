@@ -32,7 +32,7 @@ class Pod:
 
 
 def pod_labels(slug: str, stage: Stage) -> dict[str, str]:
-    """Labels that select the pods of a fleet."""
+    """Return the labels that select the pods of a fleet."""
     if not _LABEL.fullmatch(slug):
         raise InvalidInput(
             f"Kubernetes does not accept {slug!r} as a name. Use a fleet whose slug has at most 63 lowercase letters, "

@@ -6,7 +6,7 @@ order.json   its identity and command; written once, so a repeated order finds i
 lock         held by the machine's process (`local_machine`) while it lives
 begun.json   that process; a key starts once
 running      ComfyUI answers
-ended        it was asked to stop
+ended        the machine was terminated
 *.log        its output, kept for a week
 """
 

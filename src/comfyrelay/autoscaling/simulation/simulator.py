@@ -169,7 +169,7 @@ class Simulation:
         return next((machine for machine in self._idle.values() if machine.model == model), last)
 
     def _free(self, machine: SimulatedMachine, now: float) -> None:
-        """Take the next job, or become idle."""
+        """Give the machine the next job, or mark it as idle."""
         job = self._queue.take(machine.model, now)
         if job is None:
             machine.idle_since = now

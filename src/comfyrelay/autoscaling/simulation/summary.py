@@ -63,8 +63,8 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 def lower_bound(requests: Sequence[TraceRequest], settings: WorldSettings) -> SimulationSummary:
     """Return the lower bounds of a clairvoyant policy.
 
-    For the wait, all allowed machines run with the right model whenever a request needs one. For the cost, machines are
-    paid only while they work, without boots and idle time. No policy that keeps the order beats either bound, and none
+    For the wait, all allowed machines always run, with the model that a request needs. For the cost, machines are paid
+    only while they work, without boots and idle time. No policy that keeps the order beats either bound, and none
     reaches both.
     """
     free_at = [0.0] * settings.max_machines

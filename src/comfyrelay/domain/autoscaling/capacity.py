@@ -67,7 +67,7 @@ def arriving_load(work: QueuedWork, boot_seconds: float) -> Load:
 
 
 def machines_for(load: float, spare: float) -> int:
-    """Square-root staffing: the load plus a reserve that grows with its square root, as its fluctuations do."""
+    """Return the number of machines for a load, with a reserve that grows with its square root as fluctuations do."""
     if load < MIN_LOAD:
         return 0
     return ceil(load + spare * sqrt(load) - ROUNDING)

@@ -78,7 +78,7 @@ class Rate:
         return self._weight_at(now) * _DECAY
 
     def observed_seconds(self) -> float:
-        """How long arrivals were observed: a few in a row give no rate."""
+        """Return how long arrivals were observed, or 0 if there were too few of them."""
         if self._at is None or self._since is None or self._count < MIN_ARRIVALS:
             return 0.0
         return (self._at - self._since).total_seconds()

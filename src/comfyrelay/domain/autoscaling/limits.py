@@ -21,7 +21,7 @@ _ANY = InstanceType(name="")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Headroom:
-    """How many machines of which type may be launched, and which limit applies.
+    """The number and type of machines that may be launched, and the limit that applies.
 
     Draining machines count, because they cost. `user_text` is the limit without the provider's message, which is for
     operators.

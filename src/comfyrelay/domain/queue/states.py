@@ -37,7 +37,7 @@ class UnitStatus(StrEnum):
 
 
 def finished_status(counts: Mapping[str, int]) -> UnitStatus:
-    """Status of a unit with nothing left to run: the worst status of its items."""
+    """Return the status of a unit whose items have all ended: the worst status of the items."""
     for worst in (UnitStatus.FAILED, UnitStatus.CANCELED):
         if counts.get(worst):
             return worst

@@ -271,35 +271,29 @@ def _pace(done: Sequence[CompletedItem]) -> float | None:
     return done[0].run_seconds if done and done[0].started_at is not None else None
 
 
-class Pace(NamedTuple):
-    """Usual run time of a job, and the range of most runs."""
+class DurationEstimate(NamedTuple):
+    """Usual duration, and the range of most cases."""
 
     seconds: float
     fastest: float
     slowest: float
 
 
-def pace_of(newest: Sequence[float]) -> Pace | None:
-    """Compute the pace from run times, newest first."""
+def pace_of(newest: Sequence[float]) -> DurationEstimate | None:
+    """Estimate the run time of a job from run times, newest first."""
     taken = sorted(newest[:NEWEST_DONE])
     if not taken:
         return None
     if len(taken) > 2:
         # Drop the slowest fifth: the first run after a start also loads models.
         taken = taken[: -max(1, len(taken) // 5)]
-    return Pace(median(taken), taken[0], taken[-1])
+    return DurationEstimate(median(taken), taken[0], taken[-1])
 
 
-class Forecast(NamedTuple):
-    """Seconds until jobs that are submitted now are done."""
-
-    seconds: float
-    fastest: float
-    slowest: float
-
-
-def forecast(jobs: int, pace: Pace, *, slots: int, ahead: int, seconds_ahead: float | None) -> Forecast:
-    """Estimate when `jobs` are done. `ahead` jobs run before them, each for `seconds_ahead`."""
+def forecast(
+    jobs: int, pace: DurationEstimate, *, slots: int, ahead: int, seconds_ahead: float | None
+) -> DurationEstimate:
+    """Estimate the seconds until new `jobs` are done. `ahead` jobs run before them, each for `seconds_ahead`."""
     before = ahead * (pace.seconds if seconds_ahead is None else seconds_ahead) / max(1, slots)
     rounds = -(-jobs // max(1, slots))
-    return Forecast(*(before + rounds * seconds for seconds in pace))
+    return DurationEstimate(*(before + rounds * seconds for seconds in pace))
