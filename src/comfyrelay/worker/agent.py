@@ -11,15 +11,14 @@ import structlog
 
 from comfyrelay.comfyui.processes.gpus import GpuInventory
 from comfyrelay.errors import ComfyRelayError, ConfigurationError
-from comfyrelay.protocol.progress import Phase
-from comfyrelay.worker.capacity import Capacity, background_slots, capacity_for, max_processes_per_gpu
+from comfyrelay.worker.capacity import max_processes_per_gpu, worker_capacity
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.devices import Devices
 from comfyrelay.worker.comfyui.managed import ManagedServers
 from comfyrelay.worker.comfyui.node_definitions import NodeDefinitionSender
 from comfyrelay.worker.comfyui.orphaned_files import OrphanedFiles
 from comfyrelay.worker.comfyui.packing import Packer
-from comfyrelay.worker.comfyui.servers import AHEAD_SECONDS, Servers, WrapServer
+from comfyrelay.worker.comfyui.servers import Servers, WrapServer
 from comfyrelay.worker.control import ControlPlane
 from comfyrelay.worker.draining import drain
 from comfyrelay.worker.estimate import TypicalDurations
@@ -49,8 +48,6 @@ UPLOAD_PATIENCE_SECONDS = 3600.0
 # Polling pauses after a disk error, usually a full disk: a new job would only use up an attempt.
 DISK_PAUSE_SECONDS = 60.0
 DEREGISTER_SECONDS = 5.0
-# At most this many jobs are prefetched, and at most this many outputs are uploaded while other jobs run.
-MAX_PREFETCHED = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +242,7 @@ class Agent:
         await self._register(session)
         self._poller = Poller(
             session.control,
-            capacity=self._capacity,
+            capacity=lambda: worker_capacity(self.held, self._servers, self._settings, self._durations),
             servers=self._servers,
             capabilities=self._capabilities,
             accept=lambda lease: self._accept(lease, tools),
@@ -332,17 +329,16 @@ class Agent:
             log.warning("worker.deregistration_failed", why=str(error) or "the control plane does not answer")
 
     def _tools(self, session: _Session) -> JobTools:
-        state = session.state
-        assets = asset_folder(state.folder)
+        assets = asset_folder(session.state.folder)
         folders = ComfyFolders(self._comfyui_folders, asset_folder=assets)
 
         def on_removed(name: str) -> None:
             folders.remove_asset(name)
             self._servers.forget_uploads()
 
-        cache = AssetCache(state.assets, max_bytes=self._settings.asset_cache_bytes, on_removed=on_removed)
+        cache = AssetCache(session.state.assets, max_bytes=self._settings.asset_cache_bytes, on_removed=on_removed)
         folders.keep_assets(cache.names)
-        self._orphaned_files = OrphanedFiles(state, servers=self._servers, folders=folders)
+        self._orphaned_files = OrphanedFiles(session.state, servers=self._servers, folders=folders)
         self._orphaned_files.resume()
         self._metrics.watch(
             cache=cache,
@@ -354,9 +350,9 @@ class Agent:
         return JobTools(
             control=session.control,
             servers=self._servers,
-            state=state,
+            state=session.state,
             transfers=session.transfers,
-            inputs=Inputs(session.transfers, cache, folder=state.work, asset_folder=assets),
+            inputs=Inputs(session.transfers, cache, folder=session.state.work, asset_folder=assets),
             folders=folders,
             orphaned_files=self._orphaned_files,
             durations=self._durations,
@@ -379,8 +375,7 @@ class Agent:
             return []
         if self._managed is not None:
             return self._managed.folders()
-        folders = [self._settings.folder_of(url) for url in self._settings.comfyui_base_url]
-        return [folder for folder in folders if folder is not None]
+        return list(filter(None, map(self._settings.folder_of, self._settings.comfyui_base_url)))
 
     def _accept(self, lease: Lease, tools: JobTools) -> None:
         log.info("worker.job_leased", **lease.log_fields)
@@ -404,20 +399,6 @@ class Agent:
         if self._poller is not None:
             self._poller.pause(DISK_PAUSE_SECONDS)
 
-    def _capacity(self) -> Capacity | None:
-        slots: dict[str, int] = {name: self._servers.slots(name) for name in self._settings.providers}
-        running = [lease.workflow_hash for lease in self.held if lease.phase is Phase.RUNNING]
-        factor = background_slots(
-            map(self._durations.run_seconds, running), slots=sum(slots.values()), short_seconds=AHEAD_SECONDS
-        )
-        return capacity_for(
-            self.held,
-            slots=slots,
-            max_concurrency=self._servers.at_once,
-            prefetch=min(self._settings.prefetch * factor, MAX_PREFETCHED),
-            upload_behind=min(self._settings.upload_behind * factor, MAX_PREFETCHED),
-        )
-
     def _on_change(self) -> None:
         if self._poller is not None:
             self._poller.changed()
@@ -430,8 +411,8 @@ class Agent:
         slots = sum(self._servers.slots(name) for name in self._settings.providers)
         if slots:
             self._online.set()
-        if slots and not self._slots:
-            self._on_online()
+            if not self._slots:
+                self._on_online()
         if slots > self._slots:
             self._capabilities.refresh_soon()
         if slots != self._slots and self._devices is not None:
@@ -457,8 +438,7 @@ class Agent:
             async with asyncio.timeout(3.0):
                 await self._online.wait()
         except TimeoutError:
-            own, cloud = self._servers.own.values(), self._servers.cloud.values()
-            urls = [*(client.url for client in own), *(client.url for client in cloud)]
+            urls = [*self.comfyui_urls, *(client.url for client in self._servers.cloud.values())]
             # The supervisor already logs the start of a managed ComfyUI.
             log_line = log.warning if self._managed is None else log.info
             log_line("worker.waiting_for_comfyui", servers=urls)

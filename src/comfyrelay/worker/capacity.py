@@ -1,12 +1,18 @@
 """Decide how many more jobs a worker may poll for."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from comfyrelay.protocol.progress import AFTER_RUN
+from comfyrelay.protocol.progress import AFTER_RUN, Phase
+from comfyrelay.worker.comfyui.servers import AHEAD_SECONDS, Servers
+from comfyrelay.worker.estimate import TypicalDurations
 from comfyrelay.worker.lease import Lease
+from comfyrelay.worker.settings import WorkerSettings
+
+# At most this many jobs are prefetched, and at most this many outputs are uploaded while other jobs run.
+MAX_PREFETCHED = 40
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +27,24 @@ class Capacity:
     max_concurrency: int
     prefetch: int
     current_load: int
+
+
+def worker_capacity(
+    held: Sequence[Lease], servers: Servers, settings: WorkerSettings, durations: TypicalDurations
+) -> Capacity | None:
+    """Return the capacity of a worker for one more job, if any."""
+    slots: dict[str, int] = {name: servers.slots(name) for name in settings.providers}
+    running = [lease.workflow_hash for lease in held if lease.phase is Phase.RUNNING]
+    factor = background_slots(
+        map(durations.run_seconds, running), slots=sum(slots.values()), short_seconds=AHEAD_SECONDS
+    )
+    return capacity_for(
+        held,
+        slots=slots,
+        max_concurrency=servers.at_once,
+        prefetch=min(settings.prefetch * factor, MAX_PREFETCHED),
+        upload_behind=min(settings.upload_behind * factor, MAX_PREFETCHED),
+    )
 
 
 def background_slots(usual: Iterable[float | None], *, slots: int, short_seconds: float) -> int:

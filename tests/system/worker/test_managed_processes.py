@@ -109,7 +109,8 @@ async def test_process_with_a_taken_port_moves_to_another(world: World) -> None:
 async def test_process_with_a_bad_gpu_state_is_restarted(world: World) -> None:
     await world.until_online(1)
     await world.until(lambda: world.servers.unavailable_reason("comfyui-1") is None)
-    world.managed_servers.restart("comfyui-1", "The GPU was in a bad state.")
+    assert world.servers.supervisor is not None
+    world.servers.supervisor.restart("comfyui-1", "The GPU was in a bad state.")
     await world.until(lambda: "bad state" in (world.servers.unavailable_reason("comfyui-1") or ""))
     await world.until(lambda: len(world.install.lives) == 2)
     await world.until_online(1)
@@ -142,7 +143,7 @@ async def test_process_that_moves_during_removal_does_not_return(world: World) -
     with socket.socket() as taker:
         taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         world.install.kill()
-        await world.until(lambda: "exited" in (world.managed_servers.unavailable_reason("comfyui-2") or ""))
+        await world.until(lambda: "exited" in (world.servers.unavailable_reason("comfyui-2") or ""))
         taker.bind(("127.0.0.1", int(url.rpartition(":")[2])))
         taker.listen()
         await world.until(lambda: len(world.install.lives) == 3)

@@ -167,10 +167,10 @@ async def test_concurrency_limits_the_processes(tmp_path: Path) -> None:
 async def test_failed_start_is_reported_and_the_other_processes_continue(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS) as (pool, gpus, packer):
         gpus.refusal = "Its venv is broken."
-        await until_reason(packer, lambda reason: reason == "Another one did not start: Its venv is broken.")
+        await until_reason(packer, lambda reason: reason == "Another ComfyUI did not start: Its venv is broken.")
         done = pool.stats().completed
         await until_reason(
-            packer, lambda reason: reason.endswith("another one did not start, and is tried again after 300 s.")
+            packer, lambda reason: reason.endswith("another one did not start and is retried after 300 s.")
         )
         async with asyncio.timeout(PATIENCE_SECONDS):
             while pool.stats().completed == done:  # noqa: ASYNC110
@@ -274,5 +274,5 @@ async def test_jobs_waiting_outside_the_pool_count(tmp_path: Path) -> None:
         await (await add(picture(1)))
         await until_reason(packer, lambda reason: reason == "1 process: no jobs are waiting.")
         elsewhere = 400
-        await until_reason(packer, lambda reason: reason.startswith("400 jobs wait, and 19.0 GiB are free"))
+        await until_reason(packer, lambda reason: reason.startswith("400 jobs wait") and "of 19.0 GiB free" in reason)
         assert gpus.most <= 2
