@@ -39,7 +39,7 @@ async def test_new_machine_passes_all_checks_and_is_not_changed(machine: Path) -
     seen = await found()
     assert list(seen) == ["python", "configuration", "data", "disk", "databases", "desk", "ComfyUI"]
     assert {verdict for verdict, _ in seen.values()} <= {CheckVerdict.FINE, CheckVerdict.WARNING}
-    assert "first start makes it" in seen["data"][1]
+    assert "first start creates it" in seen["data"][1]
     assert "the port is free" in seen["desk"][1]
     verdict, text = seen["ComfyUI"]
     assert verdict is CheckVerdict.WARNING
@@ -58,7 +58,7 @@ async def test_running_desk_is_shown_with_its_details(machine: Path, monkeypatch
     assert f"in use by process {os.getpid()}" in seen["data"][1]
     assert "A desk is running there" in seen["desk"][1]
     assert "simulator" in seen["desk"][1]
-    assert "newest" in seen["database"][1]
+    assert "up to date" in seen["database"][1]
     assert "2 models" in seen["ComfyUI"][1]
     assert "not in use" in after["data"][1]
 

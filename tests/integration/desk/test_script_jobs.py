@@ -172,7 +172,7 @@ async def test_script_without_outputs_fails_with_a_hint(tmp_path: Path) -> None:
     async with open_desk(tmp_path, "print('done')") as desk:
         found = await desk.ended(await submit(desk))
         assert found.status == "failed"
-        assert "names no file that it saved" in str(found.error)
+        assert "printed no path of a file that it saved" in str(found.error)
 
 
 async def test_unannounced_script_outputs_are_found_in_its_output_folder(tmp_path: Path) -> None:
