@@ -1,12 +1,14 @@
 """Guess media types from file names. The result does not depend on the machine's own type lists."""
 
 import mimetypes
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Literal
 
 MediaKind = Literal["audio", "file", "image", "video"]
 OCTET_STREAM = "application/octet-stream"
 
+_KINDS: Mapping[str, MediaKind] = {"audio": "audio", "image": "image", "video": "video"}
 # Types that Python 3.11 does not know, or names differently.
 _MORE_TYPES = {
     ".apng": "image/apng",
@@ -34,4 +36,4 @@ def media_kind(mime_type: str) -> MediaKind:
     # SVG is text, which no image decoder can check.
     if kind == "image" and subtype.startswith("svg"):
         return "file"
-    return kind if kind in ("audio", "image", "video") else "file"
+    return _KINDS.get(kind, "file")

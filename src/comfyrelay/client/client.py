@@ -428,7 +428,7 @@ class Client:
 
 
 def _submit_fields(options: SubmitOptions) -> dict[str, Any]:
-    # Older servers do not know all options, so those that are off are omitted.
+    # Older servers do not know all options, so disabled ones are omitted.
     given = {name: value for name, value in options.items() if value is not False}
     return {**given, "idempotency_key": options.get("idempotency_key") or uuid4().hex}
 

@@ -9,7 +9,7 @@ from comfyrelay.protocol.jobs import Job
 from comfyrelay.text import printable
 
 
-class Labels:
+class JobLabels:
     """Fetches the names of batches and effects once."""
 
     def __init__(self, client: Client) -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 from comfyrelay.client import render
 from comfyrelay.client.calls import ActionResult
 from comfyrelay.client.client import MAX_PAGE, Client, Kind
-from comfyrelay.client.labels import Labels
+from comfyrelay.client.labels import JobLabels
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, NotFound
 from comfyrelay.protocol.desk import DeskStatus
@@ -92,7 +92,7 @@ class TopView:
     labels: dict[str, str]
 
 
-async def take_snapshot(client: Client, labels: Labels) -> TopView:
+async def take_snapshot(client: Client, labels: JobLabels) -> TopView:
     now = await client.now()
     processing, queued, paused, batches, finished = await asyncio.gather(
         client.recent_jobs(status="processing", limit=MAX_PAGE),
@@ -164,7 +164,7 @@ async def _gpus(client: Client) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-async def _queued_unit(client: Client, unit: QueueUnit, labels: Labels) -> QueuedUnit:
+async def _queued_unit(client: Client, unit: QueueUnit, labels: JobLabels) -> QueuedUnit:
     if unit.is_batch:
         batch = await client.batch(unit.id)
         remaining = batch.total - batch.done
@@ -274,7 +274,7 @@ def _rule(title: str) -> Rule:
 
 async def watch(client: Client, console: Console, *, every_seconds: float) -> None:
     """Show the queue until q or Ctrl-C. An unreachable server is tried again."""
-    labels, keyboard = Labels(client), KeyHandler(client)
+    labels, keyboard = JobLabels(client), KeyHandler(client)
     view: TopView | None = None
     rendered: RenderableType | None = None
     pressed: asyncio.Queue[str] = asyncio.Queue()

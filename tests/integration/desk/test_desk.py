@@ -13,7 +13,7 @@ import pytest_asyncio
 from PIL import Image
 
 from comfyrelay.client import Client
-from comfyrelay.client.labels import Labels
+from comfyrelay.client.labels import JobLabels
 from comfyrelay.client.top import take_snapshot
 from comfyrelay.desk import data_folder
 from comfyrelay.desk.data_folder import open_data_folder
@@ -180,7 +180,7 @@ async def test_unreachable_comfyui_is_shown_everywhere_until_it_is_back(tmp_path
         why = f"{away} The job runs as soon as ComfyUI is available."
         await until_waiting(client, job.id, why)
         assert await away_at(client) == [away]
-        seen = await take_snapshot(client, Labels(client))
+        seen = await take_snapshot(client, JobLabels(client))
         assert (seen.comfyui_unreachable, (seen.waits_for or "").partition(": ")[2]) == ([away], why)
         async with Simulator(port=port) as simulator:
             async for _event in client.events(job.id):

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 
 from comfyrelay.client import Client, DeskStatus, render
-from comfyrelay.client.labels import Labels
+from comfyrelay.client.labels import JobLabels
 from comfyrelay.client.top import take_snapshot
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.protocol.desk import PrefetchedJob
@@ -73,7 +73,7 @@ async def test_prefetched_job_counts_as_waiting_until_it_runs(tmp_path: Path) ->
             assert now.worker is not None
             assert (now.worker.leases, now.worker.max_concurrency) == (1, 1)
             assert now.running == [QueueUnit(id=batch.id, is_batch=True)]
-            assert [each.id for each in (await take_snapshot(client, Labels(client))).running] == [jobs[0].id]
+            assert [each.id for each in (await take_snapshot(client, JobLabels(client))).running] == [jobs[0].id]
             # reported at once, although the slow node reports nothing for a second
             progress = (await client.job(jobs[0].id)).progress
             assert progress is not None

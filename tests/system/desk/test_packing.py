@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from comfyrelay.client.labels import Labels
+from comfyrelay.client.labels import JobLabels
 from comfyrelay.client.top import take_snapshot
 from comfyrelay.domain.packing.state import PackingLimits
 from comfyrelay.protocol.user import WorkerSlot
@@ -61,7 +61,7 @@ async def test_process_count_follows_the_queue_and_is_shown(
             slots = await seen(desk, lambda slots: all("no more are allowed" in (each.packing or "") for each in slots))
             adding.cancel()
             assert [(each.server, each.on_gpu) for each in slots] == [("comfyui-1", 2), ("comfyui-2", 2)]
-            assert "2 at once" in " ".join((await take_snapshot(desk.client, Labels(desk.client))).gpus)
+            assert "2 at once" in " ".join((await take_snapshot(desk.client, JobLabels(desk.client))).gpus)
             now = await desk.client.now()
             assert now is not None
             assert now.worker is not None

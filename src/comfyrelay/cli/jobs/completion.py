@@ -43,11 +43,11 @@ async def _workflows(client: Client) -> list[Completion]:
 
 
 async def _jobs(client: Client) -> list[Completion]:
-    from comfyrelay.client.labels import Labels
+    from comfyrelay.client.labels import JobLabels
     from comfyrelay.client.render import short_id
 
     found = await take(client.jobs(page=MAX_JOBS), MAX_JOBS)
-    labels = await Labels(client).of(found)
+    labels = await JobLabels(client).of(found)
     return [(short_id(job.id), f"{job.status} {labels[job.id]}".strip()) for job in found]
 
 

@@ -68,12 +68,12 @@ def jobs(
 ) -> None:
     """List jobs, newest first."""
     from comfyrelay.client import render
-    from comfyrelay.client.labels import Labels
+    from comfyrelay.client.labels import JobLabels
 
     async def work(client: Client) -> tuple[list[Job], dict[str, str]]:
         batch_id = (await find_job_or_batch(client, batch, kind="batch")).id if batch else None
         found = await take(client.jobs(status=status, batch_id=batch_id, search=search, page=limit), limit)
-        return found, {} if as_json else await Labels(client).of(found)
+        return found, {} if as_json else await JobLabels(client).of(found)
 
     found, labels = connected(url, work)
     if as_json:
@@ -109,7 +109,7 @@ def show(
 ) -> None:
     """Show a job or batch with its progress, wait reason, errors and files."""
     from comfyrelay.client import render
-    from comfyrelay.client.labels import Labels
+    from comfyrelay.client.labels import JobLabels
 
     async def work(client: Client) -> None:
         found = await find_job_or_batch(client, job)
@@ -119,7 +119,7 @@ def show(
             print_result(batch, render.batch_details(batch, failed), as_json=as_json)
         else:
             record, about = await client.job(found.id), await client.about(found.id)
-            label = (await Labels(client).of([record]))[found.id]
+            label = (await JobLabels(client).of([record]))[found.id]
             details = render.job_details(record, label, about, utc_now(), is_whole=all_inputs)
             print_result({**record.model_dump(mode="json"), "about": about}, details, as_json=as_json)
             for line in [] if as_json else render.output_lines(record, about):
@@ -188,12 +188,12 @@ def top(
     Keys: j and k select a row; p pauses or resumes it, x cancels it, r retries it; t, u and d move it to the top, up
     and down.
     """
-    from comfyrelay.client.labels import Labels
+    from comfyrelay.client.labels import JobLabels
     from comfyrelay.client.top import render_view, take_snapshot, watch
 
     async def work(client: Client) -> None:
         if once or as_json or not out.is_terminal:
-            snapshot = await take_snapshot(client, Labels(client))
+            snapshot = await take_snapshot(client, JobLabels(client))
             print_result(snapshot, render_view(snapshot, utc_now()), as_json=as_json)
         else:
             await watch(client, out, every_seconds=every)
