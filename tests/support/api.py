@@ -19,7 +19,7 @@ from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.services.engine import Engine, _every
 from comfyrelay.settings import Settings
-from comfyrelay.store.notify import LocalNotifyChannel
+from comfyrelay.store.notify import NotifyChannel
 from tests.support.world import GRAPH, PROMPT, Backend, Clock
 
 FLEET_SECRET = "fleet-secret-of-production"
@@ -151,7 +151,7 @@ async def open_api(
                 **{"public_url": "http://relay.test", **settings},
             ),
             clock=lambda: clock.now,
-            notify_channel=LocalNotifyChannel(),
+            notify_channel=NotifyChannel(),
             signing_secrets=SECRETS.signing,
         )
         app = create_app(engine, SECRETS)

@@ -141,7 +141,7 @@ class Fleets:
     async def orders(self) -> list[MachineRecord]:
         """All orders, newest first."""
         async with self.world.engine.databases.central.read() as tx:
-            return await machines.newest(tx, (await self.record()).id, most=1000)
+            return await machines.newest(tx, (await self.record()).id, limit=1000)
 
     async def decisions(self, slug: str | None = None) -> list[ScalingDecision]:
         views = self.world.engine.autoscaling.views

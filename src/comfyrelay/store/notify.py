@@ -6,7 +6,6 @@ Notifications are best-effort: they may be lost, repeated or early. Receivers ch
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import asyncpg
 import structlog
@@ -26,28 +25,7 @@ RECONNECT_SECONDS = 1.0
 Listener = Callable[[str], None]
 
 
-class NotifyChannel(Protocol):
-    async def notify(self) -> None:
-        """Announce new work. Call this method after the commit."""
-
-    async def wait(self, timeout_seconds: float) -> bool:
-        """Wait for a notification; false after the timeout."""
-
-    def subscribe(self) -> Wakeup:
-        """Return a separate wakeup, so that several waiters do not consume each other's notifications."""
-
-    def publish(self, message: str) -> None:
-        """Send a message without spaces, such as an id, to all processes, this one first. The message may be lost."""
-
-    def on_message(self, listener: Listener) -> None:
-        """Call the listener with each published message. Some arrive twice."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
-class LocalNotifyChannel:
+class NotifyChannel:
     """Notifications within one process."""
 
     def __init__(self) -> None:
@@ -56,30 +34,26 @@ class LocalNotifyChannel:
         self._listeners: list[Listener] = []
 
     async def notify(self) -> None:
+        """Announce new work. Call this method after the commit."""
         self._wake()
 
-    def publish(self, message: str) -> None:
-        self._call_listeners([message])
-
-    def on_message(self, listener: Listener) -> None:
-        self._listeners.append(listener)
-
-    def _call_listeners(self, messages: Iterable[str]) -> None:
-        for message in messages:
-            for listener in self._listeners:
-                listener(message)
+    async def wait(self, timeout_seconds: float) -> bool:
+        """Wait for a notification; false after the timeout."""
+        return await self._wakeup.wait(timeout_seconds)
 
     def subscribe(self) -> Wakeup:
+        """Return a separate wakeup, so that several waiters do not consume each other's notifications."""
         wakeup = Wakeup()
         self._wakeups.append(wakeup)
         return wakeup
 
-    def _wake(self) -> None:
-        for wakeup in self._wakeups:
-            wakeup.notify()
+    def publish(self, message: str) -> None:
+        """Send a message without spaces, such as an id, to all processes, this one first. The message may be lost."""
+        self._call_listeners([message])
 
-    async def wait(self, timeout_seconds: float) -> bool:
-        return await self._wakeup.wait(timeout_seconds)
+    def on_message(self, listener: Listener) -> None:
+        """Call the listener with each published message. Some arrive twice."""
+        self._listeners.append(listener)
 
     async def start(self) -> None:
         return None
@@ -87,8 +61,17 @@ class LocalNotifyChannel:
     async def stop(self) -> None:
         return None
 
+    def _wake(self) -> None:
+        for wakeup in self._wakeups:
+            wakeup.notify()
 
-class PostgresNotifyChannel(LocalNotifyChannel):
+    def _call_listeners(self, messages: Iterable[str]) -> None:
+        for message in messages:
+            for listener in self._listeners:
+                listener(message)
+
+
+class PostgresNotifyChannel(NotifyChannel):
     """Notifications between processes that share a PostgreSQL database.
 
     Each process has one listening connection. The connection must reach the server directly, because LISTEN does not

@@ -22,7 +22,7 @@ async def page(
     """Return a page of `rows`, lowest key first, and the key of the next page; `None` after the last."""
     if after is not None:
         rows = rows.where(key > after)
-    return cut((await tx.execute(rows.order_by(key).limit(limit + 1))).all(), record, key.name, limit=limit)
+    return page_of((await tx.execute(rows.order_by(key).limit(limit + 1))).all(), record, key.name, limit=limit)
 
 
 async def newest_page(
@@ -43,11 +43,11 @@ async def newest_page(
     """
     if unindexed is None:
         query = newest(rows, key, before=before, limit=limit + 1)
-        return cut((await tx.execute(query)).all(), record, key.name, limit=limit)
+        return page_of((await tx.execute(query)).all(), record, key.name, limit=limit)
     window = newest(rows, key, before=before, limit=max_scanned)
     scanned = window.subquery("scanned")
     query = select(scanned).where(*unindexed(scanned.c)).order_by(scanned.c[key.name].desc()).limit(limit + 1)
-    found, following = cut((await tx.execute(query)).all(), record, key.name, limit=limit)
+    found, following = page_of((await tx.execute(query)).all(), record, key.name, limit=limit)
     if following is None:
         following = await tx.scalar(window.with_only_columns(key).offset(max_scanned - 1).limit(1))
     return found, following
@@ -60,7 +60,7 @@ def newest(rows: Select[Any], key: ColumnElement[Any], *, before: Any, limit: in
     return rows.order_by(key.desc()).limit(limit)
 
 
-def cut(found: Sequence[Any], record: Callable[..., T], key: str, *, limit: int) -> tuple[list[T], Any]:
+def page_of(found: Sequence[Any], record: Callable[..., T], key: str, *, limit: int) -> tuple[list[T], Any]:
     """Return the records of a page and the key of the next. The query must have selected one row more than `limit`."""
     following = getattr(found[limit - 1], key) if len(found) > limit else None
     return [record(**row._mapping) for row in found[:limit]], following

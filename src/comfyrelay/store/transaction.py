@@ -85,7 +85,7 @@ class Tx:
         return list((await self.execute(statement, parameters)).scalars())
 
     async def exists(self, statement: Executable) -> bool:
-        """Whether the statement returns a row."""
+        """Return whether the statement returns a row."""
         return (await self.execute(statement)).first() is not None
 
     async def one(self, record: Callable[..., T], statement: Executable) -> T:

@@ -14,7 +14,7 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.services.operations.readiness import Readiness
 from comfyrelay.settings import Settings
 from comfyrelay.store.database import Database
-from comfyrelay.store.notify import LocalNotifyChannel
+from comfyrelay.store.notify import NotifyChannel
 from tests.support.api import SECRETS, Api, problem_of
 from tests.support.world import PostgresBackend, SqliteBackend, execute
 
@@ -94,7 +94,7 @@ async def test_unreachable_shard_keeps_the_server_ready(api: Api, two_shards: Da
         with down(two_shards, "b"):
             engine = Engine(
                 Settings(data_dir=api.engine.settings.data_dir),
-                notify_channel=LocalNotifyChannel(),
+                notify_channel=NotifyChannel(),
                 signing_secrets=SECRETS.signing,
             )
             app = create_app(engine, SECRETS)

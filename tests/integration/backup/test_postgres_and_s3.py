@@ -26,15 +26,15 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
 from comfyrelay.settings import Settings
-from comfyrelay.store.notify import LocalNotifyChannel
+from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.store.tenant.library import media
 from tests.support.crashes import drain
 from tests.support.invariants import (
     balance_is_the_sum,
-    broken,
     every_job_has_ended,
     every_job_is_reserved_once_and_settled_once,
-    look,
+    find_violations,
+    read_facts,
 )
 from tests.support.storage import ACCESS_KEY, BUCKET, SECRET_KEY
 from tests.support.world import TEST_CLOCK, Desk, PostgresClock, World
@@ -72,7 +72,7 @@ class Site:
         return self.url.format(f"{self.prefix}_{name}")
 
     def world(self) -> World:
-        engine = Engine(self.settings, notify_channel=LocalNotifyChannel())
+        engine = Engine(self.settings, notify_channel=NotifyChannel())
         return World(engine=engine, clock=self.clock, backend="postgresql")
 
     async def create(self) -> None:
@@ -281,7 +281,7 @@ async def test_data_lost_between_dumps_is_repaired_without_a_second_charge(site:
         with pytest.raises(LeaseLost):
             await world.complete(tenant.leases["to be put back"])
     await drain(world)
-    assert broken(await look(world), (*RULES, every_job_has_ended)) == []
+    assert find_violations(await read_facts(world), (*RULES, every_job_has_ended)) == []
     assert (await world.engine.operations.reconciler.run()).is_clean
     for tenant in tenants:
         ended = {name: await tenant.status(name) for name in tenant.jobs if name != "after the backup"}

@@ -1,4 +1,4 @@
-"""The reconciler finds and repairs every possible disagreement, and reports nothing about a system that is only busy.
+"""The reconciler finds and repairs every kind of inconsistency, and reports nothing about a busy system.
 
 No service leaves such states behind, so the tests create them by hand. If the schema forbids one, the test removes the
 guard first, as a restored backup or a careless operator might.
@@ -6,7 +6,6 @@ guard first, as a restored backup or a careless operator might.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,31 +17,32 @@ from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.operations.repair import REPAIR_BATCH_SIZE, SAFE
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.store.database import Boundary, Database
-from comfyrelay.store.notify import LocalNotifyChannel
+from comfyrelay.store.database import Database
+from comfyrelay.store.notify import NotifyChannel
 from tests.integration.crashes.cases import on_both
-from tests.support.crashes import crash_at, drain
-from tests.support.invariants import balance_is_the_sum, broken, every_job_has_ended, look
-from tests.support.world import PATIENCE_SECONDS, Crash, Desk, World, execute
+from tests.support.crashes import drain, interrupt, interrupt_delivery
+from tests.support.full import full_only
+from tests.support.invariants import balance_is_the_sum, every_job_has_ended, find_violations, read_facts
+from tests.support.world import PATIENCE_SECONDS, Desk, World, execute
 
 
 @dataclass(kw_only=True)
 class Seeded:
-    """Other findings caused by the seeded state, and the expected final state."""
+    """The expected findings and the final state after the repair."""
 
     ends: Sequence[str]
     balance: int
     desk: Desk
-    # By job, or None if it concerns no single job.
-    about: str | None = None
-    also: frozenset[FindingKind] = field(default_factory=frozenset)
+    # None if the finding concerns no single job.
+    job_id: str | None = None
+    other_findings: frozenset[FindingKind] = field(default_factory=frozenset)
 
 
 Seed = Callable[[World], Awaitable[Seeded]]
 
 
 class QuietDesk(Desk):
-    """A desk without submissions in progress: nothing is reported about those."""
+    """A desk that waits for its submissions: the reconciler ignores those in progress."""
 
     async def submit(self, **values: Any) -> JobRecord:
         job = await super().submit(**values)
@@ -57,73 +57,75 @@ async def quiet_desk(world: World, **options: Any) -> Desk:
     return QuietDesk(**vars(await world.desk(**options)))
 
 
-async def dispatch_of_a_queued_job_is_gone(world: World) -> Seeded:
+async def queued_job_without_dispatch(world: World) -> Seeded:
     desk = await quiet_desk(world)
     job = await desk.submit()
     await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
-    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+    return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
 
 
-async def dispatch_of_a_running_job_is_gone(world: World) -> Seeded:
+async def running_job_without_dispatch(world: World) -> Seeded:
     desk = await quiet_desk(world)
     job, _ = await desk.leased()
     await execute(world.engine.databases.central, "DELETE FROM dispatch_leases")
     await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
-    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+    return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
 
 
-async def job_of_a_dispatch_is_gone(world: World) -> Seeded:
-    """Its reservation stays with its dispatch."""
+async def dispatch_without_job(world: World) -> Seeded:
+    """The dispatch has the reservation."""
     desk = await quiet_desk(world)
     job, _ = await desk.leased()
-    await remove_job(await shard_of(desk))
-    return Seeded(desk=desk, about=job.id, ends=[], balance=1000, also=frozenset({FindingKind.ORPHANED_RESERVE}))
+    await delete_job(await shard_of(desk))
+    return Seeded(
+        desk=desk, job_id=job.id, ends=[], balance=1000, other_findings=frozenset({FindingKind.ORPHANED_RESERVE})
+    )
 
 
-async def job_and_dispatch_are_gone(world: World) -> Seeded:
+async def reserve_without_job_and_dispatch(world: World) -> Seeded:
     desk = await quiet_desk(world)
     job = await desk.submit()
-    await remove_job(await shard_of(desk))
+    await delete_job(await shard_of(desk))
     await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
-    return Seeded(desk=desk, about=job.id, ends=[], balance=1000)
+    return Seeded(desk=desk, job_id=job.id, ends=[], balance=1000)
 
 
-async def update_of_a_lease_is_lost(world: World) -> Seeded:
+async def lost_lease_update(world: World) -> Seeded:
     desk = await quiet_desk(world)
     job = await desk.submit()
-    await undelivered(world, lambda: world.lease(desk.worker))
+    await interrupt_delivery(world, lambda: world.lease(desk.worker))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
-    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+    return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
 
 
-async def update_of_a_completion_is_lost(world: World) -> Seeded:
+async def lost_completion_update(world: World) -> Seeded:
     desk = await quiet_desk(world)
     job, leased = await desk.leased()
-    await undelivered(world, lambda: world.complete(leased))
+    await interrupt_delivery(world, lambda: world.complete(leased))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
-    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+    return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
 
 
-async def update_of_a_cancel_request_is_lost(world: World) -> Seeded:
+async def lost_cancel_update(world: World) -> Seeded:
     """The status does not show it; only the version does."""
     desk = await quiet_desk(world)
     job, _ = await desk.leased()
-    await undelivered(world, lambda: world.engine.queue.control.cancel(job.tenant_id, job.id))
+    await interrupt_delivery(world, lambda: world.engine.queue.control.cancel(job.tenant_id, job.id))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
-    return Seeded(desk=desk, about=job.id, ends=["canceled"], balance=1000)
+    return Seeded(desk=desk, job_id=job.id, ends=["canceled"], balance=1000)
 
 
-async def first_of_two_updates_is_lost(world: World) -> Seeded:
-    """The second can never be applied, however often it is delivered."""
+async def lost_first_of_two_updates(world: World) -> Seeded:
+    """The second update can never be applied."""
     desk = await quiet_desk(world)
     job = await desk.submit()
-    await undelivered(world, lambda: world.lease(desk.worker))
+    await interrupt_delivery(world, lambda: world.lease(desk.worker))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
-    await undelivered(world, lambda: world.engine.workers.workers.release(desk.worker, reason="test"))
-    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+    await interrupt_delivery(world, lambda: world.engine.workers.workers.release(desk.worker, reason="test"))
+    return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
 
 
-async def dispatch_is_older_than_its_job(world: World) -> Seeded:
+async def dispatch_older_than_job(world: World) -> Seeded:
     """As if the central database had been restored from a backup."""
     desk = await quiet_desk(world)
     job, leased = await desk.leased()
@@ -132,139 +134,139 @@ async def dispatch_is_older_than_its_job(world: World) -> Seeded:
         world.engine.databases.central,
         "UPDATE ai_job_dispatches SET status = 'queued', finished_at = NULL, version = 0, attempts = 0",
     )
-    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+    return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
 
 
-async def dispatch_ended_otherwise_than_its_job(world: World) -> Seeded:
+async def different_terminal_states(world: World) -> Seeded:
     desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await world.complete(leased)
     await execute(world.engine.databases.central, "UPDATE ai_job_dispatches SET status = 'canceled'")
-    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+    return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
 
 
-async def reserve_of_a_queued_job_is_gone(world: World) -> Seeded:
+async def queued_job_without_reserve(world: World) -> Seeded:
     desk = await quiet_desk(world)
     job = await desk.submit()
-    await forget_transaction(await shard_of(desk), "JOB_RESERVE", balance=1000)
-    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+    await delete_transaction(await shard_of(desk), "JOB_RESERVE", balance=1000)
+    return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
 
 
-async def reserve_of_a_job_that_nobody_can_pay_is_gone(world: World) -> Seeded:
+async def unpaid_job_without_reserve(world: World) -> Seeded:
     desk = await quiet_desk(world, tokens=10)
     job = await desk.submit()
     shard = await shard_of(desk)
-    await forget_transaction(shard, "JOB_RESERVE", balance=10)
-    await forget_transaction(shard, "PAYMENT_CREDIT", balance=0)
-    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=0)
+    await delete_transaction(shard, "JOB_RESERVE", balance=10)
+    await delete_transaction(shard, "PAYMENT_CREDIT", balance=0)
+    return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=0)
 
 
-async def reserve_of_a_completed_job_is_gone(world: World) -> Seeded:
+async def completed_job_without_reserve(world: World) -> Seeded:
     desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await world.complete(leased)
-    await forget_transaction(await shard_of(desk), "JOB_RESERVE", balance=1000)
-    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=1000)
+    await delete_transaction(await shard_of(desk), "JOB_RESERVE", balance=1000)
+    return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=1000)
 
 
-async def reserve_of_a_failed_job_is_gone(world: World) -> Seeded:
-    """A refund would give tokens away."""
+async def failed_job_without_reserve(world: World) -> Seeded:
+    """A refund would create tokens."""
     desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await world.fail(leased)
-    await forget_transaction(await shard_of(desk), "JOB_RESERVE", balance=1010)
-    return Seeded(desk=desk, about=job.id, ends=["failed"], balance=1000)
+    await delete_transaction(await shard_of(desk), "JOB_RESERVE", balance=1010)
+    return Seeded(desk=desk, job_id=job.id, ends=["failed"], balance=1000)
 
 
-async def running_job_is_refunded(world: World) -> Seeded:
+async def refunded_running_job(world: World) -> Seeded:
     desk = await quiet_desk(world)
     job, _ = await desk.leased()
     await add_transaction(desk, job, "JOB_REFUND", 10, balance=1000)
-    return Seeded(desk=desk, about=job.id, ends=["failed"], balance=1000)
+    return Seeded(desk=desk, job_id=job.id, ends=["failed"], balance=1000)
 
 
-async def queued_job_is_consumed(world: World) -> Seeded:
+async def consumed_queued_job(world: World) -> Seeded:
     """It is abandoned, and the consumed tokens are returned by an adjustment."""
     desk = await quiet_desk(world)
     job = await desk.submit()
     await add_transaction(desk, job, "JOB_CONSUME", 0, balance=990)
-    return Seeded(desk=desk, about=job.id, ends=["failed"], balance=1000)
+    return Seeded(desk=desk, job_id=job.id, ends=["failed"], balance=1000)
 
 
-async def completed_job_is_not_consumed(world: World) -> Seeded:
+async def unconsumed_completed_job(world: World) -> Seeded:
     desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await world.complete(leased)
-    await forget_transaction(await shard_of(desk), "JOB_CONSUME", balance=990)
-    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+    await delete_transaction(await shard_of(desk), "JOB_CONSUME", balance=990)
+    return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
 
 
-async def canceled_job_is_not_refunded(world: World) -> Seeded:
+async def unrefunded_canceled_job(world: World) -> Seeded:
     desk = await quiet_desk(world)
     job = await desk.submit()
     await world.engine.queue.control.cancel(job.tenant_id, job.id)
-    await forget_transaction(await shard_of(desk), "JOB_REFUND", balance=990)
-    return Seeded(desk=desk, about=job.id, ends=["canceled"], balance=1000)
+    await delete_transaction(await shard_of(desk), "JOB_REFUND", balance=990)
+    return Seeded(desk=desk, job_id=job.id, ends=["canceled"], balance=1000)
 
 
-async def completed_job_is_refunded(world: World) -> Seeded:
+async def refunded_completed_job(world: World) -> Seeded:
     desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await world.complete(leased)
-    await forget_transaction(await shard_of(desk), "JOB_CONSUME", balance=990)
+    await delete_transaction(await shard_of(desk), "JOB_CONSUME", balance=990)
     await add_transaction(desk, job, "JOB_REFUND", 10, balance=1000)
-    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+    return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
 
 
-async def failed_job_is_consumed(world: World) -> Seeded:
+async def consumed_failed_job(world: World) -> Seeded:
     desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await world.fail(leased)
-    await forget_transaction(await shard_of(desk), "JOB_REFUND", balance=990)
+    await delete_transaction(await shard_of(desk), "JOB_REFUND", balance=990)
     await add_transaction(desk, job, "JOB_CONSUME", 0, balance=990)
-    return Seeded(desk=desk, about=job.id, ends=["failed"], balance=1000)
+    return Seeded(desk=desk, job_id=job.id, ends=["failed"], balance=1000)
 
 
-async def balance_is_not_the_sum(world: World) -> Seeded:
+async def wrong_balance(world: World) -> Seeded:
     desk = await quiet_desk(world)
     await desk.submit()
     await execute(await shard_of(desk), "UPDATE token_wallets SET balance = 5")
     return Seeded(desk=desk, ends=["completed"], balance=990)
 
 
-async def sum_is_below_zero(world: World) -> Seeded:
+async def negative_sum(world: World) -> Seeded:
     """The schema forbids a negative balance, so only the sum can be negative."""
     desk = await quiet_desk(world, tokens=10)
     await desk.submit()
-    await forget_transaction(await shard_of(desk), "PAYMENT_CREDIT", balance=0)
+    await delete_transaction(await shard_of(desk), "PAYMENT_CREDIT", balance=0)
     return Seeded(desk=desk, ends=["completed"], balance=0)
 
 
-async def video_shows_another_state(world: World) -> Seeded:
+async def outdated_video(world: World) -> Seeded:
     desk = await quiet_desk(world)
     video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     job, leased = await desk.leased(video_id=video)
     await world.complete(leased)
     await execute(await shard_of(desk), "UPDATE videos SET status = 'processing'")
-    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+    return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
 
 
-async def update_is_stuck(world: World) -> Seeded:
+async def stuck_update(world: World) -> Seeded:
     desk = await quiet_desk(world)
     _, leased = await desk.leased()
-    await undelivered(world, lambda: world.complete(leased))
+    await interrupt_delivery(world, lambda: world.complete(leased))
     await world.advance(61)
     return Seeded(desk=desk, ends=["completed"], balance=990)
 
 
-async def submission_is_stuck(world: World) -> Seeded:
+async def stuck_submission(world: World) -> Seeded:
     desk = await quiet_desk(world)
-    await interrupted(world, TransactionStep.SUBMIT_ENQUEUE, desk.submit)
+    await interrupt(world, TransactionStep.SUBMIT_ENQUEUE, desk.submit)
     await world.advance(61)
     return Seeded(desk=desk, ends=["completed"], balance=990)
 
 
-async def ended_lease_has_no_end(world: World) -> Seeded:
+async def lease_without_end(world: World) -> Seeded:
     desk = await quiet_desk(world)
     _, leased = await desk.leased()
     await world.requeue(leased)
@@ -272,7 +274,7 @@ async def ended_lease_has_no_end(world: World) -> Seeded:
     return Seeded(desk=desk, ends=["completed"], balance=990)
 
 
-async def shard_is_not_configured(world: World) -> Seeded:
+async def unknown_shard(world: World) -> Seeded:
     desk = await quiet_desk(world)
     await desk.submit()
     await execute(world.engine.databases.central, "UPDATE ai_job_dispatches SET shard = 'elsewhere'")
@@ -280,120 +282,116 @@ async def shard_is_not_configured(world: World) -> Seeded:
 
 
 SEEDS: Mapping[FindingKind, Sequence[Seed]] = {
-    FindingKind.MISSING_DISPATCH: [dispatch_of_a_queued_job_is_gone, dispatch_of_a_running_job_is_gone],
-    FindingKind.ORPHANED_DISPATCH: [job_of_a_dispatch_is_gone],
+    FindingKind.MISSING_DISPATCH: [queued_job_without_dispatch, running_job_without_dispatch],
+    FindingKind.ORPHANED_DISPATCH: [dispatch_without_job],
     FindingKind.JOB_BEHIND: [
-        update_of_a_lease_is_lost,
-        update_of_a_completion_is_lost,
-        update_of_a_cancel_request_is_lost,
-        first_of_two_updates_is_lost,
+        lost_lease_update,
+        lost_completion_update,
+        lost_cancel_update,
+        lost_first_of_two_updates,
     ],
-    FindingKind.DISPATCH_BEHIND: [dispatch_is_older_than_its_job, dispatch_ended_otherwise_than_its_job],
+    FindingKind.DISPATCH_BEHIND: [dispatch_older_than_job, different_terminal_states],
     FindingKind.MISSING_RESERVE: [
-        reserve_of_a_queued_job_is_gone,
-        reserve_of_a_job_that_nobody_can_pay_is_gone,
-        reserve_of_a_completed_job_is_gone,
-        reserve_of_a_failed_job_is_gone,
+        queued_job_without_reserve,
+        unpaid_job_without_reserve,
+        completed_job_without_reserve,
+        failed_job_without_reserve,
     ],
-    FindingKind.ORPHANED_RESERVE: [job_and_dispatch_are_gone],
-    FindingKind.SETTLED_EARLY: [running_job_is_refunded, queued_job_is_consumed],
-    FindingKind.UNSETTLED: [completed_job_is_not_consumed, canceled_job_is_not_refunded],
-    FindingKind.SETTLED_WRONG: [completed_job_is_refunded, failed_job_is_consumed],
-    FindingKind.WALLET_DRIFT: [balance_is_not_the_sum, sum_is_below_zero],
-    FindingKind.VIDEO_DIFFERS: [video_shows_another_state],
-    FindingKind.STUCK_OUTBOX: [update_is_stuck, submission_is_stuck],
-    FindingKind.DANGLING_LEASE: [ended_lease_has_no_end],
-    FindingKind.UNKNOWN_SHARD: [shard_is_not_configured],
+    FindingKind.ORPHANED_RESERVE: [reserve_without_job_and_dispatch],
+    FindingKind.SETTLED_EARLY: [refunded_running_job, consumed_queued_job],
+    FindingKind.UNSETTLED: [unconsumed_completed_job, unrefunded_canceled_job],
+    FindingKind.SETTLED_WRONG: [refunded_completed_job, consumed_failed_job],
+    FindingKind.WALLET_DRIFT: [wrong_balance, negative_sum],
+    FindingKind.VIDEO_DIFFERS: [outdated_video],
+    FindingKind.STUCK_OUTBOX: [stuck_update, stuck_submission],
+    FindingKind.DANGLING_LEASE: [lease_without_end],
+    FindingKind.UNKNOWN_SHARD: [unknown_shard],
 }
 # Only the operator knows where that shard is.
-NOT_MENDED = {FindingKind.UNKNOWN_SHARD}
-MENDED = [[(kind, seed) for seed in seeds] for kind, seeds in SEEDS.items() if kind not in NOT_MENDED]
+NOT_REPAIRABLE = {FindingKind.UNKNOWN_SHARD}
+REPAIRABLE = [[(kind, seed) for seed in seeds] for kind, seeds in SEEDS.items() if kind not in NOT_REPAIRABLE]
 
 
-@pytest.mark.parametrize("kind", FindingKind)
-def test_every_kind_of_disagreement_is_seeded(kind: FindingKind) -> None:
-    assert SEEDS.get(kind), f"Nothing seeds {kind}: add a seed to SEEDS."
+def test_every_finding_kind_is_seeded() -> None:
+    missing = set(FindingKind) - SEEDS.keys()
+    assert not missing, f"No test creates {missing}: add a seed to SEEDS."
 
 
-@pytest.mark.parametrize(("backend", "kind", "seed"), on_both(MENDED), indirect=["backend"])
-async def test_disagreement_is_found_and_repaired(world: World, kind: FindingKind, seed: Seed) -> None:
+@pytest.mark.parametrize(("backend", "kind", "seed"), on_both(REPAIRABLE), indirect=["backend"])
+async def test_inconsistency_is_found_and_repaired(world: World, kind: FindingKind, seed: Seed) -> None:
     seeded = await seed(world)
     found = (await world.engine.operations.reconciler.run()).findings
-    assert {each.kind for each in found} == {kind} | seeded.also
-    assert {each.job_id for each in found} == {seeded.about}
-    mending = await world.engine.operations.reconciler.run(repair=True)
-    assert {finding.key for finding in mending.findings} == {each.key for each in found}
-    assert {each.key for each in mending.repaired} == {each.key for each in found}
+    assert {finding.kind for finding in found} == {kind} | seeded.other_findings
+    assert {finding.job_id for finding in found} == {seeded.job_id}
+    repair = await world.engine.operations.reconciler.run(repair=True)
+    keys = {finding.key for finding in found}
+    assert {finding.key for finding in repair.findings} == {finding.key for finding in repair.repaired} == keys
     assert (await world.engine.operations.reconciler.run()).findings == []
     await drain(world)
     assert (await world.engine.operations.reconciler.run()).findings == []
-    facts = await look(world)
-    assert broken(facts, (balance_is_the_sum, every_job_has_ended)) == []
+    facts = await read_facts(world)
+    assert find_violations(facts, (balance_is_the_sum, every_job_has_ended)) == []
     assert [job.status for job in facts.jobs] == list(seeded.ends)
     assert await seeded.desk.balance() == seeded.balance
 
 
-@pytest.mark.parametrize("at_once", [1, 20_000])
+@pytest.mark.parametrize("max_jobs", [1, *full_only(20_000)])
 @pytest.mark.parametrize(("kind", "seed"), [(kind, seed) for kind in sorted(SAFE) for seed in SEEDS[kind]])
-async def test_unambiguous_disagreement_is_repaired_and_reported(
-    world: World, monkeypatch: pytest.MonkeyPatch, kind: FindingKind, seed: Seed, at_once: int
+async def test_unambiguous_inconsistency_is_repaired_automatically(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: FindingKind, seed: Seed, max_jobs: int
 ) -> None:
-    monkeypatch.setattr("comfyrelay.services.operations.repair.MAX_JOBS", at_once)
+    monkeypatch.setattr("comfyrelay.services.operations.repair.MAX_JOBS", max_jobs)
     seeded = await seed(world)
     # older and younger jobs in a consistent state
-    workers = await world.worker(seeded.desk.fleet, concurrency=10)
+    worker = await world.worker(seeded.desk.fleet, concurrency=10)
     for _ in range(2):
         await world.submit(seeded.desk.user, seeded.desk.effect)
-    for leased in await world.leases(workers, 2):
+    for leased in await world.leases(worker, 2):
         await world.complete(leased)
-    mending = world.engine.operations.auto_repair
-    assert await mending.run_once() == 0, "it may be on its way"
+    auto_repair = world.engine.operations.auto_repair
+    assert await auto_repair.run_once() == 0, "the update may still be in progress"
     await world.advance(61)
-    assert sum([await mending.run_once() for _ in range(3)]) == 1
-    assert mending.repaired == {kind: 1}
+    assert sum([await auto_repair.run_once() for _ in range(3)]) == 1
+    assert auto_repair.repaired == {kind: 1}
     [entry] = (await world.engine.operations.inspection.audit_logs(event="repair", limit=10)).items
     assert entry.data is not None
-    assert (entry.data["kind"], entry.data["job_id"]) == (kind, seeded.about)
+    assert (entry.data["kind"], entry.data["job_id"]) == (kind, seeded.job_id)
     assert (await world.engine.operations.reconciler.run()).findings == []
-    assert await mending.run_once() == 0
+    assert await auto_repair.run_once() == 0
 
 
-async def test_very_many_that_came_apart_are_looked_at_a_few_at_a_time(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mending, looked_at = world.engine.operations.auto_repair, list[int]()
+async def test_suspects_are_checked_in_batches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    auto_repair, checked = world.engine.operations.auto_repair, list[int]()
 
     async def suspects(_shard: str) -> list[str]:
         return [f"job-{number:04}" for number in range(2 * REPAIR_BATCH_SIZE + 1)]
 
-    async def mend(_shard: str, job_ids: Sequence[str], _kinds: object) -> list[Inconsistency]:
-        looked_at.append(len(job_ids))
+    async def repair_jobs(_shard: str, job_ids: Sequence[str], _kinds: object) -> list[Inconsistency]:
+        checked.append(len(job_ids))
         return []
 
-    monkeypatch.setattr(mending, "_unsettled", suspects)
-    monkeypatch.setattr(world.engine.operations.reconciler, "repair_jobs", mend)
-    assert await mending.run_once() == 0
+    monkeypatch.setattr(auto_repair, "_unsettled", suspects)
+    monkeypatch.setattr(world.engine.operations.reconciler, "repair_jobs", repair_jobs)
+    assert await auto_repair.run_once() == 0
     shards = len(world.engine.databases.shards)
-    assert looked_at == shards * [REPAIR_BATCH_SIZE, REPAIR_BATCH_SIZE, 1]
+    assert checked == shards * [REPAIR_BATCH_SIZE, REPAIR_BATCH_SIZE, 1]
 
 
-async def test_processes_that_mend_at_the_same_time_mend_once(world: World) -> None:
-    queued = await dispatch_of_a_running_job_is_gone(world)
-    canceled = await queued.desk.submit()
+async def test_concurrent_repairs_repair_once(world: World) -> None:
+    seeded = await running_job_without_dispatch(world)
+    canceled = await seeded.desk.submit()
     await world.engine.queue.control.cancel(canceled.tenant_id, canceled.id)
-    await forget_transaction(await shard_of(queued.desk), "JOB_REFUND", balance=980)
+    await delete_transaction(await shard_of(seeded.desk), "JOB_REFUND", balance=980)
     await world.advance(61)
-    async with Engine(
-        world.engine.settings, clock=lambda: world.clock.now, notify_channel=LocalNotifyChannel()
-    ) as other:
+    async with Engine(world.engine.settings, clock=lambda: world.clock.now, notify_channel=NotifyChannel()) as other:
         await asyncio.gather(world.engine.operations.auto_repair.run_once(), other.operations.auto_repair.run_once())
     assert (await world.engine.operations.reconciler.run()).findings == []
-    assert await queued.desk.balance() == 990
+    assert await seeded.desk.balance() == 990
 
 
-async def test_worker_whose_lease_ends_like_its_job_is_stopped_at_once(world: World) -> None:
-    """No tick wakes it here."""
+async def test_repair_stops_the_worker_of_an_ended_job_at_once(world: World) -> None:
     stops = world.engine.queue.stop_requests
+    # only the repair can wake the worker
     stops._tick_seconds = 10 * PATIENCE_SECONDS
     desk = await quiet_desk(world)
     job, leased = await desk.leased()
@@ -405,19 +403,19 @@ async def test_worker_whose_lease_ends_like_its_job_is_stopped_at_once(world: Wo
     assert await desk.balance() == 1000
 
 
-@pytest.mark.parametrize("seed", [seed for kind in NOT_MENDED for seed in SEEDS[kind]])
-async def test_shard_that_is_not_configured_is_reported_and_left_alone(world: World, seed: Seed) -> None:
+@pytest.mark.parametrize("seed", [seed for kind in NOT_REPAIRABLE for seed in SEEDS[kind]])
+async def test_dispatch_of_an_unknown_shard_is_reported_and_not_changed(world: World, seed: Seed) -> None:
     seeded = await seed(world)
-    before = await look(world)
+    before = await read_facts(world)
     for repair in (False, True, False):
         report = await world.engine.operations.reconciler.run(repair=repair)
         assert [finding.kind for finding in report.findings] == [FindingKind.UNKNOWN_SHARD]
         assert report.repaired == []
-    assert await look(world) == before
+    assert await read_facts(world) == before
     assert [job.status for job in before.jobs] == list(seeded.ends)
 
 
-async def test_busy_system_is_clean_and_left_alone(world: World) -> None:
+async def test_busy_system_is_consistent(world: World) -> None:
     """Jobs in every state, in both shards, with submissions and reports in progress."""
     desk = await quiet_desk(world, concurrency=10)
     other = await world.user(shard="b")
@@ -432,11 +430,13 @@ async def test_busy_system_is_clean_and_left_alone(world: World) -> None:
     running = await world.leases(desk.worker, 1)
     assert len(running) == 1
     await world.submit(other, desk.effect)
-    await interrupted(world, TransactionStep.SUBMIT_ENQUEUE, lambda: world.submit(other, desk.effect))
-    told_late = await world.submit(other, desk.effect)
-    await undelivered(world, lambda: world.engine.queue.control.set_priority(told_late.tenant_id, told_late.id, 3))
-    await undelivered(world, lambda: world.leases(desk.worker, 10, providers=list(Provider)))
-    before = await look(world)
+    await interrupt(world, TransactionStep.SUBMIT_ENQUEUE, lambda: world.submit(other, desk.effect))
+    undelivered = await world.submit(other, desk.effect)
+    await interrupt_delivery(
+        world, lambda: world.engine.queue.control.set_priority(undelivered.tenant_id, undelivered.id, 3)
+    )
+    await interrupt_delivery(world, lambda: world.leases(desk.worker, 10, providers=list(Provider)))
+    before = await read_facts(world)
     assert {job.status for job in before.jobs} >= {
         "queued",
         "processing",
@@ -451,32 +451,19 @@ async def test_busy_system_is_clean_and_left_alone(world: World) -> None:
     assert report.findings == []
     assert report.is_clean
     assert report.jobs == len(before.jobs)
-    assert await look(world) == before
-
-
-async def undelivered(world: World, act: Callable[[], Awaitable[object]]) -> None:
-    """A report that an earlier process stored and did not deliver."""
-    await interrupted(world, TransactionStep.DELIVER_APPLY, act)
-
-
-async def interrupted(world: World, step: TransactionStep, act: Callable[[], Awaitable[object]]) -> None:
-    crash_at(world, step, Boundary.BEFORE_COMMIT)
-    with suppress(Crash):
-        await act()
-    await world.settled()
-    await world.restart()
+    assert await read_facts(world) == before
 
 
 async def shard_of(desk: Desk) -> Database:
     return await desk.world.engine.databases.shard_of(desk.user.tenant_id)
 
 
-async def remove_job(shard: Database) -> None:
+async def delete_job(shard: Database) -> None:
     for table in ("job_attempts", "job_events", "ai_jobs"):
         await execute(shard, f"DELETE FROM {table}")
 
 
-async def forget_transaction(shard: Database, type_: str, *, balance: int) -> None:
+async def delete_transaction(shard: Database, type_: str, *, balance: int) -> None:
     """A trigger makes transactions append-only, so it is removed first; the balance is adjusted."""
     if shard.dialect == "postgresql":
         await execute(shard, "ALTER TABLE token_transactions DISABLE TRIGGER USER")

@@ -20,7 +20,7 @@ from comfyrelay.store.notify import NotifyChannel
 from tests.support.burst import EXPECTED, PRICE, burst_scenario, cloud_worker
 from tests.support.world import PATIENCE_SECONDS, PostgresBackend, SqliteBackend, World, execute, open_world
 
-WAITS_FOR_A_LOCK = """
+WAITING_FOR_LOCK = """
 SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
  WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted
 """
@@ -29,19 +29,19 @@ SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
 async def test_only_jobs_beyond_their_accepted_wait_go_to_the_cloud(world: World) -> None:
     burst = await burst_scenario(world)
     jobs = await burst.submit(4, max_wait_seconds=150)
-    # They would begin after 60, 120, 180 and, since the third has moved, 180 s again.
-    decided = await burst.look()
+    # The expected waits are 60, 120, 180 and, since the third has moved, again 180 s.
+    decisions = await burst.run_once()
     assert await burst.providers(jobs) == ["self_hosted", "self_hosted", "cloud", "cloud"]
-    assert [each.reason for each in decided] == [
+    assert [decision.reason for decision in decisions] == [
         "Sent to Comfy Cloud: the wait would be about 3 min, and it accepts 2 min."
     ] * 2
-    assert await burst.look() == []
+    assert await burst.run_once() == []
 
 
 async def test_estimated_and_actual_cost_are_written_to_the_job_once(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
-    await burst.look()
+    await burst.run_once()
     assert (await world.job(job)).expected_cost_micros == EXPECTED
     leased = await burst.lease_in_cloud()
     await world.advance(30)
@@ -65,56 +65,56 @@ async def test_local_run_costs_the_local_price_per_second(world: World) -> None:
     assert await execute(world.engine.databases.central, "SELECT cost_micros FROM ai_job_dispatches") == [(200,)]
 
 
-async def test_limit_of_the_hour_holds_until_the_hour_is_over(world: World) -> None:
+async def test_hourly_limit_applies_for_one_hour(world: World) -> None:
     burst = await burst_scenario(world, limit=2 * EXPECTED)
     jobs = await burst.submit(3, max_wait_seconds=10)
-    await burst.look()
+    await burst.run_once()
     assert await burst.providers(jobs) == ["cloud", "cloud", "self_hosted"]
-    assert "Not sent to Comfy Cloud: the hourly cost limit is reached." in await burst.why(jobs[2])
+    assert "Not sent to Comfy Cloud: the hourly cost limit is reached." in await burst.wait_reason(jobs[2])
     leased = await burst.lease_in_cloud()
     await world.advance(60)
     await world.complete(leased)
     await world.engine.workers.workers.record_seen([burst.own, burst.cloud])
-    # One was spent, one is reserved.
-    assert await burst.look() == []
+    # One estimate is spent, and one is reserved.
+    assert await burst.run_once() == []
     await world.advance(3601)
     await world.engine.workers.workers.record_seen([burst.own, burst.cloud])
-    # The reservation is still open; the spending was an hour ago.
-    assert len(await burst.look()) == 1
+    # The reservation still counts; the cost from an hour ago does not.
+    assert len(await burst.run_once()) == 1
     assert await burst.providers(jobs) == ["cloud", "cloud", "cloud"]
 
 
-async def test_limit_of_the_server_holds_for_all_workflows_together(
+async def test_server_limit_applies_to_all_workflows_together(
     backend: SqliteBackend | PostgresBackend, tmp_path: Path
 ) -> None:
     async with open_world(backend, tmp_path, burst_micros_per_hour=EXPECTED) as world:
         burst = await burst_scenario(world, limit=None)
         jobs = await burst.submit(2, max_wait_seconds=10)
-        await burst.look()
+        await burst.run_once()
         assert await burst.providers(jobs) == ["cloud", "self_hosted"]
 
 
-async def test_no_job_bursts_without_a_wait_limit(world: World) -> None:
+async def test_no_job_bursts_without_a_cost_limit(world: World) -> None:
     burst = await burst_scenario(world, limit=None)
     [job] = await burst.submit(max_wait_seconds=0)
-    assert await burst.look() == []
-    assert "no cost limit" in await burst.why(job)
+    assert await burst.run_once() == []
+    assert "no cost limit" in await burst.wait_reason(job)
 
 
-async def test_nothing_bursts_that_accepts_any_wait(world: World) -> None:
+async def test_job_without_a_wait_limit_does_not_burst(world: World) -> None:
     burst = await burst_scenario(world)
     await burst.submit(4)
-    assert await burst.look() == []
+    assert await burst.run_once() == []
 
 
 async def test_strictest_limit_of_effect_tenant_and_job_applies(world: World) -> None:
     burst = await burst_scenario(world, max_wait_seconds=200)
     [first] = await burst.submit(max_wait_seconds=100)
     [second] = await burst.submit(max_wait_seconds=5000)
-    assert await burst.look() == []
+    assert await burst.run_once() == []
     await world.engine.accounts.tenancy.set_limits(burst.user.tenant_id, {"max_wait_seconds": 110})
-    await burst.look()
-    # The first would begin after 60 s, the second after 120 s.
+    await burst.run_once()
+    # The expected waits are 60 s and 120 s.
     assert await burst.providers([first, second]) == ["self_hosted", "cloud"]
     await world.engine.accounts.tenancy.set_limits(burst.user.tenant_id, {"max_wait_seconds": None})
     with pytest.raises(NotFound):
@@ -125,20 +125,20 @@ async def test_job_without_a_cloud_worker_stays_with_a_reason(world: World) -> N
     burst = await burst_scenario(world)
     await world.engine.workers.workers.set_draining(burst.cloud, is_draining=True)
     [job] = await burst.submit(max_wait_seconds=10)
-    assert await burst.look() == []
-    assert "no cloud worker has this workflow" in await burst.why(job)
+    assert await burst.run_once() == []
+    assert "no cloud worker has this workflow" in await burst.wait_reason(job)
 
 
 async def test_cloud_job_without_a_cloud_worker_returns_for_good(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
-    await burst.look()
+    await burst.run_once()
     await world.engine.workers.workers.set_draining(burst.cloud, is_draining=True)
-    assert [each.reason for each in await burst.look()] == [NO_CLOUD_WORKER]
+    assert [decision.reason for decision in await burst.run_once()] == [NO_CLOUD_WORKER]
     assert await burst.providers([job]) == ["self_hosted"]
-    assert (await burst.why(job)).startswith(NO_CLOUD_WORKER)
+    assert (await burst.wait_reason(job)).startswith(NO_CLOUD_WORKER)
     await cloud_worker(world, "fleet-3", name="another")
-    assert await burst.look() == []
+    assert await burst.run_once() == []
     async with world.engine.databases.central.read() as tx:
         assert await bursts.spent(tx) == {burst.workflow.id: 0}
     assert (await world.events(job))[-2:] == ["job:provider", "job:provider"]
@@ -147,28 +147,28 @@ async def test_cloud_job_without_a_cloud_worker_returns_for_good(world: World) -
 async def test_worker_fault_in_the_cloud_returns_the_job_and_its_cost_counts(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
-    await burst.look()
+    await burst.run_once()
     leased = await burst.lease_in_cloud()
     await world.advance(5)
     assert await world.fail(leased, fault=Fault.WORKER) == "queued"
     await world.settled()
     assert await burst.providers([job]) == ["self_hosted"]
-    assert (await burst.why(job)).startswith(MOVED_AFTER_CLOUD_FAILURE)
-    assert await burst.look() == []
+    assert (await burst.wait_reason(job)).startswith(MOVED_AFTER_CLOUD_FAILURE)
+    assert await burst.run_once() == []
     async with world.engine.databases.central.read() as tx:
         assert await bursts.spent(tx) == {burst.workflow.id: 5 * PRICE}
     await world.complete(burst.running)
-    again = await world.lease(burst.own)
-    assert again is not None
+    own_lease = await world.lease(burst.own)
+    assert own_lease is not None
     await world.advance(7)
-    await world.complete(again)
+    await world.complete(own_lease)
     assert (await world.job(job)).cost_micros == 5 * PRICE + 7 * 10
 
 
-async def test_lease_in_the_cloud_that_falls_silent_counts_as_was_expected(world: World) -> None:
+async def test_expired_cloud_lease_costs_its_estimate(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
-    await burst.look()
+    await burst.run_once()
     await burst.lease_in_cloud()
     await world.expire()
     await world.settled()
@@ -176,14 +176,14 @@ async def test_lease_in_the_cloud_that_falls_silent_counts_as_was_expected(world
     assert (await world.job(job)).cost_micros == EXPECTED
 
 
-@pytest.mark.parametrize("how", ["deregistered", "revoked"])
-async def test_run_in_the_cloud_whose_worker_is_sent_away_counts_as_was_expected(world: World, how: str) -> None:
+@pytest.mark.parametrize("removal", ["deregistered", "revoked"])
+async def test_cloud_run_of_a_removed_worker_costs_its_estimate(world: World, removal: str) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
-    await burst.look()
+    await burst.run_once()
     await burst.lease_in_cloud()
     workers = world.engine.workers.workers
-    if how == "deregistered":
+    if removal == "deregistered":
         await workers.deregister(burst.cloud)
     else:
         await workers.set_approved(burst.cloud, is_approved=False)
@@ -193,13 +193,13 @@ async def test_run_in_the_cloud_whose_worker_is_sent_away_counts_as_was_expected
         assert (await bursts.spent(tx))[burst.workflow.id] >= EXPECTED
 
 
-async def test_cancelling_a_burst_job_before_it_runs_releases_its_budget(world: World) -> None:
+async def test_canceling_a_waiting_cloud_job_releases_its_budget(world: World) -> None:
     burst = await burst_scenario(world, limit=EXPECTED)
     first, second = await burst.submit(2, max_wait_seconds=10)
-    await burst.look()
+    await burst.run_once()
     assert await burst.providers([first, second]) == ["cloud", "self_hosted"]
     await world.engine.queue.control.cancel(first.tenant_id, first.id)
-    await burst.look()
+    await burst.run_once()
     assert await burst.providers([second]) == ["cloud"]
     assert (await world.job(first)).cost_micros == 0
 
@@ -207,7 +207,7 @@ async def test_cancelling_a_burst_job_before_it_runs_releases_its_budget(world: 
 async def test_requeued_cloud_job_costs_nothing_and_stays_in_the_cloud(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
-    await burst.look()
+    await burst.run_once()
     leased = await burst.lease_in_cloud()
     await world.advance(20)
     await world.requeue(leased)
@@ -215,46 +215,46 @@ async def test_requeued_cloud_job_costs_nothing_and_stays_in_the_cloud(world: Wo
     assert (await burst.providers([job]), (await world.job(job)).cost_micros) == (["cloud"], 0)
 
 
-async def test_retry_begins_here_again(world: World) -> None:
+async def test_retry_starts_on_own_workers(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
-    await burst.look()
+    await burst.run_once()
     leased = await burst.lease_in_cloud()
     await world.fail(leased)
     await world.settled()
-    again = await world.engine.jobs.submit.retry(job.tenant_id, job.id)
-    assert (again.max_wait_seconds, again.expected_cost_micros, again.cost_micros) == (10, None, 0)
-    assert await burst.providers([again]) == ["self_hosted"]
+    retry = await world.engine.jobs.submit.retry(job.tenant_id, job.id)
+    assert (retry.max_wait_seconds, retry.expected_cost_micros, retry.cost_micros) == (10, None, 0)
+    assert await burst.providers([retry]) == ["self_hosted"]
 
 
 async def test_cloud_job_has_a_wait_reason(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=5)
-    await burst.look()
-    assert await burst.why(job) == (
+    await burst.run_once()
+    assert await burst.wait_reason(job) == (
         "Sent to Comfy Cloud: the wait would be about 60 s, and it accepts 5 s. Next in the queue; a worker is free."
     )
 
 
-async def test_machine_that_could_be_ordered_is_waited_for(world: World) -> None:
+async def test_job_waits_for_a_machine_that_can_be_launched(world: World) -> None:
     burst = await burst_scenario(world)
     await world.engine.workers.workers.set_draining(burst.own, is_draining=True)
     jobs = await burst.submit(1, max_wait_seconds=120)
-    await make_machines(world)
-    assert await burst.look() == []
+    await configure_machines(world)
+    assert await burst.run_once() == []
     [impatient] = await burst.submit(1, max_wait_seconds=90)
-    await burst.look()
+    await burst.run_once()
     assert await burst.providers([*jobs, impatient]) == ["self_hosted", "cloud"]
 
 
 @pytest.mark.parametrize("scaling", [{"max_machines": 1}, {"cost_per_hour": 0.5}, {"is_paused": True}])
-async def test_job_does_not_wait_for_a_machine_that_cannot_be_ordered(world: World, scaling: dict[str, float]) -> None:
-    """One machine exists, but drains; a worker for the cloud does not count."""
+async def test_job_does_not_wait_for_a_machine_that_cannot_be_launched(world: World, scaling: dict[str, float]) -> None:
+    """The only machine drains, and a cloud worker does not count as one."""
     burst = await burst_scenario(world)
     await world.engine.workers.workers.set_draining(burst.own, is_draining=True)
     jobs = await burst.submit(1, max_wait_seconds=120)
-    await make_machines(world, scaling=scaling)
-    await burst.look()
+    await configure_machines(world, scaling=scaling)
+    await burst.run_once()
     assert await burst.providers(jobs) == ["cloud"]
 
 
@@ -263,45 +263,45 @@ async def test_expected_wait_for_a_slow_machine_includes_its_speed(world: World)
     await world.engine.workers.workers.set_draining(burst.own, is_draining=True)
     # 100 s to boot, and 60 s of work at half the speed
     jobs = [*await burst.submit(1, max_wait_seconds=240), *await burst.submit(1, max_wait_seconds=200)]
-    await make_machines(world, speed=0.5)
-    await burst.look()
+    await configure_machines(world, speed=0.5)
+    await burst.run_once()
     assert await burst.providers(jobs) == ["self_hosted", "cloud"]
 
 
 @pytest.mark.parametrize(("speed", "provider"), [(1.0, "self_hosted"), (0.5, "cloud")])
 async def test_jobs_on_a_slow_worker_lengthen_the_expected_wait(world: World, speed: float, provider: str) -> None:
     burst = await burst_scenario(world)
-    await make_machines(world, speed=speed, scaling={"max_machines": 1})
+    await configure_machines(world, speed=speed, scaling={"max_machines": 1})
     await world.engine.databases.central.run(
         "test", lambda tx: tx.execute(workers.update().values(instance_type="gpu"))
     )
     jobs = await burst.submit(1, max_wait_seconds=100)
-    await burst.look()
+    await burst.run_once()
     assert await burst.providers(jobs) == [provider]
 
 
-async def make_machines(world: World, *, speed: float = 1.0, scaling: Mapping[str, float] | None = None) -> None:
-    """Let fleets order machines that take 100 s to boot and cost 1 an hour."""
+async def configure_machines(world: World, *, speed: float = 1.0, scaling: Mapping[str, float] | None = None) -> None:
+    """Configure machines that boot in 100 s and cost 1 an hour."""
     kind = InstanceType(name="gpu", price_per_hour=1.0, speed=speed)
     spec = MachineSpec(provider=MachineProviderName.LOCAL, instance_types=(kind,), options={"boot_seconds": 100})
     values = {"machines": machines_to_json(spec), **({"autoscaling": scaling} if scaling else {})}
     await world.engine.databases.central.run("test", lambda tx: tx.execute(fleets.update().values(**values)))
 
 
-async def test_two_servers_never_both_spend_the_last_of_the_money(world: World) -> None:
+async def test_servers_never_exceed_the_budget_together(world: World) -> None:
     burst = await burst_scenario(world, limit=EXPECTED)
     jobs = await burst.submit(4, max_wait_seconds=10)
     clock = world.clock
-    others = [
-        Engine(world.engine.settings, clock=lambda: clock.now, notify_channel=NotifyChannel()) for _ in range(2)
-    ]
+    others = [Engine(world.engine.settings, clock=lambda: clock.now, notify_channel=NotifyChannel()) for _ in range(2)]
     engines = [world.engine, *others]
     try:
-        done = await asyncio.gather(*(engine.autoscaling.bursting.run_once(Stage.PRODUCTION) for engine in engines))
+        decisions = await asyncio.gather(
+            *(engine.autoscaling.bursting.run_once(Stage.PRODUCTION) for engine in engines)
+        )
     finally:
         for other in others:
             await other.stop()
-    assert sum(len(each) for each in done) == 1
+    assert sum(map(len, decisions)) == 1
     assert (await burst.providers(jobs)).count("cloud") == 1
 
 
@@ -319,18 +319,18 @@ async def test_concurrent_bursts_are_serialized(postgres_backend: PostgresBacken
         central = world.engine.databases.central
         holder = asyncio.create_task(central.run("test", hold))
         await holding.wait()
-        looking = asyncio.create_task(burst.look())
+        burst_run = asyncio.create_task(burst.run_once())
         async with asyncio.timeout(PATIENCE_SECONDS):
             # the database knows which session waits, but sends no signal
-            while not looking.done() and not await execute(central, WAITS_FOR_A_LOCK):  # noqa: ASYNC110
+            while not burst_run.done() and not await execute(central, WAITING_FOR_LOCK):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        assert not looking.done()
+        assert not burst_run.done()
         release.set()
         await holder
-        assert len(await looking) == 1
+        assert len(await burst_run) == 1
 
 
-async def test_lease_and_a_burst_at_the_same_moment_never_both_get_a_job(world: World) -> None:
+async def test_concurrent_lease_and_burst_never_both_get_a_job(world: World) -> None:
     burst = await burst_scenario(world)
     await world.complete(burst.running)
     jobs = await burst.submit(5, max_wait_seconds=0)
@@ -338,18 +338,19 @@ async def test_lease_and_a_burst_at_the_same_moment_never_both_get_a_job(world: 
     await world.engine.workers.workers.register(
         worker_id="many", fleet_slug="fleet-3", stage=Stage.PRODUCTION, max_concurrency=3
     )
-    got, moved = await asyncio.gather(
+    leases, decisions = await asyncio.gather(
         world.leases("many", 3), world.engine.autoscaling.bursting.run_once(Stage.PRODUCTION)
     )
-    taken = {each.dispatch_id for each in got}
-    assert not taken & {each.dispatch_id for each in moved}
+    leased = {lease.dispatch_id for lease in leases}
+    moved = {decision.dispatch_id for decision in decisions}
+    assert not leased & moved
     for job in jobs:
         dispatch = await world.dispatch(job)
-        assert (dispatch.provider == "cloud") == (dispatch.id in {one.dispatch_id for one in moved})
-        assert (dispatch.status == "leased") == (dispatch.id in taken)
+        assert (dispatch.provider == "cloud") == (dispatch.id in moved)
+        assert (dispatch.status == "leased") == (dispatch.id in leased)
 
 
-async def test_only_what_may_burst_gives_a_hint(world: World) -> None:
+async def test_only_jobs_that_may_burst_wake_the_loop(world: World) -> None:
     burst = await burst_scenario(world)
     wakeup = world.engine.outbox.recovery.burst_wakeup
     assert await wakeup.wait(0)
@@ -360,7 +361,7 @@ async def test_only_what_may_burst_gives_a_hint(world: World) -> None:
     assert await wakeup.wait(0)
 
 
-async def test_workflow_that_may_run_anywhere_needs_a_price(world: World) -> None:
+async def test_workflow_for_any_provider_needs_a_cloud_price(world: World) -> None:
     with pytest.raises(InvalidInput) as refused:
         await world.workflow(provider=WorkflowProvider.ANY)
     assert "cloud_micros_per_second" in refused.value.errors
@@ -372,7 +373,7 @@ async def test_workflow_that_may_run_anywhere_needs_a_price(world: World) -> Non
     assert changed.workflow.may_run_at == "cloud"
 
 
-async def test_job_of_a_cloud_only_workflow_never_returns(world: World) -> None:
+async def test_job_of_a_cloud_only_workflow_stays_in_the_cloud(world: World) -> None:
     workflow = await world.workflow(provider=Provider.CLOUD, cloud_micros_per_second=PRICE)
     effect, user = await world.effect(workflow), await world.user()
     await world.fleet(workflow)
@@ -389,7 +390,7 @@ async def test_burst_check_runs_only_if_bursting_is_possible(world: World) -> No
     [job] = await burst.submit(max_wait_seconds=1)
     await bursting.run_stages()
     assert await burst.providers([job]) == ["cloud"]
-    # existing ones are still handled, although no other may move
+    # jobs in the cloud are still handled, although no other may burst
     await world.engine.catalogue.workflows.change(burst.workflow.slug, {"is_active": False})
     await world.engine.workers.workers.deregister(burst.cloud, reason="gone")
     wakeup.notify()

@@ -1,4 +1,4 @@
-"""Parked polls: woken when there is work, served even without a wakeup, and never left with half a lease."""
+"""Parked polls wake for new jobs, are served even if a wakeup is lost, and never lose a lease."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,14 +16,13 @@ from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.polls import Polls
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.notify import CHANNEL, MAX_MESSAGES, LocalNotifyChannel, PostgresNotifyChannel
+from comfyrelay.store.notify import CHANNEL, MAX_MESSAGES, NotifyChannel, PostgresNotifyChannel
 from tests.support.world import PATIENCE_SECONDS, Desk, PostgresBackend, World, open_world, submit_many
 
-# Longer than any wait in these tests should take; only a failing test waits this long.
 LONG = PATIENCE_SECONDS
 
 
-class Deaf(LocalNotifyChannel):
+class LossyChannel(NotifyChannel):
     """Every notification is lost."""
 
     async def notify(self) -> None:
@@ -40,7 +39,7 @@ def poll(polls: Polls, worker: str, *, wait_seconds: float = LONG) -> "asyncio.T
     return asyncio.create_task(polls.poll(request, wait_seconds=wait_seconds))
 
 
-async def parked(polls: Polls, count: int = 1) -> None:
+async def wait_until_parked(polls: Polls, count: int = 1) -> None:
     """Wait until this many polls have found nothing and are parked."""
     async with asyncio.timeout(LONG):
         # There is no signal for a parked poll, so poll at every turn of the loop.
@@ -48,79 +47,69 @@ async def parked(polls: Polls, count: int = 1) -> None:
             await asyncio.sleep(0)
 
 
-def slow_polls(engine: Engine, notify_channel: LocalNotifyChannel | None = None) -> Polls:
-    """Polls without a tick, so that only a wakeup can help."""
-    return Polls(
-        engine.queue.leasing,
-        engine.queue.demand,
-        engine.queue.settle,
-        notify_channel or engine.notify_channel,
-        tick_seconds=10 * LONG,
-    )
+def make_polls(engine: Engine, channel: NotifyChannel | None = None, *, tick_seconds: float = 10 * LONG) -> Polls:
+    """By default no tick happens, so that only a wakeup can help."""
+    channel = channel or engine.notify_channel
+    return Polls(engine.queue.leasing, engine.queue.demand, engine.queue.settle, channel, tick_seconds=tick_seconds)
 
 
 @pytest.fixture
 async def polls(world: World) -> AsyncIterator[Polls]:
-    polls = slow_polls(world.engine)
+    polls = make_polls(world.engine)
     yield polls
     await polls.stop()
 
 
 class TestParkedPolls:
-    async def test_parked_poll_gets_a_job_that_is_submitted_later(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_parked_poll_gets_a_job_submitted_later(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = poll(polls, desk.worker)
-        await parked(polls)
+        await wait_until_parked(polls)
         job = await desk.submit()
         (leased,) = await waiting
         assert leased.dispatch.tenant_job_id == job.id
         assert polls.parked == 0
 
-    async def test_job_that_is_there_is_given_at_once(self, world: World, desk: Desk, polls: Polls) -> None:
-        await desk.submit()
-        assert len(await poll(polls, desk.worker, wait_seconds=0)) == 1
-
-    async def test_poll_that_does_not_wait_is_answered_with_nothing(self, desk: Desk, polls: Polls) -> None:
+    async def test_poll_returns_at_once_or_after_its_wait(self, world: World, desk: Desk, polls: Polls) -> None:
         assert await poll(polls, desk.worker, wait_seconds=0) == []
-
-    async def test_poll_whose_time_is_up_is_answered_with_nothing(self, desk: Desk, polls: Polls) -> None:
         assert await poll(polls, desk.worker, wait_seconds=0.05) == []
         assert polls.parked == 0
+        await desk.submit()
+        assert len(await poll(polls, desk.worker, wait_seconds=0)) == 1
 
     async def test_parked_polls_share_incoming_jobs(self, world: World, desk: Desk, polls: Polls) -> None:
         workers = [await world.worker(desk.fleet) for _ in range(8)]
         waiting = [poll(polls, worker) for worker in workers]
-        await parked(polls, 8)
+        await wait_until_parked(polls, 8)
         jobs = await submit_many(world, desk.user, desk.effect, 8)
         found = await asyncio.gather(*waiting)
-        assert sorted(each.dispatch.tenant_job_id for leased in found for each in leased) == sorted(j.id for j in jobs)
-        assert all(len(leased) == 1 for leased in found)
+        assert sorted(lease.dispatch.tenant_job_id for (lease,) in found) == sorted(job.id for job in jobs)
 
     async def test_single_job_serves_one_parked_poll(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = [poll(polls, await world.worker(desk.fleet)) for _ in range(3)]
-        await parked(polls, 3)
+        await wait_until_parked(polls, 3)
         await desk.submit()
         done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         assert (len(done), len(rest), polls.parked) == (1, 2, 2)
         await polls.stop()
-        assert [await each for each in rest] == [[], []]
+        assert await asyncio.gather(*rest) == [[], []]
 
     async def test_requeued_job_wakes_a_parked_poll(self, world: World, desk: Desk, polls: Polls) -> None:
         job, leased = await desk.leased()
         waiting = poll(polls, await world.worker(desk.fleet))
-        await parked(polls)
+        await wait_until_parked(polls)
         await world.requeue(leased)
         (found,) = await waiting
         assert found.dispatch.tenant_job_id == job.id
 
-    async def test_parked_polls_cost_no_queries(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_parked_polls_are_not_queried_with_other_polls(self, world: World, desk: Desk, polls: Polls) -> None:
         steps: list[str] = []
 
-        async def note(step: str, _: Boundary) -> None:
+        async def record(step: str, _: Boundary) -> None:
             steps.append(step)
 
         idle = poll(polls, desk.worker)
-        await parked(polls)
-        world.on_boundary(note)
+        await wait_until_parked(polls)
+        world.on_boundary(record)
         other = await world.workflow()
         busy = await world.worker(await world.fleet(other))
         steps.clear()
@@ -130,35 +119,31 @@ class TestParkedPolls:
 
     async def test_revoked_worker_is_refused_at_the_next_check(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = poll(polls, desk.worker)
-        await parked(polls)
+        await wait_until_parked(polls)
         await world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
         await desk.submit()
         with pytest.raises(Forbidden):
             await waiting
 
-    async def test_tick_serves_parked_polls_although_every_notification_is_lost(self, world: World, desk: Desk) -> None:
-        polls = Polls(
-            world.engine.queue.leasing, world.engine.queue.demand, world.engine.queue.settle, Deaf(), tick_seconds=0.05
-        )
+    async def test_tick_serves_parked_polls_if_every_notification_is_lost(self, world: World, desk: Desk) -> None:
+        polls = make_polls(world.engine, LossyChannel(), tick_seconds=0.05)
         waiting = poll(polls, desk.worker)
-        await parked(polls)
+        await wait_until_parked(polls)
         await desk.submit()
         async with asyncio.timeout(LONG):
             assert len(await waiting) == 1
         await polls.stop()
 
-    async def test_failed_look_is_tried_again(self, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-        polls = Polls(
-            world.engine.queue.leasing, world.engine.queue.demand, world.engine.queue.settle, Deaf(), tick_seconds=0.05
-        )
-        look = world.engine.queue.leasing.lease_many
+    async def test_failed_query_is_retried(self, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+        polls = make_polls(world.engine, LossyChannel(), tick_seconds=0.05)
+        lease_many = world.engine.queue.leasing.lease_many
         failures: list[int] = []
 
         async def fail_once(requests: Any) -> Any:
             if not failures:
                 failures.append(1)
-                raise OSError("the database is gone")
-            return await look(requests)
+                raise OSError("the database is unreachable")
+            return await lease_many(requests)
 
         monkeypatch.setattr(world.engine.queue.leasing, "lease_many", fail_once)
         await desk.submit()
@@ -167,12 +152,10 @@ class TestParkedPolls:
         await polls.stop()
 
 
-class TestLeavingPolls:
-    async def test_caller_that_hangs_up_while_it_waits_gets_nothing(
-        self, world: World, desk: Desk, polls: Polls
-    ) -> None:
+class TestDisconnectedPolls:
+    async def test_disconnected_parked_poll_gets_no_job(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = poll(polls, desk.worker)
-        await parked(polls)
+        await wait_until_parked(polls)
         waiting.cancel()
         await asyncio.wait([waiting])
         job = await desk.submit()
@@ -184,18 +167,18 @@ class TestLeavingPolls:
         self, world: World, desk: Desk, polls: Polls, boundary: Boundary
     ) -> None:
         job = await desk.submit()
-        given_back = asyncio.Event()
+        requeued = asyncio.Event()
 
         async def hang_up(step: str, at: Boundary) -> None:
             if step == TransactionStep.LEASE and at is boundary:
                 waiting.cancel()
             if step == TransactionStep.SETTLE and at is Boundary.AFTER_COMMIT:
-                given_back.set()
+                requeued.set()
 
         world.on_boundary(hang_up)
         waiting = poll(polls, desk.worker)
         async with asyncio.timeout(LONG):
-            await given_back.wait()
+            await requeued.wait()
         assert waiting.cancelled()
         dispatch = await world.dispatch(job)
         assert (dispatch.status, dispatch.attempts) == ("queued", 0)
@@ -203,7 +186,7 @@ class TestLeavingPolls:
 
     async def test_stop_answers_parked_polls_with_nothing(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = [poll(polls, await world.worker(desk.fleet)) for _ in range(3)]
-        await parked(polls, 3)
+        await wait_until_parked(polls, 3)
         await polls.stop()
         assert await asyncio.gather(*waiting) == [[], [], []]
 
@@ -229,25 +212,20 @@ class TestLeavingPolls:
         assert len(await poll(polls, desk.worker)) == 1
 
 
-class TestLocalNotifyChannel:
-    async def test_wakeup_before_the_wait_is_not_lost(self) -> None:
-        notify_channel = LocalNotifyChannel()
-        await notify_channel.notify()
-        assert await notify_channel.wait(LONG)
-
-    async def test_hint_is_heard_once(self) -> None:
-        notify_channel = LocalNotifyChannel()
+class TestNotifyChannel:
+    async def test_notifications_before_a_wait_wake_it_once(self) -> None:
+        notify_channel = NotifyChannel()
         await notify_channel.notify()
         await notify_channel.notify()
         assert await notify_channel.wait(LONG)
         assert not await notify_channel.wait(0.01)
 
-    async def test_local_notification_reaches_every_listener_at_once(self) -> None:
-        notify_channel, heard = LocalNotifyChannel(), list[str]()
+    async def test_message_reaches_every_listener_at_once(self) -> None:
+        notify_channel, received = NotifyChannel(), list[str]()
         for name in ("one", "other"):
-            notify_channel.on_message(lambda word, name=name: heard.append(f"{name} {word}"))  # type: ignore[misc]
+            notify_channel.on_message(lambda message, name=name: received.append(f"{name} {message}"))  # type: ignore[misc]
         notify_channel.publish("job-1")
-        assert heard == ["one job-1", "other job-1"]
+        assert received == ["one job-1", "other job-1"]
 
 
 @pytest.fixture
@@ -257,13 +235,13 @@ async def postgres_world(postgres_backend: PostgresBackend, tmp_path: Path) -> A
 
 
 @asynccontextmanager
-async def listening(dsn: str) -> AsyncIterator[PostgresNotifyChannel]:
+async def listen(dsn: str) -> AsyncIterator[PostgresNotifyChannel]:
     notify_channel = PostgresNotifyChannel(dsn)
     await notify_channel.start()
     try:
         async with asyncio.timeout(LONG):
             await notify_channel.listening.wait()
-        # The check after every new connection.
+        # every new connection causes one wakeup
         assert await notify_channel.wait(LONG)
         yield notify_channel
     finally:
@@ -275,12 +253,12 @@ class TestPostgresNotifyChannel:
         world, clock = postgres_world, postgres_world.clock
         desk = await world.desk()
         dsn = world.engine.databases.central.dsn
-        async with listening(dsn) as here, listening(dsn) as there:
+        async with listen(dsn) as here, listen(dsn) as there:
             submitting = Engine(world.engine.settings, clock=lambda: clock.now, notify_channel=here)
             serving = Engine(world.engine.settings, clock=lambda: clock.now, notify_channel=there)
-            polls = slow_polls(serving)
+            polls = make_polls(serving)
             waiting = poll(polls, desk.worker)
-            await parked(polls)
+            await wait_until_parked(polls)
             world.engine, first = submitting, world.engine
             job = await desk.submit()
             (leased,) = await waiting
@@ -290,55 +268,55 @@ class TestPostgresNotifyChannel:
             await submitting.stop()
             await serving.stop()
 
-    async def test_lost_connection_is_made_again_and_looks_once(self, postgres_world: World) -> None:
+    async def test_lost_connection_is_reopened_and_wakes_once(self, postgres_world: World) -> None:
         dsn = postgres_world.engine.databases.central.dsn
-        async with listening(dsn) as notify_channel, listening(dsn) as other:
+        async with listen(dsn) as notify_channel, listen(dsn) as other:
             connection = notify_channel._connection
             assert connection is not None
             server = await asyncpg.connect(dsn)
             await server.execute("SELECT pg_terminate_backend($1)", connection.get_server_pid())
             await server.close()
-            # The first wakeup after the loss can only be the check of the new connection: there was no notification.
+            # No notification was sent, so only the new connection can cause this wakeup.
             assert await notify_channel.wait(LONG)
             assert notify_channel._connection is not connection
             await other.notify()
             assert await notify_channel.wait(LONG)
 
-    async def test_hundred_hints_are_a_few_notifications(self, postgres_world: World) -> None:
+    async def test_many_notifications_are_sent_as_a_few(self, postgres_world: World) -> None:
         dsn = postgres_world.engine.databases.central.dsn
-        heard: asyncio.Queue[str] = asyncio.Queue()
+        received: asyncio.Queue[str] = asyncio.Queue()
         listener = await asyncpg.connect(dsn)
-        await listener.add_listener(CHANNEL, lambda _c, _p, channel, _m: heard.put_nowait(channel))
-        async with listening(dsn) as notify_channel:
+        await listener.add_listener(CHANNEL, lambda _c, _p, channel, _m: received.put_nowait(channel))
+        async with listen(dsn) as notify_channel:
             for _ in range(100):
                 await notify_channel.notify()
             async with asyncio.timeout(LONG):
-                assert await heard.get() == CHANNEL
-            # Once nothing more is being sent, all of it has arrived before the answer to a later statement.
+                assert await received.get() == CHANNEL
+            # PostgreSQL delivers notifications before the answer to a later statement.
             if notify_channel._sender is not None:
                 await asyncio.wait([notify_channel._sender])
             await listener.execute("SELECT 1")
-            assert heard.qsize() <= 3
+            assert received.qsize() <= 3
         await listener.close()
 
-    async def test_notifications_of_one_server_all_reach_another(self, postgres_world: World) -> None:
+    async def test_every_message_of_one_server_reaches_another(self, postgres_world: World) -> None:
         dsn = postgres_world.engine.databases.central.dsn
         # more than fits into one notification
-        said = {f"watched:{number:036}" for number in range(2 * MAX_MESSAGES + 1)}
-        heard, is_all = set[str](), asyncio.Event()
+        sent = {f"watched:{number:036}" for number in range(2 * MAX_MESSAGES + 1)}
+        received, is_complete = set[str](), asyncio.Event()
 
-        def hear(word: str) -> None:
-            heard.add(word)
-            if heard == said:
-                is_all.set()
+        def receive(message: str) -> None:
+            received.add(message)
+            if received == sent:
+                is_complete.set()
 
-        async with listening(dsn) as here, listening(dsn) as there:
-            there.on_message(hear)
-            for word in said:
-                here.publish(word)
-            await asyncio.wait_for(is_all.wait(), LONG)
+        async with listen(dsn) as here, listen(dsn) as there:
+            there.on_message(receive)
+            for message in sent:
+                here.publish(message)
+            await asyncio.wait_for(is_complete.wait(), LONG)
 
-    async def test_hint_wakes_this_process_without_the_database(self, postgres_world: World) -> None:
+    async def test_notification_wakes_this_process_without_the_database(self, postgres_world: World) -> None:
         notify_channel = PostgresNotifyChannel("postgresql://nobody@127.0.0.1:1/nowhere")
         await notify_channel.notify()
         assert await notify_channel.wait(LONG)

@@ -13,7 +13,7 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.store import migrate
 from comfyrelay.store.central import tenants
 from comfyrelay.store.database import Database
-from comfyrelay.store.notify import LocalNotifyChannel
+from comfyrelay.store.notify import NotifyChannel
 from tests.support.schema_differences import differences
 from tests.support.world import World, execute
 
@@ -130,7 +130,7 @@ def other_process(world: World, shards: list[str]) -> Engine:
     urls = {name: url for name, url in world.engine.settings.shards.items() if name in shards}
     clock = world.clock
     settings = world.engine.settings.model_copy(update={"shards": urls})
-    return Engine(settings, clock=lambda: clock.now, notify_channel=LocalNotifyChannel())
+    return Engine(settings, clock=lambda: clock.now, notify_channel=NotifyChannel())
 
 
 class TestShards:

@@ -228,7 +228,7 @@ async def test_lease_locks_no_row_that_it_does_not_take(central: asyncpg.Connect
 async def test_demand_reads_only_the_first_queued_job_of_each_kind(
     central: asyncpg.Connection,
 ) -> None:
-    nodes = await explain(central, demand.POSTGRES.bindparams(most=8, down_shards="[]"), run=True)
+    nodes = await explain(central, demand.POSTGRES.bindparams(limit=8, down_shards="[]"), run=True)
     assert indexes(nodes) == {"ix_ai_job_dispatches_queued", "ix_ai_job_dispatches_only_worker"}
     assert not scans_everything(nodes)
     read = sum(
@@ -239,7 +239,7 @@ async def test_demand_reads_only_the_first_queued_job_of_each_kind(
 
 
 async def test_prefetched_query_uses_its_own_index(central: asyncpg.Connection) -> None:
-    nodes = await explain(central, demand.prefetched_query().params(for_seconds=-5.0, most=8))
+    nodes = await explain(central, demand.prefetched_query().params(for_seconds=-5.0, limit=8))
     assert indexes(nodes) == {"ix_ai_job_dispatches_prefetched"}
     assert not scans_everything(nodes)
 
@@ -339,8 +339,8 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
         {"ix_ai_job_dispatches_queued"},
         10_000,
     ),
-    "what arrived": (observations.arrivals_query().params(after=ROWS - 100, most=5000), {"pk_ai_job_dispatches"}, 100),
-    "the newest arrivals": (observations.newest_arrivals_query().params(most=500), {"pk_ai_job_dispatches"}, 500),
+    "what arrived": (observations.arrivals_query().params(after=ROWS - 100, limit=5000), {"pk_ai_job_dispatches"}, 100),
+    "the newest arrivals": (observations.newest_arrivals_query().params(limit=500), {"pk_ai_job_dispatches"}, 500),
     # the audit log is not read for workers with a lease; there are 200 leases
     "workers": (
         observations.workers_query("postgresql").params(rows=ids(1, 50), stale_seconds=-300),
@@ -383,7 +383,7 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
         2 * 200,
     ),
     "machines": (machines.present_query([1, 2]), {"ix_machines_present"}, 200),
-    "orders": (machines.newest_query().params(fleet_id=1, most=200), {"ix_machines_fleet_id_ordered_at"}, 200),
+    "orders": (machines.newest_query().params(fleet_id=1, limit=200), {"ix_machines_fleet_id_ordered_at"}, 200),
     "types": (machines.by_worker_query(["w1", "w2"]), {"ix_machines_worker"}, 2),
     "decisions": (
         decisions.newest_query(1, before_id=None, limit=51),
@@ -391,7 +391,7 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
         51,
     ),
     "completed jobs": (
-        durations.completed_query().params(after=ROWS - 1000, most=1000),
+        durations.completed_query().params(after=ROWS - 1000, limit=1000),
         {"pk_worker_audit_logs", "pk_ai_job_dispatches"},
         2000,
     ),
@@ -399,13 +399,13 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
     "the money of the hour": (bursts.ended_query(), {"ix_bursts_ended_at"}, 360),
     "who may burst": (
         burst_queue.params(
-            rows=json.dumps([{"id": 1}, {"id": 2}]), stage="production", provider="self_hosted", most=50
+            rows=json.dumps([{"id": 1}, {"id": 2}]), stage="production", provider="self_hosted", limit=50
         ),
         {"ix_ai_job_dispatches_queued", "pk_ai_job_dispatches", "pk_effects", "pk_tenants"},
         2 * 50 * 2,
     ),
     "a fleet's past": (
-        history.completed_query("production", [1, 2], before=ROWS, most=50),
+        history.completed_query("production", [1, 2], before=ROWS, limit=50),
         {"pk_ai_job_dispatches", "pk_workflows"},
         5000,
     ),

@@ -48,7 +48,7 @@ async def read_burst_input(
         provider: [
             _job(row, may_burst, predictions, now)
             for row in await bursts.queue(
-                tx, stage=stage, provider=provider, workflow_ids=related, most=MAX_QUEUED, down_shards=down_shards
+                tx, stage=stage, provider=provider, workflow_ids=related, limit=MAX_QUEUED, down_shards=down_shards
             )
         ]
         for provider in Provider

@@ -52,7 +52,7 @@ async def _learn(tx: Tx) -> tuple[int, bool]:
     after = await cursors.position(tx, CURSOR)
     if after is None:
         after = max(0, await durations.newest_entry(tx) - MAX_LOOKBACK)
-    entries = await durations.completed_after(tx, after, most=BATCH_SIZE)
+    entries = await durations.completed_after(tx, after, limit=BATCH_SIZE)
     if not entries:
         return 0, True
     done = [entry for entry in entries if entry.workflow_id is not None and entry.seconds is not None]

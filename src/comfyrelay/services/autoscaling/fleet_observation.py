@@ -73,7 +73,7 @@ async def read_rows(
         workers=group_by_field(await observations.workers_of(tx, ids, stale_seconds=stale_seconds), "fleet_id"),
         leases=group_by_field(await observations.leases_of(tx, ids), "worker_id"),
         machines=group_by_field(await machines.present(tx, ids), "fleet_id"),
-        newest={id_: await machines.newest(tx, id_, most=NEWEST_ORDERS) for id_ in ids},
+        newest={id_: await machines.newest(tx, id_, limit=NEWEST_ORDERS) for id_ in ids},
         workflows=workflows,
         predictions=predictions,
         all_workers=await workers.count_of_fleets(tx) if worker_limits.of_all is not None else 0,

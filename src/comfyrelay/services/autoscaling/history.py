@@ -27,7 +27,7 @@ class History:
                 if fleet is None:
                     raise NotFound(f"There is no {stage} fleet {slug!r}.")
                 workflows = (await observations.workflows_of(tx, [fleet.id])).get(fleet.id, set())
-                page = await history.completed(tx, stage, workflows, before=before, most=BATCH_SIZE)
+                page = await history.completed(tx, stage, workflows, before=before, limit=BATCH_SIZE)
                 oldest = await tx.now() - timedelta(days=days)
             for job in page:
                 if job.created_at < oldest:

@@ -81,7 +81,7 @@ class Machines:
             # The fleet may have been paused during the call of the provider.
             fleet = await catalogue.fleet(tx, stage=Stage(fleet.stage), slug=fleet.slug) or fleet
             present = await machines.present(tx, [fleet.id])
-            newest = await machines.newest(tx, fleet.id, most=NEWEST_ORDERS)
+            newest = await machines.newest(tx, fleet.id, limit=NEWEST_ORDERS)
             registered = await self._registered(tx, fleet)
             now = await tx.now()
         absent_since = self._note_absent(fleet, present, registered, now)

@@ -142,7 +142,7 @@ class Observations:
         memory = self._memory
         while True:
             after = None if memory.last_id is None else max(0, memory.last_id - LATE_IDS)
-            found = await observations.arrivals(tx, after=after, most=ARRIVALS_BATCH_SIZE)
+            found = await observations.arrivals(tx, after=after, limit=ARRIVALS_BATCH_SIZE)
             for job in found:
                 if job.id not in memory.counted:
                     memory.rates[job.stage, job.workflow_id].add(job.created_at)

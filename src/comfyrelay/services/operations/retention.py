@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import structlog
 
@@ -182,8 +183,8 @@ class Retention:
             done += await self._remove_objects_of(shard, due)
             job_ids = [orphan.job_id for orphan in due]
             await shard.run(
-                TransactionStep.RETENTION_REMOVE, lambda tx, ids=job_ids: retention.delete_orphan_searches(tx, ids)
-            )  # type: ignore[misc]
+                TransactionStep.RETENTION_REMOVE, partial(retention.delete_orphan_searches, job_ids=job_ids)
+            )
 
     async def _remove_objects_of(self, shard: Database, searches: Sequence[OrphanSearch]) -> int:
         """Remove the objects of jobs without a row: uploads of lost leases, and late uploads."""

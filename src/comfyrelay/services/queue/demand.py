@@ -26,7 +26,7 @@ class Demand:
     async def queued(self) -> list[QueuedDispatch]:
         """Return the first dispatches of each kind that could be leased now."""
         async with self._databases.central.read() as tx:
-            return await demand.queued(tx, most=QUEUED_AT_ONCE, down_shards=self._databases.down())
+            return await demand.queued(tx, limit=QUEUED_AT_ONCE, down_shards=self._databases.down())
 
     async def free_slots(self, waiting: Sequence[LeaseRequest], queued: Sequence[QueuedDispatch]) -> dict[str, int]:
         """Return the free slots of the waiting workers that may run any of `queued`."""
@@ -36,7 +36,7 @@ class Demand:
     async def prefetched(self) -> list[ReclaimableDispatch]:
         """Return dispatches that busy workers have held for a while without starting them."""
         async with self._databases.central.read() as tx:
-            return await demand.prefetched(tx, for_seconds=RECALL_AFTER_SECONDS, most=QUEUED_AT_ONCE)
+            return await demand.prefetched(tx, for_seconds=RECALL_AFTER_SECONDS, limit=QUEUED_AT_ONCE)
 
     async def recall(self, prefetched: Sequence[ReclaimableDispatch], idle: Sequence[LeaseRequest]) -> int:
         """Reclaim prefetched jobs that idle workers could run now; return how many."""

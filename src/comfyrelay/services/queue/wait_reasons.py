@@ -179,7 +179,7 @@ async def _starting_machines(tx: Tx, dispatch: Dispatch, known: Set[str]) -> Sta
     now = await tx.now()
     left: list[float] = []
     for fleet in fleets:
-        newest = await machines.newest(tx, fleet.id, most=NEWEST_BOOTS)
+        newest = await machines.newest(tx, fleet.id, limit=NEWEST_BOOTS)
         boot = boot_seconds(newest, fleet.machine_spec)
         for machine in await machines.present(tx, [fleet.id]):
             if machine.registered_at is None and machine.ending_at is None:

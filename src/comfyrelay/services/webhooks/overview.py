@@ -70,8 +70,8 @@ class DeliveryOverview:
             try:
                 with self._databases.watched(shard):
                     async with self._databases.shard(shard).read() as tx:
-                        dead += await deliveries.count(tx, DeliveryStatus.GIVEN_UP, most=MAX_COUNTED)
-                        pending += await deliveries.count(tx, DeliveryStatus.PENDING, most=MAX_COUNTED)
+                        dead += await deliveries.count(tx, DeliveryStatus.GIVEN_UP, limit=MAX_COUNTED)
+                        pending += await deliveries.count(tx, DeliveryStatus.PENDING, limit=MAX_COUNTED)
             except DatabaseUnavailable:
                 continue
         return DeliveryCounts(dead=min(dead, MAX_COUNTED), pending=min(pending, MAX_COUNTED), most=MAX_COUNTED)

@@ -149,13 +149,6 @@ async def workflows_by_id(tx: Tx, ids: Iterable[int]) -> dict[int, WorkflowRecor
     return {workflow.id: workflow for workflow in await tx.all(WorkflowRecord, query)}
 
 
-async def workflow_ids_named(tx: Tx, tenant_id: str, slug: str) -> list[int]:
-    """Return the ids of all workflows with this slug, of the catalogue and the tenant, including deleted ones."""
-    w = workflows.c
-    query = select(w.id).where(w.slug == slug, or_(w.tenant_id.is_(None), w.tenant_id == tenant_id))
-    return await tx.scalars(query)
-
-
 async def workflow_slugs(tx: Tx, ids: Iterable[int]) -> dict[int, str]:
     """Return slugs by id, including deleted workflows."""
     query = select(workflows.c.id, workflows.c.slug).where(workflows.c.id.in_(set(ids)))

@@ -39,12 +39,12 @@ async def current_load(tx: Tx, *, stale_seconds: float) -> LoadSample:
     """Read the load from the indexes of queued and leased dispatches, and from workers."""
     is_waiting = (d.c.status == sql_literal(DispatchStatus.QUEUED)) & (d.c.available_at <= relay_now())
     waiting = await tx.execute(select(func.count(), func.min(d.c.available_at), relay_now()).where(is_waiting))
-    count, oldest, now = waiting.one()._tuple()
+    count, oldest, now = waiting.one()
     is_started = ~d.c.is_prefetch | d.c.progress.is_not(None)
     busy = await tx.scalar(select(func.count()).where(LEASED, is_started))
     is_online = workers.c.is_approved & (workers.c.last_seen_at >= relay_now(-stale_seconds))
     slots = func.coalesce(func.sum(workers.c.max_concurrency), 0)
-    online_workers, online_slots = (await tx.execute(select(func.count(), slots).where(is_online))).one()._tuple()
+    online_workers, online_slots = (await tx.execute(select(func.count(), slots).where(is_online))).one()
     return LoadSample(
         waiting=count,
         oldest_wait_seconds=max(0.0, (now - oldest).total_seconds()) if oldest is not None else 0.0,

@@ -162,9 +162,9 @@ async def page_of_all(
     return await newest_page(tx, DeliveryRecord, query, d.c.id, before=before_id, limit=limit, unindexed=unindexed)
 
 
-async def count(tx: Tx, status: DeliveryStatus, *, most: int) -> int:
-    """Count the deliveries of all tenants with this status by the index, up to `most`."""
-    counted = select(d.c.id).where(d.c.status == sql_literal(status)).limit(most).subquery()
+async def count(tx: Tx, status: DeliveryStatus, *, limit: int) -> int:
+    """Count the deliveries of all tenants with this status by the index, up to `limit`."""
+    counted = select(d.c.id).where(d.c.status == sql_literal(status)).limit(limit).subquery()
     return int(await tx.scalar(select(func.count()).select_from(counted)) or 0)
 
 

@@ -1,6 +1,7 @@
 """Filtered and searched lists of a tenant's jobs."""
 
 from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, TableValuedAlias, Text, column, exists, func, literal, or_, select
@@ -133,3 +134,24 @@ async def count_listed(tx: Tx, tenant_id: str, **filters: Any) -> int:
     query = list_query(tenant_id, **filters, dialect=tx.dialect).order_by(None).limit(None)
     # Payloads are large, so the columns are left out.
     return int(await tx.scalar(query.with_only_columns(func.count())))
+
+
+class RecentOutput(NamedTuple):
+    workflow_id: int
+    effect_id: int | None
+    output_file_id: str | None
+    started_at: datetime | None
+    completed_at: datetime
+
+
+async def recently_completed(tx: Tx, tenant_id: str, *, among: int) -> list[RecentOutput]:
+    """Return the completed ones among the newest jobs of the tenant, newest first."""
+    return await tx.all(RecentOutput, recently_completed_query(tenant_id, among=among))
+
+
+def recently_completed_query(tenant_id: str, *, among: int) -> Select[Any]:
+    columns = (*(ai_jobs.c[name] for name in RecentOutput._fields), ai_jobs.c.id, ai_jobs.c.status)
+    newest = select(*columns).where(ai_jobs.c.tenant_id == tenant_id).order_by(ai_jobs.c.id.desc()).limit(among)
+    jobs = newest.subquery()
+    query = select(*(jobs.c[name] for name in RecentOutput._fields)).where(jobs.c.status == JobStatus.COMPLETED)
+    return query.order_by(jobs.c.id.desc())

@@ -173,9 +173,9 @@ async def first_queued(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> di
     return {row.batch_id: row.id for row in await tx.execute(query)}
 
 
-async def first_items(tx: Tx, tenant_id: str, batch_ids: Collection[str], *, most: int) -> list[BatchItem]:
+async def first_items(tx: Tx, tenant_id: str, batch_ids: Collection[str], *, limit: int) -> list[BatchItem]:
     """Return the first items of each batch."""
-    query = _items(tenant_id).where(ai_jobs.c.batch_id.in_(batch_ids), ai_jobs.c.item_no < most)
+    query = _items(tenant_id).where(ai_jobs.c.batch_id.in_(batch_ids), ai_jobs.c.item_no < limit)
     return [BatchItem._make(row) for row in await tx.execute(query.order_by(ai_jobs.c.item_no))]
 
 

@@ -224,7 +224,7 @@ class QueueUnits:
             summaries = await units.summaries(tx, tenant_id, batch_ids) if batch_ids else {}
             failed = [id_ for id_, state in states.items() if state.counts.get(JobStatus.FAILED)]
             errors = await units.newest_errors(tx, tenant_id, failed) if failed else {}
-            items = await units.first_items(tx, tenant_id, batch_ids, most=MAX_ITEMS) if batch_ids else []
+            items = await units.first_items(tx, tenant_id, batch_ids, limit=MAX_ITEMS) if batch_ids else []
             retries = await jobs.retries_of(tx, singles) if singles else {}
         of_batch: dict[str, list[BatchItem]] = {}
         for item in items:

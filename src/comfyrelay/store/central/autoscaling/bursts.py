@@ -69,7 +69,7 @@ class WaitingDispatch(NamedTuple):
 
 
 class ServingWorker(NamedTuple):
-    """An online worker and the providers that it reports; `None` if it reports none."""
+    """An online worker. `providers` is `None` if the worker reports none."""
 
     worker_id: str
     fleet_id: int
@@ -133,10 +133,10 @@ async def open_workflows(tx: Tx) -> set[int]:
 
 
 async def queue(
-    tx: Tx, *, stage: str, provider: Provider, workflow_ids: Collection[int], most: int, down_shards: Collection[str]
+    tx: Tx, *, stage: str, provider: Provider, workflow_ids: Collection[int], limit: int, down_shards: Collection[str]
 ) -> list[WaitingDispatch]:
-    """Return leasable dispatches in queue order, at most `most` per workflow."""
-    parameters = {**with_ids(sorted(workflow_ids)), "stage": stage, "provider": provider, "most": most}
+    """Return leasable dispatches in queue order, at most `limit` per workflow."""
+    parameters = {**with_ids(sorted(workflow_ids)), "stage": stage, "provider": provider, "limit": limit}
     waiting = map(WaitingDispatch._make, await tx.fetch(queue_query, parameters))
     reachable = (dispatch for dispatch in waiting if dispatch.shard not in down_shards)
     return sorted(reachable, key=lambda dispatch: (-dispatch.priority, dispatch.rank, dispatch.id))
@@ -155,14 +155,14 @@ def queue_query(dialect: str) -> Executable:
         q.c.only_worker.is_(None),
     ]
     order = (q.c.priority.desc(), q.c.rank, q.c.id)
-    most = bindparam("most", type_=BigInteger())
+    limit = bindparam("limit", type_=BigInteger())
     if dialect == "postgresql":
         # Read the queue index workflow by workflow, up to the limit.
-        first = select(q.c.id).where(*conditions, q.c.workflow_id == r.c.id).order_by(*order).limit(most).lateral("q")
+        first = select(q.c.id).where(*conditions, q.c.workflow_id == r.c.id).order_by(*order).limit(limit).lateral("q")
         return _select_waiting(r.join(first, true()).join(d, d.c.id == first.c.id))
     place = func.row_number().over(partition_by=q.c.workflow_id, order_by=order).label("place")
     placed = select(q.c.id, place).join(r, q.c.workflow_id == r.c.id).where(*conditions).subquery("q")
-    return _select_waiting(placed.join(d, d.c.id == placed.c.id)).where(placed.c.place <= most)
+    return _select_waiting(placed.join(d, d.c.id == placed.c.id)).where(placed.c.place <= limit)
 
 
 def _select_waiting(source: FromClause) -> Select[Any]:

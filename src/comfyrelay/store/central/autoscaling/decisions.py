@@ -8,7 +8,7 @@ from sqlalchemy import Select, delete, insert, select, tuple_, update
 from comfyrelay.domain.autoscaling.machines import ScalingDecision
 from comfyrelay.store.central.tables.autoscaling import autoscaling_decisions as s
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import cut
+from comfyrelay.store.paging import page_of
 from comfyrelay.store.types import relay_now
 
 MAX_ID = 2**63 - 1
@@ -41,7 +41,7 @@ async def page(
 ) -> tuple[list[ScalingDecision], int | None]:
     """Return a page, newest first, and the id of the next page."""
     query = newest_query(fleet_id, before_id=before_id, limit=limit + 1)
-    return cut((await tx.execute(query)).all(), ScalingDecision, "id", limit=limit)
+    return page_of((await tx.execute(query)).all(), ScalingDecision, "id", limit=limit)
 
 
 async def latest(tx: Tx, fleet_id: int) -> ScalingDecision | None:
@@ -50,7 +50,7 @@ async def latest(tx: Tx, fleet_id: int) -> ScalingDecision | None:
 
 
 async def forget_old(tx: Tx, fleet_id: int, *, keep: int) -> int:
-    """Delete all but the newest decisions of a fleet; returns how many."""
+    """Delete all but the newest decisions of a fleet. Return how many."""
     ordered = select(s.c.id).where(s.c.fleet_id == fleet_id).order_by(s.c.id.desc())
     oldest_kept = await tx.scalar(ordered.offset(keep - 1).limit(1))
     if oldest_kept is None:

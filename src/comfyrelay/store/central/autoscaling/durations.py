@@ -48,7 +48,7 @@ def completed_query(_dialect: str = "") -> Select[Any]:
         select(a.c.id, a.c.worker_id, a.c.dispatch_id, a.c.event)
         .where(a.c.id > bindparam("after", type_=BigInteger()))
         .order_by(a.c.id)
-        .limit(bindparam("most", type_=BigInteger()))
+        .limit(bindparam("limit", type_=BigInteger()))
         .subquery("entries")
     )
     is_completion = (d.c.id == window.c.dispatch_id) & (window.c.event == "complete")
@@ -60,9 +60,9 @@ def completed_query(_dialect: str = "") -> Select[Any]:
     )
 
 
-async def completed_after(tx: Tx, after: int, *, most: int) -> list[CompletionEntry]:
+async def completed_after(tx: Tx, after: int, *, limit: int) -> list[CompletionEntry]:
     """Return the next audit entries in order."""
-    return [CompletionEntry(*row) for row in await tx.fetch(completed_query, {"after": after, "most": most})]
+    return [CompletionEntry(*row) for row in await tx.fetch(completed_query, {"after": after, "limit": limit})]
 
 
 def known_query(workflow_ids: Collection[int]) -> Select[Any]:

@@ -22,7 +22,7 @@ class PastJobRow(NamedTuple):
     workflow_hash: str
 
 
-def completed_query(stage: str, workflow_ids: Collection[int], *, before: int, most: int) -> Select[Any]:
+def completed_query(stage: str, workflow_ids: Collection[int], *, before: int, limit: int) -> Select[Any]:
     """Return the query, which reads along the primary key, backwards from the newest."""
     return (
         select(d.c.id, d.c.created_at, d.c.duration_seconds, workflows.c.slug.label("workflow"), d.c.workflow_hash)
@@ -35,9 +35,9 @@ def completed_query(stage: str, workflow_ids: Collection[int], *, before: int, m
             d.c.duration_seconds.is_not(None),
         )
         .order_by(d.c.id.desc())
-        .limit(most)
+        .limit(limit)
     )
 
 
-async def completed(tx: Tx, stage: str, workflow_ids: Collection[int], *, before: int, most: int) -> list[PastJobRow]:
-    return await tx.all(PastJobRow, completed_query(stage, workflow_ids, before=before, most=most))
+async def completed(tx: Tx, stage: str, workflow_ids: Collection[int], *, before: int, limit: int) -> list[PastJobRow]:
+    return await tx.all(PastJobRow, completed_query(stage, workflow_ids, before=before, limit=limit))

@@ -73,13 +73,13 @@ def newest_query(_dialect: str = "") -> Select[Any]:
         select(*_MACHINE)
         .where(m.c.fleet_id == bindparam("fleet_id", type_=BigInteger()))
         .order_by(m.c.ordered_at.desc())
-        .limit(bindparam("most", type_=BigInteger()))
+        .limit(bindparam("limit", type_=BigInteger()))
     )
 
 
-async def newest(tx: Tx, fleet_id: int, *, most: int) -> list[MachineRecord]:
+async def newest(tx: Tx, fleet_id: int, *, limit: int) -> list[MachineRecord]:
     """Return the newest orders of a fleet in any state."""
-    rows = await tx.fetch(newest_query, {"fleet_id": fleet_id, "most": most})
+    rows = await tx.fetch(newest_query, {"fleet_id": fleet_id, "limit": limit})
     return [MachineRecord(**row._mapping) for row in rows]
 
 

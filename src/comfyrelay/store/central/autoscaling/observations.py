@@ -145,23 +145,23 @@ async def leases_of(tx: Tx, fleet_ids: Collection[int]) -> list[ObservedLease]:
 
 
 _ARRIVAL = [d.c[name] for name in Arrival._fields]
-_MOST = bindparam("most", type_=Integer())
+_LIMIT = bindparam("limit", type_=Integer())
 
 
 @cache
 def newest_arrivals_query(_dialect: str = "") -> Select[Any]:
-    return select(*_ARRIVAL).order_by(d.c.id.desc()).limit(_MOST)
+    return select(*_ARRIVAL).order_by(d.c.id.desc()).limit(_LIMIT)
 
 
 @cache
 def arrivals_query(_dialect: str = "") -> Select[Any]:
-    return select(*_ARRIVAL).where(d.c.id > bindparam("after", type_=BigInteger())).order_by(d.c.id).limit(_MOST)
+    return select(*_ARRIVAL).where(d.c.id > bindparam("after", type_=BigInteger())).order_by(d.c.id).limit(_LIMIT)
 
 
-async def arrivals(tx: Tx, *, after: int | None, most: int) -> list[Arrival]:
+async def arrivals(tx: Tx, *, after: int | None, limit: int) -> list[Arrival]:
     """Return jobs that entered the queue, in any state; without `after`, the newest."""
     if after is None:
-        found = await tx.fetch(newest_arrivals_query, {"most": most})
+        found = await tx.fetch(newest_arrivals_query, {"limit": limit})
     else:
-        found = await tx.fetch(arrivals_query, {"after": after, "most": most})
+        found = await tx.fetch(arrivals_query, {"after": after, "limit": limit})
     return sorted(map(Arrival._make, found))

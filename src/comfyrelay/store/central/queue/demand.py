@@ -61,7 +61,7 @@ _OF_KIND = """
            AND q.only_worker IS NULL
            AND {not_down}
          ORDER BY q.priority DESC, q.rank, q.id
-         LIMIT :most"""
+         LIMIT :limit"""
 # Pinned dispatches do not block others.
 _CHOSEN = """
     UNION ALL
@@ -74,7 +74,7 @@ _CHOSEN = """
            AND q.available_at <= relay_now(0)
            AND {not_down}
          ORDER BY q.id
-         LIMIT :most
+         LIMIT :limit
     ) AS chosen"""
 _NOT_DOWN = "NOT CAST(:down_shards AS jsonb) ? q.shard"
 _NOT_DOWN_SQLITE = "q.shard NOT IN (SELECT value FROM json_each(:down_shards))"
@@ -115,16 +115,16 @@ def _queued(dialect: str) -> Executable:
     return SQLITE if dialect == "sqlite" else POSTGRES
 
 
-async def queued(tx: Tx, *, most: int, down_shards: Sequence[str]) -> list[QueuedDispatch]:
+async def queued(tx: Tx, *, limit: int, down_shards: Sequence[str]) -> list[QueuedDispatch]:
     """Return the first leasable dispatches of each stage, provider and workflow."""
-    rows = await tx.fetch(_queued, {"most": most, "down_shards": list(down_shards)})
+    rows = await tx.fetch(_queued, {"limit": limit, "down_shards": list(down_shards)})
     return [QueuedDispatch(**row._mapping) for row in rows]
 
 
-async def prefetched(tx: Tx, *, for_seconds: float, most: int) -> list[ReclaimableDispatch]:
+async def prefetched(tx: Tx, *, for_seconds: float, limit: int) -> list[ReclaimableDispatch]:
     """Return prefetched dispatches that a busy worker has not started for this long and that were not recalled yet,
     oldest first."""
-    rows = await tx.fetch(prefetched_query, {"for_seconds": -for_seconds, "most": most})
+    rows = await tx.fetch(prefetched_query, {"for_seconds": -for_seconds, "limit": limit})
     return [ReclaimableDispatch(**row._mapping) for row in rows]
 
 
@@ -140,7 +140,7 @@ def prefetched_query(_dialect: str = "") -> Select[Any]:
             d.c.leased_at <= relay_now(bindparam("for_seconds", type_=Float())),
         )
         .order_by(d.c.id)
-        .limit(bindparam("most", type_=Integer()))
+        .limit(bindparam("limit", type_=Integer()))
     )
 
 

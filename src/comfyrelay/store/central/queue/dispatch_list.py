@@ -52,7 +52,7 @@ async def last_workers(tx: Tx, dispatch_ids: Iterable[int]) -> dict[int, str]:
 
 
 async def has_unfinished(tx: Tx, workflow_id: int) -> bool:
-    """Whether a dispatch of the workflow is queued, leased or paused. Each state has its own index."""
+    """Return whether a dispatch of the workflow is queued, leased or paused. Each state has its own index."""
     of_workflow = select(d.c.id).where(d.c.workflow_id == workflow_id).limit(1)
     # The queue index begins with the stage and the provider.
     stages, providers = ([sql_literal(value) for value in values] for values in (Stage, Provider))

@@ -389,7 +389,7 @@ def _running_of(dialect: str) -> Executable:
 
 
 async def has_completed(tx: Tx, tenant_id: str, batch_id: str, *, workflow_hash: str) -> bool:
-    """Whether an item of the batch with this hash has completed."""
+    """Return whether an item of the batch with this hash has completed."""
     query = select(d.c.id).where(
         d.c.tenant_id == tenant_id,
         d.c.batch_id == batch_id,

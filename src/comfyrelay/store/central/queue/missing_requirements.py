@@ -48,7 +48,7 @@ _CAPABILITIES = cast(workers.c.capabilities, Text).label("capabilities")
 
 
 class Coverage(NamedTuple):
-    """Whether any worker can run jobs with a hash."""
+    """The answer to whether any worker can run jobs with a hash."""
 
     # Workers are assigned to the workflow, but each of them misses a requirement.
     is_unserved: bool

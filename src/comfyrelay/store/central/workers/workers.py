@@ -13,6 +13,7 @@ from comfyrelay.domain.records.workers import Worker, WorkflowWorker
 from comfyrelay.store.central.queue.dispatches import LEASED, LEASES, leased_by
 from comfyrelay.store.central.tables.catalogue import workflows
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import instance_identities as identities
 from comfyrelay.store.central.tables.workers import worker_workflows, workers, workflow_fleets
 from comfyrelay.store.database import Tx, conflict_on_violation
 from comfyrelay.store.row_parameters import (
@@ -268,3 +269,15 @@ async def count_of_fleets(tx: Tx) -> int:
 
 async def count_of_fleet(tx: Tx, fleet_id: int) -> int:
     return int(await tx.scalar(select(func.count()).where(workers.c.fleet_id == fleet_id)) or 0)
+
+
+async def identity_key(tx: Tx, instance_id: str) -> str | None:
+    """Return the hash of the registration key with which an instance used its identity document, if it did."""
+    query = select(identities.c.registration_key_hash).where(identities.c.instance_id == instance_id)
+    key_hash: str | None = await tx.scalar(query)
+    return key_hash
+
+
+async def add_identity(tx: Tx, instance_id: str, *, account_id: str, key_hash: str) -> None:
+    query = insert(identities).values(instance_id=instance_id, account_id=account_id, registration_key_hash=key_hash)
+    await tx.execute(query.values(created_at=relay_now()))
