@@ -49,4 +49,4 @@ async def test_taken_port_is_reported() -> None:
         process = await start("--port", simulator.url.rpartition(":")[2])
         _, err = await process.communicate()
     assert process.returncode == 2
-    assert "Choose another with --port" in err.decode()
+    assert "choose a different one with --port" in err.decode()
