@@ -20,7 +20,7 @@ from tests.soak.clients import Client
 from tests.soak.plan import COMFYUIS, SERVERS, STORAGE, WORKERS
 from tests.soak.wire import Wire
 from tests.soak.world import World
-from tests.support.invariants import ALWAYS, QUIET, Facts, broken, every_job_has_ended, look_at
+from tests.support.invariants import ALWAYS, QUIET, Facts, every_job_has_ended, find_violations, read_facts_from
 
 # Everything is healed by then. Only work that will never finish takes this long, even on a busy machine.
 PATIENCE_SECONDS = 240.0
@@ -82,9 +82,9 @@ async def _unended(_world: World, clients: Sequence[Client]) -> list[str]:
 
 
 async def _under_way(world: World, clients: Sequence[Client]) -> list[str]:
-    facts = await look_at(world.engine.databases)
+    facts = await read_facts_from(world.engine.databases)
     # also jobs of clients that did not wait for the response
-    found = broken(facts, (*QUIET[:1], every_job_has_ended))
+    found = find_violations(facts, (*QUIET[:1], every_job_has_ended))
     for shard in world.engine.databases.shards.values():
         async with shard.read() as tx:
             rows = await tx.execute(select(tenant.webhook_deliveries.c.job_id, tenant.webhook_deliveries.c.status))
@@ -118,8 +118,8 @@ async def check(world: World, clients: Sequence[Client]) -> Counter[str]:
     """Check all guarantees; returns the outcomes of this seed's jobs."""
     found = [*_gone(world), *_repaired(world)]
     found += await _after_retention(world)
-    facts = await look_at(world.engine.databases)
-    found += broken(facts, (*ALWAYS, *QUIET, every_job_has_ended))
+    facts = await read_facts_from(world.engine.databases)
+    found += find_violations(facts, (*ALWAYS, *QUIET, every_job_has_ended))
     found += [
         f"reconcile: {finding.kind}: {finding.text}"
         for finding in (await world.engine.operations.reconciler.run()).findings
@@ -148,7 +148,7 @@ def _gone(world: World) -> list[str]:
 def _repaired(world: World) -> Iterable[str]:
     """A server repairs only inconsistent state. As every step is recorded, there should be none."""
     for name in SERVERS:
-        for line in world.processes[name].said(REPAIRS):
+        for line in world.processes[name].logged(REPAIRS):
             yield f"{name} had to repair: {line.get('was')}"
 
 

@@ -1,10 +1,13 @@
 """Crash at a chosen transaction, and recover."""
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy import select
 
 from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus, Provider
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
 from tests.support.world import OUTPUT, Crash, World
@@ -17,31 +20,43 @@ ROUNDS = 20
 
 @dataclass
 class CrashPoint:
-    """Whether the crash happened."""
-
-    came: bool = False
+    happened: bool = False
 
 
 def crash_at(world: World, step: str, boundary: Boundary, *, nth: int = 1) -> CrashPoint:
     """Crash at this boundary of the n-th such step. Nothing commits until the world is restarted."""
-    death = CrashPoint()
+    point = CrashPoint()
     passed = 0
 
     async def crash(at: str, where: Boundary) -> None:
         nonlocal passed
         if at == step and where is boundary:
             passed += 1
-            death.came = death.came or passed == nth
-        if death.came:
+            point.happened = point.happened or passed == nth
+        if point.happened:
             raise Crash(f"{at} {where}")
 
     world.on_boundary(crash)
-    return death
+    return point
+
+
+async def interrupt(world: World, step: TransactionStep, act: Callable[[], Awaitable[object]]) -> None:
+    """Crash before this step commits, and restart."""
+    crash_at(world, step, Boundary.BEFORE_COMMIT)
+    with suppress(Crash):
+        await act()
+    await world.settled()
+    await world.restart()
+
+
+async def interrupt_delivery(world: World, act: Callable[[], Awaitable[object]]) -> None:
+    """Crash after the update is stored and before it is delivered."""
+    await interrupt(world, TransactionStep.DELIVER_APPLY, act)
 
 
 async def drain(world: World) -> None:
     """Deliver the outbox, expire lost leases, resume paused jobs and complete all jobs."""
-    await _employ_janitor(world)
+    await _add_janitor(world)
     for _ in range(ROUNDS):
         await world.relay()
         await world.advance(LONG_SECONDS)
@@ -56,7 +71,7 @@ async def drain(world: World) -> None:
     raise AssertionError(f"The queue is not empty after {ROUNDS} rounds.")
 
 
-async def _employ_janitor(world: World) -> None:
+async def _add_janitor(world: World) -> None:
     """Add a worker that may run every workflow."""
     async with world.engine.databases.central.read() as tx:
         slugs = await tx.scalars(select(central.catalogue.workflows.c.slug))

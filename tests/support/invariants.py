@@ -29,13 +29,13 @@ from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import tables as tenant
 from tests.support.world import World
 
-# Leases that ended in one of these gave their attempt back.
+# A lease with one of these outcomes does not count as an attempt.
 UNPENALISED = frozenset({Outcome.REQUEUED, Outcome.DEFERRED})
 SETTLEMENTS = frozenset({TransactionType.JOB_CONSUME, TransactionType.JOB_REFUND})
 
 
-class Broken(AssertionError):
-    """An invariant is violated."""
+class InvariantViolation(AssertionError):
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class Facts:
 
 
 @dataclass
-class Seen:
+class EarlierFacts:
     """Earlier facts of the same world, for invariants about changes."""
 
     dispatches: dict[int, DispatchFact] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class Seen:
 
 
 Rule = Callable[[Facts], Iterable[str]]
-Change = Callable[[Facts, Seen], Iterable[str]]
+Change = Callable[[Facts, EarlierFacts], Iterable[str]]
 
 
 # Queue 2: a lease exists exactly when the dispatch is leased, one at most; the epoch only grows.
@@ -181,7 +181,7 @@ def leased_means_one_lease(facts: Facts) -> Iterable[str]:
             dispatch.epoch,
             dispatch.worker_id,
         ):
-            yield f"dispatch {dispatch.id} is leased under another lease than its history says"
+            yield f"dispatch {dispatch.id} has another lease than its history"
 
 
 def every_lease_has_its_own_epoch(facts: Facts) -> Iterable[str]:
@@ -191,17 +191,17 @@ def every_lease_has_its_own_epoch(facts: Facts) -> Iterable[str]:
             yield f"dispatch {dispatch_id} has epoch {epoch}, its leases {[lease.epoch for lease in leases]}"
 
 
-def epoch_and_version_only_grow(facts: Facts, seen: Seen) -> Iterable[str]:
+def epoch_and_version_only_grow(facts: Facts, seen: EarlierFacts) -> Iterable[str]:
     for dispatch in facts.dispatches:
         before = seen.dispatches.get(dispatch.id, dispatch)
         if dispatch.epoch < before.epoch or dispatch.version < before.version:
-            yield f"dispatch {dispatch.id} went back from {before} to {dispatch}"
+            yield f"the epoch or version of dispatch {dispatch.id} fell: {before} became {dispatch}"
 
 
 # Queue 3: only the current lease counts.
 
 
-def an_ended_lease_stays_as_it_ended(facts: Facts, seen: Seen) -> Iterable[str]:
+def ended_leases_never_change(facts: Facts, seen: EarlierFacts) -> Iterable[str]:
     for lease in facts.leases:
         before = seen.ended.get(lease.lease_token)
         if before is not None and before != lease:
@@ -216,7 +216,7 @@ def attempts_are_the_penalised_leases(facts: Facts) -> Iterable[str]:
     for dispatch in facts.dispatches:
         used = sum(lease.outcome not in UNPENALISED for lease in leases[dispatch.id])
         if dispatch.attempts != used:
-            yield f"dispatch {dispatch.id} counts {dispatch.attempts} attempts, its leases come to {used}"
+            yield f"dispatch {dispatch.id} counts {dispatch.attempts} attempts, its leases used {used}"
 
 
 def leases_stay_within_the_limit(facts: Facts) -> Iterable[str]:
@@ -231,7 +231,7 @@ def leases_stay_within_the_limit(facts: Facts) -> Iterable[str]:
 
 
 def every_lease_is_entitled(facts: Facts) -> Iterable[str]:
-    dispatches = {each.id: each for each in facts.dispatches}
+    dispatches = {dispatch.id: dispatch for dispatch in facts.dispatches}
     for lease in facts.leases:
         dispatch = dispatches.get(lease.dispatch_id)
         # the entitlements of a deregistered worker are unknown
@@ -245,7 +245,7 @@ def every_lease_is_entitled(facts: Facts) -> Iterable[str]:
 # Queue 6: after a cancel is acknowledged no new lease starts; never both canceled and completed.
 
 
-def terminal_states_absorb(facts: Facts, seen: Seen) -> Iterable[str]:
+def terminal_states_absorb(facts: Facts, seen: EarlierFacts) -> Iterable[str]:
     for dispatch in facts.dispatches:
         was = seen.dispatches.get(dispatch.id, dispatch)
         if was.status in TERMINAL_DISPATCH and (was.status, was.epoch) != (dispatch.status, dispatch.epoch):
@@ -256,10 +256,10 @@ def terminal_states_absorb(facts: Facts, seen: Seen) -> Iterable[str]:
             yield f"job {job.id} left {before.status} for {job.status}"
 
 
-def no_lease_after_a_cancel(facts: Facts, seen: Seen) -> Iterable[str]:
+def no_lease_after_a_cancel(facts: Facts, seen: EarlierFacts) -> Iterable[str]:
     for dispatch in facts.dispatches:
         if dispatch.epoch > seen.cancels.get(dispatch.id, dispatch.epoch):
-            yield f"dispatch {dispatch.id} was leased again after it was asked to be canceled"
+            yield f"dispatch {dispatch.id} was leased after a cancel request"
 
 
 def job_and_dispatch_never_end_differently(facts: Facts) -> Iterable[str]:
@@ -269,13 +269,13 @@ def job_and_dispatch_never_end_differently(facts: Facts) -> Iterable[str]:
         dispatch = dispatches.get(job.id)
         if dispatch is None or dispatch.status not in TERMINAL_DISPATCH:
             if dispatch is not None and job.status in TERMINAL_JOB:
-                yield f"job {job.id} is {job.status} before its dispatch is"
+                yield f"job {job.id} is {job.status}, its dispatch is still {dispatch.status}"
             continue
         if job.status in TERMINAL_JOB and job.status != dispatch.status:
             yield f"job {job.id} is {job.status}, its dispatch {dispatch.status}"
         completed = any(lease.outcome == Outcome.COMPLETED for lease in leases[dispatch.id])
         if completed != (dispatch.status == DispatchStatus.COMPLETED):
-            yield f"dispatch {dispatch.id} is {dispatch.status}, its leases say otherwise"
+            yield f"dispatch {dispatch.id} is {dispatch.status}, its leases disagree"
 
 
 # Ledger 1: the balance is the sum of the transactions, never below zero; transactions are append-only.
@@ -287,10 +287,10 @@ def balance_is_the_sum(facts: Facts) -> Iterable[str]:
         sums[transaction.tenant_id] += transaction.amount
     for tenant_id, balance in facts.wallets.items():
         if balance < 0 or balance != sums[tenant_id]:
-            yield f"the balance of {tenant_id} is {balance}, its transactions come to {sums[tenant_id]}"
+            yield f"the balance of {tenant_id} is {balance}, the sum of its transactions is {sums[tenant_id]}"
 
 
-def transactions_are_append_only(facts: Facts, seen: Seen) -> Iterable[str]:
+def transactions_are_append_only(facts: Facts, seen: EarlierFacts) -> Iterable[str]:
     now = {(transaction.tenant_id, transaction.id): transaction for transaction in facts.transactions}
     for key, before in seen.transactions.items():
         if now.get(key) != before:
@@ -303,59 +303,60 @@ def transactions_are_append_only(facts: Facts, seen: Seen) -> Iterable[str]:
 def every_job_is_reserved_once_and_settled_once(facts: Facts) -> Iterable[str]:
     found = facts.transactions_of()
     for job in facts.jobs:
-        reserved = [each.amount for each in found[job.id] if each.type == TransactionType.JOB_RESERVE]
-        settled = [(each.type, each.amount) for each in found[job.id] if each.type in SETTLEMENTS]
+        transactions = found[job.id]
+        reserved = [entry.amount for entry in transactions if entry.type == TransactionType.JOB_RESERVE]
+        settled = [(entry.type, entry.amount) for entry in transactions if entry.type in SETTLEMENTS]
         if reserved != [-job.reserved_tokens]:
             yield f"job {job.id} costs {job.reserved_tokens} and reserved {reserved}"
-        owed = settlement_of(job.status)
-        back = job.reserved_tokens if owed is TransactionType.JOB_REFUND else 0
-        if settled != ([(owed, back)] if owed is not None else []):
+        due = settlement_of(job.status)
+        refund = job.reserved_tokens if due is TransactionType.JOB_REFUND else 0
+        if settled != ([(due, refund)] if due is not None else []):
             yield f"job {job.id} is {job.status} and was settled with {settled}"
     known = {job.id for job in facts.jobs}
     for job_id in found.keys() - known:
-        yield f"there are transactions of the job {job_id}, which does not exist"
+        yield f"the job {job_id} has transactions and does not exist"
 
 
-# A job goes to the cloud once, and what that costs is promised for exactly as long as it is there.
+# A job bursts at most once, and its expected cost is reserved exactly while it is in the cloud.
 
 
-def every_burst_is_written_down_once(facts: Facts) -> Iterable[str]:
-    written: dict[int, list[BurstFact]] = defaultdict(list)
+def every_burst_is_recorded_once(facts: Facts) -> Iterable[str]:
+    recorded: dict[int, list[BurstFact]] = defaultdict(list)
     for burst in facts.bursts:
-        written[burst.dispatch_id].append(burst)
+        recorded[burst.dispatch_id].append(burst)
     for dispatch in facts.dispatches:
-        found = written.pop(dispatch.id, [])
-        is_there = dispatch.provider == Provider.CLOUD and dispatch.status not in TERMINAL_DISPATCH
+        found = recorded.pop(dispatch.id, [])
+        is_in_cloud = dispatch.provider == Provider.CLOUD and dispatch.status not in TERMINAL_DISPATCH
         if len(found) != (dispatch.expected_cost_micros is not None):
             yield f"dispatch {dispatch.id} should cost {dispatch.expected_cost_micros}, recorded {found}"
-        elif found and is_there != (found[0].ended_at is None):
-            yield f"dispatch {dispatch.id} is {dispatch.status} at {dispatch.provider}, of which is written {found}"
-    for dispatch_id in written:
-        yield f"the dispatch {dispatch_id}, which does not exist, went to the cloud"
+        elif found and is_in_cloud != (found[0].ended_at is None):
+            yield f"dispatch {dispatch.id} is {dispatch.status} at {dispatch.provider}, recorded {found}"
+    for dispatch_id in recorded:
+        yield f"the burst of dispatch {dispatch_id} is recorded, but the dispatch does not exist"
 
 
 # Across 1: a step writes its outbox rows with its business rows, so every difference is in the outbox.
 
 
-def whatever_differs_is_under_way(facts: Facts) -> Iterable[str]:
+def every_difference_is_in_the_outbox(facts: Facts) -> Iterable[str]:
     dispatches = facts.dispatch_of()
-    told: dict[str, set[int]] = defaultdict(set)
+    pending: dict[str, set[int]] = defaultdict(set)
     for update in facts.entries:
-        told[update.job_id].add(update.version)
+        pending[update.job_id].add(update.version)
     for job in facts.jobs:
         dispatch = dispatches.get(job.id)
         if dispatch is None:
             if job.status not in TERMINAL_JOB and job.id not in facts.submitted:
-                yield f"job {job.id} is {job.status}, has no dispatch, and nobody is about to make one"
+                yield f"job {job.id} is {job.status}, has no dispatch, and no pending submission"
             continue
-        lost = set(range(job.dispatch_version + 1, dispatch.version + 1)) - told[job.id]
+        lost = set(range(job.dispatch_version + 1, dispatch.version + 1)) - pending[job.id]
         if lost:
-            yield f"job {job.id} will never hear of the moves {sorted(lost)} of its dispatch"
+            yield f"the outbox lacks the updates {sorted(lost)} of job {job.id}"
         if dispatch.version == job.dispatch_version and JOB_STATUS_OF[DispatchStatus(dispatch.status)] != job.status:
             yield f"job {job.id} is {job.status}, its dispatch {dispatch.status}, at the same version"
 
 
-def a_dispatch_has_a_job(facts: Facts) -> Iterable[str]:
+def every_dispatch_has_a_job(facts: Facts) -> Iterable[str]:
     """Submission writes the shard first, so every dispatch has a job."""
     known = {job.id for job in facts.jobs}
     for dispatch in facts.dispatches:
@@ -363,15 +364,15 @@ def a_dispatch_has_a_job(facts: Facts) -> Iterable[str]:
             yield f"dispatch {dispatch.id} has no job"
 
 
-def every_move_is_one_event(facts: Facts) -> Iterable[str]:
-    """Applied once and in order: one event for the submission and one for each move, numbered without a gap."""
+def every_transition_has_one_event(facts: Facts) -> Iterable[str]:
+    """Applied once and in order: one event for the submission and one per transition, numbered without gaps."""
     numbers: dict[str, list[int]] = defaultdict(list)
     for job_id, seq in facts.events:
         numbers[job_id].append(seq)
     for job in facts.jobs:
         expected = list(range(1, job.dispatch_version + 2))
         if sorted(numbers[job.id]) != expected or job.event_seq != len(expected):
-            yield f"job {job.id} was told {job.dispatch_version} moves, its events are {sorted(numbers[job.id])}"
+            yield f"job {job.id} has version {job.dispatch_version} and the events {sorted(numbers[job.id])}"
 
 
 ALWAYS: tuple[Rule, ...] = (
@@ -383,24 +384,24 @@ ALWAYS: tuple[Rule, ...] = (
     job_and_dispatch_never_end_differently,
     balance_is_the_sum,
     every_job_is_reserved_once_and_settled_once,
-    every_burst_is_written_down_once,
-    whatever_differs_is_under_way,
-    a_dispatch_has_a_job,
-    every_move_is_one_event,
+    every_burst_is_recorded_once,
+    every_difference_is_in_the_outbox,
+    every_dispatch_has_a_job,
+    every_transition_has_one_event,
 )
 CHANGES: tuple[Change, ...] = (
     epoch_and_version_only_grow,
-    an_ended_lease_stays_as_it_ended,
+    ended_leases_never_change,
     terminal_states_absorb,
     no_lease_after_a_cancel,
     transactions_are_append_only,
 )
 
 
-# Queue 1 and across 2: once every fault is healed, nothing is lost, doubled or left over.
+# Queue 1 and across 2: once every fault is repaired, nothing is lost, duplicated or orphaned.
 
 
-def nothing_is_under_way(facts: Facts) -> Iterable[str]:
+def outbox_is_empty(facts: Facts) -> Iterable[str]:
     if facts.entries:
         yield f"{len(facts.entries)} updates are not delivered"
     if facts.submitted:
@@ -411,10 +412,10 @@ def every_job_agrees_with_its_dispatch(facts: Facts) -> Iterable[str]:
     dispatches = facts.dispatch_of()
     for job in facts.jobs:
         dispatch = dispatches.get(job.id)
-        # A job that is answered with another's output never has one.
+        # A job with a reused output has no dispatch.
         if job.reused_from is not None:
             if dispatch is not None or job.status != JobStatus.COMPLETED or job.reserved_tokens:
-                yield f"job {job.id} was answered with an output, is {job.status} and costs {job.reserved_tokens}"
+                yield f"job {job.id} reuses an output, is {job.status} and costs {job.reserved_tokens}"
             continue
         # A job that could never be dispatched fails without one.
         if dispatch is None and job.status != JobStatus.FAILED:
@@ -442,7 +443,7 @@ def attempts_mirror_leases(facts: Facts) -> Iterable[str]:
                 yield f"job {job.id} has the attempts {attempts[job.id]}, its leases were {expected}"
 
 
-QUIET: tuple[Rule, ...] = (nothing_is_under_way, every_job_agrees_with_its_dispatch, attempts_mirror_leases)
+QUIET: tuple[Rule, ...] = (outbox_is_empty, every_job_agrees_with_its_dispatch, attempts_mirror_leases)
 
 
 def every_job_has_ended(facts: Facts) -> Iterable[str]:
@@ -451,7 +452,7 @@ def every_job_has_ended(facts: Facts) -> Iterable[str]:
             yield f"job {job.id} is still {job.status}"
 
 
-def broken(facts: Facts, rules: Iterable[Rule], *, seen: Seen | None = None) -> list[str]:
+def find_violations(facts: Facts, rules: Iterable[Rule], *, seen: EarlierFacts | None = None) -> list[str]:
     """Violations by invariant; with `seen`, also forbidden changes."""
     found = [f"{rule.__name__}: {text}" for rule in rules for text in rule(facts)]
     if seen is not None:
@@ -460,17 +461,17 @@ def broken(facts: Facts, rules: Iterable[Rule], *, seen: Seen | None = None) -> 
     return found
 
 
-async def check_always(world: World, seen: Seen) -> Facts:
+async def check_always(world: World, seen: EarlierFacts) -> Facts:
     """Invariants that hold at any time, also after a crash."""
-    facts = await look(world)
-    _raise(broken(facts, ALWAYS, seen=seen))
+    facts = await read_facts(world)
+    _raise(find_violations(facts, ALWAYS, seen=seen))
     return facts
 
 
 async def check_agreed(world: World) -> Facts:
     """Invariants that hold once the outbox is empty: the databases agree, and the reconciler finds nothing."""
-    facts = await look(world)
-    _raise(broken(facts, (*ALWAYS, *QUIET)))
+    facts = await read_facts(world)
+    _raise(find_violations(facts, (*ALWAYS, *QUIET)))
     report = await world.engine.operations.reconciler.run()
     _raise([f"reconciler: {finding.kind}: {finding.text}" for finding in report.findings])
     return facts
@@ -479,23 +480,23 @@ async def check_agreed(world: World) -> Facts:
 async def check_quiet(world: World) -> Facts:
     """Invariants that hold once the queue is drained: every accepted job has also ended."""
     facts = await check_agreed(world)
-    _raise(broken(facts, [every_job_has_ended]))
+    _raise(find_violations(facts, [every_job_has_ended]))
     return facts
 
 
 def _raise(found: Sequence[str]) -> None:
     if found:
-        raise Broken("\n".join(found))
+        raise InvariantViolation("\n".join(found))
 
 
-async def look(world: World) -> Facts:
-    return await look_at(world.engine.databases)
+async def read_facts(world: World) -> Facts:
+    return await read_facts_from(world.engine.databases)
 
 
-async def look_at(databases: Databases) -> Facts:
+async def read_facts_from(databases: Databases) -> Facts:
     """Read all databases, one after the other; nothing may run at the same time."""
     facts = Facts()
-    await _look_at_central(databases.central, facts)
+    await _read_central_facts(databases.central, facts)
     jobs: list[JobFact] = []
     attempts: list[AttemptFact] = []
     transactions: list[TransactionFact] = []
@@ -504,10 +505,10 @@ async def look_at(databases: Databases) -> Facts:
     wallets: dict[str, int] = {}
     for shard in databases.shards.values():
         async with shard.read() as tx:
-            jobs += [JobFact(**each) for each in await _rows(tx, tenant.ai_jobs, JobFact)]
-            attempts += [AttemptFact(**each) for each in await _rows(tx, tenant.job_attempts, AttemptFact)]
+            jobs += [JobFact(**row) for row in await _rows(tx, tenant.ai_jobs, JobFact)]
+            attempts += [AttemptFact(**row) for row in await _rows(tx, tenant.job_attempts, AttemptFact)]
             transactions += [
-                TransactionFact(**each) for each in await _rows(tx, tenant.token_transactions, TransactionFact)
+                TransactionFact(**row) for row in await _rows(tx, tenant.token_transactions, TransactionFact)
             ]
             found = (await tx.execute(select(tenant.job_events.c.job_id, tenant.job_events.c.seq))).all()
             events += [(row.job_id, row.seq) for row in found]
@@ -518,13 +519,13 @@ async def look_at(databases: Databases) -> Facts:
     return facts
 
 
-async def _look_at_central(database: Database, facts: Facts) -> None:
+async def _read_central_facts(database: Database, facts: Facts) -> None:
     async with database.read() as tx:
         facts.dispatches = [
-            DispatchFact(**each) for each in await _rows(tx, central.queue.ai_job_dispatches, DispatchFact)
+            DispatchFact(**row) for row in await _rows(tx, central.queue.ai_job_dispatches, DispatchFact)
         ]
-        facts.bursts = [BurstFact(**each) for each in await _rows(tx, central.autoscaling.bursts, BurstFact)]
-        facts.leases = [LeaseFact(**each) for each in await _rows(tx, central.queue.dispatch_leases, LeaseFact)]
+        facts.bursts = [BurstFact(**row) for row in await _rows(tx, central.autoscaling.bursts, BurstFact)]
+        facts.leases = [LeaseFact(**row) for row in await _rows(tx, central.queue.dispatch_leases, LeaseFact)]
         entries = await tx.execute(select(central.queue.outbox.c.updates))
         facts.entries = [JobUpdate.from_json(update) for row in entries for update in row.updates]
         assigned: dict[str, set[int]] = defaultdict(set)

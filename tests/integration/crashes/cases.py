@@ -22,8 +22,8 @@ def sampled_on_both(groups: Sequence[Sequence[Case]], *, covering: int) -> list[
     """
     cases, seen = [], set[Any]()
     for number, group in enumerate(groups):
-        chosen = [each for place, each in enumerate(group) if place == 0 or each[covering] not in seen]
-        seen |= {each[covering] for each in group}
+        chosen = [case for place, case in enumerate(group) if place == 0 or case[covering] not in seen]
+        seen |= {case[covering] for case in group}
         cases += _parameters(group, sqlite=chosen, postgresql=group[:1] if _is_chosen(number) else [])
     return cases
 

@@ -38,7 +38,7 @@ from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
 from tests.support.crashes import CrashPoint, crash_at, drain
 from tests.support.full import full_only
-from tests.support.invariants import Seen, check_agreed, check_always, check_quiet
+from tests.support.invariants import EarlierFacts, check_agreed, check_always, check_quiet
 from tests.support.world import Crash, PostgresBackend, SqliteBackend, World, open_world, submit_batch
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ T = TypeVar("T")
 COST = 10
 RICH, POOR = 1000, 35
 CONCURRENCY = 2
-# The steps that the rules below can reach; the rest is catalogue and registry.
+# Steps that the rules below do not reach.
 OTHERS = {
     *(
         TransactionStep.TENANT,
@@ -75,9 +75,9 @@ class Call:
     """A call, how to repeat it, and whether the second answer fits the first."""
 
     name: str
-    again: Callable[[], Awaitable[Any]]
+    repeat: Callable[[], Awaitable[Any]]
     fits: Callable[[Any, Any], bool]
-    # None while unknown: the process died before it answered.
+    # None if the process crashed before it answered.
     answer: Any = None
 
 
@@ -88,7 +88,7 @@ class RandomWalk(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner()
         self.stack = AsyncExitStack()
-        self.seen = Seen()
+        self.seen = EarlierFacts()
         self.users: list[User] = []
         self.effects: list[EffectRecord] = []
         self.workers: list[str] = []
@@ -96,15 +96,15 @@ class RandomWalk(RuleBasedStateMachine):
         self.batches: list[tuple[str, str]] = []
         self.leases: list[LeasedDispatch] = []
         self.calls: list[Call] = []
-        self.death: CrashPoint | None = None
-        self.dies = False
+        self.crash_point: CrashPoint | None = None
+        self.restarts = False
         self.is_broken = False
         self.world: World = self.run(self.stack.enter_async_context(open_world(backend, folder)))
         self.run(self.set_up())
 
     async def set_up(self) -> None:
         first, second = [await self.world.workflow() for _ in range(2)]
-        self.effects = [await self.world.effect(each, cost=COST) for each in (first, second)]
+        self.effects = [await self.world.effect(workflow, cost=COST) for workflow in (first, second)]
         both, narrow = await self.world.fleet(first, second), await self.world.fleet(first)
         self.workers = [await self.world.worker(fleet, concurrency=CONCURRENCY) for fleet in (both, both, narrow)]
         self.users = [await self.world.user(tokens=RICH, shard="a"), await self.world.user(tokens=POOR, shard="b")]
@@ -130,18 +130,18 @@ class RandomWalk(RuleBasedStateMachine):
         except Crash:
             note("  crashed")
         await self.world.settled()
-        if self.death is not None:
-            if self.death.came and self.dies:
+        if self.crash_point is not None:
+            if self.crash_point.happened and self.restarts:
                 await self.world.restart()
             self.world.on_boundary(None)
-            self.death = None
+            self.crash_point = None
         return answer
 
     def call(self, name: str, work: Callable[[], Awaitable[Any]], fits: Callable[[Any, Any], bool]) -> Any:
-        made = Call(name=name, again=work, fits=fits)
-        made.answer = self.act(work)
-        self.calls.append(made)
-        return made.answer
+        call = Call(name=name, repeat=work, fits=fits)
+        call.answer = self.act(work)
+        self.calls.append(call)
+        return call.answer
 
     @initialize(jobs=st.integers(1, 4), leases=st.integers(0, 3))
     def begin(self, jobs: int, leases: int) -> None:
@@ -153,25 +153,27 @@ class RandomWalk(RuleBasedStateMachine):
 
     # faults
 
-    @precondition(lambda self: self.death is None)
-    @rule(step=st.sampled_from(STEPS), boundary=st.sampled_from(Boundary), nth=st.integers(1, 2), dies=st.booleans())
-    def arm(self, step: TransactionStep, boundary: Boundary, nth: int, dies: bool) -> None:
-        """The next rule meets a crash, if it gets that far. A process that does not die has lost a connection."""
-        if dies:
-            self.death = crash_at(self.world, step, boundary, nth=nth)
+    @precondition(lambda self: self.crash_point is None)
+    @rule(
+        step=st.sampled_from(STEPS), boundary=st.sampled_from(Boundary), nth=st.integers(1, 2), restarts=st.booleans()
+    )
+    def arm(self, step: TransactionStep, boundary: Boundary, nth: int, restarts: bool) -> None:
+        """Crash in the next rule that reaches this step. Without a restart, only a connection is lost."""
+        if restarts:
+            self.crash_point = crash_at(self.world, step, boundary, nth=nth)
         else:
             self.world.crash_on(step, boundary)
-            self.death = CrashPoint()
-        self.dies = dies
+            self.crash_point = CrashPoint()
+        self.restarts = restarts
 
-    @precondition(lambda self: self.death is None)
+    @precondition(lambda self: self.crash_point is None)
     @rule(
         step=st.sampled_from([TransactionStep.DELIVER_APPLY, TransactionStep.DELIVER_FORGET]),
         boundary=st.sampled_from(Boundary),
     )
     def arm_delivery(self, step: TransactionStep, boundary: Boundary) -> None:
         """Almost every rule ends in a delivery, and many failures happen there."""
-        self.arm(step=step, boundary=boundary, nth=1, dies=True)
+        self.arm(step=step, boundary=boundary, nth=1, restarts=True)
 
     @rule(seconds=st.sampled_from([1, 30, 450, 901, 3600]))
     def advance(self, seconds: int) -> None:
@@ -182,7 +184,7 @@ class RandomWalk(RuleBasedStateMachine):
     def repeat(self, pick: int) -> None:
         """Repeat an earlier call: the answer fits the first one, and there is no second effect."""
         past = self.calls[-1 - pick % len(self.calls)]
-        answer = self.act(past.again)
+        answer = self.act(past.repeat)
         note(f"  {past.name}: first {past.answer}, then {answer}")
         if answer is not None and past.answer is not None:
             assert past.fits(past.answer, answer), f"{past.name}: first {past.answer}, then {answer}"
@@ -241,8 +243,8 @@ class RandomWalk(RuleBasedStateMachine):
         async def work() -> frozenset[str]:
             found = await self.world.engine.queue.leasing.lease(request)
             known = {lease.lease_token for lease in self.leases}
-            self.leases += [each for each in found if each.lease_token not in known]
-            return frozenset(each.lease_token for each in found)
+            self.leases += [lease for lease in found if lease.lease_token not in known]
+            return frozenset(lease.lease_token for lease in found)
 
         if named:
             # A request that got a lease gets the same one while it lives; a request that got none may get one.
@@ -253,7 +255,7 @@ class RandomWalk(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.leases))
     @rule(pick=PICK, logs=st.booleans())
     def heartbeat(self, pick: int, logs: bool) -> None:
-        leased = self.leased(pick)
+        leased = self.picked_lease(pick)
         beat = Heartbeat(
             dispatch_id=leased.dispatch_id,
             lease_token=leased.lease_token,
@@ -265,19 +267,19 @@ class RandomWalk(RuleBasedStateMachine):
             await self.world.engine.queue.heartbeats.beat(beat)
             return "extended"
 
-        self.speak("heartbeat", leased, work, lambda first, then: then in {first, "LeaseLost"})
+        self.report("heartbeat", leased, work, lambda first, then: then in {first, "LeaseLost"})
 
     @precondition(lambda self: bool(self.leases))
     @rule(pick=PICK, verb=st.sampled_from([*Fault, "complete", "requeue"]), wait=st.sampled_from([0.0, 60.0]))
     def end(self, pick: int, verb: str, wait: float) -> None:
         """Complete, requeue, or fail with that fault."""
-        leased = self.leased(pick)
+        leased = self.picked_lease(pick)
         if verb == "complete":
-            self.speak(verb, leased, lambda: self.world.complete(leased), lambda first, then: first == then)
+            self.report(verb, leased, lambda: self.world.complete(leased), lambda first, then: first == then)
         elif verb == "requeue":
-            self.speak(verb, leased, lambda: self.world.requeue(leased), lambda _, then: then == "LeaseLost")
+            self.report(verb, leased, lambda: self.world.requeue(leased), lambda _, then: then == "LeaseLost")
         else:
-            self.speak(
+            self.report(
                 f"fail ({verb})",
                 leased,
                 lambda: self.world.fail(leased, fault=Fault(verb), retry_after_seconds=wait),
@@ -288,8 +290,8 @@ class RandomWalk(RuleBasedStateMachine):
 
     @precondition(lambda self: bool(self.jobs))
     @rule(pick=PICK, verb=st.sampled_from(["cancel", "pause", "pause now", "resume", "retry", "first", "top", "down"]))
-    def ask(self, pick: int, verb: str) -> None:
-        tenant, job = self.picked(pick).tenant_id, self.picked(pick).id
+    def control(self, pick: int, verb: str) -> None:
+        tenant, job = self.picked_job(pick).tenant_id, self.picked_job(pick).id
         work: dict[str, Callable[[], Awaitable[Any]]] = {
             "cancel": lambda: self.world.engine.queue.control.cancel(tenant, job),
             "pause": lambda: self.world.engine.queue.control.pause(tenant, job),
@@ -300,7 +302,7 @@ class RandomWalk(RuleBasedStateMachine):
             "top": lambda: self.world.engine.queue.control.move(tenant, job, MoveTo.TOP),
             "down": lambda: self.world.engine.queue.control.move(tenant, job, MoveTo.DOWN),
         }
-        self.act(lambda: unless_refused(work[verb]))
+        self.act(lambda: suppress_refusal(work[verb]))
 
     async def retry(self, tenant: str, job_id: str) -> None:
         job = await self.world.engine.jobs.submit.retry(tenant, job_id)
@@ -308,7 +310,7 @@ class RandomWalk(RuleBasedStateMachine):
 
     @precondition(lambda self: bool(self.batches))
     @rule(pick=PICK, verb=st.sampled_from(["cancel", "pause", "resume", "retry"]))
-    def ask_of_a_batch(self, pick: int, verb: str) -> None:
+    def control_batch(self, pick: int, verb: str) -> None:
         tenant, batch = self.batches[-1 - pick % len(self.batches)]
         work: dict[str, Callable[[], Awaitable[Any]]] = {
             "cancel": lambda: self.world.engine.queue.control.cancel_batch(tenant, batch),
@@ -316,7 +318,7 @@ class RandomWalk(RuleBasedStateMachine):
             "resume": lambda: self.world.engine.queue.control.resume_batch(tenant, batch),
             "retry": lambda: self.world.engine.jobs.batches.retry_failed(tenant, batch),
         }
-        self.act(lambda: unless_refused(work[verb]))
+        self.act(lambda: suppress_refusal(work[verb]))
 
     # operators and loops
 
@@ -324,7 +326,7 @@ class RandomWalk(RuleBasedStateMachine):
         verb=st.sampled_from(["reap", "relay", "release", "recall", "credit", "restart"]),
         number=st.integers(0, 2),
     )
-    def keep_house(self, verb: str, number: int) -> None:
+    def run_loop(self, verb: str, number: int) -> None:
         worker, tenant = self.workers[number], self.users[number % 2].tenant_id
         work: dict[str, Callable[[], Awaitable[Any]]] = {
             "reap": self.world.engine.queue.reaper.run_once,
@@ -338,15 +340,15 @@ class RandomWalk(RuleBasedStateMachine):
 
     # helpers
 
-    def picked(self, pick: int) -> JobRecord:
-        """Jobs by age: most sequences are about the newest."""
+    def picked_job(self, pick: int) -> JobRecord:
+        """Jobs by age, the newest first."""
         return list(self.jobs.values())[-1 - pick % len(self.jobs)]
 
-    def leased(self, pick: int) -> LeasedDispatch:
-        """Leases by age; older ones have long been lost."""
+    def picked_lease(self, pick: int) -> LeasedDispatch:
+        """Leases by age, the newest first; most older ones are lost."""
         return self.leases[-1 - pick % len(self.leases)]
 
-    def speak(
+    def report(
         self,
         name: str,
         leased: LeasedDispatch,
@@ -355,14 +357,14 @@ class RandomWalk(RuleBasedStateMachine):
     ) -> None:
         """Only the current lease counts: reports with another one change nothing."""
 
-        async def said() -> str:
+        async def report() -> str:
             try:
                 return await work()
             except LeaseLost:
                 return "LeaseLost"
 
         before = self.run(self.dispatch(leased.dispatch_id))
-        answer = self.call(name, said, fits)
+        answer = self.call(name, report, fits)
         if before.lease_token != leased.lease_token:
             assert self.run(self.dispatch(leased.dispatch_id)) == before, f"a stale {name} changed something"
         elif answer is not None:
@@ -376,7 +378,7 @@ class RandomWalk(RuleBasedStateMachine):
     # invariants
 
     @invariant()
-    def what_must_always_hold(self) -> None:
+    def invariants_hold(self) -> None:
         self.run(self.check())
 
     async def check(self) -> None:
@@ -388,13 +390,13 @@ class RandomWalk(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             if not self.is_broken:
-                self.run(self.heal())
+                self.run(self.recover())
         finally:
             self.runner.run(self.stack.aclose())
             self.runner.close()
 
-    async def heal(self) -> None:
-        """End all faults; then each accepted job reaches one outcome, is charged at most once, and all databases
+    async def recover(self) -> None:
+        """Without faults, each accepted job reaches one outcome and is charged at most once, and all databases
         agree."""
         await self.world.restart()
         await self.world.relay()
@@ -403,7 +405,7 @@ class RandomWalk(RuleBasedStateMachine):
         await drain(self.world)
         await self.check()
         facts = await check_quiet(self.world)
-        assert self.jobs.keys() <= {job.id for job in facts.jobs}, "an accepted job is gone"
+        assert self.jobs.keys() <= {job.id for job in facts.jobs}, "an accepted job is missing"
         for user in self.users:
             credited = sum(
                 transaction.amount
@@ -414,7 +416,7 @@ class RandomWalk(RuleBasedStateMachine):
             assert facts.wallets[user.tenant_id] == credited - COST * completed
 
 
-async def unless_refused(work: Callable[[], Awaitable[Any]]) -> None:
+async def suppress_refusal(work: Callable[[], Awaitable[Any]]) -> None:
     with suppress(Conflict, InsufficientTokens, TooManyActiveJobs):
         await work()
 
@@ -433,28 +435,32 @@ def profile(examples: int) -> settings:
     )
 
 
-def on(backend: SqliteBackend | PostgresBackend, folder: Path) -> type[RandomWalk]:
-    class WalkOnThis(RandomWalk):
+def walk_on(backend: SqliteBackend | PostgresBackend, folder: Path) -> type[RandomWalk]:
+    class BackendWalk(RandomWalk):
         def __init__(self) -> None:
             super().__init__(backend, folder)
 
-    return WalkOnThis
+    return BackendWalk
 
 
 @pytest.mark.parametrize("examples", [3, *full_only(200)])
-def test_any_sequence_on_sqlite(sqlite_backend: SqliteBackend, tmp_path: Path, examples: int) -> None:
-    run_state_machine_as_test(on(sqlite_backend, tmp_path), settings=profile(examples))
+def test_random_calls_keep_the_invariants_on_sqlite(
+    sqlite_backend: SqliteBackend, tmp_path: Path, examples: int
+) -> None:
+    run_state_machine_as_test(walk_on(sqlite_backend, tmp_path), settings=profile(examples))
 
 
 @pytest.mark.parametrize("examples", [2, *full_only(60)])
-def test_any_sequence_on_postgresql(postgres_backend: PostgresBackend, tmp_path: Path, examples: int) -> None:
-    run_state_machine_as_test(on(postgres_backend, tmp_path), settings=profile(examples))
+def test_random_calls_keep_the_invariants_on_postgresql(
+    postgres_backend: PostgresBackend, tmp_path: Path, examples: int
+) -> None:
+    run_state_machine_as_test(walk_on(postgres_backend, tmp_path), settings=profile(examples))
 
 
-# Sequences worth keeping: each once failed, or passed every other test with a bug.
+# Sequences that once failed.
 
 
-async def test_stale_heartbeat_leaves_the_new_lease_as_it_is(world: World) -> None:
+async def test_stale_heartbeat_does_not_change_the_new_lease(world: World) -> None:
     desk = await world.desk()
     job, old = await desk.leased()
     await world.requeue(old)
