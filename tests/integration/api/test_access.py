@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -50,20 +51,21 @@ OPEN = {
 FOR_ADMINS = {"/api/slots"}
 
 
+@cache
 def routes() -> list[tuple[str, str]]:
     """Method and path of every route, read from the application."""
     with TemporaryDirectory() as folder:
         app = create_app(Engine(Settings(data_dir=Path(folder)), signing_secrets=SECRETS.signing), SECRETS)
-        return sorted({(method, each.path_format) for each in _walk(app.routes) for method in each.methods or ()})
+        return sorted({(method, route.path_format) for route in _walk(app.routes) for method in route.methods or ()})
 
 
 def _walk(found: Iterable[Any]) -> Iterator[APIRoute]:
-    for each in found:
-        if isinstance(each, APIRoute):
-            yield each
-        elif hasattr(each, "original_router"):
+    for route in found:
+        if isinstance(route, APIRoute):
+            yield route
+        elif hasattr(route, "original_router"):
             # an included router keeps its own list of routes
-            yield from _walk(each.original_router.routes)
+            yield from _walk(route.original_router.routes)
 
 
 def audience(path: str) -> str:
@@ -100,22 +102,22 @@ async def people(api: Api) -> People:
     job = await api.engine.jobs.submit.submit(
         JobRequest(tenant_id=owner.user.tenant_id, user_id=owner.user.id, idempotency_key="k", effect_id=effect_id)
     )
-    told = await api.engine.jobs.submit.submit(
+    notified = await api.engine.jobs.submit.submit(
         JobRequest(
             tenant_id=owner.user.tenant_id,
             user_id=owner.user.id,
-            idempotency_key="told",
+            idempotency_key="notified",
             effect_id=effect_id,
             webhook_url="https://receiver.test/hook",
         )
     )
     # it must not be delivered during the calls below
     await api.stop_loops()
-    await api.engine.queue.control.cancel(owner.user.tenant_id, told.id)
-    [delivery] = await api.engine.webhooks.endpoints.list_deliveries(owner.user.tenant_id, told.id)
-    made = People()
+    await api.engine.queue.control.cancel(owner.user.tenant_id, notified.id)
+    [delivery] = await api.engine.webhooks.endpoints.list_deliveries(owner.user.tenant_id, notified.id)
+    created = People()
     revoked = await api.worker("revoked")
-    made.callers = {
+    created.callers = {
         "nobody": api.anybody,
         "other tenant": await api.user("other@example.com"),
         "admin": await api.user("admin@example.com", is_admin=True),
@@ -127,7 +129,7 @@ async def people(api: Api) -> People:
     file_id = await api.engine.accounts.tenancy.add_file(owner.user, path="t/in.png", mime_type="image/png", size=3)
     video_id = await api.engine.accounts.tenancy.add_video(owner.user, original_file_id=file_id)
     collection = await api.engine.gallery.collections.create(owner.user.tenant_id, "mine")
-    made.ids = {
+    created.ids = {
         "collection_id": collection.id,
         "job_id": job.id,
         "delivery_id": delivery.id,
@@ -141,7 +143,7 @@ async def people(api: Api) -> People:
         "dispatch_id": "1",
         "number": "1",
     }
-    return made
+    return created
 
 
 async def rows_of(api: Api, tenant_id: str) -> dict[str, Any]:
@@ -170,14 +172,13 @@ async def refused(people: People, who: str, whose: str) -> list[tuple[str, str, 
     return answers
 
 
-@pytest.mark.parametrize("whose", ["user", "admin", "worker"])
-async def test_every_route_requires_authentication(people: People, whose: str) -> None:
-    assert [each for each in await refused(people, "nobody", whose) if each[2] != 401] == []
+async def test_every_route_requires_authentication(people: People) -> None:
+    for whose in ("user", "admin", "worker"):
+        assert [answer for answer in await refused(people, "nobody", whose) if answer[2] != 401] == []
 
 
-@pytest.mark.parametrize(
-    ("who", "whose", "status"),
-    [
+async def test_token_opens_only_routes_of_its_kind(people: People) -> None:
+    cases: list[tuple[str, str, int]] = [
         ("other tenant", "admin", 403),
         ("other tenant", "worker", 401),
         ("admin", "worker", 401),
@@ -186,10 +187,9 @@ async def test_every_route_requires_authentication(people: People, whose: str) -
         ("revoked worker", "worker", 403),
         ("revoked worker", "user", 401),
         ("revoked worker", "admin", 401),
-    ],
-)
-async def test_token_opens_the_routes_of_its_own_kind_only(people: People, who: str, whose: str, status: int) -> None:
-    assert [each for each in await refused(people, who, whose) if each[2] != status] == []
+    ]
+    for who, whose, status in cases:
+        assert [answer for answer in await refused(people, who, whose) if answer[2] != status] == []
 
 
 async def test_other_tenants_resources_are_not_found(api: Api, people: People, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,17 +206,17 @@ async def test_other_tenants_resources_are_not_found(api: Api, people: People, m
             continue
         url = filled(path, people.ids)
         response = await people.callers["other tenant"].call(method, url, {} if method != "GET" else None)
-        said = response.text
+        text = response.text
         # the answer may repeat the caller's input
-        if response.status_code >= 500 or any(secret in said and secret not in url for secret in secrets):
-            leaks.append((method, path, response.status_code, said[:200]))
+        if response.status_code >= 500 or any(secret in text and secret not in url for secret in secrets):
+            leaks.append((method, path, response.status_code, text[:200]))
         if "{" in path and response.is_success and "slug" not in path:
-            leaks.append((method, path, response.status_code, said[:200]))
+            leaks.append((method, path, response.status_code, text[:200]))
     assert leaks == []
     assert await rows_of(api, people.ids["tenant_id"]) == before
 
 
-def test_routes_that_need_no_login_are_known() -> None:
+def test_public_routes_are_listed() -> None:
     """A new route must require a login, or be listed here with what it requires instead."""
     paths = {path for _, path in routes()}
     assert set(OPEN) - paths == set()

@@ -41,9 +41,9 @@ async def desk(api: Api) -> OperatorScenario:
 class TestSpecs:
     async def test_fleet_is_created_with_machines_and_autoscaling(self, desk: OperatorScenario) -> None:
         sent = {"slug": "spot", "machines": MACHINES, "autoscaling": SCALING}
-        made = await desk.send("POST", "/fleets", sent)
-        assert made.items() >= sent.items()
-        assert await desk.get("/fleets/production/spot") == made
+        created = await desk.send("POST", "/fleets", sent)
+        assert created.items() >= sent.items()
+        assert await desk.get("/fleets/production/spot") == created
 
     async def test_fleet_without_settings_has_neither(self, desk: OperatorScenario) -> None:
         found = await desk.get(HOME)
@@ -56,9 +56,8 @@ class TestSpecs:
         assert changed["machines"] == MACHINES
         assert (await desk.send("PATCH", HOME, {"machines": None}))["machines"] is None
 
-    @pytest.mark.parametrize(
-        ("body", "field", "words"),
-        [
+    async def test_invalid_settings_are_refused_with_a_reason(self, desk: OperatorScenario) -> None:
+        cases: list[tuple[dict[str, Any], str, str]] = [
             ({"machines": {"provider": "moon"}}, "machines.provider", "aws"),
             ({"machines": {"instance_types": [{"name": "a", "price_per_hour": -1.0}]}}, "price_per_hour", "0"),
             ({"machines": {"instance_types": [{"name": "a", "speed": 0.0}]}}, "speed", "0"),
@@ -76,16 +75,13 @@ class TestSpecs:
             ({"autoscaling": {"schedules": [{**WORKDAYS, "begins": "24:00"}]}}, "begins", "like 09:00"),
             ({"autoscaling": {"schedules": [{**WORKDAYS, "days": [7]}]}}, "days", "6"),
             ({"autoscaling": {"speed": 1}}, "autoscaling.speed", "Unknown field"),
-        ],
-    )
-    async def test_invalid_settings_are_refused_with_a_reason(
-        self, desk: OperatorScenario, body: dict[str, Any], field: str, words: str
-    ) -> None:
-        problem = problem_of(await desk.call("PATCH", HOME, body), 422)
-        [(name, text)] = problem["errors"].items()
-        assert field in name
-        assert words in text
-        assert (await desk.get(HOME))["autoscaling"] is None
+        ]
+        for body, field, words in cases:
+            problem = problem_of(await desk.call("PATCH", HOME, body), 422)
+            [(name, text)] = problem["errors"].items()
+            assert field in name
+            assert words in text
+            assert (await desk.get(HOME))["autoscaling"] is None
 
     async def test_schedule_may_last_the_whole_day(self, desk: OperatorScenario) -> None:
         all_day = {**WORKDAYS, "begins": "00:00", "ends": "24:00"}
@@ -101,7 +97,7 @@ class TestBundles:
         await desk.send("POST", "/fleets", body)
         return "/fleets/production/spot"
 
-    async def test_workflow_that_the_bundle_has_everything_for_is_mapped(self, desk: OperatorScenario) -> None:
+    async def test_workflow_within_the_bundle_is_mapped(self, desk: OperatorScenario) -> None:
         path = await self.fleet(desk, **MACHINES["bundle"])  # type: ignore[arg-type]
         mapped = await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]})
         assert mapped["workflow_slugs"] == ["clip"]
@@ -110,7 +106,7 @@ class TestBundles:
         path = await self.fleet(desk, node_types=["CheckpointLoader", "Prompt"])
         answer = await desk.call("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]})
         problem = problem_of(answer, 409)
-        assert {(each["kind"], each["name"]) for each in problem["missing"]} == {
+        assert {(requirement["kind"], requirement["name"]) for requirement in problem["missing"]} == {
             ("node", "SaveVideo"),
             ("model", "model.safetensors"),
         }
@@ -122,20 +118,24 @@ class TestBundles:
         await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"], "force": True})
         assert (await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]}))["workflow_slugs"] == ["clip"]
 
-    async def test_fleet_is_not_made_with_what_its_bundle_lacks(self, desk: OperatorScenario) -> None:
+    async def test_fleet_with_unmet_requirements_is_not_created(self, desk: OperatorScenario) -> None:
         body = {"slug": "spot", "machines": {"bundle": {}}, "workflow_slugs": ["clip"]}
         problem_of(await desk.call("POST", "/fleets", body), 409)
         problem_of(await desk.call("GET", "/fleets/production/spot"), 404)
         await desk.send("POST", "/fleets", {**body, "force": True})
 
-    async def test_without_a_bundle_the_workers_that_are_there_count(self, desk: OperatorScenario) -> None:
+    async def test_registered_workers_count_without_a_bundle(self, desk: OperatorScenario) -> None:
         await desk.send("PUT", f"{HOME}/workflows", {"workflow_slugs": []})
         await desk.api.engine.workers.fleets.create(slug="other", workflow_slugs=["clip"])
         await desk.worker("bare", fleet="other", capabilities={"node_types": ["Prompt"], "models": []})
         await desk.send("PUT", "/fleets/production/other/workflows", {"workflow_slugs": []})
         put = ("PUT", "/fleets/production/other/workflows", {"workflow_slugs": ["clip"]})
         problem = problem_of(await desk.call(*put), 409)
-        assert {each["name"] for each in problem["missing"]} == {"CheckpointLoader", "SaveVideo", "model.safetensors"}
+        assert {requirement["name"] for requirement in problem["missing"]} == {
+            "CheckpointLoader",
+            "SaveVideo",
+            "model.safetensors",
+        }
         # a worker that reports nothing may have it
         await desk.send("PUT", put[1], {"workflow_slugs": ["clip"], "force": True})
         await desk.worker("silent", fleet="other")
@@ -162,7 +162,7 @@ class TestDecisions:
         assert (found["slug"], found["stage"], found["provider"]) == ("home-clip", "production", "aws")
         assert (found["max_machines"], found["queued_jobs"], found["queued_seconds"]) == (3, 1, 60.0)
         assert found["by_state"] == {"booting": 1, "ready": 0, "busy": 0, "draining": 0}
-        assert [each["instance_type"] for each in found["machines"]] == ["g5.xlarge"]
+        assert [machine["instance_type"] for machine in found["machines"]] == ["g5.xlarge"]
         assert found["spent_per_hour"] == 0.5
         assert found["leader"] == engine.autoscaling.leadership.holder
         assert found["decision"]["launch"] == [{"count": 1, "instance_type": "g5.xlarge"}]
@@ -170,7 +170,7 @@ class TestDecisions:
         assert decision == found["decision"]
         assert decision["outcome"] == {"launched": 1, "refused": 0}
 
-    async def test_decisions_come_in_pages_newest_first(self, desk: OperatorScenario) -> None:
+    async def test_decisions_are_paginated_newest_first(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", HOME, {"autoscaling": {"is_dry_run": True}})
         engine = desk.api.engine
         engine.autoscaling.leadership.ttl_seconds = 1_000_000.0
@@ -185,19 +185,23 @@ class TestDecisions:
         assert "no jobs wait" in second["items"][0]["reason"]
         assert second["next_cursor"] is None
 
-    async def test_fleet_is_paused_and_resumed_and_keeps_the_rest(self, desk: OperatorScenario) -> None:
+    async def test_pause_and_resume_keep_other_settings(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", HOME, {"autoscaling": SCALING})
         assert (await desk.send("POST", f"{HOME}/pause"))["is_paused"] is True
         assert (await desk.get(HOME))["autoscaling"] == {**SCALING, "is_paused": True}
         assert (await desk.send("POST", f"{HOME}/resume"))["is_paused"] is False
         assert (await desk.get(HOME))["autoscaling"] == SCALING
 
-    @pytest.mark.parametrize(
-        ("method", "path"), [("GET", "autoscaling"), ("GET", "decisions"), ("POST", "pause"), ("POST", "resume")]
-    )
-    async def test_unknown_fleet_is_404(self, desk: OperatorScenario, method: str, path: str) -> None:
-        problem_of(await desk.call(method, f"/fleets/production/none/{path}"), 404)
-        problem_of(await desk.call(method, f"/fleets/nowhere/home-clip/{path}"), 422)
+    async def test_unknown_fleet_is_404(self, desk: OperatorScenario) -> None:
+        calls: list[tuple[str, str]] = [
+            ("GET", "autoscaling"),
+            ("GET", "decisions"),
+            ("POST", "pause"),
+            ("POST", "resume"),
+        ]
+        for method, path in calls:
+            problem_of(await desk.call(method, f"/fleets/production/none/{path}"), 404)
+            problem_of(await desk.call(method, f"/fleets/nowhere/home-clip/{path}"), 422)
 
 
 async def test_external_scaler_reads_the_desired_number(desk: OperatorScenario) -> None:

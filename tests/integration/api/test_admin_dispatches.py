@@ -14,15 +14,13 @@ from comfyrelay.store.central.queue import dispatch_list
 from tests.support.api import Api, problem_of
 from tests.support.operator import OperatorScenario, open_operator_scenario
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 async def desk(api: Api) -> OperatorScenario:
     return await open_operator_scenario(api)
 
 
-class TestLooking:
+class TestViews:
     async def test_dispatch_is_shown_without_its_lease_token(self, desk: OperatorScenario) -> None:
         await desk.worker()
         job = await desk.submit(priority=3)
@@ -34,6 +32,7 @@ class TestLooking:
         assert leased.lease_token not in answer.text
         problem_of(await desk.call("GET", "/dispatches/999"), 404)
 
+    @pytest.mark.both_databases
     async def test_audit_lists_every_worker_of_a_dispatch(self, desk: OperatorScenario) -> None:
         for worker in ("gpu-1", "gpu-2"):
             await desk.worker(worker)
@@ -45,7 +44,7 @@ class TestLooking:
         # nothing about other jobs is shown
         await desk.completed()
         found = await desk.get(f"/dispatches/{lost.dispatch_id}/audit")
-        assert [(each["worker_id"], each["outcome"], each["attempt"]) for each in found["attempts"]] == [
+        assert [(attempt["worker_id"], attempt["outcome"], attempt["attempt"]) for attempt in found["attempts"]] == [
             ("gpu-2", "completed", 2),
             ("gpu-1", "failed", 1),
         ]
@@ -60,6 +59,7 @@ class TestLooking:
         assert entries[2]["data"]["error"] == "out of memory"
         assert lost.lease_token not in str(found)
 
+    @pytest.mark.both_databases
     async def test_audit_is_paginated(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.submit()
@@ -68,7 +68,7 @@ class TestLooking:
         path = f"/dispatches/{leased.dispatch_id}/audit"
         first = (await desk.get(path, limit=1))["entries"]
         second = (await desk.get(path, limit=1, cursor=first["next_cursor"]))["entries"]
-        assert [each["event"] for each in (*first["items"], *second["items"])] == ["complete", "lease"]
+        assert [item["event"] for item in (*first["items"], *second["items"])] == ["complete", "lease"]
         assert second["next_cursor"] is None
 
     async def test_dispatch_without_a_worker_has_no_audit(self, desk: OperatorScenario) -> None:
@@ -77,19 +77,22 @@ class TestLooking:
         assert found == {"attempts": [], "entries": {"items": [], "next_cursor": None}}
         problem_of(await desk.call("GET", "/dispatches/999/audit"), 404)
 
-    async def test_newest_come_first_page_by_page(self, desk: OperatorScenario) -> None:
+    @pytest.mark.both_databases
+    async def test_dispatches_are_paginated_newest_first(self, desk: OperatorScenario) -> None:
         jobs = [(await desk.submit()).id for _ in range(5)]
         first = await desk.get("/dispatches", limit=3)
-        assert [each["job_id"] for each in first["items"]] == jobs[:1:-1]
+        assert [item["job_id"] for item in first["items"]] == jobs[:1:-1]
         second = await desk.get("/dispatches", limit=3, cursor=first["next_cursor"])
-        assert [each["job_id"] for each in second["items"]] == jobs[1::-1]
+        assert [item["job_id"] for item in second["items"]] == jobs[1::-1]
         assert second["next_cursor"] is None
 
-    @pytest.mark.parametrize(("limit", "cursor"), [(0, None), (201, None), (50, -1), (50, 2**63), (50, "x")])
-    async def test_pages_have_bounds(self, desk: OperatorScenario, limit: int, cursor: Any) -> None:
-        problem_of(await desk.call("GET", "/dispatches", params={"limit": limit, "cursor": cursor or ""}), 422)
+    async def test_invalid_page_is_refused(self, desk: OperatorScenario) -> None:
+        cases: list[tuple[int, Any]] = [(0, None), (201, None), (50, -1), (50, 2**63), (50, "x")]
+        for limit, cursor in cases:
+            problem_of(await desk.call("GET", "/dispatches", params={"limit": limit, "cursor": cursor or ""}), 422)
 
-    async def test_every_filter_leaves_the_others_out(self, desk: OperatorScenario) -> None:
+    @pytest.mark.both_databases
+    async def test_dispatches_are_filtered(self, desk: OperatorScenario) -> None:
         await desk.worker()
         done = await desk.completed()
         failed = await desk.failed()
@@ -113,6 +116,7 @@ class TestLooking:
         assert await desk.ids(worker="gpu-1", status="failed", workflow="clip", stage="production") == [failed.id]
         problem_of(await desk.call("GET", "/dispatches", params={"status": "running"}), 422)
 
+    @pytest.mark.both_databases
     async def test_batch_is_found_by_its_id(self, desk: OperatorScenario) -> None:
         await desk.submit()
         batch = await desk.api.engine.jobs.batches.submit(
@@ -126,7 +130,8 @@ class TestLooking:
         )
         assert len(await desk.ids(batch=batch.id)) == 2
 
-    async def test_search_looks_at_job_worker_and_error(self, desk: OperatorScenario) -> None:
+    @pytest.mark.both_databases
+    async def test_search_covers_job_worker_and_error(self, desk: OperatorScenario) -> None:
         await desk.worker("rack-1")
         await desk.submit()
         await desk.fail(await desk.lease("rack-1"), "CUDA out of memory: 100% of_it")
@@ -142,6 +147,7 @@ class TestLooking:
         assert await desk.ids(search="00000000-0000-0000-0000-000000000000") == []
         problem_of(await desk.call("GET", "/dispatches?search=%00"), 422)
 
+    @pytest.mark.both_databases
     async def test_search_reads_a_bounded_number_of_rows_per_page(
         self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -153,7 +159,7 @@ class TestLooking:
         first = await desk.get("/dispatches", search="needle")
         assert first["items"] == []
         second = await desk.get("/dispatches", search="needle", cursor=first["next_cursor"])
-        assert [each["job_id"] for each in second["items"]] == [wanted.id]
+        assert [item["job_id"] for item in second["items"]] == [wanted.id]
         assert second["next_cursor"] is None
 
 
@@ -165,7 +171,7 @@ class TestCanceling:
         assert (await desk.send("POST", f"/dispatches/{id_}/cancel"))["status"] == "canceled"
         assert await desk.api.engine.accounts.ledger.balance(job.tenant_id) == 100
 
-    async def test_worker_of_one_that_runs_hears_of_it_at_once(self, desk: OperatorScenario) -> None:
+    async def test_cancel_answers_the_parked_heartbeat(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await desk.submit()
         job = (await worker.post("/api/worker/poll", {"worker_id": "gpu-1"}))["job"]
@@ -185,7 +191,7 @@ class TestCanceling:
 
 
 class TestRetrying:
-    async def test_failed_job_becomes_a_new_one_of_its_tenant(self, desk: OperatorScenario) -> None:
+    async def test_retry_creates_a_new_job_of_the_tenant(self, desk: OperatorScenario) -> None:
         await desk.worker()
         job = await desk.failed()
         id_ = (await desk.dispatch(job)).id
@@ -203,14 +209,14 @@ class TestRetrying:
         problem_of(await desk.call("POST", f"/dispatches/{id_}/retry"), 409)
         problem_of(await desk.call("POST", "/dispatches/999/retry"), 404)
 
-    async def test_tenant_s_limits_hold(self, desk: OperatorScenario) -> None:
+    async def test_retry_respects_the_tenants_job_limit(self, desk: OperatorScenario) -> None:
         await desk.worker()
         id_ = (await desk.dispatch(await desk.failed())).id
         for _ in range(5):
             await desk.submit()
         problem_of(await desk.call("POST", f"/dispatches/{id_}/retry"), 429)
 
-    async def test_tenant_pays_for_it(self, desk: OperatorScenario) -> None:
+    async def test_retry_is_charged_to_the_tenant(self, desk: OperatorScenario) -> None:
         await desk.worker()
         job = await desk.failed()
         id_ = (await desk.dispatch(job)).id
@@ -220,8 +226,8 @@ class TestRetrying:
         assert problem["required_tokens"] == 7
 
 
-class TestHurrying:
-    async def test_priority_beyond_the_users_range_goes_first(self, desk: OperatorScenario) -> None:
+class TestPriority:
+    async def test_administrator_priority_exceeds_the_user_range(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.submit(priority=10)
         late = await desk.submit()
@@ -230,7 +236,7 @@ class TestHurrying:
         assert found["priority"] == 500
         assert (await desk.lease()).dispatch.tenant_job_id == late.id
 
-    async def test_only_of_one_that_has_not_ended(self, desk: OperatorScenario) -> None:
+    async def test_priority_of_an_ended_dispatch_is_refused(self, desk: OperatorScenario) -> None:
         await desk.worker()
         id_ = (await desk.dispatch(await desk.completed())).id
         problem_of(await desk.call("POST", f"/dispatches/{id_}/priority", {"priority": 1}), 409)

@@ -18,11 +18,11 @@ async def desk(api: Api) -> OperatorScenario:
     return await open_operator_scenario(api)
 
 
-async def test_fleet_is_made_changed_and_deleted(desk: OperatorScenario) -> None:
+async def test_fleet_is_created_changed_and_deleted(desk: OperatorScenario) -> None:
     sent = {"slug": "spot", "stage": "staging", "name": "Spot", "max_workers": 3, "workflow_slugs": ["clip"]}
-    made = await desk.send("POST", "/fleets", sent)
-    assert made.items() >= sent.items()
-    assert made["workers"] == 0
+    created = await desk.send("POST", "/fleets", sent)
+    assert created.items() >= sent.items()
+    assert created["workers"] == 0
     changed = await desk.send("PATCH", "/fleets/staging/spot", {"max_workers": None, "name": "Cheap"})
     assert (changed["max_workers"], changed["name"]) == (None, "Cheap")
     assert changed == await desk.get("/fleets/staging/spot")
@@ -35,15 +35,15 @@ async def test_stages_do_not_share_slugs(desk: OperatorScenario) -> None:
     problem_of(await desk.call("POST", "/fleets", {"slug": "home-clip", "stage": "staging"}), 409)
     first = await desk.get("/fleets", limit=1)
     second = await desk.get("/fleets", limit=1, cursor=first["next_cursor"])
-    assert [each["items"][0]["stage"] for each in (first, second)] == ["production", "staging"]
+    assert [page["items"][0]["stage"] for page in (first, second)] == ["production", "staging"]
     assert second["next_cursor"] is None
     assert len((await desk.get("/fleets", stage="staging"))["items"]) == 1
 
 
-@pytest.mark.parametrize("fixed", ["slug", "stage"])
-async def test_slug_and_stage_never_change(desk: OperatorScenario, fixed: str) -> None:
-    problem = problem_of(await desk.call("PATCH", HOME, {fixed: "staging"}), 422)
-    assert "cannot be changed" in problem["errors"][fixed]
+async def test_slug_and_stage_cannot_be_changed(desk: OperatorScenario) -> None:
+    for fixed in ("slug", "stage"):
+        problem = problem_of(await desk.call("PATCH", HOME, {fixed: "staging"}), 422)
+        assert "cannot be changed" in problem["errors"][fixed]
 
 
 async def test_patch_with_workflows_names_the_right_call(desk: OperatorScenario) -> None:
@@ -51,19 +51,17 @@ async def test_patch_with_workflows_names_the_right_call(desk: OperatorScenario)
     assert "PUT /api/admin/fleets/{stage}/{slug}/workflows" in problem["errors"]["workflow_slugs"]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
+async def test_unknown_fleet_is_404(desk: OperatorScenario) -> None:
+    calls: list[tuple[str, str, Any]] = [
         ("GET", "", None),
         ("PATCH", "", {"name": "x"}),
         ("DELETE", "", None),
         ("PUT", "/workflows", {"workflow_slugs": []}),
         ("GET", "/metrics", None),
-    ],
-)
-async def test_unknown_fleet_is_404(desk: OperatorScenario, method: str, path: str, body: Any) -> None:
-    problem_of(await desk.call(method, f"/fleets/production/none{path}", body), 404)
-    problem_of(await desk.call(method, f"/fleets/nowhere/home-clip{path}", body), 422)
+    ]
+    for method, path, body in calls:
+        problem_of(await desk.call(method, f"/fleets/production/none{path}", body), 404)
+        problem_of(await desk.call(method, f"/fleets/nowhere/home-clip{path}", body), 422)
 
 
 async def test_fleet_with_workers_is_not_deleted(desk: OperatorScenario) -> None:
@@ -75,7 +73,7 @@ async def test_fleet_with_workers_is_not_deleted(desk: OperatorScenario) -> None
 
 
 class TestMapping:
-    async def test_assignments_of_all_workers_follow_at_once(self, desk: OperatorScenario) -> None:
+    async def test_mapping_updates_all_workers(self, desk: OperatorScenario) -> None:
         await desk.send("POST", "/workflows", {"slug": "second", "graph": GRAPH})
         await desk.worker("wide")
         await desk.worker("narrow", workflow_slugs=["clip"])
@@ -94,7 +92,7 @@ class TestMapping:
 
 
 class TestMetrics:
-    async def test_workers_are_counted_by_what_they_are_doing(self, desk: OperatorScenario) -> None:
+    async def test_workers_are_counted_by_state(self, desk: OperatorScenario) -> None:
         workers = desk.api.engine.workers.workers
         await desk.worker("offline")
         await desk.advance(301)
@@ -108,11 +106,11 @@ class TestMetrics:
         assert found["workers"] == {"revoked": 1, "offline": 1, "draining": 1, "busy": 1, "idle": 1}
         assert found["leases"] == 1
 
-    async def test_fleet_at_rest_has_nothing_to_tell(self, desk: OperatorScenario) -> None:
+    async def test_idle_fleet_has_empty_metrics(self, desk: OperatorScenario) -> None:
         found = await desk.get(f"{HOME}/metrics")
         assert (found["queued"], found["completed"], found["failed"]) == (0, 0, 0)
         assert found["oldest_age_seconds"] is found["mean_duration_seconds"] is None
-        assert [each["workflow_slug"] for each in found["workflows"]] == ["clip"]
+        assert [workflow["workflow_slug"] for workflow in found["workflows"]] == ["clip"]
 
     async def test_metrics_show_queues_and_last_hour_by_workflow(self, desk: OperatorScenario) -> None:
         await desk.worker()
@@ -138,7 +136,7 @@ class TestMetrics:
         assert found.items() >= expected.items()
         assert found["workflows"] == [{"workflow_slug": "clip", **expected}]
 
-    async def test_attempt_that_is_tried_again_is_no_failure(self, desk: OperatorScenario) -> None:
+    async def test_retried_attempt_is_not_counted_as_failed(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.submit()
         await desk.fail(await desk.lease(), fault=Fault.WORKER)
@@ -157,23 +155,21 @@ WRONG_OPTIONS = [
     ("local", {"envirnoment": {}}, "envirnoment", "Unknown field. Valid fields: answer_seconds, boot_seconds, "),
     ("aws", {"subnet": []}, "subnet", "Unknown field. Valid fields: api_base_url, "),
     ("kubernetes", {"gpu": 1}, "gpu", "Unknown field. Valid fields: boot_seconds, gpus, node_selector."),
-    ("command", {"boot_seconds": 5}, "command", "Name the script"),
+    ("command", {"boot_seconds": 5}, "command", "Set the file name of the script"),
     ("command", {"command": "x", "boot_seconds": "soon"}, "boot_seconds", "Input should be a valid number"),
 ]
 
 
-@pytest.mark.parametrize(("provider", "options", "wrong", "words"), WRONG_OPTIONS)
-async def test_options_that_their_provider_does_not_understand_are_refused(
-    desk: OperatorScenario, provider: str, options: dict[str, Any], wrong: str, words: str
-) -> None:
-    machines = {"provider": provider, "options": options}
-    for method, path, body in (("POST", "/fleets", {"slug": "spot"}), ("PATCH", HOME, {})):
-        problem = problem_of(await desk.call(method, path, {**body, "machines": machines}), 422)
-        assert problem["errors"][f"machines.options.{wrong}"].startswith(words)
-    problem_of(await desk.call("GET", "/fleets/production/spot"), 404)
+async def test_unknown_provider_options_are_refused(desk: OperatorScenario) -> None:
+    for provider, options, wrong, words in WRONG_OPTIONS:
+        machines = {"provider": provider, "options": options}
+        for method, path, body in (("POST", "/fleets", {"slug": "spot"}), ("PATCH", HOME, {})):
+            problem = problem_of(await desk.call(method, path, {**body, "machines": machines}), 422)
+            assert problem["errors"][f"machines.options.{wrong}"].startswith(words)
+        problem_of(await desk.call("GET", "/fleets/production/spot"), 404)
 
 
-async def test_options_are_held_against_the_provider_that_the_fleet_has(desk: OperatorScenario) -> None:
+async def test_options_are_validated_for_the_fleets_provider(desk: OperatorScenario) -> None:
     await desk.send("PATCH", HOME, {"machines": {"provider": "local", "options": {"grace_seconds": 5}}})
     problem_of(await desk.call("PATCH", HOME, {"machines": {"options": {"command": "x"}}}), 422)
     problem_of(await desk.call("PATCH", HOME, {"machines": {"provider": "kubernetes"}}), 422)

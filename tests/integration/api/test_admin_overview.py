@@ -18,8 +18,6 @@ from tests.support.api_calls import Stream, open_stream
 from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.world import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.both_databases
-
 EVENTS = "/api/admin/events"
 
 
@@ -40,8 +38,10 @@ def at(found: dict[str, Any], name: str, index: int = -1) -> Any:
 
 
 class TestSamples:
-    async def test_overview_says_how_things_stand(self, desk: OperatorScenario) -> None:
+    @pytest.mark.both_databases
+    async def test_overview_shows_queue_and_workers(self, desk: OperatorScenario) -> None:
         await desk.worker(max_concurrency=2)
+        assert (await desk.get("/overview"))["now"]["wait_hour_seconds"] is None
         await desk.submit()
         await desk.submit()
         await desk.advance(40)
@@ -52,9 +52,7 @@ class TestSamples:
         assert (now["done_hour"], now["failed_hour"], now["tokens_hour"]) == (0, 0, 0)
         assert now["wait_hour_seconds"] == 40
 
-    async def test_no_wait_is_shown_if_nothing_started_for_an_hour(self, desk: OperatorScenario) -> None:
-        assert (await desk.get("/overview"))["now"]["wait_hour_seconds"] is None
-
+    @pytest.mark.both_databases
     async def test_events_are_counted_in_their_minute(self, desk: OperatorScenario) -> None:
         await desk.worker(max_concurrency=5)
         await desk.submit()
@@ -76,19 +74,14 @@ class TestSamples:
         # the three of the hour, for every range
         assert now["wait_hour_seconds"] == (await desk.get("/overview", range="week"))["now"]["wait_hour_seconds"] == 10
 
-    async def test_unsaved_counts_are_included(self, desk: OperatorScenario) -> None:
-        await desk.worker()
-        await desk.completed()
-        await desk.api.engine.outbox.delivery.idle()
-        assert (await desk.get("/overview"))["now"]["done_hour"] == 1
-
     async def test_oldest_wait_is_shown_if_nothing_started(self, desk: OperatorScenario) -> None:
         await desk.submit()
         await desk.advance(120)
         await sample(desk)
         assert at(await desk.get("/overview"), "wait_seconds") == 120
 
-    async def test_several_processes_count_together_and_one_of_them_looks(self, desk: OperatorScenario) -> None:
+    @pytest.mark.both_databases
+    async def test_processes_share_samples(self, desk: OperatorScenario) -> None:
         await desk.worker()
         other = Samples(desk.api.engine.databases, worker_stale_seconds=300)
         await desk.completed()
@@ -102,6 +95,7 @@ class TestSamples:
         # the first sample saw an empty queue
         assert (newest.begun, newest.done, newest.waiting) == (2, 1, 0)
 
+    @pytest.mark.both_databases
     async def test_series_has_few_points_and_marks_gaps(self, desk: OperatorScenario) -> None:
         await sample(desk)
         cases: list[tuple[str, int, int]] = [("hour", 60, 60), ("day", 144, 600), ("week", 168, 3600)]
@@ -110,7 +104,9 @@ class TestSamples:
             assert {len(values) for values in found["series"].values()} == {points}
             assert found["bucket_seconds"] == seconds
             assert (at(found, "waiting"), at(found, "waiting", 0), at(found, "done", 0)) == (0, None, None)
+        problem_of(await desk.call("GET", "/overview", params={"range": "year"}), 422)
 
+    @pytest.mark.both_databases
     async def test_minutes_are_aggregated_over_a_week(self, desk: OperatorScenario) -> None:
         await desk.worker()
         # at the beginning of an hour
@@ -121,10 +117,13 @@ class TestSamples:
         found = await desk.get("/overview", range="week")
         assert (at(found, "done"), at(found, "tokens")) == (3, 21)
 
-    async def test_unsaved_samples_are_retried(self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_unsaved_samples_are_counted_and_retried(
+        self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         await desk.worker()
         await desk.completed()
         await desk.api.engine.outbox.delivery.idle()
+        assert (await desk.get("/overview"))["now"]["done_hour"] == 1
         with monkeypatch.context() as patched:
             patched.setattr(stored, "add", None)
             with pytest.raises(TypeError):
@@ -132,6 +131,7 @@ class TestSamples:
         await sample(desk)
         assert at(await desk.get("/overview"), "done") == 1
 
+    @pytest.mark.both_databases
     async def test_samples_are_kept_for_eight_days(self, desk: OperatorScenario) -> None:
         await sample(desk)
         keeper = desk.api.engine.operations.samples
@@ -142,16 +142,13 @@ class TestSamples:
         await desk.api.engine.operations.retention.run_once()
         assert await count(desk) == 0
 
-    async def test_no_other_time_is_known(self, desk: OperatorScenario) -> None:
-        problem_of(await desk.call("GET", "/overview", params={"range": "year"}), 422)
-
 
 async def count(desk: OperatorScenario) -> int:
     async with desk.api.engine.databases.central.read() as tx:
         return len(await stored.aggregates_since(tx, 0, minutes=1))
 
 
-async def heard(stream: Stream, kind: str, name: str | None = None) -> dict[str, Any]:
+async def wait_for_change(stream: Stream, kind: str, name: str | None = None) -> dict[str, Any]:
     """Return the next message of this type."""
     while True:
         [*_, event] = await stream.until("changed")
@@ -170,43 +167,43 @@ class TestEvents:
             assert first.data == {}
             # the first read reports nothing: the page fetches all earlier data anyway
             desk.api.engine.operations.live.publish("effects", "none")
-            await heard(stream, "effects", "none")
+            await wait_for_change(stream, "effects", "none")
             yield stream
 
-    async def test_worker_that_comes_is_named_with_its_fleet(self, desk: OperatorScenario, stream: Stream) -> None:
+    @pytest.mark.both_databases
+    async def test_new_worker_is_announced_with_its_fleet(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.worker("rack 1/a")
-        found = await heard(stream, "workers", "rack 1/a")
+        found = await wait_for_change(stream, "workers", "rack 1/a")
         assert found["fleets"] == ["production/home-clip"]
         assert not found["samples"]
 
-    async def test_worker_that_falls_silent_is_named(self, desk: OperatorScenario, stream: Stream) -> None:
+    @pytest.mark.both_databases
+    async def test_stale_worker_is_announced(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.worker()
-        await heard(stream, "workers", "gpu-1")
+        await wait_for_change(stream, "workers", "gpu-1")
         await desk.advance(301)
-        assert (await heard(stream, "workers", "gpu-1"))["dispatches"] is False
+        assert (await wait_for_change(stream, "workers", "gpu-1"))["dispatches"] is False
 
+    @pytest.mark.both_databases
     async def test_moved_jobs_are_announced(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.submit()
-        assert (await heard(stream, "dispatches"))["workers"] == []
+        assert (await wait_for_change(stream, "dispatches"))["workers"] == []
         await desk.worker()
-        await heard(stream, "workers", "gpu-1")
+        await wait_for_change(stream, "workers", "gpu-1")
         await desk.lease()
-        assert (await heard(stream, "workers", "gpu-1"))["dispatches"] is True
+        assert (await wait_for_change(stream, "workers", "gpu-1"))["dispatches"] is True
 
-    @pytest.mark.parametrize("verb", ["cancel", "pause", "priority"])
-    async def test_actions_on_queued_jobs_are_announced(
-        self, desk: OperatorScenario, stream: Stream, verb: str
-    ) -> None:
+    async def test_actions_on_queued_jobs_are_announced(self, desk: OperatorScenario, stream: Stream) -> None:
         job = await desk.submit()
-        await heard(stream, "dispatches")
+        await wait_for_change(stream, "dispatches")
         control = desk.api.engine.queue.control
-        if verb == "cancel":
-            await control.cancel(job.tenant_id, job.id)
-        elif verb == "pause":
-            await control.pause(job.tenant_id, job.id)
-        else:
-            await control.set_priority(job.tenant_id, job.id, 3)
-        assert (await heard(stream, "dispatches"))["workers"] == []
+        for action in (
+            control.set_priority(job.tenant_id, job.id, 3),
+            control.pause(job.tenant_id, job.id),
+            control.cancel(job.tenant_id, job.id),
+        ):
+            await action
+            assert (await wait_for_change(stream, "dispatches"))["workers"] == []
 
     async def test_webhook_results_are_announced(
         self, desk: OperatorScenario, stream: Stream, monkeypatch: pytest.MonkeyPatch
@@ -216,7 +213,7 @@ class TestEvents:
         await desk.submit(webhook_url="https://receiver.test/")
         await desk.complete(await desk.lease())
         await desk.api.engine.webhooks.deliveries.run_once()
-        await heard(stream, "webhooks")
+        await wait_for_change(stream, "webhooks")
 
     async def test_frequent_changes_are_throttled(
         self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
@@ -235,26 +232,29 @@ class TestEvents:
 
     async def test_administrator_changes_are_announced_by_kind(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.send("PATCH", "/fleets/production/home-clip", {"name": "Home"})
-        await heard(stream, "fleets", "production/home-clip")
+        await wait_for_change(stream, "fleets", "production/home-clip")
         await desk.send("PATCH", "/effects/clip", {"name": "Clip"})
-        assert (await heard(stream, "effects", "clip"))["workflows"] == []
+        assert (await wait_for_change(stream, "effects", "clip"))["workflows"] == []
         await desk.send("PATCH", "/workflows/clip", {"name": "Clip"})
-        await heard(stream, "workflows", "clip")
+        await wait_for_change(stream, "workflows", "clip")
         await desk.send("POST", "/users", {"email": "new@example.com"})
-        await heard(stream, "tenants", "*")
+        await wait_for_change(stream, "tenants", "*")
         await desk.send("POST", "/reconcile")
-        await heard(stream, "reconcile")
+        await wait_for_change(stream, "reconcile")
 
-    async def test_refused_requests_announce_nothing(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_sign_ups_and_samples_are_announced(self, desk: OperatorScenario, stream: Stream) -> None:
+        user = await desk.api.engine.accounts.tenancy.create_user(email="eve@example.com")
+        await wait_for_change(stream, "tenants", user.tenant_id)
+        await sample(desk)
+        await wait_for_change(stream, "samples")
+
+    async def test_reads_and_refused_requests_announce_nothing(self, desk: OperatorScenario, stream: Stream) -> None:
         problem_of(await desk.call("PATCH", "/effects/none", {"name": "x"}), 404)
-        await desk.send("PATCH", "/effects/clip", {"name": "x"})
-        assert (await heard(stream, "effects", "clip"))["effects"] == ["clip"]
-
-    async def test_reads_announce_nothing(self, desk: OperatorScenario, stream: Stream) -> None:
         # otherwise a page that receives it would fetch again, for ever
         await desk.send("POST", "/workflows/clip/validate")
         await desk.send("PATCH", "/effects/clip", {"name": "x"})
-        assert (await heard(stream, "effects", "clip"))["workflows"] == []
+        event = await wait_for_change(stream, "effects", "clip")
+        assert (event["effects"], event["workflows"]) == (["clip"], [])
 
     async def test_too_many_changes_are_announced_as_any(
         self, desk: OperatorScenario, stream: Stream, monkeypatch: pytest.MonkeyPatch
@@ -262,29 +262,23 @@ class TestEvents:
         monkeypatch.setattr(live, "MAX_NAMED", 0)
         monkeypatch.setattr(live, "OVERLAP", 1)
         await desk.worker("gpu-1")
-        assert (await heard(stream, "workers", "*"))["workers"] == ["*"]
-
-    async def test_sign_up_announces_a_tenant(self, desk: OperatorScenario, stream: Stream) -> None:
-        made = await desk.api.engine.accounts.tenancy.create_user(email="eve@example.com")
-        await heard(stream, "tenants", made.tenant_id)
-
-    async def test_new_sample_is_announced(self, desk: OperatorScenario, stream: Stream) -> None:
-        await sample(desk)
-        await heard(stream, "samples")
+        assert (await wait_for_change(stream, "workers", "*"))["workers"] == ["*"]
 
     async def test_changes_are_batched_into_one_message(self, desk: OperatorScenario, stream: Stream) -> None:
         for number in range(300):
             desk.api.engine.operations.live.publish("workers", f"gpu-{number}")
         # with this many changes no single one is named
-        assert (await heard(stream, "workers", "*"))["workers"] == ["*"]
+        assert (await wait_for_change(stream, "workers", "*"))["workers"] == ["*"]
 
-    async def test_all_hear_the_same_for_one_look(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_streams_receive_the_same_message(self, desk: OperatorScenario, stream: Stream) -> None:
         async with open_stream(desk.admin, EVENTS) as second:
             await second.until("reset")
             await desk.worker()
-            assert await heard(stream, "workers", "gpu-1") == await heard(second, "workers", "gpu-1")
+            assert await wait_for_change(stream, "workers", "gpu-1") == await wait_for_change(
+                second, "workers", "gpu-1"
+            )
 
-    async def test_revoked_administrator_gets_no_more_events(
+    async def test_revoked_administrator_gets_no_further_events(
         self, desk: OperatorScenario, stream: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("comfyrelay.server.http.auth.CHECK_SECONDS", 0.0)
@@ -302,7 +296,7 @@ async def test_only_administrators_get_events(desk: OperatorScenario) -> None:
     problem_of(await desk.api.anybody.call("GET", EVENTS), 401)
 
 
-async def test_server_that_stops_ends_its_streams(desk: OperatorScenario) -> None:
+async def test_shutdown_ends_streams(desk: OperatorScenario) -> None:
     async with open_stream(desk.admin, EVENTS) as stream:
         await stream.until("reset")
         await desk.api.context.stop_waiting()
@@ -310,8 +304,8 @@ async def test_server_that_stops_ends_its_streams(desk: OperatorScenario) -> Non
 
 
 def test_event_is_json_with_every_kind() -> None:
-    told = live.PendingChanges(named={"workers": {"b", "a"}}, flags={"samples"}).by_kind
-    text = overview._encode(StreamMessage(content=told))
+    changes = live.PendingChanges(named={"workers": {"b", "a"}}, flags={"samples"}).by_kind
+    text = overview._encode(StreamMessage(content=changes))
     assert text.startswith("event: changed\ndata: {")
     data = json.loads(text.partition("data: ")[2])
     assert data.keys() == live.NAMED | live.FLAGS

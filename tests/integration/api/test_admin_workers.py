@@ -10,8 +10,6 @@ from tests.support.api import Api, problem_of
 from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.world import execute
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 async def desk(api: Api) -> OperatorScenario:
@@ -22,33 +20,38 @@ def poll(worker_id: str = "gpu-1") -> dict[str, str]:
     return {"worker_id": worker_id}
 
 
-class TestLooking:
+class TestViews:
     async def test_worker_is_shown_without_its_token(self, desk: OperatorScenario) -> None:
-        await desk.api.worker(display_name="Desk", instance_type="g4dn", capabilities={"node_types": ["A"]})
+        comfyui = [{"url": "http://127.0.0.1:8188", "gpus": [{"name": "RTX 3090", "memory_total": 24}]}]
+        capabilities = {"node_types": ["A"], "comfyui": comfyui}
+        await desk.api.worker(display_name="Desk", instance_type="g4dn", capabilities=capabilities)
         found = await desk.get("/workers/gpu-1")
-        assert found["capabilities"] == {"node_types": ["A"]}
+        assert found["capabilities"] == capabilities
+        assert [(gpu["name"], gpu["memory_total"]) for gpu in found["gpus"]] == [("RTX 3090", 24)]
         assert (found["fleet_slug"], found["stage"], found["state"]) == ("home-clip", "production", "idle")
         assert (found["display_name"], found["instance_type"]) == ("Desk", "g4dn")
         assert found["workflow_slugs"] == ["clip"]
         assert found["blocks"] == []
         assert not any("token" in name for name in found)
 
-    async def test_workers_are_filtered_and_come_page_by_page(self, desk: OperatorScenario) -> None:
+    @pytest.mark.both_databases
+    async def test_workers_are_filtered_and_paginated(self, desk: OperatorScenario) -> None:
         await desk.api.effect("other")
         for name in ("a", "b", "c"):
             await desk.worker(name)
         await desk.worker("d", fleet="home-other")
         await desk.api.engine.workers.workers.set_draining("b", is_draining=True)
         first = await desk.get("/workers", fleet="home-clip", limit=2)
-        assert [each["worker_id"] for each in first["items"]] == ["a", "b"]
+        assert [item["worker_id"] for item in first["items"]] == ["a", "b"]
         second = await desk.get("/workers", fleet="home-clip", limit=2, cursor=first["next_cursor"])
-        assert [each["worker_id"] for each in second["items"]] == ["c"]
+        assert [item["worker_id"] for item in second["items"]] == ["c"]
         assert second["next_cursor"] is None
-        assert [each["worker_id"] for each in (await desk.get("/workers", state="draining"))["items"]] == ["b"]
+        assert [worker["worker_id"] for worker in (await desk.get("/workers", state="draining"))["items"]] == ["b"]
         assert (await desk.get("/workers", stage="staging"))["items"] == []
         problem_of(await desk.call("GET", "/workers", params={"state": "asleep"}), 422)
 
-    async def test_all_are_counted_by_state_whichever_state_is_asked_for(self, desk: OperatorScenario) -> None:
+    @pytest.mark.both_databases
+    async def test_state_counts_ignore_the_state_filter(self, desk: OperatorScenario) -> None:
         for name in ("a", "b", "c"):
             await desk.worker(name)
         await desk.api.engine.workers.workers.set_draining("b", is_draining=True)
@@ -56,12 +59,13 @@ class TestLooking:
         assert found["counts"] == {"revoked": 0, "offline": 0, "draining": 1, "busy": 0, "idle": 2}
         assert (await desk.get("/workers", search="b"))["counts"] == {**found["counts"], "idle": 0}
 
-    async def test_workers_are_sorted_as_people_do_and_paged_in_that_order(self, desk: OperatorScenario) -> None:
+    @pytest.mark.both_databases
+    async def test_workers_are_sorted_naturally(self, desk: OperatorScenario) -> None:
         for name in ("gpu-10", "gpu-2", "gpu-1"):
             await desk.worker(name)
 
         def ids(page: dict[str, Any]) -> list[str]:
-            return [each["worker_id"] for each in page["items"]]
+            return [item["worker_id"] for item in page["items"]]
 
         first = await desk.get("/workers", limit=2)
         assert ids(first) == ["gpu-1", "gpu-2"]
@@ -76,27 +80,33 @@ class TestLooking:
         problem_of(await desk.call("GET", "/workers", params={"sort": "luck"}), 422)
         problem_of(await desk.call("GET", "/workers", params={"cursor": "gpu-1"}), 422)
 
-    async def test_every_word_of_a_search_is_in_what_is_shown(self, desk: OperatorScenario) -> None:
+    @pytest.mark.both_databases
+    async def test_search_matches_every_word(self, desk: OperatorScenario) -> None:
         await desk.worker("gpu-1", display_name="Attic", instance_type="g4dn")
         await desk.worker("gpu-2", display_name="Cellar", instance_type="g5")
 
         async def found(search: str) -> list[str]:
-            return [each["worker_id"] for each in (await desk.get("/workers", search=search))["items"]]
+            return [worker["worker_id"] for worker in (await desk.get("/workers", search=search))["items"]]
 
+        assert await found("GPU-") == ["gpu-1", "gpu-2"]
+        assert await found("cell") == ["gpu-2"]
+        assert await found("%") == []
         assert await found("attic G4") == ["gpu-1"]
         assert await found("attic g5") == []
         assert await found("home-clip gpu") == ["gpu-1", "gpu-2"]
         assert await found("100%") == []
 
-    async def test_workers_are_found_by_the_workflow_that_they_run(self, desk: OperatorScenario) -> None:
+    @pytest.mark.both_databases
+    async def test_workers_are_found_by_running_workflow(self, desk: OperatorScenario) -> None:
         await desk.api.engine.workers.fleets.create(slug="attic", workflow_slugs=["clip"])
         await desk.worker("gpu-1", fleet="attic")
         await desk.worker("gpu-2", fleet="attic")
         assert (await desk.get("/workers", search="clip"))["items"] == []
         await desk.submit()
         await desk.lease("gpu-2")
-        assert [each["worker_id"] for each in (await desk.get("/workers", search="clip"))["items"]] == ["gpu-2"]
+        assert [worker["worker_id"] for worker in (await desk.get("/workers", search="clip"))["items"]] == ["gpu-2"]
 
+    @pytest.mark.both_databases
     async def test_block_is_shown_with_its_end(self, desk: OperatorScenario) -> None:
         await desk.api.worker()
         await desk.submit()
@@ -106,26 +116,32 @@ class TestLooking:
         assert block["workflow_hash"] == leased.dispatch.workflow_hash
         assert block["blocked_until"] is not None
 
-    async def test_workers_are_neither_made_nor_assigned_by_hand(self, desk: OperatorScenario) -> None:
+    async def test_workers_cannot_be_created_assigned_or_deleted(self, desk: OperatorScenario) -> None:
         await desk.worker()
         assert (await desk.call("POST", "/workers", {"worker_id": "x"})).status_code == 405
         assert (await desk.call("PUT", "/workers/gpu-1/workflows", {"workflow_slugs": []})).status_code == 405
         assert (await desk.call("DELETE", "/workers/gpu-1")).status_code == 405
 
-    @pytest.mark.parametrize("verb", ["approve", "revoke", "drain", "undrain", "rotate-token"])
-    async def test_unknown_worker_is_404(self, desk: OperatorScenario, verb: str) -> None:
-        problem_of(await desk.call("POST", f"/workers/none/{verb}"), 404)
+    async def test_unknown_worker_is_404(self, desk: OperatorScenario) -> None:
+        for verb in (
+            "approve",
+            "revoke",
+            "drain",
+            "undrain",
+            "rotate-token",
+        ):
+            problem_of(await desk.call("POST", f"/workers/none/{verb}"), 404)
         problem_of(await desk.call("GET", "/workers/none"), 404)
         problem_of(await desk.call("GET", "/workers/none/audit-logs"), 404)
 
-    async def test_name_with_a_slash_is_reached_all_the_same(self, desk: OperatorScenario) -> None:
+    async def test_worker_id_may_contain_a_slash(self, desk: OperatorScenario) -> None:
         await desk.worker("rack/1")
         assert (await desk.get("/workers/rack/1"))["worker_id"] == "rack/1"
         assert (await desk.send("POST", "/workers/rack/1/revoke"))["state"] == "revoked"
         logs = await desk.get("/workers/rack/1/audit-logs")
         assert [log["event"] for log in logs["items"]] == ["revoke", "register"]
 
-    async def test_report_that_is_nested_too_deeply_is_cut(self, desk: OperatorScenario) -> None:
+    async def test_deeply_nested_capabilities_are_truncated(self, desk: OperatorScenario) -> None:
         deep: object = {}
         for _ in range(300):
             deep = {"a": deep}
@@ -142,6 +158,7 @@ class TestDetails:
         "load": 0.5,
     }
 
+    @pytest.mark.both_databases
     async def test_gpus_and_jobs_are_in_list_and_details(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         job = await desk.submit()
@@ -152,18 +169,12 @@ class TestDetails:
         await worker.post("/api/worker/heartbeat", beat)
         [listed] = (await desk.get("/workers"))["items"]
         shown = await desk.get("/workers/gpu-1")
-        for each in (listed, shown):
-            [gpu] = each["gpus"]
+        for view in (listed, shown):
+            [gpu] = view["gpus"]
             assert (gpu["name"], gpu["memory_used"], gpu["load"], gpu["away"]) == ("RTX 4090", 5, 0.5, None)
-            [running] = each["jobs"]
+            [running] = view["jobs"]
             assert (running["job_id"], running["workflow_slug"], running["progress"]) == (job.id, "clip", progress)
             assert running["tenant_id"] == desk.user.tenant_id
-
-    async def test_registered_worker_shows_its_gpus(self, desk: OperatorScenario) -> None:
-        comfyui = [{"url": "http://127.0.0.1:8188", "gpus": [{"name": "RTX 3090", "memory_total": 24}]}]
-        await desk.api.worker(capabilities={"comfyui": comfyui})
-        [listed] = (await desk.get("/workers"))["items"]
-        assert [(each["name"], each["memory_total"]) for each in listed["gpus"]] == [("RTX 3090", 24)]
 
     async def test_warm_and_blocked_workflows_are_shown_by_slug(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
@@ -178,12 +189,13 @@ class TestDetails:
             {"workflow_hash": hash_, "workflow_slug": "clip"},
             {"workflow_hash": "unknown", "workflow_slug": None},
         ]
-        assert [each["workflow_slug"] for each in shown["blocks"]] == ["clip"]
-        assert [each["blocked"] for each in (await desk.get("/workers"))["items"]] == [1]
+        assert [block["workflow_slug"] for block in shown["blocks"]] == ["clip"]
+        assert [item["blocked"] for item in (await desk.get("/workers"))["items"]] == [1]
         await desk.advance(3600)
         assert (await desk.get("/workers/gpu-1"))["blocked"] == 0
 
-    async def test_how_it_was_let_in_and_who_decided_since(self, desk: OperatorScenario) -> None:
+    @pytest.mark.both_databases
+    async def test_registration_shows_proof_and_last_decision(self, desk: OperatorScenario) -> None:
         await desk.api.worker()
         first = (await desk.get("/workers/gpu-1"))["registration"]
         assert first == {"proof": "secret", "decision": None, "decided_by": None, "decided_at": None}
@@ -195,7 +207,7 @@ class TestDetails:
         await execute(desk.api.engine.databases.central, query)
         assert (await desk.get("/workers/gpu-1"))["registration"]["proof"] == "identity_document"
 
-    async def test_actor_is_kept_after_many_later_entries(
+    async def test_last_decision_is_shown_after_many_later_entries(
         self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await desk.worker()
@@ -205,6 +217,7 @@ class TestDetails:
         found = (await desk.get("/workers/gpu-1"))["registration"]
         assert (found["decision"], found["decided_by"]) == ("approve", "root@example.com")
 
+    @pytest.mark.both_databases
     async def test_missing_requirements_and_machine_are_shown(self, desk: OperatorScenario) -> None:
         await desk.api.worker(capabilities={"node_types": ["A"], "models": []})
         central = desk.api.engine.databases.central
@@ -220,17 +233,9 @@ class TestDetails:
         assert shown["lacks"] == [{"workflow_hash": "h", "workflow_slug": None, "node_types": ["B"], "models": []}]
         assert (shown["machine"]["provider_id"], shown["machine"]["price_per_hour"]) == ("i-1", 0.5)
 
-    async def test_workers_are_found_by_part_of_id_or_name(self, desk: OperatorScenario) -> None:
-        await desk.api.worker("rack-1", display_name="Attic")
-        await desk.api.worker("rack_2", display_name="Cellar")
-        found = [each["worker_id"] for each in (await desk.get("/workers", search="RACK-"))["items"]]
-        assert found == ["rack-1"]
-        assert [each["worker_id"] for each in (await desk.get("/workers", search="cell"))["items"]] == ["rack_2"]
-        assert (await desk.get("/workers", search="%"))["items"] == []
 
-
-class TestDeciding:
-    async def test_revoked_worker_is_shut_out_at_once_and_loses_its_leases(self, desk: OperatorScenario) -> None:
+class TestActions:
+    async def test_revoked_worker_loses_its_leases_until_approved(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await desk.submit()
         job = (await worker.post("/api/worker/poll", poll()))["job"]
@@ -241,16 +246,10 @@ class TestDeciding:
         problem_of(await worker.call("POST", "/api/worker/poll", poll()), 403)
         [dispatch] = (await desk.get("/dispatches"))["items"]
         assert (dispatch["status"], dispatch["attempts"], dispatch["last_worker_id"]) == ("queued", 0, "gpu-1")
-
-    async def test_approved_one_works_again_at_once(self, desk: OperatorScenario) -> None:
-        worker = await desk.api.worker()
-        await desk.send("POST", "/workers/gpu-1/revoke")
-        problem_of(await worker.call("POST", "/api/worker/poll", poll()), 403)
         await desk.send("POST", "/workers/gpu-1/approve")
-        await desk.submit()
         assert (await worker.post("/api/worker/poll", poll()))["job"] is not None
 
-    async def test_draining_worker_gets_nothing_new(self, desk: OperatorScenario) -> None:
+    async def test_draining_worker_gets_no_jobs(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await desk.submit()
         assert (await desk.send("POST", "/workers/gpu-1/drain"))["state"] == "draining"
@@ -258,7 +257,7 @@ class TestDeciding:
         assert (await desk.send("POST", "/workers/gpu-1/undrain"))["state"] == "idle"
         assert (await worker.post("/api/worker/poll", poll()))["job"] is not None
 
-    async def test_new_token_takes_the_place_of_the_old_one_at_once(self, desk: OperatorScenario) -> None:
+    async def test_rotated_token_replaces_the_old_one(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await worker.post("/api/worker/poll", poll())
         rotated = await desk.send("POST", "/workers/gpu-1/rotate-token")
@@ -266,13 +265,8 @@ class TestDeciding:
         problem_of(await worker.call("POST", "/api/worker/poll", poll()), 401)
         headers = {"Authorization": f"Bearer {rotated['token']}"}
         assert (await desk.api.anybody.post("/api/worker/poll", poll(), headers=headers))["job"] is None
-
-    async def test_token_is_written_down_nowhere(self, desk: OperatorScenario) -> None:
-        await desk.api.worker()
-        token = (await desk.send("POST", "/workers/gpu-1/rotate-token"))["token"]
-        logs = await desk.call("GET", "/audit-logs")
-        shown = await desk.call("GET", "/workers/gpu-1")
-        assert token not in logs.text + shown.text
+        for path in ("/audit-logs", "/workers/gpu-1"):
+            assert rotated["token"] not in (await desk.call("GET", path)).text
 
 
 class TestAudit:
@@ -286,24 +280,25 @@ class TestAudit:
         assert desk.admin.user is not None
         assert all(log["data"]["by"] == desk.admin.user.email for log in logs[:-1])
 
-    async def test_logs_of_one_that_has_left_stay(self, desk: OperatorScenario) -> None:
+    async def test_audit_log_outlives_its_worker(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.api.engine.workers.workers.deregister("gpu-1")
         logs = await desk.get("/workers/gpu-1/audit-logs")
         assert [log["event"] for log in logs["items"]] == ["deregister", "register"]
 
-    async def test_logs_are_filtered_and_come_page_by_page(self, desk: OperatorScenario) -> None:
+    @pytest.mark.both_databases
+    async def test_audit_logs_are_filtered_and_paginated(self, desk: OperatorScenario) -> None:
         for name in ("a", "b"):
             await desk.worker(name)
             await desk.send("POST", f"/workers/{name}/drain")
         first = await desk.get("/audit-logs", limit=3)
         second = await desk.get("/audit-logs", limit=3, cursor=first["next_cursor"])
-        seen = [(each["worker_id"], each["event"]) for each in (*first["items"], *second["items"])]
+        seen = [(item["worker_id"], item["event"]) for item in (*first["items"], *second["items"])]
         assert seen == [("b", "drain"), ("b", "register"), ("a", "drain"), ("a", "register")]
         assert second["next_cursor"] is None
         drains = await desk.get("/audit-logs", event="drain")
         assert [drain["worker_id"] for drain in drains["items"]] == ["b", "a"]
         of_a = await desk.get("/audit-logs", worker="a", event="register")
-        assert [each["worker_id"] for each in of_a["items"]] == ["a"]
+        assert [item["worker_id"] for item in of_a["items"]] == ["a"]
         none = await desk.get("/workers/a/audit-logs", event="revoke")
         assert none == {"items": [], "next_cursor": None}

@@ -36,75 +36,69 @@ LOGO_HASH = hashlib.sha256(png()).hexdigest()
 async def asset(desk: OperatorScenario) -> str:
     """Return the path of an uploaded effect file."""
     body = {"mime_type": "image/png", "size": len(png()), "original_filename": "logo.png"}
-    begun = await desk.send("POST", "/assets", body)
-    sent = await desk.admin.http.put(begun["upload_url"], content=png(), headers=begun["upload_headers"])
+    started = await desk.send("POST", "/assets", body)
+    sent = await desk.admin.http.put(started["upload_url"], content=png(), headers=started["upload_headers"])
     assert sent.is_success, sent.text
-    path: str = begun["path"]
+    path: str = started["path"]
     return path
 
 
 class TestRegistering:
-    async def test_workflow_is_given_back_as_it_was_sent(self, desk: OperatorScenario) -> None:
+    async def test_created_workflow_is_returned_unchanged(self, desk: OperatorScenario) -> None:
         sent = new(name="Face swap", output_extension=".webm", output_mime_type="video/webm", provider="cloud")
-        made = await desk.send("POST", "/workflows", sent)
-        assert made == await desk.get("/workflows/swap")
-        assert made["graph"] == GRAPH
-        assert made["properties"] == [PROMPT]
-        assert made["output_extension"] == "webm"
-        assert (made["name"], made["provider"], made["is_active"]) == ("Face swap", "cloud", True)
-        assert made["warnings"] == []
+        created = await desk.send("POST", "/workflows", sent)
+        assert created == await desk.get("/workflows/swap")
+        assert created["graph"] == GRAPH
+        assert created["properties"] == [PROMPT]
+        assert created["output_extension"] == "webm"
+        assert (created["name"], created["provider"], created["is_active"]) == ("Face swap", "cloud", True)
+        assert created["warnings"] == []
 
-    async def test_workflow_may_run_on_either_provider_at_a_price_for_each(self, desk: OperatorScenario) -> None:
+    async def test_workflow_with_prices_runs_on_any_provider(self, desk: OperatorScenario) -> None:
         prices: dict[str, Any] = {
             "self_hosted_micros_per_second": 250,
             "cloud_micros_per_second": 1000,
             "burst_micros_per_hour": 5_000_000,
         }
-        made = await desk.send("POST", "/workflows", new(provider="any", **prices))
-        assert {name: made[name] for name in ("provider", *prices)} == {"provider": "any", **prices}
-        assert [each["provider"] for each in (await desk.get("/workflows"))["items"] if each["slug"] == "swap"] == [
-            "any"
-        ]
+        created = await desk.send("POST", "/workflows", new(provider="any", **prices))
+        assert {name: created[name] for name in ("provider", *prices)} == {"provider": "any", **prices}
+        assert [
+            workflow["provider"] for workflow in (await desk.get("/workflows"))["items"] if workflow["slug"] == "swap"
+        ] == ["any"]
         changed = await desk.send("PATCH", "/workflows/swap", {"burst_micros_per_hour": None})
         assert (changed["provider"], changed["burst_micros_per_hour"]) == ("any", None)
         back = await desk.send("PATCH", "/workflows/swap", {"provider": "self_hosted"})
         assert back["provider"] == "self_hosted"
 
-    @pytest.mark.parametrize(
-        ("wrong", "field"),
-        [
+    async def test_invalid_price_is_refused(self, desk: OperatorScenario) -> None:
+        cases: list[tuple[dict[str, Any], str]] = [
             ({"provider": "any"}, "cloud_micros_per_second"),
             ({"provider": "any", "cloud_micros_per_second": 0}, "cloud_micros_per_second"),
             ({"provider": "any", "cloud_micros_per_second": 0.5}, "cloud_micros_per_second"),
             ({"burst_micros_per_hour": -1}, "burst_micros_per_hour"),
             ({"provider": "elsewhere"}, "provider"),
-        ],
-    )
-    async def test_price_that_is_none_is_refused(
-        self, desk: OperatorScenario, wrong: dict[str, Any], field: str
-    ) -> None:
-        problem = problem_of(await desk.call("POST", "/workflows", new(**wrong)), 422)
-        assert field in problem["errors"]
+        ]
+        for wrong, field in cases:
+            problem = problem_of(await desk.call("POST", "/workflows", new(**wrong)), 422)
+            assert field in problem["errors"]
 
-    async def test_hash_of_a_file_among_the_defaults_is_filled_in(self, desk: OperatorScenario) -> None:
-        made = await desk.send("POST", "/workflows", new(properties=[{**LOGO, "default_value": await asset(desk)}]))
-        assert made["properties"][0]["default_value_hash"] == LOGO_HASH
-
-    async def test_changed_default_gets_its_hash_too(self, desk: OperatorScenario) -> None:
+    async def test_hash_of_a_default_file_is_computed(self, desk: OperatorScenario) -> None:
+        logo = {**LOGO, "default_value": await asset(desk)}
         await desk.send("POST", "/workflows", new(properties=[LOGO]))
-        changes = {"properties": [{**LOGO, "default_value": await asset(desk)}]}
-        made = await desk.send("PATCH", "/workflows/swap", changes)
-        assert made["properties"][0]["default_value_hash"] == LOGO_HASH
+        changed = await desk.send("PATCH", "/workflows/swap", {"properties": [logo]})
+        created = await desk.send("POST", "/workflows", new("other", properties=[logo]))
+        for workflow_ in (changed, created):
+            assert workflow_["properties"][0]["default_value_hash"] == LOGO_HASH
 
-    async def test_hash_that_is_not_the_files_is_refused(self, desk: OperatorScenario) -> None:
+    async def test_wrong_hash_of_a_default_file_is_refused(self, desk: OperatorScenario) -> None:
         logo = {**LOGO, "default_value": await asset(desk), "default_value_hash": "0" * 64}
         problem = problem_of(await desk.call("POST", "/workflows", new(properties=[logo])), 422)
         assert LOGO_HASH in problem["errors"]["properties.0.default_value_hash"]
 
-    async def test_hash_is_believed_while_the_file_is_not_there(self, desk: OperatorScenario) -> None:
+    async def test_hash_of_a_missing_file_is_accepted(self, desk: OperatorScenario) -> None:
         logo = {**LOGO, "default_value": "assets/later.png", "default_value_hash": "0" * 64}
-        made = await desk.send("POST", "/workflows", new(properties=[logo]))
-        assert made["properties"][0]["default_value_hash"] == "0" * 64
+        created = await desk.send("POST", "/workflows", new(properties=[logo]))
+        assert created["properties"][0]["default_value_hash"] == "0" * 64
 
     async def test_placeholder_in_no_node_is_a_warning(self, desk: OperatorScenario) -> None:
         style = {"key": "style", "type": "text", "placeholder": "{{STYLE}}"}
@@ -114,10 +108,10 @@ class TestRegistering:
         assert "'{{STYLE}}'" in warning
         assert "warnings" in answer.json()["message"]
 
-    async def test_file_that_only_the_author_has_is_a_warning(self, desk: OperatorScenario) -> None:
+    async def test_local_file_in_the_graph_is_a_warning(self, desk: OperatorScenario) -> None:
         graph = {**GRAPH, "4": {"class_type": "LoadImage", "inputs": {"image": "example.png"}}}
-        made = await desk.send("POST", "/workflows", new(graph=graph))
-        assert "'example.png'" in made["warnings"][0]
+        created = await desk.send("POST", "/workflows", new(graph=graph))
+        assert "'example.png'" in created["warnings"][0]
 
     async def test_editor_file_is_explained(self, desk: OperatorScenario) -> None:
         problem = problem_of(await desk.call("POST", "/workflows", new(graph={"nodes": [], "links": []})), 422)
@@ -125,11 +119,10 @@ class TestRegistering:
         saved = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
         problem = problem_of(await desk.call("POST", "/workflows", new(graph=saved)), 409)
         assert "Export (API)" in problem["detail"]
-        assert [each["name"] for each in problem["missing"]] == ["EmptyImage", "SaveImage"]
+        assert [requirement["name"] for requirement in problem["missing"]] == ["EmptyImage", "SaveImage"]
 
-    @pytest.mark.parametrize(
-        ("wrong", "field"),
-        [
+    async def test_validation_error_names_the_field(self, desk: OperatorScenario) -> None:
+        cases: list[tuple[dict[str, Any], str]] = [
             ({"slug": "has space"}, "slug"),
             ({"slug": "a/b"}, "slug"),
             ({"output_node_id": "99"}, "output_node_id"),
@@ -141,16 +134,13 @@ class TestRegistering:
             ({"properties": [{**PROMPT, "type": "colour"}]}, "properties.0.type"),
             ({"properties": [{**PROMPT, "type": "number"}]}, "properties.prompt"),
             ({"graph": {"1": {"class_type": "A", "inputs": {"text": "a\x00b"}}}}, "graph"),
-        ],
-    )
-    async def test_validation_error_names_the_field(
-        self, desk: OperatorScenario, wrong: dict[str, Any], field: str
-    ) -> None:
-        problem = problem_of(await desk.call("POST", "/workflows", new(**wrong)), 422)
-        assert list(problem["errors"]) == [field]
-        problem_of(await desk.call("GET", "/workflows/swap"), 404)
+        ]
+        for wrong, field in cases:
+            problem = problem_of(await desk.call("POST", "/workflows", new(**wrong)), 422)
+            assert list(problem["errors"]) == [field]
+            problem_of(await desk.call("GET", "/workflows/swap"), 404)
 
-    async def test_graph_that_no_reader_could_follow_is_refused(self, desk: OperatorScenario) -> None:
+    async def test_deeply_nested_graph_is_refused(self, desk: OperatorScenario) -> None:
         deep: Any = "x"
         for _ in range(300):
             deep = [deep]
@@ -158,7 +148,7 @@ class TestRegistering:
         problem = problem_of(await desk.call("POST", "/workflows", new(graph=graph, output_node_id=None)), 422)
         assert "nested too deeply" in problem["errors"]["graph"]
 
-    async def test_slug_is_taken_once(self, desk: OperatorScenario) -> None:
+    async def test_slug_is_unique(self, desk: OperatorScenario) -> None:
         await desk.send("POST", "/workflows", new())
         problem_of(await desk.call("POST", "/workflows", new()), 409)
 
@@ -168,19 +158,19 @@ class TestRegistering:
         create = desk.api.engine.catalogue.workflows.create
         await create(slug="aa-private", graph=GRAPH, tenant_id=desk.user.tenant_id)
         first = await desk.get("/workflows", limit=2)
-        assert [each["slug"] for each in first["items"]] == ["a", "b"]
+        assert [item["slug"] for item in first["items"]] == ["a", "b"]
         assert "graph" not in first["items"][0]
         second = await desk.get("/workflows", limit=2, cursor=first["next_cursor"])
-        assert [each["slug"] for each in second["items"]] == ["c", "clip"]
+        assert [item["slug"] for item in second["items"]] == ["c", "clip"]
         assert second["next_cursor"] is None
         own = await desk.get("/workflows", tenant_id=desk.user.tenant_id)
-        assert [each["slug"] for each in own["items"]] == ["aa-private"]
+        assert [item["slug"] for item in own["items"]] == ["aa-private"]
         off = await desk.get("/workflows", is_active=False)
-        assert [each["slug"] for each in off["items"]] == ["b"]
+        assert [item["slug"] for item in off["items"]] == ["b"]
 
 
 class TestChanging:
-    async def test_only_what_is_sent_changes(self, desk: OperatorScenario) -> None:
+    async def test_omitted_fields_stay_unchanged(self, desk: OperatorScenario) -> None:
         before = await desk.send("POST", "/workflows", new())
         await desk.advance(5)
         after = await desk.send("PATCH", "/workflows/swap", {"name": "Other", "is_active": False})
@@ -188,16 +178,16 @@ class TestChanging:
         changed = {"name": "Other", "is_active": False, "updated_at": after["updated_at"]}
         assert after == {**before, **changed}
 
-    async def test_slug_never_changes(self, desk: OperatorScenario) -> None:
+    async def test_slug_cannot_be_changed(self, desk: OperatorScenario) -> None:
         problem = problem_of(await desk.call("PATCH", "/workflows/clip", {"slug": "clap"}), 422)
         assert "cannot be changed" in problem["errors"]["slug"]
 
-    async def test_null_is_only_for_what_may_be_missing(self, desk: OperatorScenario) -> None:
+    async def test_null_is_accepted_for_optional_fields_only(self, desk: OperatorScenario) -> None:
         assert (await desk.send("PATCH", "/workflows/clip", {"output_node_id": None}))["output_node_id"] is None
         problem = problem_of(await desk.call("PATCH", "/workflows/clip", {"name": None}), 422)
         assert list(problem["errors"]) == ["name"]
 
-    async def test_jobs_that_were_submitted_keep_their_graph(self, desk: OperatorScenario) -> None:
+    async def test_submitted_jobs_keep_their_graph(self, desk: OperatorScenario) -> None:
         await desk.worker()
         old = await desk.submit()
         after = await desk.send("PATCH", "/workflows/clip", {"graph": graph_of("new")})
@@ -216,7 +206,7 @@ class TestChanging:
         after = await desk.send("PATCH", "/workflows/clip", {"graph": graph, "output_node_id": "1"})
         assert (after["output_node_id"], len(after["warnings"])) == ("1", 1)
 
-    async def test_effect_is_not_left_with_an_override_that_is_gone(self, desk: OperatorScenario) -> None:
+    async def test_property_with_an_effect_override_cannot_be_removed(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", "/effects/clip", {"property_overrides": {"prompt": "a dog"}})
         problem = problem_of(await desk.call("PATCH", "/workflows/clip", {"properties": []}), 422)
         assert "'clip'" in problem["errors"]["properties"]
@@ -232,11 +222,11 @@ class TestChanging:
 
 
 class TestDeleting:
-    async def test_not_while_effects_use_it(self, desk: OperatorScenario) -> None:
+    async def test_workflow_of_an_effect_is_not_deleted(self, desk: OperatorScenario) -> None:
         problem = problem_of(await desk.call("DELETE", "/workflows/clip"), 409)
         assert "clip" in problem["detail"]
 
-    async def test_not_while_jobs_of_it_are_under_way(self, desk: OperatorScenario) -> None:
+    async def test_workflow_with_active_jobs_is_not_deleted(self, desk: OperatorScenario) -> None:
         await desk.worker()
         job = await desk.submit()
         await desk.send("DELETE", "/effects/clip")
@@ -259,10 +249,10 @@ class TestDeleting:
         assert (listed["job_id"], listed["workflow_slug"]) == (job.id, "clip")
         assert (await desk.get("/fleets/production/home-clip"))["workflow_slugs"] == []
         assert (await desk.get("/workers/gpu-1"))["workflow_slugs"] == []
-        made = await desk.send("POST", "/workflows", new("clip"))
-        assert made["id"] > 1
+        created = await desk.send("POST", "/workflows", new("clip"))
+        assert created["id"] > 1
 
-    async def test_job_retried_after_that_fails_and_is_refunded(self, desk: OperatorScenario) -> None:
+    async def test_retry_with_a_deleted_workflow_fails_and_is_refunded(self, desk: OperatorScenario) -> None:
         await desk.worker()
         job = await desk.failed()
         balance = await desk.api.engine.accounts.ledger.balance(job.tenant_id)
@@ -275,7 +265,7 @@ class TestDeleting:
         assert (found.status, found.error_message) == ("failed", "The workflow of this job no longer exists.")
         assert await desk.api.engine.accounts.ledger.balance(job.tenant_id) == balance
 
-    async def test_job_submitted_at_the_same_moment_keeps_it_or_ends(self, desk: OperatorScenario) -> None:
+    async def test_concurrent_submission_blocks_the_deletion_or_fails(self, desk: OperatorScenario) -> None:
         create = desk.api.engine.catalogue.workflows.create
         for number in range(5):
             slug = f"own-{number}"
@@ -296,7 +286,7 @@ class TestDeleting:
 
 
 class TestValidating:
-    async def test_every_worker_that_has_it_is_judged(self, desk: OperatorScenario) -> None:
+    async def test_validation_reports_every_assigned_worker(self, desk: OperatorScenario) -> None:
         nodes = ["CheckpointLoader", "Prompt", "SaveVideo"]
         models = {"checkpoints": ["model.safetensors"]}
         await desk.worker("able", capabilities={"node_types": nodes, "models": models})
@@ -309,8 +299,8 @@ class TestValidating:
         assert found["node_types"] == nodes
         assert found["models"] == ["model.safetensors"]
         assert found["assigned_workers"] == 3
-        by_worker = {each["worker_id"]: each for each in found["workers"]["items"]}
-        assert {name: each["fit"] for name, each in by_worker.items()} == {
+        by_worker = {worker["worker_id"]: worker for worker in found["workers"]["items"]}
+        assert {name: item["fit"] for name, item in by_worker.items()} == {
             "able": "able",
             "lacking": "unable",
             "silent": "unknown",
@@ -320,7 +310,7 @@ class TestValidating:
         assert "model.safetensors" in by_worker["lacking"]["text"]
         assert found["text"].startswith("Of 3 workers, 1 meet all requirements")
 
-    async def test_models_that_users_can_choose_are_needed_too(self, desk: OperatorScenario) -> None:
+    async def test_selectable_models_are_required(self, desk: OperatorScenario) -> None:
         choice = {
             "key": "model",
             "type": "choice",
@@ -340,18 +330,18 @@ class TestValidating:
         first = (await desk.call("POST", "/workflows/clip/validate", params={"limit": 2})).json()["data"]["workers"]
         query = {"limit": 2, "cursor": first["next_cursor"]}
         second = (await desk.call("POST", "/workflows/clip/validate", params=query)).json()["data"]["workers"]
-        names = [each["worker_id"] for each in (*first["items"], *second["items"])]
+        names = [item["worker_id"] for item in (*first["items"], *second["items"])]
         assert names == ["gpu-0", "gpu-1", "gpu-2"]
         assert second["next_cursor"] is None
 
 
-class TestCarried:
-    async def test_workflow_in_a_file_of_ones_own_is_read(self, desk: OperatorScenario) -> None:
+class TestEmbeddedWorkflows:
+    async def test_workflow_is_read_from_an_own_file(self, desk: OperatorScenario) -> None:
         texts = PngInfo()
         texts.add_text("prompt", json.dumps(GRAPH))
-        made = io.BytesIO()
-        Image.new("RGB", (8, 8)).save(made, "PNG", pnginfo=texts)
-        for content, graph in ((made.getvalue(), GRAPH), (png(), None)):
+        created = io.BytesIO()
+        Image.new("RGB", (8, 8)).save(created, "PNG", pnginfo=texts)
+        for content, graph in ((created.getvalue(), GRAPH), (png(), None)):
             file_id = await upload(desk.admin, content)
             assert await desk.get(f"/uploads/{file_id}/workflow") == {"graph": graph}
 

@@ -18,6 +18,7 @@ from comfyrelay.server.main import serving
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from tests.support.api import SECRETS
+from tests.support.full import full_only
 from tests.support.world import SqliteBackend
 
 BEGUN = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
@@ -55,17 +56,17 @@ async def served(backend: SqliteBackend, folder: Path, **settings: Any) -> Async
                 yield Served(listener.getsockname()[1])
 
 
-@pytest.mark.parametrize("begun", [b"", b"\r\n", b"G", BEGUN, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + BEGUN])
-async def test_headers_that_do_not_arrive_end_their_connection(
-    sqlite_backend: SqliteBackend, tmp_path: Path, begun: bytes
-) -> None:
+@pytest.mark.parametrize(
+    "sent", [b"", BEGUN, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + BEGUN, *full_only(b"\r\n", b"G")]
+)
+async def test_incomplete_headers_time_out(sqlite_backend: SqliteBackend, tmp_path: Path, sent: bytes) -> None:
     with capture_logs() as lines:
         async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
-            reader, writer = await server.say(begun)
+            reader, writer = await server.say(sent)
             answer = await reader.read()
             writer.close()
-    assert answer == b"" if not begun.strip() else answer.rpartition(b"HTTP/1.1 408")[1] != b""
-    [line] = [each for each in lines if each["event"] == "requests.half_open_closed"]
+    assert answer == b"" if not sent.strip() else answer.rpartition(b"HTTP/1.1 408")[1] != b""
+    [line] = [item for item in lines if item["event"] == "requests.half_open_closed"]
     assert (line["too_slow"], line["half_open"]) == (1, 0)
 
 
@@ -83,16 +84,14 @@ async def test_oldest_incomplete_request_is_closed_over_the_limit(
             writer.close()
 
 
-async def test_headers_without_end_are_not_kept(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+async def test_oversized_headers_are_refused(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     async with served(sqlite_backend, tmp_path) as server:
         reader, writer = await server.say(BEGUN + b"X: " + b"x" * 100_000)
         assert b" 408 " in await reader.readline()
         writer.close()
 
 
-async def test_rest_of_a_request_that_was_answered_is_not_waited_for(
-    sqlite_backend: SqliteBackend, tmp_path: Path
-) -> None:
+async def test_answered_request_does_not_wait_for_its_body(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     head = (
         b"POST /api/workflows HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9999999\r\n\r\n"
     )
@@ -135,11 +134,11 @@ async def test_oldest_endless_body_is_closed_over_the_limit(
                 assert b" 422 " in await reader.readline()
             for _, writer in (oldest, *others):
                 writer.close()
-    [line] = [each for each in lines if each["event"] == "requests.half_open_closed"]
+    [line] = [item for item in lines if item["event"] == "requests.half_open_closed"]
     assert (line[why], line["bodies"]) == (1, 3)
 
 
-async def test_proxy_may_bring_more_bodies_than_one_address(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+async def test_trusted_proxy_is_exempt_from_the_address_limit(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     limits = {"max_unfinished_bodies_per_address": 1, "trusted_proxies": ["127.0.0.0/8"]}
     async with served(sqlite_backend, tmp_path, **limits) as server:
         for reader, writer in [await server.begin_body() for _ in range(3)]:
@@ -193,7 +192,7 @@ def test_connection_limit_stays_below_the_file_limit() -> None:
     assert printed.split() == ["100", "356", "744", "1000"]
 
 
-async def test_request_that_runs_is_not_half_open(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+async def test_running_request_is_not_half_open(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     """Its body may take longer than its headers."""
     async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
         slow, writer = await server.say(
@@ -209,7 +208,7 @@ async def test_request_that_runs_is_not_half_open(sqlite_backend: SqliteBackend,
 
 
 @pytest.mark.parametrize(("proxies", "status"), [([], 429), (["127.0.0.0/8"], 401), (["10.0.0.0/8"], 429)])
-async def test_only_a_proxy_that_is_configured_says_where_a_request_comes_from(
+async def test_forwarded_address_counts_from_trusted_proxies_only(
     sqlite_backend: SqliteBackend, tmp_path: Path, proxies: list[str], status: int
 ) -> None:
     body = {"email": "ada@example.com", "password": "wrong"}

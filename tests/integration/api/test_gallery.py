@@ -30,7 +30,7 @@ class Scenario:
     worker: Caller
     effect_id: int
 
-    async def made(self, prompt: str = "a cat", **more: Any) -> str:
+    async def create_output(self, prompt: str = "a cat", **more: Any) -> str:
         """Make an output; return its id."""
         job = await run(self.api, self.user, self.worker, self.effect_id, input_payload={"prompt": prompt}, **more)
         return str(job["outputs"][0]["file_id"])
@@ -42,11 +42,11 @@ class Scenario:
         for _ in prompts:
             await complete(self.api, self.worker, await lease(self.worker))
         page = await self.user.get("/api/gallery", params={"batch": batch["id"], "limit": 200})
-        return [each["id"] for each in sorted(page["items"], key=lambda each: each["item_no"])]
+        return [item["id"] for item in sorted(page["items"], key=lambda item: item["item_no"])]
 
-    async def second(self, first: str, data: bytes, mime_type: str = "text/plain") -> str:
+    async def add_output(self, first: str, data: bytes, mime_type: str = "text/plain") -> str:
         """Add another output to the same job."""
-        [item] = [each for each in await self.items() if each["id"] == first]
+        [item] = [entry for entry in await self.items() if entry["id"] == first]
         assert self.user.user is not None
         tenant_id, id_ = self.user.user.tenant_id, new_id()
         path = f"{job_folder(tenant_id, item['job_id'])}/output-{id_}.txt"
@@ -92,7 +92,7 @@ class Scenario:
         assert re.search(r'filename="outputs-\d{4}-\d\d-\d\d-\d{4}\.zip"', answer.headers["content-disposition"])
         return zipfile.ZipFile(io.BytesIO(answer.content))
 
-    async def later(self, **by: float) -> None:
+    async def advance(self, **by: float) -> None:
         await self.api.clock.set(self.api.clock.now + timedelta(**by))
 
 
@@ -107,12 +107,12 @@ async def scenario(
         yield Scenario(api, user, await api.worker(), effect_id)
 
 
-class TestLookingThrough:
-    async def test_output_says_where_it_comes_from(self, scenario: Scenario) -> None:
+class TestListing:
+    async def test_output_shows_its_job_batch_and_workflow(self, scenario: Scenario) -> None:
         [first, _] = await scenario.batch("Animals", "a cat", "a dog")
-        item = next(each for each in await scenario.items() if each["id"] == first)
+        item = next(entry for entry in await scenario.items() if entry["id"] == first)
         job = await scenario.user.get(f"/api/ai-jobs/{item['job_id']}")
-        assert [item["id"]] == [each["file_id"] for each in job["outputs"]]
+        assert [item["id"]] == [output["file_id"] for output in job["outputs"]]
         # every query returns the same prompt
         assert job["prompt"] == item["prompt"]
         assert item | {"url": ""} == {
@@ -144,39 +144,37 @@ class TestLookingThrough:
         }
         assert (await scenario.user.http.get(item["url"])).content == png("blue")
 
-    async def test_pages_follow_each_other_in_both_directions_also_when_their_last_is_deleted(
-        self, scenario: Scenario
-    ) -> None:
-        made = []
+    async def test_cursor_is_stable_in_both_directions_and_after_a_deletion(self, scenario: Scenario) -> None:
+        created = []
         for n in range(5):
-            made.append(await scenario.made(f"cat {n}"))
+            created.append(await scenario.create_output(f"cat {n}"))
             # two of them at the same moment
-            await scenario.later(seconds=1 if n != 2 else 0)
+            await scenario.advance(seconds=1 if n != 2 else 0)
         for sort in ("oldest", "newest"):
             whole = await scenario.ids(sort=sort)
             page = await scenario.user.get("/api/gallery", params={"sort": sort, "limit": 2})
-            seen = [each["id"] for each in page["items"]]
+            seen = [item["id"] for item in page["items"]]
             while page["next_cursor"] is not None:
                 params = {"sort": sort, "limit": 2, "cursor": page["next_cursor"]}
                 page = await scenario.user.get("/api/gallery", params=params)
                 assert page["total"] == 5
-                seen += [each["id"] for each in page["items"]]
+                seen += [item["id"] for item in page["items"]]
             assert seen == whole
-            assert sorted(seen) == sorted(made)
+            assert sorted(seen) == sorted(created)
         assert await scenario.ids(sort="newest") == (await scenario.ids(sort="oldest"))[::-1]
         page = await scenario.user.get("/api/gallery", params={"limit": 2})
         whole = await scenario.ids()
         await scenario.user.post("/api/gallery/delete", {"ids": [whole[1]]})
         assert await scenario.ids(cursor=page["next_cursor"]) == whole[2:]
 
-    async def test_cursor_of_something_else_is_refused(self, scenario: Scenario) -> None:
+    async def test_invalid_cursor_is_refused(self, scenario: Scenario) -> None:
         for cursor in ("x", "1", "12-", "9" * 60 + "-a"):
             problem = problem_of(await scenario.user.call("GET", "/api/gallery", params={"cursor": cursor}), 422)
             assert problem["errors"].keys() == {"cursor"}
 
-    async def test_every_word_is_looked_for_in_prompt_label_note_batch_and_workflow(self, scenario: Scenario) -> None:
-        cat = await scenario.made("a Cat in the rain", label="first try")
-        dog = await scenario.made("a dog in the rain")
+    async def test_search_covers_prompt_label_note_batch_and_workflow(self, scenario: Scenario) -> None:
+        cat = await scenario.create_output("a Cat in the rain", label="first try")
+        dog = await scenario.create_output("a dog in the rain")
         [bird] = await scenario.batch("Wings 100%", "a bird")
         await scenario.mark(dog, note="send to Ada")
         searches = {
@@ -197,10 +195,10 @@ class TestLookingThrough:
         problem = problem_of(await scenario.user.call("GET", "/api/gallery", params={"q": "a " * 11}), 422)
         assert problem["errors"] == {"q": "Search for at most 10 words."}
 
-    async def test_filters_narrow_what_is_listed_and_counted(self, scenario: Scenario) -> None:
-        single = await scenario.made("one")
+    async def test_filters_apply_to_items_and_counts(self, scenario: Scenario) -> None:
+        single = await scenario.create_output("one")
         batched = await scenario.batch("Two", "two", "three")
-        text = await scenario.second(single, b"said")
+        text = await scenario.add_output(single, b"text")
         everything = {single, text, *batched}
         batch_id = next(item["batch_id"] for item in await scenario.items() if item["id"] == batched[0])
         await scenario.mark(single, starred=True)
@@ -223,28 +221,28 @@ class TestLookingThrough:
         ]
         for query, ids in expected:
             page = await scenario.user.get("/api/gallery", params=query)
-            assert ({each["id"] for each in page["items"]}, page["total"]) == (ids, len(ids)), query
+            assert ({entry["id"] for entry in page["items"]}, page["total"]) == (ids, len(ids)), query
             days = (await scenario.user.get("/api/gallery/days", params=query))["days"]
             assert sum(day["count"] for day in days) == len(ids)
 
-    async def test_several_outputs_of_a_job_are_items_of_their_own(self, scenario: Scenario) -> None:
-        first = await scenario.made("one")
-        second = await scenario.second(first, b"said")
+    async def test_outputs_of_one_job_are_separate_items(self, scenario: Scenario) -> None:
+        first = await scenario.create_output("one")
+        second = await scenario.add_output(first, b"text")
         items = {item["id"]: item for item in await scenario.items()}
-        assert {id_: each["number"] for id_, each in items.items()} == {first: 1, second: 2}
+        assert {id_: entry["number"] for id_, entry in items.items()} == {first: 1, second: 2}
         assert items[first]["job_id"] == items[second]["job_id"]
         await scenario.mark(second, starred=True)
         assert {item["id"]: item["starred"] for item in await scenario.items()} == {first: False, second: True}
 
     async def test_days_follow_the_time_zone(self, scenario: Scenario) -> None:
         await scenario.api.clock.set(datetime(2026, 3, 1, 23, 30, tzinfo=UTC))
-        late = await scenario.made()
+        late = await scenario.create_output()
         await scenario.api.clock.set(datetime(2026, 3, 2, 12, 0, tzinfo=UTC))
-        noon = await scenario.made()
+        noon = await scenario.create_output()
 
         async def days(**query: str) -> list[tuple[str, int]]:
             found = (await scenario.user.get("/api/gallery/days", params=query))["days"]
-            return [(each["day"], each["count"]) for each in found]
+            return [(day["day"], day["count"]) for day in found]
 
         assert await days() == [("2026-03-02", 1), ("2026-03-01", 1)]
         assert await days(tz="Europe/Vienna") == [("2026-03-02", 2)]
@@ -259,21 +257,21 @@ class TestLookingThrough:
         problem_of(await scenario.user.call("GET", "/api/gallery", params={"to": "9999-12-31"}), 422)
 
     async def test_outputs_being_removed_are_hidden(self, scenario: Scenario) -> None:
-        kept, going = await scenario.made("kept"), await scenario.made("going")
+        remaining, removed = await scenario.create_output("remaining"), await scenario.create_output("removed")
         collection = await scenario.collection()
-        await scenario.mark(kept, going, add_to=collection)
+        await scenario.mark(remaining, removed, add_to=collection)
         shard = scenario.api.engine.databases.shards["main"]
-        await execute(shard, "UPDATE files SET removing_at = relay_now(0) WHERE id = :id", id=going)
+        await execute(shard, "UPDATE files SET removing_at = relay_now(0) WHERE id = :id", id=removed)
         page = await scenario.user.get("/api/gallery")
-        assert ([each["id"] for each in page["items"]], page["total"]) == ([kept], 1)
-        assert (await scenario.mark(going, starred=True))["missing"] == [going]
+        assert ([item["id"] for item in page["items"]], page["total"]) == ([remaining], 1)
+        assert (await scenario.mark(removed, starred=True))["missing"] == [removed]
         [found] = (await scenario.user.get("/api/collections"))["items"]
-        assert (found["count"], found["cover"]["id"]) == (1, kept)
+        assert (found["count"], found["cover"]["id"]) == (1, remaining)
 
 
 class TestMarks:
-    async def test_star_and_a_rejection_take_each_other_s_place(self, scenario: Scenario) -> None:
-        one = await scenario.made()
+    async def test_star_and_rejection_are_exclusive(self, scenario: Scenario) -> None:
+        one = await scenario.create_output()
 
         async def marks(**change: bool) -> tuple[bool, bool]:
             await scenario.mark(one, **change)
@@ -288,24 +286,24 @@ class TestMarks:
         body = {"ids": [one], "starred": True, "rejected": True}
         problem_of(await scenario.user.call("POST", "/api/gallery/marks", body), 422)
 
-    async def test_note_stays_until_it_is_emptied(self, scenario: Scenario) -> None:
-        one = await scenario.made()
+    async def test_note_is_kept_until_emptied(self, scenario: Scenario) -> None:
+        one = await scenario.create_output()
         for change, note in (({"note": "warmer"}, "warmer"), ({"starred": True}, "warmer"), ({"note": ""}, None)):
             await scenario.mark(one, **change)
             [item] = await scenario.items()
             assert item["note"] == note
 
     async def test_bulk_marking_names_missing_outputs(self, scenario: Scenario) -> None:
-        made = [await scenario.made() for _ in range(3)]
-        assert await scenario.mark(*made, "nothing", starred=True) == {"changed": 3, "missing": ["nothing"]}
-        assert sorted(await scenario.ids(mark="starred")) == sorted(made)
+        created = [await scenario.create_output() for _ in range(3)]
+        assert await scenario.mark(*created, "nothing", starred=True) == {"changed": 3, "missing": ["nothing"]}
+        assert sorted(await scenario.ids(mark="starred")) == sorted(created)
 
 
 class TestCollections:
-    async def test_cover_of_a_collection_is_the_newest_that_can_be_seen(self, scenario: Scenario) -> None:
-        shown = await scenario.made("shown")
-        await scenario.later(seconds=1)
-        text = await scenario.second(await scenario.made("other"), b"words")
+    async def test_collection_cover_is_the_newest_visible_output(self, scenario: Scenario) -> None:
+        shown = await scenario.create_output("shown")
+        await scenario.advance(seconds=1)
+        text = await scenario.add_output(await scenario.create_output("other"), b"words")
         best = await scenario.collection("best")
         await scenario.mark(text, add_to=best)
         # the newest of the hidden ones
@@ -315,10 +313,10 @@ class TestCollections:
         assert (found["count"], found["cover"]["id"]) == (2, shown)
         assert found["cover"]["poster_url"] is not None
 
-    async def test_collection_counts_what_is_in_it_and_shows_the_newest(self, scenario: Scenario) -> None:
-        old = await scenario.made("old")
-        await scenario.later(seconds=1)
-        new = await scenario.made("new")
+    async def test_collection_shows_its_count_and_newest_output(self, scenario: Scenario) -> None:
+        old = await scenario.create_output("old")
+        await scenario.advance(seconds=1)
+        new = await scenario.create_output("new")
         best, none = await scenario.collection("best"), await scenario.collection("Another")
         await scenario.mark(old, new, add_to=best)
         # a repetition changes nothing
@@ -340,8 +338,8 @@ class TestCollections:
         renamed = await scenario.user.call("PATCH", f"/api/collections/{best}", {"name": "worst"})
         assert renamed.json()["data"]["name"] == "worst"
 
-    async def test_deleting_a_collection_leaves_what_was_in_it(self, scenario: Scenario) -> None:
-        one, best = await scenario.made(), await scenario.collection()
+    async def test_deleting_a_collection_keeps_its_outputs(self, scenario: Scenario) -> None:
+        one, best = await scenario.create_output(), await scenario.collection()
         await scenario.mark(one, add_to=best)
         assert (await scenario.user.call("DELETE", f"/api/collections/{best}")).status_code == 200
         [item] = await scenario.items()
@@ -351,13 +349,13 @@ class TestCollections:
 
 
 def named(*paths: str) -> list[str]:
-    """Return the names of these outputs in a zip, each a name or `folder/name`."""
-    asked = [path.rpartition("/") for path in paths]
-    return archive_names(asked, lambda each: each[2], lambda each: each[0] or None)
+    """Return the names of these outputs in a zip, given as names or `folder/name`."""
+    split_paths = [path.rpartition("/") for path in paths]
+    return archive_names(split_paths, lambda parts: parts[2], lambda parts: parts[0] or None)
 
 
 class TestNames:
-    def test_no_file_has_the_name_of_a_folder(self) -> None:
+    def test_file_and_folder_names_differ(self) -> None:
         assert named("cover.png", "Cover.png/a.png") == ["cover (2).png", "Cover.png/a.png"]
         assert named("cover.png/a.png", "cover.png", "cover (2).png") == [
             "cover.png/a.png",
@@ -365,30 +363,30 @@ class TestNames:
             "cover (2) (2).png",
         ]
 
-    def test_each_name_is_found_in_a_step_or_two_however_many_want_it(self) -> None:
+    def test_unique_names_are_found_in_linear_time(self) -> None:
         def steps(n: int) -> int:
-            taken = 0
+            calls = 0
 
             def count(*_of_a_call: object) -> None:
-                nonlocal taken
-                taken += 1
+                nonlocal calls
+                calls += 1
 
             sys.setprofile(count)
             try:
                 assert len(set(named(*["same.png"] * n))) == n
             finally:
                 sys.setprofile(None)
-            return taken
+            return calls
 
         assert steps(400) < 3 * steps(200)
 
 
 class TestZips:
-    async def test_zip_holds_every_file_as_it_is_under_a_name_of_its_own(self, scenario: Scenario) -> None:
+    async def test_zip_contains_every_file_under_a_unique_name(self, scenario: Scenario) -> None:
         batched = await scenario.batch("../Boats: 1/2", "a red boat", "con")
-        single = await scenario.made("x", label="<b>same</b>")
-        twin = await scenario.made("x", label="<B>same</b>")
-        text = await scenario.second(single, b"said " * 1000)
+        single = await scenario.create_output("x", label="<b>same</b>")
+        twin = await scenario.create_output("x", label="<B>same</b>")
+        text = await scenario.add_output(single, b"text " * 1000)
         zipped = await scenario.zip(*batched, single, twin, text)
         assert zipped.testzip() is None
         assert sorted(zipped.namelist()) == [
@@ -399,14 +397,16 @@ class TestZips:
             "b-same-b.png",
         ]
         # media does not compress, so nothing is deflated
-        assert {each.compress_type for each in zipped.infolist()} == {zipfile.ZIP_STORED}
+        assert {member.compress_type for member in zipped.infolist()} == {zipfile.ZIP_STORED}
         assert zipped.read("Boats- 1-2/a red boat-001.png") == png("blue")
-        assert zipped.read("b-same-b-2.txt") == b"said " * 1000
+        assert zipped.read("b-same-b-2.txt") == b"text " * 1000
 
     async def test_zip_lists_missing_files(self, scenario: Scenario) -> None:
-        kept, lost, deleted = [await scenario.made(label=name) for name in ("kept", "lost", "deleted")]
+        remaining, lost, deleted = [
+            await scenario.create_output(label=name) for name in ("remaining", "lost", "deleted")
+        ]
         [batched] = await scenario.batch("missing.txt", "a")
-        url = (await scenario.user.post("/api/gallery/zip", {"ids": [kept, lost, deleted, batched]}))["url"]
+        url = (await scenario.user.post("/api/gallery/zip", {"ids": [remaining, lost, deleted, batched]}))["url"]
         for item in await scenario.items():
             if item["id"] == lost:
                 assert scenario.user.user is not None
@@ -418,13 +418,13 @@ class TestZips:
         zipped = zipfile.ZipFile(io.BytesIO((await scenario.user.call("GET", url)).content))
         assert zipped.testzip() is None
         # a folder keeps its own name
-        assert zipped.namelist() == ["kept.png", "missing.txt/a-001.png", "missing (2).txt"]
-        said = zipped.read("missing (2).txt").decode().splitlines()
-        assert said == [f"{deleted}: it was deleted", "lost.png: the file is missing in storage"]
+        assert zipped.namelist() == ["remaining.png", "missing.txt/a-001.png", "missing (2).txt"]
+        lines = zipped.read("missing (2).txt").decode().splitlines()
+        assert lines == [f"{deleted}: it was deleted", "lost.png: the file is missing in storage"]
 
-    async def test_no_more_than_a_piece_of_it_is_held(self, scenario: Scenario) -> None:
-        first = await scenario.made()
-        large = await scenario.second(first, bytes(5_000_000))
+    async def test_zip_is_streamed_in_small_pieces(self, scenario: Scenario) -> None:
+        first = await scenario.create_output()
+        large = await scenario.add_output(first, bytes(5_000_000))
         assert scenario.user.user is not None
         zips = scenario.api.engine.gallery.zips
         pieces = await zips.open(scenario.user.user, await zips.create(scenario.user.user, [large]))
@@ -433,32 +433,35 @@ class TestZips:
         # S3 uses parts of one mebibyte
         assert max(sizes) <= 1024 * 1024 + 1000
 
-    async def test_download_is_for_its_user_and_for_a_while(self, scenario: Scenario) -> None:
-        one = await scenario.made()
+    async def test_zip_url_is_private_and_expires(self, scenario: Scenario) -> None:
+        one = await scenario.create_output()
         url = (await scenario.user.post("/api/gallery/zip", {"ids": [one]}))["url"]
         stranger = await scenario.api.user("eve@example.com")
         problem_of(await scenario.api.anybody.call("GET", url), 401)
         problem_of(await stranger.call("GET", url), 404)
         assert (await scenario.user.call("GET", url)).status_code == 200
-        await scenario.later(minutes=15)
+        await scenario.advance(minutes=15)
         problem_of(await scenario.user.call("GET", url), 404)
         # the next one replaces it
         await scenario.user.post("/api/gallery/zip", {"ids": [one]})
-        [kept] = await execute(scenario.api.engine.databases.shards["main"], "SELECT count(*) AS n FROM zips")
-        assert kept.n == 1
+        [remaining] = await execute(scenario.api.engine.databases.shards["main"], "SELECT count(*) AS n FROM zips")
+        assert remaining.n == 1
 
-    async def test_too_many_or_nothing_is_refused(self, scenario: Scenario) -> None:
+    async def test_empty_or_oversized_zip_request_is_refused(self, scenario: Scenario) -> None:
         problem_of(await scenario.user.call("POST", "/api/gallery/zip", {"ids": ["x"] * 2001}), 422)
         problem_of(await scenario.user.call("POST", "/api/gallery/zip", {"ids": []}), 422)
         problem_of(await scenario.user.call("POST", "/api/gallery/zip", {"ids": ["nothing"]}), 404)
 
 
 class TestDeleting:
-    async def test_outputs_go_with_their_jobs_and_all_that_these_made(self, scenario: Scenario) -> None:
-        first, kept = await scenario.made("going", label="going"), await scenario.made("kept")
-        second = await scenario.second(first, b"said")
+    async def test_deleting_an_output_deletes_its_job_and_all_outputs(self, scenario: Scenario) -> None:
+        first, remaining = (
+            await scenario.create_output("removed", label="removed"),
+            await scenario.create_output("remaining"),
+        )
+        second = await scenario.add_output(first, b"text")
         best = await scenario.collection()
-        await scenario.mark(first, second, kept, add_to=best)
+        await scenario.mark(first, second, remaining, add_to=best)
         [job_id] = {item["job_id"] for item in await scenario.items() if item["id"] == first}
         answer = await scenario.user.call("POST", "/api/gallery/delete", {"ids": [second, "nothing"]})
         done = answer.json()
@@ -471,18 +474,18 @@ class TestDeleting:
             "refused": [],
         }
         assert done["message"] == "Deleted 2 outputs, with 1 jobs."
-        assert await scenario.ids() == [kept]
-        assert await scenario.ids(collection=best) == [kept]
+        assert await scenario.ids() == [remaining]
+        assert await scenario.ids(collection=best) == [remaining]
         problem_of(await scenario.user.call("GET", f"/api/ai-jobs/{job_id}"), 404)
         assert scenario.user.user is not None
         folder = job_folder(scenario.user.user.tenant_id, job_id)
-        assert [each async for each in scenario.api.engine.objects.list(folder)] == []
+        assert [stored async for stored in scenario.api.engine.objects.list(folder)] == []
         shard = scenario.api.engine.databases.shards["main"]
-        [left] = await execute(shard, "SELECT count(*) AS n FROM files WHERE id IN (:a, :b)", a=first, b=second)
-        assert left.n == 0
+        [row] = await execute(shard, "SELECT count(*) AS n FROM files WHERE id IN (:a, :b)", a=first, b=second)
+        assert row.n == 0
 
-    async def test_output_that_a_job_still_needs_stays_and_says_so(self, scenario: Scenario) -> None:
-        one = await scenario.made()
+    async def test_output_in_use_by_a_job_is_not_deleted(self, scenario: Scenario) -> None:
+        one = await scenario.create_output()
         await submit(scenario.user, scenario.effect_id, input_file_id=one)
         done = await scenario.user.post("/api/gallery/delete", {"ids": [one]})
         assert (done["deleted"], done["jobs"]) == ([], 0)
@@ -490,8 +493,8 @@ class TestDeleting:
         assert "unfinished job" in refused["detail"]
         assert await scenario.ids() == [one]
 
-    async def test_output_used_by_a_video_leaves_with_its_job(self, scenario: Scenario) -> None:
-        one = await scenario.made()
+    async def test_output_of_a_video_is_deleted_with_its_job(self, scenario: Scenario) -> None:
+        one = await scenario.create_output()
         await scenario.user.post("/api/videos", {"original_file_id": one})
         [item] = await scenario.items()
         assert (await scenario.user.call("DELETE", f"/api/ai-jobs/{item['job_id']}")).status_code == 200
@@ -499,7 +502,7 @@ class TestDeleting:
 
 
 async def test_other_tenants_outputs_are_not_found(scenario: Scenario) -> None:
-    one, best = await scenario.made(label="secret"), await scenario.collection("mine")
+    one, best = await scenario.create_output(label="secret"), await scenario.collection("mine")
     await scenario.mark(one, note="mine", add_to=best)
     before = await scenario.items()
     eve = await scenario.api.user("eve@example.com")
@@ -516,20 +519,23 @@ async def test_other_tenants_outputs_are_not_found(scenario: Scenario) -> None:
     assert (await eve.post("/api/gallery/delete", {"ids": [one]}))["missing"] == [one]
     problem_of(await eve.call("PATCH", f"/api/collections/{best}", {"name": "eve"}), 404)
     problem_of(await eve.call("DELETE", f"/api/collections/{best}"), 404)
-    [hers] = (await eve.get("/api/collections"))["items"]
-    assert (hers["id"], hers["count"]) == (own, 0)
-    assert [item | {"url": ""} for item in await scenario.items()] == [each | {"url": ""} for each in before]
+    [own_collection] = (await eve.get("/api/collections"))["items"]
+    assert (own_collection["id"], own_collection["count"]) == (own, 0)
+    assert [item | {"url": ""} for item in await scenario.items()] == [item | {"url": ""} for item in before]
 
 
-async def test_index_has_all_that_fits_by_groups_and_items_are_had_by_their_ids(scenario: Scenario) -> None:
+async def test_index_groups_outputs_and_items_are_read_by_id(scenario: Scenario) -> None:
     cats = await scenario.batch("cats", "a cat", "two cats")
-    dog = await scenario.made("a dog")
+    dog = await scenario.create_output("a dog")
     index = await scenario.user.get("/api/gallery/index", params={"by": "batch"})
-    assert [(each["name"], each["ids"]) for each in index["groups"]] == [("", [dog]), ("cats", cats[::-1])]
+    assert [(group["name"], group["ids"]) for group in index["groups"]] == [("", [dog]), ("cats", cats[::-1])]
     assert index["total"] == 3
     by_prompt = await scenario.user.get("/api/gallery/index", params={"by": "prompt", "sort": "oldest", "q": "cat"})
-    assert [(each["key"], each["ids"]) for each in by_prompt["groups"]] == [("a cat", cats[:1]), ("two cats", cats[1:])]
+    assert [(group["key"], group["ids"]) for group in by_prompt["groups"]] == [
+        ("a cat", cats[:1]),
+        ("two cats", cats[1:]),
+    ]
     [today] = (await scenario.user.get("/api/gallery/index"))["groups"]
     assert len(today["ids"]) == len(today["ratios"]) == 3
     found = await scenario.user.get("/api/gallery/items", params={"ids": f"{cats[1]},{new_id()},{dog}"})
-    assert [each["id"] for each in found["items"]] == [cats[1], dog]
+    assert [item["id"] for item in found["items"]] == [cats[1], dog]

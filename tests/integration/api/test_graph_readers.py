@@ -28,8 +28,8 @@ class Long:
     """Work that runs until the test stops it."""
 
     def __init__(self) -> None:
-        self.go_on = threading.Event()
-        self.begun = threading.Semaphore(0)
+        self.released = threading.Event()
+        self.started = threading.Semaphore(0)
         self.at_once = self.most_at_once = 0
         self._counting = threading.Lock()
 
@@ -37,22 +37,22 @@ class Long:
         with self._counting:
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
-        self.begun.release()
-        assert self.go_on.wait(PATIENCE_SECONDS)
+        self.started.release()
+        assert self.released.wait(PATIENCE_SECONDS)
         with self._counting:
             self.at_once -= 1
 
-    async def begins(self) -> None:
+    async def wait_until_started(self) -> None:
         # in its own thread: the default pool may be full
-        begun = asyncio.get_running_loop().create_future()
+        started = asyncio.get_running_loop().create_future()
         loop = asyncio.get_running_loop()
 
         def wait() -> None:
-            assert self.begun.acquire(timeout=PATIENCE_SECONDS)
-            loop.call_soon_threadsafe(begun.set_result, None)
+            assert self.started.acquire(timeout=PATIENCE_SECONDS)
+            loop.call_soon_threadsafe(started.set_result, None)
 
         threading.Thread(target=wait).start()
-        await begun
+        await started
 
 
 async def test_slow_reads_do_not_block_other_requests(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,30 +66,30 @@ async def test_slow_reads_do_not_block_other_requests(api: Api, monkeypatch: pyt
         return describe_graph(value, known)
 
     monkeypatch.setattr(graph_import, "describe_graph", slowly)
-    asked = [
+    calls = [
         asyncio.create_task(one.call("POST", "/api/workflows", {"graph": graph(f"long {n}")})) for n in range(MANY)
     ]
     try:
-        await long.begins()
+        await long.wait_until_started()
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert (await other.call("POST", "/api/workflows", {"graph": graph("short")})).status_code == 201
     finally:
-        long.go_on.set()
-    answers = await asyncio.gather(*asked)
+        long.released.set()
+    answers = await asyncio.gather(*calls)
     assert Counter(answer.status_code for answer in answers) == {201: MANY}
     assert long.most_at_once == 1
 
 
-async def test_turn_ends_with_its_thread_not_with_its_caller() -> None:
+async def test_cancelled_read_keeps_its_turn_until_the_thread_ends() -> None:
     readers, long = ReaderThreads(), Long()
-    left = asyncio.create_task(readers.run("a", long))
-    await long.begins()
-    left.cancel()
+    cancelled = asyncio.create_task(readers.run("a", long))
+    await long.wait_until_started()
+    cancelled.cancel()
     again = asyncio.create_task(readers.run("a", long))
     # a graph of another tenant is still read
     assert await readers.run("b", lambda: "done") == "done"
     assert long.most_at_once == 1
-    long.go_on.set()
+    long.released.set()
     await again
     assert long.most_at_once == 1
-    assert left.cancelled()
+    assert cancelled.cancelled()

@@ -32,8 +32,8 @@ def down(databases: Databases, name: str) -> Iterator[None]:
     """Make a database unreachable until the block ends."""
     up = databases.central if name == "central" else databases.shards[name]
     nowhere = str(Path(up.url.database or "").parent) if up.dialect == "sqlite" else "nowhere"
-    gone = Database(name, up.url.set(database=nowhere).render_as_string(hide_password=False))
-    _put(databases, name, gone)
+    unreachable = Database(name, up.url.set(database=nowhere).render_as_string(hide_password=False))
+    _put(databases, name, unreachable)
     try:
         yield
     finally:
@@ -52,14 +52,14 @@ async def test_ready_server_reports_ready_without_authentication(api: Api) -> No
     assert await api.anybody.get("/readyz") == {"status": "ok", "problems": {}}
 
 
-async def test_process_is_alive_though_nothing_else_is(api: Api) -> None:
+async def test_liveness_ignores_unreachable_databases(api: Api) -> None:
     await api.stop_loops()
     with down(api.engine.databases, "central"), down(api.engine.databases, "main"):
         assert await api.anybody.get("/healthz") == {"status": "ok"}
 
 
 @pytest.mark.parametrize("name", ["central", "main"])
-async def test_database_that_cannot_be_reached_is_named(api: Api, name: str) -> None:
+async def test_unreachable_database_is_named(api: Api, name: str) -> None:
     await api.stop_loops()
     with down(api.engine.databases, name):
         problem = problem_of(await api.anybody.call("GET", "/readyz"), 503)
@@ -67,15 +67,13 @@ async def test_database_that_cannot_be_reached_is_named(api: Api, name: str) -> 
     assert name in problem["detail"]
 
 
-async def test_schema_that_is_behind_is_named(api: Api) -> None:
+async def test_outdated_schema_is_named(api: Api) -> None:
     await execute(api.engine.databases.shards["main"], "UPDATE alembic_version SET version_num = 'older'")
     problem = problem_of(await api.anybody.call("GET", "/readyz"), 503)
     assert "comfyrelay db upgrade" in problem["errors"]["main"]
 
 
-async def test_storage_that_cannot_be_used_is_named_without_saying_where_it_is(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unusable_storage_is_named_without_its_path(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     async def check() -> None:
         raise StorageUnavailable("cannot write to /secret/folder")
 
@@ -104,18 +102,18 @@ async def test_unreachable_shard_keeps_the_server_ready(api: Api, two_shards: Da
 
 
 async def test_frequent_health_checks_are_cached(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    checks = []
 
     async def check() -> None:
-        asked.append(1)
+        checks.append(1)
 
     monkeypatch.setattr(api.engine.objects, "check", check)
     for _ in range(5):
         await api.anybody.get("/readyz")
-    assert len(asked) == 1
+    assert len(checks) == 1
 
 
-async def test_address_that_does_not_exist_is_a_page_for_people_and_a_problem_for_programs(api: Api) -> None:
+async def test_unknown_address_is_html_for_browsers_and_json_for_programs(api: Api) -> None:
     shown = await api.anybody.call("GET", "/nowhere", headers={"Accept": "text/html"})
     # 503 if the app is not built, with a page that says so
     assert shown.status_code in (404, 503)

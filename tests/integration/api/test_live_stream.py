@@ -13,7 +13,7 @@ from comfyrelay.services import subscriptions as following
 from comfyrelay.services.jobs.views import live
 from comfyrelay.store.tenant import changes
 from tests.support.api import Api, Caller
-from tests.support.api_calls import Said, Stream, complete, fail, follow_all, lease, lease_of, run, submit
+from tests.support.api_calls import Stream, StreamEvent, complete, fail, follow_all, lease, lease_of, run, submit
 from tests.support.world import PATIENCE_SECONDS
 
 
@@ -32,12 +32,12 @@ async def worker(api: Api, effect: int) -> Caller:
     return await api.worker()
 
 
-async def told(stream: Stream, job_id: str, status: str) -> Said:
+async def wait_for_status(stream: Stream, job_id: str, status: str) -> StreamEvent:
     """Return the first message about the job of this type."""
     while True:
-        said = (await stream.until("changed"))[-1]
-        if any(each["id"] == job_id and each["status"] == status for each in said.data["jobs"]):
-            return said
+        event = (await stream.until("changed"))[-1]
+        if any(job["id"] == job_id and job["status"] == status for job in event.data["jobs"]):
+            return event
 
 
 async def test_job_changes_are_streamed(api: Api, user: Caller, effect: int, worker: Caller) -> None:
@@ -48,13 +48,13 @@ async def test_job_changes_are_streamed(api: Api, user: Caller, effect: int, wor
         assert (first.data["counts"]["queued"], first.data["waiting"]) == (0, [])
         assert first.id
         job = await submit(user, effect, input_payload={"prompt": "a cat"})
-        said = await told(stream, job["id"], "queued")
+        event = await wait_for_status(stream, job["id"], "queued")
         shown = await user.get(f"/api/ai-jobs/{job['id']}")
-        assert said.data["jobs"] == [{**shown, "waiting": None}]
+        assert event.data["jobs"] == [{**shown, "waiting": None}]
         leased = await lease(worker)
-        await told(stream, job["id"], "processing")
+        await wait_for_status(stream, job["id"], "processing")
         await complete(api, worker, leased)
-        [done] = (await told(stream, job["id"], "completed")).data["jobs"]
+        [done] = (await wait_for_status(stream, job["id"], "completed")).data["jobs"]
         assert done["outputs"][0]["url"]
         await user.call("DELETE", f"/api/ai-jobs/{job['id']}")
         assert (await stream.until("changed"))[-1].data == {"jobs": [], "batches": [], "removed": [job["id"]]}
@@ -65,18 +65,18 @@ async def test_credits_are_streamed(api: Api, user: Caller, effect: int) -> None
     async with follow_all(user) as stream:
         [first] = await stream.until("queue")
         await api.engine.accounts.ledger.credit(user.user.tenant_id, 5, reference="paid")
-        said = (await stream.until("wallet"))[-1]
-        assert (said.id is not None, said.data) == (True, {})
+        event = (await stream.until("wallet"))[-1]
+        assert (event.id is not None, event.data) == (True, {})
         # a repeated payment is no change
         await api.engine.accounts.ledger.credit(user.user.tenant_id, 5, reference="paid")
         job = await submit(user, effect)
-        assert "wallet" not in [each.type for each in await stream.until("changed")]
+        assert "wallet" not in [event.type for event in await stream.until("changed")]
     async with follow_all(user, last_event_id=first.id) as stream:
         missed = await stream.until("queue")
-        assert [each.type for each in missed] == ["changed", "wallet", "queue"]
-        assert [each["id"] for each in missed[0].data["jobs"]] == [job["id"]]
+        assert [event.type for event in missed] == ["changed", "wallet", "queue"]
+        assert [item["id"] for item in missed[0].data["jobs"]] == [job["id"]]
         # a client that received only the first part has not received all
-        assert [each.id is None for each in missed] == [True, False, False]
+        assert [event.id is None for event in missed] == [True, False, False]
 
 
 async def test_queue_and_progress_are_streamed(api: Api, user: Caller, effect: int, worker: Caller) -> None:
@@ -90,35 +90,35 @@ async def test_queue_and_progress_are_streamed(api: Api, user: Caller, effect: i
             pass
         assert (queue["running"], queue["waiting"]) == ([{"id": job["id"], "is_batch": False}], [])
         await worker.post("/api/worker/heartbeat", {**lease_of(leased), "progress": {"done": 0.5}})
-        said = (await stream.until("progress"))[-1]
-        assert said.id is None
-        assert said.data == {"jobs": [{"id": job["id"], "progress": {"done": 0.5}, "expected_seconds": None}]}
+        event = (await stream.until("progress"))[-1]
+        assert event.id is None
+        assert event.data == {"jobs": [{"id": job["id"], "progress": {"done": 0.5}, "expected_seconds": None}]}
 
 
 async def test_move_streams_the_new_order(user: Caller, effect: int) -> None:
     first, second = [await submit(user, effect) for _ in range(2)]
     async with follow_all(user) as stream:
         queue = (await stream.until("queue"))[-1].data
-        assert [each["id"] for each in queue["waiting"]] == [first["id"], second["id"]]
+        assert [entry["id"] for entry in queue["waiting"]] == [first["id"], second["id"]]
         await user.post(f"/api/ai-jobs/{second['id']}/move", {"to": "top"})
         queue = (await stream.until("queue"))[-1].data
-        assert [each["id"] for each in queue["waiting"]] == [second["id"], first["id"]]
+        assert [entry["id"] for entry in queue["waiting"]] == [second["id"], first["id"]]
 
 
-async def test_batch_comes_with_its_items(user: Caller, effect: int) -> None:
+async def test_batch_is_streamed_with_its_items(user: Caller, effect: int) -> None:
     async with follow_all(user) as stream:
         await stream.until("queue")
         batch = await user.post("/api/batches", {"effect_id": effect, "items": [{}, {}], "label": "Cats"})
-        [said] = [each for each in await stream.until("changed") if each.type == "changed"]
-        assert said.data["batches"] == [await user.get(f"/api/batches/{batch['id']}")]
-        assert [each["item_no"] for each in said.data["jobs"]] == [0, 1]
+        [event] = [event for event in await stream.until("changed") if event.type == "changed"]
+        assert event.data["batches"] == [await user.get(f"/api/batches/{batch['id']}")]
+        assert [job["item_no"] for job in event.data["jobs"]] == [0, 1]
         await user.post(f"/api/batches/{batch['id']}/cancel")
-        while (said := (await stream.until("changed"))[-1]).data["batches"][0]["counts"]["canceled"] < 2:
+        while (event := (await stream.until("changed"))[-1]).data["batches"][0]["counts"]["canceled"] < 2:
             pass
-        gone = [each["id"] for each in (await user.get(f"/api/ai-jobs?batch_id={batch['id']}"))["items"]]
-        await user.post("/api/ai-jobs/bulk", {"action": "delete", "ids": gone})
+        job_ids = [job["id"] for job in (await user.get(f"/api/ai-jobs?batch_id={batch['id']}"))["items"]]
+        await user.post("/api/ai-jobs/bulk", {"action": "delete", "ids": job_ids})
         removed: set[str] = set()
-        while removed != {*gone, batch["id"]}:
+        while removed != {*job_ids, batch["id"]}:
             removed |= set((await stream.until("changed"))[-1].data["removed"])
 
 
@@ -129,8 +129,8 @@ async def test_marks_and_collections_reach_every_browser(api: Api, user: Caller,
         marks: list[dict[str, Any]] = [{"starred": True}, {"rejected": True}, {"note": "the best"}]
         for mark in marks:
             await user.post("/api/gallery/marks", {"ids": [output], **mark})
-            said = (await stream.until("gallery"))[-1]
-            assert (said.data, bool(said.id)) == ({"outputs": [output], "is_all": False}, True)
+            event = (await stream.until("gallery"))[-1]
+            assert (event.data, bool(event.id)) == ({"outputs": [output], "is_all": False}, True)
         collection = (await user.post("/api/collections", {"name": "Cats"}))["id"]
         assert (await stream.until("gallery"))[-1].data == {"outputs": [], "is_all": False}
         await user.post("/api/gallery/marks", {"ids": [output], "add_to": collection})
@@ -141,7 +141,7 @@ async def test_marks_and_collections_reach_every_browser(api: Api, user: Caller,
         assert (await stream.until("gallery"))[-1].data == {"outputs": [], "is_all": True}
     async with follow_all(user, last_event_id=first.id) as stream:
         missed = await stream.until("queue")
-    assert [(each.type, each.data) for each in missed if each.type == "gallery"] == [
+    assert [(event.type, event.data) for event in missed if event.type == "gallery"] == [
         ("gallery", {"outputs": [output], "is_all": True})
     ]
 
@@ -155,18 +155,18 @@ async def test_missed_changes_are_replayed_after_a_reconnect(
     failed = await submit(user, effect)
     await fail(api, worker, await lease(worker))
     async with follow_all(user, last_event_id=first.id) as stream:
-        [said, _queue] = await stream.until("queue")
-        assert {each["id"]: each["status"] for each in said.data["jobs"]} == {
+        [event, _queue] = await stream.until("queue")
+        assert {job["id"]: job["status"] for job in event.data["jobs"]} == {
             missed["id"]: "completed",
             failed["id"]: (await user.get(f"/api/ai-jobs/{failed['id']}"))["status"],
         }
     # and not again to a client that has received it
-    async with follow_all(user, last_event_id=said.id) as stream:
+    async with follow_all(user, last_event_id=event.id) as stream:
         [again, _queue] = await stream.until("queue")
         assert again.data == {"jobs": [], "batches": [], "removed": []}
 
 
-async def test_unknown_changes_become_a_reset(
+async def test_unusable_cursor_becomes_a_reset(
     api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with follow_all(user) as stream:
@@ -180,12 +180,12 @@ async def test_unknown_changes_become_a_reset(
     from_the_future, too_old, too_many = f"{txid + 10**6}-{at}", f"{txid}-{at - 4000}", first.id
     for cursor in (*nonsense, from_the_future, too_old, too_many):
         async with follow_all(user, last_event_id=cursor) as stream:
-            [said, queue] = await stream.until("queue")
-            assert (said.type, said.data) == ("reset", {}), cursor
+            [event, queue] = await stream.until("queue")
+            assert (event.type, event.data) == ("reset", {}), cursor
             assert queue.data["counts"]["queued"] == 3
 
 
-async def test_quiet_stream_is_kept_open_and_its_place_renewed(user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_stream_sends_keep_alives_with_a_new_cursor(user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route, "KEEP_ALIVE_SECONDS", 0.05)
     async with follow_all(user) as stream:
         [first] = await stream.until("queue")
@@ -201,8 +201,8 @@ async def test_stream_contains_only_the_tenants_changes(api: Api, user: Caller, 
         await stream.until("queue")
         await submit(user, effect)
         mine = await submit(other, effect)
-        said = await told(stream, mine["id"], "queued")
-        assert [each["id"] for each in said.data["jobs"]] == [mine["id"]]
+        event = await wait_for_status(stream, mine["id"], "queued")
+        assert [job["id"] for job in event.data["jobs"]] == [mine["id"]]
 
 
 async def test_two_hundred_open_pages_cost_one_load(
@@ -229,9 +229,9 @@ async def test_two_hundred_open_pages_cost_one_load(
         monkeypatch.setattr(live.LiveUpdates, "load", counted)
         job = await submit(user, effect)
         for stream in streams:
-            await told(stream, job["id"], "queued")
+            await wait_for_status(stream, job["id"], "queued")
     assert len(loads) == 1
-    assert sum(isinstance(each, live.Changed) for each in encoded) == 1
+    assert sum(isinstance(item, live.Changed) for item in encoded) == 1
     assert api.engine.jobs.live.subscribers == 0
 
 
@@ -260,7 +260,7 @@ async def test_changes_of_another_process_are_streamed(
         # no wakeup: this process has not seen the change
         monkeypatch.setattr(api.engine.outbox.applier, "_on_applied", lambda *_: None)
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
-        await told(stream, job["id"], "canceled")
+        await wait_for_status(stream, job["id"], "canceled")
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -300,7 +300,7 @@ async def test_started_read_finishes_after_a_disconnect(
     assert broken == []
 
 
-async def test_too_many_pages_of_one_user_are_refused(user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_are_limited_per_user(user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "MAX_SUBSCRIBERS", 1)
     async with follow_all(user) as stream:
         await stream.until("queue")
@@ -312,7 +312,7 @@ async def test_stalled_reader_is_dropped(api: Api, user: Caller, monkeypatch: py
     hub, sent = api.engine.jobs.live, []
     tenant_id = (await user.get("/api/me"))["tenant_id"]
 
-    async def told() -> AsyncGenerator[str, None]:
+    async def stream_messages() -> AsyncGenerator[str, None]:
         async with aclosing(hub.subscribe(tenant_id, cursor=None, quiet_seconds=PATIENCE_SECONDS)) as messages:
             async for message in messages:
                 assert hub.subscribers == 1
@@ -324,11 +324,11 @@ async def test_stalled_reader_is_dropped(api: Api, user: Caller, monkeypatch: py
             await asyncio.Event().wait()
 
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await streams.EventStreamResponse(told()).stream_response(send)
+        await streams.EventStreamResponse(stream_messages()).stream_response(send)
     assert (sent, hub.subscribers) == (["http.response.start", "http.response.body"], 0)
 
 
-async def test_server_that_stops_ends_its_streams(api: Api, user: Caller) -> None:
+async def test_shutdown_ends_streams(api: Api, user: Caller) -> None:
     async with follow_all(user) as stream:
         await stream.until("queue")
         await api.context.stop_waiting()
@@ -340,11 +340,11 @@ async def test_server_that_stops_ends_its_streams(api: Api, user: Caller) -> Non
 async def test_stream_ends_periodically_to_reauthenticate(user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MAX_STREAM_SECONDS", -1.0)
     async with follow_all(user) as stream:
-        assert [each.type for each in await stream.rest()] == ["queue"]
+        assert [event.type for event in await stream.rest()] == ["queue"]
 
 
-class TestLate:
-    async def test_change_that_commits_late_is_not_lost(self, api: Api, user: Caller, effect: int) -> None:
+class TestLateCommits:
+    async def test_late_commit_is_streamed(self, api: Api, user: Caller, effect: int) -> None:
         """On PostgreSQL its number is lower than numbers already sent; on SQLite later changes wait for it."""
         jobs = [await submit(user, effect) for _ in range(3)]
         tenant_id = (await user.get("/api/me"))["tenant_id"]
@@ -363,12 +363,12 @@ class TestLate:
             committing = asyncio.create_task(shard.run("test", late))
             await written.wait()
             other = asyncio.create_task(shard.run("test", lambda tx: changes.write(tx, {tenant_id: [jobs[1]["id"]]})))
-            before = first if is_sqlite else await told(stream, jobs[1]["id"], "queued")
-            assert is_sqlite or [each["id"] for each in before.data["jobs"]] == [jobs[1]["id"]]
+            before = first if is_sqlite else await wait_for_status(stream, jobs[1]["id"], "queued")
+            assert is_sqlite or [job["id"] for job in before.data["jobs"]] == [jobs[1]["id"]]
             may_commit.set()
             await asyncio.gather(committing, other)
             # the client that stayed, and the one that left after the other had received it
-            await told(stream, jobs[0]["id"], "queued")
+            await wait_for_status(stream, jobs[0]["id"], "queued")
         async with follow_all(user, last_event_id=before.id) as stream:
             [missed, _queue] = await stream.until("queue")
-            assert jobs[0]["id"] in {each["id"] for each in missed.data["jobs"]}
+            assert jobs[0]["id"] in {job["id"] for job in missed.data["jobs"]}

@@ -49,7 +49,7 @@ def changed(url: str, **query: str) -> str:
 
 
 class TestDownloads:
-    async def test_file_comes_whole_and_under_its_name(self, http: httpx.AsyncClient, url: str) -> None:
+    async def test_file_is_served_with_its_name_and_length(self, http: httpx.AsyncClient, url: str) -> None:
         response = await http.get(url)
         assert (response.status_code, response.content) == (200, DATA)
         assert response.headers["Content-Type"] == "image/png"
@@ -64,39 +64,35 @@ class TestDownloads:
         assert "sandbox" in response.headers["Content-Security-Policy"]
         assert "default-src 'none'" in response.headers["Content-Security-Policy"]
 
-    @pytest.mark.parametrize(
-        ("asked", "start", "stop"),
-        [
+    async def test_range_is_served(self, http: httpx.AsyncClient, url: str) -> None:
+        cases: list[tuple[str, int, int | None]] = [
             ("bytes=0-9", 0, 10),
             ("bytes=100-", 100, None),
             ("bytes=-5", -5, None),
             ("bytes=0-999999", 0, None),
             ("bytes=-999999", 0, None),
             (f"bytes={len(DATA) - 1}-", len(DATA) - 1, None),
-        ],
-    )
-    async def test_part_of_it(
-        self, http: httpx.AsyncClient, url: str, asked: str, start: int, stop: int | None
-    ) -> None:
-        response = await http.get(url, headers={"Range": asked})
-        part = DATA[start:stop]
-        first = start % len(DATA)
-        assert (response.status_code, response.content) == (206, part)
-        assert response.headers["Content-Range"] == f"bytes {first}-{first + len(part) - 1}/{len(DATA)}"
-        assert response.headers["Content-Length"] == str(len(part))
+        ]
+        for range_, start, stop in cases:
+            response = await http.get(url, headers={"Range": range_})
+            part = DATA[start:stop]
+            first = start % len(DATA)
+            assert (response.status_code, response.content) == (206, part)
+            assert response.headers["Content-Range"] == f"bytes {first}-{first + len(part) - 1}/{len(DATA)}"
+            assert response.headers["Content-Length"] == str(len(part))
 
-    @pytest.mark.parametrize("asked", [f"bytes={len(DATA)}-", "bytes=-0", "bytes=999999-1000000"])
-    async def test_part_that_is_not_there(self, http: httpx.AsyncClient, url: str, asked: str) -> None:
-        response = await http.get(url, headers={"Range": asked})
-        assert response.status_code == 416
-        assert response.headers["Content-Range"] == f"bytes */{len(DATA)}"
+    async def test_unsatisfiable_range_is_416(self, http: httpx.AsyncClient, url: str) -> None:
+        for range_ in (f"bytes={len(DATA)}-", "bytes=-0", "bytes=999999-1000000"):
+            response = await http.get(url, headers={"Range": range_})
+            assert response.status_code == 416
+            assert response.headers["Content-Range"] == f"bytes */{len(DATA)}"
 
-    @pytest.mark.parametrize("asked", ["bytes=0-1,5-6", "bytes=5-2", "bytes=x-", "rows=0-1", "bytes=-", "bytes"])
-    async def test_invalid_range_returns_the_whole_file(self, http: httpx.AsyncClient, url: str, asked: str) -> None:
-        response = await http.get(url, headers={"Range": asked})
-        assert (response.status_code, response.content) == (200, DATA)
+    async def test_invalid_range_returns_the_whole_file(self, http: httpx.AsyncClient, url: str) -> None:
+        for range_ in ("bytes=0-1,5-6", "bytes=5-2", "bytes=x-", "rows=0-1", "bytes=-", "bytes"):
+            response = await http.get(url, headers={"Range": range_})
+            assert (response.status_code, response.content) == (200, DATA)
 
-    async def test_empty_file(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+    async def test_empty_file_is_served(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
         await objects.put("empty.png", b"")
         url = await objects.sign_download("empty.png", ttl_seconds=60)
         assert (await http.get(url)).content == b""
@@ -113,13 +109,13 @@ class TestDownloads:
             assert (response.status_code, response.content) == (304, b"")
         assert (await http.get(url, headers={"If-None-Match": '"other"'})).status_code == 200
 
-    async def test_parts_of_two_files_are_not_mixed(self, http: httpx.AsyncClient, url: str) -> None:
+    async def test_range_of_a_changed_file_returns_the_whole_file(self, http: httpx.AsyncClient, url: str) -> None:
         tag = (await http.get(url)).headers["ETag"]
         part = {"Range": "bytes=0-9"}
         assert (await http.get(url, headers={**part, "If-Range": tag})).status_code == 206
         assert (await http.get(url, headers={**part, "If-Range": '"old"'})).status_code == 200
 
-    async def test_head_says_the_same_without_the_file(self, http: httpx.AsyncClient, url: str) -> None:
+    async def test_head_returns_the_headers_of_get(self, http: httpx.AsyncClient, url: str) -> None:
         response = await http.head(url)
         assert (response.status_code, response.content) == (200, b"")
         same = {name: response.headers[name] for name in ("Content-Length", "ETag", "Content-Type")}
@@ -133,12 +129,12 @@ class TestDownloads:
 
 
 class TestPermission:
-    async def test_nothing_without_a_signature(self, http: httpx.AsyncClient, url: str) -> None:
+    async def test_url_without_a_signature_is_refused(self, http: httpx.AsyncClient, url: str) -> None:
         bare = url.split("?", maxsplit=1)[0]
         for method in ("GET", "HEAD", "PUT"):
             assert (await http.request(method, bare)).status_code == 403
 
-    async def test_signature_is_for_one_file_one_way_and_as_it_was_signed(
+    async def test_signature_covers_path_method_and_query(
         self, http: httpx.AsyncClient, objects: LocalObjects, url: str
     ) -> None:
         await objects.put("tenants/t/uploads/dog.png", b"dog")
@@ -157,16 +153,16 @@ class TestPermission:
         upload = await objects.sign_upload(PATH, content_type="image/png", ttl_seconds=60)
         problem_of(await http.get(upload.url), 403)
 
-    async def test_permission_expires(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+    async def test_signed_url_expires(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
         await objects.put(PATH, DATA)
         response = await http.get(await objects.sign_download(PATH, ttl_seconds=-1))
         assert problem_of(response, 403)["detail"] == "This URL has expired."
 
-    @pytest.mark.parametrize("path", ["../secret", "a/../../secret", "a//b", "a/%2e%2e/b", "a\\b", "a\x00b", ".put-x"])
-    async def test_no_path_leads_out(self, http: httpx.AsyncClient, path: str) -> None:
-        for method in ("GET", "PUT"):
-            response = await http.request(method, f"/files/{quote(path)}?expires=99999999999&signature=x")
-            assert response.status_code in (403, 404, 405)
+    async def test_path_traversal_is_refused(self, http: httpx.AsyncClient) -> None:
+        for path in ("../secret", "a/../../secret", "a//b", "a/%2e%2e/b", "a\\b", "a\x00b", ".put-x"):
+            for method in ("GET", "PUT"):
+                response = await http.request(method, f"/files/{quote(path)}?expires=99999999999&signature=x")
+                assert response.status_code in (403, 404, 405)
 
 
 class TestUploads:
@@ -177,7 +173,7 @@ class TestUploads:
         assert response.headers["ETag"]
         assert await objects.get(PATH) == DATA
 
-    async def test_only_of_the_type_and_the_length_that_were_signed(
+    async def test_upload_of_another_type_or_length_is_refused(
         self, http: httpx.AsyncClient, objects: LocalObjects
     ) -> None:
         upload = await objects.sign_upload(PATH, content_type="image/png", size=3, ttl_seconds=60)
@@ -188,8 +184,8 @@ class TestUploads:
 
     async def test_upload_without_length_is_counted(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
         async def pieces(*all_: bytes) -> AsyncIterator[bytes]:
-            for each in all_:
-                yield each
+            for chunk in all_:
+                yield chunk
 
         upload = await objects.sign_upload(PATH, content_type="image/png", size=4, ttl_seconds=60)
         for sent in ((b"ab",), (b"ab", b"cd", b"e")):
@@ -199,13 +195,13 @@ class TestUploads:
         response = await http.put(upload.url, content=pieces(b"ab", b"cd"), headers=upload.headers)
         assert response.status_code == 200
 
-    async def test_not_more_than_allowed(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+    async def test_upload_over_the_maximum_is_refused(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
         upload = await objects.sign_upload(PATH, content_type="image/png", max_size=10, ttl_seconds=60)
         response = await http.put(upload.url, content=b"x" * 11, headers=upload.headers)
         assert response.status_code in (413, 422)
         assert not await objects.exists(PATH)
 
-    async def test_upload_that_is_cut_off_leaves_nothing(
+    async def test_interrupted_upload_leaves_no_file(
         self, http: httpx.AsyncClient, objects: LocalObjects, tmp_path: Path
     ) -> None:
         async def torn() -> AsyncIterator[bytes]:
@@ -215,11 +211,11 @@ class TestUploads:
         upload = await objects.sign_upload(PATH, content_type="image/png", size=4, ttl_seconds=60)
         problem_of(await http.put(upload.url, content=torn(), headers=upload.headers), 422)
         assert not await objects.exists(PATH)
-        assert [each for each in tmp_path.rglob("*") if each.name.startswith(".put-")] == []
+        assert [path for path in tmp_path.rglob("*") if path.name.startswith(".put-")] == []
 
 
 class TestOtherOrigins:
-    async def test_page_of_any_origin_may_upload(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+    async def test_any_origin_may_upload(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
         upload = await objects.sign_upload(PATH, content_type="image/png", ttl_seconds=60)
         asking = {
             "Origin": "https://anywhere.test",
@@ -238,13 +234,12 @@ class TestOtherOrigins:
         response = await http.get(url.split("?", maxsplit=1)[0], headers={"Origin": "https://anywhere.test"})
         assert (response.status_code, response.headers["Access-Control-Allow-Origin"]) == (403, "*")
 
-    @pytest.mark.parametrize(("origin", "allowed"), [("https://app.test", True), ("https://anywhere.test", False)])
-    async def test_api_answers_only_pages_that_are_allowed(
-        self, http: httpx.AsyncClient, origin: str, allowed: bool
-    ) -> None:
-        asking = {"Origin": origin, "Access-Control-Request-Method": "POST"}
-        response = await http.options("/api/ai-jobs", headers=asking)
-        assert (response.headers.get("Access-Control-Allow-Origin") == origin) is allowed
+    async def test_api_allows_configured_origins_only(self, http: httpx.AsyncClient) -> None:
+        cases: list[tuple[str, bool]] = [("https://app.test", True), ("https://anywhere.test", False)]
+        for origin, allowed in cases:
+            asking = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+            response = await http.options("/api/ai-jobs", headers=asking)
+            assert (response.headers.get("Access-Control-Allow-Origin") == origin) is allowed
 
 
 async def test_no_local_urls_with_remote_storage(

@@ -55,7 +55,7 @@ async def lease(api: Api, worker: str = "gpu-1") -> Any:
     return leased
 
 
-async def test_queue_and_the_leases_by_workflow(api: Api) -> None:
+async def test_queue_and_leases_are_measured_by_workflow(api: Api) -> None:
     effect_id, user = await api.effect(), await user_of(api)
     await api.worker()
     await submit(api, user, "one", effect_id=effect_id)
@@ -76,7 +76,7 @@ async def test_queue_and_the_leases_by_workflow(api: Api) -> None:
     assert (at(found, "queue_depth", **where), at(found, "leases", **where)) == (None, 1)
 
 
-async def test_jobs_by_how_they_ended(api: Api) -> None:
+async def test_ended_jobs_are_counted_by_status(api: Api) -> None:
     effect_id, user = await api.effect(), await user_of(api)
     await api.worker()
     assert at(await figures(api), "jobs_ended_total", status="completed") == 0
@@ -108,7 +108,7 @@ async def test_metrics_name_no_tenant(api: Api) -> None:
         assert word not in str(found)
 
 
-async def test_latencies_by_the_template_of_the_route(api: Api) -> None:
+async def test_latencies_are_measured_by_route_template(api: Api) -> None:
     caller = await api.user()
     for number in range(3):
         await caller.call("GET", f"/api/videos/00000000-0000-7000-8000-00000000000{number}")
@@ -121,7 +121,7 @@ async def test_latencies_by_the_template_of_the_route(api: Api) -> None:
     assert at(found, count, method="(none)", route="(none)", status="404") == 1
 
 
-async def test_route_that_fails_is_counted_as_failed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_request_is_counted_as_500(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     async def check() -> None:
         raise RuntimeError
 
@@ -131,7 +131,7 @@ async def test_route_that_fails_is_counted_as_failed(api: Api, monkeypatch: pyte
     assert at(found, "request_seconds_count", method="GET", route="/readyz", status="500") == 1
 
 
-async def test_workflow_that_several_workers_are_blocked_for_is_suspect(api: Api) -> None:
+async def test_workflows_blocked_on_several_workers_are_counted(api: Api) -> None:
     effect_id, user = await api.effect(), await user_of(api)
     for worker in ("gpu-1", "gpu-2"):
         await api.worker(worker)
@@ -148,7 +148,7 @@ async def test_workflow_that_several_workers_are_blocked_for_is_suspect(api: Api
     assert at(await figures(api), "workflows_blocked_on_several_workers") == 0
 
 
-async def test_outboxes_webhooks_and_databases(api: Api) -> None:
+async def test_outbox_age_is_measured(api: Api) -> None:
     shard, central = api.engine.databases.shards["main"], api.engine.databases.central
     found = await figures(api)
     assert at(found, "outbox_oldest_seconds", shard="main", direction="to_queue") == 0
@@ -167,7 +167,7 @@ async def test_outboxes_webhooks_and_databases(api: Api) -> None:
     assert at(found, "outbox_oldest_seconds", shard="main", direction="to_shard") == 40
 
 
-async def test_undelivered_webhooks(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_undelivered_webhooks_are_counted(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delivery to an unknown host is retried."""
     monkeypatch.setattr("comfyrelay.services.webhooks.sender._resolve", Mock(side_effect=OSError))
     effect_id, user = await api.effect(), await user_of(api)
@@ -188,14 +188,14 @@ async def test_unreachable_database_is_reported_down(api: Api) -> None:
     assert at(found, "outbox_oldest_seconds", shard="main", direction="to_queue") is None
 
 
-async def test_build_the_process_and_the_parked(api: Api) -> None:
+async def test_build_process_and_parked_polls_are_exported(api: Api) -> None:
     found = await figures(api)
     assert [dict(labels)["version"] for name, labels in found if name == "comfyrelay_build_info"] == [__version__]
     assert ("process_resident_memory_bytes", frozenset()) in found
     assert at(found, "pollers_parked") == 0
 
 
-async def test_every_figure_is_documented(api: Api) -> None:
+async def test_every_metric_is_documented(api: Api) -> None:
     effect_id, user = await api.effect(), await user_of(api)
     await api.worker()
     for key in ("one", "two", "three"):
@@ -207,12 +207,12 @@ async def test_every_figure_is_documented(api: Api) -> None:
     await api.engine.autoscaling.usage.run_once()
     await lease(api)
     names = {re.sub("_(bucket|count|sum|created)$", "", name) for name, _ in await figures(api)}
-    ours = {each for each in names if each.startswith("comfyrelay_")}
+    ours = {name for name in names if name.startswith("comfyrelay_")}
     assert len(ours) == 13 + 8 + 2
     assert [our for our in ours if f"| `{our}` |" not in page] == []
 
 
-async def test_databases_are_asked_once_in_a_while(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_database_metrics_are_cached(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
     cache = api.engine.operations.metrics._cache
     read = cache._read

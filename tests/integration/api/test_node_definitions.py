@@ -28,19 +28,19 @@ def _width(*spec: Any) -> dict[str, Any]:
 
 
 BROKEN: dict[str, dict[str, Any]] = {
-    "an order that is none": {"input_order": {"required": 5}},
-    "an order of lists": {"input_order": {"required": [["width"]]}},
-    "outputs that are none": {"output": 5},
-    "an output without a name": {"output": [None, {}]},
-    "inputs that are none": {"input": 5},
-    "a type that is an object": _width({"x": 1}),
-    "choices that are none": _width("COMFY_DYNAMICCOMBO_V3", {"options": 5}),
-    "inputs of a choice that are none": _width("COMFY_DYNAMICCOMBO_V3", {"options": [{"key": [], "inputs": 5}]}),
-    "a deep default": _width("INT", {"default": DEEP}),
-    "a deep choice": _width([DEEP, 5]),
-    "numbers that cannot be kept": _width("INT", {"default": 10**400, "max": float("nan")}),
-    "names that cannot be kept": {"display_name": "\0", **_width("STRING", {"default": "\ud800"})},
-    "choices that are no fields": _width([{"a": 1}, 5]),
+    "order is a number": {"input_order": {"required": 5}},
+    "order of lists": {"input_order": {"required": [["width"]]}},
+    "outputs are a number": {"output": 5},
+    "output without a name": {"output": [None, {}]},
+    "inputs are a number": {"input": 5},
+    "type is an object": _width({"x": 1}),
+    "choices are a number": _width("COMFY_DYNAMICCOMBO_V3", {"options": 5}),
+    "inputs of a choice are a number": _width("COMFY_DYNAMICCOMBO_V3", {"options": [{"key": [], "inputs": 5}]}),
+    "deep default": _width("INT", {"default": DEEP}),
+    "deep choice": _width([DEEP, 5]),
+    "unstorable numbers": _width("INT", {"default": 10**400, "max": float("nan")}),
+    "unstorable names": {"display_name": "\0", **_width("STRING", {"default": "\ud800"})},
+    "choices are no texts": _width([{"a": 1}, 5]),
 }
 
 
@@ -56,8 +56,8 @@ async def put(worker: Caller, sha256: str, data: bytes) -> Any:
     return await worker.call("PUT", f"/api/worker/definitions/{sha256}", content=data, headers=headers)
 
 
-async def kept(api: Api) -> list[str]:
-    return sorted([each.path async for each in api.engine.objects.list("definitions")])
+async def stored_paths(api: Api) -> list[str]:
+    return sorted([stored.path async for stored in api.engine.objects.list("definitions")])
 
 
 def path_of(packed: PackedDefinitions) -> str:
@@ -75,10 +75,10 @@ async def test_equal_node_definitions_are_uploaded_once(api: Api, worker: Caller
     for caller in (worker, await api.worker("gpu-2")):
         answer = await caller.post("/api/worker/definitions", {"sha256": packed.sha256})
         assert answer == {"is_known": True}
-    assert await kept(api) == [path_of(packed)]
+    assert await stored_paths(api) == [path_of(packed)]
 
 
-async def test_file_of_the_editor_becomes_a_workflow_with_typed_inputs(api: Api, worker: Caller) -> None:
+async def test_editor_file_becomes_a_workflow_with_typed_inputs(api: Api, worker: Caller) -> None:
     user = await api.user()
     refused = problem_of(await user.call("POST", "/api/workflows", {"graph": SAVED}), 409)
     assert "No worker has reported its nodes" in refused["detail"]
@@ -86,22 +86,22 @@ async def test_file_of_the_editor_becomes_a_workflow_with_typed_inputs(api: Api,
     await bring(worker, DEFINITIONS)
     answer = await user.call("POST", "/api/workflows", {"graph": SAVED, "name": "Mine"})
     assert answer.status_code == 201
-    made = data_of(answer)
-    assert made["output_node_id"] == "9"
-    assert made["output_mime_type"] == "image/png"
-    assert made["graph"]["1"]["class_type"] == "EmptyImage"
-    width = next(each for each in made["properties"] if each["key"].endswith("width"))
-    assert (width["type"], width["default_value"]) == ("number", made["graph"]["1"]["inputs"]["width"])
-    assert made["positions"][width["key"]] == ["1.width"]
-    assert "No fleet runs it yet" in made["remarks"][0]
+    created = data_of(answer)
+    assert created["output_node_id"] == "9"
+    assert created["output_mime_type"] == "image/png"
+    assert created["graph"]["1"]["class_type"] == "EmptyImage"
+    width = next(property_ for property_ in created["properties"] if property_["key"].endswith("width"))
+    assert (width["type"], width["default_value"]) == ("number", created["graph"]["1"]["inputs"]["width"])
+    assert created["positions"][width["key"]] == ["1.width"]
+    assert "No fleet runs it yet" in created["remarks"][0]
 
 
-async def test_without_any_a_graph_is_described_by_guessing_and_it_is_said(api: Api) -> None:
+async def test_graph_without_definitions_is_guessed(api: Api) -> None:
     user = await api.user()
     graph = {"1": {"class_type": "EmptyImage", "inputs": {"width": 8}}, "2": _saver("1")}
     answer = await user.call("POST", "/api/workflows", {"graph": graph})
     assert "guessed" in answer.json()["message"]
-    assert [each["key"] for each in data_of(answer)["properties"]] == ["empty_image_width"]
+    assert [property_["key"] for property_ in data_of(answer)["properties"]] == ["empty_image_width"]
 
 
 async def test_choices_are_merged_and_the_newest_definition_wins(api: Api, worker: Caller) -> None:
@@ -112,16 +112,16 @@ async def test_choices_are_merged_and_the_newest_definition_wins(api: Api, worke
     await api.clock.set(api.clock.now + timedelta(seconds=1))
     await bring(await api.worker("gpu-2"), with_models("b.safetensors", output_node=True))
     graph = {"1": {"class_type": "Load", "inputs": {"ckpt_name": "a.safetensors"}}}
-    made = await (await api.user()).post("/api/workflows", {"graph": graph})
-    [models] = made["properties"]
+    created = await (await api.user()).post("/api/workflows", {"graph": graph})
+    [models] = created["properties"]
     assert models["choices"] == ["b.safetensors", "a.safetensors"]
 
 
-async def test_fleet_whose_workers_have_left_still_reads_workflows(api: Api, worker: Caller) -> None:
+async def test_definitions_outlive_their_workers(api: Api, worker: Caller) -> None:
     packed = await bring(worker, DEFINITIONS)
     await worker.post("/api/worker/deregister", {})
     await api.engine.operations.retention.run_once(grace_seconds=0)
-    assert await kept(api) == [path_of(packed)]
+    assert await stored_paths(api) == [path_of(packed)]
     assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
 
 
@@ -130,9 +130,9 @@ async def test_unused_node_definitions_are_removed_and_uploaded_again(api: Api, 
     new = await bring(worker, DEFINITIONS)
     assert (await api.engine.operations.retention.run_once()).definitions == 0, "not at once"
     assert (await api.engine.operations.retention.run_once(grace_seconds=0)).definitions == 1
-    assert await kept(api) == [path_of(new)]
+    assert await stored_paths(api) == [path_of(new)]
     await bring(worker, {})
-    assert await kept(api) == sorted([path_of(new), path_of(old)])
+    assert await stored_paths(api) == sorted([path_of(new), path_of(old)])
 
 
 async def test_lost_node_definitions_are_requested_again(api: Api, worker: Caller) -> None:
@@ -144,12 +144,18 @@ async def test_lost_node_definitions_are_requested_again(api: Api, worker: Calle
     assert (await user.call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
 
 
-class TestHostile:
-    @pytest.mark.parametrize("sha256", ["", "x" * 64, "../../etc/passwd", "A" * 64, "0" * 63])
-    async def test_name_that_is_no_hash_is_refused(self, worker: Caller, sha256: str) -> None:
-        problem_of(await worker.call("POST", "/api/worker/definitions", {"sha256": sha256}), 422)
-        if sha256:
-            assert (await put(worker, sha256, b"")).status_code in (404, 422)
+class TestInvalidUploads:
+    async def test_invalid_hash_is_refused(self, worker: Caller) -> None:
+        for sha256 in (
+            "",
+            "x" * 64,
+            "../../etc/passwd",
+            "A" * 64,
+            "0" * 63,
+        ):
+            problem_of(await worker.call("POST", "/api/worker/definitions", {"sha256": sha256}), 422)
+            if sha256:
+                assert (await put(worker, sha256, b"")).status_code in (404, 422)
 
     async def test_upload_with_wrong_hash_is_refused(self, api: Api, worker: Caller) -> None:
         other = pack({"A": {}})
@@ -158,13 +164,13 @@ class TestHostile:
         for text in (b"not JSON", b"[]", b'{"A": []}'):
             problem_of(await put(worker, hashlib.sha256(text).hexdigest(), gzip.compress(text)), 422)
         problem_of(await put(worker, other.sha256, json.dumps({"A": {}}).encode()), 422)
-        assert await kept(api) == []
+        assert await stored_paths(api) == []
 
     async def test_oversized_upload_is_not_read(self, api: Api, worker: Caller) -> None:
         most = api.context.settings.max_large_body_bytes
         assert (await put(worker, "0" * 64, b"\0" * (most + 1))).status_code == 413
 
-    async def test_only_workers_bring_them(self, api: Api, worker: Caller) -> None:
+    async def test_only_workers_upload_definitions(self, api: Api, worker: Caller) -> None:
         packed = pack(DEFINITIONS)
         for caller in (api.anybody, await api.user(), Caller(worker.http, {"Authorization": "Bearer wrong"})):
             problem_of(await caller.call("POST", "/api/worker/definitions", {"sha256": packed.sha256}), 401)
@@ -175,14 +181,11 @@ class TestHostile:
 
     async def test_revoked_workers_definitions_are_ignored(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
+        await api.engine.workers.workers.set_approved("gpu-1", is_approved=False)
+        user = await api.user()
+        assert (await user.call("POST", "/api/workflows", {"graph": SAVED})).status_code == 409
         await bring(await api.worker("gpu-2"), {})
-        await api.engine.workers.workers.set_approved("gpu-1", is_approved=False)
-        assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 409
-
-    async def test_nor_does_its_fleet_keep_them(self, api: Api, worker: Caller) -> None:
-        await bring(worker, DEFINITIONS)
-        await api.engine.workers.workers.set_approved("gpu-1", is_approved=False)
-        assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 409
+        assert (await user.call("POST", "/api/workflows", {"graph": SAVED})).status_code == 409
 
     async def test_definitions_shared_with_another_worker_are_kept(self, api: Api, worker: Caller) -> None:
         packed = await bring(worker, DEFINITIONS)
@@ -192,29 +195,29 @@ class TestHostile:
         await other.post("/api/worker/deregister", {})
         assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
 
-    @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
-    async def test_malformed_definitions_do_not_fail_the_server(
-        self, api: Api, worker: Caller, broken: dict[str, Any]
-    ) -> None:
-        await bring(worker, {name: {**each, **broken} for name, each in DEFINITIONS.items()})
-        user = await api.user()
+    async def test_malformed_definitions_do_not_fail_the_server(self, api: Api, worker: Caller) -> None:
         chosen = {"1": {"class_type": "EmptyImage", "inputs": {"width": 5}}, "9": _saver("1")}
-        for graph in (SAVED, BYPASSED, chosen):
-            answer = await user.call("POST", "/api/workflows", {"graph": graph})
-            assert answer.status_code in (201, 200, 409, 422), graph
+        for number, (problem, broken) in enumerate(BROKEN.items()):
+            await bring(worker, {name: {**node, **broken} for name, node in DEFINITIONS.items()})
+            user = await api.user(f"user-{number}@example.com")
+            for graph in (SAVED, BYPASSED, chosen):
+                answer = await user.call("POST", "/api/workflows", {"graph": graph})
+                assert answer.status_code in (201, 200, 409, 422), (problem, graph)
 
 
 class TestForAdministrators:
-    async def test_file_of_the_editor_is_registered_with_what_can_be_changed_in_it(
-        self, api: Api, worker: Caller
-    ) -> None:
+    async def test_administrator_registers_an_editor_file(self, api: Api, worker: Caller) -> None:
         admin = await api.user(is_admin=True)
         body = {"slug": "mine", "graph": SAVED}
         problem_of(await admin.call("POST", "/api/admin/workflows", body), 409)
         await bring(worker, DEFINITIONS)
-        made = await admin.post("/api/admin/workflows", body)
-        assert (made["output_node_id"], made["output_extension"], made["output_mime_type"]) == ("9", "png", "image/png")
-        assert "width" in [each["key"] for each in made["properties"]]
+        created = await admin.post("/api/admin/workflows", body)
+        assert (created["output_node_id"], created["output_extension"], created["output_mime_type"]) == (
+            "9",
+            "png",
+            "image/png",
+        )
+        assert "width" in [property_["key"] for property_ in created["properties"]]
         changed = data_of(await admin.call("PATCH", "/api/admin/workflows/mine", {"graph": SAVED, "properties": []}))
         assert changed["graph"]["1"]["inputs"] == {"width": 64, "height": 48, "batch_size": 1, "color": 255}
 
@@ -222,8 +225,8 @@ class TestForAdministrators:
         admin = await api.user(is_admin=True)
         graph = {"1": {"class_type": "EmptyImage", "inputs": {"width": 8}}, "2": _saver("1")}
         body = {"slug": "mine", "graph": graph, "properties": [], "output_extension": "webp"}
-        made = await admin.post("/api/admin/workflows", body)
-        assert (made["properties"], made["output_extension"], made["graph"]) == ([], "webp", graph)
+        created = await admin.post("/api/admin/workflows", body)
+        assert (created["properties"], created["output_extension"], created["graph"]) == ([], "webp", graph)
 
 
 class TestRepeatedUpload:
@@ -257,7 +260,7 @@ class TestRepeatedUpload:
 
 
 class TestChanging:
-    async def test_name(self, api: Api) -> None:
+    async def test_workflow_can_be_renamed(self, api: Api) -> None:
         user, other = await api.user(), await api.user("eve@example.com")
         slug = (await user.post("/api/workflows", {"graph": _graph(8)}))["slug"]
         path = f"/api/workflows/{slug}"
@@ -275,10 +278,10 @@ class TestChanging:
             {"name": ""},
             {"nam": "x"},
         ]
-        for each in nothing:
-            problem_of(await user.call("PATCH", path, each), 422)
+        for body in nothing:
+            problem_of(await user.call("PATCH", path, body), 422)
 
-    async def test_newer_version_is_for_new_jobs_only(self, api: Api) -> None:
+    async def test_new_version_applies_to_new_jobs_only(self, api: Api) -> None:
         user = await api.user()
         slug = (await user.post("/api/workflows", {"graph": _graph(8)}))["slug"]
         await api.engine.workers.fleets.create(slug="all", workflow_slugs=[slug])
@@ -287,11 +290,11 @@ class TestChanging:
         changed = await user.call("PATCH", f"/api/workflows/{slug}", {"graph": _graph(9)})
         assert changed.json()["message"].startswith("Replaced. Inputs with a new default: empty_image_width.")
         await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "after"})
-        polls = [{"worker_id": "gpu-1", "prefetch": 1, "request_id": each} for each in ("a", "b")]
+        polls = [{"worker_id": "gpu-1", "prefetch": 1, "request_id": request_id} for request_id in ("a", "b")]
         jobs = [(await worker.post("/api/worker/poll", poll))["job"] for poll in polls]
         assert [job["input_payload"]["workflow"]["1"]["inputs"]["width"] for job in jobs] == [8, 9]
 
-    async def test_version_that_may_not_run_changes_nothing(self, api: Api) -> None:
+    async def test_invalid_version_changes_nothing(self, api: Api) -> None:
         user = await api.user()
         slug = (await user.post("/api/workflows", {"graph": _graph(8)}))["slug"]
         bad = {"1": {"class_type": "PyExec", "inputs": {"code": "x"}}, "2": _saver("1")}
@@ -323,20 +326,20 @@ class TestWaitingForNodes:
         assert "Rare (node 2)" in problem["detail"]
         assert "add it anyway" in problem["detail"]
 
-    async def test_pending_workflow_is_listed_and_takes_no_jobs(self, api: Api, worker: Caller) -> None:
+    async def test_pending_workflow_is_listed_and_refuses_jobs(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
         user = await api.user()
         answer = await user.call("POST", "/api/workflows", self.ANYWAY)
-        made = data_of(answer)
+        created = data_of(answer)
         assert answer.status_code == 201
-        assert (made["properties"], made["graph"]) == ([], {})
+        assert (created["properties"], created["graph"]) == ([], {})
         [listed] = (await user.get("/api/workflows"))["items"]
         assert listed["waiting"].startswith("Waiting for nodes that no worker has: Rare.")
-        assert [each["name"] for each in listed["missing"]["items"]] == ["Rare"]
+        assert [requirement["name"] for requirement in listed["missing"]["items"]] == ["Rare"]
         bodies: dict[str, dict[str, Any]] = {"ai-jobs": {}, "batches": {"items": [{}]}}
         for path, body in bodies.items():
-            asked = {"workflow_slug": made["slug"], "idempotency_key": "k", "wait_for_missing": True, **body}
-            problem = problem_of(await user.call("POST", f"/api/{path}", asked), 409)
+            request = {"workflow_slug": created["slug"], "idempotency_key": "k", "wait_for_missing": True, **body}
+            problem = problem_of(await user.call("POST", f"/api/{path}", request), 409)
             assert problem["detail"].startswith("Waiting for nodes that no worker has: Rare")
             assert "Once a worker has them" in problem["detail"]
 
@@ -347,15 +350,14 @@ class TestWaitingForNodes:
         await bring(worker, DEFINITIONS)
         assert await api.engine.catalogue.pending_workflows.run_once() == 0
         [listed] = (await user.get("/api/workflows"))["items"]
-        assert listed["waiting"].startswith("Waiting for nodes that no worker has: Rare"), (
-            "what has come is waited for no more"
-        )
+        # only the missing node is named
+        assert listed["waiting"].startswith("Waiting for nodes that no worker has: Rare")
         await bring(worker, self.COMPLETE)
         assert await api.engine.catalogue.pending_workflows.run_once() == 1
         [listed] = (await user.get("/api/workflows"))["items"]
         assert (listed["slug"], listed["name"], listed["waiting"], listed["missing"]) == (slug, "Mine", None, None)
         assert listed["output_node_id"] == "2"
-        strength = next(each for each in listed["properties"] if each["key"].endswith("strength"))
+        strength = next(property_ for property_ in listed["properties"] if property_["key"].endswith("strength"))
         assert (strength["type"], strength["default_value"]) == ("number", 5)
         job = {"workflow_slug": slug, "idempotency_key": "k", "input_payload": {strength["key"]: 6}}
         assert (await user.call("POST", "/api/ai-jobs", job)).status_code == 201
@@ -369,14 +371,14 @@ class TestWaitingForNodes:
         monkeypatch.setattr(pending_workflows, "POLL_SECONDS", 10 * PATIENCE_SECONDS)
         user = await api.user()
         await user.post("/api/workflows", self.ANYWAY)
-        for each in (worker, await api.worker("gpu-2")):
+        for caller in (worker, await api.worker("gpu-2")):
             looking = asyncio.create_task(api.engine.catalogue.pending_workflows.run_and_wait())
             packed = pack(self.COMPLETE)
-            if not (await each.post("/api/worker/definitions", {"sha256": packed.sha256}))["is_known"]:
-                await put(each, packed.sha256, packed.data)
+            if not (await caller.post("/api/worker/definitions", {"sha256": packed.sha256}))["is_known"]:
+                await put(caller, packed.sha256, packed.data)
             await asyncio.wait_for(looking, PATIENCE_SECONDS)
 
-    async def test_same_again_is_the_one_that_waits(self, api: Api, worker: Caller) -> None:
+    async def test_repeated_upload_returns_the_pending_workflow(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
         user = await api.user()
         first = await user.post("/api/workflows", self.ANYWAY)
@@ -393,7 +395,7 @@ class TestWaitingForNodes:
         await bring(worker, self.COMPLETE)
         assert await api.engine.catalogue.pending_workflows.run_once() == 1
         [listed] = (await user.get("/api/workflows"))["items"]
-        assert [each["key"] for each in listed["properties"]] == ["power"]
+        assert [property_["key"] for property_ in listed["properties"]] == ["power"]
         assert listed["output_extension"] == "webp"
 
     async def test_pending_workflow_can_be_renamed_replaced_and_removed(self, api: Api, worker: Caller) -> None:
@@ -413,7 +415,7 @@ class TestWaitingForNodes:
         assert await api.engine.catalogue.pending_workflows.run_once() == 0
         second = (await user.post("/api/workflows", {**self.ANYWAY, "graph": self.OTHER}))["slug"]
         data_of(await user.call("DELETE", f"/api/workflows/{second}"))
-        assert [each["slug"] for each in (await user.get("/api/workflows"))["items"]] == [slug]
+        assert [workflow["slug"] for workflow in (await user.get("/api/workflows"))["items"]] == [slug]
 
     OTHER = workflow([empty(), node(2, "Rarer")])
 
@@ -429,13 +431,13 @@ class TestWaitingForNodes:
         assert "created in the browser" in listed["waiting"]
         problem_of(await user.call("POST", "/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "k"}), 409)
 
-    async def test_node_that_the_policy_denies_is_not_waited_for(self, api: Api) -> None:
+    async def test_denied_node_is_refused_without_waiting(self, api: Api) -> None:
         saved = workflow([node(1, "PyExec", values=["print()"])])
         body = {"graph": saved, "wait_for_missing": True}
         problem = problem_of(await (await api.user()).call("POST", "/api/workflows", body), 422)
         assert problem["type"] == "urn:comfyrelay:graph_not_allowed"
 
-    async def test_change_that_comes_between_wins(self, api: Api, worker: Caller) -> None:
+    async def test_concurrent_change_wins_over_the_import(self, api: Api, worker: Caller) -> None:
         await api.stop_loops()
         user = await api.user()
         slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
@@ -457,12 +459,12 @@ class TestTenantPolicy:
         assert problem["type"] == "urn:comfyrelay:graph_not_allowed"
         assert "PyExec (1)" in problem["detail"]
 
-    async def test_input_that_may_not_name_any_file_is_no_property_and_keeps_its_value(self, api: Api) -> None:
+    async def test_file_path_input_is_no_property_and_keeps_its_value(self, api: Api) -> None:
         user = await api.user()
         graph = {"1": {"class_type": "Draw", "inputs": {"font_file": "mono.ttf", "size": 3}}, "2": _saver("1")}
-        made = await user.post("/api/workflows", {"graph": graph})
-        assert [each["key"] for each in made["properties"]] == ["draw_size"]
-        job = await user.call("POST", "/api/ai-jobs", {"workflow_slug": made["slug"], "idempotency_key": "k"})
+        created = await user.post("/api/workflows", {"graph": graph})
+        assert [property_["key"] for property_ in created["properties"]] == ["draw_size"]
+        job = await user.call("POST", "/api/ai-jobs", {"workflow_slug": created["slug"], "idempotency_key": "k"})
         assert job.status_code == 201, job.text
 
 
@@ -498,7 +500,7 @@ LONG = "1" * 8000 + "a"
             "at most 16777216 characters in total",
         ),
     ],
-    ids=["a name", "a text that is used often"],
+    ids=["long name", "repeated text"],
 )
 async def test_converted_editor_file_is_validated_as_a_graph(
     api: Api, worker: Caller, saved: dict[str, Any], status: int, words: str

@@ -41,16 +41,16 @@ class Scenario:
             await self.worker.http.put(leased["output_url"], content=data, headers=leased["output_headers"])
         ).status_code
 
-    async def complete(self, data: bytes, job: dict[str, Any] | None = None, **told: Any) -> Any:
-        output = {"size": len(data), "mime_type": "image/png", "sha256": hashlib.sha256(data).hexdigest(), **told}
+    async def complete(self, data: bytes, job: dict[str, Any] | None = None, **reported: Any) -> Any:
+        output = {"size": len(data), "mime_type": "image/png", "sha256": hashlib.sha256(data).hexdigest(), **reported}
         return await self.worker.call("POST", "/api/worker/complete", {**lease_of(job or self.job), "output": output})
 
-    async def there(self) -> dict[str, str]:
+    async def stored_objects(self) -> dict[str, str]:
         """Return the objects of the job by path, as `upload` or `output`; a poster counts if its file is missing."""
         folder = job_folder(self.job["tenant_id"], self.job["job_id"])
-        paths = [each.path async for each in self.api.engine.objects.list(folder)]
-        alone = [path for path in paths if source_path(path) == path or source_path(path) not in paths]
-        return {each: each.rpartition("/")[2].partition("-")[0] for each in alone}
+        paths = [stored.path async for stored in self.api.engine.objects.list(folder)]
+        files = [path for path in paths if source_path(path) == path or source_path(path) not in paths]
+        return {path: path.rpartition("/")[2].partition("-")[0] for path in files}
 
     async def output(self) -> bytes:
         """Return the output as the user gets it."""
@@ -58,7 +58,7 @@ class Scenario:
         [shown] = (await self.user.get(f"/api/ai-jobs/{self.job['job_id']}"))["outputs"]
         return (await self.user.http.get(shown["url"])).content
 
-    async def tidy(self) -> None:
+    async def run_retention(self) -> None:
         await self.api.engine.outbox.delivery.idle()
         # from now on no URL of an ended job works, and no upload is running
         late = self.api.engine.settings.lease_url_ttl_seconds + MAX_UPLOAD_SECONDS + 1
@@ -92,17 +92,15 @@ async def test_upload_after_completion_changes_nothing(scenario: Scenario) -> No
     assert await scenario.put(png("blue")) == 200
     assert (await scenario.complete(png("blue"))).status_code == 200
     # the upload is deleted, and the URL still works
-    assert [*(await scenario.there()).values()] == ["output"]
+    assert [*(await scenario.stored_objects()).values()] == ["output"]
     assert await scenario.put(png("red")) == 200
     assert await scenario.output() == png("blue")
-    await scenario.tidy()
-    assert [*(await scenario.there()).values()] == ["output"]
+    await scenario.run_retention()
+    assert [*(await scenario.stored_objects()).values()] == ["output"]
     assert await scenario.output() == png("blue")
 
 
-async def test_upload_in_the_last_moment_of_its_url_is_removed_also_when_leases_are_long(
-    sqlite_backend: SqliteBackend, tmp_path: Path
-) -> None:
+async def test_late_upload_is_removed_with_long_leases(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     async with open_api(sqlite_backend, tmp_path, lease_ttl_seconds=6 * 3600) as api:
         await api.stop_loops()
         user = await api.user(tokens=100)
@@ -116,31 +114,31 @@ async def test_upload_in_the_last_moment_of_its_url_is_removed_also_when_leases_
         # retention would have removed it before; it comes again and is not checked a second time
         await api.engine.operations.retention.run_once()
         assert await scenario.put(png("red")) == 200
-        assert sorted((await scenario.there()).values()) == ["output", "upload"]
-        await scenario.tidy()
-        assert [*(await scenario.there()).values()] == ["output"]
+        assert sorted((await scenario.stored_objects()).values()) == ["output", "upload"]
+        await scenario.run_retention()
+        assert [*(await scenario.stored_objects()).values()] == ["output"]
 
 
 async def test_output_is_never_at_a_writable_url(scenario: Scenario) -> None:
     await scenario.put(png())
-    [upload] = await scenario.there()
+    [upload] = await scenario.stored_objects()
     await scenario.complete(png())
-    [output] = await scenario.there()
+    [output] = await scenario.stored_objects()
     assert (upload.rpartition("/")[0], upload in scenario.job["output_url"]) == (output.rpartition("/")[0], True)
     assert output.rpartition("/")[2].startswith("output-")
     assert output.rpartition("/")[2] not in scenario.job["output_url"]
 
 
-async def test_output_of_another_hash_is_refused_and_no_copy_of_it_is_left(scenario: Scenario) -> None:
+async def test_output_with_a_wrong_hash_is_refused_and_its_copy_removed(scenario: Scenario) -> None:
     await scenario.put(png("blue"))
     # the same size, but another image
     problem = problem_of(await scenario.complete(png("blue"), sha256=hashlib.sha256(b"").hexdigest()), 422)
     assert "SHA-256" in problem["errors"]["output"]
-    assert [*(await scenario.there()).values()] == ["upload"]
+    assert [*(await scenario.stored_objects()).values()] == ["upload"]
     assert (await scenario.complete(png("blue"))).status_code == 200
 
 
-async def test_output_that_is_too_large_is_refused_and_removed(scenario: Scenario) -> None:
+async def test_oversized_output_is_refused_and_removed(scenario: Scenario) -> None:
     data = b"x" * (MAX_BYTES + 1)
     assert scenario.job["max_output_bytes"] == MAX_BYTES
     if is_local(scenario):
@@ -155,7 +153,7 @@ async def test_output_that_is_too_large_is_refused_and_removed(scenario: Scenari
             scenario.job["output_url"], content=pieces(), headers=scenario.job["output_headers"]
         )
         assert sent.status_code == 422
-        assert await scenario.there() == {}
+        assert await scenario.stored_objects() == {}
         # as if it had arrived in another way
         await scenario.api.engine.objects.put(
             scenario.job["output_url"].partition("/files/")[2].partition("?")[0], data
@@ -164,26 +162,26 @@ async def test_output_that_is_too_large_is_refused_and_removed(scenario: Scenari
         assert await scenario.put(data) == 200
     problem = problem_of(await scenario.complete(data), 422)
     assert problem["errors"]["output"] == "The output is too large: 5001 bytes, but at most 5000 are allowed."
-    assert await scenario.there() == {}
+    assert await scenario.stored_objects() == {}
     await scenario.put(png())
     assert (await scenario.complete(png())).status_code == 200
 
 
-async def test_output_is_of_the_kind_that_was_promised(scenario: Scenario) -> None:
+async def test_output_of_another_media_type_is_refused(scenario: Scenario) -> None:
     file = io.BytesIO()
     Image.new("RGB", (8, 8), "red").save(file, "WEBP")
     await scenario.put(file.getvalue())
-    for told in ("text/html", "video/mp4", "image/svg+xml", "application/json"):
-        problem = problem_of(await scenario.complete(file.getvalue(), mime_type=told), 422)
-        assert problem["errors"]["output"] == f"The output is {told}, but this workflow creates image/png."
-    for told in ("image", "image/png\nx: y", "a" * 201):
-        problem_of(await scenario.complete(file.getvalue(), mime_type=told), 422)
+    for reported in ("text/html", "video/mp4", "image/svg+xml", "application/json"):
+        problem = problem_of(await scenario.complete(file.getvalue(), mime_type=reported), 422)
+        assert problem["errors"]["output"] == f"The output is {reported}, but this workflow creates image/png."
+    for reported in ("image", "image/png\nx: y", "a" * 201):
+        problem_of(await scenario.complete(file.getvalue(), mime_type=reported), 422)
     # another format of the same kind is accepted
     assert (await scenario.complete(file.getvalue(), mime_type="image/webp")).status_code == 200
     assert await scenario.output() == file.getvalue()
 
 
-async def test_type_that_is_none_makes_neither_its_job_nor_a_list_unreadable(scenario: Scenario) -> None:
+async def test_invalid_stored_media_type_is_returned_unchanged(scenario: Scenario) -> None:
     await scenario.put(png())
     await scenario.complete(png())
     await scenario.api.engine.outbox.delivery.idle()
@@ -193,7 +191,7 @@ async def test_type_that_is_none_makes_neither_its_job_nor_a_list_unreadable(sce
     assert listed["outputs"][0]["mime_type"] == "no type"
 
 
-async def test_old_holder_that_completes_late_changes_nothing(scenario: Scenario) -> None:
+async def test_completion_of_an_expired_lease_changes_nothing(scenario: Scenario) -> None:
     await scenario.put(png("red"))
     await scenario.api.clock.set(scenario.api.clock.now + timedelta(seconds=1801))
     await scenario.api.engine.queue.reaper.run_once()
@@ -202,9 +200,9 @@ async def test_old_holder_that_completes_late_changes_nothing(scenario: Scenario
     problem_of(await scenario.complete(png("red")), 404)
     assert (await scenario.complete(png("blue"), second)).status_code == 200
     problem_of(await scenario.complete(png("red")), 404)
-    assert sorted((await scenario.there()).values()) == ["output", "upload"]
-    await scenario.tidy()
-    assert [*(await scenario.there()).values()] == ["output"]
+    assert sorted((await scenario.stored_objects()).values()) == ["output", "upload"]
+    await scenario.run_retention()
+    assert [*(await scenario.stored_objects()).values()] == ["output"]
     assert await scenario.output() == png("blue")
 
 
@@ -212,12 +210,12 @@ async def test_concurrent_completions_make_one_output(scenario: Scenario) -> Non
     await scenario.put(png())
     answers = await asyncio.gather(*(scenario.complete(png()) for _ in range(3)))
     assert {answer.status_code for answer in answers} == {200}
-    assert [*(await scenario.there()).values()] == ["output"]
+    assert [*(await scenario.stored_objects()).values()] == ["output"]
     assert await scenario.output() == png()
 
 
 @pytest.mark.parametrize("boundary", Boundary)
-async def test_complete_that_is_repeated_after_a_crash_finds_its_way(scenario: Scenario, boundary: Boundary) -> None:
+async def test_completion_is_repeatable_after_a_crash(scenario: Scenario, boundary: Boundary) -> None:
     await scenario.put(png("blue"))
 
     async def die(step: str, at: Boundary) -> None:
@@ -230,11 +228,11 @@ async def test_complete_that_is_repeated_after_a_crash_finds_its_way(scenario: S
     scenario.api.engine.databases.central.crash = None
     # as in another process with no memory of it; both the copy and the upload exist
     scenario.api.engine.queue.lease_payloads._known.clear()
-    assert sorted((await scenario.there()).values()) == ["output", "upload"]
+    assert sorted((await scenario.stored_objects()).values()) == ["output", "upload"]
     for _ in range(2):
         assert (await scenario.complete(png("blue"))).status_code == 200
     await scenario.api.engine.outbox.recovery.run_once(grace_seconds=0)
-    await scenario.tidy()
-    assert [*(await scenario.there()).values()] == ["output"]
+    await scenario.run_retention()
+    assert [*(await scenario.stored_objects()).values()] == ["output"]
     assert await scenario.output() == png("blue")
     assert await scenario.api.engine.accounts.ledger.balance(scenario.job["tenant_id"]) == 93

@@ -77,7 +77,7 @@ async def test_repeated_event_is_credited_once(shop: Api) -> None:
     for _ in range(3):
         assert (await report(shop, event())).status_code == 200
     at_once = await asyncio.gather(*(report(shop, event(event_id="evt_2")) for _ in range(5)))
-    assert [each.status_code for each in at_once] == [200] * 5
+    assert [answer.status_code for answer in at_once] == [200] * 5
     assert await balance(shop) == 200
 
 
@@ -102,7 +102,7 @@ NO_SIGNATURES = (
 )
 
 
-async def test_message_without_our_signature_is_refused(shop: Api) -> None:
+async def test_invalid_signature_is_refused(shop: Api) -> None:
     for header in NO_SIGNATURES:
         problem_of(await report(shop, event(), header=header), 401)
     assert await balance(shop) == 0
@@ -143,7 +143,7 @@ SENSELESS: tuple[dict[str, Any], ...] = (
 )
 
 
-async def test_payment_that_makes_no_sense_is_refused(shop: Api) -> None:
+async def test_invalid_payment_is_refused(shop: Api) -> None:
     for fields in SENSELESS:
         assert problem_of(await report(shop, event(**fields)), 422)["errors"]
     for body in (b"", b"[]", b"{", b"null", b'{"type": "payment.succeeded"}'):
@@ -151,7 +151,7 @@ async def test_payment_that_makes_no_sense_is_refused(shop: Api) -> None:
     assert await balance(shop) == 0
 
 
-async def test_tenant_that_is_not_there_is_not_found(shop: Api) -> None:
+async def test_payment_to_an_unknown_tenant_is_404(shop: Api) -> None:
     problem_of(await report(shop, event(email="nobody@example.com")), 404)
     problem_of(await report(shop, event(email=None, tenant_id="nobody")), 404)
     # the event is still unused
@@ -165,17 +165,17 @@ async def test_other_events_are_acknowledged_and_ignored(shop: Api) -> None:
     assert await balance(shop) == 0
 
 
-async def test_endless_message_is_not_read_to_its_end(shop: Api) -> None:
+async def test_oversized_message_is_refused(shop: Api) -> None:
     problem_of(await report(shop, b"x" * 70_000), 413)
 
 
-async def test_without_a_secret_there_is_no_such_endpoint(api: Api) -> None:
+async def test_endpoint_is_disabled_without_a_secret(api: Api) -> None:
     problem_of(await report(api, event()), 404)
 
 
 @pytest.mark.parametrize("boundary", Boundary)
 @pytest.mark.parametrize("step", [TransactionStep.PAYMENT, TransactionStep.LEDGER])
-async def test_crash_between_the_databases_is_healed_when_the_event_comes_again(
+async def test_repeated_event_completes_a_payment_after_a_crash(
     shop: Api, step: TransactionStep, boundary: Boundary
 ) -> None:
     async def die(at: str, where: Boundary) -> None:

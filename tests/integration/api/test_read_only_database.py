@@ -32,7 +32,7 @@ async def set_read_only(database: Database, *, is_read_only: bool) -> None:
         change = event.listen if is_read_only else event.remove
         change(database._writer.sync_engine, "connect", _only_read)
     if is_read_only:
-        await database._open[database._writer].close()
+        await database._pools[database._writer].close()
 
 
 def _only_read(connection: Any, _record: object) -> None:
@@ -63,7 +63,7 @@ async def test_read_only_database_is_503_until_it_recovers(api: Api) -> None:
     assert await readiness(api) == {}
 
 
-async def test_server_that_is_not_asked_to_change_anything_knows_that_it_could_not(api: Api) -> None:
+async def test_readiness_detects_a_read_only_database_without_writes(api: Api) -> None:
     await api.stop_loops()
     await set_read_only(api.engine.databases.central, is_read_only=True)
     assert "read-only" in (await readiness(api))["central"]
@@ -86,7 +86,7 @@ async def test_unexpected_database_error_logs_no_row_values(api: Api) -> None:
     "statement",
     ["INSERT INTO alembic_version VALUES ('whsec_1'), ('whsec_1')", "SELECT CAST('whsec_1' AS integer) / 0"],
 )
-async def test_no_value_is_in_what_a_database_says_of_it(api: Api, statement: str) -> None:
+async def test_database_errors_contain_no_values(api: Api, statement: str) -> None:
     if api.engine.databases.central.dialect == "sqlite":
         statement = "INSERT INTO alembic_version VALUES ('whsec_1'), ('whsec_1')"
     with pytest.raises(Exception) as failed:  # noqa: PT011  (each driver has its own)

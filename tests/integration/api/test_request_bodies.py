@@ -67,24 +67,24 @@ def test_every_route_with_a_body_limits_it() -> None:
     assert [route.path for route in routes() if route.body_field is not None and not isinstance(route, BodyRoute)] == []
 
 
-@pytest.mark.parametrize("path", ["/api/login", "/api/presets", "/api/ai-jobs"])
-async def test_body_is_small_where_no_graph_or_batch_is_sent(api: Api, path: str) -> None:
+async def test_body_limit_is_small_without_a_graph_or_batch(api: Api) -> None:
     caller = await api.user()
-    answer = await caller.call("POST", path, content=padded(SMALL + 1), headers=JSON)
-    assert f"{SMALL} bytes (COMFYRELAY_MAX_BODY_BYTES)" in problem_of(answer, 413)["detail"]
+    for path in ("/api/login", "/api/presets", "/api/ai-jobs"):
+        answer = await caller.call("POST", path, content=padded(SMALL + 1), headers=JSON)
+        assert f"{SMALL} bytes (COMFYRELAY_MAX_BODY_BYTES)" in problem_of(answer, 413)["detail"]
 
 
-@pytest.mark.parametrize("path", ["/api/workflows", "/api/batches", "/api/worker/register", "/api/worker/heartbeat"])
-async def test_large_body_is_not_read_before_authentication(api: Api, path: str) -> None:
-    answer = await api.anybody.call("POST", path, content=padded(LARGE * 10), headers=JSON)
-    problem_of(answer, 401)
-    read: list[int] = []
-    answer = await api.anybody.call("POST", path, content=chunks(padded(LARGE * 10), read), headers=JSON)
-    problem_of(answer, 401)
-    assert len(read) <= 4
+async def test_large_body_is_not_read_before_authentication(api: Api) -> None:
+    for path in ("/api/workflows", "/api/batches", "/api/worker/register", "/api/worker/heartbeat"):
+        answer = await api.anybody.call("POST", path, content=padded(LARGE * 10), headers=JSON)
+        problem_of(answer, 401)
+        read: list[int] = []
+        answer = await api.anybody.call("POST", path, content=chunks(padded(LARGE * 10), read), headers=JSON)
+        problem_of(answer, 401)
+        assert len(read) <= 4
 
 
-async def test_graph_may_be_large_but_not_without_limit(api: Api) -> None:
+async def test_graph_body_limit_is_large(api: Api) -> None:
     caller = await api.user()
     answer = await caller.call("POST", "/api/workflows", content=padded(LARGE, graph=GRAPH), headers=JSON)
     assert answer.status_code == 201, answer.text
@@ -94,14 +94,14 @@ async def test_graph_may_be_large_but_not_without_limit(api: Api) -> None:
         assert f"{LARGE} bytes (COMFYRELAY_MAX_LARGE_BODY_BYTES). Send a large batch as several" in detail
 
 
-async def test_worker_may_say_much_when_it_registers_with_the_secret(api: Api) -> None:
+async def test_registration_with_the_secret_may_be_large(api: Api) -> None:
     await api.effect()
     body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "capabilities": {"node_types": ["x" * 50] * 900}}
     answer = await api.anybody.call("POST", "/api/worker/register", body, headers={"X-Fleet-Secret": FLEET_SECRET})
     assert answer.status_code == 201
 
 
-async def test_large_body_is_checked_in_another_thread_than_that_of_the_loop(api: Api) -> None:
+async def test_large_body_is_validated_in_another_thread(api: Api) -> None:
     checked_in: list[threading.Thread] = []
 
     class Body(BaseModel):
@@ -134,28 +134,26 @@ async def test_large_body_is_checked_in_another_thread_than_that_of_the_loop(api
     assert in_thread is not threading.current_thread()
 
 
-async def test_try_of_the_fleet_secret_counts_once_however_large_its_body_is(api: Api) -> None:
+async def test_fleet_secret_attempt_counts_once_per_request(api: Api) -> None:
     async def answers(**secret: str) -> list[int]:
         body = {"worker_id": "w", "fleet_slug": "nowhere", "capabilities": {"node_types": ["x" * SMALL]}}
         tries = [await api.anybody.call("POST", "/api/worker/register", body, headers=secret) for _ in range(6)]
-        return [each.status_code for each in tries]
+        return [answer.status_code for answer in tries]
 
     assert await answers(**{"X-Fleet-Secret": FLEET_SECRET}) == [404] * 6
     assert await answers(**{"X-Fleet-Secret": "a wrong one"}) == [401] * 4 + [429] * 2
 
 
-@pytest.mark.parametrize(
-    ("graph", "name"),
-    [
+async def test_graph_of_too_many_nodes_or_values_is_413(api: Api) -> None:
+    caller = await api.user()
+    cases: list[tuple[Any, str]] = [
         ({str(n): {"class_type": "A", "inputs": {}} for n in range(11)}, "MAX_GRAPH_NODES"),
         ({"1": {"class_type": "A", "inputs": {str(n): [] for n in range(501)}}}, "MAX_GRAPH_NODES"),
         ({"1": {"class_type": "A", "inputs": {"many": [0] * 40_000}}}, "MAX_BODY_VALUES"),
-    ],
-)
-async def test_graph_of_too_many_nodes_or_values_is_413(api: Api, graph: Any, name: str) -> None:
-    caller = await api.user()
-    answer = await caller.call("POST", "/api/workflows", {"graph": graph, "output_extension": "png"})
-    assert f"COMFYRELAY_{name}" in problem_of(answer, 413)["detail"]
+    ]
+    for graph, name in cases:
+        answer = await caller.call("POST", "/api/workflows", {"graph": graph, "output_extension": "png"})
+        assert f"COMFYRELAY_{name}" in problem_of(answer, 413)["detail"]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +163,7 @@ async def test_graph_of_too_many_nodes_or_values_is_413(api: Api, graph: Any, na
         {"1": {"class_type": "A", "inputs": {str(n): "a {{TEXT}}" for n in range(4)}}},
     ],
 )
-async def test_batch_of_too_many_nodes_is_413_and_says_how_many_items_may_be_sent(api: Api, graph: Any) -> None:
+async def test_batch_of_too_many_nodes_is_413_with_the_item_limit(api: Api, graph: Any) -> None:
     caller = await api.user()
     text = {"key": "text", "type": "text", "placeholder": "{{TEXT}}", "user_configurable": True}
     new = {"graph": graph, "properties": [text] if len(graph) == 1 else [], "output_extension": "png"}
@@ -177,14 +175,14 @@ async def test_batch_of_too_many_nodes_is_413_and_says_how_many_items_may_be_sen
     assert answer.status_code == 201, answer.text
 
 
-async def test_commas_in_texts_are_no_values(api: Api) -> None:
+async def test_punctuation_in_texts_is_not_counted_as_values(api: Api) -> None:
     caller = await api.user()
     graph = {"1": {"class_type": "Prompt", "inputs": {"text": 'a cat, a dog, [not] a {list} \\"quoted\\", ' * 2000}}}
     answer = await caller.call("POST", "/api/workflows", {"graph": graph, "output_extension": "png"})
     assert answer.status_code == 201, answer.text
 
 
-async def test_wrong_field_of_a_large_body_is_named_like_that_of_a_small_one(api: Api) -> None:
+async def test_invalid_field_is_named_in_small_and_large_bodies(api: Api) -> None:
     caller = await api.user()
     for pad in ("", "x" * 50_000):
         graph = {"1": {"class_type": "A", "inputs": {"text": pad}}}
@@ -192,15 +190,13 @@ async def test_wrong_field_of_a_large_body_is_named_like_that_of_a_small_one(api
         assert problem_of(answer, 422)["errors"].keys() == {"output_extension"}
 
 
-@pytest.mark.parametrize(
-    "text", [(b"[" * 900).ljust(50_000), b"{" + b" " * 50_000, b'{"name": "\\ud800"}'.ljust(50_000)]
-)
-async def test_invalid_json_is_422(api: Api, text: bytes) -> None:
+async def test_invalid_json_is_422(api: Api) -> None:
     caller = await api.user()
-    problem_of(await caller.call("POST", "/api/workflows", content=text, headers=JSON), 422)
+    for text in ((b"[" * 900).ljust(50_000), b"{" + b" " * 50_000, b'{"name": "\\ud800"}'.ljust(50_000)):
+        problem_of(await caller.call("POST", "/api/workflows", content=text, headers=JSON), 422)
 
 
-async def test_body_that_does_not_arrive_is_408(api: Api) -> None:
+async def test_incomplete_body_is_408(api: Api) -> None:
     caller = await api.user()
 
     async def never() -> AsyncIterator[bytes]:
@@ -211,7 +207,7 @@ async def test_body_that_does_not_arrive_is_408(api: Api) -> None:
     assert "COMFYRELAY_BODY_SECONDS" in problem_of(answer, 408)["detail"]
 
 
-async def test_tenant_has_so_many_workflows_of_its_own(api: Api) -> None:
+async def test_own_workflows_are_limited_per_tenant(api: Api) -> None:
     user, other = await api.user(), await api.user("bob@example.com")
 
     def graph(number: int) -> dict[str, Any]:

@@ -30,7 +30,7 @@ CLIP = {"key": "clip", "type": "video", "placeholder": "{{INPUT}}", "is_primary_
 
 
 @dataclass
-class Attic:
+class RetentionScenario:
     """A user whose videos are kept for 30 days and unused uploads for a day."""
 
     api: Api
@@ -87,7 +87,7 @@ class Attic:
     async def advance(self, seconds: float) -> None:
         await self.api.clock.set(self.api.clock.now + timedelta(seconds=seconds))
 
-    async def tidy(self) -> RetentionResult:
+    async def run_retention(self) -> RetentionResult:
         """Run both passes: mark, then remove."""
         first = await self.api.engine.operations.retention.run_once()
         await self.advance(GRACE_SECONDS)
@@ -103,15 +103,15 @@ class Attic:
     async def objects(self) -> set[str]:
         """Return the names of the user's objects."""
         listed = self.api.engine.objects.list(f"tenants/{self.user.tenant_id}")
-        return {each.path.rpartition("/")[2] async for each in listed}
+        return {stored.path.rpartition("/")[2] async for stored in listed}
 
     async def rows(self) -> set[str]:
         found = await execute(self.shard, "SELECT path FROM files")
-        return {each.path.rpartition("/")[2] for each in found}
+        return {row.path.rpartition("/")[2] for row in found}
 
 
 @pytest.fixture
-async def attic(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[Attic]:
+async def scenario(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[RetentionScenario]:
     async with open_api(backend, tmp_path, retention_days=30, unused_upload_hours=24) as api:
         await api.stop_loops()
         await api.engine.catalogue.workflows.create(
@@ -122,258 +122,262 @@ async def attic(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> Asy
         await api.engine.workers.workers.register(worker_id="gpu-1", fleet_slug="home", max_concurrency=5)
         caller = await api.user()
         assert caller.user is not None
-        yield Attic(api, caller, caller.user, effect.id)
+        yield RetentionScenario(api, caller, caller.user, effect.id)
 
 
 class TestOldVideos:
-    async def test_old_video_expires_with_its_rows_and_objects(self, attic: Attic) -> None:
-        video_id = await attic.processed()
-        await attic.advance(29 * DAY)
-        assert await attic.tidy() == RetentionResult()
-        await attic.advance(2 * DAY)
-        assert await attic.tidy() == RetentionResult(expired=1, removed=2)
-        assert (await attic.objects(), await attic.rows()) == (set(), set())
-        shown = await attic.caller.get(f"/api/videos/{video_id}")
+    async def test_old_video_expires_with_its_rows_and_objects(self, scenario: RetentionScenario) -> None:
+        video_id = await scenario.processed()
+        await scenario.advance(29 * DAY)
+        assert await scenario.run_retention() == RetentionResult()
+        await scenario.advance(2 * DAY)
+        assert await scenario.run_retention() == RetentionResult(expired=1, removed=2)
+        assert (await scenario.objects(), await scenario.rows()) == (set(), set())
+        shown = await scenario.caller.get(f"/api/videos/{video_id}")
         assert shown["status"] == "expired"
         assert (shown["original_file_url"], shown["processed_file_url"]) == (None, None)
 
-    async def test_expired_video_shows_no_file(self, attic: Attic) -> None:
-        video_id = await attic.processed()
-        await attic.advance(31 * DAY)
-        await attic.api.engine.operations.retention.run_once()
-        shown = await attic.caller.get(f"/api/videos/{video_id}")
+    async def test_expired_video_shows_no_file(self, scenario: RetentionScenario) -> None:
+        video_id = await scenario.processed()
+        await scenario.advance(31 * DAY)
+        await scenario.api.engine.operations.retention.run_once()
+        shown = await scenario.caller.get(f"/api/videos/{video_id}")
         assert (shown["status"], shown["original_file_url"]) == ("expired", None)
-        assert len(await attic.objects()) == 2
+        assert len(await scenario.objects()) == 2
 
-    async def test_job_of_an_expired_video_says_so(self, attic: Attic) -> None:
-        deleted, kept = await attic.processed("deleted.mp4"), await attic.processed("kept.mp4")
-        await attic.caller.call("DELETE", f"/api/videos/{deleted}")
+    async def test_job_of_an_expired_video_is_marked_expired(self, scenario: RetentionScenario) -> None:
+        deleted, remaining = await scenario.processed("deleted.mp4"), await scenario.processed("kept.mp4")
+        await scenario.caller.call("DELETE", f"/api/videos/{deleted}")
 
-        async def told(query: str = "") -> list[tuple[bool, int]]:
-            found = (await attic.caller.get(f"/api/ai-jobs{query}"))["items"]
-            return [(each["is_expired"], len(each["outputs"])) for each in found]
+        async def list_jobs(query: str = "") -> list[tuple[bool, int]]:
+            found = (await scenario.caller.get(f"/api/ai-jobs{query}"))["items"]
+            return [(job["is_expired"], len(job["outputs"])) for job in found]
 
-        assert await told() == [(False, 1), (False, 0)]
-        assert await told("?expired=true") == []
-        await attic.advance(31 * DAY)
-        await attic.tidy()
-        assert await attic.status(kept) == "expired"
-        assert await told() == [(True, 0), (False, 0)]
-        assert await told("?expired=true") == [(True, 0)]
+        assert await list_jobs() == [(False, 1), (False, 0)]
+        assert await list_jobs("?expired=true") == []
+        await scenario.advance(31 * DAY)
+        await scenario.run_retention()
+        assert await scenario.status(remaining) == "expired"
+        assert await list_jobs() == [(True, 0), (False, 0)]
+        assert await list_jobs("?expired=true") == [(True, 0)]
 
-    async def test_new_result_has_its_own_expiry(self, attic: Attic) -> None:
-        video_id = await attic.processed()
-        [first] = (await attic.caller.get("/api/ai-jobs"))["items"]
-        await attic.advance(20 * DAY)
-        again = await attic.caller.post(f"/api/ai-jobs/{first['id']}/again")
-        await attic.complete(await attic.lease())
+    async def test_new_result_has_its_own_expiry(self, scenario: RetentionScenario) -> None:
+        video_id = await scenario.processed()
+        [first] = (await scenario.caller.get("/api/ai-jobs"))["items"]
+        await scenario.advance(20 * DAY)
+        again = await scenario.caller.post(f"/api/ai-jobs/{first['id']}/again")
+        await scenario.complete(await scenario.lease())
         assert again["video_id"] not in (None, video_id)
-        await attic.advance(11 * DAY)
-        await attic.tidy()
-        assert (await attic.status(video_id), await attic.status(again["video_id"])) == ("expired", "completed")
+        await scenario.advance(11 * DAY)
+        await scenario.run_retention()
+        assert (await scenario.status(video_id), await scenario.status(again["video_id"])) == ("expired", "completed")
         # the shared input stays for the other video
-        assert "clip.mp4" in await attic.objects()
-        await attic.advance(20 * DAY)
-        await attic.tidy()
-        assert await attic.status(again["video_id"]) == "expired"
-        assert (await attic.objects(), await attic.rows()) == (set(), set())
+        assert "clip.mp4" in await scenario.objects()
+        await scenario.advance(20 * DAY)
+        await scenario.run_retention()
+        assert await scenario.status(again["video_id"]) == "expired"
+        assert (await scenario.objects(), await scenario.rows()) == (set(), set())
 
-    async def test_new_job_gives_it_new_time(self, attic: Attic) -> None:
-        video_id = await attic.processed()
-        await attic.advance(29 * DAY)
-        await attic.submit("again", video_id=video_id)
-        await attic.complete(await attic.lease())
-        await attic.advance(2 * DAY)
-        await attic.tidy()
-        assert await attic.status(video_id) == "completed"
+    async def test_new_job_extends_the_expiry(self, scenario: RetentionScenario) -> None:
+        video_id = await scenario.processed()
+        await scenario.advance(29 * DAY)
+        await scenario.submit("again", video_id=video_id)
+        await scenario.complete(await scenario.lease())
+        await scenario.advance(2 * DAY)
+        await scenario.run_retention()
+        assert await scenario.status(video_id) == "completed"
 
-    async def test_video_that_was_never_used_expires_too(self, attic: Attic) -> None:
-        video_id = await attic.video()
-        await attic.advance(31 * DAY)
-        await attic.tidy()
-        assert await attic.status(video_id) == "expired"
-        assert await attic.objects() == set()
+    async def test_unused_video_expires(self, scenario: RetentionScenario) -> None:
+        video_id = await scenario.video()
+        await scenario.advance(31 * DAY)
+        await scenario.run_retention()
+        assert await scenario.status(video_id) == "expired"
+        assert await scenario.objects() == set()
 
     @pytest.mark.parametrize("state", ["queued", "processing", "paused"])
-    async def test_video_of_a_live_job_is_kept(self, attic: Attic, state: str) -> None:
-        video_id = await attic.video()
-        job = await attic.submit(video_id=video_id)
+    async def test_video_of_a_live_job_is_kept(self, scenario: RetentionScenario, state: str) -> None:
+        video_id = await scenario.video()
+        job = await scenario.submit(video_id=video_id)
         if state == "processing":
-            await attic.lease(upload=False)
+            await scenario.lease(upload=False)
         if state == "paused":
-            await attic.api.engine.queue.control.pause(job.tenant_id, job.id)
-        await attic.advance(365 * DAY)
-        assert await attic.tidy() == RetentionResult()
-        assert await attic.objects() == {"clip.mp4"}
+            await scenario.api.engine.queue.control.pause(job.tenant_id, job.id)
+        await scenario.advance(365 * DAY)
+        assert await scenario.run_retention() == RetentionResult()
+        assert await scenario.objects() == {"clip.mp4"}
 
-    async def test_video_is_kept_for_an_older_job_that_is_still_live(self, attic: Attic) -> None:
-        video_id = await attic.video()
-        await attic.submit("older", video_id=video_id)
-        leased = await attic.lease(upload=False)
-        newer = await attic.submit("newer", video_id=video_id)
-        await attic.api.engine.queue.control.cancel(newer.tenant_id, newer.id)
-        await attic.advance(31 * DAY)
-        assert (await attic.tidy()).expired == 0
-        await attic.complete(leased)
-        assert await attic.objects() == {"clip.mp4"}
+    async def test_video_of_an_older_live_job_is_kept(self, scenario: RetentionScenario) -> None:
+        video_id = await scenario.video()
+        await scenario.submit("older", video_id=video_id)
+        leased = await scenario.lease(upload=False)
+        newer = await scenario.submit("newer", video_id=video_id)
+        await scenario.api.engine.queue.control.cancel(newer.tenant_id, newer.id)
+        await scenario.advance(31 * DAY)
+        assert (await scenario.run_retention()).expired == 0
+        await scenario.complete(leased)
+        assert await scenario.objects() == {"clip.mp4"}
 
-    async def test_file_that_a_live_job_needs_keeps_its_video(self, attic: Attic) -> None:
+    async def test_video_of_a_live_jobs_input_is_kept(self, scenario: RetentionScenario) -> None:
         """A job refers to its inputs by path in its payload; no column has them."""
-        mask = await attic.file("mask.png", "image/png")
-        video_id = await attic.api.engine.accounts.tenancy.add_video(attic.user, original_file_id=mask)
-        await attic.submit(input_file_id=await attic.file("a.mp4"), input_payload={"mask": mask})
-        await attic.advance(31 * DAY)
-        assert await attic.tidy() == RetentionResult()
-        assert await attic.status(video_id) == "uploaded"
-        assert await attic.objects() == {"mask.png", "a.mp4"}
+        mask = await scenario.file("mask.png", "image/png")
+        video_id = await scenario.api.engine.accounts.tenancy.add_video(scenario.user, original_file_id=mask)
+        await scenario.submit(input_file_id=await scenario.file("a.mp4"), input_payload={"mask": mask})
+        await scenario.advance(31 * DAY)
+        assert await scenario.run_retention() == RetentionResult()
+        assert await scenario.status(video_id) == "uploaded"
+        assert await scenario.objects() == {"mask.png", "a.mp4"}
 
-    async def test_file_that_another_video_shows_is_kept(self, attic: Attic) -> None:
-        file_id = await attic.file("both.mp4")
-        old = await attic.api.engine.accounts.tenancy.add_video(attic.user, original_file_id=file_id)
-        await attic.advance(20 * DAY)
-        young = await attic.api.engine.accounts.tenancy.add_video(attic.user, original_file_id=file_id)
-        await attic.advance(11 * DAY)
-        await attic.tidy()
-        assert (await attic.status(old), await attic.status(young)) == ("expired", "uploaded")
-        assert await attic.objects() == {"both.mp4"}
-        await attic.advance(20 * DAY)
-        await attic.tidy()
-        assert await attic.objects() == await attic.rows() == set()
+    async def test_file_shared_with_another_video_is_kept(self, scenario: RetentionScenario) -> None:
+        file_id = await scenario.file("both.mp4")
+        old = await scenario.api.engine.accounts.tenancy.add_video(scenario.user, original_file_id=file_id)
+        await scenario.advance(20 * DAY)
+        young = await scenario.api.engine.accounts.tenancy.add_video(scenario.user, original_file_id=file_id)
+        await scenario.advance(11 * DAY)
+        await scenario.run_retention()
+        assert (await scenario.status(old), await scenario.status(young)) == ("expired", "uploaded")
+        assert await scenario.objects() == {"both.mp4"}
+        await scenario.advance(20 * DAY)
+        await scenario.run_retention()
+        assert await scenario.objects() == await scenario.rows() == set()
 
     @pytest.mark.parametrize("used_at", ["NULL", "relay_now(0)"])
-    async def test_submission_that_was_under_way_wins(self, attic: Attic, used_at: str) -> None:
+    async def test_concurrent_submission_keeps_its_file(self, scenario: RetentionScenario, used_at: str) -> None:
         """It found the file just before the file was marked."""
-        await attic.submit(input_file_id=await attic.file("late.mp4"))
-        await execute(attic.shard, f"UPDATE files SET used_at = {used_at}, removing_at = relay_now(-1)")
-        leased = await attic.lease()
+        await scenario.submit(input_file_id=await scenario.file("late.mp4"))
+        await execute(scenario.shard, f"UPDATE files SET used_at = {used_at}, removing_at = relay_now(-1)")
+        leased = await scenario.lease()
         if used_at != "NULL":
-            await attic.complete(leased)
-        await attic.advance(GRACE_SECONDS)
-        assert (await attic.api.engine.operations.retention.run_once()).removed == 0
-        assert "late.mp4" in await attic.objects()
-        assert await execute(attic.shard, "SELECT id FROM files WHERE removing_at IS NOT NULL") == []
+            await scenario.complete(leased)
+        await scenario.advance(GRACE_SECONDS)
+        assert (await scenario.api.engine.operations.retention.run_once()).removed == 0
+        assert "late.mp4" in await scenario.objects()
+        assert await execute(scenario.shard, "SELECT id FROM files WHERE removing_at IS NOT NULL") == []
 
-    async def test_without_the_setting_videos_are_kept_for_ever(
+    async def test_videos_are_kept_without_a_retention_setting(
         self, backend: SqliteBackend | PostgresBackend, tmp_path: Path
     ) -> None:
         async with open_api(backend, tmp_path) as api:
             caller = await api.user()
             assert caller.user is not None
-            attic = Attic(api, caller, caller.user, 0)
-            await attic.video()
-            await attic.advance(10_000 * DAY)
-            assert await attic.tidy() == RetentionResult()
+            scenario = RetentionScenario(api, caller, caller.user, 0)
+            await scenario.video()
+            await scenario.advance(10_000 * DAY)
+            assert await scenario.run_retention() == RetentionResult()
 
-    async def test_expiry_runs_in_batches(self, attic: Attic, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_expiry_runs_in_batches(self, scenario: RetentionScenario, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("comfyrelay.services.operations.retention.BATCH_SIZE", 2)
         for number in range(5):
-            await attic.video(f"{number}.mp4")
-        live = await attic.video("live.mp4")
-        await attic.submit(video_id=live)
-        await attic.advance(31 * DAY)
-        assert await attic.tidy() == RetentionResult(expired=5, removed=5)
-        assert await attic.objects() == {"live.mp4"}
+            await scenario.video(f"{number}.mp4")
+        live = await scenario.video("live.mp4")
+        await scenario.submit(video_id=live)
+        await scenario.advance(31 * DAY)
+        assert await scenario.run_retention() == RetentionResult(expired=5, removed=5)
+        assert await scenario.objects() == {"live.mp4"}
 
 
 class TestUnusedUploads:
-    async def test_upload_that_nothing_uses_is_removed(self, attic: Attic) -> None:
-        await attic.file("forgotten.mp4")
-        await attic.advance(23 * 3600)
-        assert await attic.tidy() == RetentionResult()
-        await attic.advance(2 * 3600)
-        assert await attic.tidy() == RetentionResult(unused=1, removed=1)
-        assert (await attic.objects(), await attic.rows()) == (set(), set())
+    async def test_unused_upload_is_removed(self, scenario: RetentionScenario) -> None:
+        await scenario.file("forgotten.mp4")
+        await scenario.advance(23 * 3600)
+        assert await scenario.run_retention() == RetentionResult()
+        await scenario.advance(2 * 3600)
+        assert await scenario.run_retention() == RetentionResult(unused=1, removed=1)
+        assert (await scenario.objects(), await scenario.rows()) == (set(), set())
 
-    async def test_upload_without_bytes_is_removed(self, attic: Attic) -> None:
-        await attic.api.engine.accounts.tenancy.add_file(attic.user, path="tenants/x/never.mp4", mime_type="video/mp4")
-        await attic.advance(2 * DAY)
-        assert await attic.tidy() == RetentionResult(unused=1, removed=1)
-        assert await attic.rows() == set()
+    async def test_upload_without_bytes_is_removed(self, scenario: RetentionScenario) -> None:
+        await scenario.api.engine.accounts.tenancy.add_file(
+            scenario.user, path="tenants/x/never.mp4", mime_type="video/mp4"
+        )
+        await scenario.advance(2 * DAY)
+        assert await scenario.run_retention() == RetentionResult(unused=1, removed=1)
+        assert await scenario.rows() == set()
 
-    async def test_upload_that_a_video_or_a_job_uses_is_kept(self, attic: Attic) -> None:
-        await attic.video("of-a-video.mp4")
-        mask = await attic.file("mask.png", "image/png")
-        job = await attic.submit(input_file_id=await attic.file("input.mp4"), input_payload={"mask": mask})
-        await attic.api.engine.queue.control.cancel(job.tenant_id, job.id)
-        await attic.advance(2 * DAY)
-        assert await attic.tidy() == RetentionResult()
-        assert await attic.objects() == {"of-a-video.mp4", "mask.png", "input.mp4"}
+    async def test_used_upload_is_kept(self, scenario: RetentionScenario) -> None:
+        await scenario.video("of-a-video.mp4")
+        mask = await scenario.file("mask.png", "image/png")
+        job = await scenario.submit(input_file_id=await scenario.file("input.mp4"), input_payload={"mask": mask})
+        await scenario.api.engine.queue.control.cancel(job.tenant_id, job.id)
+        await scenario.advance(2 * DAY)
+        assert await scenario.run_retention() == RetentionResult()
+        assert await scenario.objects() == {"of-a-video.mp4", "mask.png", "input.mp4"}
 
-    async def test_upload_that_is_going_cannot_be_used_any_more(self, attic: Attic) -> None:
-        file_id = await attic.file("going.mp4")
-        await attic.advance(2 * DAY)
-        await attic.api.engine.operations.retention.run_once()
-        answer = await attic.caller.call("POST", "/api/videos", {"original_file_id": file_id})
+    async def test_upload_being_removed_cannot_be_used(self, scenario: RetentionScenario) -> None:
+        file_id = await scenario.file("going.mp4")
+        await scenario.advance(2 * DAY)
+        await scenario.api.engine.operations.retention.run_once()
+        answer = await scenario.caller.call("POST", "/api/videos", {"original_file_id": file_id})
         assert answer.status_code == 422
 
-    async def test_output_is_not_an_upload(self, attic: Attic) -> None:
-        await attic.submit(input_file_id=await attic.file("a.mp4"))
-        leased = await attic.lease()
-        await attic.complete(leased)
-        await attic.advance(2 * DAY)
-        assert await attic.tidy() == RetentionResult()
-        assert len(await attic.objects()) == 2
+    async def test_output_is_not_an_upload(self, scenario: RetentionScenario) -> None:
+        await scenario.submit(input_file_id=await scenario.file("a.mp4"))
+        leased = await scenario.lease()
+        await scenario.complete(leased)
+        await scenario.advance(2 * DAY)
+        assert await scenario.run_retention() == RetentionResult()
+        assert len(await scenario.objects()) == 2
 
 
 class TestLostOutputs:
-    async def test_only_the_output_that_won_is_kept(self, attic: Attic) -> None:
-        await attic.submit(input_file_id=await attic.file("a.mp4"))
-        lost = await attic.lease()
-        await attic.api.engine.queue.settle.requeue(lost.dispatch_id, lost.lease_token, reason="spot_interruption")
-        won = await attic.lease()
-        await attic.complete(won)
-        assert (await attic.api.engine.operations.retention.run_once()).orphans == 0
-        await attic.advance(LATE_SECONDS)
-        assert (await attic.api.engine.operations.retention.run_once()).orphans == 1
-        names = {attic.output_of(each).rpartition("/")[2] for each in (lost, won)}
-        assert await attic.objects() & names == {attic.output_of(won).rpartition("/")[2]}
-        assert await execute(attic.shard, "SELECT * FROM orphaned_outputs") == []
+    async def test_output_of_a_lost_lease_is_removed(self, scenario: RetentionScenario) -> None:
+        await scenario.submit(input_file_id=await scenario.file("a.mp4"))
+        lost = await scenario.lease()
+        await scenario.api.engine.queue.settle.requeue(lost.dispatch_id, lost.lease_token, reason="spot_interruption")
+        won = await scenario.lease()
+        await scenario.complete(won)
+        assert (await scenario.api.engine.operations.retention.run_once()).orphans == 0
+        await scenario.advance(LATE_SECONDS)
+        assert (await scenario.api.engine.operations.retention.run_once()).orphans == 1
+        names = {scenario.output_of(leased).rpartition("/")[2] for leased in (lost, won)}
+        assert await scenario.objects() & names == {scenario.output_of(won).rpartition("/")[2]}
+        assert await execute(scenario.shard, "SELECT * FROM orphaned_outputs") == []
 
-    async def test_upload_of_a_failed_job_is_removed(self, attic: Attic) -> None:
-        await attic.submit(input_file_id=await attic.file("a.mp4"))
-        leased = await attic.lease()
-        await attic.api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
-        await attic.advance(LATE_SECONDS)
-        assert (await attic.api.engine.operations.retention.run_once()).orphans == 1
-        assert await attic.objects() == {"a.mp4"}
+    async def test_upload_of_a_failed_job_is_removed(self, scenario: RetentionScenario) -> None:
+        await scenario.submit(input_file_id=await scenario.file("a.mp4"))
+        leased = await scenario.lease()
+        await scenario.api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
+        await scenario.advance(LATE_SECONDS)
+        assert (await scenario.api.engine.operations.retention.run_once()).orphans == 1
+        assert await scenario.objects() == {"a.mp4"}
 
-    async def test_nothing_of_a_live_job_is_touched(self, attic: Attic) -> None:
-        await attic.submit(input_file_id=await attic.file("a.mp4"))
-        lost = await attic.lease()
-        await attic.api.engine.queue.settle.requeue(lost.dispatch_id, lost.lease_token, reason="spot_interruption")
-        await attic.lease()
-        await attic.advance(10 * DAY)
-        assert await attic.tidy() == RetentionResult()
-        assert len(await attic.objects()) == 3
+    async def test_files_of_a_live_job_are_kept(self, scenario: RetentionScenario) -> None:
+        await scenario.submit(input_file_id=await scenario.file("a.mp4"))
+        lost = await scenario.lease()
+        await scenario.api.engine.queue.settle.requeue(lost.dispatch_id, lost.lease_token, reason="spot_interruption")
+        await scenario.lease()
+        await scenario.advance(10 * DAY)
+        assert await scenario.run_retention() == RetentionResult()
+        assert len(await scenario.objects()) == 3
 
-    async def test_upload_after_the_end_is_removed(self, attic: Attic) -> None:
-        await attic.submit(input_file_id=await attic.file("a.mp4"))
-        leased = await attic.lease()
-        await attic.complete(leased)
-        late = attic.output_of(leased).replace("upload-", "upload-late-")
-        await attic.api.engine.objects.put(late, b"late")
-        assert (await attic.api.engine.operations.retention.run_once()).orphans == 0
-        await attic.advance(LATE_SECONDS)
-        assert (await attic.api.engine.operations.retention.run_once()).orphans == 1
-        assert await attic.objects() == {"a.mp4", attic.output_of(leased).rpartition("/")[2]}
+    async def test_upload_after_the_end_is_removed(self, scenario: RetentionScenario) -> None:
+        await scenario.submit(input_file_id=await scenario.file("a.mp4"))
+        leased = await scenario.lease()
+        await scenario.complete(leased)
+        late = scenario.output_of(leased).replace("upload-", "upload-late-")
+        await scenario.api.engine.objects.put(late, b"late")
+        assert (await scenario.api.engine.operations.retention.run_once()).orphans == 0
+        await scenario.advance(LATE_SECONDS)
+        assert (await scenario.api.engine.operations.retention.run_once()).orphans == 1
+        assert await scenario.objects() == {"a.mp4", scenario.output_of(leased).rpartition("/")[2]}
 
-    async def test_job_that_was_never_leased_is_not_looked_at(self, attic: Attic) -> None:
-        job = await attic.submit(input_file_id=await attic.file("a.mp4"))
-        await attic.api.engine.queue.control.cancel(job.tenant_id, job.id)
-        assert await execute(attic.shard, "SELECT * FROM orphaned_outputs") == []
+    async def test_job_without_a_lease_has_no_orphaned_outputs(self, scenario: RetentionScenario) -> None:
+        job = await scenario.submit(input_file_id=await scenario.file("a.mp4"))
+        await scenario.api.engine.queue.control.cancel(job.tenant_id, job.id)
+        assert await execute(scenario.shard, "SELECT * FROM orphaned_outputs") == []
 
 
 @pytest.mark.parametrize("boundary", Boundary)
 @pytest.mark.parametrize(
     "step", [TransactionStep.RETENTION_MARK, TransactionStep.RETENTION_REMOVE, TransactionStep.REMOVE_FORGET]
 )
-async def test_crash_at_any_step_leaves_nothing_behind(attic: Attic, step: TransactionStep, boundary: Boundary) -> None:
-    video_id = await attic.processed()
-    await attic.file("unused.mp4")
-    await attic.submit("failed", input_file_id=await attic.file("a.mp4"))
-    leased = await attic.lease()
-    await attic.api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
-    await attic.advance(31 * DAY)
+async def test_retention_recovers_from_a_crash_at_any_step(
+    scenario: RetentionScenario, step: TransactionStep, boundary: Boundary
+) -> None:
+    video_id = await scenario.processed()
+    await scenario.file("unused.mp4")
+    await scenario.submit("failed", input_file_id=await scenario.file("a.mp4"))
+    leased = await scenario.lease()
+    await scenario.api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
+    await scenario.advance(31 * DAY)
     died: list[str] = []
 
     async def die(at: str, where: Boundary) -> None:
@@ -381,12 +385,12 @@ async def test_crash_at_any_step_leaves_nothing_behind(attic: Attic, step: Trans
             died.append(at)
             raise Crash
 
-    attic.shard.crash = die
+    scenario.shard.crash = die
     for _ in range(3):
         try:
-            await attic.tidy()
+            await scenario.run_retention()
         except Crash:
-            await attic.advance(GRACE_SECONDS)
+            await scenario.advance(GRACE_SECONDS)
     assert died
-    assert await attic.status(video_id) == "expired"
-    assert await attic.objects() == await attic.rows() == {"a.mp4"}
+    assert await scenario.status(video_id) == "expired"
+    assert await scenario.objects() == await scenario.rows() == {"a.mp4"}

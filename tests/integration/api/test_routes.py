@@ -19,20 +19,7 @@ async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Ap
         yield api
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "own"),
-    [
-        ("POST", "/api/worker/poll", "/api/worker/"),
-        ("POST", "/api/worker/complete", "/api/worker/"),
-        ("GET", "/files/tenants/t/cat.png", "/files/"),
-        ("POST", "/api/ai-jobs", "/api/ai-jobs"),
-        ("GET", "/api/queue", "/api/queue"),
-        ("GET", "/api/events", "/api/events"),
-    ],
-)
-async def test_no_route_of_another_part_is_tried(
-    api: Api, method: str, path: str, own: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_frequent_routes_match_without_trying_other_routers(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
     matches = APIRoute.matches
 
@@ -41,7 +28,17 @@ async def test_no_route_of_another_part_is_tried(
         return matches(self, scope)
 
     monkeypatch.setattr(APIRoute, "matches", counted)
-    answer = await api.anybody.http.request(method, path)
-    assert answer.status_code in {401, 403}
-    assert tried
-    assert [each for each in tried if not each.startswith(own)] == []
+    calls: list[tuple[str, str, str]] = [
+        ("POST", "/api/worker/poll", "/api/worker/"),
+        ("POST", "/api/worker/complete", "/api/worker/"),
+        ("GET", "/files/tenants/t/cat.png", "/files/"),
+        ("POST", "/api/ai-jobs", "/api/ai-jobs"),
+        ("GET", "/api/queue", "/api/queue"),
+        ("GET", "/api/events", "/api/events"),
+    ]
+    for method, path, own in calls:
+        tried.clear()
+        answer = await api.anybody.http.request(method, path)
+        assert answer.status_code in {401, 403}
+        assert tried
+        assert [route for route in tried if not route.startswith(own)] == []

@@ -36,13 +36,13 @@ async def running(api: Api) -> tuple[Caller, dict[str, Any], dict[str, Any]]:
     return worker, job, batch
 
 
-async def test_slot_shows_its_gpu_and_how_far_its_job_is(api: Api) -> None:
+async def test_slot_shows_its_gpu_and_job_progress(api: Api) -> None:
     worker, job, batch = await running(api)
     admin = await api.user("root@example.com", is_admin=True)
     lease = {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"]}
     await worker.post("/api/worker/heartbeat", {**lease, "progress": PROGRESS, "devices": DEVICES})
-    told = await admin.get("/api/slots")
-    busy, away = told["items"]
+    slots = await admin.get("/api/slots")
+    busy, away = slots["items"]
     assert {name: busy[name] for name in ("worker_id", "name", "gpu", "memory_used", "load", "state", "away")} == {
         "worker_id": "gpu-1",
         "name": "Big one",
@@ -69,10 +69,10 @@ async def test_slot_shows_its_gpu_and_how_far_its_job_is(api: Api) -> None:
     assert (away["state"], away["away"], away["job"]) == ("idle", "Nobody answers there.", None)
     # as another process sees it, once it is stored
     assert await api.engine.workers.slots.write_noted() == {"gpu-1"}
-    assert await admin.get("/api/slots") == told
+    assert await admin.get("/api/slots") == slots
 
 
-async def test_telling_of_gpus_costs_no_write_of_its_own(api: Api) -> None:
+async def test_device_reports_are_not_written_per_heartbeat(api: Api) -> None:
     worker, job, _ = await running(api)
     await api.stop_loops()
     lease = {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"]}
@@ -87,12 +87,12 @@ async def test_only_administrators_see_slots(api: Api) -> None:
     problem_of(await (await api.user()).call("GET", "/api/slots"), 403)
 
 
-async def test_slots_come_in_pages_of_workers(api: Api) -> None:
+async def test_slots_are_paginated_by_worker(api: Api) -> None:
     await api.effect()
     admin = await api.user("root@example.com", is_admin=True)
     for name in ("gpu-1", "gpu-2", "gpu-3"):
         await api.worker(name)
     first = await admin.get("/api/slots?limit=2")
-    assert [each["worker_id"] for each in first["items"]] == ["gpu-1", "gpu-2"]
+    assert [item["worker_id"] for item in first["items"]] == ["gpu-1", "gpu-2"]
     rest = await admin.get(f"/api/slots?limit=2&cursor={first['next_cursor']}")
-    assert ([each["worker_id"] for each in rest["items"]], rest["next_cursor"]) == (["gpu-3"], None)
+    assert ([item["worker_id"] for item in rest["items"]], rest["next_cursor"]) == (["gpu-3"], None)

@@ -28,23 +28,21 @@ class TestSigningUp:
         assert me.keys() == {"id", "email", "name", "tenant_id", "is_admin"}
         assert me["is_admin"] is False
 
-    async def test_email_has_one_account_however_it_is_written(self, api: Api) -> None:
+    async def test_email_is_unique_regardless_of_case(self, api: Api) -> None:
         await api.anybody.post("/api/register", ADA)
         again = await api.anybody.call("POST", "/api/register", {**ADA, "email": "ADA@example.com"})
         problem_of(again, 409)
 
-    @pytest.mark.parametrize(
-        ("body", "field"),
-        [
+    async def test_sign_up_errors_name_the_field(self, api: Api) -> None:
+        cases: list[tuple[dict[str, object], str]] = [
             ({"email": "nobody", "password": PASSWORD}, "email"),
             ({"email": "a\u0000@example.com", "password": PASSWORD}, "email"),
             ({"email": "ada@example.com", "password": "short"}, "password"),
             ({"email": "ada@example.com", "password": PASSWORD, "is_admin": True}, "is_admin"),
-        ],
-    )
-    async def test_sign_up_errors_name_the_field(self, api: Api, body: dict[str, object], field: str) -> None:
-        response = await api.anybody.call("POST", "/api/register", body)
-        assert field in problem_of(response, 422)["errors"]
+        ]
+        for body, field in cases:
+            response = await api.anybody.call("POST", "/api/register", body)
+            assert field in problem_of(response, 422)["errors"]
 
     async def test_sign_up_can_be_disabled(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
         async with open_api(sqlite_backend, tmp_path, allow_registration=False) as api:
@@ -52,16 +50,16 @@ class TestSigningUp:
 
 
 class TestSigningIn:
-    async def test_right_password_gives_a_token(self, api: Api) -> None:
+    async def test_sign_in_returns_a_token(self, api: Api) -> None:
         await api.user("ada@example.com")
         data = await api.anybody.post("/api/login", {**ADA, "email": "Ada@Example.com"})
         assert (await bearer(api, data["token"]).get("/api/me"))["email"] == "ada@example.com"
 
-    @pytest.mark.parametrize("email", ["ada@example.com", "nobody@example.com"])
-    async def test_wrong_one_does_not_tell_whether_there_is_such_an_account(self, api: Api, email: str) -> None:
+    async def test_failed_sign_in_does_not_reveal_accounts(self, api: Api) -> None:
         await api.user("ada@example.com")
-        response = await api.anybody.call("POST", "/api/login", {"email": email, "password": "wrong password"})
-        assert problem_of(response, 401)["detail"] == "The email or the password is wrong."
+        for email in ("ada@example.com", "nobody@example.com"):
+            response = await api.anybody.call("POST", "/api/login", {"email": email, "password": "wrong password"})
+            assert problem_of(response, 401)["detail"] == "The email or the password is wrong."
 
     async def test_sign_in_allows_ten_attempts_a_minute_per_address(self, api: Api) -> None:
         for _ in range(10):
@@ -80,14 +78,14 @@ class TestSigningIn:
         assert "Max-Age=0" in response.headers["Set-Cookie"]
         problem_of(await caller.call("GET", "/api/me"), 401)
 
-    async def test_unknown_user_is_401(self, api: Api) -> None:
+    async def test_missing_token_is_401(self, api: Api) -> None:
         response = await api.anybody.call("GET", "/api/me")
         problem_of(response, 401)
         assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
 class TestCookie:
-    async def test_scripts_and_other_sites_cannot_have_it(self, api: Api) -> None:
+    async def test_cookie_is_http_only_and_same_site(self, api: Api) -> None:
         response = await api.anybody.call("POST", "/api/register", ADA)
         cookie = response.headers["Set-Cookie"].split("; ")
         assert cookie[0] == f"comfyrelay_session={data_of(response)['token']}"
@@ -102,7 +100,7 @@ class TestCookie:
         await api.anybody.post("/api/register", ADA)
         assert (await api.anybody.get("/api/me"))["email"] == "ada@example.com"
 
-    async def test_other_sites_can_change_nothing_with_it(self, api: Api) -> None:
+    async def test_cross_site_request_with_the_cookie_is_refused(self, api: Api) -> None:
         await api.anybody.post("/api/register", ADA)
         foreign = ({"Origin": origin} for origin in ("https://evil.test", "http://[bad"))
         for headers in ({}, {"Sec-Fetch-Site": "cross-site"}, *foreign):
@@ -120,7 +118,7 @@ class TestTokens:
         issued = data_of(response)
         assert (await bearer(api, issued["token"]).get("/api/me"))["email"] == "ada@example.com"
         listed = await user.get("/api/tokens")
-        assert [each["name"] for each in listed["items"]] == ["laptop", "test"]
+        assert [item["name"] for item in listed["items"]] == ["laptop", "test"]
         assert issued["token"] not in str(listed)
 
     async def test_token_list_marks_sessions_and_the_current_token(self, api: Api) -> None:
@@ -128,19 +126,19 @@ class TestTokens:
         user = bearer(api, token)
         await user.post("/api/tokens", {"name": "laptop"})
         listed = (await user.get("/api/tokens"))["items"]
-        assert [(each["name"], each["is_session"], each["is_current"]) for each in listed] == [
+        assert [(token["name"], token["is_session"], token["is_current"]) for token in listed] == [
             ("laptop", False, False),
             ("session", True, True),
         ]
 
-    async def test_none_is_called_as_browsers_are(self, api: Api) -> None:
+    async def test_token_cannot_be_named_like_a_session(self, api: Api) -> None:
         # it would be listed as one, and end with a new password
         user = await api.user()
         problem = problem_of(await user.call("POST", "/api/tokens", {"name": "session"}), 422)
         assert "browser sessions" in problem["errors"]["name"]
         assert (await user.call("POST", "/api/tokens", {"name": "session of my laptop"})).status_code == 201
 
-    async def test_revoked_one_works_no_longer(self, api: Api) -> None:
+    async def test_revoked_token_is_refused(self, api: Api) -> None:
         user = await api.user()
         issued = await user.post("/api/tokens", {"name": "laptop"})
         laptop = bearer(api, issued["token"])
@@ -166,9 +164,9 @@ class TestTokens:
         for name in "abc":
             await user.post("/api/tokens", {"name": name})
         first = await user.get("/api/tokens?limit=3")
-        assert [each["name"] for each in first["items"]] == ["c", "b", "a"]
+        assert [item["name"] for item in first["items"]] == ["c", "b", "a"]
         second = await user.get(f"/api/tokens?limit=3&cursor={first['next_cursor']}")
-        assert [each["name"] for each in second["items"]] == ["test"]
+        assert [item["name"] for item in second["items"]] == ["test"]
         assert second["next_cursor"] is None
 
 
@@ -178,9 +176,12 @@ class TestWallet:
         job = await submit(user, await api.effect())
         wallet = await user.get("/api/wallet")
         assert wallet["balance"] == 13
-        told = [(each["type"], each["amount"], each["job_id"]) for each in wallet["transactions"]]
-        assert told == [("JOB_RESERVE", -7, job["id"]), ("PAYMENT_CREDIT", 20, None)]
-        assert [each["job_label"] for each in wallet["transactions"]] == [job["label"], None]
+        transactions = [
+            (transaction["type"], transaction["amount"], transaction["job_id"])
+            for transaction in wallet["transactions"]
+        ]
+        assert transactions == [("JOB_RESERVE", -7, job["id"]), ("PAYMENT_CREDIT", 20, None)]
+        assert [transaction["job_label"] for transaction in wallet["transactions"]] == [job["label"], None]
         assert wallet["top_up_url"] is None
 
     async def test_wallet_shows_where_to_buy_tokens(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ class TestWallet:
             user = await api.user()
             assert (await user.get("/api/wallet"))["top_up_url"] == "https://shop.test/tokens"
 
-    def test_link_that_runs_something_is_refused(self) -> None:
+    def test_script_top_up_url_is_refused(self) -> None:
         with pytest.raises(ValidationError, match="mailto"):
             Settings(top_up_url="javascript:alert(1)")
 
@@ -197,5 +198,5 @@ class TestWallet:
         await submit(user, await api.effect())
         first = await user.get("/api/wallet?limit=1")
         second = await user.get(f"/api/wallet?limit=1&cursor={first['next_cursor']}")
-        assert [each["type"] for each in second["transactions"]] == ["PAYMENT_CREDIT"]
+        assert [transaction["type"] for transaction in second["transactions"]] == ["PAYMENT_CREDIT"]
         assert second["next_cursor"] is None

@@ -60,18 +60,18 @@ class TestSubmitting:
             await api.context.engine.jobs.batches.submit(request)
         assert "webhook_url" in refused.value.errors["notify_urls"]
 
-    async def test_once_per_key(self, user: Caller, effect: int) -> None:
+    async def test_batch_is_created_once_per_key(self, user: Caller, effect: int) -> None:
         body = batch_of(effect, idempotency_key="k")
         first, again = [await user.call("POST", "/api/batches", body) for _ in range(2)]
         assert (first.status_code, again.status_code) == (201, 200)
         assert data_of(first)["id"] == data_of(again)["id"]
         problem_of(await user.call("POST", "/api/batches", batch_of(effect, 2, idempotency_key="k")), 409)
 
-    async def test_without_a_key_each_is_its_own(self, user: Caller, effect: int) -> None:
+    async def test_batches_without_a_key_are_separate(self, user: Caller, effect: int) -> None:
         first, second = [await user.post("/api/batches", batch_of(effect)) for _ in range(2)]
         assert first["id"] != second["id"]
 
-    async def test_none_is_accepted_when_one_is_wrong(self, user: Caller, effect: int) -> None:
+    async def test_batch_with_an_invalid_item_is_refused(self, user: Caller, effect: int) -> None:
         body = batch_of(effect)
         body["items"][1] = {"input_payload": {"prompt": 5}}
         assert "items.1.prompt" in problem_of(await user.call("POST", "/api/batches", body), 422)["errors"]
@@ -79,9 +79,10 @@ class TestSubmitting:
         response = await user.call("POST", "/api/batches", batch_of(effect, 15))
         assert problem_of(response, 422)["required_tokens"] == 105
 
-    @pytest.mark.parametrize("items", [[], [{"input_file_id": "a", "video_id": "b"}], [{"x": 1}], "items"])
-    async def test_invalid_batch_is_refused(self, user: Caller, effect: int, items: Any) -> None:
-        problem_of(await user.call("POST", "/api/batches", {"effect_id": effect, "items": items}), 422)
+    async def test_invalid_batch_is_refused(self, user: Caller, effect: int) -> None:
+        invalid: list[Any] = [[], [{"input_file_id": "a", "video_id": "b"}], [{"x": 1}], "items"]
+        for items in invalid:
+            problem_of(await user.call("POST", "/api/batches", {"effect_id": effect, "items": items}), 422)
 
     async def test_batch_counts_as_one_active_job(self, user: Caller, effect: int) -> None:
         await user.post("/api/batches", batch_of(effect, 6))
@@ -90,8 +91,8 @@ class TestSubmitting:
         problem_of(await user.call("POST", "/api/batches", batch_of(effect, 1)), 429)
 
 
-class TestVerbs:
-    async def test_pause_resume_and_cancel(self, user: Caller, effect: int) -> None:
+class TestActions:
+    async def test_batch_is_paused_resumed_and_cancelled(self, user: Caller, effect: int) -> None:
         batch = await user.post("/api/batches", batch_of(effect))
         path = f"/api/batches/{batch['id']}"
         assert (await user.post(f"{path}/pause", {"mode": "now"}))["counts"]["paused"] == 3
@@ -109,29 +110,29 @@ class TestVerbs:
         await user.post(f"/api/batches/{batch['id']}/retry-failed")
         assert await counts(user, batch) == {"completed": 1, "queued": 2}
 
-    async def test_move_lets_a_batch_go_first(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_moved_batch_is_leased_first(self, api: Api, user: Caller, effect: int) -> None:
         await submit(user, effect)
         batch = await user.post("/api/batches", batch_of(effect))
         await user.post(f"/api/batches/{batch['id']}/move", {"to": "top"})
         job = await user.get(f"/api/ai-jobs/{(await lease(await api.worker()))['job_id']}")
         assert (job["batch_id"], job["item_no"]) == (batch["id"], 0)
 
-    @pytest.mark.parametrize("verb", ["", "/pause", "/resume", "/cancel", "/retry-failed", "/move"])
-    async def test_other_users_batch_is_404(self, api: Api, user: Caller, effect: int, verb: str) -> None:
+    async def test_other_users_batch_is_404(self, api: Api, user: Caller, effect: int) -> None:
         batch = await user.post("/api/batches", batch_of(effect))
         other = await api.user("eve@example.com")
-        body = {"to": "top"} if verb == "/move" else None
-        method = "POST" if verb else "GET"
-        problem_of(await other.call(method, f"/api/batches/{batch['id']}{verb}", body), 404)
+        for verb in ("", "/pause", "/resume", "/cancel", "/retry-failed", "/move"):
+            body = {"to": "top"} if verb == "/move" else None
+            method = "POST" if verb else "GET"
+            problem_of(await other.call(method, f"/api/batches/{batch['id']}{verb}", body), 404)
         assert (await other.get("/api/batches"))["items"] == []
         assert (await other.get(f"/api/ai-jobs?batch_id={batch['id']}"))["items"] == []
         assert await counts(user, batch) == {"queued": 3}
 
 
 async def test_batches_are_paginated_newest_first(user: Caller, effect: int) -> None:
-    made = [(await user.post("/api/batches", batch_of(effect, n)))["id"] for n in (1, 2, 3)]
+    created = [(await user.post("/api/batches", batch_of(effect, n)))["id"] for n in (1, 2, 3)]
     first = await user.get("/api/batches?limit=2")
     second = await user.get(f"/api/batches?limit=2&cursor={first['next_cursor']}")
-    assert [each["id"] for each in (*first["items"], *second["items"])] == made[::-1]
-    assert [each["total"] for each in first["items"]] == [3, 2]
+    assert [item["id"] for item in (*first["items"], *second["items"])] == created[::-1]
+    assert [item["total"] for item in first["items"]] == [3, 2]
     assert second["next_cursor"] is None

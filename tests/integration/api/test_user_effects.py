@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from tests.support.api import Api, data_of, problem_of
 from tests.support.api_calls import submit, upload
 from tests.support.world import GRAPH
@@ -47,24 +45,22 @@ async def rich_effect(api: Api, **more: Any) -> int:
 
 
 class TestEffects:
-    async def test_effect_shows_price_and_user_inputs(self, api: Api) -> None:
+    async def test_effect_shows_price_and_user_inputs_only(self, api: Api) -> None:
         id_ = await rich_effect(api)
-        effect = await (await api.user()).get("/api/effects/rich")
+        user = await api.user()
+        effect = await user.get("/api/effects/rich")
         assert (effect["id"], effect["slug"], effect["credits_cost"]) == (id_, "rich", 3)
         assert effect["last_processing_time_seconds"] is None
-        inputs = {each["key"]: each for each in effect["properties"]}
+        inputs = {property_["key"]: property_ for property_ in effect["properties"]}
         assert set(inputs) == {"prompt", "photo", "frame", "steps"}
         assert inputs["prompt"]["default_value"] == "a dog"
         assert inputs["photo"]["is_primary_input"]
         assert inputs["photo"]["required"]
         assert (inputs["steps"]["minimum"], inputs["steps"]["maximum"]) == (1, 50)
         assert not inputs["steps"]["required"]  # set by the effect
-
-    async def test_nothing_of_the_operators_is_shown(self, api: Api) -> None:
-        await rich_effect(api)
-        shown = (await (await api.user()).call("GET", "/api/effects")).text
+        listed = (await user.call("GET", "/api/effects")).text
         for secret in ("secret", "catalogue/", "{{PROMPT}}", "placeholder", "graph"):
-            assert secret not in shown
+            assert secret not in listed
 
     async def test_disabled_effect_is_404(self, api: Api) -> None:
         await rich_effect(api)
@@ -79,16 +75,23 @@ class TestEffects:
         await api.effect("b")
         first = await user.get("/api/effects?limit=1")
         second = await user.get(f"/api/effects?limit=1&cursor={first['next_cursor']}")
-        assert [each["slug"] for each in (*first["items"], *second["items"])] == ["a", "b"]
+        assert [item["slug"] for item in (*first["items"], *second["items"])] == ["a", "b"]
         assert second["next_cursor"] is None
 
-    @pytest.mark.parametrize("query", ["limit=0", "limit=201", "limit=x", "cursor=-1", "cursor=x"])
-    async def test_page_that_makes_no_sense_is_refused(self, api: Api, query: str) -> None:
-        problem_of(await (await api.user()).call("GET", f"/api/effects?{query}"), 422)
+    async def test_invalid_page_is_refused(self, api: Api) -> None:
+        user = await api.user()
+        for query in (
+            "limit=0",
+            "limit=201",
+            "limit=x",
+            "cursor=-1",
+            "cursor=x",
+        ):
+            problem_of(await user.call("GET", f"/api/effects?{query}"), 422)
 
 
 class TestPrivateWorkflows:
-    async def test_graph_can_be_brought_and_run(self, api: Api) -> None:
+    async def test_uploaded_graph_can_be_run(self, api: Api) -> None:
         user = await api.user()
         response = await user.call(
             "POST",
@@ -96,18 +99,18 @@ class TestPrivateWorkflows:
             {"name": "My Cats!", "graph": GRAPH, "properties": [PROMPT, IMAGE], "output_extension": "png"},
         )
         assert response.status_code == 201
-        made = data_of(response)
-        assert made["slug"].startswith("my-cats-")
-        assert made["output_mime_type"] == "image/png"
-        assert [each["key"] for each in made["properties"]] == ["prompt", "photo"]
-        body = {"workflow_slug": made["slug"], "idempotency_key": "k", "input_payload": {"prompt": "a cow"}}
+        created = data_of(response)
+        assert created["slug"].startswith("my-cats-")
+        assert created["output_mime_type"] == "image/png"
+        assert [property_["key"] for property_ in created["properties"]] == ["prompt", "photo"]
+        body = {"workflow_slug": created["slug"], "idempotency_key": "k", "input_payload": {"prompt": "a cow"}}
         job = await user.post("/api/ai-jobs", {**body, "input_file_id": await upload(user)})
         assert (job["status"], job["reserved_tokens"], job["effect_id"]) == ("queued", 0, None)
 
     async def test_own_workflow_is_private(self, api: Api) -> None:
         user, other = await api.user(), await api.user("eve@example.com")
         slug = (await user.post("/api/workflows", {"graph": GRAPH, "properties": [PROMPT, IMAGE]}))["slug"]
-        assert [each["slug"] for each in (await user.get("/api/workflows"))["items"]] == [slug]
+        assert [workflow["slug"] for workflow in (await user.get("/api/workflows"))["items"]] == [slug]
         assert (await other.get("/api/workflows"))["items"] == []
         body = {"workflow_slug": slug, "idempotency_key": "k"}
         problem_of(await other.call("POST", "/api/ai-jobs", body), 404)
@@ -131,9 +134,9 @@ class TestPrivateWorkflows:
         problem_of(await user.call("PATCH", f"/api/workflows/{slug}", {"name": "again"}), 404)
         assert (await user.post("/api/workflows", body))["slug"] != slug
 
-    @pytest.mark.parametrize(
-        "name",
-        [
+    async def test_graph_naming_worker_files_is_refused(self, api: Api) -> None:
+        user = await api.user()
+        for name in (
             "/etc/passwd",
             "C:\\secrets",
             "../other/cat.png",
@@ -141,33 +144,31 @@ class TestPrivateWorkflows:
             "cat.png [output]",
             "somebody-elses.png",
             "~/cat.png",
-        ],
-    )
-    async def test_graph_may_not_name_files_of_the_worker(self, api: Api, name: str) -> None:
-        graph = {"1": {"class_type": "LoadImage", "inputs": {"image": name}}}
-        response = await (await api.user()).call("POST", "/api/workflows", {"graph": graph})
-        assert problem_of(response, 422)["type"] == "urn:comfyrelay:graph_not_allowed"
+        ):
+            graph = {"1": {"class_type": "LoadImage", "inputs": {"image": name}}}
+            response = await user.call("POST", "/api/workflows", {"graph": graph})
+            assert problem_of(response, 422)["type"] == "urn:comfyrelay:graph_not_allowed"
 
-    async def test_file_that_it_names_may_be_the_placeholder_of_an_input(self, api: Api) -> None:
+    async def test_named_file_may_be_a_placeholder(self, api: Api) -> None:
         graph = {"1": {"class_type": "LoadImage", "inputs": {"image": "example.png"}}}
         body = {"graph": graph, "properties": [{**IMAGE, "placeholder": "example.png"}]}
         assert await (await api.user()).post("/api/workflows", body)
 
-    @pytest.mark.parametrize("told", [{}, {"output_mime_type": "text/plain"}])
-    async def test_graph_may_make_a_plain_text(self, api: Api, told: dict[str, str]) -> None:
-        graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "hello"}}}
-        body = {"graph": graph, "output_extension": "txt", **told}
-        made = await (await api.user()).post("/api/workflows", body)
-        assert (made["output_extension"], made["output_mime_type"]) == ("txt", "text/plain")
+    async def test_graph_may_output_plain_text(self, api: Api) -> None:
+        user = await api.user()
+        for number, output in enumerate(({}, {"output_mime_type": "text/plain"})):
+            graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": f"hello {number}"}}}
+            created = await user.post("/api/workflows", {"graph": graph, "output_extension": "txt", **output})
+            assert (created["output_extension"], created["output_mime_type"]) == ("txt", "text/plain")
 
-    async def test_file_has_no_default_for_that_would_be_a_path_in_everybodys_storage(self, api: Api) -> None:
+    async def test_default_path_of_a_file_is_refused(self, api: Api) -> None:
         stolen = {**IMAGE, "default_value": "tenants/another/uploads/private.png"}
         response = await (await api.user()).call("POST", "/api/workflows", {"graph": GRAPH, "properties": [stolen]})
         assert "photo" in problem_of(response, 422)["errors"]
 
-    @pytest.mark.parametrize(
-        "body",
-        [
+    async def test_invalid_graph_is_refused(self, api: Api) -> None:
+        user = await api.user()
+        bodies: list[dict[str, Any]] = [
             {"graph": {}},
             {"graph": {"nodes": []}},
             {"graph": {"1": {"class_type": "X"}}},
@@ -182,28 +183,27 @@ class TestPrivateWorkflows:
             {"graph": GRAPH, "properties": [PROMPT, PROMPT]},
             {"graph": GRAPH, "properties": [{**PROMPT, "type": "number"}]},
             {"graph": GRAPH, "properties": [{**PROMPT, "minimum": "x"}]},
-        ],
-    )
-    async def test_invalid_graph_is_refused(self, api: Api, body: dict[str, Any]) -> None:
-        problem_of(await (await api.user()).call("POST", "/api/workflows", body), 422)
+        ]
+        for body in bodies:
+            problem_of(await user.call("POST", "/api/workflows", body), 422)
 
 
 class TestPresets:
-    async def test_inputs_are_kept_under_a_name(self, api: Api) -> None:
+    async def test_preset_stores_values_by_name(self, api: Api) -> None:
         user = await api.user()
         values = {"prompt": "a cat", "steps": 20, "nested": {"seed": 2**64 - 1}}
-        made = await user.post("/api/presets", {"name": "production", "values": values})
-        assert (await user.get("/api/presets"))["items"] == [made]
-        assert made["values"] == values
+        created = await user.post("/api/presets", {"name": "production", "values": values})
+        assert (await user.get("/api/presets"))["items"] == [created]
+        assert created["values"] == values
         problem_of(await user.call("POST", "/api/presets", {"name": "production", "values": {}}), 409)
 
     async def test_presets_are_private(self, api: Api) -> None:
         user, other = await api.user(), await api.user("eve@example.com")
-        made = await user.post("/api/presets", {"name": "mine", "values": {}})
+        created = await user.post("/api/presets", {"name": "mine", "values": {}})
         assert (await other.get("/api/presets"))["items"] == []
-        problem_of(await other.call("DELETE", f"/api/presets/{made['id']}"), 404)
+        problem_of(await other.call("DELETE", f"/api/presets/{created['id']}"), 404)
         await other.post("/api/presets", {"name": "mine", "values": {}})
-        data_of(await user.call("DELETE", f"/api/presets/{made['id']}"))
+        data_of(await user.call("DELETE", f"/api/presets/{created['id']}"))
         assert (await user.get("/api/presets"))["items"] == []
 
     async def test_invalid_preset_is_refused(self, api: Api) -> None:
@@ -223,16 +223,16 @@ class TestPresets:
             )
             assert "values" in problem_of(response, 422)["errors"], values[:50]
 
-    async def test_effects_are_paginated(self, api: Api) -> None:
+    async def test_presets_are_paginated(self, api: Api) -> None:
         user = await api.user()
         for name in "abc":
             await user.post("/api/presets", {"name": name, "values": {}})
         first = await user.get("/api/presets?limit=2")
         second = await user.get(f"/api/presets?limit=2&cursor={first['next_cursor']}")
-        assert [each["name"] for each in (*first["items"], *second["items"])] == ["c", "b", "a"]
+        assert [item["name"] for item in (*first["items"], *second["items"])] == ["c", "b", "a"]
 
 
-async def test_effects_price_is_held_when_it_is_used(api: Api) -> None:
+async def test_effect_price_is_reserved(api: Api) -> None:
     user = await api.user(tokens=3)
     effect = await rich_effect(api)
     job = await submit(user, effect, input_file_id=await upload(user))

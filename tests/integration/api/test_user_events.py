@@ -33,7 +33,7 @@ async def test_job_can_be_followed_to_its_end(api: Api, user: Caller, effect: in
         assert stream.status == 200
         assert stream.headers["Content-Type"].startswith("text/event-stream")
         assert stream.headers["Cache-Control"] == "no-store"
-        assert [(each.type, each.id) for each in await stream.until("job:queued")] == [("job:queued", "1")]
+        assert [(event.type, event.id) for event in await stream.until("job:queued")] == [("job:queued", "1")]
         leased = await lease(worker)
         [started] = await stream.until("job:started")
         assert (started.id, started.data["status"]) == ("2", "processing")
@@ -61,9 +61,9 @@ async def test_event_streams_are_limited_per_tenant(
 async def test_seen_events_are_not_repeated(api: Api, user: Caller, effect: int, worker: Caller) -> None:
     job = await run(api, user, worker, effect)
     async with follow(user, job["id"], last_event_id=1) as stream:
-        assert [each.type for each in await stream.rest()] == ["job:started", "job:completed"]
+        assert [event.type for event in await stream.rest()] == ["job:started", "job:completed"]
     async with follow(user, job["id"]) as stream:
-        assert [each.id for each in await stream.rest()] == ["1", "2", "3"]
+        assert [event.id for event in await stream.rest()] == ["1", "2", "3"]
 
 
 async def test_finished_stream_stops_reconnects(api: Api, user: Caller, effect: int, worker: Caller) -> None:
@@ -82,10 +82,10 @@ async def test_progress_is_streamed_without_an_event_id(api: Api, user: Caller, 
         await stream.until("job:started")
         for done in (0.1, 0.2):
             await worker.post("/api/worker/heartbeat", {**lease_of(leased), "progress": {"done": done}})
-            [said] = await stream.until("progress")
-            assert (said.id, said.data) == (None, {"done": done})
+            [event] = await stream.until("progress")
+            assert (event.id, event.data) == (None, {"done": done})
         await fail(api, worker, leased)
-        assert [each.type for each in await stream.rest()] == ["job:failed"]
+        assert [event.type for event in await stream.rest()] == ["job:failed"]
 
 
 async def test_reconnected_client_gets_progress(api: Api, user: Caller, effect: int, worker: Caller) -> None:
@@ -94,11 +94,11 @@ async def test_reconnected_client_gets_progress(api: Api, user: Caller, effect: 
     await api.engine.outbox.delivery.idle()
     async with follow(user, job["id"], last_event_id=2) as stream:
         await worker.post("/api/worker/heartbeat", {**lease_of(leased), "progress": {"done": 0.5}})
-        [said] = await stream.until("progress")
-        assert said.data == {"done": 0.5}
+        [event] = await stream.until("progress")
+        assert event.data == {"done": 0.5}
 
 
-async def test_events_of_another_process_arrive_within_a_second(
+async def test_events_of_another_process_are_streamed(
     api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await submit(user, effect)
@@ -107,7 +107,7 @@ async def test_events_of_another_process_arrive_within_a_second(
         # no wakeup: this process has not seen the change
         monkeypatch.setattr(api.engine.outbox.applier, "_on_applied", lambda *_: None)
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
-        assert [each.type for each in await stream.rest()] == ["job:canceled"]
+        assert [event.type for event in await stream.rest()] == ["job:canceled"]
 
 
 async def test_many_subscribers_cost_one_statement(
@@ -117,9 +117,9 @@ async def test_many_subscribers_cost_one_statement(
     real = history.events_after
 
     async def counted(tx: Any, seen: Any) -> Any:
-        asked = list(seen)
-        looks.append(len(asked))
-        return await real(tx, asked)
+        positions = list(seen)
+        looks.append(len(positions))
+        return await real(tx, positions)
 
     monkeypatch.setattr(history, "events_after", counted)
     # only wakeups count here: a tick during the test would add one
@@ -131,22 +131,22 @@ async def test_many_subscribers_cost_one_statement(
         looks.clear()
         await user.post("/api/ai-jobs/bulk", {"ids": [job["id"] for job in jobs], "action": "cancel"})
         for stream in (a, b, c):
-            assert [each.type for each in await stream.rest()] == ["job:canceled"]
+            assert [event.type for event in await stream.rest()] == ["job:canceled"]
     # three clients follow two jobs; the third job has no subscriber
     assert looks == [2]
 
 
-async def test_quiet_stream_is_kept_open(user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_stream_sends_keep_alives(user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05)
     job = await submit(user, effect)
     async with follow(user, job["id"]) as stream:
         await stream.until("job:queued")
         await stream.comment(": still here")
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
-        assert [each.type for each in await stream.rest()] == ["job:canceled"]
+        assert [event.type for event in await stream.rest()] == ["job:canceled"]
 
 
-async def test_signed_out_client_gets_no_more_events(
+async def test_signed_out_client_gets_no_further_events(
     user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05)
@@ -167,7 +167,7 @@ async def test_disconnected_client_ends_its_subscription(api: Api, user: Caller,
     assert api.engine.jobs.events.subscribers == 0
 
 
-async def test_server_that_stops_ends_its_streams_at_once(api: Api, user: Caller, effect: int) -> None:
+async def test_shutdown_ends_streams(api: Api, user: Caller, effect: int) -> None:
     job = await submit(user, effect)
     async with follow(user, job["id"]) as stream:
         await stream.until("job:queued")
@@ -177,9 +177,7 @@ async def test_server_that_stops_ends_its_streams_at_once(api: Api, user: Caller
         assert await stream.rest() == []
 
 
-async def test_shard_that_could_not_be_asked_is_asked_again(
-    user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_event_read_is_retried(user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch) -> None:
     real, broken = history.events_after, True
 
     async def sometimes(tx: Any, seen: Any) -> Any:
@@ -199,9 +197,9 @@ async def test_shard_that_could_not_be_asked_is_asked_again(
 async def test_event_history_is_a_list(api: Api, user: Caller, effect: int, worker: Caller) -> None:
     job = await run(api, user, worker, effect)
     found = await user.get(f"/api/ai-jobs/{job['id']}/history?limit=2")
-    assert [(each["id"], each["type"]) for each in found["items"]] == [(1, "job:queued"), (2, "job:started")]
+    assert [(item["id"], item["type"]) for item in found["items"]] == [(1, "job:queued"), (2, "job:started")]
     assert found["items"][0]["data"]["at"]
     rest = await user.get(f"/api/ai-jobs/{job['id']}/history?limit=2&cursor={found['next_cursor']}")
-    assert ([each["type"] for each in rest["items"]], rest["next_cursor"]) == (["job:completed"], None)
+    assert ([item["type"] for item in rest["items"]], rest["next_cursor"]) == (["job:completed"], None)
     other = await api.user("eve@example.com")
     problem_of(await other.call("GET", f"/api/ai-jobs/{job['id']}/history"), 404)

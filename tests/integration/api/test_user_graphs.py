@@ -25,36 +25,33 @@ async def bring(user: Caller, body: dict[str, Any], **properties: Any) -> Any:
 TEXT = {"key": "text", "type": "text", "placeholder": "{{TEXT}}", "user_configurable": True, "default_value": "a cat"}
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
+async def test_denied_graph_error_names_node_and_remedy(api: Api) -> None:
+    cases: list[tuple[dict[str, Any], list[str]]] = [
         (graph("PyExec", code="print()"), ["PyExec (4)", "runs code", "administrator"]),
         (graph("LoadImage", image=LINK), ["LoadImage (4): input 'image' is linked", "placeholder"]),
         (graph("OpenThing", directory=LINK), ["OpenThing (4): input 'directory' is linked"]),
         (graph("OpenThing", directory="frames"), ["OpenThing (4): input 'directory' names 'frames'", "property"]),
         (graph("OpenThing", text="frames/**"), ["OpenThing (4): input 'text' names 'frames/**'", "pattern"]),
         (graph("SaveImage", filename_prefix=LINK), ["SaveImage (4): input 'filename_prefix' must be a literal text"]),
-    ],
-)
-async def test_graph_that_may_not_run_is_refused_with_its_node_and_what_to_do(
-    api: Api, body: dict[str, Any], words: list[str]
-) -> None:
-    problem = problem_of(await (await api.user()).call("POST", "/api/workflows", {"graph": body}), 422)
-    assert problem["type"] == "urn:comfyrelay:graph_not_allowed"
-    assert [word for word in words if word not in problem["detail"]] == []
-
-
-async def test_value_may_not_bring_what_the_graph_may_not_have(api: Api) -> None:
+    ]
     user = await api.user()
-    made = await bring(user, graph("Draw", text="{{TEXT}}"), properties=[TEXT])
-    body = {"workflow_slug": made["slug"], "idempotency_key": "k"}
+    for body, words in cases:
+        problem = problem_of(await user.call("POST", "/api/workflows", {"graph": body}), 422)
+        assert problem["type"] == "urn:comfyrelay:graph_not_allowed"
+        assert [word for word in words if word not in problem["detail"]] == []
+
+
+async def test_denied_input_value_is_refused(api: Api) -> None:
+    user = await api.user()
+    created = await bring(user, graph("Draw", text="{{TEXT}}"), properties=[TEXT])
+    body = {"workflow_slug": created["slug"], "idempotency_key": "k"}
     for text in ("/etc/passwd", "frames/**", "x [output]"):
         problem = problem_of(await user.call("POST", "/api/ai-jobs", {**body, "input_payload": {"text": text}}), 422)
         assert "Draw (4): input 'text' names" in problem["detail"]
     assert await user.post("/api/ai-jobs", {**body, "input_payload": {"text": "and/or a cat"}})
 
 
-async def test_graph_with_a_newly_denied_node_runs_no_more_jobs(api: Api) -> None:
+async def test_graph_with_a_newly_denied_node_is_refused(api: Api) -> None:
     user = await api.user()
     slug = (await bring(user, graph("Draw", text="a cat")))["slug"]
     assert await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "before"})
@@ -73,7 +70,7 @@ async def test_administrators_graph_is_trusted(backend: SqliteBackend, tmp_path:
         assert await submit(user, await api.effect())
 
 
-async def test_allow_list_is_made_of_what_the_workers_have(api: Api) -> None:
+async def test_allow_list_contains_the_workers_nodes(api: Api) -> None:
     await api.effect()
     await api.worker("gpu-1", capabilities={"node_types": ["LoadImage", "PyExec"]})
     await api.worker("gpu-2", capabilities={"node_types": ["SaveImage", "LoadImage"]})

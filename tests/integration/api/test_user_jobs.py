@@ -25,10 +25,10 @@ async def effect(api: Api) -> int:
 
 
 async def ids(user: Caller, query: str = "") -> list[str]:
-    return [each["id"] for each in (await user.get(f"/api/ai-jobs{query}"))["items"]]
+    return [job["id"] for job in (await user.get(f"/api/ai-jobs{query}"))["items"]]
 
 
-async def followed(api: Api, user: Caller, job: Any) -> Any:
+async def submit_follower(api: Api, user: Caller, job: Any) -> Any:
     """A waiting job that uses the output of this one."""
     await api.engine.catalogue.workflows.create(
         slug="again",
@@ -40,7 +40,7 @@ async def followed(api: Api, user: Caller, job: Any) -> Any:
 
 
 class TestSubmitting:
-    async def test_label_is_kept_without_what_rings_or_turns_it_around(self, user: Caller, effect: int) -> None:
+    async def test_label_is_stored_without_control_characters(self, user: Caller, effect: int) -> None:
         job = await submit(user, effect, label="a\x07 \x1b[31mcat\u202egnp.exe\n")
         assert job["label"] == "a catgnp.exe "
 
@@ -69,7 +69,7 @@ class TestSubmitting:
         assert batch["counts"]["completed"] == batch["total"] == 2
         assert (await worker.post("/api/worker/poll", {"worker_id": "gpu-1"}))["job"] is None
 
-    async def test_same_request_gives_the_same_job(self, user: Caller, effect: int) -> None:
+    async def test_same_request_returns_the_same_job(self, user: Caller, effect: int) -> None:
         body = {"effect_id": effect, "idempotency_key": "k"}
         first = await user.call("POST", "/api/ai-jobs", body)
         again = await user.call("POST", "/api/ai-jobs", body)
@@ -111,7 +111,7 @@ class TestSubmitting:
         assert problem_of(await user.call("POST", path, {"expected_tokens": 6}), 409)["required_tokens"] == 7
         assert (await user.post(path, {"expected_tokens": 7}))["reserved_tokens"] == 7
 
-    async def test_too_few_tokens(self, api: Api, effect: int) -> None:
+    async def test_job_without_enough_tokens_is_refused(self, api: Api, effect: int) -> None:
         poor = await api.user("poor@example.com", tokens=6)
         response = await poor.call("POST", "/api/ai-jobs", {"effect_id": effect, "idempotency_key": "k"})
         assert problem_of(response, 422)["required_tokens"] == 7
@@ -123,9 +123,8 @@ class TestSubmitting:
         response = await user.call("POST", "/api/ai-jobs", {"effect_id": effect, "idempotency_key": "k"})
         assert problem_of(response, 429)["type"] == "urn:comfyrelay:too_many_active_jobs"
 
-    @pytest.mark.parametrize(
-        ("body", "field"),
-        [
+    async def test_validation_errors_name_the_field(self, user: Caller, effect: int) -> None:
+        cases: list[tuple[dict[str, Any], str]] = [
             ({}, "idempotency_key"),
             ({"idempotency_key": ""}, "idempotency_key"),
             ({"idempotency_key": "batch:1:2"}, "idempotency_key"),
@@ -137,13 +136,10 @@ class TestSubmitting:
             ({"idempotency_key": "k", "webhook_url": "ftp://example.com"}, "webhook_url"),
             ({"idempotency_key": "k", "priority": 10**12}, "priority"),
             ({"idempotency_key": "k", "surprise": 1}, "surprise"),
-        ],
-    )
-    async def test_validation_errors_name_the_field(
-        self, user: Caller, effect: int, body: dict[str, Any], field: str
-    ) -> None:
-        response = await user.call("POST", "/api/ai-jobs", {"effect_id": effect, **body})
-        assert field in problem_of(response, 422)["errors"]
+        ]
+        for body, field in cases:
+            response = await user.call("POST", "/api/ai-jobs", {"effect_id": effect, **body})
+            assert field in problem_of(response, 422)["errors"]
 
     async def test_unknown_effect_is_404(self, user: Caller) -> None:
         for id_ in (999, 2**63 - 1):
@@ -167,14 +163,14 @@ class TestSubmitting:
         assert await admin.post("/api/ai-jobs", body)
 
 
-class TestLooking:
-    async def test_waiting_job_says_why(self, user: Caller, effect: int) -> None:
+class TestViews:
+    async def test_waiting_job_shows_its_reason(self, user: Caller, effect: int) -> None:
         job = await submit(user, effect)
         waiting = (await user.get(f"/api/ai-jobs/{job['id']}"))["waiting"]
         assert waiting["reason"] == "no_worker"
         assert waiting["text"]
 
-    async def test_running_one_says_how_far_it_is(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_running_job_shows_its_progress(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         job = await submit(user, effect)
         leased = await lease(worker)
@@ -187,7 +183,7 @@ class TestLooking:
             assert (seen["status"], seen["attempts"], seen["progress"]) == ("processing", 1, progress)
             assert seen["waiting"] is None
 
-    async def test_completed_one_gives_its_output_under_a_readable_name(
+    async def test_completed_job_shows_its_output_with_a_readable_name(
         self, api: Api, user: Caller, effect: int
     ) -> None:
         job = await run(api, user, await api.worker(), effect)
@@ -201,7 +197,7 @@ class TestLooking:
         assert got.headers["Content-Disposition"] == f'attachment; filename="{output["filename"]}"'
         assert (job["status"], job["progress"], job["waiting"]) == ("completed", None, None)
 
-    async def test_failed_one_says_why_in_a_sentence(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_failed_job_shows_the_error_in_one_sentence(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         job = await submit(user, effect)
         await fail(api, worker, await lease(worker), "No such model.\nTraceback: /home/secret/x.py")
@@ -211,48 +207,48 @@ class TestLooking:
         assert (await user.get("/api/wallet"))["balance"] == 100
 
     async def test_jobs_are_filtered_and_paginated_newest_first(self, user: Caller, effect: int) -> None:
-        made = [(await submit(user, effect))["id"] for _ in range(3)]
-        await user.post(f"/api/ai-jobs/{made[1]}/cancel")
-        assert await ids(user) == made[::-1]
-        assert await ids(user, "?status=canceled") == [made[1]]
-        assert await ids(user, "?status=queued&limit=1") == [made[2]]
+        created = [(await submit(user, effect))["id"] for _ in range(3)]
+        await user.post(f"/api/ai-jobs/{created[1]}/cancel")
+        assert await ids(user) == created[::-1]
+        assert await ids(user, "?status=canceled") == [created[1]]
+        assert await ids(user, "?status=queued&limit=1") == [created[2]]
         first = await user.get("/api/ai-jobs?limit=2")
-        assert await ids(user, f"?limit=2&cursor={first['next_cursor']}") == [made[0]]
+        assert await ids(user, f"?limit=2&cursor={first['next_cursor']}") == [created[0]]
         problem_of(await user.call("GET", "/api/ai-jobs?status=lost"), 422)
 
-    @pytest.mark.parametrize("search", ["ZEPP", "zepp", "Über", "100%25", "_of", "ID"])
-    async def test_jobs_are_found_by_part_of_label_or_id(self, user: Caller, effect: int, search: str) -> None:
+    async def test_jobs_are_found_by_part_of_label_or_id(self, user: Caller, effect: int) -> None:
         wanted = (await submit(user, effect, label="Über 100% Zeppelins_of"))["id"]
         await submit(user, effect, label="Boats x of 1000")
-        given = wanted[-12:].upper() if search == "ID" else search
-        assert await ids(user, f"?q={given}") == [wanted]
+        for search in ("ZEPP", "zepp", "Über", "100%25", "_of", wanted[-12:].upper()):
+            assert await ids(user, f"?q={search}") == [wanted]
 
-    @pytest.mark.parametrize("search", ["LIGHTHOUSE", "fog%22 at", "100%25"])
-    async def test_jobs_are_found_by_part_of_their_inputs(self, api: Api, user: Caller, search: str) -> None:
+    async def test_jobs_are_found_by_part_of_their_inputs(self, api: Api, user: Caller) -> None:
         properties = [{"key": "prompt", "type": "text", "placeholder": "{{P}}", "user_configurable": True}]
         graph = {"1": {"class_type": "CLIPTextEncode", "inputs": {"text": "{{P}}"}}}
-        made = await user.post("/api/workflows", {"graph": graph, "properties": properties})
+        created = await user.post("/api/workflows", {"graph": graph, "properties": properties})
         found = []
         for number, text in enumerate(['a lighthouse in "fog" at 100%', "boats, 1000"]):
-            wish = {"workflow_slug": made["slug"], "idempotency_key": str(number), "input_payload": {"prompt": text}}
+            wish = {"workflow_slug": created["slug"], "idempotency_key": str(number), "input_payload": {"prompt": text}}
             found.append((await user.post("/api/ai-jobs", wish))["id"])
-        assert await ids(user, f"?q={search}") == [found[0]]
+        for search in ("LIGHTHOUSE", "fog%22 at", "100%25"):
+            assert await ids(user, f"?q={search}") == [found[0]]
         # not in the other fields: names of values, files and types
         assert await ids(user, "?q=placeholder") == await ids(user, "?q=output") == []
 
-    async def test_logs_come_in_pages(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_logs_are_paginated(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         job = await submit(user, effect)
         beat = {**lease_of(await lease(worker)), "logs": ["one", "two", "three"]}
         await worker.post("/api/worker/heartbeat", beat)
         first = await user.get(f"/api/ai-jobs/{job['id']}/logs?limit=2")
-        assert [each["line"] for each in first["items"]] == ["one", "two"]
+        assert [item["line"] for item in first["items"]] == ["one", "two"]
         second = await user.get(f"/api/ai-jobs/{job['id']}/logs?limit=2&cursor={first['next_cursor']}")
-        assert [each["line"] for each in second["items"]] == ["three"]
+        assert [item["line"] for item in second["items"]] == ["three"]
 
-    @pytest.mark.parametrize(
-        ("method", "path"),
-        [
+    async def test_other_users_job_is_404(self, api: Api, user: Caller, effect: int) -> None:
+        job = await submit(user, effect)
+        other = await api.user("eve@example.com")
+        calls: list[tuple[str, str]] = [
             ("GET", ""),
             ("DELETE", ""),
             ("GET", "/logs"),
@@ -262,32 +258,29 @@ class TestLooking:
             ("POST", "/pause"),
             ("POST", "/resume"),
             ("POST", "/move"),
-        ],
-    )
-    async def test_other_users_job_is_404(self, api: Api, user: Caller, effect: int, method: str, path: str) -> None:
-        job = await submit(user, effect)
-        other = await api.user("eve@example.com")
-        body = {"to": "top"} if path == "/move" else None
-        problem_of(await other.call(method, f"/api/ai-jobs/{job['id']}{path}", body), 404)
+        ]
+        for method, path in calls:
+            body = {"to": "top"} if path == "/move" else None
+            problem_of(await other.call(method, f"/api/ai-jobs/{job['id']}{path}", body), 404)
         assert await ids(other) == []
         assert (await user.get(f"/api/ai-jobs/{job['id']}"))["status"] == "queued"
 
 
-class TestVerbs:
-    async def test_cancel_gives_the_tokens_back(self, user: Caller, effect: int) -> None:
+class TestActions:
+    async def test_cancelled_job_is_refunded(self, user: Caller, effect: int) -> None:
         job = await submit(user, effect)
         for _ in range(2):
             assert (await user.post(f"/api/ai-jobs/{job['id']}/cancel"))["status"] == "canceled"
         assert (await user.get("/api/wallet"))["balance"] == 100
 
-    async def test_cancel_reaches_a_worker_that_waits_for_it(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_cancel_is_sent_with_the_next_heartbeat(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         job = await submit(user, effect)
         leased = await lease(worker)
         answer = await user.post(f"/api/ai-jobs/{job['id']}/cancel")
         assert answer["status"] == "processing"
-        beaten = await worker.post("/api/worker/heartbeat", lease_of(leased))
-        assert beaten["stop"] == "cancel"
+        heartbeat = await worker.post("/api/worker/heartbeat", lease_of(leased))
+        assert heartbeat["stop"] == "cancel"
         await fail(api, worker, leased, "stopped")
         assert (await user.get(f"/api/ai-jobs/{job['id']}"))["status"] == "canceled"
 
@@ -295,7 +288,7 @@ class TestVerbs:
         job = await run(api, user, await api.worker(), effect)
         problem_of(await user.call("POST", f"/api/ai-jobs/{job['id']}/cancel"), 409)
 
-    async def test_pause_and_resume(self, user: Caller, effect: int) -> None:
+    async def test_job_is_paused_and_resumed(self, user: Caller, effect: int) -> None:
         job = await submit(user, effect)
         paused = await user.post(f"/api/ai-jobs/{job['id']}/pause", {"mode": "now"})
         assert (paused["status"], paused["waiting"]["reason"]) == ("paused", "paused")
@@ -304,7 +297,7 @@ class TestVerbs:
         assert data_of(await user.call("POST", f"/api/ai-jobs/{job['id']}/pause"))["status"] == "paused"
         problem_of(await user.call("POST", f"/api/ai-jobs/{job['id']}/pause", {"mode": "later"}), 422)
 
-    async def test_retry_makes_a_new_job_once(self, user: Caller, effect: int) -> None:
+    async def test_retry_creates_one_new_job(self, user: Caller, effect: int) -> None:
         job = await submit(user, effect)
         problem_of(await user.call("POST", f"/api/ai-jobs/{job['id']}/retry"), 409)
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
@@ -313,7 +306,7 @@ class TestVerbs:
         assert (first["status"], first["retry_of"]) == ("queued", job["id"])
         assert first["id"] == again["id"] != job["id"]
 
-    async def test_move_changes_who_goes_first(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_moved_job_is_leased_first(self, api: Api, user: Caller, effect: int) -> None:
         first, second = [await submit(user, effect) for _ in range(2)]
         await user.post(f"/api/ai-jobs/{second['id']}/move", {"to": "top"})
         assert (await lease(await api.worker()))["job_id"] == second["id"]
@@ -322,7 +315,9 @@ class TestVerbs:
 
 
 class TestDeleting:
-    async def test_output_goes_and_the_ledger_stays(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_deleted_job_removes_its_output_and_keeps_the_ledger(
+        self, api: Api, user: Caller, effect: int
+    ) -> None:
         job = await run(api, user, await api.worker(), effect)
         data_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"))
         assert (await api.anybody.http.get(job["outputs"][0]["url"])).status_code == 404
@@ -330,7 +325,11 @@ class TestDeleting:
         problem_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"), 404)
         wallet = await user.get("/api/wallet")
         assert wallet["balance"] == 93
-        assert [each["type"] for each in wallet["transactions"]] == ["JOB_CONSUME", "JOB_RESERVE", "PAYMENT_CREDIT"]
+        assert [transaction["type"] for transaction in wallet["transactions"]] == [
+            "JOB_CONSUME",
+            "JOB_RESERVE",
+            "PAYMENT_CREDIT",
+        ]
         assert (await api.engine.operations.reconciler.run()).findings == []
 
     async def test_deletion_removes_outputs_of_lost_leases(self, api: Api, user: Caller, effect: int) -> None:
@@ -341,17 +340,17 @@ class TestDeleting:
         await worker.post("/api/worker/requeue", {**lease_of(lost), "reason": "shutdown"})
         await complete(api, worker, await lease(worker))
         data_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"))
-        assert [each.path async for each in api.engine.objects.list("tenants")] == []
+        assert [stored.path async for stored in api.engine.objects.list("tenants")] == []
 
-    async def test_only_what_is_over(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_active_job_is_not_deleted(self, api: Api, user: Caller, effect: int) -> None:
         job = await submit(user, effect)
         problem_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"), 409)
         await user.post(f"/api/ai-jobs/{job['id']}/pause")
         problem_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"), 409)
 
-    async def test_not_while_another_job_needs_the_output(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_job_with_a_needed_output_is_not_deleted(self, api: Api, user: Caller, effect: int) -> None:
         job = await run(api, user, await api.worker(), effect)
-        following = await followed(api, user, job)
+        following = await submit_follower(api, user, job)
         problem_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"), 409)
         await user.post(f"/api/ai-jobs/{following['id']}/cancel")
         data_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"))
@@ -367,18 +366,18 @@ class TestDeleting:
         assert await user.get(f"/api/ai-jobs/{first['id']}")
 
 
-class TestMany:
-    async def test_verb_for_named_ones(self, api: Api, user: Caller, effect: int) -> None:
-        made = [(await submit(user, effect))["id"] for _ in range(3)]
+class TestBulk:
+    async def test_bulk_action_changes_own_named_jobs(self, api: Api, user: Caller, effect: int) -> None:
+        created = [(await submit(user, effect))["id"] for _ in range(3)]
         other = await api.user("eve@example.com")
-        done = await other.post("/api/ai-jobs/bulk", {"ids": made, "action": "cancel"})
+        done = await other.post("/api/ai-jobs/bulk", {"ids": created, "action": "cancel"})
         assert done == {"matched": 0, "changed": 0, "refused": [], "files": 0, "left": [], "as_of": None}
-        done = await user.post("/api/ai-jobs/bulk", {"ids": made[:2], "action": "cancel"})
+        done = await user.post("/api/ai-jobs/bulk", {"ids": created[:2], "action": "cancel"})
         assert (done["matched"], done["changed"]) == (2, 2)
-        assert await ids(user, "?status=queued") == [made[2]]
+        assert await ids(user, "?status=queued") == [created[2]]
         assert (await user.get("/api/wallet"))["balance"] == 93
 
-    async def test_verb_for_all_that_fit(self, user: Caller, effect: int) -> None:
+    async def test_bulk_action_changes_matching_jobs(self, user: Caller, effect: int) -> None:
         for _ in range(3):
             await submit(user, effect)
         for action, status, changed in (("pause", "queued", 3), ("resume", "paused", 3), ("cancel", "queued", 3)):
@@ -391,46 +390,46 @@ class TestMany:
         assert "queued" in done["refused"][0]["detail"]
 
     async def test_bulk_retry_keeps_the_order(self, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        made = [(await submit(user, effect))["id"] for _ in range(5)]
-        await user.post("/api/ai-jobs/bulk", {"ids": made, "action": "cancel"})
-        alone: list[str] = []
+        created = [(await submit(user, effect))["id"] for _ in range(5)]
+        await user.post("/api/ai-jobs/bulk", {"ids": created, "action": "cancel"})
+        single_retries: list[str] = []
         once = JobSubmission.retry_once
 
         async def counted(self: JobSubmission, tenant_id: str, job_id: str, **more: Any) -> Any:
-            alone.append(job_id)
+            single_retries.append(job_id)
             return await once(self, tenant_id, job_id, **more)
 
         monkeypatch.setattr(JobSubmission, "retry_once", counted)
         balance = (await user.get("/api/wallet"))["balance"]
         for changed in (5, 0):
             # a repetition changes nothing
-            done = await user.post("/api/ai-jobs/bulk", {"ids": made, "action": "retry"})
+            done = await user.post("/api/ai-jobs/bulk", {"ids": created, "action": "retry"})
             assert (done["matched"], done["changed"], done["refused"]) == (5, changed, [])
-        assert alone == []
+        assert single_retries == []
         assert (await user.get("/api/wallet"))["balance"] < balance
-        found = {each["retry_of"]: each["id"] for each in (await user.get("/api/ai-jobs?status=queued"))["items"]}
-        assert found.keys() == set(made)
-        assert [found[each] for each in made] == sorted(found.values())
+        found = {job["retry_of"]: job["id"] for job in (await user.get("/api/ai-jobs?status=queued"))["items"]}
+        assert found.keys() == set(created)
+        assert [found[job_id] for job_id in created] == sorted(found.values())
 
     async def test_bulk_retry_names_refused_jobs(self, user: Caller, effect: int) -> None:
         canceled, queued = [(await submit(user, effect))["id"] for _ in range(2)]
         await user.post(f"/api/ai-jobs/{canceled}/cancel")
         done = await user.post("/api/ai-jobs/bulk", {"ids": [canceled, queued], "action": "retry"})
         assert (done["matched"], done["changed"]) == (2, 1)
-        assert [each["id"] for each in done["refused"]] == [queued]
+        assert [refusal["id"] for refusal in done["refused"]] == [queued]
         assert "this one is queued" in done["refused"][0]["detail"]
 
     async def test_bulk_action_skips_jobs_that_match_later(self, user: Caller, effect: int) -> None:
-        made = [(await submit(user, effect))["id"] for _ in range(4)]
-        await user.post("/api/ai-jobs/bulk", {"ids": made[:2], "action": "cancel"})
+        created = [(await submit(user, effect))["id"] for _ in range(4)]
+        await user.post("/api/ai-jobs/bulk", {"ids": created[:2], "action": "cancel"})
         delete = {"filter": {"status": "canceled"}, "action": "delete"}
         counted = await user.post("/api/ai-jobs/bulk", {**delete, "dry_run": True})
         anything = await user.post("/api/ai-jobs/bulk", {"filter": {}, "action": "delete", "dry_run": True})
         assert (counted["matched"], anything["matched"]) == (2, 4)
-        await user.post("/api/ai-jobs/bulk", {"ids": made[2:3], "action": "cancel"})
+        await user.post("/api/ai-jobs/bulk", {"ids": created[2:3], "action": "cancel"})
         done = await user.post("/api/ai-jobs/bulk", {**delete, "as_of": counted["as_of"]})
         assert (done["matched"], done["changed"]) == (2, 2)
-        assert await ids(user) == [made[3], made[2]]
+        assert await ids(user) == [created[3], created[2]]
         # without a status filter, changed jobs were already counted, and only new ones were not
         new = (await submit(user, effect))["id"]
         cancel = {"filter": {}, "action": "cancel", "as_of": anything["as_of"]}
@@ -438,53 +437,51 @@ class TestMany:
         assert await ids(user, "?status=queued") == [new]
 
     async def test_stale_bulk_count_is_refused(self, user: Caller, effect: int) -> None:
-        made = (await submit(user, effect))["id"]
+        created = (await submit(user, effect))["id"]
         for old in ("1-1", "999999999999-1"):
             body = {"filter": {"status": "queued"}, "action": "cancel", "as_of": old}
             assert "Count the jobs" in problem_of(await user.call("POST", "/api/ai-jobs/bulk", body), 409)["detail"]
-        assert await ids(user, "?status=queued") == [made]
+        assert await ids(user, "?status=queued") == [created]
 
     async def test_bulk_delete_skips_jobs_in_use(
         self, api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         worker = await api.worker()
-        made = [(await run(api, user, worker, effect))["id"] for _ in range(5)]
-        live = await followed(api, user, await user.get(f"/api/ai-jobs/{made[3]}"))
+        created = [(await run(api, user, worker, effect))["id"] for _ in range(5)]
+        live = await submit_follower(api, user, await user.get(f"/api/ai-jobs/{created[3]}"))
         sets: list[int] = []
         remove = removals.remove_jobs
 
-        async def counted(tx: Any, tenant_id: str, going: list[str]) -> None:
-            sets.append(len(going))
-            await remove(tx, tenant_id, going)
+        async def counted(tx: Any, tenant_id: str, job_ids: list[str]) -> None:
+            sets.append(len(job_ids))
+            await remove(tx, tenant_id, job_ids)
 
         monkeypatch.setattr(removals, "remove_jobs", counted)
-        done = await user.post("/api/ai-jobs/bulk", {"ids": [*made, live["id"]], "action": "delete"})
+        done = await user.post("/api/ai-jobs/bulk", {"ids": [*created, live["id"]], "action": "delete"})
         assert (done["matched"], done["changed"]) == (6, 4)
-        assert sorted((each["id"], each["detail"].split()[0]) for each in done["refused"]) == sorted(
-            [(made[3], "An"), (live["id"], "Only")]
+        assert sorted((refusal["id"], refusal["detail"].split()[0]) for refusal in done["refused"]) == sorted(
+            [(created[3], "An"), (live["id"], "Only")]
         )
-        assert await ids(user) == [live["id"], made[3]]
+        assert await ids(user) == [live["id"], created[3]]
         await user.post(f"/api/ai-jobs/{live['id']}/cancel")
         sets.clear()
         done = await user.post("/api/ai-jobs/bulk", {"filter": {}, "action": "delete"})
         assert (done["changed"], sets) == (2, [2])
 
-    @pytest.mark.parametrize(
-        "body",
-        [
+    async def test_invalid_bulk_request_is_refused(self, user: Caller) -> None:
+        bodies: list[dict[str, Any]] = [
             {"action": "cancel"},
             {"action": "cancel", "filter": {}, "as_of": "now"},
             {"action": "cancel", "ids": []},
             {"action": "cancel", "ids": ["a"], "filter": {}},
             {"action": "explode", "ids": ["a"]},
             {"action": "cancel", "ids": ["a\u0000"]},
-        ],
-    )
-    async def test_invalid_bulk_request_is_refused(self, user: Caller, body: dict[str, Any]) -> None:
-        problem_of(await user.call("POST", "/api/ai-jobs/bulk", body), 422)
+        ]
+        for body in bodies:
+            problem_of(await user.call("POST", "/api/ai-jobs/bulk", body), 422)
 
 
-async def test_server_may_allow_more_at_once(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+async def test_active_job_limit_is_configurable(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     async with open_api(sqlite_backend, tmp_path, max_active_jobs_per_user=6) as api:
         user, effect = await api.user(tokens=100), await api.effect()
         for _ in range(6):
@@ -501,7 +498,7 @@ class TestJobDetails:
         for number in range(210):
             await api.engine.accounts.ledger.credit(user.user.tenant_id, 1, reference=f"r-{number}")
         assert (await user.get(f"/api/ai-jobs/{lost['id']}"))["refunded_tokens"] == 7
-        assert [each["refunded_tokens"] for each in (await user.get("/api/ai-jobs"))["items"]] == [7]
+        assert [job["refunded_tokens"] for job in (await user.get("/api/ai-jobs"))["items"]] == [7]
 
     async def test_prefetched_job_shows_its_position(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
@@ -511,8 +508,8 @@ class TestJobDetails:
             "job"
         ]
         await api.engine.outbox.delivery.idle()
-        shown = [await user.get(f"/api/ai-jobs/{each['id']}") for each in (first, second)]
-        assert [(each["status"], each["is_prefetched"]) for each in shown] == [
+        shown = [await user.get(f"/api/ai-jobs/{job['id']}") for job in (first, second)]
+        assert [(job["status"], job["is_prefetched"]) for job in shown] == [
             ("processing", False),
             ("processing", True),
         ]
@@ -522,8 +519,8 @@ class TestJobDetails:
         assert await ids(user, "?status=running") == [first["id"]]
         await complete(api, worker, running)
         await worker.post("/api/worker/heartbeat", {**lease_of(fetched), "progress": {"phase": "running"}})
-        begun = await user.get(f"/api/ai-jobs/{second['id']}")
-        assert (begun["is_prefetched"], begun["waiting"]) == (False, None)
+        started = await user.get(f"/api/ai-jobs/{second['id']}")
+        assert (started["is_prefetched"], started["waiting"]) == (False, None)
         assert await ids(user, "?status=running") == [second["id"]]
 
     async def test_cancelling_job_shows_the_request_and_its_actor(self, api: Api, user: Caller, effect: int) -> None:

@@ -30,7 +30,7 @@ async def queue(user: Caller, query: str = "") -> list[Any]:
 
 
 async def ids(user: Caller, query: str = "") -> list[str]:
-    return [each["id"] for each in await queue(user, query)]
+    return [entry["id"] for entry in await queue(user, query)]
 
 
 async def batch(user: Caller, effect: int, items: int = 2, **more: Any) -> str:
@@ -58,7 +58,7 @@ class TestSections:
         await user.post(f"/api/ai-jobs/{paused}/pause")
         await user.post(f"/api/ai-jobs/{second}/move", {"to": "up"})
         found = await queue(user)
-        assert [(each["id"], each["status"]) for each in found] == [
+        assert [(entry["id"], entry["status"]) for entry in found] == [
             (many, "running"),
             (second, "waiting"),
             (first, "waiting"),
@@ -76,11 +76,11 @@ class TestSections:
         assert found[0]["waiting_text"] is found[-1]["waiting_text"] is None
         assert found[-1]["ended_at"] == done["completed_at"]
         # and all of it by creation time
-        made = [done["id"], many, first, second, paused]
-        assert await ids(user, "?sort=oldest") == made
-        assert await ids(user, "?sort=newest") == made[::-1]
+        created = [done["id"], many, first, second, paused]
+        assert await ids(user, "?sort=oldest") == created
+        assert await ids(user, "?sort=newest") == created[::-1]
 
-    async def test_all_that_wait_say_why_and_when_they_start(
+    async def test_waiting_entries_show_position_and_start(
         self, api: Api, user: Caller, effect: int, worker: Caller, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def none(*_given: object, **_more: object) -> int:
@@ -96,10 +96,10 @@ class TestSections:
             await submit(user, effect)
         await batch(user, effect, 2)
         waiting = await queue(user, "?status=waiting")
-        assert [each["waiting_text"].partition(".")[0] for each in waiting] == [f"Position {n}" for n in range(1, 9)]
-        assert None not in [each["starts_in_seconds"] for each in waiting]
+        assert [entry["waiting_text"].partition(".")[0] for entry in waiting] == [f"Position {n}" for n in range(1, 9)]
+        assert None not in [entry["starts_in_seconds"] for entry in waiting]
 
-    async def test_each_is_on_one_page(self, api: Api, user: Caller, effect: int, worker: Caller) -> None:
+    async def test_every_entry_is_on_one_page(self, api: Api, user: Caller, effect: int, worker: Caller) -> None:
         ended = [(await run(api, user, worker, effect))["id"] for _ in range(3)]
         waiting = [await batch(user, effect), *[(await submit(user, effect))["id"] for _ in range(3)]]
         for query, wanted in (
@@ -114,13 +114,13 @@ class TestSections:
                 for _ in range(20):
                     page = await user.get(f"/api/queue?limit={limit}{query}{cursor}")
                     assert len(page["items"]) <= limit
-                    found += [each["id"] for each in page["items"]]
+                    found += [item["id"] for item in page["items"]]
                     if page["next_cursor"] is None:
                         break
                     cursor = f"&cursor={page['next_cursor']}"
                 assert found == wanted, (query, limit)
 
-    async def test_entry_that_leaves_between_pages_hides_no_other(self, user: Caller, effect: int) -> None:
+    async def test_page_is_stable_when_an_entry_leaves(self, user: Caller, effect: int) -> None:
         jobs = [(await submit(user, effect))["id"] for _ in range(4)]
         page = await user.get("/api/queue?limit=2")
         await user.post(f"/api/ai-jobs/{jobs[1]}/cancel")
@@ -147,12 +147,12 @@ class TestSections:
         assert await ids(user, "?status=canceled") == []
 
 
-class TestNumbers:
+class TestCounts:
     async def matched(self, user: Caller, **wanted: Any) -> int:
         body = {"action": "cancel", "filter": wanted, "dry_run": True}
         return int((await user.post("/api/ai-jobs/bulk", body))["matched"])
 
-    async def test_list_the_counts_and_what_many_at_once_means_agree(
+    async def test_list_counts_and_bulk_actions_agree(
         self, api: Api, user: Caller, effect: int, worker: Caller
     ) -> None:
         """Also for partly finished batches, retried items and prefetched jobs."""
@@ -173,19 +173,19 @@ class TestNumbers:
             await user.post(f"/api/ai-jobs/{item['id']}/cancel")
         counts = (await api.engine.jobs.overview.summary((await user.get("/api/me"))["tenant_id"], limit=1)).counts
         assert min(counts.values()) > 0
-        assert {each["label"]: each["fetched"] for each in await queue(user, "?status=waiting")} == {"Waits": 1}
+        assert {entry["label"]: entry["fetched"] for entry in await queue(user, "?status=waiting")} == {"Waits": 1}
         words = {"processing": "running", "queued": "waiting"}
         for status, count in counts.items():
             word = words.get(status, status)
-            listed = sum(each["matched"] for each in await queue(user, f"?status={word}"))
-            newest = sum(each["matched"] for each in await queue(user, f"?status={word}&sort=newest"))
+            listed = sum(entry["matched"] for entry in await queue(user, f"?status={word}"))
+            newest = sum(entry["matched"] for entry in await queue(user, f"?status={word}&sort=newest"))
             assert (word, listed, newest, await self.matched(user, status=word)) == (word, count, count, count)
-        assert sum(counts.values()) == sum(each["matched"] for each in await queue(user)) == await self.matched(user)
+        assert sum(counts.values()) == sum(entry["matched"] for entry in await queue(user)) == await self.matched(user)
         [found] = await queue(user, "?status=completed&q=mixed")
         assert found["matched"] == await self.matched(user, status="completed", q="mixed", batch_id=mixed) == 1
 
 
-class TestFinding:
+class TestSearch:
     async def test_entries_are_found_by_text_and_workflow(
         self, api: Api, user: Caller, effect: int, worker: Caller
     ) -> None:
@@ -199,18 +199,18 @@ class TestFinding:
         assert await ids(user, "?workflow=nothing") == []
         assert await ids(user, f"?workflow={ended['workflow_slug']}&q=zebra") == [other["id"]]
 
-    async def test_filters_are_the_same_for_the_list_of_jobs_and_for_many_at_once(
+    async def test_job_list_and_bulk_actions_share_filters(
         self, api: Api, user: Caller, effect: int, worker: Caller
     ) -> None:
         ended = await run(api, user, worker, effect, label="boat 1")
         slug = ended["workflow_slug"]
         boats = [(await submit(user, effect, label=f"boat {n}"))["id"] for n in (2, 3)]
         cat = (await submit(user, effect, label="a cat"))["id"]
-        listed = [each["id"] for each in (await user.get(f"/api/ai-jobs?q=boat&workflow={slug}&sort=oldest"))["items"]]
+        listed = [job["id"] for job in (await user.get(f"/api/ai-jobs?q=boat&workflow={slug}&sort=oldest"))["items"]]
         assert listed == [ended["id"], *boats]
         page = await user.get("/api/ai-jobs?q=boat&sort=oldest&limit=1")
         page = await user.get(f"/api/ai-jobs?q=boat&sort=oldest&limit=1&cursor={page['next_cursor']}")
-        assert [each["id"] for each in page["items"]] == boats[:1]
+        assert [item["id"] for item in page["items"]] == boats[:1]
         assert (await user.get("/api/ai-jobs?workflow=nothing"))["items"] == []
         wanted = {"q": "boat", "workflow": slug, "status": "queued"}
         done = await user.post("/api/ai-jobs/bulk", {"action": "cancel", "filter": wanted})
@@ -226,44 +226,44 @@ class TestFinding:
         problem_of(await other.call("GET", f"/api/queue/{theirs}/items"), 404)
 
 
-class TestRetried:
+class TestRetries:
     async def test_retried_job_names_its_retry(self, user: Caller, effect: int) -> None:
         job = (await submit(user, effect))["id"]
         await user.post(f"/api/ai-jobs/{job}/cancel")
         assert (await user.get(f"/api/ai-jobs/{job}"))["retried_as"] is None
         again = (await user.post(f"/api/ai-jobs/{job}/retry"))["id"]
         assert (await user.get(f"/api/ai-jobs/{job}"))["retried_as"] == again
-        assert {each["id"]: each["retried_as"] for each in await queue(user)} == {again: None, job: again}
+        assert {entry["id"]: entry["retried_as"] for entry in await queue(user)} == {again: None, job: again}
 
 
 class TestItems:
-    async def test_rest_of_a_batch_is_asked_for(
-        self, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_batch_items_are_paginated(self, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(units, "MAX_ITEMS", 2)
         monkeypatch.setattr(queue_entries, "MAX_ITEMS", 2)
         many = await batch(user, effect, 5)
         [entry] = await queue(user)
-        assert [each["item_no"] for each in entry["items"]] == [0, 1]
+        assert [item["item_no"] for item in entry["items"]] == [0, 1]
         page = await user.get(f"/api/queue/{many}/items?limit=2&cursor={entry['next_cursor']}")
-        assert [each["item_no"] for each in page["items"]] == [2, 3]
+        assert [item["item_no"] for item in page["items"]] == [2, 3]
         page = await user.get(f"/api/queue/{many}/items?limit=2&cursor={page['next_cursor']}")
-        assert ([each["item_no"] for each in page["items"]], page["next_cursor"]) == ([4], None)
+        assert ([item["item_no"] for item in page["items"]], page["next_cursor"]) == ([4], None)
         assert (await user.get(f"/api/queue/{many}/items?status=failed"))["items"] == []
         assert len((await user.get(f"/api/queue/{many}/items"))["items"]) == 5
 
-    async def test_item_is_shown_as_its_newest_try(self, api: Api, user: Caller, effect: int, worker: Caller) -> None:
+    async def test_item_is_shown_as_its_newest_attempt(
+        self, api: Api, user: Caller, effect: int, worker: Caller
+    ) -> None:
         many = await batch(user, effect, 1)
         [first] = (await user.get(f"/api/queue/{many}/items"))["items"]
         await user.post(f"/api/ai-jobs/{first['id']}/cancel")
         again = await user.post(f"/api/ai-jobs/{first['id']}/retry")
         [entry] = await queue(user)
-        assert [each["id"] for each in entry["items"]] == [again["id"]]
+        assert [item["id"] for item in entry["items"]] == [again["id"]]
         assert entry["total"] == 1
 
 
 class TestOrder:
-    async def test_job_goes_before_another_and_before_a_batch(self, user: Caller, effect: int) -> None:
+    async def test_job_and_batch_are_moved_before_and_after_entries(self, user: Caller, effect: int) -> None:
         a, b = [(await submit(user, effect))["id"] for _ in range(2)]
         many = await batch(user, effect)
         c = (await submit(user, effect))["id"]
@@ -287,20 +287,20 @@ class TestOrder:
         assert await ids(user) == [c, a, b, many]
         problem_of(await user.call("POST", f"/api/ai-jobs/{a}/move", {"after": b, "before": c}), 422)
 
-    async def test_inside_its_batch_an_item_goes_before_another(
-        self, api: Api, user: Caller, effect: int, worker: Caller
-    ) -> None:
+    async def test_item_is_moved_within_its_batch(self, api: Api, user: Caller, effect: int, worker: Caller) -> None:
         many = await batch(user, effect, 3)
-        items = [each["id"] for each in (await user.get(f"/api/queue/{many}/items"))["items"]]
+        items = [item["id"] for item in (await user.get(f"/api/queue/{many}/items"))["items"]]
         await user.post(f"/api/ai-jobs/{items[2]}/move", {"before": items[1]})
         order = []
         for _ in items:
             await complete(api, worker, await lease(worker))
             found = (await user.get(f"/api/queue/{many}/items?status=completed"))["items"]
-            order += [each["id"] for each in found if each["id"] not in order]
+            order += [item["id"] for item in found if item["id"] not in order]
         assert order == [items[0], items[2], items[1]]
 
-    async def test_move_that_cannot_be_says_why(self, api: Api, user: Caller, effect: int, worker: Caller) -> None:
+    async def test_impossible_move_is_refused_with_a_reason(
+        self, api: Api, user: Caller, effect: int, worker: Caller
+    ) -> None:
         ended = (await run(api, user, worker, effect))["id"]
         other = await api.user("eve@example.com", tokens=10)
         theirs = (await submit(other, effect))["id"]
@@ -322,9 +322,7 @@ class TestOrder:
         await user.post("/api/ai-jobs/bulk", {"action": "move", "to": "bottom", "ids": [b, a]})
         assert await ids(user) == [d, c, b, a]
 
-    async def test_dry_run_counts_what_an_action_would_find_and_changes_nothing(
-        self, api: Api, user: Caller, effect: int
-    ) -> None:
+    async def test_dry_run_counts_matches_and_changes_nothing(self, api: Api, user: Caller, effect: int) -> None:
         a, b, c = [(await submit(user, effect, label=label))["id"] for label in ("lake", "lake", "hill")]
         other = await api.user("eve@example.com", tokens=10)
         await submit(other, effect, label="lake")
@@ -333,28 +331,26 @@ class TestOrder:
             *({"ids": [a, c]}, {"filter": {"status": "failed"}}),
         ]
         for action in ("cancel", "delete", "pause", "retry"):
-            bodies = [{"action": action, "dry_run": True, **each} for each in found]
+            bodies = [{"action": action, "dry_run": True, **selection} for selection in found]
             done = [await user.post("/api/ai-jobs/bulk", body) for body in bodies]
-            assert [each["matched"] for each in done] == [2, 3, 2, 0]
-            assert {each["changed"] for each in done} == {0}
+            assert [result["matched"] for result in done] == [2, 3, 2, 0]
+            assert {result["changed"] for result in done} == {0}
         assert await ids(user, "?status=waiting") == [a, b, c]
         assert await ids(other, "?status=waiting") != []
 
-    async def test_priority_of_many_is_set_and_held_to_the_range_of_the_server(
-        self, api: Api, user: Caller, effect: int
-    ) -> None:
+    async def test_bulk_priority_is_clamped(self, api: Api, user: Caller, effect: int) -> None:
         a, b, c = [(await submit(user, effect))["id"] for _ in range(3)]
         done = await user.post("/api/ai-jobs/bulk", {"action": "priority", "priority": 10**6, "ids": [b, c]})
         assert (done["matched"], done["changed"]) == (2, 2)
         assert await ids(user) == [b, c, a]
         most = api.engine.settings.user_priority_max
-        assert [each["priority"] for each in await queue(user)] == [most, most, 0]
+        assert [entry["priority"] for entry in await queue(user)] == [most, most, 0]
         for body in ({"action": "priority"}, {"action": "cancel", "priority": 1}, {"action": "move"}):
             problem_of(await user.call("POST", "/api/ai-jobs/bulk", {**body, "ids": [a]}), 422)
 
 
-class TestShown:
-    async def test_job_says_what_it_runs_and_what_with(self, api: Api, user: Caller, worker: Caller) -> None:
+class TestDetails:
+    async def test_job_shows_its_workflow_prompt_and_input(self, api: Api, user: Caller, worker: Caller) -> None:
         file_id = await upload(user, png(), name="cat.png")
         properties = [
             {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}", "user_configurable": True},
@@ -380,8 +376,8 @@ class TestShown:
             output_mime_type="image/png",
         )
         effect = (await api.engine.catalogue.effects.create(slug="painted", workflow_slug="painted", credits_cost=1)).id
-        made = await submit(user, effect, input_file_id=file_id, input_payload={"prompt": "x" * 300})
-        job = await user.get(f"/api/ai-jobs/{made['id']}")
+        created = await submit(user, effect, input_file_id=file_id, input_payload={"prompt": "x" * 300})
+        job = await user.get(f"/api/ai-jobs/{created['id']}")
         assert job["workflow_slug"]
         assert job["workflow_name"]
         assert job["prompt"] == "x" * 200 + "…"
@@ -398,9 +394,9 @@ class TestShown:
         job = await run(api, user, worker, effect)
         [output] = job["outputs"]
         assert (output["width"], output["height"], output["seconds"], output["preview_url"]) == (8, 8, None, None)
-        made = await user.call("POST", f"/api/ai-jobs/{job['id']}/outputs/1/as-input")
-        assert made.status_code == 201
-        file = made.json()["data"]
+        created = await user.call("POST", f"/api/ai-jobs/{job['id']}/outputs/1/as-input")
+        assert created.status_code == 201
+        file = created.json()["data"]
         assert (file["original_filename"], file["mime_type"]) == (output["filename"], "image/png")
         problem_of(await user.call("POST", f"/api/ai-jobs/{job['id']}/outputs/2/as-input"), 404)
         await user.call("DELETE", f"/api/ai-jobs/{job['id']}")
@@ -419,8 +415,11 @@ class TestClearing:
             await fail(api, worker, await lease(worker))
         active = await batch(user, effect, 2, label="Active")
         await complete(api, worker, await lease(worker))
-        asked = {"status": ["completed"], "dry_run": True}
-        assert (await user.post("/api/queue/clear", asked)) == {"found": {"completed": 1, "failed": 2}, "cleared": 0}
+        selection = {"status": ["completed"], "dry_run": True}
+        assert (await user.post("/api/queue/clear", selection)) == {
+            "found": {"completed": 1, "failed": 2},
+            "cleared": 0,
+        }
         assert await ids(user) == [active, mixed, done["id"]]
         assert (await user.post("/api/queue/clear", {"status": ["completed"]}))["cleared"] == 1
         assert await ids(user) == await ids(user, "?sort=newest") == [active, mixed]
@@ -428,7 +427,7 @@ class TestClearing:
         for query in ("", "?status=failed", "?status=completed", "?q=mixed", "?sort=oldest"):
             assert mixed not in await ids(user, query)
         # no number contains them, and everything else does
-        numbers = TestNumbers()
+        numbers = TestCounts()
         assert await numbers.matched(user, in_queue=True) == 2
         assert await numbers.matched(user) == 5
         tenant_id = (await user.get("/api/me"))["tenant_id"]
@@ -449,9 +448,9 @@ class TestClearing:
         problem_of(await user.call("POST", "/api/queue/clear", {"status": ["running"]}), 422)
 
 
-async def test_views_are_kept_under_a_name_for_their_owner_alone(api: Api, user: Caller) -> None:
-    kept = await user.call("PUT", "/api/views", {"area": "queue", "name": "lights", "search": {"q": "a"}})
-    assert kept.json()["data"]["search"] == {"q": "a"}
+async def test_saved_views_are_private(api: Api, user: Caller) -> None:
+    saved = await user.call("PUT", "/api/views", {"area": "queue", "name": "lights", "search": {"q": "a"}})
+    assert saved.json()["data"]["search"] == {"q": "a"}
     await user.call("PUT", "/api/views", {"area": "queue", "name": "lights", "search": {"q": "b", "sort": "newest"}})
     [view] = (await user.get("/api/views"))["items"]
     assert (view["name"], view["search"]) == ("lights", {"q": "b", "sort": "newest"})

@@ -35,41 +35,41 @@ async def video_of(user: Caller, **more: Any) -> Any:
 
 
 class TestUploads:
-    async def test_bytes_go_where_the_signed_url_says(self, api: Api) -> None:
+    async def test_upload_uses_a_signed_url(self, api: Api) -> None:
         user = await api.user()
         response = await user.call("POST", "/api/videos/uploads", UPLOAD)
         assert response.status_code == 201
-        begun = data_of(response)
-        assert begun.keys() == {"file", "upload_url", "upload_headers", "expires_at"}
-        assert begun["file"]["original_filename"] == "cat.png"
-        assert begun["upload_headers"]["Content-Type"] == "image/png"
-        sent = await api.anybody.http.put(begun["upload_url"], content=b"abc", headers=begun["upload_headers"])
+        started = data_of(response)
+        assert started.keys() == {"file", "upload_url", "upload_headers", "expires_at"}
+        assert started["file"]["original_filename"] == "cat.png"
+        assert started["upload_headers"]["Content-Type"] == "image/png"
+        sent = await api.anybody.http.put(started["upload_url"], content=b"abc", headers=started["upload_headers"])
         assert sent.status_code == 200
 
-    async def test_type_and_the_length_are_signed(self, api: Api) -> None:
+    async def test_upload_type_and_length_are_signed(self, api: Api) -> None:
         user = await api.user()
-        begun = await user.post("/api/videos/uploads", UPLOAD)
+        started = await user.post("/api/videos/uploads", UPLOAD)
         for data, type_ in ((b"abcd", "image/png"), (b"ab", "image/png"), (b"abc", "text/html")):
-            sent = await api.anybody.http.put(begun["upload_url"], content=data, headers={"Content-Type": type_})
+            sent = await api.anybody.http.put(started["upload_url"], content=data, headers={"Content-Type": type_})
             assert sent.status_code == 403
 
-    @pytest.mark.parametrize("mime_type", ["text/html", "application/json", "image", "x/image/png"])
-    async def test_only_media_are_taken(self, api: Api, mime_type: str) -> None:
-        response = await (await api.user()).call("POST", "/api/videos/uploads", {**UPLOAD, "mime_type": mime_type})
-        said = problem_of(response, 422)["errors"]["mime_type"]
-        if not mime_type.startswith(("image", "x")):
-            assert said.startswith("cat.png cannot be used: ")
+    async def test_upload_of_another_type_is_refused(self, api: Api) -> None:
+        user = await api.user()
+        for mime_type in ("text/html", "application/json", "image", "x/image/png"):
+            response = await user.call("POST", "/api/videos/uploads", {**UPLOAD, "mime_type": mime_type})
+            error = problem_of(response, 422)["errors"]["mime_type"]
+            if not mime_type.startswith(("image", "x")):
+                assert error.startswith("cat.png cannot be used: ")
 
-    async def test_file_may_not_be_too_large(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async def test_upload_over_the_limit_is_refused(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
         async with open_api(sqlite_backend, tmp_path, max_upload_bytes=1000) as api:
             user = await api.user()
             refused = await user.call("POST", "/api/videos/uploads", {**UPLOAD, "size": 6_400_000_000})
-            said = problem_of(refused, 413)["detail"]
-            assert said == "cat.png is too large: 6.4 GB, but the limit is 1.0 KB."
+            assert problem_of(refused, 413)["detail"] == "cat.png is too large: 6.4 GB, but the limit is 1.0 KB."
             problem_of(await user.call("POST", "/api/videos/uploads", {**UPLOAD, "size": 1001}), 413)
             assert await user.post("/api/videos/uploads", {**UPLOAD, "size": 1000})
 
-    async def test_name_leads_nowhere(self, api: Api) -> None:
+    async def test_file_name_does_not_affect_the_storage_path(self, api: Api) -> None:
         user = await api.user()
         me = await user.get("/api/me")
         for name in (
@@ -80,13 +80,13 @@ class TestUploads:
             ".png",
             "a.p%2Fng",
         ):
-            begun = await user.post("/api/videos/uploads", {**UPLOAD, "original_filename": name})
-            path = begun["upload_url"].partition("?")[0]
+            started = await user.post("/api/videos/uploads", {**UPLOAD, "original_filename": name})
+            path = started["upload_url"].partition("?")[0]
             # local files and S3 differ in the prefix
-            assert f"/tenants/{me['tenant_id']}/uploads/{begun['file']['id']}" in path
+            assert f"/tenants/{me['tenant_id']}/uploads/{started['file']['id']}" in path
             assert ".." not in path
 
-    async def test_effect_says_what_it_takes_before_the_upload(self, api: Api) -> None:
+    async def test_upload_type_is_checked_against_the_effect(self, api: Api) -> None:
         user, effect = await api.user(), await photo_effect(api)
         assert await user.post("/api/videos/uploads", {**UPLOAD, "effect_id": effect})
         wrong = {**UPLOAD, "mime_type": "video/mp4", "effect_id": effect}
@@ -97,11 +97,11 @@ class TestUploads:
 class TestVideos:
     async def test_video_is_created_from_an_uploaded_file(self, api: Api) -> None:
         user = await api.user()
-        begun = await user.post("/api/videos/uploads", {**UPLOAD, "size": len(png())})
-        body = {"original_file_id": begun["file"]["id"], "title": "My cat"}
+        started = await user.post("/api/videos/uploads", {**UPLOAD, "size": len(png())})
+        body = {"original_file_id": started["file"]["id"], "title": "My cat"}
         response = await user.call("POST", "/api/videos", body)
         assert "not been uploaded" in problem_of(response, 422)["errors"]["original_file_id"]
-        await api.anybody.http.put(begun["upload_url"], content=png(), headers=begun["upload_headers"])
+        await api.anybody.http.put(started["upload_url"], content=png(), headers=started["upload_headers"])
         response = await user.call("POST", "/api/videos", body)
         assert response.status_code == 201
         video = data_of(response)
@@ -145,7 +145,7 @@ class TestVideos:
         ids = [(await video_of(user))["id"] for _ in range(3)]
         first = await user.get("/api/videos?limit=2")
         second = await user.get(f"/api/videos?limit=2&cursor={first['next_cursor']}")
-        assert [each["id"] for each in (*first["items"], *second["items"])] == ids[::-1]
+        assert [item["id"] for item in (*first["items"], *second["items"])] == ids[::-1]
         assert second["next_cursor"] is None
 
     async def test_other_users_video_is_404(self, api: Api) -> None:
@@ -156,14 +156,15 @@ class TestVideos:
         assert (await other.get("/api/videos"))["items"] == []
         assert await user.get(f"/api/videos/{video['id']}")
 
-    @pytest.mark.parametrize("id_", ["nothing", "%00", "a b", "x" * 65])
-    async def test_malformed_id_is_a_client_error(self, api: Api, id_: str) -> None:
-        response = await (await api.user()).call("GET", f"/api/videos/{id_}")
-        assert response.status_code in (404, 422)
+    async def test_malformed_id_is_a_client_error(self, api: Api) -> None:
+        user = await api.user()
+        for id_ in ("nothing", "%00", "a b", "x" * 65):
+            response = await user.call("GET", f"/api/videos/{id_}")
+            assert response.status_code in (404, 422)
 
 
 class TestDeleting:
-    async def test_everything_of_it_goes(self, api: Api) -> None:
+    async def test_deleted_video_removes_all_its_files(self, api: Api) -> None:
         user, effect, worker = await api.user(), await photo_effect(api), await api.worker()
         video = await video_of(user)
         first = await run(api, user, worker, effect, video_id=video["id"])
@@ -179,7 +180,7 @@ class TestDeleting:
         job = await user.get(f"/api/ai-jobs/{again['id']}")
         assert (job["status"], job["video_id"], job["outputs"]) == ("completed", None, [])
 
-    async def test_not_while_a_job_needs_it(self, api: Api) -> None:
+    async def test_video_of_an_active_job_is_not_deleted(self, api: Api) -> None:
         user, effect = await api.user(), await photo_effect(api)
         video = await video_of(user)
         job = await submit(user, effect, video_id=video["id"])
@@ -187,7 +188,7 @@ class TestDeleting:
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
         data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
 
-    async def test_not_while_a_job_needs_its_file_in_another_way(self, api: Api) -> None:
+    async def test_video_with_a_file_in_use_is_not_deleted(self, api: Api) -> None:
         user, effect = await api.user(), await photo_effect(api)
         file, other = await upload(user), await upload(user)
         video = await user.post("/api/videos", {"original_file_id": file})
@@ -197,7 +198,7 @@ class TestDeleting:
         await submit(user, effect, input_file_id=await upload(user), input_payload={"extra": other})
         problem_of(await user.call("DELETE", f"/api/videos/{video['id']}"), 409)
 
-    async def test_file_that_another_video_is_made_of_stays(self, api: Api) -> None:
+    async def test_file_of_another_video_is_kept(self, api: Api) -> None:
         user = await api.user()
         file = await upload(user)
         one, two = [await user.post("/api/videos", {"original_file_id": file}) for _ in range(2)]
@@ -205,7 +206,7 @@ class TestDeleting:
         seen = await user.get(f"/api/videos/{two['id']}")
         assert (await api.anybody.http.get(seen["original_file_url"])).status_code == 200
 
-    async def test_job_whose_input_is_gone_cannot_be_retried(self, api: Api) -> None:
+    async def test_job_with_a_deleted_input_cannot_be_retried(self, api: Api) -> None:
         user, effect = await api.user(), await photo_effect(api)
         video = await video_of(user)
         job = await submit(user, effect, video_id=video["id"])
@@ -213,9 +214,7 @@ class TestDeleting:
         data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
         problem_of(await user.call("POST", f"/api/ai-jobs/{job['id']}/retry"), 409)
 
-    async def test_objects_that_storage_could_not_remove_are_removed_later(
-        self, api: Api, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_failed_removal_is_retried_later(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         user = await api.user()
         video = await video_of(user)
 
@@ -230,7 +229,7 @@ class TestDeleting:
         assert (await api.anybody.http.get(video["original_file_url"])).status_code == 404
         assert await api.engine.jobs.removal.run_once(grace_seconds=0) == 0
 
-    async def test_job_that_was_just_being_submitted_for_it_is_refused(
+    async def test_concurrent_submission_for_a_deleted_video_is_refused(
         self, api: Api, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         user, effect = await api.user(), await photo_effect(api)

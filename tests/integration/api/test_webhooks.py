@@ -21,7 +21,7 @@ from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS, DeliveryServi
 from comfyrelay.services.webhooks.sender import WebhookSender
 from comfyrelay.store.database import Boundary
 from tests.support.api import Api, Caller, data_of, open_api, problem_of
-from tests.support.webhook_receiver import Receiver, receiving
+from tests.support.webhook_receiver import Receiver, open_receiver
 from tests.support.world import OUTPUT, Crash, PostgresBackend, SqliteBackend
 
 
@@ -62,8 +62,8 @@ class Scenario:
         [leased] = await self.api.engine.queue.leasing.lease(LeaseRequest(worker_id="gpu-1", providers=["self_hosted"]))
         return leased
 
-    async def ended(self, *, key: str = "one") -> str:
-        """A finished job with a webhook to the receiver."""
+    async def finish_job(self, *, key: str = "one") -> str:
+        """Finish a job with a webhook to the receiver; return its id."""
         job_id = await self.submit(webhook_url=self.receiver.url, key=key)
         await self.complete()
         return job_id
@@ -85,7 +85,7 @@ class Scenario:
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[Receiver]:
-    async with receiving() as receiver:
+    async with open_receiver() as receiver:
         yield receiver
 
 
@@ -105,9 +105,9 @@ async def scenario(
 
 class TestContent:
     async def test_completed_job_is_delivered_with_a_signature(self, scenario: Scenario) -> None:
-        job_id = await scenario.ended()
+        job_id = await scenario.finish_job()
         assert await scenario.send() == 1
-        [(headers, body)] = scenario.receiver.heard
+        [(headers, body)] = scenario.receiver.received
         event = Webhook(await scenario.secret()).verify(body, headers)
         assert event["type"] == "job.completed"
         assert event["data"] | {"created_at": 0, "completed_at": 0} == {
@@ -126,20 +126,18 @@ class TestContent:
         assert (delivery["status"], delivery["attempts"], delivery["last_error"]) == ("delivered", 1, None)
         assert delivery["delivered_at"] is not None
 
-    async def test_failed_job_is_delivered_with_the_user_error(self, scenario: Scenario) -> None:
+    async def test_failed_and_cancelled_jobs_are_delivered_without_internal_errors(self, scenario: Scenario) -> None:
         await scenario.submit(webhook_url=scenario.receiver.url)
         await scenario.fail("cannot write /home/comfy/secret.png")
         await scenario.send()
-        event = json.loads(scenario.receiver.heard[0][1])
+        event = json.loads(scenario.receiver.received[0][1])
         assert event["type"] == "job.failed"
         assert event["data"]["error"]
-        assert "/home" not in scenario.receiver.heard[0][1]
-
-    async def test_cancelled_job_is_delivered(self, scenario: Scenario) -> None:
-        job_id = await scenario.submit(webhook_url=scenario.receiver.url)
+        assert "/home" not in scenario.receiver.received[0][1]
+        job_id = await scenario.submit(webhook_url=scenario.receiver.url, key="two")
         await scenario.api.engine.queue.control.cancel(scenario.tenant_id, job_id)
         await scenario.send()
-        assert json.loads(scenario.receiver.heard[0][1])["type"] == "job.canceled"
+        assert json.loads(scenario.receiver.received[1][1])["type"] == "job.canceled"
 
     async def test_tenant_webhook_is_the_default(self, scenario: Scenario) -> None:
         data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
@@ -165,7 +163,7 @@ class TestContent:
         await scenario.api.engine.outbox.recovery.run_once(grace_seconds=0)
         await scenario.send()
         await scenario.send()
-        assert len(scenario.receiver.heard) == len(await scenario.deliveries(job_id)) == 1
+        assert len(scenario.receiver.received) == len(await scenario.deliveries(job_id)) == 1
 
     @pytest.mark.parametrize("boundary", Boundary)
     async def test_delivery_commits_with_the_job_end(self, scenario: Scenario, boundary: Boundary) -> None:
@@ -198,10 +196,10 @@ class TestContent:
             await receiver.wait_for(1)
 
 
-class TestTryingAgain:
-    async def test_receiver_that_fails_is_asked_again_later_and_later(self, scenario: Scenario) -> None:
+class TestRetries:
+    async def test_failed_delivery_is_retried_with_increasing_delays(self, scenario: Scenario) -> None:
         scenario.receiver.statuses = [500] * (len(RETRY_DELAYS_SECONDS) + 1)
-        job_id = await scenario.ended()
+        job_id = await scenario.finish_job()
         for count, wait in enumerate(RETRY_DELAYS_SECONDS, start=1):
             assert await scenario.send() == 1
             [delivery] = await scenario.deliveries(job_id)
@@ -215,38 +213,38 @@ class TestTryingAgain:
         assert (delivery["status"], delivery["attempts"]) == ("given_up", len(RETRY_DELAYS_SECONDS) + 1)
         await scenario.advance(10 * RETRY_DELAYS_SECONDS[-1])
         assert await scenario.send() == 0
-        assert len({headers["webhook-id"] for headers, _ in scenario.receiver.heard}) == 1
+        assert len({headers["webhook-id"] for headers, _ in scenario.receiver.received}) == 1
 
     async def test_each_attempt_has_a_fresh_signature(self, scenario: Scenario) -> None:
         scenario.receiver.statuses = [503]
-        await scenario.ended()
+        await scenario.finish_job()
         await scenario.send()
         await scenario.advance(6)
         await scenario.send()
-        [(first, body), (second, _)] = scenario.receiver.heard
+        [(first, body), (second, _)] = scenario.receiver.received
         assert first["webhook-timestamp"] != second["webhook-timestamp"]
         Webhook(await scenario.secret()).verify(body, second)
         with pytest.raises(WebhookVerificationError):
             Webhook(new_secret()).verify(body, second)
 
     async def test_redirect_is_not_followed(self, scenario: Scenario) -> None:
-        async with receiving() as elsewhere:
+        async with open_receiver() as elsewhere:
             scenario.receiver.statuses, scenario.receiver.headers = [307], {"Location": elsewhere.url}
-            job_id = await scenario.ended()
+            job_id = await scenario.finish_job()
             await scenario.send()
-            assert elsewhere.heard == []
+            assert elsewhere.received == []
         assert (await scenario.deliveries(job_id))[0]["last_status_code"] == 307
 
-    async def test_endless_answer_is_not_read(self, scenario: Scenario) -> None:
+    async def test_large_response_is_not_read(self, scenario: Scenario) -> None:
         scenario.receiver.statuses, scenario.receiver.answer = [200], b"x" * 10_000_000
-        job_id = await scenario.ended()
+        job_id = await scenario.finish_job()
         await scenario.send()
         assert (await scenario.deliveries(job_id))[0]["status"] == "delivered"
 
     async def test_slow_receiver_delays_no_other(self, scenario: Scenario) -> None:
-        async with receiving() as other:
+        async with open_receiver() as other:
             scenario.receiver.free.clear()
-            slow = await scenario.ended(key="slow")
+            slow = await scenario.finish_job(key="slow")
             quick = await scenario.submit(webhook_url=other.url, key="quick")
             await scenario.complete()
             hasty = WebhookSender(allow_private=True, timeout_seconds=2)
@@ -256,9 +254,9 @@ class TestTryingAgain:
         assert (delivery["status"], delivery["last_error"]) == ("pending", "No response within 2 seconds.")
 
     async def test_due_deliveries_are_sent_during_a_slow_one(self, scenario: Scenario) -> None:
-        async with receiving() as other:
+        async with open_receiver() as other:
             scenario.receiver.free.clear()
-            await scenario.ended(key="slow")
+            await scenario.finish_job(key="slow")
             sender = DeliveryService(
                 scenario.api.engine.databases, WebhookSender(allow_private=True), on_recorded=lambda: None
             )
@@ -270,7 +268,7 @@ class TestTryingAgain:
             await other.wait_for(1)
             await sender.close()
 
-    async def test_server_that_stops_notes_what_it_has_sent(self, scenario: Scenario) -> None:
+    async def test_shutdown_records_sent_deliveries(self, scenario: Scenario) -> None:
         noting, may_go = asyncio.Event(), asyncio.Event()
 
         async def hold(step: str, boundary: Boundary) -> None:
@@ -279,7 +277,7 @@ class TestTryingAgain:
                 await may_go.wait()
 
         scenario.api.engine.databases.shard("main").crash = hold
-        job_id = await scenario.ended()
+        job_id = await scenario.finish_job()
         await scenario.api.engine.webhooks.deliveries.start_due()
         await noting.wait()
         closing = asyncio.create_task(scenario.api.engine.webhooks.deliveries.close())
@@ -289,16 +287,16 @@ class TestTryingAgain:
         assert (await scenario.deliveries(job_id))[0]["status"] == "delivered"
 
     async def test_unreachable_receiver_is_retried(self, scenario: Scenario) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         job_id = await scenario.submit(webhook_url=url)
         await scenario.complete()
         await scenario.send()
         assert (await scenario.deliveries(job_id))[0]["last_error"] == "No response (ConnectError)."
 
-    async def test_two_servers_send_each_once(self, scenario: Scenario) -> None:
+    async def test_two_servers_send_every_delivery_once(self, scenario: Scenario) -> None:
         for key in ("a", "b", "c", "d"):
-            await scenario.ended(key=key)
+            await scenario.finish_job(key=key)
         scenario.receiver.free.clear()
         other = DeliveryService(
             scenario.api.engine.databases, WebhookSender(allow_private=True), on_recorded=lambda: None
@@ -307,11 +305,11 @@ class TestTryingAgain:
         await scenario.receiver.wait_for(4)
         scenario.receiver.free.set()
         assert sum(await both) == 4
-        assert len({headers["webhook-id"] for headers, _ in scenario.receiver.heard}) == 4
+        assert len({headers["webhook-id"] for headers, _ in scenario.receiver.received}) == 4
         await other.close()
 
     async def test_delivery_of_a_dead_server_is_taken_over(self, scenario: Scenario) -> None:
-        job_id = await scenario.ended()
+        job_id = await scenario.finish_job()
         shard = scenario.api.engine.databases.shards["main"]
 
         async def die(step: str, where: Boundary) -> None:
@@ -325,20 +323,20 @@ class TestTryingAgain:
         assert await scenario.send() == 0
         await scenario.advance(LEASE_SECONDS)
         assert await scenario.send() == 1
-        [(first, _), (second, _)] = scenario.receiver.heard
+        [(first, _), (second, _)] = scenario.receiver.received
         assert first["webhook-id"] == second["webhook-id"]
         assert (await scenario.deliveries(job_id))[0]["status"] == "delivered"
 
 
-class TestAskingAgain:
-    async def test_all_deliveries_are_listed_newest_first_by_what_came_of_them(self, scenario: Scenario) -> None:
+class TestRedelivery:
+    async def test_deliveries_are_listed_newest_first_and_filtered_by_status(self, scenario: Scenario) -> None:
         scenario.receiver.statuses = [500]
-        failed = await scenario.ended(key="failed")
+        failed = await scenario.finish_job(key="failed")
         await scenario.send()
-        arrived = await scenario.ended(key="arrived")
+        arrived = await scenario.finish_job(key="arrived")
         await scenario.send()
         page = await scenario.caller.get("/api/deliveries")
-        assert [(each["job_id"], each["status"]) for each in page["items"]] == [
+        assert [(item["job_id"], item["status"]) for item in page["items"]] == [
             (arrived, "delivered"),
             (failed, "pending"),
         ]
@@ -351,20 +349,20 @@ class TestAskingAgain:
         assert (await other.get("/api/deliveries"))["items"] == []
 
     async def test_redelivery_keeps_its_id(self, scenario: Scenario) -> None:
-        job_id = await scenario.ended()
+        job_id = await scenario.finish_job()
         await scenario.send()
         [delivery] = await scenario.deliveries(job_id)
         again = await scenario.caller.post(f"/api/deliveries/{delivery['id']}/redeliver")
         assert (again["status"], again["delivered_at"]) == ("pending", None)
         assert await scenario.send() == 1
-        [(first, body), (second, same)] = scenario.receiver.heard
+        [(first, body), (second, same)] = scenario.receiver.received
         assert (first["webhook-id"], body) == (second["webhook-id"], same)
         [delivery] = await scenario.deliveries(job_id)
         # it started again
         assert (delivery["status"], delivery["attempts"]) == ("delivered", 1)
 
     async def test_dead_delivery_uses_the_current_url(self, scenario: Scenario) -> None:
-        async with receiving() as old:
+        async with open_receiver() as old:
             old.statuses = [500] * (len(RETRY_DELAYS_SECONDS) + 1)
             data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": old.url}))
             job_id = await scenario.submit()
@@ -382,11 +380,11 @@ class TestAskingAgain:
         assert (delivery["status"], delivery["attempts"]) == ("pending", 1)
         await scenario.advance(RETRY_DELAYS_SECONDS[0] + 1)
         await scenario.send()
-        assert len(scenario.receiver.heard) == 2
+        assert len(scenario.receiver.received) == 2
         assert (await scenario.deliveries(job_id))[0]["status"] == "delivered"
 
-    async def test_receiver_is_not_flooded_by_sending_again(self, scenario: Scenario) -> None:
-        job_id = await scenario.ended()
+    async def test_redeliveries_are_limited(self, scenario: Scenario) -> None:
+        job_id = await scenario.finish_job()
         await scenario.send()
         [delivery] = await scenario.deliveries(job_id)
         path = f"/api/deliveries/{delivery['id']}/redeliver"
@@ -395,7 +393,7 @@ class TestAskingAgain:
         assert answers == [200] * most + [429]
 
     async def test_other_tenants_delivery_is_404(self, scenario: Scenario) -> None:
-        job_id = await scenario.ended()
+        job_id = await scenario.finish_job()
         await scenario.send()
         [delivery] = await scenario.deliveries(job_id)
         other = await scenario.api.user("other@example.com")
@@ -403,34 +401,34 @@ class TestAskingAgain:
         assert await scenario.send() == 0
 
 
-class TestTryingItOut:
-    async def test_test_is_signed_and_says_what_was_answered(self, scenario: Scenario) -> None:
+class TestTestDelivery:
+    async def test_test_delivery_is_signed_and_returns_the_response(self, scenario: Scenario) -> None:
         problem_of(await scenario.caller.call("POST", "/api/webhook/test"), 409)
         secret = data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))["secret"]
         scenario.receiver.statuses = [418]
-        tried = await scenario.caller.post("/api/webhook/test")
-        assert tried == {"is_delivered": False, "status_code": 418, "error": "The response was 418."}
+        answer = await scenario.caller.post("/api/webhook/test")
+        assert answer == {"is_delivered": False, "status_code": 418, "error": "The response was 418."}
         assert (await scenario.caller.post("/api/webhook/test"))["is_delivered"] is True
-        headers, body = scenario.receiver.heard[0]
+        headers, body = scenario.receiver.received[0]
         assert Webhook(secret).verify(body, headers)["type"] == "webhook.test"
         assert (await scenario.caller.get("/api/deliveries"))["items"] == []
 
-    async def test_tenant_may_try_ten_times_a_minute(self, scenario: Scenario) -> None:
+    async def test_test_deliveries_are_limited(self, scenario: Scenario) -> None:
         data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
         for _ in range(10):
             await scenario.caller.post("/api/webhook/test")
         problem_of(await scenario.caller.call("POST", "/api/webhook/test"), 429)
-        assert len(scenario.receiver.heard) == 10
+        assert len(scenario.receiver.received) == 10
 
 
 class TestAddresses:
-    async def test_private_addresses_are_refused_when_it_comes_to_sending(self, scenario: Scenario) -> None:
+    async def test_delivery_to_a_private_address_is_refused(self, scenario: Scenario) -> None:
         careful = DeliveryService(
             scenario.api.engine.databases, WebhookSender(allow_private=False), on_recorded=lambda: None
         )
-        job_id = await scenario.ended()
+        job_id = await scenario.finish_job()
         await careful.run_once()
-        assert scenario.receiver.heard == []
+        assert scenario.receiver.received == []
         assert (await scenario.deliveries(job_id))[0]["last_error"] == NOT_PUBLIC_TEXT
 
     @pytest.mark.parametrize("host", ["localhost", "127.1", "2130706433", "0x7f000001", "[::1]", "[::ffff:127.0.0.1]"])
@@ -440,9 +438,7 @@ class TestAddresses:
         assert sent.status_code is None
         assert sent.error in {NOT_PUBLIC_TEXT, "The host cannot be found."}
 
-    async def test_name_that_changes_its_mind_gains_nothing(
-        self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_dns_rebinding_is_refused(self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
         """The name is resolved once, and the connection goes to the checked address."""
         port = int(receiver.url.rpartition(":")[2].partition("/")[0])
         addresses = {"rebind.test": iter(["127.0.0.1", "127.0.0.2"])}
@@ -451,18 +447,18 @@ class TestAddresses:
             address = next(addresses[host]) if host in addresses else host
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
-        monkeypatch.setattr("comfyrelay.services.webhooks.sender.is_public", lambda each: each == "127.0.0.1")
+        monkeypatch.setattr("comfyrelay.services.webhooks.sender.is_public", lambda address: address == "127.0.0.1")
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
         sender = WebhookSender(allow_private=False)
         assert (await sender.send(f"http://rebind.test:{port}/hook", "{}", {})).is_ok
         assert (await sender.send(f"http://rebind.test:{port}/hook", "{}", {})).error == NOT_PUBLIC_TEXT
-        assert len(receiver.heard) == 1
+        assert len(receiver.received) == 1
 
-    async def test_host_is_named_as_the_url_names_it(self, receiver: Receiver) -> None:
+    async def test_host_header_is_the_host_of_the_url(self, receiver: Receiver) -> None:
         port = receiver.url.rpartition(":")[2].partition("/")[0]
         sent = await WebhookSender(allow_private=True).send(f"http://localhost:{port}/hook", "{}", {})
         assert sent.is_ok
-        assert receiver.heard[0][0]["Host"] == f"localhost:{port}"
+        assert receiver.received[0][0]["Host"] == f"localhost:{port}"
 
     @pytest.mark.parametrize(
         "address",
@@ -494,11 +490,11 @@ class TestAddresses:
             "ff02::1",
         ],
     )
-    def test_addresses_that_are_not_public(self, address: str) -> None:
+    def test_private_address_is_not_public(self, address: str) -> None:
         assert not is_public(address)
 
     @pytest.mark.parametrize("address", ["93.184.216.34", "8.8.8.8", "2606:4700::1111", "64:ff9b::808:808"])
-    def test_addresses_that_are_public(self, address: str) -> None:
+    def test_public_address_is_public(self, address: str) -> None:
         assert is_public(address)
 
     @pytest.mark.parametrize(
@@ -518,13 +514,13 @@ class TestAddresses:
             "javascript:alert(1)",
         ],
     )
-    def test_urls_of_the_wrong_form(self, url: str) -> None:
+    def test_invalid_url_is_refused(self, url: str) -> None:
         assert url_problem(url) is not None
 
     @pytest.mark.parametrize(
         "url", ["https://example.com/hook?x=1", "http://example.com:8080", "https://bücher.example"]
     )
-    def test_urls_of_the_right_form(self, url: str) -> None:
+    def test_valid_url_is_accepted(self, url: str) -> None:
         assert url_problem(url) is None
 
     @pytest.mark.parametrize(
@@ -534,7 +530,7 @@ class TestAddresses:
             *("[::ffff:127.0.0.1]", "10.1.2.3", "169.254.169.254", "[fd00:ec2::254]"),
         ],
     )
-    def test_address_that_is_not_public_is_known_without_asking(self, host: str) -> None:
+    def test_private_host_is_refused_without_dns(self, host: str) -> None:
         assert url_problem(f"http://{host}:8080/hook", allow_private=False) == NOT_PUBLIC_TEXT
         assert url_problem(f"http://{host}:8080/hook", allow_private=True) is None
 
@@ -556,10 +552,6 @@ class TestAddresses:
             assert refused["errors"] == {"webhook_url": NOT_PUBLIC_TEXT}
         assert (await caller.get("/api/wallet"))["balance"] == 100
 
-    async def test_job_with_such_a_url_is_not_accepted(self, scenario: Scenario) -> None:
-        body = {"effect_id": scenario.effect_id, "idempotency_key": "k", "webhook_url": "ftp://example.com/"}
-        assert "webhook_url" in problem_of(await scenario.caller.call("POST", "/api/ai-jobs", body), 422)["errors"]
-
 
 class TestTenantWebhook:
     async def test_secret_is_shown_once(self, scenario: Scenario) -> None:
@@ -573,12 +565,6 @@ class TestTenantWebhook:
         rotated = data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": None, "rotate_secret": True}))
         assert rotated["secret"] not in (None, first["secret"])
 
-    async def test_secret_that_was_made_for_a_delivery_is_shown_when_it_is_asked_for(self, scenario: Scenario) -> None:
-        await scenario.ended()
-        await scenario.send()
-        [(headers, body)] = scenario.receiver.heard
-        Webhook(await scenario.secret()).verify(body, headers)
-
     async def test_deleted_webhook_is_not_called(self, scenario: Scenario) -> None:
         data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
         assert (await scenario.caller.call("DELETE", "/api/webhook")).status_code == 204
@@ -587,13 +573,13 @@ class TestTenantWebhook:
         await scenario.complete()
         assert await scenario.send() == 0
 
-    async def test_url_of_the_wrong_form_is_refused(self, scenario: Scenario) -> None:
+    async def test_invalid_webhook_url_is_refused(self, scenario: Scenario) -> None:
         for url in ("ftp://example.com", "https://a:b@example.com", "https://example.com/\x00"):
             problem = problem_of(await scenario.caller.call("PUT", "/api/webhook", {"url": url}), 422)
             assert "url" in problem["errors"]
 
-    async def test_deliveries_are_shown_to_their_owner_only(self, scenario: Scenario) -> None:
-        job_id = await scenario.ended()
+    async def test_deliveries_are_private(self, scenario: Scenario) -> None:
+        job_id = await scenario.finish_job()
         other = await scenario.api.user("other@example.com")
         for path in (f"/api/ai-jobs/{job_id}/deliveries", "/api/ai-jobs/nothing/deliveries"):
             problem_of(await other.call("GET", path), 404)

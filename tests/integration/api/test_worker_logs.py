@@ -12,8 +12,6 @@ from tests.support.api import Api, Caller, problem_of
 from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.world import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.both_databases
-
 LINE = '{"event": "worker.registered", "level": "info"}'
 
 
@@ -41,12 +39,13 @@ async def look(desk: OperatorScenario) -> Any:
     return await desk.call("GET", "/workers/gpu-1/logs")
 
 
+@pytest.mark.both_databases
 async def test_log_is_requested_on_view_and_shown_on_arrival(desk: OperatorScenario, worker: Caller) -> None:
     assert (await poll(worker))["wants_logs"] is False
-    asked = await look(desk)
-    assert asked.status_code == 202
-    assert (asked.json()["data"]["lines"], asked.json()["data"]["received_at"]) == ([], None)
-    assert asked.json()["data"]["within_seconds"] > 0
+    pending = await look(desk)
+    assert pending.status_code == 202
+    assert (pending.json()["data"]["lines"], pending.json()["data"]["received_at"]) == ([], None)
+    assert pending.json()["data"]["within_seconds"] > 0
     assert (await poll(worker))["wants_logs"] is True
     # not again for every call at the same moment
     assert (await poll(worker))["wants_logs"] is False
@@ -56,7 +55,7 @@ async def test_log_is_requested_on_view_and_shown_on_arrival(desk: OperatorScena
     assert found.json()["data"]["lines"] == [LINE, "another"]
 
 
-async def test_worker_that_waits_for_a_job_is_let_go_to_hear_of_it(desk: OperatorScenario, worker: Caller) -> None:
+async def test_parked_poll_returns_when_logs_are_requested(desk: OperatorScenario, worker: Caller) -> None:
     waiting = asyncio.create_task(poll(worker, wait_seconds=30))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await until(lambda: desk.api.engine.queue.polls.parked)
@@ -65,7 +64,7 @@ async def test_worker_that_waits_for_a_job_is_let_go_to_hear_of_it(desk: Operato
     assert (answer["job"], answer["wants_logs"]) == (None, True)
 
 
-async def test_worker_that_runs_a_job_hears_of_it_with_its_heartbeat(desk: OperatorScenario, worker: Caller) -> None:
+async def test_parked_heartbeat_returns_when_logs_are_requested(desk: OperatorScenario, worker: Caller) -> None:
     await desk.submit()
     job = (await poll(worker))["job"]
     beat = {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"]}
@@ -86,6 +85,7 @@ async def test_log_is_not_requested_without_viewers(
     assert (await poll(worker))["wants_logs"] is False
 
 
+@pytest.mark.both_databases
 async def test_log_expires_and_is_removed_with_its_worker(desk: OperatorScenario, worker: Caller) -> None:
     await worker.post("/api/worker/logs", {"lines": [LINE]})
     await desk.advance(worker_logs.RETENTION_SECONDS + 1)
@@ -96,26 +96,26 @@ async def test_log_expires_and_is_removed_with_its_worker(desk: OperatorScenario
     problem_of(await look(desk), 404)
 
 
-async def test_newer_lines_take_the_place_of_older_ones(desk: OperatorScenario, worker: Caller) -> None:
+@pytest.mark.both_databases
+async def test_new_log_replaces_the_old_one(desk: OperatorScenario, worker: Caller) -> None:
     for lines in (["one"], ["two", "three"]):
         await worker.post("/api/worker/logs", {"lines": lines})
     assert (await look(desk)).json()["data"]["lines"] == ["two", "three"]
 
 
-@pytest.mark.parametrize(
-    "lines", [["x"] * (MAX_LOG_LINES + 1), ["x" * (MAX_LOG_BYTES // 2 + 1)] * 2, ["a\x00"], "x", [7]]
-)
-async def test_too_much_is_refused(worker: Caller, lines: Any) -> None:
-    problem_of(await worker.call("POST", "/api/worker/logs", {"lines": lines}), 422)
+async def test_invalid_log_is_refused(worker: Caller) -> None:
+    invalid: list[Any] = [["x"] * (MAX_LOG_LINES + 1), ["x" * (MAX_LOG_BYTES // 2 + 1)] * 2, ["a\x00"], "x", [7]]
+    for lines in invalid:
+        problem_of(await worker.call("POST", "/api/worker/logs", {"lines": lines}), 422)
 
 
-async def test_name_with_a_slash_or_a_blank_is_reached_all_the_same(desk: OperatorScenario) -> None:
+async def test_worker_id_may_contain_a_slash_or_space(desk: OperatorScenario) -> None:
     worker = await desk.api.worker("rack 1/a")
     assert (await desk.call("GET", "/workers/rack 1/a/logs")).status_code == 202
     assert (await worker.post("/api/worker/poll", {"worker_id": "rack 1/a"}))["wants_logs"] is True
 
 
-async def test_only_a_worker_sends_its_own(desk: OperatorScenario, worker: Caller) -> None:
+async def test_worker_sends_only_its_own_log(desk: OperatorScenario, worker: Caller) -> None:
     other = await desk.api.worker("gpu-2")
     await other.post("/api/worker/logs", {"lines": ["of another"]})
     assert (await look(desk)).json()["data"]["lines"] == []

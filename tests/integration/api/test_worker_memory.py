@@ -4,7 +4,7 @@ from tests.support.api import Api, data_of
 from tests.support.api_calls import lease, lease_of, submit
 
 
-async def test_lease_says_which_workflows_stay_loaded(api: Api) -> None:
+async def test_lease_marks_workflows_that_stay_loaded(api: Api) -> None:
     admin = await api.user("root@example.com", is_admin=True)
     user, effect = await api.user(tokens=100), await api.effect()
     worker = await api.worker()
@@ -18,11 +18,11 @@ async def test_lease_says_which_workflows_stay_loaded(api: Api) -> None:
     assert (await lease(other, "gpu-2"))["keep_loaded"]
 
 
-async def test_job_that_had_not_enough_memory_goes_to_a_larger_gpu(api: Api) -> None:
+async def test_out_of_memory_job_is_leased_to_a_larger_gpu(api: Api) -> None:
     user, effect = await api.user(tokens=100), await api.effect()
     small, large = await api.worker(), await api.worker("gpu-2")
-    told = [{"server": "comfyui-1", "name": "RTX", "memory_total": 24 * 2**30}]
-    await large.post("/api/worker/poll", {"worker_id": "gpu-2", "devices": told})
+    devices = [{"server": "comfyui-1", "name": "RTX", "memory_total": 24 * 2**30}]
+    await large.post("/api/worker/poll", {"worker_id": "gpu-2", "devices": devices})
     await api.engine.workers.slots.write_noted()
     await submit(user, effect)
     job = await lease(small)

@@ -26,16 +26,16 @@ SECRET = {"X-Fleet-Secret": FLEET_SECRET}
 
 
 def picture() -> bytes:
-    made = io.BytesIO()
-    Image.new("RGB", (4, 4), "red").save(made, "PNG")
-    return made.getvalue()
+    file = io.BytesIO()
+    Image.new("RGB", (4, 4), "red").save(file, "PNG")
+    return file.getvalue()
 
 
 PICTURE = picture()
 
 
 @dataclass(frozen=True)
-class Made:
+class SubmittedJob:
     """A user with an effect and a job of it."""
 
     user: User
@@ -43,11 +43,11 @@ class Made:
     job_id: str
 
 
-async def submitted(api: Api) -> Made:
+async def submit_first_job(api: Api) -> SubmittedJob:
     effect_id = await api.effect()
     user = (await api.user(tokens=100)).user
     assert user is not None
-    return Made(user, effect_id, await submit(api, user, effect_id, "one"))
+    return SubmittedJob(user, effect_id, await submit(api, user, effect_id, "one"))
 
 
 async def submit(api: Api, user: User, effect_id: int, key: str) -> str:
@@ -55,9 +55,9 @@ async def submit(api: Api, user: User, effect_id: int, key: str) -> str:
     return (await api.engine.jobs.submit.submit(request)).id
 
 
-async def balance(api: Api, made: Made) -> int:
+async def balance(api: Api, submission: SubmittedJob) -> int:
     await api.engine.outbox.delivery.idle()
-    return await api.engine.accounts.ledger.balance(made.user.tenant_id)
+    return await api.engine.accounts.ledger.balance(submission.user.tenant_id)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -86,7 +86,7 @@ def output(content: bytes = PICTURE) -> dict[str, Any]:
 
 
 class TestRegister:
-    async def test_worker_joins_its_fleet_and_gets_a_token_once(self, api: Api) -> None:
+    async def test_registration_returns_the_fleet_and_a_token(self, api: Api) -> None:
         await api.effect()
         body = {
             "worker_id": "i-123",
@@ -110,7 +110,7 @@ class TestRegister:
             "protocol": wire.PROTOCOL,
         }
 
-    async def test_dry_run_says_what_would_happen_and_registers_nothing(self, api: Api) -> None:
+    async def test_dry_run_reports_missing_requirements_and_registers_nothing(self, api: Api) -> None:
         await api.effect()
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "dry_run": True}
         response = await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET)
@@ -125,54 +125,37 @@ class TestRegister:
             "protocol": wire.PROTOCOL,
             "missing": {},
         }
+        capabilities = {"node_types": ["Prompt", "SaveVideo"], "models": {"checkpoints": []}}
+        answer = await api.anybody.post("/api/worker/register", {**body, "capabilities": capabilities}, headers=SECRET)
+        assert answer["missing"] == {"clip": ["CheckpointLoader", "model.safetensors"]}
         async with api.engine.databases.central.read() as tx:
             assert await workers.get(tx, "gpu-1") is None
 
-    async def test_dry_run_reports_missing_requirements(self, api: Api) -> None:
+    async def test_dry_run_returns_the_errors_of_a_registration(self, api: Api) -> None:
         await api.effect()
-        has = {"node_types": ["Prompt", "SaveVideo"], "models": {"checkpoints": []}}
-        body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "capabilities": has, "dry_run": True}
-        tried = await api.anybody.post("/api/worker/register", body, headers=SECRET)
-        assert tried["missing"] == {"clip": ["CheckpointLoader", "model.safetensors"]}
+        cases: list[tuple[dict[str, Any], dict[str, str], int]] = [
+            ({}, {}, 401),
+            ({"fleet_slug": "none"}, SECRET, 404),
+            ({"workflow_slugs": ["other"]}, SECRET, 422),
+        ]
+        for wrong, headers, status in cases:
+            body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", **wrong}
+            dry_run = await api.anybody.call("POST", "/api/worker/register", {**body, "dry_run": True}, headers=headers)
+            real = await api.anybody.call("POST", "/api/worker/register", body, headers=headers)
+            assert problem_of(dry_run, status) == problem_of(real, status)
 
-    async def test_registered_worker_may_try_though_its_fleet_is_full(self, api: Api) -> None:
-        await api.effect()
-        await api.engine.workers.fleets.create(slug="small", max_workers=1, workflow_slugs=["clip"])
-        await api.worker("gpu-1", fleet="small")
-        body = {"worker_id": "gpu-1", "fleet_slug": "small", "dry_run": True}
-        assert (await api.anybody.post("/api/worker/register", body, headers=SECRET))["workflows_assigned"] == ["clip"]
-        other = {**body, "worker_id": "gpu-2"}
-        problem_of(await api.anybody.call("POST", "/api/worker/register", other, headers=SECRET), 403)
-
-    @pytest.mark.parametrize(
-        ("wrong", "headers", "status"),
-        [({}, {}, 401), ({"fleet_slug": "none"}, SECRET, 404), ({"workflow_slugs": ["other"]}, SECRET, 422)],
-    )
-    async def test_dry_run_is_refused_like_a_registration(
-        self, api: Api, wrong: dict[str, Any], headers: dict[str, str], status: int
-    ) -> None:
-        await api.effect()
-        body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", **wrong}
-        tried = await api.anybody.call("POST", "/api/worker/register", {**body, "dry_run": True}, headers=headers)
-        real = await api.anybody.call("POST", "/api/worker/register", body, headers=headers)
-        assert problem_of(tried, status) == problem_of(real, status)
-
-    @pytest.mark.parametrize(
-        ("headers", "stage"),
-        [
+    async def test_wrong_or_foreign_fleet_secret_is_refused(self, api: Api) -> None:
+        cases: list[tuple[dict[str, str], str]] = [
             ({}, "production"),
             ({"X-Fleet-Secret": "wrong"}, "production"),
             ({"X-Fleet-Secret": "fleet-secret-of-staging"}, "production"),
             (SECRET, "staging"),
-        ],
-    )
-    async def test_wrong_secret_or_one_of_another_stage_is_refused(
-        self, api: Api, headers: dict[str, str], stage: str
-    ) -> None:
-        body = {"worker_id": "w", "fleet_slug": "home-clip", "stage": stage}
-        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=headers), 401)
+        ]
+        for headers, stage in cases:
+            body = {"worker_id": "w", "fleet_slug": "home-clip", "stage": stage}
+            problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=headers), 401)
 
-    async def test_two_secrets_are_valid_while_one_is_being_replaced(self, api: Api) -> None:
+    async def test_old_fleet_secret_is_valid_during_rotation(self, api: Api) -> None:
         await api.effect()
         body = {"worker_id": "w", "fleet_slug": "home-clip"}
         await api.anybody.post("/api/worker/register", body, headers={"X-Fleet-Secret": SECRETS.fleet["production"][1]})
@@ -181,14 +164,14 @@ class TestRegister:
         body = {"worker_id": "w", "fleet_slug": "nowhere"}
         problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 404)
 
-    async def test_id_that_is_taken_is_a_conflict(self, api: Api) -> None:
+    async def test_registered_worker_id_is_a_conflict(self, api: Api) -> None:
         await api.effect()
         await api.worker("gpu-1")
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
         problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 409)
 
-    async def test_name_of_a_worker_that_is_gone_may_be_taken_again(self, api: Api) -> None:
-        await submitted(api)
+    async def test_id_of_an_offline_worker_without_leases_is_reusable(self, api: Api) -> None:
+        await submit_first_job(api)
         lost = await api.worker()
         job = await poll(lost)
         assert job is not None
@@ -200,7 +183,7 @@ class TestRegister:
         await api.anybody.post("/api/worker/register", body, headers=SECRET)
         problem_of(await lost.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
 
-    async def test_name_of_a_worker_that_was_revoked_may_not(self, api: Api) -> None:
+    async def test_id_of_a_revoked_worker_is_not_reusable(self, api: Api) -> None:
         await api.effect()
         await api.worker()
         await api.engine.workers.workers.set_approved("gpu-1", is_approved=False)
@@ -213,7 +196,13 @@ class TestRegister:
         await api.engine.workers.fleets.create(slug="small", max_workers=1, workflow_slugs=["clip"])
         await api.worker("gpu-1", fleet="small")
         body = {"worker_id": "gpu-2", "fleet_slug": "small"}
-        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 403)
+        for dry_run in (False, True):
+            sent = {**body, "dry_run": dry_run}
+            problem_of(await api.anybody.call("POST", "/api/worker/register", sent, headers=SECRET), 403)
+        # a registered worker is not new
+        sent = {**body, "worker_id": "gpu-1", "dry_run": True}
+        answer = await api.anybody.post("/api/worker/register", sent, headers=SECRET)
+        assert answer["workflows_assigned"] == ["clip"]
 
     async def test_fleet_without_an_active_workflow_refuses_registration(self, api: Api) -> None:
         await api.engine.workers.fleets.create(slug="empty")
@@ -221,30 +210,28 @@ class TestRegister:
         problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 422)
         assert "no active workflow" in problem["errors"]["fleet_slug"]
 
-    @pytest.mark.parametrize(
-        ("body", "field"),
-        [
+    async def test_invalid_registration_names_the_field(self, api: Api) -> None:
+        cases: list[tuple[dict[str, Any], str]] = [
             ({"fleet_slug": "x"}, "worker_id"),
             ({"worker_id": "", "fleet_slug": "x"}, "worker_id"),
             ({"worker_id": "w", "fleet_slug": "x", "max_concurrency": 0}, "max_concurrency"),
             ({"worker_id": "w", "fleet_slug": "x", "stage": "moon"}, "stage"),
-        ],
-    )
-    async def test_bad_body_names_the_field(self, api: Api, body: dict[str, Any], field: str) -> None:
-        problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 422)
-        assert list(problem["errors"]) == [field]
+        ]
+        for body, field in cases:
+            problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 422)
+            assert list(problem["errors"]) == [field]
 
-    async def test_fields_that_only_a_newer_worker_knows_are_ignored(self, api: Api) -> None:
-        made = await submitted(api)
+    async def test_unknown_request_fields_are_ignored(self, api: Api) -> None:
+        submission = await submit_first_job(api)
         worker = await api.worker(of_a_newer_version=1)
         leased = await worker.post("/api/worker/poll", {"worker_id": "gpu-1", "of_a_newer_version": 1})
         named = {name: leased["job"][name] for name in ("dispatch_id", "lease_token")} | {"of_a_newer_version": 1}
-        assert leased["job"]["job_id"] == made.job_id
+        assert leased["job"]["job_id"] == submission.job_id
         assert (await worker.post("/api/worker/heartbeat", named))["stop"] is None
         assert (await worker.post("/api/worker/requeue", {**named, "reason": "leaving"}))["status"] == "queued"
         assert await worker.post("/api/worker/deregister", {"of_a_newer_version": 1}) == {"released": 0}
 
-    async def test_address_registers_ten_times_a_minute(self, api: Api) -> None:
+    async def test_registrations_are_limited_by_address(self, api: Api) -> None:
         body = {"worker_id": "w", "fleet_slug": "nowhere"}
         for _ in range(10):
             problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 404)
@@ -254,17 +241,13 @@ class TestRegister:
 
 
 class TestPoll:
-    async def test_nothing_to_do(self, api: Api) -> None:
-        await api.effect()
-        assert await poll(await api.worker()) is None
-
-    async def test_job_comes_with_all_that_it_needs(self, api: Api) -> None:
-        made = await submitted(api)
+    async def test_leased_job_has_its_payload_and_urls(self, api: Api) -> None:
+        submission = await submit_first_job(api)
         job = await poll(await api.worker())
         assert job is not None
-        assert job["job_id"] == made.job_id
-        assert job["tenant_id"] == made.user.tenant_id
-        assert job["effect_id"] == made.effect_id
+        assert job["job_id"] == submission.job_id
+        assert job["tenant_id"] == submission.user.tenant_id
+        assert job["effect_id"] == submission.effect_id
         assert job["attempt"] == 1
         assert job["provider"] == "self_hosted"
         assert job["input_url"] is None
@@ -275,7 +258,7 @@ class TestPoll:
         assert (payload["output_node_id"], payload["output_extension"]) == ("3", "png")
         assert payload["assets"] == []
 
-    async def test_poll_that_waits_is_answered_when_a_job_comes(self, api: Api) -> None:
+    async def test_parked_poll_returns_a_new_job(self, api: Api) -> None:
         effect_id = await api.effect()
         user = (await api.user(tokens=100)).user
         assert user is not None
@@ -309,15 +292,15 @@ class TestPoll:
             assert known.max_concurrency == slots
 
     async def test_same_request_id_gets_the_same_lease_with_fresh_urls(self, api: Api) -> None:
-        await submitted(api)
+        await submit_first_job(api)
         worker = await api.worker()
         first, second = await poll(worker, request_id="r1"), await poll(worker, request_id="r1")
         assert first is not None
         assert second is not None
         assert lease_of(first) == lease_of(second)
 
-    async def test_request_whose_lease_has_ended_is_answered_at_once(self, api: Api) -> None:
-        await submitted(api)
+    async def test_repeated_request_of_an_ended_lease_returns_at_once(self, api: Api) -> None:
+        await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker, request_id="r1")
         assert job is not None
@@ -335,7 +318,7 @@ class TestPoll:
             await api.context.stop_waiting()
         assert waiting.result() is None
 
-    async def test_token_speaks_for_its_own_worker_only(self, api: Api) -> None:
+    async def test_token_is_valid_for_its_own_worker_only(self, api: Api) -> None:
         await api.effect()
         worker = await api.worker("gpu-1")
         problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-2"}), 403)
@@ -351,7 +334,7 @@ class TestPoll:
         api.context.forget_worker("gpu-1")
         problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 403)
 
-    async def test_poll_parked_with_a_token_that_is_rotated_meanwhile_gets_no_job(self, api: Api) -> None:
+    async def test_parked_poll_with_a_rotated_token_gets_no_job(self, api: Api) -> None:
         effect_id = await api.effect()
         user, admin = await api.user(tokens=100), await api.user("admin@example.com", is_admin=True)
         assert user.user is not None
@@ -364,7 +347,7 @@ class TestPoll:
             await submit(api, user.user, effect_id, "one")
         problem_of(waiting.result(), 401)
 
-    async def test_capabilities_are_written_when_they_change_and_only_then(self, api: Api) -> None:
+    async def test_capabilities_are_written_only_when_they_change(self, api: Api) -> None:
         await api.effect()
         worker = await api.worker(capabilities={"gpus": 1})
         await api.stop_loops()
@@ -383,39 +366,25 @@ class TestPoll:
         assert known is not None
         assert known.capabilities == {"gpus": 1}
 
-    async def test_deregistered_worker_is_refused_on_every_server(self, api: Api) -> None:
-        await api.effect()
-        worker = await api.worker()
-        await poll(worker)
-        await api.engine.workers.workers.deregister("gpu-1")
-        problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
-
     async def test_deregistration_affects_no_other_worker(self, api: Api) -> None:
         await api.effect()
         leaving, staying = await api.worker("gpu-1"), await api.worker("gpu-2")
-        await poll(staying, "gpu-2")
-        known = dict(api.context.worker_of._known)
+        assert await poll(staying, "gpu-2") is None
+        known = dict(api.context.worker_of._entries)
         await leaving.post("/api/worker/deregister")
-        assert dict(api.context.worker_of._known) == known
+        assert dict(api.context.worker_of._entries) == known
         problem_of(await leaving.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
 
-    async def test_draining_worker_gets_nothing(self, api: Api) -> None:
-        await submitted(api)
+    async def test_draining_worker_gets_no_job(self, api: Api) -> None:
+        await submit_first_job(api)
         worker = await api.worker()
         await api.engine.workers.workers.set_draining("gpu-1", is_draining=True)
         assert await poll(worker) is None
 
-    async def test_worker_at_capacity_gets_nothing(self, api: Api) -> None:
-        made = await submitted(api)
-        await submit(api, made.user, made.effect_id, "two")
-        worker = await api.worker()
-        assert await poll(worker) is not None
-        assert await poll(worker) is None
-
 
 class TestHeartbeat:
-    async def test_heartbeat_extends_the_lease(self, api: Api) -> None:
-        await submitted(api)
+    async def test_heartbeat_extends_the_lease_and_renews_urls_on_request(self, api: Api) -> None:
+        await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
@@ -425,25 +394,12 @@ class TestHeartbeat:
         assert answer["lease_expires_at"] >= job["lease_expires_at"]
         # the URLs are as new as the lease
         assert answer["urls"] is None
-
-    async def test_heartbeat_returns_fresh_urls_on_request(self, api: Api) -> None:
-        await submitted(api)
-        worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
         answer = await worker.post("/api/worker/heartbeat", {**lease_of(job), "fresh_urls": True})
         assert answer["urls"]["output_url"].partition("?")[0] == job["output_url"].partition("?")[0]
-
-    async def test_text_that_no_database_can_hold_is_refused(self, api: Api) -> None:
-        await submitted(api)
-        worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
-        body = {**lease_of(job), "logs": ["a\0b"]}
-        problem_of(await worker.call("POST", "/api/worker/heartbeat", body), 422)
+        problem_of(await worker.call("POST", "/api/worker/heartbeat", {**lease_of(job), "logs": ["a\0b"]}), 422)
 
     async def test_heartbeat_returns_fresh_urls_when_the_age_is_unknown(self, api: Api) -> None:
-        await submitted(api)
+        await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
@@ -456,7 +412,7 @@ class TestHeartbeat:
         assert answer["urls"]["output_url"].partition("?")[0] == job["output_url"].partition("?")[0]
 
     async def test_parked_heartbeat_returns_on_cancel(self, api: Api) -> None:
-        made = await submitted(api)
+        submission = await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
@@ -464,22 +420,22 @@ class TestHeartbeat:
             body = {**lease_of(job), "wait_seconds": 30}
             waiting = group.create_task(worker.post("/api/worker/heartbeat", body))
             await until(lambda: api.engine.queue.stop_requests.waiting)
-            await api.engine.queue.control.cancel(made.user.tenant_id, made.job_id)
+            await api.engine.queue.control.cancel(submission.user.tenant_id, submission.job_id)
         assert waiting.result()["stop"] == "cancel"
 
     async def test_heartbeat_after_a_cancel_returns_at_once(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         """It has read that it may continue, and does not wait yet. No tick wakes it here."""
-        made = await submitted(api)
+        submission = await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
         api.engine.queue.stop_requests._tick_seconds = 10 * PATIENCE_SECONDS
         beat = api.engine.queue.heartbeats.beat
 
-        async def beat_and_cancel(given: Heartbeat) -> HeartbeatResult:
-            answer = await beat(given)
+        async def beat_and_cancel(heartbeat: Heartbeat) -> HeartbeatResult:
+            answer = await beat(heartbeat)
             if answer.stop is None:
-                await api.engine.queue.control.cancel(made.user.tenant_id, made.job_id)
+                await api.engine.queue.control.cancel(submission.user.tenant_id, submission.job_id)
             return answer
 
         monkeypatch.setattr(api.engine.queue.heartbeats, "beat", beat_and_cancel)
@@ -492,8 +448,8 @@ class TestHeartbeat:
 
 
 class TestSettling:
-    async def test_complete_with_its_output_is_accepted_and_may_be_repeated(self, api: Api) -> None:
-        made = await submitted(api)
+    async def test_completion_is_idempotent(self, api: Api) -> None:
+        submission = await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
@@ -501,10 +457,10 @@ class TestSettling:
         for _ in range(2):
             answer = await worker.post("/api/worker/complete", {**lease_of(job), **output()})
             assert answer == {"status": "completed"}
-        assert await balance(api, made) == 93
+        assert await balance(api, submission) == 93
 
-    async def test_without_an_output_it_is_refused_and_the_lease_kept(self, api: Api) -> None:
-        await submitted(api)
+    async def test_completion_without_an_output_keeps_the_lease(self, api: Api) -> None:
+        await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
@@ -514,31 +470,27 @@ class TestSettling:
         await upload(api, job)
         await worker.post("/api/worker/complete", {**lease_of(job), **output()})
 
-    @pytest.mark.parametrize(
-        ("content", "told", "reason"),
-        [
-            (PICTURE, {"size": len(PICTURE) + 1, "mime_type": "image/png"}, "bytes, not"),
-            (b"not a picture", {"size": 13, "mime_type": "image/png"}, "not a readable image"),
-            (PICTURE, {"size": len(PICTURE), "mime_type": "video/mp4"}, "but this workflow creates image/png"),
-        ],
-    )
-    async def test_output_that_is_not_what_was_said_is_refused(
-        self, api: Api, content: bytes, told: dict[str, Any], reason: str
-    ) -> None:
-        await submitted(api)
+    async def test_output_that_differs_from_the_report_is_refused(self, api: Api) -> None:
+        await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
-        await upload(api, job, content)
-        response = await worker.call("POST", "/api/worker/complete", {**lease_of(job), "output": told})
-        assert reason in problem_of(response, 422)["errors"]["output"]
+        cases: list[tuple[bytes, dict[str, Any], str]] = [
+            (PICTURE, {"size": len(PICTURE) + 1, "mime_type": "image/png"}, "bytes, not"),
+            (b"not a picture", {"size": 13, "mime_type": "image/png"}, "not a readable image"),
+            (PICTURE, {"size": len(PICTURE), "mime_type": "video/mp4"}, "but this workflow creates image/png"),
+        ]
+        for content, reported, reason in cases:
+            await upload(api, job, content)
+            response = await worker.call("POST", "/api/worker/complete", {**lease_of(job), "output": reported})
+            assert reason in problem_of(response, 422)["errors"]["output"]
 
     async def test_output_passes_with_a_warning_without_media_libraries(
         self, sqlite_backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("comfyrelay.extras.find_spec", lambda _name: None)
         async with open_api(sqlite_backend, tmp_path, output_validation="warn") as api:
-            await submitted(api)
+            await submit_first_job(api)
             worker = await api.worker()
             job = await poll(worker)
             assert job is not None
@@ -546,18 +498,18 @@ class TestSettling:
             answer = await worker.post("/api/worker/complete", {**lease_of(job), **output()})
             assert answer == {"status": "completed"}
 
-    async def test_plain_fail_is_final_and_refunds(self, api: Api) -> None:
-        made = await submitted(api)
+    async def test_job_failure_is_final_and_refunded(self, api: Api) -> None:
+        submission = await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
         for _ in range(2):
             body = {**lease_of(job), "error_message": '{"exception_message": "bad graph"}'}
             assert await worker.post("/api/worker/fail", body) == {"status": "failed"}
-        assert await balance(api, made) == 100
+        assert await balance(api, submission) == 100
 
-    async def test_fault_of_the_worker_is_tried_again(self, api: Api) -> None:
-        await submitted(api)
+    async def test_worker_fault_is_retried(self, api: Api) -> None:
+        await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
@@ -565,7 +517,7 @@ class TestSettling:
         assert await worker.post("/api/worker/fail", body) == {"status": "queued"}
 
     async def test_requeue_costs_no_attempt(self, api: Api) -> None:
-        await submitted(api)
+        await submit_first_job(api)
         worker = await api.worker()
         for _ in range(5):
             job = await poll(worker)
@@ -574,37 +526,34 @@ class TestSettling:
             body = {**lease_of(job), "reason": "spot_interruption"}
             assert await worker.post("/api/worker/requeue", body) == {"status": "queued"}
 
-    @pytest.mark.parametrize(
-        ("path", "more"),
-        [
-            ("heartbeat", {}),
-            ("complete", output()),
-            ("fail", {"error_message": "x"}),
-            ("requeue", {"reason": "x"}),
-        ],
-    )
-    async def test_wrong_or_ended_lease_is_not_found_and_changes_nothing(
-        self, api: Api, path: str, more: dict[str, Any]
-    ) -> None:
-        await submitted(api)
+    async def test_wrong_or_ended_lease_is_404(self, api: Api) -> None:
+        await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
         wrong = {**lease_of(job), "lease_token": "11111111-1111-4111-8111-111111111111"}
-        problem_of(await worker.call("POST", f"/api/worker/{path}", {**wrong, **more}), 404)
+        cases: list[tuple[str, dict[str, Any]]] = [
+            ("heartbeat", {}),
+            ("complete", output()),
+            ("fail", {"error_message": "x"}),
+            ("requeue", {"reason": "x"}),
+        ]
+        for path, more in cases:
+            problem_of(await worker.call("POST", f"/api/worker/{path}", {**wrong, **more}), 404)
         await worker.post("/api/worker/requeue", {**lease_of(job), "reason": "x"})
-        problem_of(await worker.call("POST", f"/api/worker/{path}", {**lease_of(job), **more}), 404)
+        for path, more in cases:
+            problem_of(await worker.call("POST", f"/api/worker/{path}", {**lease_of(job), **more}), 404)
 
     async def test_lease_of_another_worker_cannot_be_settled(self, api: Api) -> None:
-        await submitted(api)
+        await submit_first_job(api)
         worker, other = await api.worker("gpu-1"), await api.worker("gpu-2")
         job = await poll(worker)
         assert job is not None
         problem_of(await other.call("POST", "/api/worker/heartbeat", lease_of(job)), 404)
         problem_of(await other.call("POST", "/api/worker/fail", {**lease_of(job), "error_message": "x"}), 404)
 
-    async def test_deregistering_gives_back_what_is_held(self, api: Api) -> None:
-        await submitted(api)
+    async def test_deregistration_releases_leases(self, api: Api) -> None:
+        await submit_first_job(api)
         worker = await api.worker("gpu-1")
         assert await poll(worker) is not None
         assert await worker.post("/api/worker/deregister", {"reason": "shutdown"}) == {"released": 1}

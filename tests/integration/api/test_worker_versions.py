@@ -7,8 +7,9 @@ import pytest
 from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import WorkerRequest
 from comfyrelay.store.tenant.library import media
-from tests.integration.api.test_worker_protocol import PICTURE, SECRET, lease_of, poll, submit, submitted, upload
+from tests.integration.api.test_worker_protocol import PICTURE, SECRET, lease_of, poll, submit, submit_first_job, upload
 from tests.support.api import Api, problem_of
+from tests.support.full import full_only
 from tests.support.world import execute
 
 REGISTER = "/api/worker/register"
@@ -25,8 +26,8 @@ def nulls(model: type[WorkerRequest]) -> dict[str, Any]:
 
 
 class TestRegistration:
-    async def test_same_key_gets_another_token_and_keeps_the_leases(self, api: Api) -> None:
-        made = await submitted(api)
+    async def test_same_registration_key_rotates_the_token_and_keeps_leases(self, api: Api) -> None:
+        submission = await submit_first_job(api)
         first = await api.worker(registration_key=KEY)
         job = await poll(first)
         assert job is not None
@@ -37,15 +38,18 @@ class TestRegistration:
         problem_of(await first.call("POST", "/api/worker/heartbeat", lease_of(job)), 401)
         headers = {"Authorization": f"Bearer {again['token']}"}
         await api.anybody.post("/api/worker/heartbeat", lease_of(job), headers=headers)
-        assert (await api.engine.queue.wait_reasons.of_job(made.user.tenant_id, made.job_id)).reason == "not_waiting"
+        assert (
+            await api.engine.queue.wait_reasons.of_job(submission.user.tenant_id, submission.job_id)
+        ).reason == "not_waiting"
 
-    @pytest.mark.parametrize("other", [{}, {"registration_key": None}, {"registration_key": "another" + KEY}])
-    async def test_wrong_registration_key_is_refused(self, api: Api, other: dict[str, Any]) -> None:
+    async def test_wrong_registration_key_is_refused(self, api: Api) -> None:
         await api.effect()
         worker = await api.worker(registration_key=KEY)
-        body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", **other}
-        problem_of(await api.anybody.call("POST", REGISTER, body, headers=SECRET), 409)
-        assert await poll(worker) is None
+        keys: list[dict[str, Any]] = [{}, {"registration_key": None}, {"registration_key": "another" + KEY}]
+        for other in keys:
+            body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", **other}
+            problem_of(await api.anybody.call("POST", REGISTER, body, headers=SECRET), 409)
+            assert await poll(worker) is None
 
     async def test_protocol_and_version_are_shown(self, api: Api) -> None:
         await api.effect()
@@ -53,7 +57,7 @@ class TestRegistration:
         await api.worker("new", protocol=7, version="9.9")
         await api.worker("old")
         listed = (await admin.get("/api/admin/workers"))["items"]
-        assert [(each["protocol"], each["version"]) for each in listed] == [(7, "9.9"), (1, None)]
+        assert [(worker["protocol"], worker["version"]) for worker in listed] == [(7, "9.9"), (1, None)]
         assert (await admin.get("/api/admin/workers/new"))["version"] == "9.9"
 
     async def test_outdated_worker_is_refused_with_a_message(self, api: Api) -> None:
@@ -62,8 +66,8 @@ class TestRegistration:
         refused = problem_of(await api.anybody.call("POST", REGISTER, body, headers=SECRET), 422)
         assert refused["errors"] == {"protocol": TOO_OLD}
 
-    async def test_outdated_worker_finishes_its_jobs_and_gets_no_more(self, api: Api) -> None:
-        await submitted(api)
+    async def test_outdated_worker_finishes_its_jobs_and_gets_no_new_ones(self, api: Api) -> None:
+        await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
@@ -73,22 +77,22 @@ class TestRegistration:
         assert refused["detail"] == TOO_OLD
         await worker.post("/api/worker/heartbeat", lease_of(job))
 
-    async def test_nulls_everywhere_are_taken(self, api: Api) -> None:
-        await submitted(api)
+    async def test_null_optional_fields_are_accepted(self, api: Api) -> None:
+        await submit_first_job(api)
         worker = await api.worker(**nulls(wire.RegisterRequest))
         assert await poll(worker, **nulls(wire.PollRequest)) is not None
 
 
 class TestPoll:
-    @pytest.mark.parametrize("given", [{}, {"providers": None}, {"providers": []}])
-    async def test_no_providers_mean_self_hosted(self, api: Api, given: dict[str, Any]) -> None:
-        await submitted(api)
-        job = await poll(await api.worker(), **given)
+    @pytest.mark.parametrize("fields", [{}, {"providers": []}, *full_only({"providers": None})])
+    async def test_no_providers_mean_self_hosted(self, api: Api, fields: dict[str, Any]) -> None:
+        await submit_first_job(api)
+        job = await poll(await api.worker(), **fields)
         assert job is not None
         assert job["provider"] == "self_hosted"
 
-    async def test_unknown_providers_are_left_out_and_give_no_right_to_jobs(self, api: Api) -> None:
-        await submitted(api)
+    async def test_unknown_providers_are_ignored(self, api: Api) -> None:
+        await submit_first_job(api)
         worker = await api.worker()
         assert await poll(worker, providers=["of_a_newer_version"]) is None
         assert await poll(worker, providers=["of_a_newer_version", "self_hosted"]) is not None
@@ -96,73 +100,72 @@ class TestPoll:
         assert problem_of(refused, 422)["errors"].keys() == {"providers.0"}
 
     async def test_reported_load_counts(self, api: Api) -> None:
-        made = await submitted(api)
+        submission = await submit_first_job(api)
         worker = await api.worker(max_concurrency=2)
         assert await poll(worker, current_load=2) is None
         assert await poll(worker, current_load=1) is not None
         # its configured value counts even if it reports less
-        await submit(api, made.user, made.effect_id, "two")
+        await submit(api, submission.user, submission.effect_id, "two")
         assert await poll(worker, current_load=0, max_concurrency=1) is None
         # the last reported value counts until it changes
         assert await poll(worker, current_load=0) is None
         assert await poll(worker, current_load=0, max_concurrency=2) is not None
 
-    async def test_worker_that_has_grown_is_given_more_than_it_registered_with(self, api: Api) -> None:
-        made = await submitted(api)
-        await submit(api, made.user, made.effect_id, "two")
+    async def test_increased_concurrency_gets_more_jobs(self, api: Api) -> None:
+        submission = await submit_first_job(api)
+        await submit(api, submission.user, submission.effect_id, "two")
         worker = await api.worker(max_concurrency=1)
         assert await poll(worker) is not None
         assert await poll(worker) is None
         assert await poll(worker, current_load=1, max_concurrency=2) is not None
 
     async def test_full_worker_may_prefetch(self, api: Api) -> None:
-        await submitted(api)
+        await submit_first_job(api)
         assert await poll(await api.worker(), current_load=1, prefetch=1) is not None
 
 
 class TestHeartbeat:
     async def test_progress_is_passed_through_unchanged(self, api: Api) -> None:
-        made = await submitted(api)
+        submission = await submit_first_job(api)
         admin = await api.user("root@example.com", is_admin=True)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
-        told = {"value": "half", "phase": 7, "began_at": "soon", "server": [], "step": None, "of": {"a": ["newer"]}}
-        await worker.post("/api/worker/heartbeat", {**lease_of(job), "progress": told})
+        reported = {"value": "half", "phase": 7, "began_at": "soon", "server": [], "step": None, "of": {"a": ["newer"]}}
+        await worker.post("/api/worker/heartbeat", {**lease_of(job), "progress": reported})
         [held] = (await admin.get("/api/admin/workers/gpu-1"))["jobs"]
-        assert held["progress"] == told
-        assert (await admin.get(f"/api/admin/dispatches/{job['dispatch_id']}"))["progress"] == told
+        assert held["progress"] == reported
+        assert (await admin.get(f"/api/admin/dispatches/{job['dispatch_id']}"))["progress"] == reported
         await api.engine.outbox.delivery.idle()
-        assert (await api.engine.jobs.views.job(made.user.tenant_id, made.job_id)).progress == told
+        assert (await api.engine.jobs.views.job(submission.user.tenant_id, submission.job_id)).progress == reported
         [slot] = (await admin.get("/api/slots"))["items"]
         assert slot["job"] is None
 
-    @pytest.mark.parametrize("told", [0.5, "half", [0.5], True])
-    async def test_progress_that_is_no_object_is_refused(self, api: Api, told: object) -> None:
-        await submitted(api)
+    async def test_progress_must_be_an_object(self, api: Api) -> None:
+        await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
-        refused = await worker.call("POST", "/api/worker/heartbeat", {**lease_of(job), "progress": told})
-        assert problem_of(refused, 422)["errors"].keys() == {"progress"}
+        invalid: list[object] = [0.5, "half", [0.5], True]
+        for reported in invalid:
+            refused = await worker.call("POST", "/api/worker/heartbeat", {**lease_of(job), "progress": reported})
+            assert problem_of(refused, 422)["errors"].keys() == {"progress"}
 
 
-class TestEnd:
-    @pytest.mark.parametrize("said", [{}, {"error_message": None}, {"error_message": " "}])
-    async def test_failure_without_a_message_fails_the_job_with_a_sentence(
-        self, api: Api, said: dict[str, Any]
-    ) -> None:
-        made = await submitted(api)
+class TestSettling:
+    @pytest.mark.parametrize("fields", [{}, {"error_message": " "}, *full_only({"error_message": None})])
+    async def test_failure_without_a_message_has_a_default_error(self, api: Api, fields: dict[str, Any]) -> None:
+        submission = await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
-        assert await worker.post("/api/worker/fail", {**lease_of(job), **said}) == {"status": "failed"}
+        assert await worker.post("/api/worker/fail", {**lease_of(job), **fields}) == {"status": "failed"}
         await api.engine.outbox.delivery.idle()
-        found = await api.engine.jobs.views.job(made.user.tenant_id, made.job_id)
+        found = await api.engine.jobs.views.job(submission.user.tenant_id, submission.job_id)
         assert found.job.error_message == wire.NO_ERROR_GIVEN
 
     async def test_unknown_fault_is_not_final(self, api: Api) -> None:
-        await submitted(api)
+        await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
@@ -170,14 +173,14 @@ class TestEnd:
         assert await worker.post("/api/worker/fail", failed) == {"status": "queued"}
 
     async def test_requeue_needs_no_reason(self, api: Api) -> None:
-        await submitted(api)
+        await submit_first_job(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
         assert await worker.post("/api/worker/requeue", {**lease_of(job), "reason": None}) == {"status": "queued"}
 
-    async def test_video_keeps_the_output_as_it_was_sent(self, api: Api) -> None:
-        made = await submitted(api)
+    async def test_video_stores_the_reported_output(self, api: Api) -> None:
+        submission = await submit_first_job(api)
         shard = api.engine.databases.shard("main")
         await execute(
             shard,
@@ -193,5 +196,5 @@ class TestEnd:
         await worker.post("/api/worker/complete", {**lease_of(job), "output": sent, "more": 1})
         await api.engine.outbox.delivery.idle()
         async with shard.read() as tx:
-            video = (await media.videos_of_jobs(tx, [made.job_id]))[made.job_id]
+            video = (await media.videos_of_jobs(tx, [submission.job_id]))[submission.job_id]
         assert (video.processing_details or {})["output"] == sent

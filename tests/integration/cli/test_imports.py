@@ -23,13 +23,13 @@ def test_optional_modules_are_not_imported_at_startup(module: str, not_needed: s
     assert not_needed & set(done.stdout.split()) == set()
 
 
-ADMIN_MODULES = (autoscaling, catalogue, dispatches, fleets, operations, tenants, workers)
-
-
-MODULES = (*ADMIN_MODULES, base, desk, jobs, user, worker)
+MODULES = (
+    *(autoscaling, catalogue, dispatches, fleets, operations, tenants, workers),
+    *(base, desk, jobs, user, worker),
+)
 
 
 def test_protocol_needs_no_web_framework() -> None:
-    names = ", ".join(each.__name__ for each in MODULES)
+    names = ", ".join(module.__name__ for module in MODULES)
     program = f"import sys, {names}, comfyrelay.client, comfyrelay.worker.control; print('fastapi' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "False"

@@ -1,4 +1,4 @@
-"""An interrupted download looks broken, so that a user does not take half of the outputs for all of them."""
+"""An interrupted download is visibly broken, so that no user mistakes it for a complete one."""
 
 import io
 import zipfile
@@ -14,8 +14,8 @@ from tests.support.api_calls import complete, lease
 from tests.support.client_site import Site
 
 
-async def made(site: Site, count: int) -> list[str]:
-    """Return the outputs of this many jobs."""
+async def create_outputs(site: Site, count: int) -> list[str]:
+    """Complete this many jobs; return their outputs."""
     ids = []
     for _ in range(count):
         job = await site.submit()
@@ -43,17 +43,17 @@ async def download(site: Site, ids: list[str]) -> tuple[bytes, Exception | None]
 
 @pytest.fixture
 async def outputs(site: Site) -> list[str]:
-    return await made(site, 2)
+    return await create_outputs(site, 2)
 
 
-async def test_zip_arrives_whole(site: Site, outputs: list[str]) -> None:
+async def test_zip_is_complete(site: Site, outputs: list[str]) -> None:
     found, error = await download(site, outputs)
     assert error is None
     assert len(zipfile.ZipFile(io.BytesIO(found)).namelist()) == 2
 
 
 @pytest.mark.parametrize("how", ["the storage fails", "the file is shorter than it was"])
-async def test_storage_that_fails_in_the_middle_breaks_the_download(
+async def test_storage_failure_breaks_the_download(
     site: Site, outputs: list[str], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = LocalObjects.stream

@@ -28,17 +28,17 @@ from comfyrelay.store.tenant import jobs as store_jobs
 from tests.support.api_calls import complete, fail, lease, lease_of, png, run
 from tests.support.client_site import Site
 from tests.support.network_proxy import Proxy
-from tests.support.webhook_receiver import receiving
+from tests.support.webhook_receiver import open_receiver
 from tests.support.world import GRAPH, PATIENCE_SECONDS, PROMPT
 
 INPUT = {"key": "image", "type": "image", "placeholder": "{{INPUT}}", "is_primary_input": True, "required": True}
 
 
 async def own_workflow(site: Site) -> str:
-    made = await site.client.create_workflow(
+    created = await site.client.create_workflow(
         GRAPH, name="clip of mine", properties=[PROMPT, INPUT], output_node_id="3", output_extension="png"
     )
-    return str(made.slug)
+    return str(created.slug)
 
 
 # Files
@@ -54,7 +54,7 @@ async def test_uploaded_file_runs_through_a_private_workflow(site: Site, tmp_pat
     assert (job.status, job.input_file_id) == ("queued", file_id)
 
 
-async def test_file_larger_than_a_piece_arrives_whole(site: Site, tmp_path: Path) -> None:
+async def test_large_file_is_uploaded_whole(site: Site, tmp_path: Path) -> None:
     clip = tmp_path / "long.mp4"
     clip.write_bytes(bytes(range(256)) * 4000)
     file_id = await site.client.upload(clip)
@@ -62,7 +62,7 @@ async def test_file_larger_than_a_piece_arrives_whole(site: Site, tmp_path: Path
     assert hashlib.sha256(stored).digest() == hashlib.sha256(clip.read_bytes()).digest()
 
 
-async def test_files_are_sent_once_and_the_first_failing_one_is_named(site: Site, tmp_path: Path) -> None:
+async def test_files_are_uploaded_once_and_the_first_failure_is_named(site: Site, tmp_path: Path) -> None:
     pictures = [tmp_path / f"{n}.png" for n in range(6)]
     for picture in pictures:
         picture.write_bytes(png())
@@ -75,7 +75,7 @@ async def test_files_are_sent_once_and_the_first_failing_one_is_named(site: Site
         await site.client.upload_all([*pictures, tmp_path / "gone.png"])
 
 
-async def test_file_that_jobs_cannot_use_is_refused_before_it_is_sent(site: Site, tmp_path: Path) -> None:
+async def test_unusable_file_is_refused_before_the_upload(site: Site, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "empty.png").touch()
     with pytest.raises(InvalidInput, match=r"notes\.txt does not look like an image, a video or audio"):
@@ -93,7 +93,7 @@ async def test_outputs_are_downloaded_under_server_or_chosen_names(site: Site, t
     assert path.read_bytes() == png("blue")
     [named] = await site.client.download_outputs(job["id"], tmp_path, name=lambda _output: "mine.png")
     assert named == tmp_path / "mine.png"
-    assert sorted(each.name for each in tmp_path.iterdir() if each.is_file()) == ["mine.png"]
+    assert sorted(item.name for item in tmp_path.iterdir() if item.is_file()) == ["mine.png"]
 
 
 async def test_expired_link_is_renewed(site: Site, tmp_path: Path) -> None:
@@ -111,11 +111,11 @@ async def test_corrupt_download_leaves_no_file(site: Site, tmp_path: Path) -> No
         wrong = output.model_copy(update=change)
         with pytest.raises(TransferFailed, match="the received data differs"):
             await site.client._files.fetch(wrong, tmp_path / "bad.png")
-    assert [each for each in tmp_path.iterdir() if each.is_file()] == []
+    assert [path for path in tmp_path.iterdir() if path.is_file()] == []
 
 
 @pytest.mark.parametrize(
-    ("given", "safe"),
+    ("name", "safe"),
     [
         ("../../etc/passwd", "passwd"),
         ("C:\\x\\cat.png", "cat.png"),
@@ -124,14 +124,14 @@ async def test_corrupt_download_leaves_no_file(site: Site, tmp_path: Path) -> No
         ("a b.png", "a b.png"),
     ],
 )
-def test_hostile_file_name_of_the_server_stays_inside_the_folder(given: str, safe: str) -> None:
-    assert safe_name(given) == safe
+def test_hostile_file_name_stays_inside_the_folder(name: str, safe: str) -> None:
+    assert safe_name(name) == safe
 
 
 # Jobs, batches, actions
 
 
-async def test_same_key_is_the_same_job(site: Site) -> None:
+async def test_same_key_returns_the_same_job(site: Site) -> None:
     first = await site.client.submit(effect_id=site.effect_id, idempotency_key="k")
     again = await site.client.submit(effect_id=site.effect_id, idempotency_key="k")
     other = await site.client.submit(effect_id=site.effect_id)
@@ -143,16 +143,16 @@ async def test_batch_is_submitted_listed_and_acted_on(site: Site) -> None:
     batch = await site.client.submit_batch(items, effect_id=site.effect_id, label="boats")
     assert (batch.total, batch.label) == (3, "boats")
     listed = [job async for job in site.client.jobs(batch_id=batch.id, page=2)]
-    assert sorted(each.item_no for each in listed) == [0, 1, 2]
+    assert sorted(job.item_no for job in listed) == [0, 1, 2]
     assert (await site.client.pause("batch", batch.id)).message == "3 jobs paused."
     await site.client.resume("batch", batch.id)
     assert (await site.client.batch(batch.id)).counts[JobStatus.QUEUED] == 3
     await site.client.cancel("batch", batch.id)
     assert (await site.client.batch(batch.id)).counts[JobStatus.CANCELED] == 3
-    assert [each.id async for each in site.client.batches()] == [batch.id]
+    assert [item.id async for item in site.client.batches()] == [batch.id]
 
 
-async def test_job_that_failed_is_retried_as_a_new_one(site: Site) -> None:
+async def test_failed_job_is_retried_as_a_new_one(site: Site) -> None:
     job = await site.submit()
     await fail(site.api, site.worker, await lease(site.worker))
     retried = (await site.client.retry("job", job["id"])).data
@@ -160,13 +160,13 @@ async def test_job_that_failed_is_retried_as_a_new_one(site: Site) -> None:
     assert retried.retry_of == job["id"]
 
 
-async def test_batch_is_run_again_with_other_seeds(site: Site) -> None:
+async def test_batch_is_rerun_with_new_seeds(site: Site) -> None:
     seed = {"key": "seed", "type": "number", "placeholder": "{{SEED}}", "default_value": 7}
     graph = {**GRAPH, "2": {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}}", "seed": "{{SEED}}"}}}
-    made = await site.client.create_workflow(
+    created = await site.client.create_workflow(
         {key: node for key, node in graph.items() if key != "3"}, properties=[PROMPT, seed], output_extension="png"
     )
-    batch = await site.client.submit_batch([{}, {"label": "the second"}], workflow_slug=made.slug, label="boats")
+    batch = await site.client.submit_batch([{}, {"label": "the second"}], workflow_slug=created.slug, label="boats")
     again = (await site.client.rerun_batch(batch.id, new_seeds=True)).data
     assert (again.total, again.label) == (2, "boats")
     assert again.id != batch.id
@@ -181,7 +181,7 @@ async def test_batch_is_run_again_with_other_seeds(site: Site) -> None:
 # Events and logs
 
 
-async def test_events_are_followed_to_the_end_over_a_connection_that_breaks(site: Site) -> None:
+async def test_events_resume_after_a_broken_connection(site: Site) -> None:
     job = await site.submit()
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
@@ -196,7 +196,7 @@ async def test_events_are_followed_to_the_end_over_a_connection_that_breaks(site
         await complete(site.api, site.worker, leased)
         await proxy.restore()
         heard += [event async for event in events]
-    assert [(each.type, each.id) for each in heard] == [
+    assert [(item.type, item.id) for item in heard] == [
         ("job:queued", 1),
         ("job:started", 2),
         ("job:completed", 3),
@@ -214,7 +214,7 @@ async def test_progress_events_arrive_during_the_run(site: Site) -> None:
     assert (event.type, event.id, event.data) == ("progress", None, {"value": 0.5})
 
 
-async def test_finished_job_has_no_more_events(site: Site) -> None:
+async def test_finished_job_ends_its_event_stream(site: Site) -> None:
     job = await run(site.api, site.user, site.worker, site.effect_id)
     assert [event.type async for event in site.client.events(job["id"])][-1] == "job:completed"
     assert [event async for event in site.client.events(job["id"], after=3)] == []
@@ -222,7 +222,7 @@ async def test_finished_job_has_no_more_events(site: Site) -> None:
         await anext(site.client.events("0195-nobody"))
 
 
-async def test_server_that_stays_away_is_given_up_after_a_while(site: Site) -> None:
+async def test_unreachable_server_ends_the_event_stream_with_an_error(site: Site) -> None:
     job = await site.submit()
     async with Proxy(site.url) as proxy, Client(proxy.url, token=site.token) as client:
         events = client.events(job["id"], patience_seconds=0.5)
@@ -232,9 +232,9 @@ async def test_server_that_stays_away_is_given_up_after_a_while(site: Site) -> N
             await anext(events)
 
 
-async def test_server_sent_events_are_read_as_the_standard_says() -> None:
+async def test_server_sent_events_follow_the_standard() -> None:
     async def lines() -> AsyncIterator[str]:
-        for each in [
+        for line in [
             ": hello",
             "",
             "id: 7",
@@ -247,12 +247,12 @@ async def test_server_sent_events_are_read_as_the_standard_says() -> None:
             "data: x",
             "",
         ]:
-            yield each
+            yield line
 
-    assert [each async for each in parsed(lines())] == [JobEvent(type="job:started", data={"a": 1}, id=7)]
+    assert [event async for event in parsed(lines())] == [JobEvent(type="job:started", data={"a": 1}, id=7)]
 
 
-async def test_log_is_followed_to_the_jobs_end_with_no_line_twice(site: Site) -> None:
+async def test_followed_log_has_every_line_once(site: Site) -> None:
     job = await site.submit()
     leased = await lease(site.worker)
 
@@ -287,7 +287,7 @@ async def test_unreachable_server_error_names_the_start_command() -> None:
 
 
 async def test_foreign_server_at_the_address_is_detected() -> None:
-    async with receiving() as other, Client(other.url.removesuffix("/hook")) as client:
+    async with open_receiver() as other, Client(other.url.removesuffix("/hook")) as client:
         with pytest.raises(ControlPlaneUnreachable, match="is not ComfyRelay \\(status 404\\)"):
             await client.presets()
 
@@ -315,13 +315,13 @@ def test_invalid_address_is_refused_and_not_echoed(url: str) -> None:
     assert "secret" not in str(raised.value)
 
 
-async def test_id_cannot_lead_to_another_route(site: Site) -> None:
+async def test_id_cannot_reach_another_route(site: Site) -> None:
     for id_ in ("../presets", "x/cancel", "?status=failed"):
         with pytest.raises(ComfyRelayError):
             await site.client.job(id_)
 
 
-async def test_client_without_an_address_uses_the_default_of_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_address_defaults_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMFYRELAY_URL", raising=False)
     async with Client() as client:
         assert client.url == DEFAULT_URL

@@ -1,4 +1,4 @@
-"""Every example of the run-graphs guide runs."""
+"""The examples of the guides for run-graphs and the library run."""
 
 import asyncio
 import os
@@ -17,6 +17,7 @@ from tests.support.paths import ROOT
 from tests.support.world import PATIENCE_SECONDS
 
 PAGE = ROOT / "docs" / "howto" / "run-graphs.md"
+LIBRARY_PAGE = ROOT / "docs" / "howto" / "library.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
 SHOWN = [
     ["image/png True"],
@@ -54,12 +55,8 @@ async def test_example_prints_expected_output(example: str, shown: list[str], tm
     assert out.decode().splitlines() == shown
 
 
-def read(page: Path) -> str:
-    return page.read_text("utf-8")
-
-
 def test_engine_example_runs(tmp_path: Path) -> None:
-    [example] = re.findall(r"^```python\n(.*?)^```", read(ROOT / "docs" / "howto" / "library.md"), re.M | re.S)
+    [example] = re.findall(r"^```python\n(.*?)^```", LIBRARY_PAGE.read_text("utf-8"), re.M | re.S)
     done = subprocess.run(
         [sys.executable, "-c", example],
         cwd=tmp_path,

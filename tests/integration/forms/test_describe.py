@@ -1,8 +1,7 @@
 """Described graphs through the engine and on the simulator."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,51 +10,13 @@ from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.domain.properties import ASSET_TYPES
 from comfyrelay.protocol import user as wire
 from comfyrelay.services.catalogue.graph_import import WorkflowImport
-from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
+from comfyrelay.services.forms.describe import describe_graph
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.simulator import Simulator
 from tests.support import graphs as small
-from tests.support.form_graphs import (
-    ALL,
-    OBJECT_INFO,
-)
+from tests.support.described_graphs import files_of, filled_graph, request_body
+from tests.support.form_graphs import ALL, OBJECT_INFO
 from tests.support.world import SqliteBackend, World, open_world
-
-
-def prop(described: DescribedWorkflow, key: str) -> dict[str, Any]:
-    return next(property_ for property_ in described.properties if property_["key"] == key)
-
-
-def places(described: DescribedWorkflow, key: str) -> set[tuple[str, str]]:
-    """The inputs that a property sets."""
-    placeholder = prop(described, key)["placeholder"]
-    return {
-        (node_id, name)
-        for node_id, each in described.graph.items()
-        for name, value in each["inputs"].items()
-        if value == placeholder
-    }
-
-
-def filled(described: DescribedWorkflow, files: Mapping[str, str] | None = None) -> Graph:
-    """The graph as a worker runs it, with the defaults and these files."""
-    values = {
-        property_["placeholder"]: (files or {})[property_["key"]]
-        if property_["type"] in ASSET_TYPES
-        else property_["default_value"]
-        for property_ in described.properties
-    }
-    return replace_placeholders(described.graph, values)
-
-
-def files_of(graph: Graph, described: DescribedWorkflow) -> dict[str, str]:
-    """The files that the graph itself names."""
-    return {
-        property_["key"]: graph[node_id]["inputs"][name]
-        for property_ in described.properties
-        if property_["type"] in ASSET_TYPES
-        for node_id, name in places(described, property_["key"])
-    }
 
 
 class TestOnSimulator:
@@ -79,12 +40,12 @@ class TestOnSimulator:
     ) -> None:
         described = describe_graph(graph, await comfy.object_info())
         assert (described.roles, described.output_extension) == (roles, extension)
-        assert filled(described, files_of(graph, described)) == graph
+        assert filled_graph(described, files_of(graph, described)) == graph
         names = {
             key: (await comfy.upload(small.PNG if kind == "image" else small.MP4, name=f"in.{kind[0]}")).reference
             for kind, key in roles.items()
         }
-        result = await comfy.run(filled(described, names))
+        result = await comfy.run(filled_graph(described, names))
         assert any(file.node_id == described.output_node_id for file in result.files)
         assert result.files_of(described.output_node_id)[0].filename.endswith(f".{extension}")
         assert result.files_of(described.output_node_id)[0].mime_type == described.output_mime_type
@@ -101,10 +62,10 @@ async def world(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[
 
 
 @every_graph
-async def test_through_the_engine(graph: Graph, world: World) -> None:
+async def test_described_graph_is_leased_unchanged(graph: Graph, world: World) -> None:
     described = describe_graph(graph, OBJECT_INFO)
     user = await world.user()
-    body = wire.NewWorkflow.model_validate(_body(described))
+    body = wire.NewWorkflow.model_validate(request_body(described))
     new = WorkflowImport(**body.model_dump(mode="json"))
     workflow = (await world.engine.catalogue.own_workflows.add(user.tenant_id, new)).workflow
     worker = await world.worker(await world.fleet(workflow))
@@ -138,14 +99,3 @@ async def test_through_the_engine(graph: Graph, world: World) -> None:
     names = {asset.placeholder: own[asset.key] for asset in leased.payload.assets}
     assert replace_placeholders(leased.graph, names) == graph
     assert leased.payload.output_node_id == described.output_node_id
-
-
-def _body(described: DescribedWorkflow) -> dict[str, Any]:
-    """The body for the user API."""
-    return {
-        "graph": described.graph,
-        "properties": described.properties,
-        "output_node_id": described.output_node_id,
-        "output_extension": described.output_extension,
-        "output_mime_type": described.output_mime_type,
-    }

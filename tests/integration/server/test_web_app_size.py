@@ -8,7 +8,7 @@ from comfyrelay.web.app_files import APP
 
 
 @pytest.mark.usefixtures("built_app")
-def test_first_script_is_at_most_200_kb_as_it_is_sent() -> None:
+def test_first_script_is_at_most_200_kb_compressed() -> None:
     names = re.findall(r'"/(assets/[^"]+\.js)"', (APP / "index.html").read_text("utf-8"))
 
     assert names

@@ -7,7 +7,7 @@ import sys
 from tests.support.forked_commands import ForkedProcess
 
 
-async def test_child_that_has_just_ended_can_still_be_signalled() -> None:
+async def test_ended_child_can_still_be_signalled() -> None:
     ended = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
     await ended.wait()
     ours, monitor = socket.socketpair()

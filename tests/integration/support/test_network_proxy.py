@@ -42,7 +42,7 @@ async def test_cut_closes_open_connections_and_refuses_new_ones(proxy: Proxy) ->
         assert (await http.get("/x")).text == "hello"
 
 
-async def test_only_the_requests_that_were_named_are_held(proxy: Proxy) -> None:
+async def test_only_named_requests_are_held(proxy: Proxy) -> None:
     async with httpx.AsyncClient(base_url=proxy.url) as http:
         proxy.hold(b"PUT /")
         putting = asyncio.create_task(http.put("/x", content=b"kept"))
@@ -53,7 +53,7 @@ async def test_only_the_requests_that_were_named_are_held(proxy: Proxy) -> None:
         assert (await putting).content == b"kept"
 
 
-async def test_bytes_take_their_time(proxy: Proxy) -> None:
+async def test_bandwidth_is_limited(proxy: Proxy) -> None:
     async with httpx.AsyncClient(base_url=proxy.url) as http:
         proxy.bytes_per_second = 1_000_000
         loop = asyncio.get_running_loop()

@@ -17,7 +17,7 @@ from comfyrelay.errors import InvalidInput
         (InvalidInput("The name is too long.", errors={"name": "Too long."}), ["Error: The name is too long."]),
     ],
 )
-def test_wrong_field_is_named(
+def test_command_error_names_invalid_fields(
     error: InvalidInput, lines: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(**_options: object) -> None:

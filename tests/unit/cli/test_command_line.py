@@ -17,7 +17,7 @@ def every_command() -> Iterator[tuple[str, ...]]:
     while pending:
         words, command = pending.pop()
         yield words
-        pending.extend(((*words, name), each) for name, each in getattr(command, "commands", {}).items())
+        pending.extend(((*words, name), subcommand) for name, subcommand in getattr(command, "commands", {}).items())
 
 
 def test_flag_shows_no_type_in_the_help_of_any_command(

@@ -1,4 +1,4 @@
-"""Graphs made to break the description, and ordinary ones that did."""
+"""Describe hostile graphs, and ordinary ones that once failed."""
 
 from typing import Any
 
@@ -35,26 +35,28 @@ def node_of(class_type: str, inputs: dict[str, Any]) -> dict[str, Any]:
     return {"class_type": class_type, "inputs": inputs}
 
 
-def linked(count: int, each: int, class_type: str, name: str, **values: Any) -> dict[str, Any]:
-    """This many nodes, each linked to this many later ones, and a saver of the first."""
+def linked(count: int, fan_out: int, class_type: str, name: str, **values: Any) -> dict[str, Any]:
+    """Chain `count` nodes, link each to the next `fan_out` ones, and save the first."""
     nodes = {
-        str(at): node_of(class_type, {f"{name}_{to - at}": [str(to), 0] for to in range(at + 1, min(at + each, count))})
+        str(at): node_of(
+            class_type, {f"{name}_{to - at}": [str(to), 0] for to in range(at + 1, min(at + fan_out, count))}
+        )
         for at in range(count)
     }
-    for one in nodes.values():
-        one["inputs"] |= values
+    for linked_node in nodes.values():
+        linked_node["inputs"] |= values
     return {**nodes, "saver": node("SaveImage", images=["0", 0])}
 
 
-# Each of these would take minutes or hours if every part caused another walk.
+# These graphs would take minutes or hours if every part caused another walk.
 
 
-def test_name_of_many_digits_is_a_name() -> None:
+def test_input_name_may_have_many_digits() -> None:
     described = describe_graph({"1": node_of("SaveImage", {"1" * 300_000 + "a": 5})})
     assert [property_["default_value"] for property_ in described.properties] == [5]
 
 
-def test_text_of_many_brackets_is_a_text() -> None:
+def test_text_may_have_many_brackets() -> None:
     text = "{" * 300_000 + "DRAW_A" + "}" * 300_000
     described = describe_graph({"1": node("Draw", a=text), "2": node("SaveImage", images=["1", 0])})
     (found,) = described.properties
@@ -72,7 +74,7 @@ def test_last_of_2000_savers_is_the_result() -> None:
     assert describe_graph(graph).output_node_id == "saver"
 
 
-def test_seeds_may_come_by_many_ways() -> None:
+def test_seed_with_many_paths_is_one_property() -> None:
     graph = linked(1000, 8, "Draw", "seed") | {"999": node("Draw", seed=7)}
     described = describe_graph(graph)
     assert [property_["default_value"] for property_ in described.properties] == [7]

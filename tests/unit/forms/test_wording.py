@@ -1,4 +1,4 @@
-"""The order and the labels of a form; steps and borders of chained samplers are linked."""
+"""The order and labels of a form, and the linked steps of chained samplers."""
 
 import json
 import re
@@ -68,10 +68,14 @@ class TestOrder:
     def test_roles_are_in_one_order_in_every_graph(self) -> None:
         order = list(Role)
         for graph in ALL.values():
-            roles = [each.role for each in properties_of(describe_graph(graph, OBJECT_INFO)) if each.role is not None]
+            roles = [
+                property_.role
+                for property_ in properties_of(describe_graph(graph, OBJECT_INFO))
+                if property_.role is not None
+            ]
             assert roles == sorted(roles, key=order.index)
 
-    def test_rest_comes_by_node_in_the_order_of_the_graph(self) -> None:
+    def test_other_properties_follow_the_node_order(self) -> None:
         groups = [
             property_["group"]
             for property_ in describe_graph(WAN_22, OBJECT_INFO).properties
@@ -83,14 +87,14 @@ class TestOrder:
         # the settings of a node are together
         assert [name for name, before in zip(groups, [None, *groups], strict=False) if name != before] == found
 
-    def test_strength_is_shown_where_a_picture_is_changed(self) -> None:
+    def test_denoise_strength_is_prominent_for_image_inputs(self) -> None:
         assert "Denoise strength" in first(describe_graph(VIDEO_TO_VIDEO, OBJECT_INFO))
         assert "Denoise strength" not in first(describe_graph(SDXL, OBJECT_INFO))
         assert "Denoise strength" in labels(describe_graph(SDXL, OBJECT_INFO))
 
 
-class TestWords:
-    def test_models_for_much_and_little_noise_name_their_samplers(self) -> None:
+class TestLabels:
+    def test_samplers_are_named_by_their_noise_level(self) -> None:
         found = labels(describe_graph(WAN_22, OBJECT_INFO))
         assert {"CFG, high-noise sampler", "CFG, low-noise sampler", "Switch to low-noise sampler at step"} <= set(
             found
@@ -101,7 +105,7 @@ class TestWords:
         found = labels(describe_graph(WAN, OBJECT_INFO))
         assert {"CFG, first sampler", "CFG, second sampler", "Switch to second sampler at step"} <= set(found)
 
-    def test_authors_title_goes_before_all(self) -> None:
+    def test_author_title_wins(self) -> None:
         graph = deepcopy(WAN)
         graph["85"]["_meta"]["title"] = "Polish"
         graph["86"]["_meta"]["title"] = "KSampler (Advanced) - DRAFT"
@@ -141,7 +145,7 @@ class TestWords:
             return
         found = labels(described)
         assert len(set(found)) == len(found)
-        ids = {each for each in described.graph if len(each) > 1}
+        ids = {node_id for node_id in described.graph if len(node_id) > 1}
         assert not [label for label in found if ids & set(re.split(r"\W+", label)) or "_" in label]
 
     @given(
@@ -155,8 +159,8 @@ class TestWords:
             graph[node_id]["_meta"]["title"] = title
         described = describe_graph(graph, OBJECT_INFO)
         found = labels(described)
-        assert len({each.casefold() for each in found}) == len(found)
-        assert all(each == printable(each).strip() != "" and len(each) <= 200 for each in [*found, *_groups(described)])
+        assert len({label.casefold() for label in found}) == len(found)
+        assert all(text == printable(text).strip() != "" and len(text) <= 200 for text in [*found, *_groups(described)])
 
 
 def _groups(described: DescribedWorkflow) -> list[str]:
@@ -168,18 +172,18 @@ class TestChains:
         described = describe_graph(WAN_22, OBJECT_INFO)
         graph = run_with(described, {"steps": 8})
         one, other = graph["57"]["inputs"], graph["58"]["inputs"]
-        assert [each["steps"] for each in (one, other)] == [8, 8]
+        assert [inputs["steps"] for inputs in (one, other)] == [8, 8]
         assert (one["start_at_step"], one["end_at_step"]) == (0, 4)
         assert (other["start_at_step"], other["end_at_step"]) == (4, 10_000)
 
     @pytest.mark.parametrize(
         ("preset", "steps", "border"), [("look-dev", 8, 4), ("medium", 16, 8), ("production", 30, 15)]
     )
-    def test_preset_means_the_same_for_both(self, preset: str, steps: int, border: int) -> None:
+    def test_preset_applies_to_both_samplers(self, preset: str, steps: int, border: int) -> None:
         described = describe_graph(WAN_22, OBJECT_INFO)
         applied = apply_preset(PRESETS[preset], properties_of(described))
         graph = run_with(described, dict(applied.values))
-        assert [graph[each]["inputs"]["steps"] for each in ("57", "58")] == [steps, steps]
+        assert [graph[node_id]["inputs"]["steps"] for node_id in ("57", "58")] == [steps, steps]
         assert (graph["57"]["inputs"]["end_at_step"], graph["58"]["inputs"]["start_at_step"]) == (border, border)
         assert graph["59"]["inputs"]["length"] == PRESETS[preset]["length"]
         assert applied.ignored == ["megapixels", "profile"]
@@ -189,7 +193,7 @@ class TestChains:
             changed(changed(WAN_22, "58", steps=30, start_at_step=15), "57", steps=20), OBJECT_INFO
         )
         graph = run_with(described, dict(apply_preset(PRESETS["look-dev"], properties_of(described)).values))
-        assert [graph[each]["inputs"]["steps"] for each in ("57", "58")] == [8, 8]
+        assert [graph[node_id]["inputs"]["steps"] for node_id in ("57", "58")] == [8, 8]
         assert (graph["57"]["inputs"]["end_at_step"], graph["58"]["inputs"]["start_at_step"]) == (4, 4)
         assert {"Steps, high-noise sampler", "Steps, low-noise sampler"} <= set(labels(described))
 
@@ -200,7 +204,7 @@ class TestChains:
         filled = run_with(describe_graph(graph, OBJECT_INFO), {"steps": 6})
         assert (filled["90"]["inputs"]["value"], filled["91"]["inputs"]["value"]) == (6, 3)
 
-    def test_schedule_that_is_split_by_a_node_follows(self) -> None:
+    def test_split_schedule_is_scaled(self) -> None:
         graph = {
             "1": node("BasicScheduler", steps=20, denoise=1.0),
             "2": node("SplitSigmas", step=15, sigmas=["1", 0]),
@@ -215,7 +219,7 @@ class TestChains:
         assert run_with(described, {"steps": 8, border: 7})["57"]["inputs"]["end_at_step"] == 7
 
     @given(st.integers(1, 10_000), st.integers(1, 200), st.integers(0, 200))
-    def test_samplers_of_a_chain_always_meet(self, steps: int, before: int, border: int) -> None:
+    def test_chained_samplers_share_a_border(self, steps: int, before: int, border: int) -> None:
         graph = changed(WAN_22, "57", steps=before, end_at_step=border)
         described = describe_graph(changed(graph, "58", steps=before, start_at_step=border), OBJECT_INFO)
         filled = run_with(described, {"steps": steps})
@@ -226,4 +230,10 @@ class TestChains:
     def test_steps_are_whole_numbers(self) -> None:
         for info in (OBJECT_INFO, None):
             described = properties_of(describe_graph(WAN_22, info))
-            assert {each.key for each in described if each.is_whole} >= {"seed", "steps", "width", "height", "length"}
+            assert {property_.key for property_ in described if property_.is_whole} >= {
+                "seed",
+                "steps",
+                "width",
+                "height",
+                "length",
+            }

@@ -1,4 +1,4 @@
-"""The packages that make installs are pinned, so that builds are repeatable."""
+"""All installed packages are pinned, so that builds are repeatable."""
 
 import re
 import tomllib
@@ -21,7 +21,7 @@ def _pins(name: str) -> set[tuple[str, ...]]:
     return set(_PIN.findall(_text(name)))
 
 
-def _asked_for(*extras: str, groups: tuple[str, ...]) -> set[str]:
+def _required(*extras: str, groups: tuple[str, ...]) -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     optional, grouped = project["project"]["optional-dependencies"], project["dependency-groups"]
     texts = [*project["project"]["dependencies"]]
@@ -39,10 +39,10 @@ def test_lock_files_have_versions_and_hashes_and_no_index_url(name: str) -> None
 
 
 def test_lock_files_contain_all_required_packages() -> None:
-    desk = _asked_for("desk", "media", "server", "simulator", groups=("build",))
-    everything = desk | _asked_for("aws", "kubernetes", "s3", groups=("bench", "build", "dev"))
-    server = _asked_for("aws", "kubernetes", "media", "s3", "server", groups=("build",))
-    assert _asked_for(groups=("build",)) <= {name for name, *_ in _pins("worker.txt")}
+    desk = _required("desk", "media", "server", "simulator", groups=("build",))
+    everything = desk | _required("aws", "kubernetes", "s3", groups=("bench", "build", "dev"))
+    server = _required("aws", "kubernetes", "media", "s3", "server", groups=("build",))
+    assert _required(groups=("build",)) <= {name for name, *_ in _pins("worker.txt")}
     assert server <= {name for name, *_ in _pins("server.txt")}
     assert desk <= {name for name, *_ in _pins("desk.txt")}
     assert everything <= {name for name, *_ in _pins("dev.txt")}
@@ -54,9 +54,9 @@ def test_installed_versions_are_the_tested_ones(name: str) -> None:
     assert {(name, version) for name, version, _ in _pins(name)} <= tested
 
 
-def test_server_has_nothing_that_only_developers_need() -> None:
+def test_server_lock_has_no_development_packages() -> None:
     assert {name for name, *_ in _pins("server.txt")} & {"aiohttp", "apprise", "moto", "pytest", "playwright"} == set()
 
 
-def test_worker_has_nothing_that_only_servers_need() -> None:
+def test_worker_lock_has_no_server_packages() -> None:
     assert {name for name, *_ in _pins("worker.txt")} & {"asyncpg", "fastapi", "grpcio", "sqlalchemy", "boto3"} == set()

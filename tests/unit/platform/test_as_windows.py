@@ -23,7 +23,9 @@ from comfyrelay.storage.folder import Folder
 from comfyrelay.system import atomic, command_lines, files, platform, processes, signals, terminal
 from comfyrelay.system.folder_lock import FolderLock
 
-pytestmark = pytest.mark.skipif(not platform.IS_WINDOWS, reason="this is not Windows, nor plays it")
+pytestmark = pytest.mark.skipif(
+    not platform.IS_WINDOWS, reason="needs Windows or the simulation in test_without_posix.py"
+)
 
 
 def test_locked_folder_shows_its_holder(tmp_path: Path) -> None:
@@ -59,7 +61,7 @@ def test_open_file_is_replaced_once_it_is_closed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_file_that_stays_open_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_open_file_is_named_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "output.mp4"
     path.write_bytes(b"old")
     with path.open("rb"):
@@ -72,7 +74,7 @@ def test_file_that_stays_open_is_named_and_nothing_is_lost(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_open_output_is_left_and_reported_when_its_job_is_deleted(tmp_path: Path) -> None:
+def test_open_output_is_kept_and_reported(tmp_path: Path) -> None:
     about = {COPIES: ["watched.mp4", "other.mp4"]}
     attempt = Attempt(job_id="j", epoch=1, tenant_id="t", number=1, worker_id="w", started_at=None, about=about)
     watched, other = (tmp_path / name for name in about[COPIES])
@@ -85,7 +87,7 @@ def test_open_output_is_left_and_reported_when_its_job_is_deleted(tmp_path: Path
     assert not other.exists()
 
 
-def test_object_in_use_is_not_removed_and_the_error_says_why(tmp_path: Path) -> None:
+def test_object_in_use_is_not_removed(tmp_path: Path) -> None:
     objects = Folder(tmp_path)
     objects.write("a/b.png", b"data")
     with objects.open("a/b.png"), pytest.raises(StorageUnavailable, match="open in another program"):
@@ -105,12 +107,12 @@ def test_first_writer_wins_on_a_disk_without_hard_links(tmp_path: Path) -> None:
 
 async def test_stop_signal_wakes_the_waiting_loop() -> None:
     received: asyncio.Queue[int] = asyncio.Queue()
-    before = [signal.getsignal(each) for each in signals.STOPS]
+    before = [signal.getsignal(stop_signal) for stop_signal in signals.STOPS]
     with signals.on_stop(received.put_nowait):
         for number in signals.STOPS:
             signal.raise_signal(number)
             assert await received.get() == number
-    assert [signal.getsignal(each) for each in signals.STOPS] == before
+    assert [signal.getsignal(stop_signal) for stop_signal in signals.STOPS] == before
 
 
 async def test_keys_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +128,7 @@ class Terminal:
         return True
 
 
-def test_process_has_no_limits_of_its_own_and_is_watched() -> None:
+def test_process_limits_are_ignored() -> None:
     assert processes.raise_open_file_limit(100_000) == 100_000
     processes.forbid_files()
     processes.limit_memory(1)
@@ -141,7 +143,7 @@ def test_scripts_are_refused_in_one_sentence(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_machines_of_this_host_are_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_local_machines_are_refused_in_one_sentence(tmp_path: Path) -> None:
     around = ProviderContext(settings=Settings(data_dir=tmp_path), api_url="http://127.0.0.1:8420", secrets={})
     with pytest.raises(ConfigurationError) as refused:
         Providers(around).get("local")

@@ -43,20 +43,20 @@ def _half_a_part(path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_error_on_the_way_leaves_everything_as_it_was(tmp_path: Path, is_there: bool) -> None:
+def test_failed_write_changes_nothing(tmp_path: Path, is_there: bool) -> None:
     path = tmp_path / "video.mp4"
     if is_there:
         path.write_bytes(b"old")
     for half in (_half_a_file, _half_a_part):
         with pytest.raises(RuntimeError):
             half(path)
-    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"old"] * is_there
+    assert [item.read_bytes() for item in tmp_path.iterdir()] == [b"old"] * is_there
 
 
-def test_part_that_a_killed_process_left_is_used_by_the_next(tmp_path: Path) -> None:
-    path, left = tmp_path / "video.mp4", tmp_path / ".video.mp4.part"
-    left.write_bytes(b"half of an earlier one")
-    with part_of(path, part=left) as part:
+def test_leftover_part_file_is_reused(tmp_path: Path) -> None:
+    path, leftover = tmp_path / "video.mp4", tmp_path / ".video.mp4.part"
+    leftover.write_bytes(b"half of an earlier one")
+    with part_of(path, part=leftover) as part:
         part.write_bytes(b"whole")
     assert path.read_bytes() == b"whole"
     assert list(tmp_path.iterdir()) == [path]
@@ -71,11 +71,11 @@ def test_first_writer_of_a_new_file_wins(tmp_path: Path) -> None:
 
 
 def test_file_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, there = tmp_path / "object", []
-    monkeypatch.setattr("os.fsync", lambda _handle: there.append(path.exists()))
+    path, existed = tmp_path / "object", []
+    monkeypatch.setattr("os.fsync", lambda _handle: existed.append(path.exists()))
     writer = FileWriter(path, is_durable=True)
     writer.open()
     writer.write(b"data")
     writer.commit()
-    assert there == [False]
+    assert existed == [False]
     assert path.read_bytes() == b"data"

@@ -78,7 +78,7 @@ def container(folder: Path, own: str, files: dict[str, str]) -> list[CoreBudget]
 
 
 @pytest.mark.parametrize("version", CONTAINERS)
-def test_container_has_no_more_to_spare_than_it_may_use(tmp_path: Path, version: str) -> None:
+def test_container_quota_limits_spare_cores(tmp_path: Path, version: str) -> None:
     [quota] = container(tmp_path, *CONTAINERS[version])
     assert quota.worked() == 7.0
     assert quota.cores == 2.5
@@ -93,6 +93,6 @@ def test_work_of_other_processes_does_not_reduce_a_quota() -> None:
 
 
 @pytest.mark.parametrize("files", [{"cpu.max": "max 100000"}, {"cpu.max": "garbage"}, {}])
-def test_without_a_quota_there_is_only_the_machine(tmp_path: Path, files: dict[str, str]) -> None:
+def test_machine_is_the_limit_without_a_quota(tmp_path: Path, files: dict[str, str]) -> None:
     assert container(tmp_path, "0::/\n1:cpu:/\n", files) == []
     assert quotas(tmp_path, tmp_path / "missing") == []

@@ -24,7 +24,7 @@ CONTAINERS = {
 }
 
 
-def left(folder: Path, own: str, files: dict[str, str]) -> list[int]:
+def free_bytes(folder: Path, own: str, files: dict[str, str]) -> list[int]:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -34,11 +34,11 @@ def left(folder: Path, own: str, files: dict[str, str]) -> list[int]:
 
 @pytest.mark.parametrize("version", CONTAINERS)
 def test_container_memory_is_its_limit_less_use_without_file_cache(tmp_path: Path, version: str) -> None:
-    assert left(tmp_path, *CONTAINERS[version]) == [400]
+    assert free_bytes(tmp_path, *CONTAINERS[version]) == [400]
 
 
 @pytest.mark.parametrize("files", [{"memory.max": "max", "memory.current": "1"}, {"memory.max": "5"}, {}])
-def test_without_a_limit_there_is_only_the_machine(tmp_path: Path, files: dict[str, str]) -> None:
-    assert left(tmp_path, "0::/\n1:memory:/\n", files) == []
+def test_machine_memory_counts_without_a_limit(tmp_path: Path, files: dict[str, str]) -> None:
+    assert free_bytes(tmp_path, "0::/\n1:memory:/\n", files) == []
     assert free_within_limits(tmp_path, tmp_path / "missing") == []
     assert free_memory_bytes() > 0

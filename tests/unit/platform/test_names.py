@@ -37,13 +37,13 @@ def test_characters_that_windows_refuses_are_replaced(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["हिन्दी", "ภาษาไทย น้ำ", "می\u200cشود", "Tiếng Việt", "தமிழ்", "小さな猫 (2)"])
-def test_name_stays_whole_in_every_script(name: str) -> None:
+def test_plain_name_keeps_every_script(name: str) -> None:
     assert safe_names.plain_name(name) == unicodedata.normalize("NFC", name)
     assert safe_names.plain_name(unicodedata.normalize("NFD", name)) == safe_names.plain_name(name)
     assert folder_name(name) == safe_names.plain_name(name)
 
 
-def test_name_is_plain_and_has_room_for_more() -> None:
+def test_plain_name_is_short_and_safe() -> None:
     assert safe_names.plain_name("<b>../x: \u202eevil\x1b[0m</b>.") == "b-..-x- -evil-0m-b"
     assert safe_names.plain_name("\u200d…") == ""
     assert len(safe_names.plain_name("猫" * 200).encode()) <= 200
@@ -51,33 +51,33 @@ def test_name_is_plain_and_has_room_for_more() -> None:
 
 
 @pytest.mark.parametrize("label", ["CON", "nul", "LPT1", "aux."])
-def test_folder_of_outputs_is_never_a_device(label: str) -> None:
+def test_output_folder_is_never_a_device_name(label: str) -> None:
     assert all(map(safe_names.is_usable, folder_name(f"night/{label}").split("/")))
 
 
 @pytest.mark.parametrize(
     "name", ["C:\\Windows\\win.ini", "\\\\server\\share\\x.png", "..\\..\\x.png", "CON", "a:b.png"]
 )
-def test_file_from_a_server_is_saved_under_a_name_that_windows_takes(name: str) -> None:
+def test_downloaded_file_name_is_valid_on_windows(name: str) -> None:
     found = safe_name(name)
     assert safe_names.is_usable(found)
     assert PureWindowsPath(found).name == found
 
 
 @pytest.mark.parametrize("path", ["tenants/7/CON", "tenants/7/a.", "tenants/7/a:b", "C:/x", "tenants/nul.png/x", "a?b"])
-def test_object_name_that_windows_would_change_is_refused(path: str) -> None:
+def test_object_path_invalid_on_windows_is_refused(path: str) -> None:
     assert not safe_names.is_valid_path(path, windows=True)
     assert safe_names.is_valid_path(path, windows=False)
     assert safe_names.is_valid_path("tenants/7/ü 1.png", windows=True)
 
 
 @pytest.mark.parametrize("subdir", ["C:\\Users", "c:x", "\\\\server\\share", "\\x", "a\\..\\..\\b", "//server/share/x"])
-def test_folder_of_inputs_is_never_another_drive_or_share(subdir: str, tmp_path: Path) -> None:
+def test_input_folder_cannot_leave_its_drive(subdir: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="without"):
         inputs_in(tmp_path, subdir)
 
 
-def test_names_that_differ_in_their_letters_size_only_do_not_meet() -> None:
+def test_names_that_differ_only_in_case_stay_distinct() -> None:
     first, second = readable_name("Cat", 1, 1, "png"), readable_name("cat", 1, 2, "png")
     assert first.casefold() != second.casefold()
 
@@ -110,13 +110,13 @@ def test_name_without_space_for_a_label_keeps_number_and_seed() -> None:
         ("s3://bucket/x", None),
     ],
 )
-def test_file_url_is_read_as_windows_writes_it(url: str, path: str | None) -> None:
+def test_windows_file_url_is_parsed(url: str, path: str | None) -> None:
     assert safe_names.path_of_url(url, windows=True) == path
     if path is not None and "localhost" not in url:
         assert PureWindowsPath(path).as_uri() == url
 
 
-def test_elsewhere_a_file_url_names_a_folder_of_this_machine() -> None:
+def test_posix_file_url_is_a_local_folder() -> None:
     assert safe_names.path_of_url("file:///srv/my%20objects", windows=False) == "/srv/my objects"
     assert safe_names.path_of_url("file://server/share", windows=False) is None
 
@@ -129,13 +129,13 @@ def test_elsewhere_a_file_url_names_a_folder_of_this_machine() -> None:
         ("\\\\?\\C:\\data", "\\\\?\\C:\\data"),
     ],
 )
-def test_below_such_a_path_windows_has_no_limit_of_length(path: str, long: str) -> None:
+def test_extended_path_lifts_the_length_limit(path: str, long: str) -> None:
     assert safe_names.extended_path(PureWindowsPath(path), windows=True) == long
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
-def test_prompts_are_read_as_editors_on_any_system_save_them(encoding: str, line_end: str, tmp_path: Path) -> None:
+def test_prompts_are_read_in_any_encoding_and_line_ending(encoding: str, line_end: str, tmp_path: Path) -> None:
     file = tmp_path / "my prompts.txt"
     file.write_bytes(line_end.join(["a cat", "", "ein Käfer ", ""]).encode(encoding))
     assert prompts_from(file) == ["a cat", "ein Käfer"]

@@ -10,7 +10,7 @@ from comfyrelay.domain.queue.wait_reasons import is_prefetched
 from comfyrelay.protocol.progress import Phase, Progress
 from comfyrelay.protocol.worker import HeartbeatRequest
 
-TOLD = {
+REPORT = {
     "value": 0.4,
     "phase": "running",
     "began_at": "2030-01-01T00:00:00+00:00",
@@ -23,11 +23,11 @@ TOLD = {
 
 
 def test_progress_report_round_trips() -> None:
-    assert set(TOLD) == {field.name for field in fields(Progress)}
-    progress = Progress.from_report(TOLD)
+    assert set(REPORT) == {field.name for field in fields(Progress)}
+    progress = Progress.from_report(REPORT)
     assert progress.began_at == datetime(2030, 1, 1, tzinfo=UTC)
-    assert progress.to_report() == TOLD
-    assert list(progress.to_report()) == list(TOLD)
+    assert progress.to_report() == REPORT
+    assert list(progress.to_report()) == list(REPORT)
 
 
 def test_unknown_fields_are_not_sent() -> None:
@@ -51,16 +51,16 @@ def test_progress_value_is_between_0_and_1(value: float | None, part: float | No
     ("phase", "has_begun"),
     [
         (None, False),
-        *((each, each not in (Phase.FETCHING, Phase.WAITING)) for each in Phase),
+        *((known_phase, known_phase not in (Phase.FETCHING, Phase.WAITING)) for known_phase in Phase),
         ("a word of another worker", True),
         (7, True),
     ],
 )
 def test_job_counts_as_started_unless_its_phase_says_otherwise(phase: Any, has_begun: bool) -> None:
-    told = {"phase": phase}
-    assert Progress.from_report(told).has_begun is has_begun
-    assert is_prefetched(is_prefetch=True, progress=told) is not has_begun
-    assert not is_prefetched(is_prefetch=False, progress=told)
+    report = {"phase": phase}
+    assert Progress.from_report(report).has_begun is has_begun
+    assert is_prefetched(is_prefetch=True, progress=report) is not has_begun
+    assert not is_prefetched(is_prefetch=False, progress=report)
 
 
 def test_heartbeat_example_is_valid() -> None:

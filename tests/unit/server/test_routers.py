@@ -45,13 +45,13 @@ async def get(app: FastAPI, path: str) -> httpx.Response:
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-async def test_others_are_not_tried(prefix: str) -> None:
-    there = Application()
-    assert (await get(there.app, f"{prefix}/state".replace("{slug}", "a"))).json() == prefix
-    assert there.tried == {prefix}
+async def test_other_routers_are_not_tried(prefix: str) -> None:
+    application = Application()
+    assert (await get(application.app, f"{prefix}/state".replace("{slug}", "a"))).json() == prefix
+    assert application.tried == {prefix}
 
 
-async def test_below_another_application_paths_are_the_same() -> None:
+async def test_mounted_application_matches_the_same_paths() -> None:
     outer = FastAPI()
     outer.mount("/relay", Application().app)
     assert (await get(outer, "/relay/api/jobs/state")).json() == "/api/jobs"

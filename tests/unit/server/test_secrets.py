@@ -30,15 +30,15 @@ def test_short_secret_is_refused(tmp_path: Path, settings: dict[str, Any], name:
 
 
 def test_shortened_secret_in_the_file_is_refused(tmp_path: Path) -> None:
-    made = load_secrets(Settings(data_dir=tmp_path))
+    created = load_secrets(Settings(data_dir=tmp_path))
     path = tmp_path / "secrets.json"
-    path.write_text(path.read_text("utf-8").replace(made.fleet["production"][0], "short"), encoding="utf-8")
+    path.write_text(path.read_text("utf-8").replace(created.fleet["production"][0], "short"), encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"secrets\.json"):
         load_secrets(Settings(data_dir=tmp_path))
 
 
 def test_long_secret_is_accepted(tmp_path: Path) -> None:
-    taken = load_secrets(
+    secrets = load_secrets(
         Settings(data_dir=tmp_path, fleet_secrets={"production": [LONG]}, signing_secrets=[LONG], host="0.0.0.0")
     )
-    assert taken.accepts("production", LONG)
+    assert secrets.accepts("production", LONG)

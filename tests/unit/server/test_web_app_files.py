@@ -28,7 +28,7 @@ def built(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def asked(folder: Path, path: str, *origins: str, accepted: str = "gzip") -> httpx.Response:
+async def get_path(folder: Path, path: str, *origins: str, accepted: str = "gzip") -> httpx.Response:
     app = FastAPI()
 
     async def storage_origins(_request: Request) -> Sequence[str]:
@@ -50,18 +50,18 @@ async def asked(folder: Path, path: str, *origins: str, accepted: str = "gzip") 
         ("/gallery", "gallery"),
         ("/kit", "index"),
         ("/jobs/123", "job"),
-        *((each, "index") for each in SERVER_PAGES),
+        *((page, "index") for page in SERVER_PAGES),
     ],
 )
-async def test_each_page_address_serves_the_app_with_the_scripts_of_its_area(built: Path, path: str, area: str) -> None:
+async def test_page_serves_the_scripts_of_its_area(built: Path, path: str, area: str) -> None:
     assert is_page(path)
-    answer = await asked(built, path)
+    answer = await get_path(built, path)
     assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-cache")
     assert f"/assets/{area}-1.js" in answer.text
 
 
 async def test_inline_scripts_and_styles_need_the_nonce(built: Path) -> None:
-    first, second = [await asked(built, "/", "https://bucket.example.com") for _ in range(2)]
+    first, second = [await get_path(built, "/", "https://bucket.example.com") for _ in range(2)]
     policy = first.headers["Content-Security-Policy"]
     [nonce] = re.findall(r"'nonce-([\w-]+)'", policy)
     assert f'nonce="{nonce}"' in first.text
@@ -72,24 +72,24 @@ async def test_inline_scripts_and_styles_need_the_nonce(built: Path) -> None:
     assert "media-src 'self' blob: https://bucket.example.com;" in policy
 
 
-async def test_files_with_their_hash_in_their_name_are_kept_for_ever(built: Path) -> None:
-    assert "immutable" in (await asked(built, "/assets/a-1.js")).headers["Cache-Control"]
+async def test_hashed_files_are_cached_forever(built: Path) -> None:
+    assert "immutable" in (await get_path(built, "/assets/a-1.js")).headers["Cache-Control"]
 
 
 async def test_precompressed_file_is_sent_if_the_client_accepts_it(built: Path) -> None:
     (built / "assets" / "a-1.js.gz").write_bytes(gzip.compress(b"1"))
-    answer = await asked(built, "/assets/a-1.js")
+    answer = await get_path(built, "/assets/a-1.js")
     assert (answer.text, answer.headers["Content-Encoding"]) == ("1", "gzip")
     assert answer.headers["Content-Type"].startswith("text/javascript")
     assert answer.headers["Vary"] == "Accept-Encoding"
-    assert (await asked(built, "/assets/a-1.js.gz")).status_code == 404
-    plain = await asked(built, "/assets/a-1.js", accepted="identity")
+    assert (await get_path(built, "/assets/a-1.js.gz")).status_code == 404
+    plain = await get_path(built, "/assets/a-1.js", accepted="identity")
     assert (plain.text, plain.headers.get("Content-Encoding")) == ("1", None)
 
 
 @pytest.mark.parametrize("path", ["/assets/b.js", "/assets/..%2Fbuilt-from.txt", "/assets/..%2Findex.html", "/nowhere"])
-async def test_nothing_else_is_served(built: Path, path: str) -> None:
-    assert (await asked(built, path)).status_code == 404
+async def test_other_paths_are_not_served(built: Path, path: str) -> None:
+    assert (await get_path(built, path)).status_code == 404
 
 
 async def test_browser_gets_the_app_for_an_unknown_address(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ async def test_browser_gets_the_app_for_an_unknown_address(built: Path, monkeypa
 
 
 async def test_page_of_an_unbuilt_app_names_the_build_command(tmp_path: Path) -> None:
-    answer = await asked(tmp_path, "/queue")
+    answer = await get_path(tmp_path, "/queue")
     assert answer.status_code == 503
     assert "make up" in answer.text
 
@@ -122,5 +122,5 @@ def test_schema_of_the_app_matches_the_routes() -> None:
     assert written["PLACE"].read_text("utf-8") == written["schema"](), "run `make schema`"
 
 
-def test_lock_of_the_app_names_no_host() -> None:
+def test_lock_file_names_no_host() -> None:
     assert "://" not in (ROOT / "ui" / "pnpm-lock.yaml").read_text("utf-8")

@@ -23,15 +23,15 @@ class Shard:
     def __init__(self) -> None:
         self.is_open = asyncio.Event()
         self.is_open.set()
-        self.asked = asyncio.Event()
+        self.apply_started = asyncio.Event()
         self.applied: list[list[tuple[int, list[str]]]] = []
         self.removed: list[int] = []
         self.removals_of_submissions: list[tuple[str, list[int]]] = []
 
     async def apply(self, _shard: str, entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
-        self.asked.set()
+        self.apply_started.set()
         await self.is_open.wait()
-        self.applied.append([(each.id, sorted(update.job_id for update in each.updates)) for each in entries])
+        self.applied.append([(entry.id, sorted(update.job_id for update in entry.updates)) for entry in entries])
         return list(entries)
 
     async def remove(self, entry_ids: Sequence[int]) -> None:
@@ -84,7 +84,7 @@ async def test_entry_stays_in_the_outbox_until_its_last_part_is_applied(shard: S
     delivery.delay([entry(1, "x", "y")])
     shard.is_open.clear()
     first = asyncio.create_task(delivery.deliver([entry(2, "x", version=2)]))
-    await shard.asked.wait()
+    await shard.apply_started.wait()
     # started as a whole while a part of it is being applied
     everything = asyncio.create_task(delivery.idle())
     await asyncio.sleep(0)

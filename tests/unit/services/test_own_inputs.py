@@ -19,10 +19,10 @@ GRAPH = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Noting(GraphPolicy):
+class RecordingPolicy(GraphPolicy):
     """A policy that records its calls."""
 
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    checked: list[dict[str, Any]] = field(default_factory=list)
 
     def check(
         self,
@@ -32,7 +32,7 @@ class Noting(GraphPolicy):
         object_info: Mapping[str, Any] | None = None,
         is_effect: bool = False,
     ) -> None:
-        self.asked.extend(node["inputs"] for node in graph.values())
+        self.checked.extend(node["inputs"] for node in graph.values())
         GraphPolicy.check(self, graph, own=own, object_info=object_info, is_effect=is_effect)
 
 
@@ -41,11 +41,11 @@ def inputs(policy: GraphPolicy) -> OwnInputs:
 
 
 def test_only_changed_inputs_are_checked_once_per_set_of_values() -> None:
-    policy = Noting()
+    policy = RecordingPolicy()
     own = inputs(policy)
     for number in range(100):
         own.check({"{{TEXT}}": f"cat {number % 2}", "{{SIZE}}": 7})
-    assert policy.asked == [
+    assert policy.checked == [
         {"size": 7},
         {"text": "cat 0"},
         {"both": ["cat 0", {"size": "of 7"}]},
@@ -54,12 +54,12 @@ def test_only_changed_inputs_are_checked_once_per_set_of_values() -> None:
     ]
 
 
-def test_number_is_another_value_than_the_same_digits() -> None:
-    policy = Noting()
+def test_number_and_digits_are_different_values() -> None:
+    policy = RecordingPolicy()
     own = inputs(policy)
     for size in (7, "7", True, 1, None):
         own.check({"{{SIZE}}": size})
-    assert [each["size"] for each in policy.asked if each.keys() == {"size"}] == [7, "7", True, 1, None]
+    assert [inputs["size"] for inputs in policy.checked if inputs.keys() == {"size"}] == [7, "7", True, 1, None]
 
 
 def test_refused_input_is_refused_again() -> None:
