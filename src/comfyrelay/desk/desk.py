@@ -17,10 +17,9 @@ from comfyrelay.desk.notifications.notifier import Notifier, without_secrets
 from comfyrelay.desk.notifications.sender import NotificationSender
 from comfyrelay.desk.one_time_links import OneTimeLinks
 from comfyrelay.desk.password import Password
-from comfyrelay.desk.scripts.workflow import update_script_workflow
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.simulated_jobs import SimulationPolicy
-from comfyrelay.desk.startup.first_start import create_initial_data, single_user_settings
+from comfyrelay.desk.startup.first_start import prepare_databases, single_user_settings
 from comfyrelay.desk.startup.hooks import desk_hooks
 from comfyrelay.desk.startup.scripts import DeskScript
 from comfyrelay.desk.startup.simulator import check_comfyui, open_simulator
@@ -33,8 +32,6 @@ from comfyrelay.desk.startup.web import (
 )
 from comfyrelay.desk.startup.workers import DeskWorkers
 from comfyrelay.desk.state import DeskState
-from comfyrelay.domain.queue.states import Stage
-from comfyrelay.domain.records.accounts import User
 from comfyrelay.protocol.desk import NotificationEvent, SimulatedJobs
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.server.main import serving
@@ -105,13 +102,13 @@ class Desk:
             links = OneTimeLinks(settings.base_url)
 
             notifications = NotificationSender(Notifier(self.desk.notify_urls, self.notify_on))
-            simulation = self._simulation_policy()
+            simulation = SimulationPolicy(self.settings, self.desk)
             workers = DeskWorkers(settings, self.desk, simulation, on_status=self.on_status, on_comfyui=self.on_comfyui)
             outputs = OutputCopies(self.output_folder, umask=self._umask_of(self.output_folder))
             hooks = desk_hooks(notifications, simulation, workers, outputs, script)
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
             outputs.engine = engine
-            user, is_new = await self._prepare(engine, script)
+            user, is_new = await prepare_databases(engine, script.settings if script is not None else None)
             if script is not None:
                 await opened.enter_async_context(script.removing_unused_inputs(engine, user))
             silent = await check_comfyui(engine, simulation, workers.configured_urls)
@@ -142,14 +139,6 @@ class Desk:
                     # Once the desk no longer listens, another process may use the address.
                     remove_note()
 
-    async def _prepare(self, engine: Engine, script: DeskScript | None) -> tuple[User, bool]:
-        """Bring the databases up to date. Returns the user, and whether the desk is new."""
-        await engine.databases.upgrade()
-        user, is_new = await create_initial_data(engine, engine.settings)
-        await Password(self.settings.data_dir).end_outdated_sessions(engine.accounts.sign_in, user)
-        await update_script_workflow(engine, user, script.settings if script is not None else None)
-        return user, is_new
-
     @property
     def input_folder(self) -> Path:
         return (self.desk.input_folder or self.settings.data_dir / "inputs").expanduser().absolute()
@@ -168,14 +157,6 @@ class Desk:
             data_dir=self.settings.data_dir,
             input_folder=self.input_folder,
             umask_of=self._umask_of,
-        )
-
-    def _simulation_policy(self) -> SimulationPolicy:
-        return SimulationPolicy(
-            self.settings.data_dir,
-            stage=Stage(self.settings.stage),
-            simulates_all=self.desk.simulator,
-            has_comfyui=bool({"comfyui_url", "comfyui_dir"} & self.desk.model_fields_set),
         )
 
     def _state(

@@ -4,10 +4,10 @@ The decision is made when a job is added. Simulated jobs have their own stage wi
 they never run on ComfyUI.
 """
 
-from pathlib import Path
-
+from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.protocol.desk import SimulatedJobs
+from comfyrelay.settings import Settings
 
 # This file marks that the desk has had a ComfyUI. From then on, jobs wait for it.
 MARKER = ".comfyui-found"
@@ -30,16 +30,17 @@ SIMULATED_MODELS = {
 class SimulationPolicy:
     """Decides whether a new job is simulated.
 
-    `simulates_all` simulates every new job. Otherwise only the examples are simulated, until a ComfyUI was found or
+    With `--simulator` every new job is simulated. Otherwise only the examples are, until a ComfyUI was found or
     configured once.
     """
 
-    def __init__(self, data_dir: Path, *, stage: Stage, simulates_all: bool, has_comfyui: bool) -> None:
-        self._marker = data_dir / MARKER
-        self._simulates_all = simulates_all
-        self._has_comfyui = has_comfyui or self._marker.exists()
-        self.stage = stage
-        self.simulated_stage = Stage.STAGING if stage is Stage.PRODUCTION else Stage.PRODUCTION
+    def __init__(self, settings: Settings, desk: DeskSettings) -> None:
+        self._marker = settings.data_dir / MARKER
+        self._simulates_all = desk.simulator
+        is_configured = bool({"comfyui_url", "comfyui_dir"} & desk.model_fields_set)
+        self._has_comfyui = is_configured or self._marker.exists()
+        self.stage = Stage(settings.stage)
+        self.simulated_stage = Stage.STAGING if self.stage is Stage.PRODUCTION else Stage.PRODUCTION
         # The ids of the example workflows.
         self.examples: frozenset[int] = frozenset()
 

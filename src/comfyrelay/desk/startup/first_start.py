@@ -7,6 +7,9 @@ from typing import Any
 
 from comfyrelay.desk.addresses import LOOPBACK
 from comfyrelay.desk.examples import EXAMPLES
+from comfyrelay.desk.password import Password
+from comfyrelay.desk.scripts.command import ScriptSettings
+from comfyrelay.desk.scripts.workflow import update_script_workflow
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Conflict
@@ -49,6 +52,15 @@ def single_user_settings(settings: Settings) -> Settings:
     }
     changes = {name: value for name, value in wanted.items() if name not in given or name == "default_fleet"}
     return settings.model_copy(update=changes)
+
+
+async def prepare_databases(engine: Engine, script: ScriptSettings | None) -> tuple[User, bool]:
+    """Bring the databases up to date. Returns the user, and whether the desk is new."""
+    await engine.databases.upgrade()
+    user, is_new = await create_initial_data(engine, engine.settings)
+    await Password(engine.settings.data_dir).end_outdated_sessions(engine.accounts.sign_in, user)
+    await update_script_workflow(engine, user, script)
+    return user, is_new
 
 
 async def create_initial_data(engine: Engine, settings: Settings) -> tuple[User, bool]:
