@@ -76,7 +76,7 @@ MUTANTS = (
         old="return now < dispatch.lease_expires_at + grace and not (has_idle_worker and can_restart)",
         new="return now < dispatch.lease_expires_at + grace",
         tests=f"{QUEUE}/test_reaper.py",
-        only="sqlite and gets_its_job_as_soon",
+        only="sqlite and gets_the_job_as_soon",
     ),
     Mutant(
         name="a late lease ends for a worker that could not run its job",
@@ -98,9 +98,9 @@ MUTANTS = (
         name="a refund is not idempotent",
         file="store/tenant/ledger.py",
         old="    for tenant_id, amount in written:\n        sums",
-        new="    for tenant_id, amount in [(each.tenant_id, each.amount) for each in entries]:\n        sums",
+        new="    for tenant_id, amount in [(entry.tenant_id, entry.amount) for entry in entries]:\n        sums",
         tests="tests/integration/ledger/test_ledger.py",
-        only="sqlite and (refunding_gives_back or credit_counts_once)",
+        only="sqlite and (refund_is_final or credit_counts_once)",
     ),
     Mutant(
         name="the workflow filter is dropped (SQLite)",
@@ -257,7 +257,7 @@ MUTANTS = (
         old="    if dispatch.is_terminal or dispatch.cancel_requested_at is not None:\n        return None\n",
         new="    if dispatch.cancel_requested_at is not None:\n        return None\n",
         tests=f"{QUEUE}/test_job_control.py",
-        only="sqlite and completed_job_cannot_be_cancelled",
+        only="sqlite and ended_job_cannot_be_canceled",
     ),
     Mutant(
         name="an output is not copied before completion",
@@ -273,7 +273,7 @@ MUTANTS = (
         old="if digest != reported.sha256:",
         new="if digest == reported.sha256 is None:",
         tests=f"{API}/test_outputs.py",
-        only="sqlite and another_hash",
+        only="sqlite and wrong_hash",
     ),
     Mutant(
         name="the upload is removed before the outcome is written",
@@ -319,8 +319,8 @@ MUTANTS = (
     Mutant(
         name="an unreported requirement counts as missing",
         file="services/catalogue/availability.py",
-        old="if each.fit is Fit.UNABLE}",
-        new="if each.fit is not Fit.ABLE}",
+        old="if fitness.fit is Fit.UNABLE}",
+        new="if fitness.fit is not Fit.ABLE}",
         tests=f"{QUEUE}/test_missing_requirements.py",
         only="sqlite and accepted_unless_every_worker",
     ),
@@ -354,7 +354,7 @@ MUTANTS = (
         old="(code in _WRONG_GRAPH and not has_completed)",
         new="(code in _WRONG_GRAPH)",
         tests=f"{QUEUE}/test_held_batches.py",
-        only="sqlite and shows_that_it_runs",
+        only="sqlite and unless_an_item_has_completed",
     ),
     Mutant(
         name="a resume skips the cause of the hold",
@@ -370,7 +370,7 @@ MUTANTS = (
         old="after.spent_micros <= self.limit_micros",
         new="True",
         tests="tests/unit/domain/test_burst.py",
-        only="no_limit_of_money",
+        only="cost_limits_are_never_exceeded",
     ),
     Mutant(
         name="burst: no budget is required",
@@ -394,7 +394,7 @@ MUTANTS = (
         old="dispatch.provider != Provider.SELF_HOSTED or dispatch.has_burst",
         new="dispatch.provider != Provider.SELF_HOSTED",
         tests="tests/unit/domain/test_burst.py",
-        only="goes_to_the_cloud_once",
+        only="bursts_once",
     ),
     Mutant(
         name="burst: the cost of a run is not recorded",
@@ -426,7 +426,7 @@ MUTANTS = (
         old="        bounds.append((affordable, text))",
         new="        bounds.append((limits.max_machines, text))",
         tests="tests/unit/autoscaling/test_decide.py",
-        only="no_more_money",
+        only="hourly_cost_is_limited",
     ),
     Mutant(
         name="local: the machine limit is ignored",
@@ -442,7 +442,7 @@ MUTANTS = (
         old="if order.key not in {machine.key for machine in present}]",
         new="]",
         tests=f"{AUTOSCALING}/providers/test_command.py",
-        only="would_make_a_second",
+        only="existing_key_is_not_launched_again",
     ),
     Mutant(
         name="the worker of a lost machine counts as idle",
@@ -450,7 +450,7 @@ MUTANTS = (
         old="            await self._workers.drain_in(tx, by_key[key].worker, fleet_id=fleet.id)\n",
         new="            pass\n",
         tests=f"{AUTOSCALING}/test_lost_machines.py",
-        only="sqlite and gone",
+        only="sqlite and worker_of_a_lost_machine",
     ),
     Mutant(
         name="aws: an order lowers the desired capacity",
@@ -514,7 +514,7 @@ MUTANTS = (
         old="    if gpu.free_bytes < (gpu.starting + 1) * gpu.copy_bytes:",
         new="    if gpu.free_bytes < 0:",
         tests="tests/unit/domain/test_packing.py",
-        only="memory_that_is_known",
+        only="known_memory_is_never_exceeded",
     ),
     Mutant(
         name="gpus: a process that did not pay off is tried repeatedly",

@@ -32,10 +32,10 @@ class BurstScenario:
     async def submit(self, count: int = 1, **values: Any) -> list[JobRecord]:
         return [await self.world.submit(self.user, self.effect, **values) for _ in range(count)]
 
-    async def look(self) -> Sequence[BurstDecision]:
-        found = await self.world.engine.autoscaling.bursting.run_once(Stage.PRODUCTION)
+    async def run_once(self) -> Sequence[BurstDecision]:
+        decisions = await self.world.engine.autoscaling.bursting.run_once(Stage.PRODUCTION)
         await self.world.settled()
-        return found
+        return decisions
 
     async def providers(self, jobs: Sequence[JobRecord]) -> list[str]:
         return [(await self.world.dispatch(job)).provider for job in jobs]
@@ -45,7 +45,7 @@ class BurstScenario:
         assert leased is not None
         return leased
 
-    async def why(self, job: JobRecord) -> str:
+    async def wait_reason(self, job: JobRecord) -> str:
         return (await self.world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)).text
 
 
@@ -60,25 +60,25 @@ async def cloud_worker(world: World, fleet: str, *, name: str = "cloud", slots: 
     return name
 
 
-async def burst_scenario(world: World, *, limit: int | None = 1_000_000, **effect: Any) -> BurstScenario:
+async def burst_scenario(world: World, *, limit: int | None = 1_000_000, **values: Any) -> BurstScenario:
     workflow = await world.workflow(
         provider=WorkflowProvider.ANY,
         cloud_micros_per_second=PRICE,
         self_hosted_micros_per_second=10,
         burst_micros_per_hour=limit,
     )
-    made = await world.effect(workflow, **effect)
+    effect = await world.effect(workflow, **values)
     fleet = await world.fleet(workflow)
     user = await world.user()
     own = await world.worker(fleet, name="own")
-    await world.submit(user, made)
+    await world.submit(user, effect)
     running = await world.lease(own)
     assert running is not None
     return BurstScenario(
         world=world,
         user=user,
         workflow=workflow,
-        effect=made,
+        effect=effect,
         own=own,
         cloud=await cloud_worker(world, fleet),
         running=running,

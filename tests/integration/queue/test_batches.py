@@ -1,4 +1,4 @@
-"""Batches: thousands of jobs submitted, paused, resumed, cancelled, moved and retried as one."""
+"""Batches: thousands of jobs submitted, paused, resumed, canceled, moved and retried as one."""
 
 import asyncio
 import threading
@@ -17,7 +17,6 @@ from comfyrelay.errors import (
     IdempotencyConflict,
     InsufficientTokens,
     InvalidInput,
-    NotFound,
     TooManyActiveJobs,
 )
 from comfyrelay.services.hooks import Hooks
@@ -34,7 +33,7 @@ MANY = pytest.mark.parametrize("items", [500, *full_only(5_000)])
 
 
 @asynccontextmanager
-async def statements(world: World) -> AsyncIterator[Counter[str]]:
+async def count_statements(world: World) -> AsyncIterator[Counter[str]]:
     """Count the statements that each database runs, through SQLAlchemy or directly through its driver."""
     counted: Counter[str] = Counter()
     running: Counter[str] = Counter()
@@ -53,11 +52,10 @@ async def statements(world: World) -> AsyncIterator[Counter[str]]:
             if world.backend == "postgresql":
                 listeners.append((engine, "checkout", watch))
         # connections stay open between transactions, so existing ones are not checked out again
-        idle = [tx._driver for connections in database._open.values() for tx in connections._idle]
-        open_ones = [each for each in idle if each is not None]
-        for raw in open_ones:
+        idle = [tx._driver for pool in database._pools.values() for tx in pool._idle]
+        for raw in filter(None, idle):
             raw.add_query_logger(count)
-        watched += [(raw, count) for raw in open_ones]
+            watched.append((raw, count))
     for engine, name, listener in listeners:
         event.listen(engine, name, listener)
     try:
@@ -86,11 +84,11 @@ async def jobs_of(desk: Desk, batch: BatchState) -> list[JobRecord]:
 async def prompts(desk: Desk, worker: str, count: int) -> list[str]:
     """The prompts that a worker with this many slots gets, in order."""
     leased = await desk.world.leases(worker, count)
-    return [each.graph["2"]["inputs"]["text"] for each in leased]
+    return [lease.graph["2"]["inputs"]["text"] for lease in leased]
 
 
 async def submit_and_crash(desk: Desk, items: int) -> BatchState:
-    """A batch that was accepted, and whose process died before it reached the queue."""
+    """Accept a batch and crash before it reaches the queue."""
     desk.world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await submit_batch(desk.world, desk.user, desk.effect, items, key="lost")
@@ -103,35 +101,34 @@ async def submit_and_crash(desk: Desk, items: int) -> BatchState:
 
 
 @pytest.mark.parametrize("nodes", [1, 500])
-async def test_others_get_their_turn_while_the_items_of_a_large_graph_are_resolved(world: World, nodes: int) -> None:
-    """Each item yields to the loop; items of a small graph need not."""
-    loop, waited = asyncio.get_running_loop(), list[bool]()
+async def test_items_of_a_large_graph_are_resolved_off_the_event_loop(world: World, nodes: int) -> None:
+    loop, loop_ran = asyncio.get_running_loop(), list[bool]()
 
-    def wait_for_others(_values: Mapping[str, Any]) -> dict[str, Any]:
+    def wait_for_loop(_values: Mapping[str, Any]) -> dict[str, Any]:
         if threading.current_thread() is not threading.main_thread():
-            others = threading.Event()
-            loop.call_soon_threadsafe(others.set)
-            waited.append(others.wait(PATIENCE_SECONDS))
+            turn = threading.Event()
+            loop.call_soon_threadsafe(turn.set)
+            loop_ran.append(turn.wait(PATIENCE_SECONDS))
         return {}
 
-    await world.restart(Hooks(checks={WorkflowKind.GRAPH: wait_for_others}))
+    await world.restart(Hooks(checks={WorkflowKind.GRAPH: wait_for_loop}))
     padding = {f"node-{number}": {"class_type": "Note", "inputs": {"text": "x" * 100}} for number in range(nodes)}
     desk = await world.desk(workflow=await world.workflow(graph={**GRAPH, **padding}))
     batch = await submit_batch(world, desk.user, desk.effect)
     assert batch.total == 3
-    assert waited == ([True] * 3 if nodes > 1 else [])
+    assert loop_ran == ([True] * 3 if nodes > 1 else [])
 
 
 @MANY
-async def test_thousands_of_items_cost_as_many_statements_as_ten(world: World, items: int) -> None:
+async def test_submission_runs_as_many_statements_for_many_items_as_for_ten(world: World, items: int) -> None:
     desk = await world.desk(tokens=100_000)
     video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     await submit_batch(world, desk.user, desk.effect, 1)
     await world.engine.outbox.delivery.idle()
-    async with statements(world) as few:
+    async with count_statements(world) as few:
         await submit_batch(world, desk.user, desk.effect, [ItemRequest(video_id=video)] * 10)
         await world.engine.outbox.delivery.idle()
-    async with statements(world) as many:
+    async with count_statements(world) as many:
         batch = await submit_batch(world, desk.user, desk.effect, [ItemRequest(video_id=video)] * items)
         await world.engine.outbox.delivery.idle()
     assert many == few
@@ -186,7 +183,7 @@ async def test_invalid_item_refuses_the_whole_batch_and_is_named(world: World) -
     assert (await world.count(), await desk.balance()) == (0, 1000)
 
 
-async def test_batch_that_cannot_be_paid_for_as_a_whole_is_refused(world: World) -> None:
+async def test_batch_is_refused_if_the_balance_does_not_cover_all_items(world: World) -> None:
     desk = await world.desk(tokens=29)
     with pytest.raises(InsufficientTokens) as refused:
         await submit_batch(world, desk.user, desk.effect, 3, key="once")
@@ -198,53 +195,34 @@ async def test_batch_that_cannot_be_paid_for_as_a_whole_is_refused(world: World)
 
 
 @pytest.mark.parametrize("items", [0, 10_001])
-async def test_batch_has_at_least_one_item_and_not_too_many(world: World, items: int) -> None:
+async def test_empty_or_oversized_batch_is_refused(world: World, items: int) -> None:
     desk = await world.desk()
     with pytest.raises(InvalidInput) as refused:
         await submit_batch(world, desk.user, desk.effect, items)
     assert "items" in refused.value.errors
 
 
-async def test_same_key_and_body_give_the_same_batch(world: World) -> None:
+async def test_idempotency_key_creates_one_batch(world: World) -> None:
     desk = await world.desk()
-    first = await submit_batch(world, desk.user, desk.effect, 3, key="once")
-    again = await submit_batch(world, desk.user, desk.effect, 3, key="once")
-    assert again == first
-    assert (await world.count(), await desk.balance()) == (3, 970)
-
-
-async def test_same_key_with_another_body_is_a_conflict(world: World) -> None:
-    desk = await world.desk()
-    await submit_batch(world, desk.user, desk.effect, 3, key="once")
+    batches = await asyncio.gather(*(submit_batch(world, desk.user, desk.effect, 3, key="once") for _ in range(5)))
+    assert await submit_batch(world, desk.user, desk.effect, 3, key="once") == batches[0]
+    assert len({batch.id for batch in batches}) == 1
     with pytest.raises(IdempotencyConflict):
         await submit_batch(world, desk.user, desk.effect, 4, key="once")
     assert (await world.count(), await desk.balance()) == (3, 970)
 
 
-async def test_concurrent_submissions_with_one_key_make_one_batch(world: World) -> None:
-    desk = await world.desk()
-    made = await asyncio.gather(*(submit_batch(world, desk.user, desk.effect, 3, key="once") for _ in range(5)))
-    assert len({each.id for each in made}) == 1
-    assert (await world.count(), await desk.balance()) == (3, 970)
-
-
-async def test_batch_that_is_not_there_is_not_found(world: World) -> None:
-    user = await world.user()
-    with pytest.raises(NotFound):
-        await world.engine.jobs.batches.state(user.tenant_id, "nothing")
-
-
-# one action for all
+# batch actions
 
 
 @MANY
-async def test_verb_on_thousands_of_items_costs_as_many_statements_as_on_ten(world: World, items: int) -> None:
+async def test_batch_action_runs_as_many_statements_for_many_items_as_for_ten(world: World, items: int) -> None:
     desk = await world.desk(tokens=100_000)
     control, tenant_id = world.engine.queue.control, desk.user.tenant_id
     costs = []
     for count in (1, 10, items):
         batch = await submit_batch(world, desk.user, desk.effect, count)
-        async with statements(world) as counted:
+        async with count_statements(world) as counted:
             assert await control.pause_batch(tenant_id, batch.id) == count
             assert await control.resume_batch(tenant_id, batch.id) == count
             await control.move_batch(tenant_id, batch.id, MoveTo.TOP)
@@ -257,7 +235,7 @@ async def test_verb_on_thousands_of_items_costs_as_many_statements_as_on_ten(wor
 
 
 @MANY
-async def test_verb_on_thousands_of_items_writes_one_outbox_row(world: World, items: int) -> None:
+async def test_batch_action_writes_one_outbox_row(world: World, items: int) -> None:
     desk = await world.desk(tokens=100_000)
     batch = await submit_batch(world, desk.user, desk.effect, items)
     world.crash_on(TransactionStep.CONTROL, Boundary.AFTER_COMMIT)
@@ -294,25 +272,20 @@ async def test_resumed_batch_continues_where_it_stopped(world: World) -> None:
     assert await prompts(desk, desk.worker, 3) == ["item 0", "item 1", "item 2"]
 
 
-async def test_canceling_a_batch_leaves_what_has_ended_alone(world: World) -> None:
+async def test_canceling_a_batch_keeps_ended_items_and_other_batches(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 3)
+    other = await submit_batch(world, desk.user, desk.effect, 3)
     leased = await world.lease(desk.worker)
     assert leased is not None
     await world.complete(leased)
     assert await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id) == 2
     assert (await state(desk, batch)).counts == {"completed": 1, "canceled": 2}
-    assert await desk.balance() == 990
-
-
-async def test_canceling_a_batch_touches_no_other(world: World) -> None:
-    desk = await world.desk()
-    one, other = [await submit_batch(world, desk.user, desk.effect, 3) for _ in range(2)]
-    await world.engine.queue.control.cancel_batch(desk.user.tenant_id, one.id)
     assert (await state(desk, other)).counts == {"queued": 3}
+    assert await desk.balance() == 960
 
 
-async def test_batch_cancelled_before_it_is_queued_leaves_nothing_to_lease(world: World) -> None:
+async def test_batch_canceled_before_it_is_queued_is_not_leased(world: World) -> None:
     desk = await world.desk()
     batch = await submit_and_crash(desk, 3)
     assert await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id) == 3
@@ -322,7 +295,7 @@ async def test_batch_cancelled_before_it_is_queued_leaves_nothing_to_lease(world
     assert await desk.balance() == 1000
 
 
-async def test_priority_of_a_batch_puts_it_first(world: World) -> None:
+async def test_batch_with_a_higher_priority_is_leased_first(world: World) -> None:
     desk = await world.desk(concurrency=10)
     first = [ItemRequest(input_payload={"prompt": "first"})]
     await submit_batch(world, desk.user, desk.effect, first)
@@ -334,35 +307,36 @@ async def test_priority_of_a_batch_puts_it_first(world: World) -> None:
 # order
 
 
-async def three_batches(desk: Desk) -> list[BatchState]:
-    made = []
+async def submit_three_batches(desk: Desk) -> list[BatchState]:
+    batches = []
     for name in "abc":
         items = [ItemRequest(input_payload={"prompt": f"{name}{n}"}) for n in range(3)]
-        made.append(await submit_batch(desk.world, desk.user, desk.effect, items))
+        batches.append(await submit_batch(desk.world, desk.user, desk.effect, items))
         await desk.world.advance(1)
-    return made
+    return batches
 
 
 @pytest.mark.parametrize(
-    ("which", "to", "order"),
+    ("moves", "order"),
     [
-        (2, MoveTo.UP, "a0 a1 a2 c0 c1 c2 b0 b1 b2"),
-        (2, MoveTo.TOP, "c0 c1 c2 a0 a1 a2 b0 b1 b2"),
-        (0, MoveTo.DOWN, "b0 b1 b2 a0 a1 a2 c0 c1 c2"),
-        (0, MoveTo.UP, "a0 a1 a2 b0 b1 b2 c0 c1 c2"),
-        (2, MoveTo.DOWN, "a0 a1 a2 b0 b1 b2 c0 c1 c2"),
+        ([(2, MoveTo.UP)], "a0 a1 a2 c0 c1 c2 b0 b1 b2"),
+        ([(2, MoveTo.TOP)], "c0 c1 c2 a0 a1 a2 b0 b1 b2"),
+        ([(0, MoveTo.DOWN)], "b0 b1 b2 a0 a1 a2 c0 c1 c2"),
+        ([(0, MoveTo.UP), (2, MoveTo.DOWN)], "a0 a1 a2 b0 b1 b2 c0 c1 c2"),
     ],
+    ids=["up", "top", "down", "beyond_either_end"],
 )
-async def test_batch_moves_past_another_as_a_whole(world: World, which: int, to: MoveTo, order: str) -> None:
+async def test_batch_moves_past_whole_batches(world: World, moves: list[tuple[int, MoveTo]], order: str) -> None:
     desk = await world.desk(concurrency=10)
-    batches = await three_batches(desk)
-    await world.engine.queue.control.move_batch(desk.user.tenant_id, batches[which].id, to)
+    batches = await submit_three_batches(desk)
+    for number, to in moves:
+        await world.engine.queue.control.move_batch(desk.user.tenant_id, batches[number].id, to)
     assert await prompts(desk, desk.worker, 10) == order.split()
 
 
-async def test_batch_moves_with_its_waiting_items(world: World) -> None:
+async def test_only_waiting_items_move_with_their_batch(world: World) -> None:
     desk = await world.desk(concurrency=10)
-    batches = await three_batches(desk)
+    batches = await submit_three_batches(desk)
     assert await prompts(desk, desk.worker, 1) == ["a0"]
     await world.engine.queue.control.move_batch(desk.user.tenant_id, batches[0].id, MoveTo.DOWN)
     assert await prompts(desk, desk.worker, 10) == ["b0", "b1", "b2", "a1", "a2", "c0", "c1", "c2"]
@@ -377,7 +351,7 @@ async def test_item_moves_one_step_inside_its_batch(world: World) -> None:
     assert await prompts(desk, desk.worker, 10) == ["item 2", "item 0", "item 1", "item 3"]
 
 
-async def test_job_steps_over_a_whole_batch(world: World) -> None:
+async def test_job_moves_past_a_whole_batch(world: World) -> None:
     desk = await world.desk(concurrency=10)
     await submit_batch(world, desk.user, desk.effect, 3)
     await world.advance(1)
@@ -398,7 +372,7 @@ async def test_batch_can_be_moved_before_it_is_queued(world: World) -> None:
 # retry
 
 
-async def test_retrying_what_failed_makes_new_jobs_for_that_only(world: World) -> None:
+async def test_only_failed_items_are_retried(world: World) -> None:
     desk = await world.desk(concurrency=4)
     batch = await submit_batch(world, desk.user, desk.effect, 4)
     leased = await world.leases(desk.worker, 3)
@@ -425,7 +399,7 @@ async def test_concurrent_retries_retry_a_failed_item_once(world: World) -> None
     assert await desk.balance() == 990
 
 
-async def test_newest_try_of_an_item_is_the_one_that_counts(world: World) -> None:
+async def test_newest_attempt_of_an_item_counts(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 1)
     for _ in range(3):
@@ -441,14 +415,14 @@ async def test_newest_try_of_an_item_is_the_one_that_counts(world: World) -> Non
     assert await desk.balance() == 990
 
 
-async def test_cancelled_items_are_not_retried(world: World) -> None:
+async def test_canceled_items_are_not_retried(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 2)
     await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)
     assert await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id) == 0
 
 
-async def test_retries_that_cannot_all_be_paid_for_are_all_refused(world: World) -> None:
+async def test_no_item_is_retried_if_the_balance_does_not_cover_all(world: World) -> None:
     desk = await world.desk(concurrency=2, tokens=20)
     batch = await submit_batch(world, desk.user, desk.effect, 2)
     for leased in await world.leases(desk.worker, 2):
@@ -460,7 +434,7 @@ async def test_retries_that_cannot_all_be_paid_for_are_all_refused(world: World)
     assert await desk.balance() == 10
 
 
-async def test_retrying_a_finished_batch_makes_it_active_again(world: World) -> None:
+async def test_retry_of_a_finished_batch_counts_as_an_active_job(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 1)
     leased = await world.lease(desk.worker)
@@ -474,7 +448,7 @@ async def test_retrying_a_finished_batch_makes_it_active_again(world: World) -> 
         await world.engine.jobs.submit.retry(desk.user.tenant_id, leased.dispatch.tenant_job_id)
 
 
-async def test_item_of_an_active_batch_may_always_be_retried(world: World) -> None:
+async def test_retry_of_an_active_batch_ignores_the_active_job_limit(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 2)
     leased = await world.lease(desk.worker)

@@ -20,6 +20,8 @@ from comfyrelay.store.notify import NotifyChannel
 from tests.support.burst import EXPECTED, PRICE, burst_scenario, cloud_worker
 from tests.support.world import PATIENCE_SECONDS, PostgresBackend, SqliteBackend, World, execute, open_world
 
+pytestmark = pytest.mark.any_database
+
 WAITING_FOR_LOCK = """
 SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
  WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted
@@ -38,6 +40,7 @@ async def test_only_jobs_beyond_their_accepted_wait_go_to_the_cloud(world: World
     assert await burst.run_once() == []
 
 
+@pytest.mark.both_databases
 async def test_estimated_and_actual_cost_are_written_to_the_job_once(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
@@ -65,6 +68,7 @@ async def test_local_run_costs_the_local_price_per_second(world: World) -> None:
     assert await execute(world.engine.databases.central, "SELECT cost_micros FROM ai_job_dispatches") == [(200,)]
 
 
+@pytest.mark.both_databases
 async def test_hourly_limit_applies_for_one_hour(world: World) -> None:
     burst = await burst_scenario(world, limit=2 * EXPECTED)
     jobs = await burst.submit(3, max_wait_seconds=10)
@@ -107,6 +111,7 @@ async def test_job_without_a_wait_limit_does_not_burst(world: World) -> None:
     assert await burst.run_once() == []
 
 
+@pytest.mark.both_databases
 async def test_strictest_limit_of_effect_tenant_and_job_applies(world: World) -> None:
     burst = await burst_scenario(world, max_wait_seconds=200)
     [first] = await burst.submit(max_wait_seconds=100)
@@ -129,6 +134,7 @@ async def test_job_without_a_cloud_worker_stays_with_a_reason(world: World) -> N
     assert "no cloud worker has this workflow" in await burst.wait_reason(job)
 
 
+@pytest.mark.both_databases
 async def test_cloud_job_without_a_cloud_worker_returns_for_good(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
@@ -288,6 +294,7 @@ async def configure_machines(world: World, *, speed: float = 1.0, scaling: Mappi
     await world.engine.databases.central.run("test", lambda tx: tx.execute(fleets.update().values(**values)))
 
 
+@pytest.mark.both_databases
 async def test_servers_never_exceed_the_budget_together(world: World) -> None:
     burst = await burst_scenario(world, limit=EXPECTED)
     jobs = await burst.submit(4, max_wait_seconds=10)
@@ -330,6 +337,7 @@ async def test_concurrent_bursts_are_serialized(postgres_backend: PostgresBacken
         assert len(await burst_run) == 1
 
 
+@pytest.mark.both_databases
 async def test_concurrent_lease_and_burst_never_both_get_a_job(world: World) -> None:
     burst = await burst_scenario(world)
     await world.complete(burst.running)

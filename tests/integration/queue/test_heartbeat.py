@@ -35,7 +35,7 @@ async def progress(world: World) -> Any:
 
 async def logs(world: World, job: JobRecord) -> list[str]:
     async with (await world.engine.databases.shard_of(job.tenant_id)).read() as tx:
-        return [each.line for each in await history.log_page(tx, job.tenant_id, job.id, after_id=0, limit=1000)]
+        return [entry.line for entry in await history.log_page(tx, job.tenant_id, job.id, after_id=0, limit=1000)]
 
 
 class TestExtension:
@@ -46,21 +46,21 @@ class TestExtension:
         assert answer == HeartbeatResult(lease_expires_at=START + timedelta(seconds=1500), stop=None)
         assert (await world.dispatch(job)).lease_expires_at == answer.lease_expires_at
 
-    async def test_lease_that_is_kept_alive_is_never_reaped(self, world: World, desk: Desk) -> None:
+    async def test_extended_lease_is_not_reaped(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         for _ in range(4):
             await world.advance(899)
             await beat(world, leased)
             assert await world.engine.queue.reaper.run_once() == 0
 
-    async def test_lease_that_expired_but_was_not_reaped_still_speaks(self, world: World, desk: Desk) -> None:
+    async def test_expired_lease_is_extended_until_it_is_reaped(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await world.advance(5000)
         await beat(world, leased)
         assert await world.engine.queue.reaper.run_once() == 0
         assert await world.complete(leased) == "completed"
 
-    async def test_heartbeat_is_no_move_of_the_dispatch(self, world: World, desk: Desk) -> None:
+    async def test_heartbeat_is_no_transition(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         before = await world.dispatch(job)
         await beat(world, leased, progress={"step": 1})
@@ -71,25 +71,25 @@ class TestExtension:
     async def test_each_lease_of_a_heartbeat_batch_gets_its_own_answer(self, world: World) -> None:
         desk = await world.desk(concurrency=3)
         await submit_many(world, desk.user, desk.effect, 3)
-        kept, ended, asked = await world.leases(desk.worker, 3)
+        running, ended, canceled = await world.leases(desk.worker, 3)
         await world.requeue(ended)
-        await world.engine.queue.control.cancel(asked.dispatch.tenant_id, asked.dispatch.tenant_job_id)
-        answers = await world.engine.queue.heartbeats.beat_many([heartbeat(each) for each in (kept, ended, asked)])
+        await world.engine.queue.control.cancel(canceled.dispatch.tenant_id, canceled.dispatch.tenant_job_id)
+        answers = await world.engine.queue.heartbeats.beat_many(
+            [heartbeat(lease) for lease in (running, ended, canceled)]
+        )
         assert isinstance(answers[1], LeaseLost)
         assert [answer.stop for answer in answers if isinstance(answer, HeartbeatResult)] == [None, "cancel"]
 
 
 class TestProgress:
-    async def test_progress_is_stored(self, world: World, desk: Desk) -> None:
+    async def test_progress_is_stored_until_the_lease_ends(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await beat(world, leased, progress={"step": 3, "of": 20, "node": "KSampler"})
-        assert await progress(world) == {"step": 3, "of": 20, "node": "KSampler"}
-
-    async def test_heartbeat_without_it_keeps_the_last(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
-        await beat(world, leased, progress={"step": 3})
         await beat(world, leased)
-        assert await progress(world) == {"step": 3}
+        assert await progress(world) == {"step": 3, "of": 20, "node": "KSampler"}
+        await world.requeue(leased)
+        assert await world.lease(desk.worker) is not None
+        assert await progress(world) is None
 
     async def test_later_progress_of_two_concurrent_heartbeats_wins(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
@@ -97,13 +97,6 @@ class TestProgress:
         answers = await world.engine.queue.heartbeats.beat_many(beats)
         assert all(isinstance(answer, HeartbeatResult) for answer in answers)
         assert await progress(world) == {"step": 2}
-
-    async def test_new_lease_begins_without_it(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
-        await beat(world, leased, progress={"step": 3})
-        await world.requeue(leased)
-        assert await world.lease(desk.worker) is not None
-        assert await progress(world) is None
 
     async def test_unstorable_characters_do_not_fail_a_heartbeat(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
@@ -113,66 +106,42 @@ class TestProgress:
 
 
 class TestLogs:
-    async def test_lines_are_kept_in_order(self, world: World, desk: Desk) -> None:
+    async def test_lines_are_truncated_and_stored_in_order_until_the_lease_ends(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await beat(world, leased, logs=["one", "two"])
-        await beat(world, leased, logs=["three"])
-        assert await logs(world, job) == ["one", "two", "three"]
-
-    async def test_line_has_a_greatest_length(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
         await beat(world, leased, logs=["x" * (MAX_LINE_LENGTH + 1)])
-        assert await logs(world, job) == ["x" * MAX_LINE_LENGTH]
-
-    async def test_lines_of_an_ended_lease_are_dropped(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
         await world.requeue(leased)
         with pytest.raises(LeaseLost):
             await beat(world, leased, logs=["too late"])
-        assert await logs(world, job) == []
+        assert await logs(world, job) == ["one", "two", "x" * MAX_LINE_LENGTH]
 
-    async def test_shard_that_is_down_costs_the_lines_but_not_the_lease(self, world: World, desk: Desk) -> None:
+    async def test_unreachable_shard_loses_the_lines_but_not_the_lease(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.advance(600)
         async with shard_down(world, await world.engine.databases.shard_name_of(job.tenant_id)):
             answer = await beat(world, leased, logs=["lost"])
         assert answer.lease_expires_at == START + timedelta(seconds=1500)
 
-    async def test_lines_of_a_job_that_is_gone_are_dropped(self, world: World, desk: Desk) -> None:
+    async def test_lines_of_a_deleted_job_are_dropped(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         shard = await world.engine.databases.shard_of(job.tenant_id)
         await execute(shard, "DELETE FROM ai_jobs WHERE id = :id", id=job.id)
-        assert (await beat(world, leased, logs=["to nobody"])).stop is None
+        assert (await beat(world, leased, logs=["lost"])).stop is None
 
 
-class TestStopWord:
-    async def test_nothing_was_asked(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
-        assert (await beat(world, leased)).stop is None
-
-    async def test_cancel_is_passed_on_as_often_as_the_worker_asks(self, world: World, desk: Desk) -> None:
+class TestStopRequest:
+    async def test_cancel_is_repeated_and_overrides_a_pause(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
         await world.engine.queue.control.cancel(job.tenant_id, job.id)
         assert [(await beat(world, leased)).stop for _ in range(2)] == ["cancel", "cancel"]
 
-    async def test_pause_now_is_passed_on(self, world: World, desk: Desk) -> None:
+    async def test_only_pause_now_is_sent_until_it_is_withdrawn(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
+        control = world.engine.queue.control
+        await control.pause(job.tenant_id, job.id, mode=PauseMode.AFTER)
+        assert (await beat(world, leased)).stop is None
+        await control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
         assert (await beat(world, leased)).stop == "pause"
-
-    async def test_pause_after_lets_the_worker_finish(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
-        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.AFTER)
+        await control.resume(job.tenant_id, job.id)
         assert (await beat(world, leased)).stop is None
-
-    async def test_pause_that_was_withdrawn_is_forgotten(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
-        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
-        await world.engine.queue.control.resume(job.tenant_id, job.id)
-        assert (await beat(world, leased)).stop is None
-
-    async def test_cancel_goes_before_a_pause(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
-        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
-        await world.engine.queue.control.cancel(job.tenant_id, job.id)
-        assert (await beat(world, leased)).stop == "cancel"

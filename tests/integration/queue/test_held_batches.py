@@ -1,7 +1,4 @@
-"""A failure that the rest of a batch would share holds the batch:
-
-items do not fail one by one, and one resume runs all.
-"""
+"""A failure that all items of a batch would share holds the batch, and one resume runs all of them."""
 
 import asyncio
 from typing import Any
@@ -21,7 +18,10 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import history, jobs
 from comfyrelay.store.tenant.history import Position
+from tests.support.full import full_only
 from tests.support.world import GRAPH, PROMPT, Crash, Desk, World, submit_batch
+
+pytestmark = pytest.mark.any_database
 
 MISSING = "FancySampler (3): this node is not installed on the server"
 HELD = f"On hold: one item failed, and the others would fail the same way. {MISSING}. Fix this, then resume."
@@ -41,12 +41,12 @@ async def jobs_of(desk: Desk, batch: BatchState) -> list[JobRecord]:
         return await jobs.newest_in_batch(tx, desk.user.tenant_id, batch.id)
 
 
-async def held(world: World, items: int = 4, **desk: Any) -> tuple[Desk, BatchState]:
-    """A batch whose first item has failed because of a missing node."""
-    found = await world.desk(**desk)
-    batch = await submit_batch(world, found.user, found.effect, items)
-    await fail_next(world, found.worker)
-    return found, batch
+async def submit_held_batch(world: World, items: int = 4, **options: Any) -> tuple[Desk, BatchState]:
+    """Submit a batch, and fail its first item because of a missing node."""
+    desk = await world.desk(**options)
+    batch = await submit_batch(world, desk.user, desk.effect, items)
+    await fail_next(world, desk.worker)
+    return desk, batch
 
 
 async def fail_next(world: World, worker: str, code: str | None = "not_installed", **values: Any) -> LeasedDispatch:
@@ -56,8 +56,9 @@ async def fail_next(world: World, worker: str, code: str | None = "not_installed
     return leased
 
 
-async def test_first_failure_holds_the_rest_and_says_why(world: World) -> None:
-    desk, batch = await held(world)
+@pytest.mark.both_databases
+async def test_first_failure_holds_the_batch_with_a_reason(world: World) -> None:
+    desk, batch = await submit_held_batch(world)
     found = await state(desk, batch)
     assert found.counts == {"failed": 1, "paused": 3}
     assert found.held == HELD
@@ -67,7 +68,7 @@ async def test_first_failure_holds_the_rest_and_says_why(world: World) -> None:
     assert (waiting.reason, waiting.text) == (Reason.HELD, HELD)
 
 
-async def test_model_that_cannot_be_read_holds_the_rest_although_it_could_before(world: World) -> None:
+async def test_unreadable_model_holds_the_batch_even_after_a_completed_item(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 4)
     leased = await world.lease(desk.worker)
@@ -77,8 +78,9 @@ async def test_model_that_cannot_be_read_holds_the_rest_although_it_could_before
     assert (await state(desk, batch)).counts == {"completed": 1, "failed": 1, "paused": 2}
 
 
+@pytest.mark.both_databases
 async def test_resume_runs_the_held_and_the_failed_items(world: World) -> None:
-    desk, batch = await held(world, concurrency=10)
+    desk, batch = await submit_held_batch(world, concurrency=10)
     assert await resume(desk, batch) == 4
     found = await state(desk, batch)
     assert (found.counts, found.held) == ({"queued": 4}, None)
@@ -88,7 +90,7 @@ async def test_resume_runs_the_held_and_the_failed_items(world: World) -> None:
 
 
 async def test_resume_without_a_fix_fails_only_one_more_item(world: World) -> None:
-    desk, batch = await held(world)
+    desk, batch = await submit_held_batch(world)
     await resume(desk, batch)
     await fail_next(world, desk.worker)
     found = await state(desk, batch)
@@ -96,12 +98,12 @@ async def test_resume_without_a_fix_fails_only_one_more_item(world: World) -> No
 
 
 async def test_failed_items_are_refunded_and_held_items_stay_reserved(world: World) -> None:
-    desk, batch = await held(world, tokens=40)
+    desk, batch = await submit_held_batch(world, tokens=40)
     assert await desk.balance() == 10
     other = await desk.submit()
     with pytest.raises(InsufficientTokens):
         await resume(desk, batch)
-    # it was rolled back: the batch is held as before
+    # the resume is rolled back
     assert (await state(desk, batch)).held == HELD
     await world.engine.queue.control.cancel(other.tenant_id, other.id)
     await world.settled()
@@ -119,7 +121,7 @@ async def test_running_items_finish_and_do_not_hold_the_batch_again(world: World
     await world.fail(first, MISSING, code="not_installed")
     await world.complete(second)
     await world.fail(third, "another text", code="not_installed")
-    # the interrupted item is requeued: it does not run, but waits with the rest
+    # a requeued item is held with the rest
     await world.requeue(fourth)
     found = await state(desk, batch)
     assert found.counts == {"failed": 2, "completed": 1, "paused": 3}
@@ -128,27 +130,26 @@ async def test_running_items_finish_and_do_not_hold_the_batch_again(world: World
     assert (await state(desk, batch)).counts == {"completed": 1, "queued": 5}
 
 
+@pytest.mark.both_databases
 async def test_concurrent_failures_hold_the_batch_once(world: World) -> None:
     desk = await world.desk(concurrency=8)
     batch = await submit_batch(world, desk.user, desk.effect, 20)
     leased = await world.leases(desk.worker, 8)
-    await asyncio.gather(*(world.fail(each, MISSING, code="not_installed") for each in leased))
+    await asyncio.gather(*(world.fail(lease, MISSING, code="not_installed") for lease in leased))
     found = await state(desk, batch)
     assert found.counts == {"failed": 8, "paused": 12}
     async with (await world.engine.databases.shard_of(desk.user.tenant_id)).read() as tx:
-        paused = [
-            each for each in await jobs.newest_in_batch(tx, desk.user.tenant_id, batch.id) if each.status == "paused"
-        ]
-        events = await history.events_after(tx, [Position(each.tenant_id, each.id, 0) for each in paused])
-    # one event for each held item, with the reason
-    told = [event.data["reason"] for event in events if event.type == "job:paused"]
-    assert len(told) == 12
-    assert all(each.startswith("On hold: one item failed") for each in told)
+        items = await jobs.newest_in_batch(tx, desk.user.tenant_id, batch.id)
+        held = [Position(job.tenant_id, job.id, 0) for job in items if job.status == "paused"]
+        events = await history.events_after(tx, held)
+    reasons = [event.data["reason"] for event in events if event.type == "job:paused"]
+    assert len(reasons) == 12
+    assert all(reason.startswith("On hold: one item failed") for reason in reasons)
     assert await resume(desk, batch) == 20
 
 
-@pytest.mark.parametrize("code", ["graph_refused", "graph_not_allowed", "invalid_graph"])
-async def test_graph_with_a_mistake_holds_unless_another_item_shows_that_it_runs(world: World, code: str) -> None:
+@pytest.mark.parametrize("code", ["graph_refused", *full_only("graph_not_allowed", "invalid_graph")])
+async def test_invalid_graph_holds_the_batch_unless_an_item_has_completed(world: World, code: str) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 3)
     leased = await world.lease(desk.worker)
@@ -162,8 +163,8 @@ async def test_graph_with_a_mistake_holds_unless_another_item_shows_that_it_runs
     assert (await state(desk, other)).counts == {"failed": 1, "paused": 2}
 
 
-@pytest.mark.parametrize("code", [None, "node_failed", "out_of_memory", "no_output", "unheard_of"])
-async def test_failure_of_one_item_alone_holds_nothing(world: World, code: str | None) -> None:
+@pytest.mark.parametrize("code", [None, "node_failed", *full_only("out_of_memory", "no_output", "unknown")])
+async def test_failure_of_a_single_item_does_not_hold_the_batch(world: World, code: str | None) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 3)
     await fail_next(world, desk.worker, code)
@@ -190,22 +191,14 @@ async def test_other_batches_and_models_keep_running(world: World) -> None:
     assert (await state(desk, other)).counts == {"queued": 1}
 
 
-async def test_single_job_holds_no_batch(world: World) -> None:
-    desk = await world.desk()
-    await desk.submit()
-    other = await desk.submit()
-    await fail_next(world, desk.worker)
-    assert (await world.job(other)).status == "queued"
-
-
 async def test_batch_without_waiting_items_is_not_held(world: World) -> None:
-    desk, batch = await held(world, items=1)
+    desk, batch = await submit_held_batch(world, items=1)
     found = await state(desk, batch)
     assert (found.counts, found.held) == ({"failed": 1}, None)
 
 
 async def test_resuming_all_paused_jobs_also_runs_the_failed_items(world: World) -> None:
-    desk, batch = await held(world)
+    desk, batch = await submit_held_batch(world)
     done = await world.engine.jobs.bulk.run(
         desk.user.tenant_id, BulkAction.RESUME, among=BulkFilter(status=JobStatus.PAUSED)
     )
@@ -215,7 +208,7 @@ async def test_resuming_all_paused_jobs_also_runs_the_failed_items(world: World)
 
 
 async def test_latest_failure_is_the_reported_hold_reason(world: World) -> None:
-    desk, batch = await held(world)
+    desk, batch = await submit_held_batch(world)
     await world.engine.queue.control.resume_batch(desk.user.tenant_id, batch.id)
     await world.advance(10)
     leased = await world.lease(desk.worker)
@@ -227,7 +220,7 @@ async def test_latest_failure_is_the_reported_hold_reason(world: World) -> None:
     assert await resume(desk, batch) == 4
 
 
-async def test_batch_that_was_paused_by_hand_is_resumed_as_ever(world: World) -> None:
+async def test_batch_paused_by_its_user_resumes_without_a_retry(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 3)
     await fail_next(world, desk.worker, None)
@@ -237,7 +230,7 @@ async def test_batch_that_was_paused_by_hand_is_resumed_as_ever(world: World) ->
 
 
 @pytest.mark.parametrize("boundary", list(Boundary))
-async def test_crash_before_the_hold_costs_one_more_item(world: World, boundary: Boundary) -> None:
+async def test_crash_before_the_hold_fails_one_more_item(world: World, boundary: Boundary) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 4)
     leased = await world.lease(desk.worker)

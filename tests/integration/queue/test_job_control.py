@@ -45,51 +45,45 @@ async def stop_request(world: World, leased: LeasedDispatch) -> str | None:
 
 
 class TestWaitingHeartbeat:
-    """At once, by a request in this process: no tick wakes it here."""
-
     @pytest.fixture
     async def desk(self, world: World) -> Desk:
+        # only a request in this process can wake a heartbeat
         world.engine.queue.stop_requests._tick_seconds = 10 * PATIENCE_SECONDS
         return await world.desk()
 
-    async def woken_by(self, world: World, leased: LeasedDispatch, act: Awaitable[object]) -> None:
+    async def check_wakeup(self, world: World, leased: LeasedDispatch, act: Awaitable[object]) -> None:
         with world.engine.queue.stop_requests.watching(leased.dispatch_id) as wakeup:
             await act
             assert await wakeup.wait(PATIENCE_SECONDS)
 
-    async def test_cancel_wakes_a_waiting_heartbeat(self, world: World, desk: Desk) -> None:
+    async def test_pause_and_cancel_wake_a_waiting_heartbeat(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        await self.woken_by(world, leased, cancel(world, job))
+        await self.check_wakeup(world, leased, pause(world, job, PauseMode.NOW))
+        assert await stop_request(world, leased) == "pause"
+        await self.check_wakeup(world, leased, cancel(world, job))
         assert await stop_request(world, leased) == "cancel"
 
-    async def test_pause_wakes_a_waiting_heartbeat(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
-        await self.woken_by(world, leased, pause(world, job, PauseMode.NOW))
-        assert await stop_request(world, leased) == "pause"
-
-    async def test_cancelling_the_batch_wakes_a_waiting_heartbeat(self, world: World, desk: Desk) -> None:
+    async def test_canceling_the_batch_wakes_a_waiting_heartbeat(self, world: World, desk: Desk) -> None:
         batch = await submit_batch(world, desk.user, desk.effect, 1)
         leased = await world.lease(desk.worker)
         assert leased is not None
         canceling = world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)
-        await self.woken_by(world, leased, canceling)
+        await self.check_wakeup(world, leased, canceling)
         assert await stop_request(world, leased) == "cancel"
 
-    async def test_draining_the_worker_before_the_start_wakes_a_waiting_heartbeat(
-        self, world: World, desk: Desk
-    ) -> None:
+    async def test_draining_the_worker_wakes_the_heartbeat_of_a_prefetched_job(self, world: World, desk: Desk) -> None:
         await desk.leased()
         await desk.submit()
-        ahead = await world.lease(desk.worker, prefetch=1)
-        assert ahead is not None
+        prefetched = await world.lease(desk.worker, prefetch=1)
+        assert prefetched is not None
         draining = world.engine.workers.workers.set_draining(desk.worker, is_draining=True)
-        await self.woken_by(world, ahead, draining)
-        assert await stop_request(world, ahead) == "release"
+        await self.check_wakeup(world, prefetched, draining)
+        assert await stop_request(world, prefetched) == "release"
 
     async def test_revoking_the_worker_wakes_a_waiting_heartbeat(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         revoking = world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
-        await self.woken_by(world, leased, revoking)
+        await self.check_wakeup(world, leased, revoking)
         with pytest.raises(LeaseLost):
             await stop_request(world, leased)
 
@@ -101,24 +95,24 @@ async def status(world: World, job: JobRecord) -> tuple[str, str]:
 
 async def submit_in_order(desk: Desk, count: int, *, user: User | None = None, priority: int = 0) -> list[JobRecord]:
     """Submit jobs one after the other."""
-    made = []
+    submitted = []
     for _ in range(count):
-        made.append(await desk.world.submit(user or desk.user, desk.effect, priority=priority))
+        submitted.append(await desk.world.submit(user or desk.user, desk.effect, priority=priority))
         await desk.world.advance(1)
-    return made
+    return submitted
 
 
 async def queue_order(desk: Desk) -> list[str]:
-    """Return the jobs in the order of leasing; afterwards they are all back in the queue."""
+    """Lease all jobs, requeue them, and return their ids in the order of leasing."""
     worker = await desk.world.worker(desk.fleet, concurrency=100)
     leased = await desk.world.leases(worker, 100)
-    for each in leased:
-        await desk.world.requeue(each)
-    return [each.dispatch.tenant_job_id for each in leased]
+    for lease in leased:
+        await desk.world.requeue(lease)
+    return [lease.dispatch.tenant_job_id for lease in leased]
 
 
 async def submit_and_crash(desk: Desk, **values: object) -> JobRecord:
-    """A job that was accepted, and whose process died before it reached the queue."""
+    """Accept a job and crash before it reaches the queue."""
     desk.world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await desk.submit(key="lost", **values)
@@ -133,31 +127,29 @@ async def submit_and_crash(desk: Desk, **values: object) -> JobRecord:
 # cancel
 
 
-async def test_queued_job_is_canceled_at_once_and_refunded(world: World) -> None:
+async def test_waiting_job_is_canceled_and_refunded_once(world: World) -> None:
     desk = await world.desk()
-    job = await desk.submit()
-    assert (await cancel(world, job)).status == "canceled"
-    assert await status(world, job) == ("canceled", "canceled")
-    assert await world.transactions(job) == REFUNDED
+    queued, paused = await desk.submit(), await desk.submit()
+    await pause(world, paused)
+    for job in (queued, paused):
+        for _ in range(2):
+            assert (await cancel(world, job)).status == "canceled"
+        assert await status(world, job) == ("canceled", "canceled")
+        assert await world.transactions(job) == REFUNDED
+    assert await world.events(queued) == ["job:queued", "job:canceled"]
     assert await world.lease(desk.worker) is None
 
 
-async def test_paused_job_is_canceled_at_once_and_refunded(world: World) -> None:
-    desk = await world.desk()
-    job = await desk.submit()
-    await pause(world, job)
-    await cancel(world, job)
-    assert await status(world, job) == ("canceled", "canceled")
-    assert await world.transactions(job) == REFUNDED
-
-
-async def test_leased_job_is_asked_to_stop(world: World) -> None:
+async def test_leased_job_has_one_cancel_request(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     assert await stop_request(world, leased) is None
-    assert (await cancel(world, job)).status == "processing"
-    assert await stop_request(world, leased) == "cancel"
+    for _ in range(2):
+        assert (await cancel(world, job)).status == "processing"
+        assert await stop_request(world, leased) == "cancel"
     assert await world.transactions(job) == {"JOB_RESERVE": -10}
+    await world.requeue(leased)
+    assert await world.events(job) == ["job:queued", "job:started", "job:cancel_requested", "job:canceled"]
 
 
 async def test_completion_wins_over_a_requested_cancel(world: World) -> None:
@@ -169,17 +161,17 @@ async def test_completion_wins_over_a_requested_cancel(world: World) -> None:
     assert await world.transactions(job) == CONSUMED
 
 
-@pytest.mark.parametrize("fault", list(Fault))
-async def test_failure_after_a_cancel_was_asked_for_means_canceled(world: World, fault: Fault) -> None:
+async def test_failure_after_a_cancel_request_means_canceled(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
-    await cancel(world, job)
-    assert await world.fail(leased, fault=fault) == "canceled"
-    assert await status(world, job) == ("canceled", "canceled")
-    assert await world.transactions(job) == REFUNDED
+    for fault in Fault:
+        job, leased = await desk.leased()
+        await cancel(world, job)
+        assert await world.fail(leased, fault=fault) == "canceled"
+        assert await status(world, job) == ("canceled", "canceled")
+        assert await world.transactions(job) == REFUNDED
 
 
-async def test_requeue_after_a_cancel_was_asked_for_means_canceled(world: World) -> None:
+async def test_requeue_after_a_cancel_request_means_canceled(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await cancel(world, job)
@@ -188,27 +180,19 @@ async def test_requeue_after_a_cancel_was_asked_for_means_canceled(world: World)
     assert await world.transactions(job) == REFUNDED
 
 
-async def test_lease_lost_after_a_cancel_was_asked_for_means_canceled(world: World) -> None:
+async def test_lost_lease_after_a_cancel_request_means_canceled(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
-    await cancel(world, job)
-    await world.expire()
-    assert await status(world, job) == ("canceled", "canceled")
-    assert await world.transactions(job) == REFUNDED
-    with pytest.raises(LeaseLost):
-        await world.complete(leased)
-    assert await world.transactions(job) == REFUNDED
+    for lose in (world.expire, lambda: world.engine.workers.workers.deregister(desk.worker)):
+        job, leased = await desk.leased()
+        await cancel(world, job)
+        await lose()
+        assert await status(world, job) == ("canceled", "canceled")
+        with pytest.raises(LeaseLost):
+            await world.complete(leased)
+        assert await world.transactions(job) == REFUNDED
 
 
-async def test_lost_worker_after_a_cancel_request_means_cancelled(world: World) -> None:
-    desk = await world.desk()
-    job, _ = await desk.leased()
-    await cancel(world, job)
-    await world.engine.workers.workers.deregister(desk.worker)
-    assert await status(world, job) == ("canceled", "canceled")
-
-
-async def test_no_lease_begins_after_a_cancel_was_acknowledged(world: World) -> None:
+async def test_canceled_job_is_not_leased_again(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await cancel(world, job)
@@ -220,7 +204,7 @@ async def test_no_lease_begins_after_a_cancel_was_acknowledged(world: World) -> 
     assert len(await world.attempts(job)) == 1
 
 
-async def test_cancel_and_a_completion_at_the_same_time_end_in_one_of_the_two(world: World) -> None:
+async def test_completion_wins_over_a_concurrent_cancel(world: World) -> None:
     desk = await world.desk()
     for _ in range(10):
         job, leased = await desk.leased()
@@ -230,7 +214,7 @@ async def test_cancel_and_a_completion_at_the_same_time_end_in_one_of_the_two(wo
         assert await world.transactions(job) == CONSUMED
 
 
-async def test_cancel_and_a_lease_at_the_same_time_leave_no_lease_on_a_canceled_job(world: World) -> None:
+async def test_canceled_job_has_no_lease_after_a_concurrent_lease(world: World) -> None:
     desk = await world.desk()
     for _ in range(10):
         job = await desk.submit()
@@ -242,113 +226,79 @@ async def test_cancel_and_a_lease_at_the_same_time_leave_no_lease_on_a_canceled_
         assert await world.transactions(job) == REFUNDED
 
 
-async def test_canceling_twice_is_fine(world: World) -> None:
+async def test_ended_job_cannot_be_canceled(world: World) -> None:
     desk = await world.desk()
-    job = await desk.submit()
-    await cancel(world, job)
-    assert (await cancel(world, job)).status == "canceled"
-    assert await world.transactions(job) == REFUNDED
-    assert await world.events(job) == ["job:queued", "job:canceled"]
-
-
-async def test_asking_a_leased_job_to_stop_twice_is_fine(world: World) -> None:
-    desk = await world.desk()
-    job, leased = await desk.leased()
-    await cancel(world, job)
-    await cancel(world, job)
-    await world.requeue(leased)
-    assert await world.events(job) == ["job:queued", "job:started", "job:cancel_requested", "job:canceled"]
-
-
-async def test_completed_job_cannot_be_cancelled(world: World) -> None:
-    desk = await world.desk()
-    job, leased = await desk.leased()
+    completed, leased = await desk.leased()
     await world.complete(leased)
     with pytest.raises(Conflict, match="already completed"):
-        await cancel(world, job)
-    assert await world.transactions(job) == CONSUMED
-
-
-async def test_failed_job_cannot_be_cancelled(world: World) -> None:
-    desk = await world.desk()
-    job, leased = await desk.leased()
-    await world.fail(leased)
+        await cancel(world, completed)
+    assert await world.transactions(completed) == CONSUMED
     with pytest.raises(Conflict, match="already failed"):
-        await cancel(world, job)
+        await cancel(world, await failed_job(desk))
 
 
 # pause and resume
 
 
-@pytest.mark.parametrize("mode", list(PauseMode))
-async def test_queued_job_is_paused_at_once_and_not_leased(world: World, mode: PauseMode) -> None:
+async def test_queued_job_is_paused_at_once_and_not_leased(world: World) -> None:
     desk = await world.desk()
-    job = await desk.submit()
-    assert (await pause(world, job, mode)).status == "paused"
-    assert await status(world, job) == ("paused", "paused")
+    for mode in PauseMode:
+        job = await desk.submit()
+        for _ in range(2):
+            assert (await pause(world, job, mode)).status == "paused"
+        assert await status(world, job) == ("paused", "paused")
+        assert await world.transactions(job) == {"JOB_RESERVE": -10}
+        assert await world.events(job) == ["job:queued", "job:paused"]
     assert await world.lease(desk.worker) is None
-    assert await world.transactions(job) == {"JOB_RESERVE": -10}
 
 
-@pytest.mark.parametrize(("mode", "word"), [(PauseMode.AFTER, None), (PauseMode.NOW, "pause")])
-async def test_only_pause_now_interrupts_a_leased_job(world: World, mode: PauseMode, word: str | None) -> None:
-    desk = await world.desk()
-    job, leased = await desk.leased()
-    assert (await pause(world, job, mode)).status == "processing"
-    assert await stop_request(world, leased) == word
-
-
-async def test_job_that_was_only_fetched_is_given_back_and_paused(world: World) -> None:
+async def test_paused_prefetched_job_is_released(world: World) -> None:
     desk = await world.desk()
     running, leased = await desk.leased()
     job = await desk.submit()
-    ahead = await world.lease(desk.worker, prefetch=1)
-    assert ahead is not None
-    for each in (running, job):
-        await pause(world, each)
-    assert (await stop_request(world, leased), await stop_request(world, ahead)) == (None, "release")
-    assert await world.requeue(ahead, "released") == "paused"
-    assert await world.complete(leased) == "completed"
-    assert await world.lease(desk.worker) is None
-
-
-@pytest.mark.parametrize("mode", list(PauseMode))
-async def test_completion_wins_over_a_requested_pause(world: World, mode: PauseMode) -> None:
-    desk = await world.desk()
-    job, leased = await desk.leased()
-    await pause(world, job, mode)
-    assert await world.complete(leased) == "completed"
-    assert await world.transactions(job) == CONSUMED
-
-
-@pytest.mark.parametrize("mode", list(PauseMode))
-async def test_requeue_after_a_pause_was_asked_for_means_paused(world: World, mode: PauseMode) -> None:
-    desk = await world.desk()
-    job, leased = await desk.leased()
-    await pause(world, job, mode)
-    assert await world.requeue(leased) == "paused"
-    assert await status(world, job) == ("paused", "paused")
-    assert (await world.dispatch(job)).attempts == 0
-    assert await world.lease(desk.worker) is None
-
-
-async def test_lease_lost_after_a_pause_was_asked_for_means_paused(world: World) -> None:
-    desk = await world.desk()
-    job, _ = await desk.leased()
+    prefetched = await world.lease(desk.worker, prefetch=1)
+    assert prefetched is not None
+    await pause(world, running)
     await pause(world, job)
-    await world.expire()
-    assert await status(world, job) == ("paused", "paused")
+    assert (await stop_request(world, leased), await stop_request(world, prefetched)) == (None, "release")
+    assert await world.requeue(prefetched, "released") == "paused"
+    assert await world.complete(leased) == "completed"
+    assert await world.lease(desk.worker) is None
 
 
-async def test_workers_fault_after_a_pause_was_asked_for_means_paused(world: World) -> None:
+async def test_completion_wins_over_a_requested_pause(world: World) -> None:
     desk = await world.desk()
+    for mode in PauseMode:
+        job, leased = await desk.leased()
+        await pause(world, job, mode)
+        assert await world.complete(leased) == "completed"
+        assert await world.transactions(job) == CONSUMED
+
+
+async def test_requeue_after_a_pause_request_means_paused(world: World) -> None:
+    desk = await world.desk()
+    for mode in PauseMode:
+        job, leased = await desk.leased()
+        await pause(world, job, mode)
+        assert await world.requeue(leased) == "paused"
+        assert await status(world, job) == ("paused", "paused")
+        assert (await world.dispatch(job)).attempts == 0
+    assert await world.lease(desk.worker) is None
+
+
+async def test_lost_lease_after_a_pause_request_means_paused(world: World) -> None:
+    desk = await world.desk()
+    expired, _ = await desk.leased()
+    await pause(world, expired)
+    await world.expire()
     job, leased = await desk.leased()
     await pause(world, job)
     assert await world.fail(leased, fault=Fault.WORKER) == "paused"
-    assert await status(world, job) == ("paused", "paused")
+    for paused in (expired, job):
+        assert await status(world, paused) == ("paused", "paused")
 
 
-async def test_jobs_own_fault_is_final_whether_or_not_a_pause_was_asked_for(world: World) -> None:
+async def test_job_fault_is_final_despite_a_pause_request(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await pause(world, job)
@@ -356,11 +306,12 @@ async def test_jobs_own_fault_is_final_whether_or_not_a_pause_was_asked_for(worl
     assert await world.transactions(job) == REFUNDED
 
 
-async def test_cancel_wins_over_a_pause(world: World) -> None:
+async def test_cancel_overrides_a_pause_and_is_not_withdrawn_by_a_resume(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await pause(world, job, PauseMode.NOW)
     await cancel(world, job)
+    await resume(world, job)
     assert await stop_request(world, leased) == "cancel"
     assert await world.requeue(leased) == "canceled"
 
@@ -374,14 +325,6 @@ async def test_pause_request_can_only_become_stricter(world: World) -> None:
     assert await stop_request(world, leased) == "pause"
 
 
-async def test_pausing_twice_is_fine(world: World) -> None:
-    desk = await world.desk()
-    job = await desk.submit()
-    await pause(world, job)
-    await pause(world, job)
-    assert await world.events(job) == ["job:queued", "job:paused"]
-
-
 async def test_finished_job_cannot_be_paused_or_resumed(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
@@ -391,7 +334,7 @@ async def test_finished_job_cannot_be_paused_or_resumed(world: World) -> None:
             await verb(world, job)
 
 
-async def test_resumed_job_has_its_old_place(world: World) -> None:
+async def test_resumed_job_has_its_old_position(world: World) -> None:
     desk = await world.desk()
     jobs = await submit_in_order(desk, 3)
     await pause(world, jobs[0])
@@ -400,7 +343,7 @@ async def test_resumed_job_has_its_old_place(world: World) -> None:
     assert await queue_order(desk) == [job.id for job in jobs]
 
 
-async def test_job_that_was_interrupted_and_resumed_has_its_old_place(world: World) -> None:
+async def test_interrupted_job_has_its_old_position_after_a_resume(world: World) -> None:
     desk = await world.desk()
     jobs = await submit_in_order(desk, 3)
     leased = await world.lease(desk.worker)
@@ -411,7 +354,7 @@ async def test_job_that_was_interrupted_and_resumed_has_its_old_place(world: Wor
     assert await queue_order(desk) == [job.id for job in jobs]
 
 
-async def test_resuming_a_leased_job_withdraws_the_pause(world: World) -> None:
+async def test_resume_withdraws_the_pause_of_a_leased_job(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await pause(world, job, PauseMode.NOW)
@@ -420,16 +363,7 @@ async def test_resuming_a_leased_job_withdraws_the_pause(world: World) -> None:
     assert await world.requeue(leased) == "queued"
 
 
-async def test_resuming_does_not_withdraw_a_cancel(world: World) -> None:
-    desk = await world.desk()
-    job, leased = await desk.leased()
-    await pause(world, job)
-    await cancel(world, job)
-    await resume(world, job)
-    assert await stop_request(world, leased) == "cancel"
-
-
-async def test_resuming_a_delayed_job_does_not_shorten_its_delay(world: World) -> None:
+async def test_resume_does_not_shorten_a_delay(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit(delay_seconds=60)
     await pause(world, job)
@@ -442,7 +376,7 @@ async def test_resuming_a_delayed_job_does_not_shorten_its_delay(world: World) -
 # priority and order
 
 
-async def test_higher_priority_goes_first(world: World) -> None:
+async def test_job_with_a_higher_priority_is_leased_first(world: World) -> None:
     desk = await world.desk()
     jobs = await submit_in_order(desk, 3)
     changed = await world.engine.queue.control.set_priority(desk.user.tenant_id, jobs[2].id, 5)
@@ -450,7 +384,7 @@ async def test_higher_priority_goes_first(world: World) -> None:
     assert await queue_order(desk) == [jobs[2].id, jobs[0].id, jobs[1].id]
 
 
-async def test_priority_of_what_has_ended_cannot_be_changed(world: World) -> None:
+async def test_priority_of_an_ended_job_cannot_be_changed(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await world.complete(leased)
@@ -459,24 +393,26 @@ async def test_priority_of_what_has_ended_cannot_be_changed(world: World) -> Non
 
 
 @pytest.mark.parametrize(
-    ("which", "to", "order"),
+    ("moves", "order"),
     [
-        (2, MoveTo.TOP, [2, 0, 1, 3]),
-        (2, MoveTo.UP, [0, 2, 1, 3]),
-        (1, MoveTo.DOWN, [0, 2, 1, 3]),
-        (0, MoveTo.UP, [0, 1, 2, 3]),
-        (0, MoveTo.TOP, [0, 1, 2, 3]),
-        (3, MoveTo.DOWN, [0, 1, 2, 3]),
+        ([(2, MoveTo.TOP)], [2, 0, 1, 3]),
+        ([(2, MoveTo.UP)], [0, 2, 1, 3]),
+        ([(1, MoveTo.DOWN)], [0, 2, 1, 3]),
+        ([(0, MoveTo.UP), (0, MoveTo.TOP), (3, MoveTo.DOWN)], [0, 1, 2, 3]),
     ],
+    ids=["top", "up", "down", "beyond_either_end"],
 )
-async def test_job_moves_among_its_tenants_own(world: World, which: int, to: MoveTo, order: list[int]) -> None:
+async def test_job_moves_among_the_jobs_of_its_tenant(
+    world: World, moves: list[tuple[int, MoveTo]], order: list[int]
+) -> None:
     desk = await world.desk()
     jobs = await submit_in_order(desk, 4)
-    await move(world, jobs[which], to)
+    for number, to in moves:
+        await move(world, jobs[number], to)
     assert await queue_order(desk) == [jobs[n].id for n in order]
 
 
-async def test_jobs_that_came_in_the_same_instant_can_be_moved(world: World) -> None:
+async def test_jobs_submitted_at_the_same_instant_can_be_moved(world: World) -> None:
     desk = await world.desk()
     jobs = [await desk.submit() for _ in range(3)]
     await move(world, jobs[2], MoveTo.TOP)
@@ -484,7 +420,7 @@ async def test_jobs_that_came_in_the_same_instant_can_be_moved(world: World) -> 
     assert await queue_order(desk) == [jobs[2].id, jobs[1].id, jobs[0].id]
 
 
-async def test_move_never_leaves_its_priority(world: World) -> None:
+async def test_move_stays_within_the_priority(world: World) -> None:
     desk = await world.desk()
     (urgent,) = await submit_in_order(desk, 1, priority=5)
     jobs = await submit_in_order(desk, 2)
@@ -502,8 +438,8 @@ async def test_move_keeps_the_order_of_other_users(world: World) -> None:
     mine, theirs = queue[::2], queue[1::2]
     await move(world, mine[2], MoveTo.TOP)
     order = await queue_order(desk)
-    assert [order.index(their.id) for their in theirs] == [1, 3, 5]
-    assert [order.index(each.id) for each in mine] == [2, 4, 0]
+    assert [order.index(job.id) for job in theirs] == [1, 3, 5]
+    assert [order.index(job.id) for job in mine] == [2, 4, 0]
 
 
 async def test_paused_job_can_be_moved(world: World) -> None:
@@ -515,26 +451,17 @@ async def test_paused_job_can_be_moved(world: World) -> None:
     assert await queue_order(desk) == [jobs[1].id, jobs[0].id]
 
 
-async def test_job_that_runs_cannot_be_moved(world: World) -> None:
+async def test_leased_job_cannot_be_moved(world: World) -> None:
     desk = await world.desk()
     job, _ = await desk.leased()
     with pytest.raises(Conflict, match="waiting"):
         await move(world, job, MoveTo.TOP)
 
 
-# a job that is not in the queue yet
+# jobs that are not queued yet
 
 
-async def test_cancel_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -> None:
-    desk = await world.desk()
-    job = await submit_and_crash(desk)
-    await cancel(world, job)
-    await world.relay()
-    assert await status(world, job) == ("canceled", "canceled")
-    assert await world.lease(desk.worker) is None
-
-
-async def test_pause_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -> None:
+async def test_job_can_be_paused_before_it_is_queued(world: World) -> None:
     desk = await world.desk()
     job = await submit_and_crash(desk)
     await pause(world, job)
@@ -543,7 +470,7 @@ async def test_pause_reaches_a_job_that_is_not_in_the_queue_yet(world: World) ->
     assert await world.lease(desk.worker) is None
 
 
-async def test_move_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -> None:
+async def test_job_can_be_moved_before_it_is_queued(world: World) -> None:
     desk = await world.desk()
     lost = await submit_and_crash(desk)
     await world.advance(1)
@@ -551,18 +478,6 @@ async def test_move_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -> 
     await world.advance(1)
     await move(world, lost, MoveTo.TOP)
     assert await queue_order(desk) == [lost.id, job.id]
-
-
-async def test_cancel_that_crashed_half_way_is_finished_by_the_relay(world: World) -> None:
-    desk = await world.desk()
-    job = await desk.submit()
-    world.crash_on(TransactionStep.CONTROL, Boundary.AFTER_COMMIT)
-    with pytest.raises(Crash):
-        await cancel(world, job)
-    assert await status(world, job) == ("queued", "canceled")
-    await world.relay()
-    assert await status(world, job) == ("canceled", "canceled")
-    assert await world.transactions(job) == REFUNDED
 
 
 # ownership
@@ -618,7 +533,7 @@ async def retry(world: World, job: JobRecord) -> JobRecord:
     return await world.engine.jobs.submit.retry(job.tenant_id, job.id)
 
 
-async def test_retry_is_a_new_job_with_a_reservation_of_its_own(world: World) -> None:
+async def test_retry_is_a_new_job_with_its_own_reservation(world: World) -> None:
     desk = await world.desk()
     old = await failed_job(desk, input_payload={"prompt": "a dog"})
     new = await retry(world, old)
@@ -642,23 +557,15 @@ async def test_canceled_job_can_be_retried(world: World) -> None:
     assert (await retry(world, old)).status == "queued"
 
 
-async def test_concurrent_retries_make_one_job(world: World) -> None:
+async def test_repeated_and_concurrent_retries_create_one_job(world: World) -> None:
     desk = await world.desk()
     old = await failed_job(desk)
-    first = await retry(world, old)
-    assert (await retry(world, old)).id == first.id
+    retries = await asyncio.gather(*(retry(world, old) for _ in range(5)))
+    assert {job.id for job in retries} == {(await retry(world, old)).id}
     assert await desk.balance() == 990
 
 
-async def test_retries_at_the_same_time_make_one_job(world: World) -> None:
-    desk = await world.desk()
-    old = await failed_job(desk)
-    made = await asyncio.gather(*(retry(world, old) for _ in range(5)))
-    assert len({each.id for each in made}) == 1
-    assert await desk.balance() == 990
-
-
-async def test_retry_that_failed_can_be_retried_in_turn(world: World) -> None:
+async def test_failed_retry_can_be_retried(world: World) -> None:
     desk = await world.desk()
     old = await failed_job(desk)
     second = await retry(world, old)
@@ -685,7 +592,7 @@ async def test_job_that_has_not_failed_cannot_be_retried(world: World) -> None:
     assert await world.count() == 1
 
 
-async def test_retry_must_be_paid_for(world: World) -> None:
+async def test_retry_costs_the_full_price(world: World) -> None:
     desk = await world.desk(tokens=10)
     old = await failed_job(desk)
     await desk.submit()
@@ -714,7 +621,7 @@ async def test_retry_stays_in_its_batch(world: World) -> None:
     assert (await world.engine.jobs.batches.state(desk.user.tenant_id, batch.id)).counts == {"queued": 2}
 
 
-async def test_retry_that_a_crash_kept_from_the_queue_is_brought_there_by_the_relay(world: World) -> None:
+async def test_relay_queues_a_retry_interrupted_by_a_crash(world: World) -> None:
     desk = await world.desk()
     old = await failed_job(desk)
     world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
@@ -733,7 +640,7 @@ async def video_of(desk: Desk) -> str:
     return await desk.world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
 
 
-async def test_video_of_a_cancelled_job_has_failed_with_a_reason(world: World) -> None:
+async def test_video_of_a_canceled_job_fails_with_a_reason(world: World) -> None:
     desk = await world.desk()
     video_id = await video_of(desk)
     await cancel(world, await desk.submit(video_id=video_id))
@@ -741,7 +648,7 @@ async def test_video_of_a_cancelled_job_has_failed_with_a_reason(world: World) -
     assert (video.status, video.processing_details) == ("failed", {"error": "Canceled."})
 
 
-async def test_paused_jobs_video_is_queued(world: World) -> None:
+async def test_video_of_a_paused_job_is_queued(world: World) -> None:
     desk = await world.desk()
     video_id = await video_of(desk)
     job, leased = await desk.leased(video_id=video_id)
@@ -752,7 +659,7 @@ async def test_paused_jobs_video_is_queued(world: World) -> None:
     assert (await world.video(desk.user, video_id)).status == "queued"
 
 
-async def test_video_follows_the_retry(world: World) -> None:
+async def test_video_has_the_state_of_the_retry(world: World) -> None:
     desk = await world.desk()
     video_id = await video_of(desk)
     new = await retry(world, await failed_job(desk, video_id=video_id))
@@ -764,7 +671,7 @@ async def test_video_follows_the_retry(world: World) -> None:
     assert (await world.video(desk.user, video_id)).status == "completed"
 
 
-async def test_late_word_about_the_old_job_does_not_change_the_video(world: World) -> None:
+async def test_late_update_of_a_retried_job_does_not_change_the_video(world: World) -> None:
     desk = await world.desk()
     video_id = await video_of(desk)
     old = await failed_job(desk, video_id=video_id)
@@ -787,7 +694,7 @@ async def test_late_word_about_the_old_job_does_not_change_the_video(world: Worl
     assert (await world.job(old)).status == "failed"
 
 
-async def test_video_shows_only_the_newest_of_its_jobs(world: World) -> None:
+async def test_video_has_the_state_of_its_newest_job(world: World) -> None:
     desk = await world.desk()
     video_id = await video_of(desk)
     _, leased = await desk.leased(video_id=video_id)

@@ -41,7 +41,7 @@ def request(worker: str, **values: object) -> LeaseRequest:
 
 def job_ids(leased: list[LeasedDispatch] | ComfyRelayError | None) -> list[str]:
     assert isinstance(leased, list)
-    return [each.dispatch.tenant_job_id for each in leased]
+    return [lease.dispatch.tenant_job_id for lease in leased]
 
 
 async def job_id(world: World, worker: str, **values: object) -> str | None:
@@ -61,12 +61,12 @@ class TestPinnedJobs:
     async def other(self, world: World, desk: Desk) -> str:
         return await world.worker(desk.fleet)
 
-    async def test_pinned_job_goes_only_to_its_worker(self, world: World, desk: Desk, other: str) -> None:
+    async def test_pinned_job_is_leased_only_to_its_worker(self, world: World, desk: Desk, other: str) -> None:
         job = await desk.submit(only_worker=other)
         assert await job_id(world, desk.worker) is None
         assert await job_id(world, other) == job.id
 
-    async def test_pinned_job_keeps_its_place_in_the_queue(self, world: World, desk: Desk, other: str) -> None:
+    async def test_pinned_job_keeps_its_position_in_the_queue(self, world: World, desk: Desk, other: str) -> None:
         first, chosen, urgent = await desk.submit(), await desk.submit(only_worker=other), await desk.submit(priority=5)
         assert await job_id(world, other) == urgent.id
         assert await job_id(world, desk.worker) == first.id
@@ -79,17 +79,15 @@ class TestPinnedJobs:
         job = await desk.submit()
         assert await job_id(world, desk.worker) == job.id
 
-    async def test_workers_that_ask_together_get_each_their_own(self, world: World, desk: Desk, other: str) -> None:
-        both = [await desk.submit(only_worker=each) for each in (other, desk.worker)]
-        free = await desk.submit()
+    async def test_polls_in_one_call_get_their_pinned_jobs(self, world: World, desk: Desk, other: str) -> None:
+        pinned = [await desk.submit(only_worker=worker) for worker in (other, desk.worker)]
+        unpinned = await desk.submit()
         third = await world.worker(desk.fleet)
-        asked = [request(each) for each in (desk.worker, other, third)]
-        served = await world.engine.queue.leasing.lease_many(asked)
-        assert [job_ids(each) for each in served] == [[both[1].id], [both[0].id], [free.id]]
+        requests = [request(worker) for worker in (desk.worker, other, third)]
+        answers = await world.engine.queue.leasing.lease_many(requests)
+        assert [job_ids(answer) for answer in answers] == [[pinned[1].id], [pinned[0].id], [unpinned.id]]
 
-    async def test_attempt_that_is_given_back_waits_for_the_same_worker(
-        self, world: World, desk: Desk, other: str
-    ) -> None:
+    async def test_requeued_job_stays_pinned_to_its_worker(self, world: World, desk: Desk, other: str) -> None:
         job = await desk.submit(only_worker=other)
         leased = await world.lease(other)
         assert leased is not None
@@ -151,7 +149,7 @@ class TestEntitlement:
         await world.engine.catalogue.workflows.set_active(late.slug, is_active=True)
         assert await job_id(world, worker) == job.id
 
-    async def test_change_of_the_fleet_s_workflows_is_followed_at_once(self, world: World, desk: Desk) -> None:
+    async def test_changed_fleet_workflows_apply_at_once(self, world: World, desk: Desk) -> None:
         workflow = await world.workflow()
         job = await world.submit(desk.user, await world.effect(workflow))
         assert await world.lease(desk.worker) is None
@@ -160,23 +158,21 @@ class TestEntitlement:
         )
         assert await job_id(world, desk.worker) == job.id
 
-    async def test_unknown_worker_is_refused(self, world: World) -> None:
+    async def test_unknown_or_unapproved_worker_is_refused(self, world: World, desk: Desk) -> None:
         with pytest.raises(Forbidden):
-            await world.lease("nobody")
-
-    async def test_unapproved_worker_is_refused(self, world: World, desk: Desk) -> None:
+            await world.lease("unknown")
         await desk.submit()
         await world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
         with pytest.raises(Forbidden):
             await world.lease(desk.worker)
 
-    async def test_refused_worker_does_not_keep_the_others_from_their_jobs(self, world: World, desk: Desk) -> None:
+    async def test_refused_worker_does_not_block_other_workers(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
-        refused, served = await world.engine.queue.leasing.lease_many([request("nobody"), request(desk.worker)])
+        refused, served = await world.engine.queue.leasing.lease_many([request("unknown"), request(desk.worker)])
         assert isinstance(refused, Forbidden)
         assert job_ids(served) == [job.id]
 
-    async def test_draining_worker_gets_nothing(self, world: World, desk: Desk) -> None:
+    async def test_draining_worker_gets_no_job(self, world: World, desk: Desk) -> None:
         await desk.submit()
         await world.engine.workers.workers.set_draining(desk.worker, is_draining=True)
         assert await world.lease(desk.worker) is None
@@ -197,7 +193,7 @@ class TestEntitlement:
 
 
 class TestOrder:
-    async def test_highest_priority_goes_first_then_the_oldest(self, world: World) -> None:
+    async def test_jobs_are_leased_by_priority_then_age(self, world: World) -> None:
         desk = await world.desk(concurrency=4)
         jobs = []
         for priority in (0, 5, 0, 5):
@@ -206,12 +202,12 @@ class TestOrder:
         leased = await world.leases(desk.worker, 4)
         assert job_ids(leased) == [jobs[1].id, jobs[3].id, jobs[0].id, jobs[2].id]
 
-    async def test_jobs_of_the_same_moment_keep_their_submission_order(self, world: World) -> None:
+    async def test_jobs_of_the_same_instant_are_leased_in_submission_order(self, world: World) -> None:
         desk = await world.desk(concurrency=3)
         jobs = [await desk.submit() for _ in range(3)]
         assert job_ids(await world.leases(desk.worker, 3)) == [job.id for job in jobs]
 
-    async def test_workflows_share_one_order(self, world: World) -> None:
+    async def test_order_is_shared_by_all_workflows(self, world: World) -> None:
         first, second = await world.workflow(), await world.workflow()
         worker = await world.worker(await world.fleet(first, second), concurrency=3)
         user = await world.user()
@@ -222,7 +218,7 @@ class TestOrder:
             await world.advance(1)
         assert job_ids(await world.leases(worker, 3)) == [job.id for job in jobs]
 
-    async def test_requeued_job_keeps_its_place(self, world: World, desk: Desk) -> None:
+    async def test_requeued_job_keeps_its_position(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.advance(1)
         await desk.submit()
@@ -241,13 +237,13 @@ class TestLease:
         assert first.lease_token != second.lease_token
         assert first.output_path != second.output_path
 
-    async def test_lease_lives_its_time_from_the_database_s_clock(self, world: World, desk: Desk) -> None:
+    async def test_lease_expires_by_the_clock_of_the_database(self, world: World, desk: Desk) -> None:
         await world.advance(3)
         _, leased = await desk.leased()
         assert leased.dispatch.leased_at == START + timedelta(seconds=3)
         assert leased.dispatch.lease_expires_at == START + timedelta(seconds=903)
 
-    async def test_lease_carries_what_is_to_be_run(self, world: World, desk: Desk) -> None:
+    async def test_lease_contains_the_graph_and_the_upload_path(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased(input_payload={"prompt": "a dog"})
         assert leased.graph["2"]["inputs"]["text"] == "a dog"
         prefix = f"tenants/{job.tenant_id}/ai-jobs/{job.id}/upload-"
@@ -263,7 +259,7 @@ class TestLease:
 
 
 class TestRequestId:
-    async def test_same_request_gets_the_same_lease_while_it_lives(self, world: World) -> None:
+    async def test_repeated_request_gets_the_same_lease(self, world: World) -> None:
         desk = await world.desk(concurrency=2)
         await desk.submit()
         await desk.submit()
@@ -274,7 +270,7 @@ class TestRequestId:
         assert again.lease_token == first.lease_token
         assert again.dispatch.attempts == 1
 
-    async def test_request_whose_lease_has_ended_gets_nothing(self, world: World, desk: Desk) -> None:
+    async def test_request_with_an_ended_lease_gets_nothing(self, world: World, desk: Desk) -> None:
         await desk.submit()
         first = await world.lease(desk.worker, request_id="r")
         assert first is not None
@@ -282,35 +278,35 @@ class TestRequestId:
         assert await world.lease(desk.worker, request_id="r") is None
         assert await world.lease(desk.worker, request_id="r2") is not None
 
-    async def test_request_that_got_nothing_may_get_a_lease_later(self, world: World, desk: Desk) -> None:
+    async def test_request_without_a_lease_may_get_one_later(self, world: World, desk: Desk) -> None:
         assert await world.lease(desk.worker, request_id="r") is None
         await desk.submit()
         assert await world.lease(desk.worker, request_id="r") is not None
 
-    async def test_request_ids_of_two_workers_do_not_meet(self, world: World, desk: Desk) -> None:
+    async def test_request_ids_are_separate_for_each_worker(self, world: World, desk: Desk) -> None:
         other = await world.worker(desk.fleet)
         jobs = [await desk.submit(), await desk.submit()]
-        found = [await job_id(world, each, request_id="r") for each in (desk.worker, other)]
+        found = [await job_id(world, worker, request_id="r") for worker in (desk.worker, other)]
         assert found == [job.id for job in jobs]
 
-    async def test_two_concurrent_polls_with_one_request_id_share_one_lease(self, world: World) -> None:
+    async def test_concurrent_polls_with_one_request_id_share_one_lease(self, world: World) -> None:
         desk = await world.desk(concurrency=4)
         await submit_many(world, desk.user, desk.effect, 4)
         polls = [world.engine.queue.polls.poll(request(desk.worker, request_id="r"), wait_seconds=10) for _ in range(2)]
         found = await asyncio.gather(*polls)
-        assert len({each.lease_token for leased in found for each in leased}) == 1
+        assert len({lease.lease_token for leases in found for lease in leases}) == 1
         assert len(found[0]) == len(found[1]) == 1
         rows = await execute(world.engine.databases.central, "SELECT status FROM ai_job_dispatches")
         assert [row.status for row in rows].count("leased") == 1
 
-    async def test_request_id_sent_to_two_servers_at_once_makes_one_lease(self, world: World) -> None:
+    async def test_concurrent_requests_with_one_request_id_get_one_lease(self, world: World) -> None:
         desk = await world.desk(concurrency=4)
         await submit_many(world, desk.user, desk.effect, 4)
         polls = [world.engine.queue.leasing.lease(request(desk.worker, request_id="r")) for _ in range(8)]
         found = await asyncio.gather(*polls)
-        assert len({each.lease_token for leased in found for each in leased}) == 1
+        assert len({lease.lease_token for leases in found for lease in leases}) == 1
 
-    async def test_repeat_concurrent_with_the_first_poll_gets_the_active_lease(self, world: World) -> None:
+    async def test_repeated_requests_in_one_call_get_the_active_lease(self, world: World) -> None:
         desk = await world.desk(concurrency=4)
         await submit_many(world, desk.user, desk.effect, 4)
         first = await world.lease(desk.worker, request_id="r")
@@ -320,38 +316,38 @@ class TestRequestId:
 
 
 class TestCapacity:
-    async def test_worker_at_capacity_gets_nothing(self, world: World, desk: Desk) -> None:
+    async def test_worker_at_capacity_gets_no_job(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await desk.submit()
         assert await world.lease(desk.worker) is None
         await world.complete(leased)
         assert await world.lease(desk.worker) is not None
 
-    async def test_request_for_many_gets_no_more_than_the_free_slots(self, world: World) -> None:
+    async def test_worker_gets_at_most_as_many_jobs_as_free_slots(self, world: World) -> None:
         desk = await world.desk(concurrency=3)
         await submit_many(world, desk.user, desk.effect, 5)
         assert len(await world.leases(desk.worker, 2)) == 2
         assert len(await world.leases(desk.worker, 5)) == 1
         assert await world.leases(desk.worker, 5) == []
 
-    async def test_worker_may_request_less_or_more_than_it_registered_with(self, world: World) -> None:
+    async def test_request_may_lower_but_not_raise_the_registered_concurrency(self, world: World) -> None:
         desk = await world.desk(concurrency=2)
         await submit_many(world, desk.user, desk.effect, 5)
         assert len(await world.leases(desk.worker, 5, max_concurrency=1)) == 1
         assert len(await world.leases(desk.worker, 5, max_concurrency=3)) == 2
 
-    async def test_two_requests_of_one_worker_do_not_fill_one_slot_twice(self, world: World, desk: Desk) -> None:
+    async def test_two_requests_of_one_worker_share_its_slots(self, world: World, desk: Desk) -> None:
         await submit_many(world, desk.user, desk.effect, 2)
         answers = await world.engine.queue.leasing.lease_many([request(desk.worker), request(desk.worker)])
         assert [len(job_ids(answer)) for answer in answers] == [1, 0]
 
-    async def test_workers_of_one_call_get_different_jobs(self, world: World, desk: Desk) -> None:
+    async def test_workers_in_one_call_get_different_jobs(self, world: World, desk: Desk) -> None:
         workers = [await world.worker(desk.fleet) for _ in range(5)]
         jobs = await submit_many(world, desk.user, desk.effect, 5)
         answers = await world.engine.queue.leasing.lease_many([request(worker) for worker in workers])
         assert [job_ids(answer) for answer in answers] == [[job.id] for job in jobs]
 
-    async def test_workers_of_different_fleets_in_one_call_all_get_a_job(self, world: World, desk: Desk) -> None:
+    async def test_workers_of_different_fleets_in_one_call_get_jobs(self, world: World, desk: Desk) -> None:
         other = await world.workflow()
         workers = [desk.worker, await world.worker(await world.fleet(desk.workflow, other))]
         jobs = await submit_many(world, desk.user, desk.effect, 5)
@@ -360,12 +356,12 @@ class TestCapacity:
 
 
 class TestPrefetch:
-    async def test_busy_worker_gets_its_next_job_ahead_and_it_is_marked(self, world: World, desk: Desk) -> None:
+    async def test_busy_worker_prefetches_one_job(self, world: World, desk: Desk) -> None:
         _, running = await desk.leased()
         await desk.submit()
-        ahead = await world.lease(desk.worker, prefetch=1)
-        assert ahead is not None
-        assert (running.dispatch.is_prefetch, ahead.dispatch.is_prefetch) == (False, True)
+        prefetched = await world.lease(desk.worker, prefetch=1)
+        assert prefetched is not None
+        assert (running.dispatch.is_prefetch, prefetched.dispatch.is_prefetch) == (False, True)
         await desk.submit()
         assert await world.lease(desk.worker, prefetch=1) is None
 
@@ -377,79 +373,79 @@ class TestPrefetch:
         assert busy == []
         assert job_ids(served) == [job.id]
 
-    async def test_recalled_prefetch_is_to_be_released_and_a_running_job_is_not(self, world: World, desk: Desk) -> None:
+    async def test_recall_releases_the_prefetched_job_only(self, world: World, desk: Desk) -> None:
         _, running = await desk.leased()
         await desk.submit()
-        ahead = await world.lease(desk.worker, prefetch=1)
-        assert ahead is not None
+        prefetched = await world.lease(desk.worker, prefetch=1)
+        assert prefetched is not None
         assert await world.engine.workers.workers.recall_prefetched(desk.worker) == 1
-        assert await stop_request(world, ahead) == "release"
+        assert await stop_request(world, prefetched) == "release"
         assert await stop_request(world, running) is None
 
     async def test_prefetch_is_recalled_for_an_idle_worker(self, world: World, desk: Desk) -> None:
-        ahead = await self.held_for(world, desk, seconds=6)
+        prefetched = await self.prefetch_for(world, desk, seconds=6)
         idle = await world.worker(desk.fleet)
-        assert await self.recalled(world, idle) == 1
-        assert await stop_request(world, ahead) == "release"
-        # nor is it requested twice
-        assert await self.recalled(world, idle) == 0
-        assert await world.requeue(ahead, "released") == "queued"
-        again = await world.lease(idle)
-        assert again is not None
-        assert (again.dispatch_id, again.dispatch.attempts) == (ahead.dispatch_id, 1)
+        assert await self.count_recalled(world, idle) == 1
+        assert await stop_request(world, prefetched) == "release"
+        # it is requested once
+        assert await self.count_recalled(world, idle) == 0
+        assert await world.requeue(prefetched, "released") == "queued"
+        leased = await world.lease(idle)
+        assert leased is not None
+        assert (leased.dispatch_id, leased.dispatch.attempts) == (prefetched.dispatch_id, 1)
 
     async def test_prefetch_is_recalled_from_a_draining_worker(self, world: World, desk: Desk) -> None:
-        ahead = await self.held_for(world, desk, seconds=1)
+        prefetched = await self.prefetch_for(world, desk, seconds=1)
         await world.engine.workers.workers.set_draining(desk.worker, is_draining=True)
-        assert await stop_request(world, ahead) == "release"
+        assert await stop_request(world, prefetched) == "release"
 
     async def test_recent_prefetch_is_not_recalled(self, world: World, desk: Desk) -> None:
-        await self.held_for(world, desk, seconds=1)
-        assert await self.recalled(world, await world.worker(desk.fleet)) == 0
+        await self.prefetch_for(world, desk, seconds=1)
+        assert await self.count_recalled(world, await world.worker(desk.fleet)) == 0
 
     async def test_prefetch_is_not_recalled_for_a_worker_that_cannot_run_it(self, world: World, desk: Desk) -> None:
-        ahead = await self.held_for(world, desk, seconds=6)
+        prefetched = await self.prefetch_for(world, desk, seconds=6)
         blocked, draining, busy = [await world.worker(desk.fleet) for _ in range(3)]
         elsewhere = await world.worker(await world.fleet(await world.workflow()))
-        pair, until = (blocked, ahead.dispatch.workflow_hash), world.clock.now + timedelta(hours=1)
+        pair, until = (blocked, prefetched.dispatch.workflow_hash), world.clock.now + timedelta(hours=1)
         block = Block(failure_count=3, blocked_until=until)
         await world.engine.databases.central.run(TransactionStep.WORKER, lambda tx: blocks.write(tx, pair, block))
         await world.engine.workers.workers.set_draining(draining, is_draining=True)
         await desk.submit()
         assert await world.lease(busy) is not None
-        assert await self.recalled(world, blocked, draining, busy, elsewhere, desk.worker) == 0
-        assert await self.recalled(world, await world.worker(desk.fleet), providers=["cloud"]) == 0
+        assert await self.count_recalled(world, blocked, draining, busy, elsewhere, desk.worker) == 0
+        assert await self.count_recalled(world, await world.worker(desk.fleet), providers=["cloud"]) == 0
 
-    async def held_for(self, world: World, desk: Desk, *, seconds: float) -> LeasedDispatch:
-        """A job that a busy worker prefetched this long ago."""
+    async def prefetch_for(self, world: World, desk: Desk, *, seconds: float) -> LeasedDispatch:
+        """Let a busy worker prefetch a job, and advance the clock."""
         await desk.leased()
         await desk.submit()
-        ahead = await world.lease(desk.worker, prefetch=1)
-        assert ahead is not None
+        prefetched = await world.lease(desk.worker, prefetch=1)
+        assert prefetched is not None
         await world.advance(seconds)
-        return ahead
+        return prefetched
 
-    async def recalled(self, world: World, *idle: str, providers: Sequence[str] = ("self_hosted",)) -> int:
-        prefetched = await world.engine.queue.demand.prefetched()
-        asked = [LeaseRequest(worker_id=each, providers=providers) for each in idle]
-        return await world.engine.queue.demand.recall(prefetched, asked)
+    async def count_recalled(self, world: World, *idle: str, providers: Sequence[str] = ("self_hosted",)) -> int:
+        prefetches = await world.engine.queue.demand.prefetched()
+        requests = [LeaseRequest(worker_id=worker, providers=providers) for worker in idle]
+        return await world.engine.queue.demand.recall(prefetches, requests)
 
     async def test_started_prefetch_is_not_recalled(self, world: World, desk: Desk) -> None:
         await desk.leased()
         await desk.submit()
-        ahead = await world.lease(desk.worker, prefetch=1)
-        assert ahead is not None
+        prefetched = await world.lease(desk.worker, prefetch=1)
+        assert prefetched is not None
         await world.engine.queue.heartbeats.beat(
-            Heartbeat(dispatch_id=ahead.dispatch_id, lease_token=ahead.lease_token, progress={"step": 1})
+            Heartbeat(dispatch_id=prefetched.dispatch_id, lease_token=prefetched.lease_token, progress={"step": 1})
         )
         assert await world.engine.workers.workers.recall_prefetched(desk.worker) == 0
         await world.advance(6)
-        assert await self.recalled(world, await world.worker(desk.fleet)) == 0
-        assert await stop_request(world, ahead) is None
+        assert await self.count_recalled(world, await world.worker(desk.fleet)) == 0
+        assert await stop_request(world, prefetched) is None
 
 
 class WarmDesk:
-    """A worker with two workflows of different hashes, and one of them is warm."""
+    """A worker with two workflows, one of them warm."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -484,32 +480,27 @@ async def warm(world: World) -> WarmDesk:
 
 
 class TestWarmPreference:
-    async def test_warm_workflow_goes_first(self, warm: WarmDesk) -> None:
+    async def test_warm_workflow_is_leased_first(self, warm: WarmDesk) -> None:
         cold = await warm.submit_cold(3)
         job = await warm.submit_warm()
         assert [await warm.next(), await warm.next()] == [job, cold[0]]
 
-    async def test_without_warm_hashes_the_order_is_the_queue_s(self, warm: WarmDesk) -> None:
+    async def test_request_without_warm_hashes_gets_the_oldest_job(self, warm: WarmDesk) -> None:
         cold = await warm.submit_cold(1)
         await warm.submit_warm()
         assert await job_id(warm.world, warm.worker) == cold[0]
 
-    async def test_warm_preference_looks_32_rows_ahead(self, warm: WarmDesk) -> None:
-        await warm.submit_cold(32)
-        job = await warm.submit_warm()
-        assert await warm.next() == job
-
-    async def test_warm_preference_stops_after_32_rows(self, warm: WarmDesk) -> None:
+    async def test_warm_preference_looks_exactly_32_rows_ahead(self, warm: WarmDesk) -> None:
         cold = await warm.submit_cold(33)
-        await warm.submit_warm()
-        assert await warm.next() == cold[0]
+        job = await warm.submit_warm()
+        assert [await warm.next(), await warm.next()] == [cold[0], job]
 
     async def test_warm_preference_stays_within_a_priority(self, warm: WarmDesk) -> None:
         await warm.submit_warm(priority=0)
         cold = await warm.submit_cold(1, priority=1)
         assert await warm.next() == cold[0]
 
-    async def test_row_is_passed_over_for_120_seconds_and_then_goes_first(self, warm: WarmDesk) -> None:
+    async def test_warm_preference_skips_a_job_for_120_seconds(self, warm: WarmDesk) -> None:
         cold = await warm.submit_cold(1)
         jobs = [await warm.submit_warm() for _ in range(3)]
         assert await warm.next() == jobs[0]
@@ -519,7 +510,7 @@ class TestWarmPreference:
         assert [await warm.next(), await warm.next()] == [cold[0], jobs[2]]
 
 
-async def test_look_ahead_of_no_rows_means_no_preference(
+async def test_lookahead_of_0_disables_the_warm_preference(
     backend: SqliteBackend | PostgresBackend, tmp_path: Path
 ) -> None:
     async with open_world(backend, tmp_path, warm_lookahead_rows=0) as world:
@@ -529,7 +520,7 @@ async def test_look_ahead_of_no_rows_means_no_preference(
         assert await warm.next() == cold[0]
 
 
-class TestHopelessPayload:
+class TestUnbuildablePayload:
     async def test_dispatch_of_a_missing_job_fails(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
         shard = await world.engine.databases.shard_of(job.tenant_id)
@@ -548,17 +539,17 @@ class TestHopelessPayload:
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
         assert "client:blocked_workflow" not in await world.audit(desk.worker)
 
-    async def test_hopeless_job_does_not_keep_the_next_one_from_its_worker(self, world: World, desk: Desk) -> None:
-        gone, good = await desk.submit(), await desk.submit()
-        shard = await world.engine.databases.shard_of(gone.tenant_id)
-        await execute(shard, "DELETE FROM ai_jobs WHERE id = :id", id=gone.id)
+    async def test_unbuildable_job_does_not_block_the_next(self, world: World, desk: Desk) -> None:
+        missing, valid = await desk.submit(), await desk.submit()
+        shard = await world.engine.databases.shard_of(missing.tenant_id)
+        await execute(shard, "DELETE FROM ai_jobs WHERE id = :id", id=missing.id)
         assert await world.lease(desk.worker) is None
-        assert await job_id(world, desk.worker) == good.id
+        assert await job_id(world, desk.worker) == valid.id
 
 
 class TestShardDown:
     @pytest.fixture
-    async def two(self, world: World) -> Desk:
+    async def shards(self, world: World) -> Desk:
         """A desk whose user is in shard a; `world.users[1]` is in shard b."""
         workflow = await world.workflow()
         effect = await world.effect(workflow)
@@ -568,43 +559,43 @@ class TestShardDown:
         worker = await world.worker(fleet, concurrency=10)
         return Desk(world=world, user=user, workflow=workflow, effect=effect, fleet=fleet, worker=worker)
 
-    async def test_job_of_an_unreachable_shard_is_requeued_without_penalty(self, world: World, two: Desk) -> None:
-        job = await two.submit()
+    async def test_job_of_an_unreachable_shard_is_requeued_without_penalty(self, world: World, shards: Desk) -> None:
+        job = await shards.submit()
         async with shard_down(world, "a"):
-            assert await world.lease(two.worker) is None
+            assert await world.lease(shards.worker) is None
             dispatch = await world.dispatch(job)
         assert (dispatch.status, dispatch.attempts, dispatch.deferrals) == ("queued", 0, 1)
         assert dispatch.available_at == START + timedelta(seconds=5)
 
-    async def test_job_backs_off_and_resumes_when_its_shard_is_back(self, world: World, two: Desk) -> None:
-        job = await two.submit()
+    async def test_job_backs_off_until_its_shard_is_reachable(self, world: World, shards: Desk) -> None:
+        job = await shards.submit()
         waits = []
         async with shard_down(world, "a"):
             for _ in range(4):
-                # Expire the record that the shard is down.
+                # forget that the shard is down
                 world.engine.databases._down_until.clear()
-                assert await world.lease(two.worker) is None
+                assert await world.lease(shards.worker) is None
                 wait = (await world.dispatch(job)).available_at - world.clock.now
                 waits.append(wait.total_seconds())
                 await world.advance(wait.total_seconds())
         assert waits == [5, 10, 20, 40]
         await world.relay()
-        assert await job_id(world, two.worker) == job.id
+        assert await job_id(world, shards.worker) == job.id
         await world.relay()
         assert (await world.job(job)).status == "processing"
 
-    async def test_jobs_of_other_shards_keep_running(self, world: World, two: Desk) -> None:
-        await two.submit()
-        other = await world.submit(world.users[1], two.effect)
+    async def test_jobs_of_other_shards_keep_running(self, world: World, shards: Desk) -> None:
+        await shards.submit()
+        other = await world.submit(world.users[1], shards.effect)
         async with shard_down(world, "a"):
-            assert job_ids(await world.leases(two.worker, 2)) == [other.id]
+            assert job_ids(await world.leases(shards.worker, 2)) == [other.id]
 
-    async def test_jobs_of_a_shard_known_to_be_down_are_not_leased(self, world: World, two: Desk) -> None:
-        first = await two.submit()
+    async def test_jobs_of_a_shard_known_to_be_down_are_not_leased(self, world: World, shards: Desk) -> None:
+        first = await shards.submit()
         async with shard_down(world, "a"):
-            assert await world.lease(two.worker) is None
+            assert await world.lease(shards.worker) is None
             later = await world.dispatch(first)
             await world.advance(5)
-            other = await world.submit(world.users[1], two.effect)
-            assert job_ids(await world.leases(two.worker, 2)) == [other.id]
+            other = await world.submit(world.users[1], shards.effect)
+            assert job_ids(await world.leases(shards.worker, 2)) == [other.id]
             assert await world.dispatch(first) == later

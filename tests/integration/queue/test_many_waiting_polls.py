@@ -19,6 +19,8 @@ from comfyrelay.store.database import Boundary, Tx
 from comfyrelay.store.notify import NotifyChannel
 from tests.support.world import PATIENCE_SECONDS, Desk, World, graph_of
 
+pytestmark = pytest.mark.any_database
+
 LONG = PATIENCE_SECONDS
 MANY = 2 * MAX_UNCHECKED + 4
 Waiting = asyncio.Task[list[LeasedDispatch]]
@@ -89,6 +91,7 @@ async def first_served(waiting: list[Waiting]) -> Waiting:
 
 
 class TestAmongMany:
+    @pytest.mark.both_databases
     async def test_job_is_leased_to_the_longest_waiting_poll(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = await park(polls, await register_workers(world, desk.fleet))
         await desk.submit()
@@ -138,6 +141,7 @@ class TestAmongMany:
         await desk.submit()
         assert await first_served(waiting) is waiting[2]
 
+    @pytest.mark.both_databases
     async def test_blocked_workers_are_skipped_for_later_polls(self, world: World, desk: Desk, polls: Polls) -> None:
         job, leased = await desk.leased()
         await world.complete(leased)
@@ -260,6 +264,7 @@ class TestRepeatedPolls:
         assert (leased.lease_token, leased.dispatch.tenant_job_id) == (other[0].lease_token, job.id)
 
 
+@pytest.mark.both_databases
 async def test_demand_lists_the_first_job_of_every_stage_and_workflow(world: World) -> None:
     user = await world.user(tokens=1000)
     effects = [await world.effect(await world.workflow()) for _ in range(2)]
@@ -308,6 +313,7 @@ async def test_pinned_job_reaches_the_parked_poll_of_its_worker(world: World, de
     assert [lease.dispatch.tenant_job_id for lease in served.result()] == [job.id]
 
 
+@pytest.mark.both_databases
 async def test_jobs_pinned_to_an_absent_worker_do_not_block_other_jobs(world: World, desk: Desk, polls: Polls) -> None:
     waiting = await park(polls, await register_workers(world, desk.fleet))
     await world.engine.accounts.tenancy.set_limits(desk.user.tenant_id, {"max_active_jobs": 100})

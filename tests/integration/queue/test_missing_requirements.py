@@ -1,7 +1,4 @@
-"""Missing requirements:
-
-named on submission, optionally waited for, and the job is never leased to a worker without them.
-"""
+"""Missing requirements are reported on submission, and a job is never leased to a worker without them."""
 
 import asyncio
 import threading
@@ -25,6 +22,8 @@ from comfyrelay.store.central.workers import workers
 from comfyrelay.store.database import Tx
 from tests.support.world import GRAPH, PROMPT, Desk, World, submit_batch
 
+pytestmark = pytest.mark.any_database
+
 NODES = ["CheckpointLoader", "Prompt", "SaveVideo"]
 MODEL = "model.safetensors"
 ALL = {"node_types": NODES, "models": [MODEL]}
@@ -44,43 +43,48 @@ WITH_CHOICE: dict[str, Any] = {
 }
 
 
-async def a_desk(world: World, *capabilities: dict[str, Any], **workflow: Any) -> Desk:
-    """One user, one effect, and one worker for each of these reports; the first is the desk's."""
-    found = await world.workflow(**workflow)
-    effect, fleet = await world.effect(found), await world.fleet(found)
-    names = [await worker(world, fleet, each, name=f"gpu-{n}") for n, each in enumerate(capabilities, start=1)]
+async def make_desk(world: World, *capabilities: dict[str, Any], **values: Any) -> Desk:
+    """One user, one effect, and a worker for each report; the first is the worker of the desk."""
+    workflow = await world.workflow(**values)
+    effect, fleet = await world.effect(workflow), await world.fleet(workflow)
+    names = [await add_worker(world, fleet, report, name=f"gpu-{n}") for n, report in enumerate(capabilities, start=1)]
     return Desk(
-        world=world, user=await world.user(), workflow=found, effect=effect, fleet=fleet, worker=(names or ["none"])[0]
+        world=world,
+        user=await world.user(),
+        workflow=workflow,
+        effect=effect,
+        fleet=fleet,
+        worker=(names or ["none"])[0],
     )
 
 
-async def worker(world: World, fleet: str, capabilities: dict[str, Any], *, name: str) -> str:
+async def add_worker(world: World, fleet: str, capabilities: dict[str, Any], *, name: str) -> str:
     await world.engine.workers.workers.register(worker_id=name, fleet_slug=fleet, capabilities=capabilities)
     return name
 
 
-async def change(world: World, name: str, capabilities: dict[str, Any]) -> None:
+async def report_capabilities(world: World, name: str, capabilities: dict[str, Any]) -> None:
     async with world.engine.databases.central.read() as tx:
         found = await workers.get(tx, name)
     assert found is not None
     await world.engine.workers.workers.note_capabilities(found, capabilities)
 
 
-async def why(world: World, job: JobRecord) -> Waiting:
+async def wait_reason(world: World, job: JobRecord) -> Waiting:
     return await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)
 
 
-async def refusal(desk: Desk, **values: Any) -> MissingOnWorkers:
+async def submit_refused(desk: Desk, **values: Any) -> MissingOnWorkers:
     with pytest.raises(MissingOnWorkers) as refused:
         await desk.world.submit(desk.user, desk.effect, **values)
     return refused.value
 
 
 async def test_job_no_worker_can_run_is_refused_with_all_missing_requirements(world: World) -> None:
-    desk = await a_desk(world, {"node_types": ["Prompt"], "models": []})
-    error = await refusal(desk)
+    desk = await make_desk(world, {"node_types": ["Prompt"], "models": []})
+    error = await submit_refused(desk)
     assert error.detail.startswith("The worker is missing the nodes CheckpointLoader, SaveVideo and the model " + MODEL)
-    assert [(each["kind"], each["name"]) for each in error.missing] == [
+    assert [(item["kind"], item["name"]) for item in error.missing] == [
         ("node", "CheckpointLoader"),
         ("node", "SaveVideo"),
         ("model", MODEL),
@@ -90,9 +94,9 @@ async def test_job_no_worker_can_run_is_refused_with_all_missing_requirements(wo
 
 @pytest.mark.parametrize("shows_workers", [False, True])
 async def test_worker_names_are_shown_only_to_callers_that_may_see_them(world: World, shows_workers: bool) -> None:
-    desk = await a_desk(world, NO_SAVER, NO_MODEL)
-    error = await refusal(desk, shows_workers=shows_workers)
-    assert [(each["name"], each["workers"], each["on"]) for each in error.missing] == [
+    desk = await make_desk(world, NO_SAVER, NO_MODEL)
+    error = await submit_refused(desk, shows_workers=shows_workers)
+    assert [(item["name"], item["workers"], item["on"]) for item in error.missing] == [
         ("SaveVideo", 1, ["gpu-2"] if shows_workers else []),
         (MODEL, 1, ["gpu-1"] if shows_workers else []),
     ]
@@ -103,69 +107,73 @@ async def test_worker_names_are_shown_only_to_callers_that_may_see_them(world: W
 @pytest.mark.parametrize(
     "reports",
     [[], [{}], [NO_SAVER, {}], [NO_SAVER, ALL], [{"node_types": NODES}]],
-    ids=["nobody", "silent", "one silent", "one able", "silent about models"],
+    ids=["no worker", "no report", "one without report", "one able", "no report on models"],
 )
+@pytest.mark.both_databases
 async def test_job_is_accepted_unless_every_worker_is_known_to_lack_something(
     world: World, reports: Sequence[dict[str, Any]]
 ) -> None:
-    desk = await a_desk(world, *reports)
+    desk = await make_desk(world, *reports)
     assert (await world.submit(desk.user, desk.effect)).status == "queued"
 
 
-async def test_only_workers_that_could_be_given_the_job_count(world: World) -> None:
-    desk = await a_desk(world, NO_SAVER)
+@pytest.mark.both_databases
+async def test_only_workers_that_may_get_the_job_count(world: World) -> None:
+    desk = await make_desk(world, NO_SAVER)
     other = await world.fleet(await world.workflow())
-    await worker(world, other, ALL, name="elsewhere")
-    await worker(world, desk.fleet, ALL, name="revoked")
+    await add_worker(world, other, ALL, name="elsewhere")
+    await add_worker(world, desk.fleet, ALL, name="revoked")
     await world.engine.workers.workers.set_approved("revoked", is_approved=False)
-    error = await refusal(desk, shows_workers=True)
-    assert [(each["name"], each["on"]) for each in error.missing] == [("SaveVideo", [])]
+    error = await submit_refused(desk, shows_workers=True)
+    assert [(item["name"], item["on"]) for item in error.missing] == [("SaveVideo", [])]
 
 
+@pytest.mark.both_databases
 async def test_waiting_job_is_not_leased_to_a_worker_with_missing_requirements(world: World) -> None:
-    desk = await a_desk(world, NO_SAVER)
+    desk = await make_desk(world, NO_SAVER)
     job = await world.submit(desk.user, desk.effect, wait_for_missing=True)
     assert await world.lease("gpu-1") is None
-    waiting = await why(world, job)
+    waiting = await wait_reason(world, job)
     assert (waiting.reason, waiting.text) == (Reason.MISSING, "Waiting for a worker with the node SaveVideo.")
 
 
 async def test_waiting_job_runs_when_a_worker_with_everything_registers(world: World) -> None:
-    desk = await a_desk(world, NO_SAVER)
+    desk = await make_desk(world, NO_SAVER)
     job = await world.submit(desk.user, desk.effect, wait_for_missing=True)
-    await worker(world, desk.fleet, ALL, name="gpu-2")
-    assert (await why(world, job)).reason is Reason.STARTING
+    await add_worker(world, desk.fleet, ALL, name="gpu-2")
+    assert (await wait_reason(world, job)).reason is Reason.STARTING
     assert await world.lease("gpu-1") is None
     leased = await world.lease("gpu-2")
     assert leased is not None
     assert await world.complete(leased) == "completed"
 
 
+@pytest.mark.both_databases
 async def test_waiting_job_runs_when_a_worker_gains_the_missing_requirement(world: World) -> None:
-    desk = await a_desk(world, NO_SAVER)
+    desk = await make_desk(world, NO_SAVER)
     await world.submit(desk.user, desk.effect, wait_for_missing=True)
-    await change(world, "gpu-1", NO_MODEL)
+    await report_capabilities(world, "gpu-1", NO_MODEL)
     assert await world.lease("gpu-1") is None
-    await change(world, "gpu-1", ALL)
+    await report_capabilities(world, "gpu-1", ALL)
     assert await world.lease("gpu-1") is not None
 
 
-async def test_worker_that_loses_a_node_gets_no_more_jobs_that_need_it(world: World) -> None:
-    desk = await a_desk(world, ALL)
+async def test_worker_that_loses_a_node_gets_no_job_that_needs_it(world: World) -> None:
+    desk = await make_desk(world, ALL)
     await world.submit(desk.user, desk.effect)
-    await change(world, "gpu-1", NO_SAVER)
+    await report_capabilities(world, "gpu-1", NO_SAVER)
     assert await world.lease("gpu-1") is None
 
 
 async def test_only_the_worker_with_all_requirements_gets_the_job(world: World) -> None:
-    desk = await a_desk(world, NO_SAVER, ALL)
+    desk = await make_desk(world, NO_SAVER, ALL)
     await world.submit(desk.user, desk.effect)
     assert await world.lease("gpu-1") is None
     assert await world.lease("gpu-2") is not None
 
 
-async def test_expired_job_is_not_kept_for_a_worker_with_missing_requirements(world: World) -> None:
-    desk = await a_desk(world, ALL, NO_SAVER)
+async def test_late_lease_is_not_reaped_for_a_worker_with_missing_requirements(world: World) -> None:
+    desk = await make_desk(world, ALL, NO_SAVER)
     await world.submit(desk.user, desk.effect)
     assert await world.lease("gpu-1") is not None
     await world.advance(world.engine.settings.lease_ttl_seconds + 1)
@@ -173,11 +181,12 @@ async def test_expired_job_is_not_kept_for_a_worker_with_missing_requirements(wo
     assert await world.engine.queue.demand.late(idle) == []
 
 
-async def test_choice_of_a_model_is_a_need_of_its_own(world: World) -> None:
-    desk = await a_desk(world, ALL, **WITH_CHOICE)
+@pytest.mark.both_databases
+async def test_chosen_model_is_a_requirement(world: World) -> None:
+    desk = await make_desk(world, ALL, **WITH_CHOICE)
     large = {"model": "large.safetensors"}
     assert (await world.submit(desk.user, desk.effect)).status == "queued"
-    assert [each["name"] for each in (await refusal(desk, input_payload=large)).missing] == ["large.safetensors"]
+    assert [item["name"] for item in (await submit_refused(desk, input_payload=large)).missing] == ["large.safetensors"]
     with pytest.raises(MissingOnWorkers):
         await submit_batch(world, desk.user, desk.effect, [ItemRequest(), ItemRequest(input_payload=large)])
     batch = await submit_batch(
@@ -194,8 +203,8 @@ async def test_choice_of_a_model_is_a_need_of_its_own(world: World) -> None:
 
 
 async def test_cloud_jobs_and_other_stages_ignore_missing_requirements(world: World) -> None:
-    cloud = await a_desk(world, NO_SAVER, provider=Provider.CLOUD)
-    # the same graph, for its own ComfyUI, whose missing requirements are known
+    cloud = await make_desk(world, NO_SAVER, provider=Provider.CLOUD)
+    # the same graph for self-hosted workers
     own = await world.workflow()
     await world.engine.workers.fleets.map_workflows(
         stage=Stage.PRODUCTION, slug=cloud.fleet, workflow_slugs=[cloud.workflow.slug, own.slug], force=True
@@ -206,44 +215,44 @@ async def test_cloud_jobs_and_other_stages_ignore_missing_requirements(world: Wo
     assert await world.lease("gpu-1", providers=[Provider.SELF_HOSTED, Provider.CLOUD]) is not None
 
 
-async def test_retry_is_accepted_and_waits(world: World) -> None:
-    desk = await a_desk(world, ALL)
+async def test_retry_waits_for_missing_requirements(world: World) -> None:
+    desk = await make_desk(world, ALL)
     job = await world.submit(desk.user, desk.effect)
     leased = await world.lease("gpu-1")
     assert leased is not None
     await world.fail(leased)
-    await change(world, "gpu-1", NO_MODEL)
-    again = await world.engine.jobs.submit.retry(job.tenant_id, job.id)
-    assert (await why(world, again)).text == f"Waiting for a worker with the model {MODEL}."
+    await report_capabilities(world, "gpu-1", NO_MODEL)
+    retry = await world.engine.jobs.submit.retry(job.tenant_id, job.id)
+    assert (await wait_reason(world, retry)).text == f"Waiting for a worker with the model {MODEL}."
 
 
-async def test_same_request_may_be_sent_again_to_wait(world: World) -> None:
-    desk = await a_desk(world, NO_SAVER)
-    await refusal(desk, key="one")
+async def test_refused_request_may_be_repeated_to_wait(world: World) -> None:
+    desk = await make_desk(world, NO_SAVER)
+    await submit_refused(desk, key="one")
     job = await world.submit(desk.user, desk.effect, key="one", wait_for_missing=True)
     assert (await world.submit(desk.user, desk.effect, key="one")).id == job.id
 
 
 async def test_adding_a_workflow_reports_its_missing_requirements(world: World) -> None:
-    desk = await a_desk(world, NO_SAVER, **WITH_CHOICE)
+    desk = await make_desk(world, NO_SAVER, **WITH_CHOICE)
     missing = await world.engine.catalogue.availability.check_workflow(desk.workflow, shows_names=True)
     assert missing is not None
     assert missing.text == "The worker is missing the node SaveVideo."
-    await change(world, "gpu-1", ALL)
+    await report_capabilities(world, "gpu-1", ALL)
     assert await world.engine.catalogue.availability.check_workflow(desk.workflow, shows_names=True) is None
-    # there may never be a job of it
-    assert await needs(world) == 0
+    # a check stores nothing: the workflow may never have a job
+    assert await count_requirements(world) == 0
 
 
 async def test_list_of_missing_names_is_truncated(world: World) -> None:
     graph = {**GRAPH, **{f"x{n}": {"class_type": f"Node{n:04}", "inputs": {}} for n in range(500)}}
     able = {"node_types": [*NODES, "Node0000", "Node0400"], "models": [MODEL]}
-    desk = await a_desk(world, NO_SAVER, able, graph=graph)
-    error = await refusal(desk)
+    desk = await make_desk(world, NO_SAVER, able, graph=graph)
+    error = await submit_refused(desk)
     assert "Node0001 (on no worker)" in error.detail
     assert "Node0000 (only on 1 worker)" in error.detail
     assert "Node0049 (on no worker), and more. Install" in error.detail
-    await worker(world, desk.fleet, NO_MODEL, name="later")
+    await add_worker(world, desk.fleet, NO_MODEL, name="later")
     async with world.engine.databases.central.read() as tx:
         rows = (await tx.execute(select(central.workers.worker_missing_requirements))).all()
     assert [len(row.node_types) for row in rows] == [MAX_NAMES_STORED] * 3
@@ -253,48 +262,50 @@ async def test_list_of_missing_names_is_truncated(world: World) -> None:
 
 
 async def test_requirements_are_checked_off_the_event_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = await a_desk(world, NO_SAVER)
-    await refusal(desk)
-    judge, threads = ReportedCapabilities.fitness, []
+    desk = await make_desk(world, NO_SAVER)
+    await submit_refused(desk)
+    fitness, threads = ReportedCapabilities.fitness, []
 
-    def noting(self: ReportedCapabilities, needs: Requirements) -> Fitness:
+    def record_thread(self: ReportedCapabilities, needs: Requirements) -> Fitness:
         threads.append(threading.current_thread())
-        return judge(self, needs)
+        return fitness(self, needs)
 
-    monkeypatch.setattr(ReportedCapabilities, "fitness", noting)
-    await worker(world, desk.fleet, NO_SAVER, name="later")
-    await change(world, "later", NO_MODEL)
+    monkeypatch.setattr(ReportedCapabilities, "fitness", record_thread)
+    await add_worker(world, desk.fleet, NO_SAVER, name="later")
+    await report_capabilities(world, "later", NO_MODEL)
     assert len(threads) == 2
     assert threading.main_thread() not in threads
 
 
-async def needs(world: World) -> int:
+async def count_requirements(world: World) -> int:
     async with world.engine.databases.central.read() as tx:
         return len((await tx.execute(select(central.workers.workflow_requirements))).all())
 
 
+@pytest.mark.both_databases
 async def test_unused_requirements_are_deleted_and_recreated_on_use(world: World) -> None:
-    desk = await a_desk(world, NO_SAVER)
+    desk = await make_desk(world, NO_SAVER)
     job = await world.submit(desk.user, desk.effect, wait_for_missing=True)
     await world.advance(UNUSED_SECONDS + 1)
     assert await world.engine.catalogue.availability.delete_unused() == 0
     await world.engine.queue.control.cancel(job.tenant_id, job.id)
     assert await world.engine.catalogue.availability.delete_unused() == 1
-    assert await needs(world) == 0
-    await refusal(desk)
+    assert await count_requirements(world) == 0
+    await submit_refused(desk)
 
 
-async def test_recently_used_requirements_are_kept(world: World) -> None:
-    desk = await a_desk(world, NO_SAVER)
-    await refusal(desk)
+async def test_recently_used_requirements_are_not_deleted(world: World) -> None:
+    desk = await make_desk(world, NO_SAVER)
+    await submit_refused(desk)
     await world.advance(UNUSED_SECONDS + 1)
-    await refusal(desk)
+    await submit_refused(desk)
     assert await world.engine.catalogue.availability.delete_unused() == 0
 
 
+@pytest.mark.both_databases
 async def test_worker_registering_during_a_submission_is_checked(world: World) -> None:
     workflow: WorkflowRecord = await world.workflow()
-    desk = await a_desk(world, ALL)
+    desk = await make_desk(world, ALL)
     fleet = await world.fleet(workflow, desk.workflow)
     for number in range(5):
         graph = {**GRAPH, "9": {"class_type": f"Node{number}", "inputs": {}}}
@@ -303,25 +314,25 @@ async def test_worker_registering_during_a_submission_is_checked(world: World) -
             stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=[workflow.slug, other.slug], force=True
         )
         await asyncio.gather(
-            worker(world, fleet, ALL, name=f"late-{number}"),
+            add_worker(world, fleet, ALL, name=f"late-{number}"),
             world.submit(desk.user, await world.effect(other), wait_for_missing=True),
         )
         assert await world.lease(f"late-{number}") is None
 
 
-async def test_hundred_workers_with_thousands_of_nodes_do_not_hold_up_the_loop(world: World) -> None:
+async def test_many_reports_do_not_block_the_event_loop(world: World) -> None:
     many = {"node_types": [f"Node{n}" for n in range(2000)], "models": [f"{n}.safetensors" for n in range(200)]}
-    desk = await a_desk(world, many)
+    desk = await make_desk(world, many)
     async with world.engine.databases.central.read() as tx:
         [row] = (await tx.execute(select(central.workers.workers))).mappings().all()
     rows = [{**row, "worker_id": f"many-{n}", "token_hash": None} for n in range(100)]
 
-    async def add(tx: Tx) -> None:
+    async def add_workers(tx: Tx) -> None:
         await tx.execute(central.workers.workers.insert(), rows)
         pairs = [{"worker_id": row["worker_id"], "workflow_id": desk.workflow.id} for row in rows]
         await tx.execute(central.workers.worker_workflows.insert(), pairs)
 
-    await world.engine.databases.central.run("test", add)
+    await world.engine.databases.central.run("test", add_workers)
     turns = 0
 
     async def count_turns() -> None:
@@ -331,8 +342,8 @@ async def test_hundred_workers_with_thousands_of_nodes_do_not_hold_up_the_loop(w
             turns += 1
 
     counting = asyncio.create_task(count_turns())
-    error = await refusal(desk)
+    error = await submit_refused(desk)
     counting.cancel()
-    assert [each["workers"] for each in error.missing] == [0, 0, 0, 0]
+    assert [item["workers"] for item in error.missing] == [0, 0, 0, 0]
     # other tasks ran while the reports were read
     assert turns > 100

@@ -19,6 +19,8 @@ from comfyrelay.store.database import Boundary
 from comfyrelay.store.notify import CHANNEL, MAX_MESSAGES, NotifyChannel, PostgresNotifyChannel
 from tests.support.world import PATIENCE_SECONDS, Desk, PostgresBackend, World, open_world, submit_many
 
+pytestmark = pytest.mark.any_database
+
 LONG = PATIENCE_SECONDS
 
 
@@ -76,6 +78,7 @@ class TestParkedPolls:
         await desk.submit()
         assert len(await poll(polls, desk.worker, wait_seconds=0)) == 1
 
+    @pytest.mark.both_databases
     async def test_parked_polls_share_incoming_jobs(self, world: World, desk: Desk, polls: Polls) -> None:
         workers = [await world.worker(desk.fleet) for _ in range(8)]
         waiting = [poll(polls, worker) for worker in workers]
@@ -163,6 +166,7 @@ class TestDisconnectedPolls:
         assert (await world.dispatch(job)).status == "queued"
 
     @pytest.mark.parametrize("boundary", list(Boundary))
+    @pytest.mark.both_databases
     async def test_lease_of_a_disconnected_caller_is_requeued_without_penalty(
         self, world: World, desk: Desk, polls: Polls, boundary: Boundary
     ) -> None:

@@ -1,21 +1,22 @@
-"""A job that ran out of memory with a GPU to itself goes to a larger GPU once; the learned limit is kept."""
+"""A job that ran out of memory is requeued once for a larger GPU, and later jobs skip the small one."""
 
 import pytest
 
 from comfyrelay.domain.queue.memory import GIB
 from comfyrelay.domain.queue.wait_reasons import Reason
 from comfyrelay.errors import Fault, OutOfMemory
+from tests.support.full import full_only
 from tests.support.world import Desk, World, execute
 
 TEXT = "KSampler (4): there was not enough memory"
 
 
-async def has_gpu(world: World, worker: str, gib: float, *, name: str = "RTX") -> None:
+async def report_gpu(world: World, worker: str, gib: float, *, name: str = "RTX") -> None:
     world.engine.workers.slots.note(worker, [{"server": "comfyui-1", "name": name, "memory_total": int(gib * GIB)}])
     await world.engine.workers.slots.write_noted()
 
 
-async def runs_out(world: World, worker: str, gib: float) -> str:
+async def run_out_of_memory(world: World, worker: str, gib: float) -> str:
     leased = await world.lease(worker)
     assert leased is not None
     return await world.fail(
@@ -27,27 +28,27 @@ async def runs_out(world: World, worker: str, gib: float) -> str:
 async def desk(world: World) -> Desk:
     """Its worker has a GPU of 8 GiB."""
     desk = await world.desk(concurrency=10)
-    await has_gpu(world, desk.worker, 8)
+    await report_gpu(world, desk.worker, 8)
     return desk
 
 
 @pytest.fixture
 async def large(world: World, desk: Desk) -> str:
     worker = await world.worker(desk.fleet, concurrency=10)
-    await has_gpu(world, worker, 24)
+    await report_gpu(world, worker, 24)
     return worker
 
 
 async def test_out_of_memory_job_is_requeued_for_a_larger_gpu(world: World, desk: Desk, large: str) -> None:
     job = await desk.submit()
-    assert await runs_out(world, desk.worker, 8) == "queued"
+    assert await run_out_of_memory(world, desk.worker, 8) == "queued"
     found = await world.dispatch(job)
     assert (found.attempts, found.ran_out_bytes) == (0, 8 * GIB)
     assert found.last_error == "Requeued: needs more memory than a GPU of 8 GiB"
     assert await world.lease(desk.worker) is None
     leased = await world.lease(large)
     assert leased is not None
-    # so that a worker with GPUs of several sizes can choose
+    # a worker with GPUs of several sizes needs this to choose
     assert leased.ran_out_bytes == 8 * GIB
     await world.complete(leased)
     assert (await world.job(job)).status == "completed"
@@ -56,38 +57,33 @@ async def test_out_of_memory_job_is_requeued_for_a_larger_gpu(world: World, desk
 
 async def test_second_out_of_memory_fails_the_job_and_refunds_it(world: World, desk: Desk, large: str) -> None:
     largest = await world.worker(desk.fleet)
-    await has_gpu(world, largest, 80)
+    await report_gpu(world, largest, 80)
     job = await desk.submit()
-    await runs_out(world, desk.worker, 8)
-    assert await runs_out(world, large, 24) == "failed"
+    await run_out_of_memory(world, desk.worker, 8)
+    assert await run_out_of_memory(world, large, 24) == "failed"
     assert (await world.job(job)).error_message == TEXT
     assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
 
 
-async def test_without_a_larger_gpu_it_is_the_jobs_failure_at_once(world: World, desk: Desk) -> None:
+async def test_job_fails_at_once_without_a_larger_gpu(world: World, desk: Desk) -> None:
     await world.worker(desk.fleet)
-    # one of the same known size, and one of unknown size
-    alike, plain = await world.worker(desk.fleet), await world.worker(desk.fleet)
-    await has_gpu(world, alike, 8.2)
-    await has_gpu(world, plain, 128, name="cpu")
+    same_size, cpu = await world.worker(desk.fleet), await world.worker(desk.fleet)
+    await report_gpu(world, same_size, 8.2)
+    await report_gpu(world, cpu, 128, name="cpu")
     job = await desk.submit()
-    assert await runs_out(world, desk.worker, 8) == "failed"
+    assert await run_out_of_memory(world, desk.worker, 8) == "failed"
     assert await desk.balance() == 1000
     assert len(await world.attempts(job)) == 1
-
-
-async def test_no_worker_is_blocked_for_it(world: World, desk: Desk) -> None:
-    await desk.submit()
-    await runs_out(world, desk.worker, 8)
+    # the worker is not blocked
     await desk.submit()
     assert await world.lease(desk.worker) is not None
 
 
 async def test_later_jobs_of_the_workflow_skip_the_small_gpu(world: World, desk: Desk, large: str) -> None:
     await desk.submit()
-    await runs_out(world, desk.worker, 8)
+    await run_out_of_memory(world, desk.worker, 8)
     smaller = await world.worker(desk.fleet)
-    await has_gpu(world, smaller, 6)
+    await report_gpu(world, smaller, 6)
     jobs = [await desk.submit() for _ in range(2)]
     assert await world.lease(desk.worker) is None
     assert await world.lease(smaller) is None
@@ -95,15 +91,17 @@ async def test_later_jobs_of_the_workflow_skip_the_small_gpu(world: World, desk:
     assert {(await world.dispatch(job)).worker_id for job in jobs} == {large}
 
 
-@pytest.mark.parametrize("gone", ["silent", "draining", "blocked"])
-async def test_job_is_tried_again_if_no_larger_gpu_is_left(world: World, desk: Desk, large: str, gone: str) -> None:
-    """No job waits for a machine that may never return."""
+@pytest.mark.parametrize("absence", ["silent", *full_only("draining", "blocked")])
+async def test_small_gpu_is_used_if_no_larger_one_is_available(
+    world: World, desk: Desk, large: str, absence: str
+) -> None:
+    """The larger GPU may never return."""
     await desk.submit()
-    await runs_out(world, desk.worker, 8)
-    if gone == "silent":
+    await run_out_of_memory(world, desk.worker, 8)
+    if absence == "silent":
         await world.advance(world.engine.settings.worker_stale_seconds + 1)
         await world.engine.workers.workers.record_seen([desk.worker])
-    elif gone == "draining":
+    elif absence == "draining":
         await world.engine.workers.workers.set_draining(large, is_draining=True)
     else:
         leased = await world.lease(large)
@@ -112,38 +110,37 @@ async def test_job_is_tried_again_if_no_larger_gpu_is_left(world: World, desk: D
     assert await world.lease(desk.worker) is not None
 
 
-async def test_other_workflows_are_given_to_that_gpu_as_before(world: World, desk: Desk, large: str) -> None:
+async def test_other_workflows_still_run_on_the_small_gpu(world: World, desk: Desk, large: str) -> None:
     other = await world.workflow(graph={"1": {"class_type": "Other", "inputs": {}}})
     effect = await world.effect(other)
     fleet = await world.fleet(other)
     small = await world.worker(fleet)
-    await has_gpu(world, small, 8)
+    await report_gpu(world, small, 8)
     await desk.submit()
-    await runs_out(world, desk.worker, 8)
+    await run_out_of_memory(world, desk.worker, 8)
     await world.submit(desk.user, effect)
     leased = await world.lease(small)
     assert leased is not None
     assert leased.ran_out_bytes is None
 
 
-async def test_worker_that_is_not_assigned_the_workflow_is_no_larger_gpu(world: World, desk: Desk) -> None:
-    # assigned to another workflow
+async def test_worker_without_the_workflow_is_no_larger_gpu(world: World, desk: Desk) -> None:
     elsewhere = await world.worker(await world.fleet(await world.workflow()))
-    await has_gpu(world, elsewhere, 80)
+    await report_gpu(world, elsewhere, 80)
     await desk.submit()
-    assert await runs_out(world, desk.worker, 8) == "failed"
+    assert await run_out_of_memory(world, desk.worker, 8) == "failed"
 
 
-async def test_workflow_with_the_same_graph_and_no_larger_gpu_keeps_its_gpu(
+async def test_workflow_with_the_same_graph_runs_if_no_larger_gpu_serves_it(
     world: World, desk: Desk, large: str
 ) -> None:
-    """The larger GPU serves only the first workflow, so the second must not wait for it."""
+    """The larger GPU serves only the first of two workflows with one graph."""
     same = await world.workflow()
     effect = await world.effect(same)
     small = await world.worker(await world.fleet(desk.workflow, same), concurrency=10)
-    await has_gpu(world, small, 8)
+    await report_gpu(world, small, 8)
     await desk.submit()
-    await runs_out(world, small, 8)
+    await run_out_of_memory(world, small, 8)
     first, second = await desk.submit(), await world.submit(desk.user, effect)
     assert (await world.dispatch(first)).workflow_hash == (await world.dispatch(second)).workflow_hash
     waiting = await world.engine.queue.wait_reasons.of_job(second.tenant_id, second.id)
@@ -155,30 +152,30 @@ async def test_workflow_with_the_same_graph_and_no_larger_gpu_keeps_its_gpu(
 
 async def test_pinned_job_does_not_wait_for_a_larger_gpu(world: World, desk: Desk, large: str) -> None:
     job = await desk.submit(only_worker=desk.worker)
-    assert await runs_out(world, desk.worker, 8) == "failed"
+    assert await run_out_of_memory(world, desk.worker, 8) == "failed"
     assert (await world.job(job)).error_message == TEXT
-    # and it is tried there again on request, although other jobs are not
-    again, other = await desk.submit(only_worker=desk.worker), await desk.submit()
-    waiting = await world.engine.queue.wait_reasons.of_job(again.tenant_id, again.id)
+    # unlike other jobs, a pinned job may run there again
+    pinned, other = await desk.submit(only_worker=desk.worker), await desk.submit()
+    waiting = await world.engine.queue.wait_reasons.of_job(pinned.tenant_id, pinned.id)
     assert waiting.reason is not Reason.MEMORY
-    assert [lease.dispatch.tenant_job_id for lease in await world.leases(desk.worker, 5)] == [again.id]
+    assert [lease.dispatch.tenant_job_id for lease in await world.leases(desk.worker, 5)] == [pinned.id]
     assert (await world.dispatch(other)).status == "queued"
 
 
-async def test_machine_that_is_starting_is_waited_for(world: World, desk: Desk) -> None:
-    """A machine of the same type as a known, absent worker."""
+async def test_job_waits_for_a_starting_machine_with_a_larger_gpu(world: World, desk: Desk) -> None:
+    """The GPU of a machine type is known from an absent worker."""
     away = await world.worker(desk.fleet)
-    await has_gpu(world, away, 24)
+    await report_gpu(world, away, 24)
     await _sql(world, "UPDATE workers SET instance_type = 'g6e' WHERE worker_id = :worker", worker=away)
     await world.advance(world.engine.settings.worker_stale_seconds + 1)
     await world.engine.workers.workers.record_seen([desk.worker])
-    order = (
+    insert = (
         "INSERT INTO machines (key, fleet_id, instance_type, ordered_at) "
         "SELECT 'm-1', fleet_id, 'g6e', last_seen_at FROM workers WHERE worker_id = :worker"
     )
-    await _sql(world, order, worker=away)
+    await _sql(world, insert, worker=away)
     job = await desk.submit()
-    assert await runs_out(world, desk.worker, 8) == "queued"
+    assert await run_out_of_memory(world, desk.worker, 8) == "queued"
     assert await world.lease(desk.worker) is None
     waiting = await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)
     assert waiting.reason is Reason.MEMORY
@@ -189,7 +186,7 @@ async def test_machine_that_is_starting_is_waited_for(world: World, desk: Desk) 
 
 async def test_wait_reason_names_the_larger_gpu(world: World, desk: Desk, large: str) -> None:
     job = await desk.submit()
-    await runs_out(world, desk.worker, 8)
+    await run_out_of_memory(world, desk.worker, 8)
     waiting = await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)
     assert waiting.text == (
         "Waiting for a GPU with more than 8 GiB: the job ran out of memory on one of that size. "
@@ -199,15 +196,15 @@ async def test_wait_reason_names_the_larger_gpu(world: World, desk: Desk, large:
 
 
 async def test_gpu_size_is_learned_from_an_out_of_memory_failure(world: World, desk: Desk, large: str) -> None:
-    silent = await world.worker(desk.fleet)
+    unreported = await world.worker(desk.fleet)
     await desk.submit()
-    await runs_out(world, silent, 8)
-    assert await world.lease(silent) is None
+    await run_out_of_memory(world, unreported, 8)
+    assert await world.lease(unreported) is None
 
 
 async def test_learned_memory_limit_expires_after_a_week(world: World, desk: Desk, large: str) -> None:
     await desk.submit()
-    await runs_out(world, desk.worker, 8)
+    await run_out_of_memory(world, desk.worker, 8)
     await world.advance(6 * 86_400)
     await world.engine.workers.workers.record_seen([desk.worker, large])
     await world.engine.catalogue.availability.delete_unused()
@@ -218,7 +215,7 @@ async def test_learned_memory_limit_expires_after_a_week(world: World, desk: Des
     assert await world.lease(desk.worker) is not None
 
 
-async def test_requested_cancel_wins(world: World, desk: Desk, large: str) -> None:
+async def test_cancel_request_wins_over_a_requeue(world: World, desk: Desk, large: str) -> None:
     job = await desk.submit()
     leased = await world.lease(desk.worker)
     assert leased is not None

@@ -1,4 +1,4 @@
-"""Leases of silent workers expire, and no job stays leased or waits for ever."""
+"""Leases of silent workers expire, so no job stays leased for ever."""
 
 import asyncio
 from typing import Any
@@ -18,8 +18,9 @@ async def desk(world: World) -> Desk:
     return await world.desk()
 
 
-async def test_expired_lease_goes_back_to_the_queue_with_its_attempt_used(world: World, desk: Desk) -> None:
+async def test_expired_lease_is_requeued_and_uses_an_attempt(world: World, desk: Desk) -> None:
     job, _ = await desk.leased()
+    assert await world.engine.queue.reaper.run_once() == 0
     assert await world.expire() == 1
     dispatch = await world.dispatch(job)
     assert (dispatch.status, dispatch.attempts, dispatch.epoch) == ("queued", 1, 1)
@@ -30,9 +31,7 @@ async def test_expired_lease_goes_back_to_the_queue_with_its_attempt_used(world:
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
-async def test_uncontended_lease_lives_until_the_exact_end_of_the_grace(
-    world: World, desk: Desk, attempts: int
-) -> None:
+async def test_uncontended_lease_ends_exactly_after_the_grace_period(world: World, desk: Desk, attempts: int) -> None:
     job, _ = await desk.leased()
     await execute(world.engine.databases.central, f"UPDATE ai_job_dispatches SET max_attempts = {attempts}")
     await world.advance(1799.999)
@@ -42,8 +41,8 @@ async def test_uncontended_lease_lives_until_the_exact_end_of_the_grace(
     assert (await world.job(job)).status == ("failed" if attempts == 1 else "queued")
 
 
-class TestLate:
-    """Late but complete work counts, until a worker waits that could run the job."""
+class TestLateLease:
+    """A late lease stays valid until a worker waits that could run the job."""
 
     async def test_late_lease_completes_its_job_once(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
@@ -53,7 +52,7 @@ class TestLate:
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
         assert [attempt.outcome for attempt in await world.attempts(job)] == ["completed"]
 
-    async def test_heartbeat_revives_it(self, world: World, desk: Desk) -> None:
+    async def test_heartbeat_extends_a_late_lease(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await world.advance(1799)
         await world.engine.queue.heartbeats.beat(
@@ -64,7 +63,7 @@ class TestLate:
         assert await world.engine.queue.reaper.run_once() == 0
 
     @pytest.mark.parametrize("waits", [True, False])
-    async def test_waiting_worker_gets_its_job_as_soon_as_it_has_expired(
+    async def test_waiting_worker_gets_the_job_as_soon_as_its_lease_expires(
         self, world: World, desk: Desk, waits: bool
     ) -> None:
         job, leased = await desk.leased()
@@ -90,7 +89,7 @@ class TestLate:
         assert await reap_for(world, desk.worker) == 0
         assert await world.complete(leased) == "completed"
 
-    @pytest.mark.parametrize("other", ["busy", "busy by its own account", "draining", "another fleet", "cloud only"])
+    @pytest.mark.parametrize("other", ["busy", "reports load", "draining", "another fleet", "cloud only"])
     async def test_poll_that_cannot_run_the_job_does_not_reap_its_lease(
         self, world: World, desk: Desk, other: str
     ) -> None:
@@ -104,7 +103,7 @@ class TestLate:
             await world.engine.workers.workers.set_draining(worker, is_draining=True)
         await world.advance(900)
         providers = [Provider.CLOUD] if other == "cloud only" else [Provider.SELF_HOSTED]
-        load = 1 if other == "busy by its own account" else 0
+        load = 1 if other == "reports load" else 0
         assert await reap_for(world, worker, providers=providers, current_load=load) == 0
         assert await world.complete(leased) == "completed"
 
@@ -127,10 +126,11 @@ class TestLate:
         await world.advance(900)
         assert await world.engine.queue.reaper.run_once() == 1
         assert (await world.job(job)).status == "canceled"
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
 
 
 async def reap_for(world: World, worker: str, *, waits: bool = True, **values: Any) -> int:
-    """Reap while a worker waits for a job, or has just polled without success."""
+    """Reap while this worker waits for a job, or just after its empty poll."""
     request = LeaseRequest(worker_id=worker, **{"providers": [Provider.SELF_HOSTED], **values})
     polls = world.engine.queue.polls
     polling = asyncio.create_task(polls.poll(request, wait_seconds=PATIENCE_SECONDS if waits else 0))
@@ -148,7 +148,7 @@ async def reap_for(world: World, worker: str, *, waits: bool = True, **values: A
     return reaped
 
 
-async def test_job_whose_workers_always_die_fails_after_exactly_its_attempts(world: World, desk: Desk) -> None:
+async def test_job_whose_workers_always_die_fails_after_its_attempts(world: World, desk: Desk) -> None:
     job = await desk.submit()
     for attempt in (1, 2, 3):
         leased = await world.lease(desk.worker)
@@ -163,16 +163,8 @@ async def test_job_whose_workers_always_die_fails_after_exactly_its_attempts(wor
     assert len(await world.attempts(job)) == 3
 
 
-async def test_requested_cancel_turns_expiry_into_canceled(world: World, desk: Desk) -> None:
-    job, _ = await desk.leased()
-    await world.engine.queue.control.cancel(job.tenant_id, job.id)
-    await world.expire()
-    assert (await world.job(job)).status == "canceled"
-    assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
-
-
 @pytest.mark.parametrize("mode", list(PauseMode))
-async def test_requested_pause_turns_expiry_into_paused(world: World, desk: Desk, mode: PauseMode) -> None:
+async def test_expired_lease_with_a_pause_request_is_paused(world: World, desk: Desk, mode: PauseMode) -> None:
     job, _ = await desk.leased()
     await world.engine.queue.control.pause(job.tenant_id, job.id, mode=mode)
     await world.expire()
@@ -182,22 +174,22 @@ async def test_requested_pause_turns_expiry_into_paused(world: World, desk: Desk
     assert await world.lease(desk.worker) is not None
 
 
-async def test_heartbeat_between_the_look_and_the_reaping_saves_the_lease(
+async def test_heartbeat_between_query_and_reaping_extends_the_lease(
     world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, leased = await desk.leased()
     await world.advance(1800)
-    look = dispatches.expired
+    find_expired = dispatches.expired
 
-    async def look_and_be_overtaken(tx: object, **values: Any) -> list[int]:
-        found = await look(tx, **values)  # type: ignore[arg-type]
+    async def find_and_beat(tx: object, **values: Any) -> list[int]:
+        found = await find_expired(tx, **values)  # type: ignore[arg-type]
         beat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
         await world.engine.queue.heartbeats.beat(beat)
         seen.extend(found)
         return found
 
     seen: list[int] = []
-    monkeypatch.setattr(dispatches, "expired", look_and_be_overtaken)
+    monkeypatch.setattr(dispatches, "expired", find_and_beat)
     assert await world.engine.queue.reaper.run_once() == 0
     assert seen == [leased.dispatch_id]
     assert (await world.dispatch(job)).lease_token == leased.lease_token
@@ -220,7 +212,7 @@ async def test_waiting_dispatch_without_attempts_left_fails_and_is_refunded(
     assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
 
 
-async def test_two_reapers_end_a_lease_once(world: World, desk: Desk) -> None:
+async def test_repeated_reaping_ends_a_lease_once(world: World, desk: Desk) -> None:
     job, leased = await desk.leased()
     await world.advance(1800)
     assert await world.engine.queue.reaper._reap([leased.dispatch_id]) == 1
@@ -228,14 +220,9 @@ async def test_two_reapers_end_a_lease_once(world: World, desk: Desk) -> None:
     assert (await world.events(job)).count("job:retrying") == 1
 
 
-async def test_everything_due_is_reaped_in_one_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_expired_leases_are_reaped_in_one_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("comfyrelay.services.queue.reaper.MAX_AT_ONCE", 5)
     desk = await world.desk(concurrency=12)
     await submit_many(world, desk.user, desk.effect, 12)
     assert len(await world.leases(desk.worker, 12)) == 12
     assert await world.expire() == 12
-
-
-async def test_nothing_is_reaped_when_nothing_is_due(world: World, desk: Desk) -> None:
-    await desk.leased()
-    assert await world.engine.queue.reaper.run_once() == 0

@@ -1,4 +1,4 @@
-"""With `reuse`, an equal finished job answers at once with a copy of its output, free of charge."""
+"""With `reuse`, a job completes at once and free of charge with a copy of an equal job's output."""
 
 import asyncio
 from dataclasses import replace
@@ -47,7 +47,7 @@ async def output_of(world: World, job: JobRecord) -> FileRecord | None:
     return files[0] if files else None
 
 
-async def finish(world: World, desk: Desk, job: JobRecord) -> JobRecord:
+async def complete(world: World, desk: Desk, job: JobRecord) -> JobRecord:
     """Run a submitted job, and store a real output."""
     leased = await world.lease(desk.worker)
     assert leased is not None
@@ -58,47 +58,42 @@ async def finish(world: World, desk: Desk, job: JobRecord) -> JobRecord:
     return await world.job(job)
 
 
-async def done(world: World, desk: Desk, **values: Any) -> JobRecord:
-    return await finish(world, desk, await desk.submit(**values))
+async def run_job(world: World, desk: Desk, **values: Any) -> JobRecord:
+    return await complete(world, desk, await desk.submit(**values))
 
 
-async def uploaded(world: World, user: User, content: bytes) -> str:
+async def upload(world: World, user: User, content: bytes) -> str:
     path = f"tenants/{user.tenant_id}/uploads/{world.number()}.mp4"
     await world.engine.objects.put(path, content)
     return await world.engine.accounts.tenancy.add_file(user, path=path, mime_type="video/mp4", size=len(content))
 
 
 async def test_equal_job_is_completed_at_once_with_a_copy_and_costs_nothing(world: World, desk: Desk) -> None:
-    first = await done(world, desk)
+    first = await run_job(world, desk)
     assert await desk.balance() == 990
     job = await desk.submit(reuse=True)
     assert (job.status, job.reused_from, job.reserved_tokens, job.saved_tokens) == ("completed", first.id, 0, 10)
     assert job.completed_at is not None
     assert await world.job(job) == job
-    # the ledger has both of its rows, with amount 0
+    # both ledger rows exist, with amount 0
     assert await world.transactions(job) == {"JOB_RESERVE": 0, "JOB_CONSUME": 0}
     assert await desk.balance() == 990
     assert await world.events(job) == ["job:queued", "job:completed"]
-    # it was never in the queue
+    # it is never queued
     assert await world.count() == 1
     assert await world.lease(desk.worker) is None
-    mine, theirs = await output_of(world, job), await output_of(world, first)
-    assert mine is not None
-    assert theirs is not None
-    assert mine.path != theirs.path
-    assert await world.engine.objects.get(mine.path) == CONTENT
-    assert (mine.mime_type, mine.content_hash) == (theirs.mime_type, theirs.content_hash)
-
-
-async def test_without_reuse_it_runs(world: World, desk: Desk) -> None:
-    await done(world, desk)
-    job = await desk.submit()
-    assert (job.status, job.reused_from) == ("queued", None)
+    copy, original = await output_of(world, job), await output_of(world, first)
+    assert copy is not None
+    assert original is not None
+    assert copy.path != original.path
+    assert await world.engine.objects.get(copy.path) == CONTENT
+    assert (copy.mime_type, copy.content_hash) == (original.mime_type, original.content_hash)
+    assert (await desk.submit()).status == "queued", "a job without `reuse` runs"
 
 
 @pytest.mark.parametrize("other", ["prompt", "graph", "tenant"])
-async def test_job_of_another_prompt_graph_or_user_runs(world: World, desk: Desk, other: str) -> None:
-    await done(world, desk)
+async def test_job_with_another_prompt_graph_or_tenant_runs(world: World, desk: Desk, other: str) -> None:
+    await run_job(world, desk)
     user, effect = desk.user, desk.effect
     values: dict[str, Any] = {}
     if other == "prompt":
@@ -114,89 +109,86 @@ async def test_job_of_another_prompt_graph_or_user_runs(world: World, desk: Desk
 
 async def test_result_of_another_stage_is_not_reused(world: World, desk: Desk) -> None:
     fleet = await world.fleet(desk.workflow, stage=Stage.STAGING)
-    elsewhere = replace(desk, worker=await world.worker(fleet, stage=Stage.STAGING))
-    tried = await done(world, elsewhere, stage=Stage.STAGING)
+    staging = replace(desk, worker=await world.worker(fleet, stage=Stage.STAGING))
+    staged = await run_job(world, staging, stage=Stage.STAGING)
     job = await desk.submit(reuse=True)
     assert (job.status, job.reused_from) == ("queued", None)
-    # and results of that stage are reused there
-    assert (await desk.submit(reuse=True, stage=Stage.STAGING)).reused_from == tried.id
+    assert (await desk.submit(reuse=True, stage=Stage.STAGING)).reused_from == staged.id
 
 
-async def test_drawn_seeds_make_jobs_different_and_given_seeds_do_not(world: World) -> None:
+async def test_jobs_are_equal_only_if_their_seeds_are_given(world: World) -> None:
     graph = {"1": {"class_type": "Sampler", "inputs": {"seed": "{{SEED}}", "text": "{{PROMPT}}"}}}
     desk = await world.desk(workflow=await world.workflow(graph=graph, properties=[PROMPT, SEED]), concurrency=9)
-    await done(world, desk)
+    await run_job(world, desk)
     assert (await desk.submit(reuse=True)).status == "queued"
     await world.lease(desk.worker)
-    await done(world, desk, input_payload={"seed": 7})
+    await run_job(world, desk, input_payload={"seed": 7})
     assert (await desk.submit(reuse=True, input_payload={"seed": 7})).status == "completed"
     assert (await desk.submit(reuse=True, input_payload={"seed": 8})).status == "queued"
 
 
 async def test_inputs_are_compared_by_their_content(world: World) -> None:
     desk = await world.desk(workflow=await world.workflow(properties=[PROMPT, VIDEO_IN]), concurrency=9)
-    first, same, other = [await uploaded(world, desk.user, each) for each in (b"one", b"one", b"two")]
-    await done(world, desk, input_file_id=first, reuse=True)
+    first, same, other = [await upload(world, desk.user, content) for content in (b"one", b"one", b"two")]
+    await run_job(world, desk, input_file_id=first, reuse=True)
     assert (await desk.submit(input_file_id=same, reuse=True)).status == "completed"
     assert (await desk.submit(input_file_id=other, reuse=True)).status == "queued"
 
 
-async def test_input_that_has_not_arrived_is_equal_to_nothing(world: World) -> None:
+async def test_job_with_a_missing_input_is_not_reused(world: World) -> None:
     desk = await world.desk(workflow=await world.workflow(properties=[PROMPT, VIDEO_IN]), concurrency=9)
     missing = await desk.file()
-    await done(world, desk, input_file_id=missing, reuse=True)
+    await run_job(world, desk, input_file_id=missing, reuse=True)
     assert (await desk.submit(input_file_id=missing, reuse=True)).status == "queued"
 
 
-@pytest.mark.parametrize("how", ["removed", "lost"])
-async def test_result_with_deleted_output_is_not_reused(world: World, desk: Desk, how: str) -> None:
-    first = await done(world, desk)
+@pytest.mark.parametrize("cause", ["deleted", "lost"])
+async def test_job_with_a_missing_output_is_not_reused(world: World, desk: Desk, cause: str) -> None:
+    first = await run_job(world, desk)
     file = await output_of(world, first)
     assert file is not None
-    if how == "removed":
+    if cause == "deleted":
         await world.engine.jobs.removal.remove_job(desk.user.tenant_id, first.id)
     else:
         await world.engine.objects.remove(file.path)
     assert (await desk.submit(reuse=True)).status == "queued"
 
 
-async def test_each_of_two_equal_jobs_keeps_its_own_file(world: World, desk: Desk) -> None:
-    first = await done(world, desk)
+async def test_copy_outlives_the_original(world: World, desk: Desk) -> None:
+    first = await run_job(world, desk)
     second = await desk.submit(reuse=True)
     await world.engine.jobs.removal.remove_job(desk.user.tenant_id, first.id)
     file = await output_of(world, second)
     assert file is not None
     assert await world.engine.objects.get(file.path) == CONTENT
-    # and is reused by the next
     assert (await desk.submit(reuse=True)).reused_from == second.id
 
 
-async def test_equal_jobs_at_the_same_time_are_each_answered(world: World, desk: Desk) -> None:
-    first = await done(world, desk)
-    found = await asyncio.gather(*(desk.submit(reuse=True) for _ in range(5)))
-    assert {each.reused_from for each in found} <= {first.id, *(each.id for each in found)}
-    assert len({each.output_file_id for each in found}) == 5
+async def test_concurrent_equal_jobs_have_a_copy_each(world: World, desk: Desk) -> None:
+    first = await run_job(world, desk)
+    jobs = await asyncio.gather(*(desk.submit(reuse=True) for _ in range(5)))
+    assert {job.reused_from for job in jobs} <= {first.id, *(job.id for job in jobs)}
+    assert len({job.output_file_id for job in jobs}) == 5
     assert await desk.balance() == 990
 
 
-async def test_key_sent_twice_at_once_makes_one_job(world: World, desk: Desk) -> None:
-    await done(world, desk)
+async def test_concurrent_submissions_with_one_key_create_one_job(world: World, desk: Desk) -> None:
+    await run_job(world, desk)
     one, two = await asyncio.gather(*(desk.submit(reuse=True, key="once") for _ in range(2)))
-    again = await desk.submit(key="once")
-    assert one.id == two.id == again.id
+    assert one.id == two.id == (await desk.submit(key="once")).id
     assert await _count(world, desk, tenant.files) == 2
 
 
-async def test_equal_jobs_that_both_wait_both_run(world: World, desk: Desk) -> None:
+async def test_equal_waiting_jobs_both_run(world: World, desk: Desk) -> None:
     one, two = [await desk.submit(reuse=True) for _ in range(2)]
-    await finish(world, desk, one)
-    await finish(world, desk, two)
-    assert [await world.transactions(each) for each in (one, two)] == [{"JOB_RESERVE": -10, "JOB_CONSUME": 0}] * 2
+    await complete(world, desk, one)
+    await complete(world, desk, two)
+    assert [await world.transactions(job) for job in (one, two)] == [{"JOB_RESERVE": -10, "JOB_CONSUME": 0}] * 2
 
 
 async def test_reused_job_needs_no_tokens(world: World) -> None:
     desk = await world.desk(tokens=10)
-    await done(world, desk)
+    await run_job(world, desk)
     assert await desk.balance() == 0
     assert (await desk.submit(reuse=True)).status == "completed"
 
@@ -204,7 +196,7 @@ async def test_reused_job_needs_no_tokens(world: World) -> None:
 async def test_reused_job_does_not_count_as_active(world: World) -> None:
     desk = await world.desk(concurrency=10)
     known, new = {"prompt": "known"}, {"prompt": "new"}
-    await done(world, desk, input_payload=known)
+    await run_job(world, desk, input_payload=known)
     for _ in range(5):
         await desk.submit(input_payload={"prompt": "active"})
     assert (await desk.submit(reuse=True, input_payload=known)).status == "completed"
@@ -217,15 +209,15 @@ async def test_reused_job_does_not_count_as_active(world: World) -> None:
 
 
 async def test_rerun_of_a_reused_job_costs_its_full_price(world: World, desk: Desk) -> None:
-    await done(world, desk)
+    await run_job(world, desk)
     job = await desk.submit(reuse=True)
-    again = await world.engine.jobs.submit.run_again(job.tenant_id, job.id)
-    assert (again.status, again.reserved_tokens, again.reused_from) == ("queued", 10, None)
+    rerun = await world.engine.jobs.submit.run_again(job.tenant_id, job.id)
+    assert (rerun.status, rerun.reserved_tokens, rerun.reused_from) == ("queued", 10, None)
     assert await desk.balance() == 980
 
 
 async def test_batch_reuses_finished_items_and_runs_the_rest(world: World, desk: Desk) -> None:
-    await done(world, desk, input_payload={"prompt": "item 1"})
+    await run_job(world, desk, input_payload={"prompt": "item 1"})
     batch = await submit_batch(world, desk.user, desk.effect, 3, reuse=True)
     assert batch.counts == {"completed": 1, "queued": 2}
     assert await desk.balance() == 970
@@ -233,7 +225,7 @@ async def test_batch_reuses_finished_items_and_runs_the_rest(world: World, desk:
 
 
 async def test_batch_with_only_reused_items_completes_at_once(world: World, desk: Desk) -> None:
-    await done(world, desk, input_payload={"prompt": "same"})
+    await run_job(world, desk, input_payload={"prompt": "same"})
     items = [ItemRequest(input_payload={"prompt": "same"})] * 3
     batch = await submit_batch(world, desk.user, desk.effect, items, reuse=True)
     assert (batch.counts, batch.expected_seconds) == ({"completed": 3}, None)
@@ -241,7 +233,7 @@ async def test_batch_with_only_reused_items_completes_at_once(world: World, desk
 
 
 async def test_reused_job_updates_its_video_and_calls_its_webhook(world: World, desk: Desk) -> None:
-    await done(world, desk)
+    await run_job(world, desk)
     video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     job = await desk.submit(reuse=True, video_id=video, webhook_url="https://example.com/hook")
     found = await world.video(desk.user, video)
@@ -251,8 +243,7 @@ async def test_reused_job_updates_its_video_and_calls_its_webhook(world: World, 
 
 
 async def test_orphaned_copy_is_removed(world: World, desk: Desk) -> None:
-    """Like after a crash between the copy and the job."""
-    await done(world, desk)
+    await run_job(world, desk)
     crashed = world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.BEFORE_COMMIT)
     with pytest.raises(Crash):
         await desk.submit(reuse=True)
@@ -266,7 +257,7 @@ async def test_orphaned_copy_is_removed(world: World, desk: Desk) -> None:
 
 async def _objects(world: World, desk: Desk) -> list[str]:
     folder = f"tenants/{desk.user.tenant_id}/ai-jobs"
-    return [each.path async for each in world.engine.objects.list(folder)]
+    return [file.path async for file in world.engine.objects.list(folder)]
 
 
 async def _count(world: World, desk: Desk, table: Any) -> int:

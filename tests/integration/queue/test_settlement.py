@@ -1,4 +1,4 @@
-"""A worker's final report takes effect once, and only while the lease is its own."""
+"""The final report of a worker has one effect, and only with the current lease."""
 
 import asyncio
 import json
@@ -11,7 +11,6 @@ import pytest
 
 from comfyrelay.domain.ids import output_id
 from comfyrelay.domain.queue.dispatch import Dispatch
-from comfyrelay.domain.queue.states import PauseMode
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable, Fault, LeaseLost
 from comfyrelay.services.queue.graph_building import LeasedDispatch
@@ -47,8 +46,8 @@ async def requeue(world: World, leased: LeasedDispatch, **values: Any) -> None:
     await world.engine.queue.settle.requeue(leased.dispatch_id, leased.lease_token, reason="shutdown", **values)
 
 
-Say = Callable[..., Awaitable[None]]
-EVERYTHING_A_WORKER_SAYS: list[Say] = [beat, complete, fail, requeue]
+ReportCall = Callable[..., Awaitable[None]]
+REPORTS: list[ReportCall] = [beat, complete, fail, requeue]
 
 
 @dataclass(frozen=True)
@@ -82,27 +81,22 @@ async def files(world: World, job: JobRecord) -> list[Any]:
     return await execute(shard, "SELECT * FROM files WHERE tenant_id = :tenant", tenant=job.tenant_id)
 
 
-async def test_completed_job_is_consumed(world: World) -> None:
-    desk = await world.desk()
-    job, leased = await desk.leased()
-    assert await desk.balance() == 990
-    assert (await world.job(job)).status == "processing"
-    assert await world.complete(leased) == "completed"
-    assert (await world.job(job)).status == "completed"
-    assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
-
-
 class TestComplete:
-    async def test_lease_has_ended_and_the_dispatch_with_it(self, world: World, desk: Desk) -> None:
+    async def test_complete_ends_lease_and_job_and_consumes_the_reservation(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
+        assert await desk.balance() == 990
         await world.advance(30)
-        await world.complete(leased)
+        assert await world.complete(leased) == "completed"
+        assert (await world.job(job)).status == "completed"
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+        await world.settled()
+        assert await world.entries() == []
         dispatch = await world.dispatch(job)
         assert (dispatch.status, dispatch.lease_token, dispatch.worker_id) == ("completed", None, None)
         assert dispatch.finished_at == START + timedelta(seconds=30)
         assert dispatch.duration_seconds == 30
 
-    async def test_output_is_a_file_of_the_tenant_s(self, world: World, desk: Desk) -> None:
+    async def test_output_is_a_file_of_the_tenant(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         output = SettledOutput(size=5, mime_type="video/webm", extension="mp4", sha256="cafe", metadata={"frames": 8})
         await world.complete(leased, output=output)
@@ -112,7 +106,7 @@ class TestComplete:
         assert file.path == f"tenants/{job.tenant_id}/ai-jobs/{job.id}/upload-{output_id(leased.lease_token)}.mp4"
         assert (await world.job(job)).output_file_id == file.id
 
-    async def test_effect_knows_how_long_it_took_by_the_lease_s_own_times(self, world: World, desk: Desk) -> None:
+    async def test_effect_duration_is_the_duration_of_the_lease(self, world: World, desk: Desk) -> None:
         await desk.submit()
         await world.advance(100)
         leased = await world.lease(desk.worker)
@@ -133,7 +127,7 @@ class TestComplete:
         assert effect is not None
         assert effect.last_processing_time_seconds is None
 
-    async def test_attempt_the_events_and_the_audit_tell_of_it(self, world: World, desk: Desk) -> None:
+    async def test_complete_is_recorded_in_attempt_events_and_audit_log(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.advance(7)
         await world.complete(leased, provider_job_id="prompt-1", seed=2**40)
@@ -144,7 +138,7 @@ class TestComplete:
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
         assert await world.audit(desk.worker) == ["register", "lease", "complete"]
 
-    async def test_start_time_is_the_start_of_the_run_and_not_of_the_prefetch(self, world: World, desk: Desk) -> None:
+    async def test_start_time_excludes_the_prefetch(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.advance(100)
         await world.engine.queue.settle.report(
@@ -162,40 +156,22 @@ class TestComplete:
         assert (await world.dispatch(job)).duration_seconds == 30
 
     @pytest.mark.parametrize("verb", list(Verb))
-    async def test_run_details_are_kept_for_every_outcome(self, world: World, desk: Desk, verb: Verb) -> None:
+    async def test_run_details_are_stored_for_every_outcome(self, world: World, desk: Desk, verb: Verb) -> None:
         job, leased = await desk.leased()
-        about = {"argv": ["python", "it's.py", "🐈"], "exit_code": 143}
+        details = {"argv": ["python", "it's.py", "🐈"], "exit_code": 143}
         await world.engine.queue.settle.report(
             Report(
                 verb=verb,
                 dispatch_id=leased.dispatch_id,
                 lease_token=leased.lease_token,
                 seed=2**64 - 1,
-                about=about,
+                about=details,
             )
         )
         (attempt,) = await world.attempts(job)
-        assert (attempt.seed, attempt.about) == (2**64 - 1, about)
+        assert (attempt.seed, attempt.about) == (2**64 - 1, details)
 
-    async def test_video_shows_the_output(self, world: World, desk: Desk) -> None:
-        file_id = await desk.file()
-        video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=file_id)
-        job, leased = await desk.leased(video_id=video_id)
-        assert (await world.video(desk.user, video_id)).status == "processing"
-        await world.advance(3)
-        await world.complete(leased)
-        video = await world.video(desk.user, video_id)
-        assert (video.status, video.processed_file_id) == ("completed", (await world.job(job)).output_file_id)
-        assert video.processing_details == {"processing_seconds": 3}
-
-    async def test_complete_wins_over_a_requested_cancel_and_pause(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
-        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
-        await world.engine.queue.control.cancel(job.tenant_id, job.id)
-        assert await world.complete(leased) == "completed"
-        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
-
-    async def test_only_the_output_of_the_lease_that_completed_counts(self, world: World, desk: Desk) -> None:
+    async def test_only_the_output_of_the_completed_lease_counts(self, world: World, desk: Desk) -> None:
         job, first = await desk.leased()
         await world.requeue(first)
         second = await world.lease(desk.worker)
@@ -206,28 +182,24 @@ class TestComplete:
 
 
 class TestFail:
-    async def test_job_s_own_fault_is_final_and_refunded(self, world: World, desk: Desk) -> None:
+    async def test_job_fault_is_final_and_refunded(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         assert await world.fail(leased, fault=Fault.JOB) == "failed"
         assert (await world.job(job)).status == "failed"
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
         assert await desk.balance() == 1000
 
-    async def test_worker_that_does_not_classify_means_the_job(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
-        assert await world.fail(leased) == "failed"
-
-    async def test_worker_s_fault_is_tried_elsewhere_with_the_attempt_used(self, world: World, desk: Desk) -> None:
+    async def test_worker_fault_is_retried_on_another_worker(self, world: World, desk: Desk) -> None:
         other = await world.worker(desk.fleet)
         job, leased = await desk.leased()
         assert await world.fail(leased, fault=Fault.WORKER, error="out of memory") == "queued"
         assert await world.lease(desk.worker) is None
-        again = await world.lease(other)
-        assert again is not None
-        assert again.dispatch.attempts == 2
+        second = await world.lease(other)
+        assert second is not None
+        assert second.dispatch.attempts == 2
         assert await world.transactions(job) == {"JOB_RESERVE": -10}
 
-    async def test_worker_may_say_when_to_try_again(self, world: World, desk: Desk) -> None:
+    async def test_worker_may_delay_the_retry(self, world: World, desk: Desk) -> None:
         other = await world.worker(desk.fleet)
         _, leased = await desk.leased()
         await world.fail(leased, fault=Fault.WORKER, retry_after_seconds=30)
@@ -236,7 +208,7 @@ class TestFail:
         await world.advance(1)
         assert await world.lease(other) is not None
 
-    async def test_worker_s_fault_with_no_attempt_left_fails_and_is_refunded(self, world: World, desk: Desk) -> None:
+    async def test_worker_fault_in_the_last_attempt_fails_and_is_refunded(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         for number in (2, 3):
             assert await world.fail(leased, fault=Fault.WORKER) == "queued"
@@ -251,18 +223,11 @@ class TestFail:
     async def test_interruption_costs_no_attempt_and_blocks_no_worker(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         assert await world.fail(leased, fault=Fault.INTERRUPTED, error="spot") == "queued"
-        again = await world.lease(desk.worker)
-        assert again is not None
-        assert (again.dispatch.attempts, again.dispatch.epoch) == (1, 2)
+        second = await world.lease(desk.worker)
+        assert second is not None
+        assert (second.dispatch.attempts, second.dispatch.epoch) == (1, 2)
 
-    async def test_requested_cancel_turns_any_failure_into_canceled(self, world: World, desk: Desk) -> None:
-        for fault in Fault:
-            job, leased = await desk.leased()
-            await world.engine.queue.control.cancel(job.tenant_id, job.id)
-            assert await world.fail(leased, fault=fault) == "canceled"
-            assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
-
-    async def test_user_reads_a_sentence_and_the_operator_the_raw_text(self, world: World, desk: Desk) -> None:
+    async def test_user_gets_a_sentence_and_the_operator_the_raw_error(self, world: World, desk: Desk) -> None:
         raw = json.dumps({"exception_message": "Cannot read /srv/comfy/models/secret.safetensors", "node": 4})
         job, leased = await desk.leased()
         await world.fail(leased, error=raw)
@@ -270,7 +235,7 @@ class TestFail:
         assert found.error_message == "Cannot read secret.safetensors"
         assert found.error_detail == raw
 
-    async def test_video_shows_the_sentence(self, world: World, desk: Desk) -> None:
+    async def test_video_has_the_error_of_its_job(self, world: World, desk: Desk) -> None:
         video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
         _, leased = await desk.leased(video_id=video_id)
         await world.fail(leased, error="RuntimeError: no frames in /tmp/x/in.mp4")
@@ -279,7 +244,7 @@ class TestFail:
 
     async def test_unstorable_characters_do_not_prevent_a_failure_report(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        assert await world.fail(leased, error="bad \x00 byte, \ud800 half a entry, \\u0000 as text") == "failed"
+        assert await world.fail(leased, error="bad \x00 byte, \ud800 half a pair, \\u0000 as text") == "failed"
         found = await world.job(job)
         assert found.status == "failed"
         assert "\\u0000 as text" in (found.error_detail or "")
@@ -305,72 +270,55 @@ class TestRequeue:
             leased = found
         assert len(await world.attempts(job)) == 6
 
-    async def test_requested_pause_turns_it_into_paused(self, world: World, desk: Desk) -> None:
-        for mode in PauseMode:
-            job, leased = await desk.leased()
-            await world.engine.queue.control.pause(job.tenant_id, job.id, mode=mode)
-            assert await world.requeue(leased) == "paused"
-            assert (await world.job(job)).status == "paused"
 
-    async def test_requested_cancel_turns_it_into_canceled(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
-        await world.engine.queue.control.cancel(job.tenant_id, job.id)
-        assert await world.requeue(leased) == "canceled"
-
-
-async def reap(world: World, _: LeasedDispatch) -> None:
+async def expire(world: World, _: LeasedDispatch) -> None:
     await world.expire()
 
 
-async def give_back(world: World, leased: LeasedDispatch) -> None:
-    await world.requeue(leased)
-
-
-async def take_away(world: World, leased: LeasedDispatch) -> None:
+async def release(world: World, leased: LeasedDispatch) -> None:
     await world.engine.workers.workers.release(leased.dispatch.worker_id or "", reason="revoked")
 
 
-async def take_away_and_lease_again(world: World, leased: LeasedDispatch) -> None:
-    await take_away(world, leased)
+async def release_and_lease_again(world: World, leased: LeasedDispatch) -> None:
+    await release(world, leased)
     assert await world.lease(leased.dispatch.worker_id or "") is not None
 
 
-@pytest.mark.parametrize("say", EVERYTHING_A_WORKER_SAYS)
-class TestStaleLease:
-    @pytest.mark.parametrize("end", [reap, give_back, take_away, take_away_and_lease_again])
-    async def test_lease_that_has_ended_changes_nothing(self, world: World, desk: Desk, say: Say, end: Say) -> None:
+class TestStaleReport:
+    """Every kind of report is refused with LeaseLost and changes nothing."""
+
+    @staticmethod
+    async def check_refused(world: World, desk: Desk, job: JobRecord, leased: LeasedDispatch, **values: Any) -> None:
+        before = await snapshot(world, desk, job)
+        for report in REPORTS:
+            with pytest.raises(LeaseLost):
+                await report(world, leased, **values)
+            assert await snapshot(world, desk, job) == before, report.__name__
+
+    @pytest.mark.parametrize("end", [expire, requeue, release, release_and_lease_again])
+    async def test_report_of_an_ended_lease_changes_nothing(self, world: World, desk: Desk, end: ReportCall) -> None:
         job, leased = await desk.leased()
         await end(world, leased)
-        before = await snapshot(world, desk, job)
-        with pytest.raises(LeaseLost):
-            await say(world, leased)
-        assert await snapshot(world, desk, job) == before
+        await self.check_refused(world, desk, job, leased)
 
-    async def test_wrong_token_changes_nothing(self, world: World, desk: Desk, say: Say) -> None:
+    async def test_wrong_token_changes_nothing(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        before = await snapshot(world, desk, job)
         wrong = replace(leased, dispatch=leased.dispatch._replace(lease_token="00000000-0000-4000-8000-000000000000"))
-        with pytest.raises(LeaseLost):
-            await say(world, wrong)
-        assert await snapshot(world, desk, job) == before
+        await self.check_refused(world, desk, job, wrong)
 
-    async def test_token_of_another_dispatch_changes_nothing(self, world: World, desk: Desk, say: Say) -> None:
+    async def test_token_of_another_dispatch_changes_nothing(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        before = await snapshot(world, desk, job)
         for dispatch_id in (leased.dispatch_id + 1, 2**62):
-            with pytest.raises(LeaseLost):
-                await say(world, replace(leased, dispatch=leased.dispatch._replace(id=dispatch_id)))
-        assert await snapshot(world, desk, job) == before
+            other = replace(leased, dispatch=leased.dispatch._replace(id=dispatch_id))
+            await self.check_refused(world, desk, job, other)
 
-    async def test_report_of_another_worker_with_the_right_token_is_refused(
-        self, world: World, desk: Desk, say: Say
+    async def test_report_of_another_worker_with_the_right_token_changes_nothing(
+        self, world: World, desk: Desk
     ) -> None:
         job, leased = await desk.leased()
-        before = await snapshot(world, desk, job)
-        with pytest.raises(LeaseLost):
-            await say(world, leased, worker_id="somebody-else")
-        assert await snapshot(world, desk, job) == before
-        await say(world, leased, worker_id=desk.worker)
+        await self.check_refused(world, desk, job, leased, worker_id="another")
+        for report in (beat, complete):
+            await report(world, leased, worker_id=desk.worker)
 
 
 class TestRepeats:
@@ -401,31 +349,19 @@ class TestRepeats:
         assert await world.fail(leased, fault=Fault.WORKER) == "queued"
         assert await snapshot(world, desk, job) == before
 
-    async def test_repeat_by_another_worker_is_refused(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
-        await world.complete(leased)
+    async def test_different_report_after_an_outcome_is_refused(self, world: World, desk: Desk) -> None:
+        completed, first = await desk.leased()
+        await world.complete(first)
         with pytest.raises(LeaseLost):
-            await world.complete(leased, worker_id="somebody-else")
-
-    async def test_fail_after_a_complete_is_refused(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
-        await world.complete(leased)
+            await world.complete(first, worker_id="another")
         with pytest.raises(LeaseLost):
-            await world.fail(leased)
-        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
-
-    async def test_complete_after_a_fail_is_refused(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
-        await world.fail(leased)
+            await world.fail(first)
+        assert await world.transactions(completed) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+        failed, second = await desk.leased()
+        await world.fail(second)
         with pytest.raises(LeaseLost):
-            await world.complete(leased)
-        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
-
-    async def test_repeated_requeue_is_refused(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
-        await world.requeue(leased)
-        with pytest.raises(LeaseLost):
-            await world.requeue(leased)
+            await world.complete(second)
+        assert await world.transactions(failed) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
 
     async def test_first_report_of_a_batch_wins_and_its_repeats_are_answered(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
@@ -441,29 +377,29 @@ class TestRepeats:
 
         answers = await world.engine.queue.settle.report_many(
             [
-                report(Verb.COMPLETE, "somebody-else"),
+                report(Verb.COMPLETE, "another"),
                 report(Verb.COMPLETE),
                 report(Verb.COMPLETE, desk.worker),
-                report(Verb.COMPLETE, "somebody-else"),
+                report(Verb.COMPLETE, "another"),
                 report(Verb.FAIL),
                 report(Verb.REQUEUE),
             ]
         )
-        done = Settlement(dispatch_id=leased.dispatch_id, status="completed")
-        assert answers[1:3] == [done, replace(done, is_repeat=True)]
-        assert all(isinstance(each, LeaseLost) for each in (answers[0], *answers[3:]))
+        settlement = Settlement(dispatch_id=leased.dispatch_id, status="completed")
+        assert answers[1:3] == [settlement, replace(settlement, is_repeat=True)]
+        assert all(isinstance(answer, LeaseLost) for answer in (answers[0], *answers[3:]))
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
         assert await world.audit(desk.worker) == ["register", "lease", "complete"]
 
 
-class TestLetters:
-    """Entries update the shard; each takes effect once and in order, even if they arrive late or twice."""
+class TestOutboxEntries:
+    """Each entry updates the shard once and in order, even if it arrives late or twice."""
 
     @pytest.fixture
-    async def untold(
+    async def undelivered(
         self, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
     ) -> tuple[JobRecord, str, OutboxEntry, OutboxEntry]:
-        """A job that started and completed while its shard was unreachable: the job, the shard, the two entries."""
+        """A job that started and completed while its shard was unreachable, its shard, and the two entries."""
         job = await desk.submit()
         shard = await world.engine.databases.shard_name_of(job.tenant_id)
 
@@ -479,10 +415,10 @@ class TestLetters:
         assert (await world.job(job)).status == "queued"
         return job, shard, started, completed
 
-    async def test_out_of_order_they_wait_for_each_other(
-        self, world: World, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
+    async def test_out_of_order_entry_waits_for_its_predecessor(
+        self, world: World, undelivered: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
-        job, shard, started, completed = untold
+        job, shard, started, completed = undelivered
         assert await world.engine.outbox.applier.apply(shard, [completed]) == []
         assert (await world.job(job)).status == "queued"
         assert await world.engine.outbox.applier.apply(shard, [started]) == [started]
@@ -490,17 +426,17 @@ class TestLetters:
         assert await world.engine.outbox.applier.apply(shard, [completed]) == [completed]
         assert (await world.job(job)).status == "completed"
 
-    async def test_together_they_are_put_in_order(
-        self, world: World, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
+    async def test_entries_are_applied_in_order(
+        self, world: World, undelivered: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
-        job, shard, started, completed = untold
+        job, shard, started, completed = undelivered
         assert len(await world.engine.outbox.applier.apply(shard, [completed, started])) == 2
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
 
-    async def test_doubled_they_count_once(
-        self, world: World, desk: Desk, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
+    async def test_doubled_entries_are_applied_once(
+        self, world: World, desk: Desk, undelivered: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
-        job, shard, started, completed = untold
+        job, shard, started, completed = undelivered
         await world.engine.outbox.applier.apply(shard, [started, started, completed, completed])
         before = await snapshot(world, desk, job)
         assert before.events == ["job:queued", "job:started", "job:completed"]
@@ -510,18 +446,18 @@ class TestLetters:
         assert await snapshot(world, desk, job) == before
         assert len(await files(world, job)) == 1
 
-    async def test_delivered_by_several_processes_at_once_they_count_once(
-        self, world: World, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
+    async def test_concurrently_delivered_entries_are_applied_once(
+        self, world: World, undelivered: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
-        job, shard, started, completed = untold
+        job, shard, started, completed = undelivered
         await asyncio.gather(*(world.engine.outbox.applier.apply(shard, [started, completed]) for _ in range(4)))
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 
-    async def test_late_letters_carry_the_state_of_their_time(
-        self, world: World, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
+    async def test_late_entry_keeps_the_time_of_its_transition(
+        self, world: World, undelivered: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
-        job, *_ = untold
+        job, *_ = undelivered
         await world.advance(3600)
         await world.relay()
         assert (await world.job(job)).completed_at == START
@@ -540,12 +476,6 @@ class TestLetters:
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
         assert await world.entries() == []
 
-    async def test_delivered_letter_leaves_the_outbox(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
-        await world.complete(leased)
-        await world.settled()
-        assert await world.entries() == []
-
 
 async def test_concurrent_completes_share_their_transactions(world: World) -> None:
     desk = await world.desk(concurrency=32)
@@ -559,7 +489,7 @@ async def test_concurrent_completes_share_their_transactions(world: World) -> No
             settled.append(step)
 
     world.on_boundary(count)
-    assert await asyncio.gather(*(world.complete(each) for each in leased)) == ["completed"] * 32
+    assert await asyncio.gather(*(world.complete(lease) for lease in leased)) == ["completed"] * 32
     assert len(settled) <= 2
     for job in jobs:
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
@@ -568,8 +498,8 @@ async def test_concurrent_completes_share_their_transactions(world: World) -> No
 async def test_invalid_report_does_not_fail_the_others_of_its_batch(world: World) -> None:
     desk = await world.desk(concurrency=2)
     await submit_many(world, desk.user, desk.effect, 2)
-    good, ended = await world.leases(desk.worker, 2)
+    valid, ended = await world.leases(desk.worker, 2)
     await world.requeue(ended)
-    answers = await asyncio.gather(world.complete(good), world.complete(ended), return_exceptions=True)
+    answers = await asyncio.gather(world.complete(valid), world.complete(ended), return_exceptions=True)
     assert answers[0] == "completed"
     assert isinstance(answers[1], LeaseLost)
