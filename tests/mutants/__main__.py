@@ -25,16 +25,16 @@ from tests.mutants.table import MUTANTS, Mutant
 from tests.support.paths import ROOT
 
 PACKAGE = "comfyrelay"
-# More than there are cores, because some wait for their processes.
-AT_ONCE = 3
-# The timeout of waits in a mutant's tests. Tests of the unchanged source have the normal timeout.
+# More than the cores, because some tests wait for processes.
+MAX_PARALLEL = 3
+# Timeout of the waits in a mutant's tests. Tests of the unchanged source have the normal timeout.
 PATIENCE_SECONDS = 20
-# Only a hanging mutant takes this long. It counts as caught; a busy machine is slow, not wrong.
-LONGEST_SECONDS = 600
-# All other plugins take longer to import than the tests run.
+# Only a hanging mutant takes this long, and it counts as caught.
+TIMEOUT_SECONDS = 600
+# Importing all other plugins takes longer than the tests.
 PLUGINS = ("no:cacheprovider", "pytest_asyncio.plugin", "pytest_timeout")
 # pytest's exit code for failed tests. Any other nonzero code means that they did not run.
-PASSED, FAILED, WRONG = 0, 1, 100
+PASSED, FAILED, WRONG_PACKAGE = 0, 1, 100
 # Slow third-party imports: one process loads them and forks for each mutant.
 LIBRARIES = (
     "alembic.command",
@@ -50,12 +50,12 @@ LIBRARIES = (
     "sqlalchemy.dialects.sqlite.aiosqlite",
     "uvicorn",
 )
-PRINTED = "printed.txt"
+OUTPUT_FILE = "output.txt"
 FORKING = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class Verdict:
     mutant: Mutant
     word: str
     seconds: float
@@ -65,29 +65,26 @@ class Decision:
 def main(words: Sequence[str]) -> int:
     """Try all mutants, or those whose names contain one of the words."""
     console = Console()
-    mutants = [each for each in MUTANTS if not words or any(word in each.name for word in words)]
-    outdated = [each for each in mutants if source(each).count(each.old) != 1]
+    mutants = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
+    counts = {mutant: source(mutant).count(mutant.old) for mutant in mutants}
+    outdated = {mutant: count for mutant, count in counts.items() if count != 1}
+    for mutant, count in outdated.items():
+        console.print(
+            f"{mutant.file} contains the text of the mutant {mutant.name!r} {count} times instead of once. "
+            "Update tests/mutants/table.py."
+        )
     if outdated:
-        for each in outdated:
-            found = source(each).count(each.old)
-            console.print(
-                f"{each.file}: the text of the mutant {each.name!r} is there {found} times, not once. Update it."
-            )
         return 2
     for name in LIBRARIES:
         import_module(name)
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(AT_ONCE) as threads:
-        sound = copy(Path(folder) / "sound")
-        wanted = selections(mutants)
-        shares = [share for number in range(AT_ONCE) if (share := wanted[number::AT_ONCE])]
-        failures = [each for each in threads.map(lambda share: run(sound, share), shares) if each[0] != PASSED]
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(MAX_PARALLEL) as threads:
+        unchanged = copy(Path(folder) / "unchanged")
+        selected = selections(mutants)
+        shares = [share for number in range(MAX_PARALLEL) if (share := selected[number::MAX_PARALLEL])]
+        runs = threads.map(lambda share: run(unchanged, share), shares)
+        failures = [text for code, text in runs if code != PASSED]
         if failures:
-            console.print(
-                "The tests do not even pass on the sound source:",
-                *(text for _, text in failures),
-                sep="\n",
-                markup=False,
-            )
+            console.print("The tests fail on the unchanged source:", *failures, sep="\n", markup=False)
             return 2
         verdicts = list(threads.map(lambda mutant: judge(mutant, Path(folder)), mutants))
     console.print(table(verdicts))
@@ -116,14 +113,14 @@ def copy(folder: Path) -> Path:
     return folder
 
 
-def judge(mutant: Mutant, folder: Path) -> Decision:
+def judge(mutant: Mutant, folder: Path) -> Verdict:
     started = time.monotonic()
     home = copy(folder / str(MUTANTS.index(mutant)))
     broken = home / PACKAGE / mutant.file
     broken.write_text(source(mutant).replace(mutant.old, mutant.new), "utf-8")
     code, text = run(home, [(mutant.tests, mutant.only)], TESTS_PATIENCE_SECONDS=str(PATIENCE_SECONDS))
     word = {PASSED: "ESCAPED", FAILED: "caught"}.get(code, f"did not run ({code})")
-    return Decision(mutant=mutant, word=word, seconds=time.monotonic() - started, text=text)
+    return Verdict(mutant=mutant, word=word, seconds=time.monotonic() - started, text=text)
 
 
 def run(home: Path, selected: Sequence[tuple[str, str]], **variables: str) -> tuple[int, str]:
@@ -132,20 +129,20 @@ def run(home: Path, selected: Sequence[tuple[str, str]], **variables: str) -> tu
     scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=home.parent))
     child = FORKING.Process(target=_run, args=(home, selected, scratch, variables))
     child.start()
-    child.join(LONGEST_SECONDS)
+    child.join(TIMEOUT_SECONDS)
     if child.exitcode is None:
         assert child.pid is not None
         os.killpg(child.pid, signal.SIGKILL)
         child.join()
-        return FAILED, "It hung."
-    return child.exitcode, "\n".join((scratch / PRINTED).read_text("utf-8").splitlines()[-15:])
+        return FAILED, "The tests timed out."
+    return child.exitcode, "\n".join((scratch / OUTPUT_FILE).read_text("utf-8").splitlines()[-15:])
 
 
 def _run(home: Path, selected: Sequence[tuple[str, str]], scratch: Path, variables: Mapping[str, str]) -> None:
     """Run in a separate process with everything loaded except the package and the tests."""
     # if it hangs, its child processes are stopped with it
     os.setsid()
-    out = os.open(scratch / PRINTED, os.O_WRONLY | os.O_CREAT)
+    out = os.open(scratch / OUTPUT_FILE, os.O_WRONLY | os.O_CREAT)
     for number in (1, 2):
         os.dup2(out, number)
     os.chdir(ROOT)
@@ -156,7 +153,7 @@ def _run(home: Path, selected: Sequence[tuple[str, str]], scratch: Path, variabl
     code: int = PASSED
     if not imported.is_relative_to(home):
         print(f"The tests would import {imported}, which is not the mutant in {home}.")
-        code = WRONG
+        code = WRONG_PACKAGE
     plugins = [word for name in PLUGINS for word in ("-p", name)]
     for tests, only in selected:
         if code == PASSED:
@@ -166,7 +163,7 @@ def _run(home: Path, selected: Sequence[tuple[str, str]], scratch: Path, variabl
     os._exit(int(code))
 
 
-def table(verdicts: Sequence[Decision]) -> Table:
+def table(verdicts: Sequence[Verdict]) -> Table:
     shown = Table("broken rule", "file", "verdict", "seconds")
     for verdict in verdicts:
         color = "green" if verdict.word == "caught" else "red"

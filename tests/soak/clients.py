@@ -29,11 +29,11 @@ class Client:
         """Run every act at its time. Slow acts do not delay the others."""
         loop = asyncio.get_running_loop()
 
-        async def one(act: Act, number: int) -> None:
+        async def run_act(act: Act, number: int) -> None:
             await asyncio.sleep(began_at + act.at - loop.time())
             await self._do(act, number)
 
-        await asyncio.gather(*(one(act, number) for number, act in enumerate(acts)))
+        await asyncio.gather(*(run_act(act, number) for number, act in enumerate(acts)))
 
     async def call(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> tuple[int, Any]:
         """Retry until a server can answer. Repeated requests must count once."""
@@ -47,8 +47,8 @@ class Client:
                 pass
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def wanted(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> Any:
-        """The response to a call that should succeed."""
+    async def call_successfully(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> Any:
+        """Return the data of a call that must succeed."""
         status, answer = await self.call(method, path, body, token=token)
         assert status < 300, f"{self.tenant.name}: {method} {path}: {status} {answer}"
         return answer["data"]
@@ -56,40 +56,39 @@ class Client:
     async def _do(self, act: Act, number: int) -> None:
         key = f"{self.seed}-{number}"
         # a different color for each, across seeds: no two jobs are equal
-        colour = (self.seed * 1_000 + number * 10) % 2**24
+        color = (self.seed * 1_000 + number * 10) % 2**24
         match act.verb:
             case Verb.PLAIN:
-                await self._submit("plain", key, {"input_payload": {"color": colour}})
+                await self._submit("plain", key, {"input_payload": {"color": color}})
             case Verb.DOOMED:
-                await self._submit("doomed", key, {"input_payload": {"color": colour}})
+                await self._submit("doomed", key, {"input_payload": {"color": color}})
             case Verb.ONCE:
-                await self._submit_once(key, {"input_payload": {"color": colour}})
+                await self._submit_once(key, {"input_payload": {"color": color}})
             case Verb.IMAGE:
-                await self._submit("image", key, {"input_file_id": await self._upload(_png(colour))})
+                await self._submit("image", key, {"input_file_id": await self._upload(_png(color))})
             case Verb.BATCH:
-                await self._submit_batch(key, [{"input_payload": {"color": colour + n}} for n in range(act.number)])
+                await self._submit_batch(key, [{"input_payload": {"color": color + n}} for n in range(act.number)])
             case Verb.CREDIT:
                 path = f"/api/admin/tenants/{self.tenant.id}/credits"
-                await self.wanted("POST", path, {"amount": CREDIT, "reference": key}, token=self.world.admin_token)
+                await self.call_successfully(
+                    "POST", path, {"amount": CREDIT, "reference": key}, token=self.world.admin_token
+                )
                 self.world.credits[self.tenant.name] += CREDIT
             case Verb.CANCEL if self.jobs:
                 # 409: the job has ended
-                await self.call("POST", f"/api/ai-jobs/{self._picked(act)}/cancel")
+                await self.call("POST", f"/api/ai-jobs/{self._pick_job(act)}/cancel")
             case Verb.PAUSE if self.jobs:
-                await self.call("POST", f"/api/ai-jobs/{self._picked(act)}/pause", {"mode": "now"})
+                await self.call("POST", f"/api/ai-jobs/{self._pick_job(act)}/pause", {"mode": "now"})
 
-    def _picked(self, act: Act) -> str:
+    def _pick_job(self, act: Act) -> str:
         return self.jobs[act.number % len(self.jobs)]
 
     async def _submit(self, effect: str, key: str, item: dict[str, Any]) -> None:
         body = {"effect_id": self.world.effects[effect], "idempotency_key": key, **item}
-        self.jobs.append((await self.wanted("POST", "/api/ai-jobs", body))["id"])
+        self.jobs.append((await self.call_successfully("POST", "/api/ai-jobs", body))["id"])
 
     async def _submit_once(self, key: str, item: dict[str, Any]) -> None:
-        """Submit without a retry, as a client that leaves.
-
-        An unanswered request may have been accepted and must end, too.
-        """
+        """Submit without a retry. An unanswered request may have been accepted, and its job must end, too."""
         body = {"effect_id": self.world.effects["plain"], "idempotency_key": key, **item}
         url = f"{self.world.url}/api/ai-jobs?once"
         with suppress(aiohttp.ClientError, OSError, TimeoutError):
@@ -99,21 +98,21 @@ class Client:
 
     async def _submit_batch(self, key: str, items: list[dict[str, Any]]) -> None:
         body = {"effect_id": self.world.effects["plain"], "idempotency_key": key, "items": items}
-        batch = await self.wanted("POST", "/api/batches", body)
-        found = (await self.wanted("GET", f"/api/ai-jobs?batch_id={batch['id']}"))["items"]
+        batch = await self.call_successfully("POST", "/api/batches", body)
+        found = (await self.call_successfully("GET", f"/api/ai-jobs?batch_id={batch['id']}"))["items"]
         assert len(found) == len(items), f"{self.tenant.name}: a batch of {len(items)} has {len(found)} jobs"
-        self.jobs += [each["id"] for each in found]
+        self.jobs += [job["id"] for job in found]
 
     async def _upload(self, content: bytes) -> str:
-        asked = {"mime_type": "image/png", "size": len(content), "original_filename": "cat.png"}
+        request = {"mime_type": "image/png", "size": len(content), "original_filename": "cat.png"}
         while True:
-            begun = await self.wanted("POST", "/api/videos/uploads", asked)
+            upload = await self.call_successfully("POST", "/api/videos/uploads", request)
             try:
                 async with self.world.http.put(
-                    begun["upload_url"], data=content, headers=begun["upload_headers"]
+                    upload["upload_url"], data=content, headers=upload["upload_headers"]
                 ) as answer:
                     if answer.status < 300:
-                        file_id: str = begun["file"]["id"]
+                        file_id: str = upload["file"]["id"]
                         return file_id
             except (aiohttp.ClientError, OSError, TimeoutError):
                 pass

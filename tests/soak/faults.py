@@ -1,4 +1,4 @@
-"""Inject the faults of a plan, and heal them."""
+"""Inject and heal the faults of a plan."""
 
 import asyncio
 from contextlib import suppress
@@ -8,7 +8,7 @@ from tests.soak.wire import Active, Wire
 from tests.soak.world import World
 
 # How long a fault waits for its request: a submitted job has to run first.
-MEET_SECONDS = 6.0
+TRIGGER_SECONDS = 6.0
 # How long a server that was killed during a request stays down.
 DOWN_SECONDS = 0.5
 
@@ -20,14 +20,14 @@ async def inject(world: World, fault: Fault, began_at: float) -> None:
     process = world.processes.get(fault.target)
     match fault.kind:
         case Kind.KILL_SENDER:
-            await _without_sender(world, fault)
+            await _kill_sender(world, fault)
         case Kind.KILL_RECEIVER:
-            await _without_receiver(world, fault)
+            await _kill_receiver(world, fault)
         case kind if kind in ON_THE_WIRE:
             assert wire is not None
             wire.add(fault)
         case Kind.KILL | Kind.STOP_DATABASE if fault.target in DATABASES:
-            await _without_database(world, fault)
+            await _stop_database(world, fault)
         case Kind.SKEW:
             assert process is not None
             await process.kill()
@@ -43,19 +43,19 @@ async def inject(world: World, fault: Fault, began_at: float) -> None:
             await asyncio.sleep(fault.seconds)
             process.resume()
         case Kind.FULL_DISK if fault.target in DATABASES:
-            await _full_database(world, fault)
+            await _fill_database(world, fault)
         case Kind.FULL_DISK if process is not None:
             process.fill_disk()
             await asyncio.sleep(fault.seconds)
             process.free_disk()
         case Kind.FULL_DISK | Kind.CUT_OFF | Kind.STORAGE_ERRORS:
             assert wire is not None
-            await _bad_wire(wire, fault)
+            await _break_wire(wire, fault)
         case Kind.WEBHOOKS_REFUSED:
             world.receiver.refusing += fault.count
 
 
-async def _bad_wire(wire: Wire, fault: Fault) -> None:
+async def _break_wire(wire: Wire, fault: Fault) -> None:
     if fault.kind is Kind.CUT_OFF:
         wire.cut()
     name = {Kind.CUT_OFF: "is_cut", Kind.FULL_DISK: "is_full", Kind.STORAGE_ERRORS: "answers_errors"}[fault.kind]
@@ -64,28 +64,28 @@ async def _bad_wire(wire: Wire, fault: Fault) -> None:
     setattr(wire, name, False)
 
 
-async def _without_sender(world: World, fault: Fault) -> None:
+async def _kill_sender(world: World, fault: Fault) -> None:
     """Kill the sender of the request. It restarts long after its lease has expired."""
-    active = _armed(world, fault)
-    if (path := await _met(active)) is None:
+    active = _arm(world, fault)
+    if (path := await _wait_until_met(active)) is None:
         return
     sender = next((name for name in WORKERS if fault in world.wires[name].hit), None) or await world.holder_of(path)
     if sender is None:
-        # the databases are down, or the job was just given back
+        # the databases are down, or the job was just requeued
         return
     report = world.wires[sender].reports[-1] if fault.target == ANY_WORKER else None
     await world.processes[sender].kill()
     if report is not None:
         with suppress(TimeoutError):
             async with asyncio.timeout(fault.seconds):
-                await world.until_another_holds(report["dispatch_id"], report["lease_token"])
+                await world.wait_for_another_lease(report["dispatch_id"], report["lease_token"])
         active.may_pass.set()
     else:
         await asyncio.sleep(1.3 * LEASE_SECONDS)
     await world.start(sender)
 
 
-def _armed(world: World, fault: Fault) -> Active:
+def _arm(world: World, fault: Fault) -> Active:
     first, *others = WORKERS if fault.target == ANY_WORKER else [fault.target]
     active = world.wires[first].add(fault)
     for name in others:
@@ -93,25 +93,25 @@ def _armed(world: World, fault: Fault) -> Active:
     return active
 
 
-async def _met(active: Active) -> str | None:
+async def _wait_until_met(active: Active) -> str | None:
     try:
-        async with asyncio.timeout(MEET_SECONDS):
+        async with asyncio.timeout(TRIGGER_SECONDS):
             return await active.met
     except TimeoutError:
         return None
 
 
-async def _without_receiver(world: World, fault: Fault) -> None:
+async def _kill_receiver(world: World, fault: Fault) -> None:
     """Kill the server that gets the request, after this delay."""
-    active = _armed(world, fault)
-    if (address := await _met(active)) is None:
+    active = _arm(world, fault)
+    if (address := await _wait_until_met(active)) is None:
         return
     [name] = [name for name, url in world.addresses.items() if url == address]
     if fault.route == ONCE:
         # the tenant has the job, but the queue does not
-        async with world.queue_held() as until_tried:
+        async with world.hold_queue() as wait_for_insert:
             active.may_pass.set()
-            await until_tried()
+            await wait_for_insert()
             await world.processes[name].kill()
     else:
         active.may_pass.set()
@@ -121,10 +121,10 @@ async def _without_receiver(world: World, fault: Fault) -> None:
     await world.start(name)
 
 
-async def _without_database(world: World, fault: Fault) -> None:
+async def _stop_database(world: World, fault: Fault) -> None:
     postgres = world.postgres[fault.target]
     if not postgres.is_up:
-        # another fault affects it
+        # another fault has stopped it
         return
     if fault.kind is Kind.KILL:
         await postgres.kill()
@@ -134,7 +134,7 @@ async def _without_database(world: World, fault: Fault) -> None:
     await postgres.start()
 
 
-async def _full_database(world: World, fault: Fault) -> None:
+async def _fill_database(world: World, fault: Fault) -> None:
     postgres = world.postgres[fault.target]
     if not postgres.disk.is_mounted:
         # reported in the result

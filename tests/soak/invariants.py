@@ -22,11 +22,11 @@ from tests.soak.wire import Wire
 from tests.soak.world import World
 from tests.support.invariants import ALWAYS, QUIET, Facts, every_job_has_ended, find_violations, read_facts_from
 
-# Everything is healed by then. Only work that will never finish takes this long, even on a busy machine.
+# After the faults, only work that never finishes takes this long, even on a busy machine.
 PATIENCE_SECONDS = 240.0
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 # Longer than every grace period of retention.
-LONG_SECONDS = 2 * 3600.0
+RETENTION_SECONDS = 2 * 3600.0
 # Log events of a server that repaired what reconcile would report.
 REPAIRS = "repair.done"
 # Expected error events: a database or a disk is unavailable.
@@ -40,39 +40,39 @@ ENDS = {
 }
 
 
-class Broken(AssertionError):
-    """A broken guarantee."""
+class BrokenGuarantee(AssertionError):
+    pass
 
 
 async def drain(world: World, clients: Sequence[Client]) -> None:
     """Wait until every job has ended, every webhook is delivered, and nothing is in progress."""
-    await _until(world, clients, _unended)
+    await _until(world, clients, _unfinished_jobs)
     for wire in world.wires.values():
         await wire.settle()
     if refused := [status for status in await world.wires[STORAGE].write_again() if status >= 300]:
-        raise Broken(f"a URL of a lease expired too early: {refused}")
-    await _until(world, clients, _under_way)
-    await _until(world, clients, _left_behind)
+        raise BrokenGuarantee(f"a URL of a lease expired too early: {refused}")
+    await _until(world, clients, _pending_work)
+    await _until(world, clients, _orphans_on_workers)
 
 
-async def _until(world: World, clients: Sequence[Client], look: Any) -> None:
-    left: list[str] = []
+async def _until(world: World, clients: Sequence[Client], check: Any) -> None:
+    remaining: list[str] = []
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            # other processes do it and send no signal
-            while left := await look(world, clients):
-                if gone := _gone(world):
-                    raise Broken("\n".join([*gone, *left]))
-                await asyncio.sleep(LOOK_SECONDS)
+            # other processes send no signal
+            while remaining := await check(world, clients):
+                if exited := _exited(world):
+                    raise BrokenGuarantee("\n".join([*exited, *remaining]))
+                await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
-        raise Broken("\n".join(left)) from None
+        raise BrokenGuarantee("\n".join(remaining)) from None
 
 
-async def _unended(_world: World, clients: Sequence[Client]) -> list[str]:
+async def _unfinished_jobs(_world: World, clients: Sequence[Client]) -> list[str]:
     found = []
     for client in clients:
         for job_id in client.jobs:
-            job = await client.wanted("GET", f"/api/ai-jobs/{job_id}")
+            job = await client.call_successfully("GET", f"/api/ai-jobs/{job_id}")
             if job["status"] == "paused":
                 # also from a late request
                 await client.call("POST", f"/api/ai-jobs/{job_id}/resume")
@@ -81,7 +81,7 @@ async def _unended(_world: World, clients: Sequence[Client]) -> list[str]:
     return found
 
 
-async def _under_way(world: World, clients: Sequence[Client]) -> list[str]:
+async def _pending_work(world: World, clients: Sequence[Client]) -> list[str]:
     facts = await read_facts_from(world.engine.databases)
     # also jobs of clients that did not wait for the response
     found = find_violations(facts, (*QUIET[:1], every_job_has_ended))
@@ -92,13 +92,13 @@ async def _under_way(world: World, clients: Sequence[Client]) -> list[str]:
     return found
 
 
-async def _left_behind(world: World, _clients: Sequence[Client]) -> list[str]:
+async def _orphans_on_workers(world: World, _clients: Sequence[Client]) -> list[str]:
     """Processes, runs and files of jobs on the hosts of workers."""
     found = []
     for name in WORKERS:
         found += [f"{name} has the process {pid}" for pid in world.processes[name].children()]
         root = world.data_of(name)
-        for path in sorted(each for each in root.rglob("*") if each.is_file()):
+        for path in sorted(path for path in root.rglob("*") if path.is_file()):
             if {"work", "held", "left"} & set(path.relative_to(root).parts) or path.suffix in (".part", ".tmp"):
                 found.append(f"{name} has the file {path}")
     for name in COMFYUIS:
@@ -116,7 +116,7 @@ async def _left_behind(world: World, _clients: Sequence[Client]) -> list[str]:
 
 async def check(world: World, clients: Sequence[Client]) -> Counter[str]:
     """Check all guarantees; returns the outcomes of this seed's jobs."""
-    found = [*_gone(world), *_repaired(world)]
+    found = [*_exited(world), *_repaired(world)]
     found += await _after_retention(world)
     facts = await read_facts_from(world.engine.databases)
     found += find_violations(facts, (*ALWAYS, *QUIET, every_job_has_ended))
@@ -124,24 +124,29 @@ async def check(world: World, clients: Sequence[Client]) -> Counter[str]:
         f"reconcile: {finding.kind}: {finding.text}"
         for finding in (await world.engine.operations.reconciler.run()).findings
     ]
-    found += list(_reports_that_counted(world, facts))
+    found += list(_accepted_reports(world, facts))
     found += list(_webhooks(world, facts))
     ends: Counter[str] = Counter()
-    reported = _hashes_reported(world, facts)
+    reported = _reported_hashes(world, facts)
     for client in clients:
         for job_id in client.jobs:
-            job = await client.wanted("GET", f"/api/ai-jobs/{job_id}")
+            job = await client.call_successfully("GET", f"/api/ai-jobs/{job_id}")
             ends[job["status"]] += 1
-            found += await _broken_of_job(client, job, reported.get(job_id, set()))
-        found += await _broken_of_wallet(client)
-    known = {each.id for each in facts.jobs}
-    found += [f"the accepted job {job_id} is gone" for each in clients for job_id in each.jobs if job_id not in known]
+            found += await _check_job(client, job, reported.get(job_id, set()))
+        found += await _check_wallet(client)
+    known = {job.id for job in facts.jobs}
+    found += [
+        f"the accepted job {job_id} does not exist"
+        for client in clients
+        for job_id in client.jobs
+        if job_id not in known
+    ]
     if found:
-        raise Broken("\n".join(found))
+        raise BrokenGuarantee("\n".join(found))
     return ends
 
 
-def _gone(world: World) -> list[str]:
+def _exited(world: World) -> list[str]:
     return [f"{name} has exited" for name, process in world.processes.items() if not process.is_running]
 
 
@@ -152,7 +157,7 @@ def _repaired(world: World) -> Iterable[str]:
             yield f"{name} had to repair: {line.get('was')}"
 
 
-def _reports_that_counted(world: World, facts: Facts) -> Iterable[str]:
+def _accepted_reports(world: World, facts: Facts) -> Iterable[str]:
     """Only the current lease counts: an accepted report is the outcome of that lease."""
     outcomes = {lease.lease_token: lease.outcome for lease in facts.leases}
     for name in WORKERS:
@@ -177,21 +182,21 @@ def _webhooks(world: World, facts: Facts) -> Iterable[str]:
         yield f"there is a webhook of the unknown job {job_id}"
 
 
-def _hashes_reported(world: World, facts: Facts) -> dict[str, set[str]]:
+def _reported_hashes(world: World, facts: Facts) -> dict[str, set[str]]:
     """By job, the output hash that the holder of the completing lease reported."""
-    said: dict[str, set[str]] = {}
+    hashes: dict[str, set[str]] = {}
     for name in WORKERS:
         for report in world.wires[name].reports:
-            said.setdefault(report["lease_token"], set()).add(report["output"]["sha256"])
+            hashes.setdefault(report["lease_token"], set()).add(report["output"]["sha256"])
     job_of = {dispatch.id: dispatch.tenant_job_id for dispatch in facts.dispatches}
     return {
-        job_of[lease.dispatch_id]: said.get(lease.lease_token, set())
+        job_of[lease.dispatch_id]: hashes.get(lease.lease_token, set())
         for lease in facts.leases
         if lease.outcome == Outcome.COMPLETED
     }
 
 
-async def _broken_of_job(client: Client, job: Any, reported: Container[str]) -> list[str]:
+async def _check_job(client: Client, job: Any, reported: Container[str]) -> list[str]:
     """Check one ended job as its user sees it."""
     name, found = f"the job {job['id']} of {client.tenant.name}", []
     if (job["status"] == "completed") != (len(job["outputs"]) == 1):
@@ -211,9 +216,11 @@ async def _broken_of_job(client: Client, job: Any, reported: Container[str]) -> 
         found.append(f"the events of {name} have a gap: {events}")
     if not events or events[-1][1] != f"job:{job['status']}":
         found.append(f"{name} is {job['status']}, its events are {events}")
-    deliveries = (await client.wanted("GET", f"/api/ai-jobs/{job['id']}/deliveries"))["deliveries"]
+    deliveries = (await client.call_successfully("GET", f"/api/ai-jobs/{job['id']}/deliveries"))["deliveries"]
     if [delivery["id"] for delivery in deliveries] != [*set(client.world.receiver.ids.get(job["id"], []))]:
-        found.append(f"{name} has the webhooks {deliveries}, and {client.world.receiver.ids.get(job['id'])} came")
+        found.append(
+            f"{name} has the webhooks {deliveries}, and {client.world.receiver.ids.get(job['id'])} were received"
+        )
     return found
 
 
@@ -230,12 +237,12 @@ async def _events(client: Client, job_id: str) -> list[tuple[int, str]]:
     return found
 
 
-async def _broken_of_wallet(client: Client) -> list[str]:
+async def _check_wallet(client: Client) -> list[str]:
     """Check the user's statement: each job is reserved once and settled once, and the sums match."""
     transactions: list[Any] = []
     cursor = ""
     while True:
-        page = await client.wanted("GET", f"/api/wallet?limit=200{cursor}")
+        page = await client.call_successfully("GET", f"/api/wallet?limit=200{cursor}")
         transactions += page["transactions"]
         if page["next_cursor"] is None:
             break
@@ -247,10 +254,10 @@ async def _broken_of_wallet(client: Client) -> list[str]:
         (transaction["job_id"], transaction["type"]) for transaction in transactions
     )
     for job_id in client.jobs:
-        job = await client.wanted("GET", f"/api/ai-jobs/{job_id}")
+        job = await client.call_successfully("GET", f"/api/ai-jobs/{job_id}")
         for kind in ("JOB_RESERVE", "JOB_CONSUME", "JOB_REFUND"):
-            wanted = int(kind in ("JOB_RESERVE", SETTLEMENT[job["status"]]))
-            if booked[job_id, kind] != wanted:
+            expected = int(kind in ("JOB_RESERVE", SETTLEMENT[job["status"]]))
+            if booked[job_id, kind] != expected:
                 found.append(f"the {job['status']} job {job_id} has {booked[job_id, kind]} × {kind}")
     credited = sum(transaction["amount"] for transaction in transactions if transaction["type"] == "PAYMENT_CREDIT")
     if credited != client.world.credits[client.tenant.name]:
@@ -261,17 +268,17 @@ async def _broken_of_wallet(client: Client) -> list[str]:
 async def _after_retention(world: World) -> list[str]:
     """After retention: every object in the storage has a row, and every row has its object."""
     for _ in range(2):
-        await world.advance(LONG_SECONDS)
+        await world.advance(RETENTION_SECONDS)
         await world.engine.operations.retention.run_once()
     # posters and previews are deleted with their files
-    there = {source_path(each.path) async for each in world.engine.objects.list("tenants")}
+    stored = {source_path(file.path) async for file in world.engine.objects.list("tenants")}
     rows: set[str] = set()
     for shard in world.engine.databases.shards.values():
         async with shard.read() as tx:
             rows |= {row.path for row in await tx.execute(select(tenant.files.c.path))}
     return [
-        *(f"the file {path} in the storage has no row" for path in sorted(there - rows)),
-        *(f"the file {path} is not in the storage" for path in sorted(rows - there)),
+        *(f"the file {path} in the storage has no row" for path in sorted(stored - rows)),
+        *(f"the file {path} is not in the storage" for path in sorted(rows - stored)),
     ]
 
 
@@ -297,4 +304,4 @@ def unexpected(world: World, since: Mapping[str, int]) -> list[str]:
                 if entry.get("level") == "error":
                     why = str(entry.get("exception", "")).rstrip().rpartition("\n")[2]
                     found.append(f"{name.split('-')[0]}: {entry['event']} {why}"[:300])
-    return [each for each in found if not any(word in each for word in EXPECTED)]
+    return [text for text in found if not any(word in text for word in EXPECTED)]

@@ -40,7 +40,7 @@ class SoakMutant:
 
 
 def _known(name: str) -> Change:
-    [mutant] = [each for each in MUTANTS if each.name == name]
+    [mutant] = [mutant for mutant in MUTANTS if mutant.name == name]
     return Change(file=mutant.file, old=mutant.old, new=mutant.new)
 
 
@@ -105,21 +105,21 @@ SOAK_MUTANTS = (
 
 def run_mutants(words: Sequence[str] = ()) -> int:
     """Try all mutants, or those whose names contain one of the words; returns 1 if one escapes."""
-    mutants = [each for each in SOAK_MUTANTS if not words or any(word in each.name for word in words)]
+    mutants = [mutant for mutant in SOAK_MUTANTS if not words or any(word in mutant.name for word in words)]
     escaped = 0
     for mutant in mutants:
         began_at = time.monotonic()
         results = _results(mutant)
-        caught = noticed(mutant, results)
+        caught = find_catch(mutant, results)
         escaped += caught is None
-        other = [result.broken for result in results if result.broken]
-        verdict = f"caught by seed {caught[0]}: {caught[1]}" if caught else f"ESCAPED {len(results)} seeds {other}"
+        failures = [result.broken for result in results if result.broken]
+        verdict = f"caught by seed {caught[0]}: {caught[1]}" if caught else f"ESCAPED {len(results)} seeds {failures}"
         sys.stdout.write(f"{mutant.name:28}{verdict} ({time.monotonic() - began_at:.0f} s)\n")
         sys.stdout.flush()
     return 1 if escaped else 0
 
 
-def noticed(mutant: SoakMutant, results: Sequence[Result]) -> tuple[int, str] | None:
+def find_catch(mutant: SoakMutant, results: Sequence[Result]) -> tuple[int, str] | None:
     """The seed that reported a guarantee which this mutant breaks, and its report. Other failures prove nothing."""
     for result in results:
         if (line := result.line_of(mutant.breaks)) is not None:
@@ -132,7 +132,7 @@ def _results(mutant: SoakMutant) -> list[Result]:
         home = copy(Path(folder) / "src")
         for change in mutant.changes:
             assert change.found == 1, (
-                f"{change.file}: the text of the mutant {mutant.name!r} is there {change.found} times"
+                f"{change.file} contains the text of the mutant {mutant.name!r} {change.found} times instead of once"
             )
             file = home / PACKAGE / change.file
             file.write_text(file.read_text("utf-8").replace(change.old, change.new), "utf-8")
@@ -144,6 +144,6 @@ def _results(mutant: SoakMutant) -> list[Result]:
             stdout=subprocess.DEVNULL,
             check=False,
         )
-        kept = Path(folder) / "results.jsonl"
+        file = Path(folder) / "results.jsonl"
         # missing if no world could be opened
-        return [Result(**json.loads(line)) for line in kept.read_text().splitlines()] if kept.exists() else []
+        return [Result(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []

@@ -12,7 +12,7 @@ COMFYUIS = ("comfyui-1", "comfyui-2", "comfyui-3")
 DATABASES = ("core", "side")
 TENANTS = ("ann", "ben", "cleo", "dan")
 CLIENTS = "clients"
-# either of them may send the request
+# any of them may send the request
 ANY_WORKER = "workers"
 STORAGE = "storage"
 RECEIVER = "receiver"
@@ -33,12 +33,12 @@ class Kind(StrEnum):
     # faults of single requests
     LOSE_REQUEST = "lose requests of"
     LOSE_ANSWER = "lose answers to"
-    DOUBLE = "double requests of"
+    DUPLICATE = "duplicate requests of"
     DELAY = "delay requests of"
     # the sender gets no response, and the request arrives much later
-    COME_LATE = "bring late requests of"
+    ARRIVE_LATE = "deliver late requests of"
     # the same, and the sender is killed for longer than its lease
-    KILL_SENDER = "kill the sender of, and bring late, requests of"
+    KILL_SENDER = "kill the sender of, and deliver late, requests of"
     # the server that got it is killed, during the request or just after
     KILL_RECEIVER = "kill the receiver of requests of"
 
@@ -47,9 +47,9 @@ ON_THE_WIRE = frozenset(
     {
         Kind.LOSE_REQUEST,
         Kind.LOSE_ANSWER,
-        Kind.DOUBLE,
+        Kind.DUPLICATE,
         Kind.DELAY,
-        Kind.COME_LATE,
+        Kind.ARRIVE_LATE,
         Kind.KILL_SENDER,
         Kind.KILL_RECEIVER,
     }
@@ -82,11 +82,11 @@ class Verb(StrEnum):
     PLAIN = "submit"
     IMAGE = "upload and submit"
     BATCH = "submit a batch"
-    DOOMED = "submit what must fail"
-    ONCE = "submit once, whatever is answered"
+    DOOMED = "submit a failing job"
+    ONCE = "submit without a retry"
     CANCEL = "cancel"
     PAUSE = "pause"
-    CREDIT = "be credited"
+    CREDIT = "credit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +109,11 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     dice = random.Random(f"soak {seed}")
     acts = [act for tenant in TENANTS for act in _acts(dice, tenant)]
-    # in each seed a process dies during a request, which is when durable state counts
-    over_request = _death_over_request(dice)
-    if (verb := {FAIL: Verb.DOOMED, ONCE: Verb.ONCE}.get(over_request.route)) is not None:
-        acts.append(Act(at=over_request.at + 0.1, tenant=dice.choice(TENANTS), verb=verb))
-    faults = sorted([over_request, *(_fault(dice) for _ in range(dice.randint(1, 4)))], key=lambda fault: fault.at)
+    # in each seed a process dies during a request, which tests durable state most
+    kill = _kill_during_request(dice)
+    if (verb := {FAIL: Verb.DOOMED, ONCE: Verb.ONCE}.get(kill.route)) is not None:
+        acts.append(Act(at=kill.at + 0.1, tenant=dice.choice(TENANTS), verb=verb))
+    faults = sorted([kill, *(_fault(dice) for _ in range(dice.randint(1, 4)))], key=lambda fault: fault.at)
     return Plan(seed=seed, acts=sorted(acts, key=lambda act: act.at), faults=faults)
 
 
@@ -185,12 +185,12 @@ def _fault_on_the_wire(dice: random.Random, at: float) -> Fault:
         route = dice.choice(["POST /api/ai-jobs", "POST /api/ai-jobs", "POST /api/admin/", "POST /api/", "GET /api/"])
     else:
         route = dice.choice([OUTPUT, "PUT /", "GET /", "HEAD /"])
-    kinds = [Kind.LOSE_REQUEST, Kind.LOSE_ANSWER, Kind.LOSE_ANSWER, Kind.DOUBLE, Kind.DOUBLE, Kind.DELAY]
-    kind = dice.choice([*kinds, Kind.COME_LATE, Kind.COME_LATE])
+    kinds = [Kind.LOSE_REQUEST, Kind.LOSE_ANSWER, Kind.LOSE_ANSWER, Kind.DUPLICATE, Kind.DUPLICATE, Kind.DELAY]
+    kind = dice.choice([*kinds, Kind.ARRIVE_LATE, Kind.ARRIVE_LATE])
     # mostly longer than the lease it was sent under
     seconds = {
         Kind.DELAY: dice.uniform(0.2, 1.2 * LEASE_SECONDS),
-        Kind.COME_LATE: dice.uniform(0.8, 1.8) * LEASE_SECONDS,
+        Kind.ARRIVE_LATE: dice.uniform(0.8, 1.8) * LEASE_SECONDS,
     }.get(kind, 0.0)
     return Fault(at=at, kind=kind, target=target, route=route, count=dice.randint(1, 3), seconds=seconds)
 
@@ -209,7 +209,7 @@ def _late_report(dice: random.Random, at: float) -> Fault:
     return Fault(at=at, kind=Kind.KILL_SENDER, target=ANY_WORKER, route=COMPLETE, seconds=seconds)
 
 
-def _death_over_request(dice: random.Random) -> Fault:
+def _kill_during_request(dice: random.Random) -> Fault:
     at = _moment(dice)
     choices = [
         # a worker, whose report arrives when another has the job

@@ -42,7 +42,7 @@ class SoakProcess(Service):
         self.environment[forked_commands.SKEW_VARIABLE] = str(skew_seconds)
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
-        asyncio.get_running_loop().add_reader(reading, self._take, reading)
+        asyncio.get_running_loop().add_reader(reading, self._copy_to_log, reading)
         try:
             self._process = await forked_commands.start(
                 self._command, env=self.environment, out=writing, constants=self._constants
@@ -82,12 +82,12 @@ class SoakProcess(Service):
         _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, hard))
 
-    def _take(self, reading: int) -> None:
+    def _copy_to_log(self, reading: int) -> None:
         with suppress(BlockingIOError):
-            piece = os.read(reading, 1 << 16)
-            if piece:
+            chunk = os.read(reading, 1 << 16)
+            if chunk:
                 with self._log.open("ab") as log:
-                    log.write(piece)
+                    log.write(chunk)
             else:
                 asyncio.get_running_loop().remove_reader(reading)
                 os.close(reading)
@@ -110,7 +110,7 @@ class Postgres:
     def url(self, database: str) -> str:
         return f"postgresql://postgres@/{database}?host={self._socket}"
 
-    def make(self, like: "Postgres | None") -> None:
+    def create_files(self, like: "Postgres | None") -> None:
         """Create its files, or copy the files of a server that was not started yet, which is faster."""
         if like is None:
             with PostgresServer._lock:
@@ -124,7 +124,7 @@ class Postgres:
             self._log.chmod(0o666)
 
     async def start(self) -> None:
-        """Start it. This can fail while processes of the killed server exist."""
+        """Start it. Retry while processes of the killed server exist."""
         await asyncio.to_thread(self._start)
 
     async def kill(self) -> None:
@@ -150,7 +150,7 @@ class Postgres:
             else:
                 await connection.close()
                 return
-        raise TimeoutError(f"The database in {self._data} does not come back.")
+        raise TimeoutError(f"The database in {self._data} does not restart.")
 
     def text(self) -> str:
         return self._log.read_text(errors="replace") if self._log.exists() else ""

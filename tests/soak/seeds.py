@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tests.soak import invariants
 from tests.soak.clients import Client
 from tests.soak.faults import heal, inject
-from tests.soak.invariants import Broken
+from tests.soak.invariants import BrokenGuarantee
 from tests.soak.plan import TENANTS, Fault, Kind, Plan
 from tests.soak.world import World
 
@@ -36,7 +36,7 @@ class Result:
 
     @property
     def own_seconds(self) -> float:
-        """Without the waits that faults need."""
+        """The duration without the faults."""
         return self.seconds - self.fault_seconds
 
     def line_of(self, patterns: Sequence[str]) -> str | None:
@@ -57,19 +57,19 @@ async def run_seed(world: World, plan: Plan) -> Result:
     world.receiver.ids.clear()
     logged = {name: len(process.text()) for name, process in world.processes.items()}
     try:
-        await _happen(world, plan, clients)
+        await _run_plan(world, plan, clients)
         healed_at = time.monotonic()
         result.fault_seconds = asyncio.get_running_loop().time() - began_at
-        await world.until_ready()
+        await world.wait_until_ready()
         await invariants.drain(world, clients)
         result.drain_seconds = time.monotonic() - healed_at
         result.ends = dict(await invariants.check(world, clients))
-    except* (Broken, AssertionError, TimeoutError) as group:
+    except* (BrokenGuarantee, AssertionError, TimeoutError) as group:
         result.broken = "\n".join(_texts(group))
     if errors := invariants.server_errors(world.wires):
         result.broken = "\n".join([*([result.broken] if result.broken else []), *errors])
-    skipped = [fault for fault in plan.faults if _cannot_happen(world, fault)]
-    result.skipped = [f"{each.kind} {each.target}: nothing can be mounted here" for each in skipped]
+    skipped = [fault for fault in plan.faults if _is_unsupported(world, fault)]
+    result.skipped = [f"{fault.kind} {fault.target}: nothing can be mounted here" for fault in skipped]
     result.faults = dict(
         Counter(f"{fault.kind} {fault.target.split('-')[0]}" for fault in plan.faults if fault not in skipped)
     )
@@ -79,7 +79,7 @@ async def run_seed(world: World, plan: Plan) -> Result:
     return result
 
 
-async def _happen(world: World, plan: Plan, clients: list[Client]) -> None:
+async def _run_plan(world: World, plan: Plan, clients: list[Client]) -> None:
     began_at = asyncio.get_running_loop().time()
     async with asyncio.TaskGroup() as group:
         submitting = [
@@ -93,10 +93,10 @@ async def _happen(world: World, plan: Plan, clients: list[Client]) -> None:
         if unanswered := [task for task in submitting if not task.done()]:
             for task in unanswered:
                 task.cancel()
-            raise Broken(f"{len(unanswered)} clients are still not answered")
+            raise BrokenGuarantee(f"{len(unanswered)} clients still wait for a response")
 
 
-def _cannot_happen(world: World, fault: Fault) -> bool:
+def _is_unsupported(world: World, fault: Fault) -> bool:
     """Only a separate disk can be filled."""
     return (
         fault.kind is Kind.FULL_DISK

@@ -32,9 +32,9 @@ def test_hundred_seeds_cover_every_fault_and_target() -> None:
 def test_each_seed_kills_a_process_during_a_request() -> None:
     verbs = {FAIL: Verb.DOOMED, ONCE: Verb.ONCE}
     for plan in map(plan_of, range(100)):
-        over_request = [each for each in plan.faults if each.kind in (Kind.KILL_RECEIVER, Kind.KILL_SENDER)]
-        assert over_request
-        for fault in over_request:
+        kills = [fault for fault in plan.faults if fault.kind in (Kind.KILL_RECEIVER, Kind.KILL_SENDER)]
+        assert kills
+        for fault in kills:
             after = {act.verb for act in plan.acts if act.at > fault.at}
             assert fault.route not in verbs or verbs[fault.route] in after
 

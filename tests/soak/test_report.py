@@ -12,7 +12,7 @@ from tests.soak.seeds import Result
 
 def test_seed_that_failed_once_stays_in_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [
-        Result(seed=7, broken="a promise", seconds=30, fault_seconds=5),
+        Result(seed=7, broken="a guarantee", seconds=30, fault_seconds=5),
         Result(seed=7, seconds=10, fault_seconds=3),
         Result(seed=8, seconds=40, fault_seconds=38, skipped=["fill the disk of core: nothing can be mounted here"]),
     ]
@@ -22,4 +22,4 @@ def test_seed_that_failed_once_stays_in_the_report(tmp_path: Path, capsys: pytes
     assert "2 seeds, 3 runs" in text
     assert "broken: 7 (1 of 2 runs)" in text
     assert "skipped, 1 times: fill the disk of core: nothing can be mounted here" in text
-    assert "slowest, without the time that faults need: seed 7 25.0 s, seed 7 7.0 s, seed 8 2.0 s; 1 over 20 s" in text
+    assert "slowest, without the duration of faults: seed 7 25.0 s, seed 7 7.0 s, seed 8 2.0 s; 1 over 20 s" in text

@@ -8,8 +8,7 @@ from tests.soak.plan import Kind, plan_of
 from tests.soak.seeds import run_seed
 from tests.soak.world import open_world
 
-# One kills a database, and a server during a submission; the other kills a server, and one during a report. Both are
-# quick.
+# Quick seeds. One kills a database, and a server during a submission; the other kills two servers, one during a report.
 SEEDS = (53, 82)
 
 

@@ -29,7 +29,7 @@ class Target:
 
 
 @asynccontextmanager
-async def wired(*faults: Fault) -> AsyncIterator[tuple[Target, Wire, aiohttp.ClientSession]]:
+async def open_wire(*faults: Fault) -> AsyncIterator[tuple[Target, Wire, aiohttp.ClientSession]]:
     target = Target()
     listener = listen("127.0.0.1", 0)
     runner = web.ServerRunner(web.Server(target.take))
@@ -37,9 +37,9 @@ async def wired(*faults: Fault) -> AsyncIterator[tuple[Target, Wire, aiohttp.Cli
     await web.SockSite(runner, listener).start()
     try:
         # the first of the two does not exist
-        gone = "http://127.0.0.1:9"
-        here = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        async with Wire("test", [gone, here]) as wire, aiohttp.ClientSession(wire.url) as http:
+        missing = "http://127.0.0.1:9"
+        present = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with Wire("test", [missing, present]) as wire, aiohttp.ClientSession(wire.url) as http:
             for fault in faults:
                 wire.add(fault)
             yield target, wire, http
@@ -47,8 +47,8 @@ async def wired(*faults: Fault) -> AsyncIterator[tuple[Target, Wire, aiohttp.Cli
         await runner.cleanup()
 
 
-def fault(kind: Kind, **more: float) -> Fault:
-    return Fault(at=0, kind=kind, target="test", route=ROUTE, **more)  # type: ignore[arg-type]
+def fault(kind: Kind, **fields: float) -> Fault:
+    return Fault(at=0, kind=kind, target="test", route=ROUTE, **fields)  # type: ignore[arg-type]
 
 
 async def send(http: aiohttp.ClientSession) -> int:
@@ -58,15 +58,15 @@ async def send(http: aiohttp.ClientSession) -> int:
 
 
 async def test_request_goes_to_an_available_server() -> None:
-    async with wired() as (target, wire, http):
+    async with open_wire() as (target, wire, http):
         assert await send(http) == 1
     assert target.bodies == ['{"lease_token": "t"}']
     [call] = wire.calls
     assert (call.path, call.status, call.body) == ("/api/worker/complete", 200, {"lease_token": "t"})
 
 
-async def test_lost_request_does_not_arrive_and_a_lost_response_did() -> None:
-    async with wired(fault(Kind.LOSE_REQUEST), fault(Kind.LOSE_ANSWER)) as (target, _wire, http):
+async def test_only_a_request_with_a_lost_response_arrives() -> None:
+    async with open_wire(fault(Kind.LOSE_REQUEST), fault(Kind.LOSE_ANSWER)) as (target, _wire, http):
         for arrived in (0, 1):
             with pytest.raises(aiohttp.ClientError):
                 await send(http)
@@ -74,23 +74,23 @@ async def test_lost_request_does_not_arrive_and_a_lost_response_did() -> None:
         assert await send(http) == 2
 
 
-async def test_doubled_request_arrives_twice() -> None:
-    async with wired(fault(Kind.DOUBLE)) as (target, wire, http):
+async def test_duplicated_request_arrives_twice() -> None:
+    async with open_wire(fault(Kind.DUPLICATE)) as (target, wire, http):
         await send(http)
         await wire.settle()
         assert len(target.bodies) == 2
 
 
 async def test_late_request_arrives_although_its_sender_got_no_response() -> None:
-    async with wired(fault(Kind.COME_LATE, seconds=0.01)) as (target, wire, http):
+    async with open_wire(fault(Kind.ARRIVE_LATE, seconds=0.01)) as (target, wire, http):
         with pytest.raises(aiohttp.ClientError):
             await send(http)
         await wire.settle()
         assert len(target.bodies) == 1
 
 
-async def test_delayed_request_arrives_although_its_sender_is_gone() -> None:
-    async with wired() as (target, wire, http):
+async def test_delayed_request_arrives_although_its_sender_disconnected() -> None:
+    async with open_wire() as (target, wire, http):
         active = wire.add(fault(Kind.DELAY, seconds=0.5))
         sending = asyncio.create_task(send(http))
         await active.met
@@ -102,7 +102,7 @@ async def test_delayed_request_arrives_although_its_sender_is_gone() -> None:
 
 
 async def test_receiver_of_a_request_is_known_before_it_arrives() -> None:
-    async with wired() as (target, wire, http):
+    async with open_wire() as (target, wire, http):
         active = wire.add(fault(Kind.KILL_RECEIVER))
         sending = asyncio.create_task(send(http))
         assert await active.met in wire._targets
@@ -112,7 +112,7 @@ async def test_receiver_of_a_request_is_known_before_it_arrives() -> None:
 
 
 async def test_fault_shared_by_two_networks_is_met_once() -> None:
-    async with wired() as (first, wire, http), wired() as (second, other, other_http):
+    async with open_wire() as (first, wire, http), open_wire() as (second, other, other_http):
         other.share(wire.add(fault(Kind.LOSE_REQUEST)))
         with pytest.raises(aiohttp.ClientError):
             await send(other_http)
@@ -121,7 +121,7 @@ async def test_fault_shared_by_two_networks_is_met_once() -> None:
 
 
 async def test_cut_network_answers_no_request_until_it_is_healed() -> None:
-    async with wired() as (_target, wire, http):
+    async with open_wire() as (_target, wire, http):
         wire.cut()
         with pytest.raises(aiohttp.ClientError):
             await send(http)
@@ -130,7 +130,7 @@ async def test_cut_network_answers_no_request_until_it_is_healed() -> None:
 
 
 async def test_output_urls_are_written_again_with_other_bytes() -> None:
-    async with wired() as (target, wire, http):
+    async with open_wire() as (target, wire, http):
         path = "/bucket/files/tenants/1/ai-jobs/2/upload-3.png"
         for url in (f"{path}?X-Amz-Signature=1", path, "/bucket/files/tenants/1/uploads/4.png?X-Amz-Signature=1"):
             (await http.put(url, data=b"abc")).release()
@@ -140,7 +140,7 @@ async def test_output_urls_are_written_again_with_other_bytes() -> None:
 
 
 async def test_full_storage_refuses_writes_and_can_be_read() -> None:
-    async with wired() as (_target, wire, http):
+    async with open_wire() as (_target, wire, http):
         wire.is_full = True
         assert [(await http.request(method, "/x")).status for method in ("PUT", "POST", "GET")] == [507, 507, 200]
         wire.heal()
@@ -149,7 +149,7 @@ async def test_full_storage_refuses_writes_and_can_be_read() -> None:
 
 @pytest.mark.parametrize(("status", "is_broken"), [(500, True), (502, True), (503, False), (404, False)])
 async def test_server_may_answer_503_but_no_other_5xx(status: int, is_broken: bool) -> None:
-    async with wired() as (target, wire, http):
+    async with open_wire() as (target, wire, http):
         target.status = status
         (await http.get("/x")).release()
         assert bool(server_errors({CLIENTS: wire})) is is_broken

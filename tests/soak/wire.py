@@ -19,9 +19,9 @@ from yarl import URL
 from comfyrelay.http_client import listen
 from tests.soak.plan import COMPLETE, OUTPUT, Fault, Kind
 
-# They belong to the connection, not to the request.
+# Headers of the connection, not of the request.
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "expect", "te", "trailer"})
-LARGEST_BYTES = 64 * 1024**2
+MAX_BODY_BYTES = 64 * 1024**2
 
 
 class Lost(Exception):
@@ -113,7 +113,7 @@ class Wire:
         self.hit: list[Fault] = []
         # reported outputs, whether or not the report arrived
         self.reports: list[Any] = []
-        # for each upload URL of an output, the last request
+        # the last request by upload URL of an output
         self._uploads: dict[str, _Request] = {}
 
     def add(self, fault: Fault) -> Active:
@@ -159,92 +159,92 @@ class Wire:
             self._open.discard(transport)
 
     async def _pass_on(self, request: web.BaseRequest) -> web.StreamResponse:
-        request._client_max_size = LARGEST_BYTES
-        asked = _Request(
+        request._client_max_size = MAX_BODY_BYTES
+        sent = _Request(
             method=request.method,
             raw_path=request.raw_path,
             headers=[(key, value) for key, value in request.headers.items() if key.lower() not in HOP_BY_HOP],
             body=await request.read(),
         )
-        self._remember(asked)
+        self._remember(sent)
         if self.answers_errors:
             return web.Response(status=503, text="The network simulates an outage.")
-        if self.is_full and asked.method in ("PUT", "POST"):
+        if self.is_full and sent.method in ("PUT", "POST"):
             return web.Response(status=507, text="The network simulates a full disk.")
-        active = self._next_fault(asked)
+        active = self._next_fault(sent)
         fault = active.fault if active is not None else None
         match fault.kind if fault is not None else None:
             case Kind.LOSE_REQUEST:
                 raise Lost
             case Kind.LOSE_ANSWER:
-                await self._exchange(asked)
+                await self._exchange(sent)
                 raise Lost
-            case Kind.DOUBLE:
+            case Kind.DUPLICATE:
                 # in parallel, so that two servers may handle them at once
-                self._bring_late(asked, 0.0)
+                self._deliver_late(sent, 0.0)
             case Kind.DELAY:
                 assert fault is not None
-                await self._hold(asked, fault.seconds)
-            case Kind.COME_LATE:
+                await self._hold(sent, fault.seconds)
+            case Kind.ARRIVE_LATE:
                 assert fault is not None
-                self._bring_late(asked, fault.seconds)
+                self._deliver_late(sent, fault.seconds)
                 raise Lost
             case Kind.KILL_SENDER:
                 assert active is not None
-                self._bring_late(asked, active.fault.seconds, or_when=active.may_pass)
+                self._deliver_late(sent, active.fault.seconds, or_when=active.may_pass)
                 # until the server is killed
                 await asyncio.sleep(active.fault.seconds)
                 raise Lost
             case Kind.KILL_RECEIVER:
                 assert active is not None
-                return await self._answer(request, asked, active=active)
-        return await self._answer(request, asked)
+                return await self._answer(request, sent, active=active)
+        return await self._answer(request, sent)
 
-    def _next_fault(self, asked: _Request) -> Active | None:
+    def _next_fault(self, sent: _Request) -> Active | None:
         for active in self._active:
-            if active.left and re.match(active.fault.route, asked.route):
+            if active.left and re.match(active.fault.route, sent.route):
                 active.left -= 1
                 if active.fault.kind is not Kind.KILL_RECEIVER and not active.met.done():
-                    active.met.set_result(asked.raw_path)
+                    active.met.set_result(sent.raw_path)
                 self.hit.append(active.fault)
                 return active
         return None
 
-    async def _hold(self, asked: _Request, seconds: float) -> None:
+    async def _hold(self, sent: _Request, seconds: float) -> None:
         """Deliver a request even if its sender no longer waits."""
         loop = asyncio.get_running_loop()
         arrives_at = loop.time() + seconds
         try:
             await asyncio.sleep(seconds)
         except asyncio.CancelledError:
-            self._bring_late(asked, arrives_at - loop.time())
+            self._deliver_late(sent, arrives_at - loop.time())
             raise
 
-    def _bring_late(self, asked: _Request, seconds: float, *, or_when: asyncio.Event | None = None) -> None:
-        async def bring() -> None:
+    def _deliver_late(self, sent: _Request, seconds: float, *, or_when: asyncio.Event | None = None) -> None:
+        async def deliver() -> None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for((or_when or asyncio.Event()).wait(), seconds)
             with contextlib.suppress(Lost, aiohttp.ClientError, OSError):
-                await self._exchange(asked)
+                await self._exchange(sent)
 
-        task = asyncio.create_task(bring())
+        task = asyncio.create_task(deliver())
         self._late.add(task)
         task.add_done_callback(self._late.discard)
 
-    async def _exchange(self, asked: _Request) -> int:
+    async def _exchange(self, sent: _Request) -> int:
         """Send the request and discard the response."""
-        answer = await self._ask(asked)
+        answer = await self._ask(sent)
         async with answer:
             await answer.read()
-            self._record(asked, answer.status)
+            self._record(sent, answer.status)
             return answer.status
 
     async def _answer(
-        self, request: web.BaseRequest, asked: _Request, *, active: Active | None = None
+        self, request: web.BaseRequest, sent: _Request, *, active: Active | None = None
     ) -> web.StreamResponse:
-        answer = await self._ask(asked, active=active)
+        answer = await self._ask(sent, active=active)
         async with answer:
-            self._record(asked, answer.status)
+            self._record(sent, answer.status)
             response = web.StreamResponse(status=answer.status, reason=answer.reason)
             for key, value in answer.headers.items():
                 if key.lower() not in HOP_BY_HOP:
@@ -255,7 +255,7 @@ class Wire:
             await response.write_eof()
         return response
 
-    async def _ask(self, asked: _Request, *, active: Active | None = None) -> aiohttp.ClientResponse:
+    async def _ask(self, sent: _Request, *, active: Active | None = None) -> aiohttp.ClientResponse:
         """The response of the first server that accepts the request. A fault about the receiver learns it first."""
         first = next(self._turns)
         for target in (*self._targets[first:], *self._targets[:first]):
@@ -264,10 +264,10 @@ class Wire:
                 await active.may_pass.wait()
             try:
                 return await self._session.request(
-                    asked.method,
-                    URL(target + asked.raw_path, encoded=True),
-                    headers=asked.headers,
-                    data=asked.body or None,
+                    sent.method,
+                    URL(target + sent.raw_path, encoded=True),
+                    headers=sent.headers,
+                    data=sent.body or None,
                     skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
                     allow_redirects=False,
                 )
@@ -276,19 +276,19 @@ class Wire:
                 continue
         raise Lost
 
-    def _remember(self, asked: _Request) -> None:
-        if re.match(COMPLETE, asked.route):
-            self.reports.append(json.loads(asked.body))
+    def _remember(self, sent: _Request) -> None:
+        if re.match(COMPLETE, sent.route):
+            self.reports.append(json.loads(sent.body))
         # requests of servers are signed in a header instead
-        elif re.match(OUTPUT, asked.route) and "X-Amz-Signature=" in asked.raw_path:
-            self._uploads[asked.raw_path.partition("?")[0]] = asked
+        elif re.match(OUTPUT, sent.route) and "X-Amz-Signature=" in sent.raw_path:
+            self._uploads[sent.raw_path.partition("?")[0]] = sent
 
-    def _record(self, asked: _Request, status: int) -> None:
-        path = asked.raw_path.partition("?")[0]
+    def _record(self, sent: _Request, status: int) -> None:
+        path = sent.raw_path.partition("?")[0]
         # node definitions are sent compressed
-        is_json = path.startswith("/api/") and asked.body and not path.startswith("/api/worker/definitions/")
+        is_json = path.startswith("/api/") and sent.body and not path.startswith("/api/worker/definitions/")
         self.calls.append(
-            Call(method=asked.method, path=path, status=status, body=json.loads(asked.body) if is_json else None)
+            Call(method=sent.method, path=path, status=status, body=json.loads(sent.body) if is_json else None)
         )
 
 

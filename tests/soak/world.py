@@ -1,5 +1,5 @@
 """Everything in a soak test: two servers on two PostgreSQL servers and S3, three workers with one ComfyUI simulator
-each, and the network between them.  One world serves many seeds."""
+each, and the network between them. One world serves many seeds."""
 
 import asyncio
 import json
@@ -89,9 +89,9 @@ ENQUEUING = """
 SELECT count(*) FROM pg_stat_activity
 WHERE wait_event_type = 'Lock' AND query ILIKE '%INSERT INTO ai_job_dispatches%' AND pid <> pg_backend_pid()
 """
-TRIED_SECONDS = 3.0
+INSERT_SECONDS = 3.0
 # All driver errors of a killed database.
-GONE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+UNREACHABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class Receiver:
         # the message ids, by job
         self.ids: dict[str, list[str]] = {}
         self.refusing = 0
-        self._runner = web.ServerRunner(web.Server(self._take, access_log=None), shutdown_timeout=0.1)
+        self._runner = web.ServerRunner(web.Server(self._receive, access_log=None), shutdown_timeout=0.1)
         self.url = ""
 
     async def __aenter__(self) -> Self:
@@ -125,7 +125,7 @@ class Receiver:
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
 
-    async def _take(self, request: web.BaseRequest) -> web.Response:
+    async def _receive(self, request: web.BaseRequest) -> web.Response:
         job_id = json.loads(await request.read())["data"]["job_id"]
         self.ids.setdefault(job_id, []).append(request.headers["webhook-id"])
         if self.refusing:
@@ -170,7 +170,7 @@ class World:
             return None
         return found
 
-    async def until_another_holds(self, dispatch_id: int, lease_token: str) -> None:
+    async def wait_for_another_lease(self, dispatch_id: int, lease_token: str) -> None:
         """Wait until a dispatch has a different lease."""
         d = central.queue.ai_job_dispatches
         query = select(d.c.lease_token).where(d.c.id == dispatch_id, d.c.lease_token != lease_token)
@@ -183,26 +183,26 @@ class World:
             await asyncio.sleep(0.05)
 
     @asynccontextmanager
-    async def queue_held(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """Block inserts into the queue, as a migration would; the yielded function waits until one is tried.
+    async def hold_queue(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """Block inserts into the queue, as a migration would; the yielded function waits for an attempt.
 
         If the database is down, nothing is inserted either.
         """
         async with AsyncExitStack() as stack:
             connection: asyncpg.Connection | None = None
-            with suppress(*GONE):
+            with suppress(*UNREACHABLE):
                 connection = await asyncpg.connect(self.postgres[PLACES["central"]].url("central"), timeout=1)
-                stack.push_async_callback(_closed, connection)
+                stack.push_async_callback(_close, connection)
                 await connection.execute("BEGIN; LOCK TABLE ai_job_dispatches IN EXCLUSIVE MODE")
 
-            async def until_tried() -> None:
-                with suppress(*GONE):
-                    async with asyncio.timeout(TRIED_SECONDS):
+            async def wait_for_insert() -> None:
+                with suppress(*UNREACHABLE):
+                    async with asyncio.timeout(INSERT_SECONDS):
                         # a database sends no signal about waiting transactions
                         while connection is not None and not await connection.fetchval(ENQUEUING):  # noqa: ASYNC110
                             await asyncio.sleep(0.02)
 
-            yield until_tried
+            yield wait_for_insert
 
     def data_of(self, worker: str) -> Path:
         return self.folder / worker
@@ -215,11 +215,11 @@ class World:
         for name in PLACES:
             await self._execute(name, f"UPDATE soak_clock SET ahead_seconds = ahead_seconds + {seconds}")
 
-    async def until_ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Wait until every process answers. Killed processes must be restarted and none paused."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             for name in (*SERVERS, *COMFYUIS):
-                await self._until_answered(name, "/readyz" if name in SERVERS else "/queue")
+                await self._wait_for_answer(name, "/readyz" if name in SERVERS else "/queue")
 
     async def get(self, name: str, path: str) -> Any:
         """The response of a process, bypassing the network."""
@@ -229,7 +229,7 @@ class World:
 
     def logs(self) -> dict[str, str]:
         found = {name: process.text() for name, process in self.processes.items()}
-        return found | {name: each.text() for name, each in self.postgres.items()}
+        return found | {name: postgres.text() for name, postgres in self.postgres.items()}
 
     async def populate(self) -> None:
         for name in set(PLACES):
@@ -257,11 +257,11 @@ class World:
         image = invert_file("{{INPUT}}")
         for slug, graph, field_ in (("plain", plain, COLOR), ("image", image, INPUT), ("doomed", doomed, COLOR)):
             await catalogue.workflows.create(slug=slug, graph=graph, properties=[field_], **output)
-            made = await catalogue.effects.create(slug=slug, workflow_slug=slug, credits_cost=COST)
-            self.effects[slug] = made.id
+            effect = await catalogue.effects.create(slug=slug, workflow_slug=slug, credits_cost=COST)
+            self.effects[slug] = effect.id
         await self.engine.workers.fleets.create(slug=FLEET, workflow_slugs=[*self.effects])
 
-    async def _until_answered(self, name: str, path: str) -> None:
+    async def _wait_for_answer(self, name: str, path: str) -> None:
         while True:
             try:
                 await self.get(name, path)
@@ -277,9 +277,9 @@ class World:
         await connection.close()
 
 
-async def _closed(connection: asyncpg.Connection) -> None:
+async def _close(connection: asyncpg.Connection) -> None:
     # the database may have stopped
-    with suppress(*GONE):
+    with suppress(*UNREACHABLE):
         await connection.close(timeout=1)
 
 
@@ -319,7 +319,7 @@ async def open_world() -> AsyncIterator[World]:
         await world.populate()
         stack.push_async_callback(_kill, world)
         await asyncio.gather(*(world.start(name) for name in processes))
-        await world.until_ready()
+        await world.wait_until_ready()
         yield world
 
 
@@ -332,18 +332,18 @@ async def _databases() -> AsyncIterator[dict[str, Postgres]]:
         postgres = {name: Postgres(Path(home) / name) for name in DATABASES}
         first = postgres[DATABASES[0]]
         try:
-            for postgre in postgres.values():
-                await asyncio.to_thread(postgre.make, None if postgre is first else first)
-            for postgre in postgres.values():
-                await postgre.start()
+            for server in postgres.values():
+                await asyncio.to_thread(server.create_files, None if server is first else first)
+            for server in postgres.values():
+                await server.start()
             yield postgres
         finally:
-            for postgre in postgres.values():
+            for server in postgres.values():
                 try:
-                    if postgre.is_up:
-                        await postgre.stop_at_once()
+                    if server.is_up:
+                        await server.stop_at_once()
                 finally:
-                    postgre.disk.unmount()
+                    server.disk.unmount()
 
 
 def _server_settings(folder: Path, postgres: Mapping[str, Postgres], *, public_url: str) -> dict[str, str]:
@@ -402,7 +402,7 @@ def _comfyuis(folder: Path, ports: Mapping[str, int]) -> dict[str, SoakProcess]:
         name: SoakProcess(
             name,
             *("simulator", "--port", str(ports[name]), "--folder", str(folder / name)),
-            *(word for each in (RUN, OUTPUTS, DOOM) for word in ("--misbehave", json.dumps(each))),
+            *(word for behavior in (RUN, OUTPUTS, DOOM) for word in ("--misbehave", json.dumps(behavior))),
             environment={},
             log=folder / f"{name}.log",
         )
@@ -461,8 +461,8 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def few_certificates() -> Iterator[None]:
-    """No process here uses TLS, but every HTTP client loads all known authorities: one is enough."""
+def small_certificate_bundle() -> Iterator[None]:
+    """Give HTTP clients a bundle of one certificate: each of them parses the whole bundle, and none uses TLS."""
     first, end, _others = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(first + end)
