@@ -1,4 +1,4 @@
-"""The contents of a backup, refused backups, and a restore that leaves other files unchanged."""
+"""The contents of a backup, refused backups, and restores."""
 
 import json
 import os
@@ -33,9 +33,9 @@ def backups(tmp_path: Path) -> Path:
     return tmp_path / "backups"
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
-    """Without the lock, which names its last holder, and a database's header, which depends on how it was opened."""
-    found = {each.relative_to(folder).as_posix(): each for each in folder.rglob("*") if each.is_file()}
+def read_files(folder: Path) -> dict[str, bytes]:
+    """The files without the lock, which names its holder, and without database headers, which change on open."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     return {
         name: path.read_bytes()[100 if path.suffix == ".db" else 0 :] for name, path in found.items() if name != "lock"
     }
@@ -43,42 +43,41 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 async def test_backup_contains_the_data_folder_without_process_files(settings: Settings, backups: Path) -> None:
     data = settings.data_dir
-    kept = ["secrets.json", "owner.secret", "inputs/mine/cat.png", "worker/desk/token.json", "script/logs/1.log"]
-    left = ["lock", "worker/desk/lock", "worker/desk/held/1.json", "worker/desk/work/1/a", "worker/desk/assets/b"]
-    left += ["simulator/output/c.png", ".put-1", "objects/tenants/.put-2", "outputs/.d.png.part", "central.db-wal"]
-    left += ["objects/previews/t/j.jpg"]
-    left += ["before-restore-1/central.db"]
-    for each in (*kept, *left):
-        (data / each).parent.mkdir(parents=True, exist_ok=True)
-        if not (data / each).exists():
-            (data / each).touch()
+    included = ["secrets.json", "owner.secret", "inputs/mine/cat.png", "worker/desk/token.json", "script/logs/1.log"]
+    excluded = ["lock", "worker/desk/lock", "worker/desk/held/1.json", "worker/desk/work/1/a", "worker/desk/assets/b"]
+    excluded += ["simulator/output/c.png", ".put-1", "objects/tenants/.put-2", "outputs/.d.png.part", "central.db-wal"]
+    excluded += ["objects/previews/t/j.jpg"]
+    excluded += ["before-restore-1/central.db"]
+    for name in (*included, *excluded):
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).touch(exist_ok=True)
     (data / "link").symlink_to("inputs/mine")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.path.relpath(data / "socket"))
         folder, manifest = create_backup(settings, backups)
     paths = {entry.path for entry in manifest.entries}
-    assert paths >= {f"files/{each}" for each in (*kept, ".furnished", "link")}
+    assert paths >= {f"files/{name}" for name in (*included, ".furnished", "link")}
     assert paths >= {"databases/central.db", "databases/shards/main.db", f"objects/{OBJECT}"}
     names = {path.split("/", 1)[1] for path in paths}
-    assert names & {*left, "socket", "tenants/.put-2", "previews/t/j.jpg"} == set()
-    assert files_in(folder).keys() == {
+    assert names & {*excluded, "socket", "tenants/.put-2", "previews/t/j.jpg"} == set()
+    assert read_files(folder).keys() == {
         "manifest.json",
         *(entry.path for entry in manifest.entries if entry.link is None),
     }
 
 
 async def test_newest_complete_backup_of_a_folder_is_restored(settings: Settings, backups: Path) -> None:
-    made = []
+    folders = []
     for number in range(3):
         (settings.data_dir / "number").write_text(str(number))
-        made.append(create_backup(settings, backups)[0])
-    assert len(set(made)) == 3
-    # as if it had been killed
-    (made[-1] / "manifest.json").unlink()
-    assert restore_backup(settings, backups, force=True).folder == made[1]
+        folders.append(create_backup(settings, backups)[0])
+    assert len(set(folders)) == 3
+    # like after a kill
+    (folders[-1] / "manifest.json").unlink()
+    assert restore_backup(settings, backups, force=True).folder == folders[1]
     assert (settings.data_dir / "number").read_text() == "1"
     with pytest.raises(InvalidInput, match="not finished"):
-        restore_backup(settings, made[-1], force=True)
+        restore_backup(settings, folders[-1], force=True)
 
 
 async def test_objects_are_hard_linked_and_mutable_files_are_copied(settings: Settings, backups: Path) -> None:
@@ -92,19 +91,17 @@ async def test_objects_are_hard_linked_and_mutable_files_are_copied(settings: Se
     assert not (folder / "objects" / OBJECT).samefile(settings.data_dir / "objects" / OBJECT)
 
 
-@pytest.mark.parametrize("harm", ["a byte", "a file", "the manifest", "a path"])
-async def test_damaged_backup_is_refused_and_everything_stays_as_it_is(
-    settings: Settings, backups: Path, harm: str
-) -> None:
+@pytest.mark.parametrize("damage", ["changed byte", "missing file", "invalid manifest", "invalid path"])
+async def test_damaged_backup_is_refused_without_changes(settings: Settings, backups: Path, damage: str) -> None:
     folder, _ = create_backup(settings, backups)
-    before = files_in(settings.data_dir)
+    before = read_files(settings.data_dir)
     secrets = folder / "files" / "secrets.json"
-    match harm:
-        case "a byte":
+    match damage:
+        case "changed byte":
             secrets.write_bytes(secrets.read_bytes().replace(b"f", b"g", 1))
-        case "a file":
+        case "missing file":
             secrets.unlink()
-        case "the manifest":
+        case "invalid manifest":
             (folder / "manifest.json").write_text('{"format": 2}')
         case _:
             manifest = json.loads((folder / "manifest.json").read_text())
@@ -112,23 +109,23 @@ async def test_damaged_backup_is_refused_and_everything_stays_as_it_is(
             (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InvalidInput, match="damaged"):
         restore_backup(settings, backups, force=True)
-    assert files_in(settings.data_dir) == before
+    assert read_files(settings.data_dir) == before
 
 
-async def test_existing_data_is_replaced_only_with_force_and_is_kept(settings: Settings, backups: Path) -> None:
+async def test_existing_data_is_moved_aside_only_with_force(settings: Settings, backups: Path) -> None:
     folder, _ = create_backup(settings, backups)
     (settings.data_dir / "later").write_text("later")
-    before = files_in(settings.data_dir)
+    before = read_files(settings.data_dir)
     with pytest.raises(Conflict, match="--force"):
         restore_backup(settings, folder)
-    assert files_in(settings.data_dir) == before
+    assert read_files(settings.data_dir) == before
     [aside] = restore_backup(settings, folder, force=True).aside
-    assert files_in(aside) == before
+    assert read_files(aside) == before
     assert not (settings.data_dir / "later").exists()
     assert aside.stat().st_mode & 0o777 == 0o700
 
 
-async def test_databases_that_a_server_has_open_are_not_replaced(settings: Settings, backups: Path) -> None:
+async def test_open_databases_are_not_replaced(settings: Settings, backups: Path) -> None:
     create_backup(settings, backups)
     async with Engine(settings) as engine:
         await engine.databases.require_current()
@@ -136,7 +133,7 @@ async def test_databases_that_a_server_has_open_are_not_replaced(settings: Setti
             restore_backup(settings, backups, force=True)
 
 
-async def test_server_whose_databases_and_objects_are_elsewhere_is_backed_up_whole(tmp_path: Path) -> None:
+async def test_databases_and_objects_in_other_folders_are_backed_up(tmp_path: Path) -> None:
     settings = Settings(
         data_dir=tmp_path / "data",
         database_url=f"sqlite:///{tmp_path}/one/queue.db",
@@ -152,10 +149,10 @@ async def test_server_whose_databases_and_objects_are_elsewhere_is_backed_up_who
         await engine.accounts.ledger.credit(user.tenant_id, 1, reference="second")
         await engine.objects.put(f"{OBJECT}.more", b"another")
     restored = restore_backup(settings, tmp_path / "backups", force=True)
-    assert {each.parent for each in restored.aside} == {tmp_path / name for name in ("one", "two", "store")}
+    assert {folder.parent for folder in restored.aside} == {tmp_path / name for name in ("one", "two", "store")}
     async with Engine(settings) as engine:
         assert await engine.accounts.ledger.balance(user.tenant_id) == 7
-        assert [each.path async for each in engine.objects.list("tenants")] == [OBJECT]
+        assert [file.path async for file in engine.objects.list("tenants")] == [OBJECT]
         assert (await engine.operations.reconciler.run()).is_clean
     with pytest.raises(ConfigurationError, match="COMFYRELAY_SHARDS"):
         restore_backup(settings.model_copy(update={"shards": {}}), tmp_path / "backups")
@@ -183,7 +180,7 @@ async def test_backup_into_its_own_data_folder_is_refused(settings: Settings) ->
         create_backup(settings, settings.data_dir / "backups")
 
 
-def test_empty_folder_has_nothing_to_back_up_or_restore(tmp_path: Path) -> None:
+def test_empty_folder_cannot_be_backed_up_or_restored(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     with pytest.raises(NotFound, match="nothing to back up"):
         create_backup(settings, tmp_path / "backups")
@@ -192,7 +189,7 @@ def test_empty_folder_has_nothing_to_back_up_or_restore(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_backup_of_a_newer_version_is_refused_by_name(settings: Settings, backups: Path) -> None:
+async def test_backup_of_a_newer_version_is_refused(settings: Settings, backups: Path) -> None:
     folder, _ = create_backup(settings, backups)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest |= {"version": "99.0", "revisions": {**manifest["revisions"], "central.db": "central_9999"}}
@@ -201,21 +198,21 @@ async def test_backup_of_a_newer_version_is_refused_by_name(settings: Settings, 
         restore_backup(settings, backups, force=True)
 
 
-async def test_full_or_read_only_disk_is_a_clear_error_and_leaves_nothing(settings: Settings, tmp_path: Path) -> None:
+async def test_unwritable_folder_is_a_clear_error(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ComfyRelayError, match="Not a directory"):
         create_backup(settings, tmp_path / "file" / "backups")
 
 
-def test_move_that_fails_is_undone(tmp_path: Path) -> None:
+def test_failed_move_is_undone(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
     with pytest.raises(FileNotFoundError):
-        _move({tmp_path / "a": tmp_path / "aside" / "a", tmp_path / "gone": tmp_path / "b"})
+        _move({tmp_path / "a": tmp_path / "aside" / "a", tmp_path / "missing": tmp_path / "b"})
     assert (tmp_path / "a").read_text() == "a"
 
 
 @pytest.fixture(autouse=True)
-async def nothing_is_staged(tmp_path: Path) -> AsyncIterator[None]:
+async def check_staged_files(tmp_path: Path) -> AsyncIterator[None]:
     """A restore leaves no staged files, even if it fails."""
     yield
     assert list(tmp_path.rglob(".restore-*")) == []

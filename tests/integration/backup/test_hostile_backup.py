@@ -1,4 +1,4 @@
-"""A backup from an untrusted source writes only into the restored folder, and changes nothing if it tries more."""
+"""A hostile backup is refused before it changes a file outside or inside the restored folder."""
 
 import hashlib
 import json
@@ -26,14 +26,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def good(source: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def valid_backup(source: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return create_backup(source, tmp_path_factory.mktemp("backups"))[0]
 
 
 @pytest.fixture
-def backup(good: Path, tmp_path: Path) -> Path:
-    """A valid backup, which each test makes hostile."""
-    return Path(shutil.copytree(good, tmp_path / good.name))
+def backup(valid_backup: Path, tmp_path: Path) -> Path:
+    """A valid backup, which the test makes hostile."""
+    return Path(shutil.copytree(valid_backup, tmp_path / valid_backup.name))
 
 
 @pytest.fixture
@@ -54,21 +54,21 @@ def entry(path: str, **more: Any) -> dict[str, Any]:
     return {"path": path, "size": len(EVIL), "sha256": hashlib.sha256(EVIL).hexdigest(), "mode": 0o600, **more}
 
 
-def add(backup: Path, *entries: dict[str, Any]) -> None:
+def add_entries(backup: Path, *entries: dict[str, Any]) -> None:
     manifest = json.loads((backup / "manifest.json").read_bytes())
     manifest["entries"] += entries
     (backup / "manifest.json").write_text(json.dumps(manifest))
-    for each in entries:
-        file = backup / each["path"]
-        # not where it would write to the real system
-        if file.is_relative_to(backup) and ".." not in file.parts and "\0" not in each["path"]:
+    for added in entries:
+        file = backup / added["path"]
+        # never write outside the test folder
+        if file.is_relative_to(backup) and ".." not in file.parts and "\0" not in added["path"]:
             file.parent.mkdir(parents=True, exist_ok=True)
-            if each.get("link") is None and not file.exists():
+            if added.get("link") is None and not file.exists():
                 file.write_bytes(EVIL)
 
 
 def files_below(folder: Path) -> set[Path]:
-    return {each for each in folder.rglob("*") if each.name != "lock" and not each.is_dir()}
+    return {path for path in folder.rglob("*") if path.name != "lock" and not path.is_dir()}
 
 
 def link(path: str, to: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def link(path: str, to: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("entries", "why"),
+    ("entries", "reason"),
     [
         ([entry("files/{home}/.ssh/authorized_keys")], "not a path in a backup"),
         ([entry("objects/{home}/.ssh/authorized_keys")], "not a path in a backup"),
@@ -112,12 +112,12 @@ def link(path: str, to: str) -> dict[str, Any]:
     ],
 )
 def test_malformed_backup_is_refused_before_any_change(
-    backup: Path, victim: Settings, keys: Path, entries: list[dict[str, Any]], why: str
+    backup: Path, victim: Settings, keys: Path, entries: list[dict[str, Any]], reason: str
 ) -> None:
     home = str(keys.parent.parent)
     filled = json.loads(json.dumps(entries).replace("{home}", home))
-    add(backup, *filled)
-    with pytest.raises(InvalidInput, match=why):
+    add_entries(backup, *filled)
+    with pytest.raises(InvalidInput, match=reason):
         restore_backup(victim, backup)
     assert not victim.data_dir.exists()
     assert files_below(keys.parent) == {keys}
@@ -126,32 +126,30 @@ def test_malformed_backup_is_refused_before_any_change(
 
 def test_backup_without_a_database_is_refused(backup: Path, victim: Settings) -> None:
     manifest = json.loads((backup / "manifest.json").read_bytes())
-    manifest["entries"] = [each for each in manifest["entries"] if each["path"] != "databases/central.db"]
+    manifest["entries"] = [listed for listed in manifest["entries"] if listed["path"] != "databases/central.db"]
     (backup / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InvalidInput, match=r"central\.db' is missing"):
         restore_backup(victim, backup)
 
 
-def test_link_in_the_backup_itself_brings_in_no_file_of_the_machine(backup: Path, victim: Settings, keys: Path) -> None:
-    mine = {"size": keys.stat().st_size, "sha256": hashlib.sha256(keys.read_bytes()).hexdigest()}
+def test_symbolic_link_in_the_backup_is_refused(backup: Path, victim: Settings, keys: Path) -> None:
+    target = {"size": keys.stat().st_size, "sha256": hashlib.sha256(keys.read_bytes()).hexdigest()}
     (backup / "files").mkdir(exist_ok=True)
     (backup / "files" / "a").symlink_to(keys)
-    add(backup, entry("files/a", **mine))
+    add_entries(backup, entry("files/a", **target))
     with pytest.raises(InvalidInput, match="not in the backup itself"):
         restore_backup(victim, backup)
 
 
 def test_restored_files_are_private_and_have_no_setuid_bit(backup: Path, victim: Settings) -> None:
-    add(backup, entry("files/x", mode=0o6777), entry("files/deep/y", mode=0o644), link("files/z", "deep/y"))
+    add_entries(backup, entry("files/x", mode=0o6777), entry("files/deep/y", mode=0o644), link("files/z", "deep/y"))
     restore_backup(victim, backup)
     assert stat.S_IMODE((victim.data_dir / "x").stat().st_mode) == 0o700
     assert stat.S_IMODE((victim.data_dir / "deep" / "y").stat().st_mode) == 0o600
     assert (victim.data_dir / "z").read_bytes() == EVIL
 
 
-def test_relative_links_are_kept_and_links_outside_the_folder_are_named(
-    tmp_path: Path, victim: Settings, source: Settings
-) -> None:
+def test_links_outside_the_folder_are_left_out_and_reported(tmp_path: Path, victim: Settings, source: Settings) -> None:
     (source.data_dir / "inputs").mkdir()
     (source.data_dir / "inputs" / "a").write_text("a")
     (source.data_dir / "inputs" / "b").symlink_to(source.data_dir / "inputs" / "a")
@@ -163,7 +161,7 @@ def test_relative_links_are_kept_and_links_outside_the_folder_are_named(
     assert not (victim.data_dir / "big").is_symlink()
 
 
-def test_move_replaces_nothing(tmp_path: Path) -> None:
+def test_move_replaces_no_file(tmp_path: Path) -> None:
     for name in ("a", "lock"):
         (tmp_path / name).write_text(name)
     with pytest.raises(FileExistsError):

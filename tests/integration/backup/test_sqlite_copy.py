@@ -1,4 +1,4 @@
-"""SQLite files in use are copied at one common moment."""
+"""SQLite files in use are copied as of one common moment."""
 
 import sqlite3
 import threading
@@ -12,7 +12,7 @@ from comfyrelay.store import sqlite_copy
 from comfyrelay.store.sqlite_copy import copy_databases, require_closed
 
 
-def database(path: Path, *, rows: int = 2000) -> sqlite3.Connection:
+def create_database(path: Path, *, rows: int = 2000) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("CREATE TABLE n (n INTEGER, text TEXT)")
@@ -22,7 +22,7 @@ def database(path: Path, *, rows: int = 2000) -> sqlite3.Connection:
     return connection
 
 
-def rows_in(path: Path) -> int:
+def count_rows(path: Path) -> int:
     with closing(sqlite3.connect(path)) as connection:
         [count] = connection.execute("SELECT count(*) FROM n").fetchone()
     return int(count)
@@ -30,38 +30,38 @@ def rows_in(path: Path) -> int:
 
 def test_write_during_the_first_copy_is_in_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_copy, "PAGES_AT_ONCE", 50)
-    with closing(database(tmp_path / "a.db")) as a, closing(database(tmp_path / "b.db")) as b:
+    with closing(create_database(tmp_path / "a.db")) as a, closing(create_database(tmp_path / "b.db")) as b:
         written = 0
 
         def write(_size: int) -> None:
             nonlocal written
             written += 1
-            for each in (a, b):
-                each.execute("INSERT INTO n VALUES (-1, 'later')")
+            for connection in (a, b):
+                connection.execute("INSERT INTO n VALUES (-1, 'later')")
 
         copies = {tmp_path / name: tmp_path / f"copy-{name}" for name in ("a.db", "b.db")}
         copy_databases(copies, on_copied=write)
         assert written > 2
-    assert [rows_in(copy) for copy in copies.values()] == [2000, 2000]
-    assert rows_in(tmp_path / "b.db") == 2000 + written
-    # one private file each
-    assert sorted(each.name for each in tmp_path.glob("copy-*")) == ["copy-a.db", "copy-b.db"]
+    assert [count_rows(copy) for copy in copies.values()] == [2000, 2000]
+    assert count_rows(tmp_path / "b.db") == 2000 + written
+    # every copy is one private file
+    assert sorted(path.name for path in tmp_path.glob("copy-*")) == ["copy-a.db", "copy-b.db"]
     assert {copy.stat().st_mode & 0o777 for copy in copies.values()} == {0o600}
 
 
 def test_sequential_writes_are_never_in_the_second_copy_alone(tmp_path: Path) -> None:
-    """Steps across databases are written this way: first here, then there."""
+    """Steps across databases write the first database before the second."""
     paths = [tmp_path / "a.db", tmp_path / "b.db"]
     for path in paths:
-        database(path, rows=0).close()
+        create_database(path, rows=0).close()
     is_over = threading.Event()
 
     def write() -> None:
         a, b = (sqlite3.connect(path, isolation_level=None) for path in paths)
         with closing(a), closing(b):
             while not is_over.is_set():
-                for each in (a, b):
-                    each.execute("INSERT INTO n VALUES (1, 'x')")
+                for connection in (a, b):
+                    connection.execute("INSERT INTO n VALUES (1, 'x')")
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -69,15 +69,15 @@ def test_sequential_writes_are_never_in_the_second_copy_alone(tmp_path: Path) ->
         for number in range(20):
             copies = {path: tmp_path / f"{path.stem}-{number}.copy" for path in paths}
             copy_databases(copies)
-            first, second = (rows_in(copy) for copy in copies.values())
+            first, second = (count_rows(copy) for copy in copies.values())
             assert first - second in (0, 1)
     finally:
         is_over.set()
         writer.join()
 
 
-def test_damaged_database_is_not_taken_for_a_backup(tmp_path: Path) -> None:
-    database(tmp_path / "a.db").close()
+def test_damaged_database_is_not_copied(tmp_path: Path) -> None:
+    create_database(tmp_path / "a.db").close()
     with (tmp_path / "a.db").open("r+b") as file:
         file.seek(4096 * 3)
         file.write(b"\xff" * 4096 * 5)
@@ -85,8 +85,8 @@ def test_damaged_database_is_not_taken_for_a_backup(tmp_path: Path) -> None:
         copy_databases({tmp_path / "a.db": tmp_path / "copy.db"})
 
 
-def test_file_that_another_connection_has_open_is_in_use(tmp_path: Path) -> None:
-    with closing(database(tmp_path / "a.db")), pytest.raises(Conflict, match="Stop it first"):
+def test_open_database_is_in_use(tmp_path: Path) -> None:
+    with closing(create_database(tmp_path / "a.db")), pytest.raises(Conflict, match="Stop it first"):
         require_closed(tmp_path / "a.db")
     require_closed(tmp_path / "a.db")
-    assert [each.name for each in tmp_path.iterdir()] == ["a.db"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.db"]

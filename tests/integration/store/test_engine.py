@@ -1,4 +1,4 @@
-"""Properties of the engine as a whole."""
+"""Guarantees of the whole engine."""
 
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from comfyrelay.store.tenant.history import Position
 from tests.support.world import OUTPUT, World
 
 
-def test_no_tenant_shard_can_be_named_like_the_central_database(tmp_path: Path) -> None:
+def test_shard_named_central_is_refused(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, shards={"central": f"sqlite:///{tmp_path}/x.db"})
     with pytest.raises(ConfigurationError, match="'central'"):
         Databases.from_settings(settings)
 
 
-async def test_worker_that_polls_is_known_to_be_there(world: World) -> None:
+async def test_polling_worker_counts_as_online(world: World) -> None:
     desk = await world.desk()
     await world.advance(1000)
     job = await desk.submit()
@@ -35,7 +35,7 @@ async def test_worker_that_polls_is_known_to_be_there(world: World) -> None:
     assert (await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)).reason is Reason.STARTING
 
 
-async def test_worker_is_answered_once_the_queue_has_its_verdict(world: World) -> None:
+async def test_report_is_answered_before_the_tenant_database_is_updated(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     report = Report(verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=OUTPUT)
@@ -50,9 +50,9 @@ async def test_tenant_events_contain_no_server_path(world: World) -> None:
     job, leased = await desk.leased()
     await world.fail(leased, "killed while writing /home/comfy/output/secret.png", fault=Fault.INTERRUPTED)
     async with (await world.engine.databases.shard_of(job.tenant_id)).read() as tx:
-        told = [str(each.data) for each in await history.events_after(tx, [Position(job.tenant_id, job.id, 0)])]
-    assert any("killed while writing" in each for each in told)
-    assert not any("/home" in each for each in told)
+        data = [str(event.data) for event in await history.events_after(tx, [Position(job.tenant_id, job.id, 0)])]
+    assert any("killed while writing" in text for text in data)
+    assert not any("/home" in text for text in data)
 
 
 async def test_deferred_writes_of_a_failed_transaction_are_dropped(world: World) -> None:
@@ -64,8 +64,7 @@ async def test_deferred_writes_of_a_failed_transaction_are_dropped(world: World)
 
     with pytest.raises(RuntimeError, match="after the write"):
         await central.run("test", fail)
-    # The reader gets the connection that the failed transaction returned.
-    async with central.read() as tx:
-        assert (await audit.page(tx, worker_id="ghost"))[0] == []
-    async with central.read() as tx:
-        assert (await audit.page(tx, worker_id="ghost"))[0] == []
+    # the second reader reuses the connection of the failed transaction
+    for _ in range(2):
+        async with central.read() as tx:
+            assert (await audit.page(tx, worker_id="ghost"))[0] == []

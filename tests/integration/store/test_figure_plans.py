@@ -16,7 +16,7 @@ from comfyrelay.store import migrate
 from comfyrelay.store.central import tables
 from comfyrelay.store.central.autoscaling import figures, members, usage
 from comfyrelay.store.database import Database
-from tests.integration.store.test_query_plans import explain, indexes, scans_everything
+from tests.integration.store.test_query_plans import explain, has_full_scan, indexes
 from tests.support.world import PostgresBackend, execute
 
 ROWS = 20_000
@@ -44,8 +44,8 @@ SELECT now() - make_interval(secs => {ROWS} - n), n, 'w' || n % 400,
        CASE n % 100 WHEN 0 THEN 'register' ELSE 'complete' END, '{{}}'
   FROM generate_series(1, {ROWS}) AS n;
 """
-# like our own connections
-SERVED = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off"
+# The settings of the server's own connections.
+PLANNER_SETTINGS = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off"
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +69,13 @@ async def _fill(url: str) -> None:
 @pytest.fixture
 async def central(filled: str) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(filled)
-    await connection.execute(SERVED)
+    await connection.execute(PLANNER_SETTINGS)
     yield connection
     await connection.close()
 
 
 @pytest.fixture
-async def file(tmp_path: Path) -> AsyncIterator[Database]:
+async def sqlite_central(tmp_path: Path) -> AsyncIterator[Database]:
     async with Database("central", f"sqlite:///{tmp_path}/central.db") as database:
         await migrate.upgrade(database, migrate.Schema.CENTRAL)
         yield database
@@ -83,19 +83,19 @@ async def file(tmp_path: Path) -> AsyncIterator[Database]:
 
 async def sqlite_plan(database: Database, query: Any) -> list[str]:
     statement = str(query.compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}))
-    # a colon would be a parameter
+    # escape colons: SQLAlchemy parses them as parameters
     steps = await execute(database, "EXPLAIN QUERY PLAN " + statement.replace(":", "\\:"))
     return [str(step.detail) for step in steps]
 
 
 SINCE = utc_now() - timedelta(minutes=10)
-# by name: the statement, and the indexes that PostgreSQL and SQLite use
+# By name: the statement, the indexes that PostgreSQL may use, and the index of SQLite.
 STATEMENTS: dict[str, tuple[Select[Any], set[str], str]] = {
     "fleets": (figures.fleets_query(), {"pk_fleets"}, ""),
     "mappings": (figures.mappings_query(), {"pk_workflow_fleets"}, ""),
     "queued": (
         figures.queued_query(),
-        # among the few waiting jobs, by the smaller index
+        # PostgreSQL chooses the smaller index
         {"ix_ai_job_dispatches_queued", "ix_ai_job_dispatches_waiting_tenant"},
         "ix_ai_job_dispatches_queued",
     ),
@@ -127,38 +127,38 @@ STATEMENTS: dict[str, tuple[Select[Any], set[str], str]] = {
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-async def test_postgresql_goes_through_indexes(central: asyncpg.Connection, name: str) -> None:
-    query, wanted, _ = STATEMENTS[name]
+async def test_postgresql_uses_indexes(central: asyncpg.Connection, name: str) -> None:
+    query, allowed, _ = STATEMENTS[name]
     nodes = await explain(central, query)
     assert indexes(nodes)
-    assert indexes(nodes) <= wanted
-    assert not scans_everything(nodes)
+    assert indexes(nodes) <= allowed
+    assert not has_full_scan(nodes)
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, index) in STATEMENTS.items() if index])
-async def test_sqlite_goes_through_indexes(file: Database, name: str) -> None:
+async def test_sqlite_uses_indexes(sqlite_central: Database, name: str) -> None:
     query, _, index = STATEMENTS[name]
-    steps = await sqlite_plan(file, query)
+    steps = await sqlite_plan(sqlite_central, query)
     assert any(index in step for step in steps)
     assert [step for step in steps if step.startswith("SCAN") and " USING " not in step and "logged" not in step] == []
 
 
-async def test_ends_are_found_among_the_newest_entries_alone(central: asyncpg.Connection) -> None:
+async def test_ended_query_reads_only_the_newest_entries(central: asyncpg.Connection) -> None:
     nodes = await explain(central, figures.ended_query(SINCE, floor=ROWS - 600), run=True)
     read = sum(node["Actual Rows"] * node["Actual Loops"] for node in nodes if "Relation Name" in node)
-    # an entry, a lease and a dispatch for each finished job
+    # an entry, a lease and a dispatch per finished job
     assert 0 < read <= 3 * 600
 
 
-async def test_leases_to_be_counted_are_found_by_dispatch_and_epoch(central: asyncpg.Connection) -> None:
+async def test_uncounted_leases_are_found_by_dispatch_and_epoch(central: asyncpg.Connection) -> None:
     query: Any = usage.uncounted_query("postgresql")
     nodes = await explain(central, query.params(rows='[{"dispatch_id": 7, "epoch": 1}]'))
     assert indexes(nodes) == {"uq_dispatch_leases_dispatch_id_epoch", "pk_ai_job_dispatches"}
-    assert not scans_everything(nodes)
+    assert not has_full_scan(nodes)
 
 
-async def test_fleet_of_a_worker_that_left_is_found_by_its_last_entry(central: asyncpg.Connection) -> None:
+async def test_fleet_of_a_deregistered_worker_is_found_by_its_last_entry(central: asyncpg.Connection) -> None:
     query: Any = members.last_entries("postgresql")
     nodes = await explain(central, query.params(rows='[{"id": "w0"}, {"id": "w200"}]'), run=True)
     assert indexes(nodes) == {"ix_worker_audit_logs_worker_id_id", "pk_worker_audit_logs"}
-    assert not scans_everything(nodes)
+    assert not has_full_scan(nodes)

@@ -1,4 +1,4 @@
-"""The gallery uses its indexes: a page costs the same however many outputs exist."""
+"""Gallery queries use indexes, so the cost of a page is independent of the number of outputs."""
 
 import asyncio
 import sqlite3
@@ -17,13 +17,13 @@ from comfyrelay.domain.gallery import GalleryFilter, GallerySort, MarkFilter, Ou
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant.library import gallery
-from tests.integration.store.test_query_plans import explain, indexes, scans_everything
+from tests.integration.store.test_query_plans import explain, has_full_scan, indexes
 from tests.support.world import PostgresBackend
 
 OUTPUTS = 20_000
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 AFTER = (AT, "0000010000")
-# The same number for each of two tenants; one in a thousand is starred, and a batch has a hundred.
+# Two tenants with as many outputs each; one in a thousand is starred, and a batch has a hundred items.
 FILL = """
 INSERT INTO ai_jobs (id, tenant_id, user_id, workflow_id, workflow_hash, provider, stage, status, priority,
                      max_attempts, idempotency_key, request_digest, input_payload, reserved_tokens, available_at,
@@ -40,12 +40,12 @@ SELECT {id}, 't' || (n % 2), {id}, 1, 'b' || (n / 100), n % 100, n % 7, 'image',
 """
 
 
-def filled(path: Path, outputs: int) -> sqlite3.Connection:
-    async def make() -> None:
+def fill(path: Path, outputs: int) -> sqlite3.Connection:
+    async def migrate_schema() -> None:
         async with Database("main", f"sqlite:///{path}") as database:
             await migrate.upgrade(database, migrate.Schema.TENANT)
 
-    asyncio.run(make())
+    asyncio.run(migrate_schema())
     connection = sqlite3.connect(path)
     numbers = (
         f"(WITH RECURSIVE c(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM c WHERE n < {2 * outputs}) SELECT n FROM c)"
@@ -58,13 +58,13 @@ def filled(path: Path, outputs: int) -> sqlite3.Connection:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
-    with closing(filled(tmp_path_factory.mktemp("large") / "tenant.db", OUTPUTS)) as connection:
+    with closing(fill(tmp_path_factory.mktemp("large") / "tenant.db", OUTPUTS)) as connection:
         yield connection
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
-    with closing(filled(tmp_path_factory.mktemp("small") / "tenant.db", OUTPUTS // 10)) as connection:
+    with closing(fill(tmp_path_factory.mktemp("small") / "tenant.db", OUTPUTS // 10)) as connection:
         yield connection
 
 
@@ -72,8 +72,8 @@ def sql_of(query: Select[Any]) -> str:
     return str(query.compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}))
 
 
-def page(wanted: GalleryFilter | None = None, **how: Any) -> Select[Any]:
-    return gallery.list_query("t0", wanted or GalleryFilter(), **{"limit": 200, **how}, dialect="sqlite")
+def page(filter_: GalleryFilter | None = None, **options: Any) -> Select[Any]:
+    return gallery.list_query("t0", filter_ or GalleryFilter(), **{"limit": 200, **options}, dialect="sqlite")
 
 
 def plan(connection: sqlite3.Connection, query: Select[Any]) -> list[str]:
@@ -81,7 +81,7 @@ def plan(connection: sqlite3.Connection, query: Select[Any]) -> list[str]:
 
 
 def steps(connection: sqlite3.Connection, query: Select[Any]) -> tuple[int, int]:
-    """Return the number of rows, and of SQLite's own steps in thousands."""
+    """Return the number of rows, and of SQLite's virtual machine steps in thousands."""
     counted = 0
 
     def count() -> None:
@@ -96,7 +96,7 @@ def steps(connection: sqlite3.Connection, query: Select[Any]) -> tuple[int, int]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "how", "index"),
+    ("filter_", "options", "index"),
     [
         (GalleryFilter(), {}, "ix_outputs_newest (tenant_id=?)"),
         (GalleryFilter(), {"sort": GallerySort.OLDEST}, "ix_outputs_newest (tenant_id=?)"),
@@ -108,42 +108,42 @@ def steps(connection: sqlite3.Connection, query: Select[Any]) -> tuple[int, int]
         (GalleryFilter(terms=(SearchTerm(text="cat"),)), {}, "ix_outputs_newest (tenant_id=?)"),
     ],
 )
-def test_page_comes_in_the_order_of_an_index(
-    large: sqlite3.Connection, wanted: GalleryFilter, how: dict[str, Any], index: str
+def test_page_is_read_in_the_order_of_an_index(
+    large: sqlite3.Connection, filter_: GalleryFilter, options: dict[str, Any], index: str
 ) -> None:
-    found = plan(large, page(wanted, **how))
+    found = plan(large, page(filter_, **options))
     assert found[0] == f"SEARCH outputs USING INDEX {index}"
-    assert [each for each in found if "TEMP B-TREE" in each or each.startswith("SCAN outputs")] == []
+    assert [step for step in found if "TEMP B-TREE" in step or step.startswith("SCAN outputs")] == []
 
 
 @pytest.mark.parametrize(
-    "wanted", [GalleryFilter(), GalleryFilter(workflow_ids=frozenset({3})), GalleryFilter(batch_id="b7")]
+    "filter_", [GalleryFilter(), GalleryFilter(workflow_ids=frozenset({3})), GalleryFilter(batch_id="b7")]
 )
-def test_gallery_count_uses_a_covering_index(large: sqlite3.Connection, wanted: GalleryFilter) -> None:
-    found = plan(large, gallery.count_query("t0", wanted, dialect="sqlite"))
+def test_gallery_count_uses_a_covering_index(large: sqlite3.Connection, filter_: GalleryFilter) -> None:
+    found = plan(large, gallery.count_query("t0", filter_, dialect="sqlite"))
     assert found[0] == "SEARCH outputs USING COVERING INDEX ix_outputs_newest (tenant_id=?)"
 
 
-def test_page_takes_no_longer_when_ten_times_as_much_was_made(
+def test_page_costs_the_same_with_ten_times_as_many_outputs(
     small: sqlite3.Connection, large: sqlite3.Connection
 ) -> None:
-    for wanted in (
+    for filter_ in (
         GalleryFilter(),
         GalleryFilter(kind=OutputKind.IMAGE),
         GalleryFilter(terms=(SearchTerm(text="rain"),)),
     ):
-        (few, little), (many, much) = steps(small, page(wanted)), steps(large, page(wanted))
-        assert few == many == 200
-        assert 0 < much <= little + 2
+        (small_rows, small_steps), (large_rows, large_steps) = steps(small, page(filter_)), steps(large, page(filter_))
+        assert small_rows == large_rows == 200
+        assert 0 < large_steps <= small_steps + 2
 
 
-def test_looking_through_everything_takes_few_steps(large: sqlite3.Connection) -> None:
-    """At most fifty for each output: every index is read once, and no JSON."""
-    nowhere = GalleryFilter(terms=(SearchTerm(text="whale"), SearchTerm(text="rain")))
+def test_full_search_takes_few_steps(large: sqlite3.Connection) -> None:
+    """At most fifty steps per output: every index is read once, and no JSON is parsed."""
+    no_match = GalleryFilter(terms=(SearchTerm(text="whale"), SearchTerm(text="rain")))
     queries = [
-        page(nowhere),
+        page(no_match),
         page(GalleryFilter(batch_id="none")),
-        gallery.count_query("t0", nowhere, dialect="sqlite"),
+        gallery.count_query("t0", no_match, dialect="sqlite"),
         gallery.count_query("t0", GalleryFilter(), dialect="sqlite"),
         gallery.slots_query("t0", GalleryFilter(), dialect="sqlite"),
     ]
@@ -151,7 +151,7 @@ def test_looking_through_everything_takes_few_steps(large: sqlite3.Connection) -
 
 
 @pytest.fixture(scope="module")
-def on_postgres(postgres_url: str) -> Iterator[str]:
+def filled_shard(postgres_url: str) -> Iterator[str]:
     """The URL of a shard with the same number of outputs."""
     backend = PostgresBackend(postgres_url, real_clock=True)
     script = FILL.format(
@@ -161,7 +161,7 @@ def on_postgres(postgres_url: str) -> Iterator[str]:
         time="now() + make_interval(mins => n)",
     )
 
-    async def fill(url: str) -> None:
+    async def fill_shard(url: str) -> None:
         connection = await asyncpg.connect(url)
         await connection.execute(script)
         await connection.execute("VACUUM ANALYZE")
@@ -170,30 +170,30 @@ def on_postgres(postgres_url: str) -> Iterator[str]:
     with asyncio.Runner() as runner:
         context = backend.databases(["a"])
         _, shards, _ = runner.run(context.__aenter__())
-        runner.run(fill(shards["a"]))
+        runner.run(fill_shard(shards["a"]))
         yield shards["a"]
         runner.run(context.__aexit__(None, None, None))
 
 
 @pytest.fixture
-async def shard(on_postgres: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(on_postgres)
+async def shard(filled_shard: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(filled_shard)
     yield connection
     await connection.close()
 
 
 @pytest.mark.parametrize(
-    ("wanted", "index"),
+    ("filter_", "index"),
     [
         (GalleryFilter(), "ix_outputs_newest"),
         (GalleryFilter(kind=OutputKind.IMAGE), "ix_outputs_newest"),
         (GalleryFilter(mark=MarkFilter.STARRED), "ix_outputs_marked"),
     ],
 )
-async def test_page_on_postgresql_reads_few_rows(shard: asyncpg.Connection, wanted: GalleryFilter, index: str) -> None:
-    nodes = await explain(shard, gallery.list_query("t0", wanted, limit=20), run=True)
+async def test_page_on_postgresql_reads_few_rows(shard: asyncpg.Connection, filter_: GalleryFilter, index: str) -> None:
+    nodes = await explain(shard, gallery.list_query("t0", filter_, limit=20), run=True)
     assert index in indexes(nodes)
-    # there are no batches here
-    assert not scans_everything([node for node in nodes if node.get("Relation Name") != "batches"])
+    # the table of batches is empty
+    assert not has_full_scan([node for node in nodes if node.get("Relation Name") != "batches"])
     read = sum(node["Actual Rows"] * node["Actual Loops"] for node in nodes if node.get("Relation Name") == "outputs")
     assert 0 < read <= 40

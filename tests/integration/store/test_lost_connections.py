@@ -16,31 +16,31 @@ from comfyrelay.store.database import Database
 from tests.support.world import PATIENCE_SECONDS, execute
 
 
-class HalfOpen:
-    """A proxy to PostgreSQL: the last message arrives, the hang-up does not."""
+class HalfOpenProxy:
+    """Forwards the last message of PostgreSQL, but not the end of the connection."""
 
     def __init__(self, socket_path: str) -> None:
         self._socket_path = socket_path
-        self.hung_up = asyncio.Event()
+        self.closed = asyncio.Event()
 
     async def accept(self, reader: StreamReader, writer: StreamWriter) -> None:
-        their_reader, their_writer = await asyncio.open_unix_connection(self._socket_path)
-        with contextlib.closing(their_writer), contextlib.closing(writer):
-            answering = asyncio.create_task(self._pass_on(their_reader, writer))
-            await self._pass_on(reader, their_writer)
-            their_writer.close()
-            await answering
+        server_reader, server_writer = await asyncio.open_unix_connection(self._socket_path)
+        with contextlib.closing(server_writer), contextlib.closing(writer):
+            answers = asyncio.create_task(self._forward(server_reader, writer))
+            await self._forward(reader, server_writer)
+            server_writer.close()
+            await answers
 
-    async def _pass_on(self, reader: StreamReader, writer: StreamWriter) -> None:
+    async def _forward(self, reader: StreamReader, writer: StreamWriter) -> None:
         with contextlib.suppress(OSError):
-            while piece := await reader.read(1 << 16):
-                writer.write(piece)
+            while chunk := await reader.read(1 << 16):
+                writer.write(chunk)
                 await writer.drain()
-        self.hung_up.set()
+        self.closed.set()
 
 
-class HeldBack:
-    """A proxy to PostgreSQL that delays answers until the test releases them."""
+class DelayingProxy:
+    """Delays answers of PostgreSQL until the test releases them."""
 
     def __init__(self, socket_path: str) -> None:
         self._socket_path = socket_path
@@ -49,52 +49,50 @@ class HeldBack:
         self.answers.set()
 
     async def accept(self, reader: StreamReader, writer: StreamWriter) -> None:
-        their_reader, their_writer = await asyncio.open_unix_connection(self._socket_path)
-        answering = asyncio.create_task(self._answer(their_reader, writer))
-        with contextlib.closing(their_writer), contextlib.suppress(OSError):
-            while asked := await reader.read(1 << 16):
-                their_writer.write(asked)
-                if not self.answers.is_set() and b"BEGIN" in asked:
+        server_reader, server_writer = await asyncio.open_unix_connection(self._socket_path)
+        answers = asyncio.create_task(self._answer(server_reader, writer))
+        with contextlib.closing(server_writer), contextlib.suppress(OSError):
+            while request := await reader.read(1 << 16):
+                server_writer.write(request)
+                if not self.answers.is_set() and b"BEGIN" in request:
                     self.begun.set()
-        await answering
+        await answers
 
     async def _answer(self, reader: StreamReader, writer: StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError):
-            while piece := await reader.read(1 << 16):
+            while chunk := await reader.read(1 << 16):
                 await self.answers.wait()
-                writer.write(piece)
+                writer.write(chunk)
 
 
-Way = TypeVar("Way", HalfOpen, HeldBack)
+Proxy = TypeVar("Proxy", HalfOpenProxy, DelayingProxy)
 
 
 @asynccontextmanager
-async def reached_by(make: Callable[[str], Way], postgres_url: str) -> AsyncIterator[tuple[Way, str]]:
-    """A proxy to the server, and its URL."""
+async def open_proxy(make_proxy: Callable[[str], Proxy], postgres_url: str) -> AsyncIterator[tuple[Proxy, str]]:
+    """Start a proxy to the server; yields it and its URL."""
     folder = make_url(postgres_url.format("postgres")).query["host"]
-    way = make(f"{folder}/.s.PGSQL.5432")
-    server = await asyncio.start_server(way.accept, "127.0.0.1", 0)
+    proxy = make_proxy(f"{folder}/.s.PGSQL.5432")
+    server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
     try:
-        yield way, f"postgresql://postgres@127.0.0.1:{server.sockets[0].getsockname()[1]}/postgres?ssl=disable"
+        yield proxy, f"postgresql://postgres@127.0.0.1:{server.sockets[0].getsockname()[1]}/postgres?ssl=disable"
     finally:
         server.close()
 
 
-async def test_terminated_but_unclosed_connection_means_database_unavailable(
-    postgres_url: str,
-) -> None:
-    async with reached_by(HalfOpen, postgres_url) as (way, url), Database("main", url) as database:
+async def test_terminated_but_unclosed_connection_means_database_unavailable(postgres_url: str) -> None:
+    async with open_proxy(HalfOpenProxy, postgres_url) as (proxy, url), Database("main", url) as database:
         [(pid,)] = await execute(database, "SELECT pg_backend_pid()")
         other = await asyncpg.connect(postgres_url.format("postgres"))
         await other.execute("SELECT pg_terminate_backend($1)", pid)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await way.hung_up.wait()
-        # once this is answered, everything before it was read
+            await proxy.closed.wait()
+        # after this answer, everything sent before it has been read
         await other.execute("SELECT 1")
         await other.close()
         with pytest.raises(DatabaseUnavailable):
             await execute(database, "SELECT 1")
-        # by another connection
+        # another connection works
         assert [tuple(row) for row in await execute(database, "SELECT 1")] == [(1,)]
 
 
@@ -110,47 +108,43 @@ async def test_server_lost_during_connect_means_database_unavailable() -> None:
             await execute(database, "SELECT 1")
 
 
-async def test_cancelled_statement_does_not_mean_database_unavailable(
-    postgres_url: str,
-) -> None:
+async def test_canceled_statement_does_not_mean_database_unavailable(postgres_url: str) -> None:
     async with Database("main", postgres_url.format("postgres")) as database:
         [(pid,)] = await execute(database, "SELECT pg_backend_pid()")
-        asking = asyncio.create_task(execute(database, "SELECT pg_sleep(600)"))
-        async with asyncio.timeout(PATIENCE_SECONDS), _connected(postgres_url) as other:
+        statement = asyncio.create_task(execute(database, "SELECT pg_sleep(600)"))
+        async with asyncio.timeout(PATIENCE_SECONDS), _connect(postgres_url) as other:
             while not await other.fetchval("SELECT query LIKE '%pg_sleep%' FROM pg_stat_activity WHERE pid = $1", pid):
                 pass
-        asking.cancel()
+        statement.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asking
+            await statement
         assert [tuple(row) for row in await execute(database, "SELECT 1")] == [(1,)]
 
 
-async def test_write_after_a_connection_lost_at_begin_is_kept(
-    postgres_url: str,
-) -> None:
-    """The driver treats the interrupted transaction as still open, and ours as a part of it."""
+async def test_write_after_a_cancel_during_begin_is_committed(postgres_url: str) -> None:
+    """The driver would treat the next transaction as part of the canceled one."""
     async with (
-        reached_by(HeldBack, postgres_url) as (way, url),
+        open_proxy(DelayingProxy, postgres_url) as (proxy, url),
         Database("main", url) as database,
-        _connected(postgres_url) as other,
+        _connect(postgres_url) as other,
     ):
-        await other.execute("CREATE TABLE kept (word text)")
+        await other.execute("CREATE TABLE written (word text)")
         await execute(database, "SELECT 1")
-        way.answers.clear()
-        cut_off = asyncio.create_task(execute(database, "SELECT 1"))
+        proxy.answers.clear()
+        canceled = asyncio.create_task(execute(database, "SELECT 1"))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await way.begun.wait()
-        cut_off.cancel()
+            await proxy.begun.wait()
+        canceled.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await cut_off
-        way.answers.set()
-        await execute(database, "INSERT INTO kept VALUES ('a word')")
-        assert await other.fetchval("SELECT word FROM kept") == "a word"
-        await other.execute("DROP TABLE kept")
+            await canceled
+        proxy.answers.set()
+        await execute(database, "INSERT INTO written VALUES ('a word')")
+        assert await other.fetchval("SELECT word FROM written") == "a word"
+        await other.execute("DROP TABLE written")
 
 
 @asynccontextmanager
-async def _connected(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+async def _connect(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(postgres_url.format("postgres"))
     try:
         yield connection

@@ -1,4 +1,4 @@
-"""Schema upgrades, and how tenants are placed on shards."""
+"""Schema upgrades, refused databases, and the placement of tenants in shards."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -51,51 +51,46 @@ async def databases(empty: Empty) -> AsyncIterator[Databases]:
 
 
 class TestSchema:
-    async def test_migrations_and_table_definitions_agree(self, databases: Databases) -> None:
+    async def test_migrations_match_the_table_definitions(self, databases: Databases) -> None:
         await databases.upgrade()
         for database, schema in databases.schemas():
             assert await differences(database, schema) == []
-
-    async def test_missing_table_is_a_difference(self, databases: Databases) -> None:
-        await databases.upgrade()
         await execute(databases.central, "DROP TABLE payment_events")
         assert await differences(databases.central, migrate.Schema.CENTRAL) != []
 
     async def test_upgrading_twice_changes_nothing(self, databases: Databases) -> None:
         first = await databases.upgrade()
-        assert first == {each.name: (None, migrate.head(schema)) for each, schema in databases.schemas()}
+        assert first == {database.name: (None, migrate.head(schema)) for database, schema in databases.schemas()}
         second = await databases.upgrade()
         assert second == {name: (head, head) for name, (_, head) in first.items()}
 
-    async def test_empty_database_is_out_of_date(self, databases: Databases) -> None:
+    async def test_error_names_the_outdated_databases(self, databases: Databases) -> None:
         with pytest.raises(SchemaOutOfDate, match=r"central, main.*comfyrelay db upgrade"):
+            await databases.require_current()
+        await migrate.upgrade(databases.central, migrate.Schema.CENTRAL)
+        with pytest.raises(SchemaOutOfDate, match="The schema of main is"):
             await databases.require_current()
         await databases.upgrade()
         await databases.require_current()
 
-    async def test_error_names_the_outdated_database(self, databases: Databases) -> None:
-        await migrate.upgrade(databases.central, migrate.Schema.CENTRAL)
-        with pytest.raises(SchemaOutOfDate, match="The schema of main is"):
-            await databases.require_current()
-
     async def test_concurrent_upgrades_both_succeed(self, empty: Empty, databases: Databases) -> None:
         other = databases_at(empty)
         both = (databases.central, other.central)
-        answers = await asyncio.gather(*(migrate.upgrade(each, migrate.Schema.CENTRAL) for each in both))
+        answers = await asyncio.gather(*(migrate.upgrade(database, migrate.Schema.CENTRAL) for database in both))
         head = migrate.head(migrate.Schema.CENTRAL)
         assert sorted(answers, key=str) == sorted([(None, head), (head, head)], key=str)
         await other.close()
 
 
-class TestOtherDatabases:
-    """A newer, foreign or swapped database is refused and left unchanged."""
+class TestRefusedDatabases:
+    """A newer, foreign or swapped database is refused without changes."""
 
     async def test_newer_schema_is_refused(self, databases: Databases) -> None:
         await databases.upgrade()
         await execute(databases.central, "UPDATE alembic_version SET version_num = 'central_9999'")
-        for refused in (databases.upgrade, databases.require_current):
+        for call in (databases.upgrade, databases.require_current):
             with pytest.raises(ConfigurationError, match=r"central is central_9999, but ComfyRelay [\d.]+ supports"):
-                await refused()
+                await call()
 
     async def test_shard_configured_as_central_is_refused(self, empty: Empty, databases: Databases) -> None:
         await databases.upgrade()
@@ -110,7 +105,7 @@ class TestOtherDatabases:
             await databases.upgrade()
         assert await migrate.current(databases.shards["main"]) is None
 
-    async def test_file_that_is_no_database_is_refused(self, tmp_path: Path) -> None:
+    async def test_file_without_a_database_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "central.db").write_text("no database, but much longer than the header of one is: " * 10)
         databases = databases_at((f"sqlite:///{tmp_path}/central.db", f"sqlite:///{tmp_path}/tenant.db"))
         with pytest.raises(ConfigurationError, match="is not an SQLite database"):
@@ -150,7 +145,7 @@ class TestShards:
         }
         assert counts == {name: int(name == home) for name in ("a", "b")}
 
-    async def test_tenant_is_found_through_its_row(self, world: World) -> None:
+    async def test_other_server_finds_the_shard_of_a_tenant(self, world: World) -> None:
         user = await world.user(shard="b")
         async with other_process(world, ["a", "b"]) as other:
             assert (await other.databases.shard_of(user.tenant_id)).name == "b"
@@ -160,8 +155,8 @@ class TestShards:
         async with other_process(world, ["a"]) as before:
             old = [await before.accounts.tenancy.create_user(email=f"old{n}@example.org") for n in range(3)]
         new = [await world.user() for _ in range(3)]
-        assert [await shard_of(world, each.tenant_id) for each in old] == ["a", "a", "a"]
-        assert [await shard_of(world, each.tenant_id) for each in new] == ["b", "b", "b"]
+        assert [await shard_of(world, user.tenant_id) for user in old] == ["a", "a", "a"]
+        assert [await shard_of(world, user.tenant_id) for user in new] == ["b", "b", "b"]
 
     async def test_unconfigured_shard_is_unavailable(self, world: World) -> None:
         user = await world.user(shard="b")

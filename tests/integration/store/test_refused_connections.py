@@ -11,17 +11,18 @@ from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database
+from tests.support.full import full_only
 from tests.support.postgres_gate import open_gate
 from tests.support.world import PostgresBackend, open_world
 
-# The first and the last states.
+# The statements that start and end the refusal.
 REFUSALS = {
-    "may not log in": ("ALTER ROLE {role} NOLOGIN", "ALTER ROLE {role} LOGIN"),
-    "may not connect": (
+    "role cannot log in": ("ALTER ROLE {role} NOLOGIN", "ALTER ROLE {role} LOGIN"),
+    "role may not connect": (
         "REVOKE CONNECT ON DATABASE {database} FROM PUBLIC",
         "GRANT CONNECT ON DATABASE {database} TO PUBLIC",
     ),
-    "takes nobody": (
+    "database allows no connections": (
         "ALTER DATABASE {database} ALLOW_CONNECTIONS false",
         "ALTER DATABASE {database} ALLOW_CONNECTIONS true",
     ),
@@ -29,7 +30,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-async def test_shard_that_refuses_connections_hurts_its_own_tenants_only(
+async def test_shard_that_refuses_connections_affects_only_its_tenants(
     real_postgres_backend: PostgresBackend, tmp_path: Path, refusal: str
 ) -> None:
     async with open_world(real_postgres_backend, tmp_path) as world:
@@ -38,7 +39,7 @@ async def test_shard_that_refuses_connections_hurts_its_own_tenants_only(
         shards = world.engine.databases.shards
         before, name = shards["a"], shards["a"].url.database
         await before.close()
-        begin, end = (each.format(role="refused", database=f'"{name}"') for each in REFUSALS[refusal])
+        begin, end = (statement.format(role="refused", database=f'"{name}"') for statement in REFUSALS[refusal])
         admin = await asyncpg.connect(shards["b"].dsn)
         await admin.execute("DROP ROLE IF EXISTS refused; CREATE ROLE refused LOGIN")
         await admin.execute("GRANT pg_read_all_data, pg_write_all_data TO refused")
@@ -57,12 +58,14 @@ async def test_shard_that_refuses_connections_hurts_its_own_tenants_only(
         await admin.close()
 
 
-@pytest.mark.parametrize("state", ["28P01", "28000", "42501", "55000"])
-async def test_every_way_to_be_refused_counts_as_away(real_postgres_backend: PostgresBackend, state: str) -> None:
+@pytest.mark.parametrize("state", ["28P01", *full_only("28000", "42501", "55000")])
+async def test_refused_connection_means_database_unavailable(
+    real_postgres_backend: PostgresBackend, state: str
+) -> None:
     async with (
         real_postgres_backend.databases([]) as (url, _, _clock),
-        open_gate(url, refuses_with=state) as before,
-        Database("central", before.url) as database,
+        open_gate(url, refuses_with=state) as gate,
+        Database("central", gate.url) as database,
     ):
         with pytest.raises(DatabaseUnavailable):
             await Databases(database, {}).revisions()
@@ -112,7 +115,7 @@ async def test_shard_unreachable_at_start_is_migrated_before_its_first_use(
             await databases.require_current()
             assert databases.down() == ["b"]
             away.refuses_with = None
-            # it is reachable, and has no tables yet
+            # the shard is reachable but has no tables yet
             with pytest.raises(DatabaseUnavailable, match="has not been reached since this server started"):
                 databases.shard("b")
             await databases.open_pending()

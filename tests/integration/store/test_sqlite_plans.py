@@ -1,4 +1,4 @@
-"""Queries that the desk page sends every second use SQLite's indexes, however long the history is."""
+"""Queries of the desk page use SQLite's indexes, because the page repeats them every second."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,7 +26,7 @@ async def shard(tmp_path: Path) -> AsyncIterator[Database]:
 async def plan(shard: Database, **filters: Any) -> list[str]:
     query = job_list.list_query("t", **filters, dialect="sqlite")
     statement = str(query.compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}))
-    # a colon would be a parameter
+    # escape colons: SQLAlchemy parses them as parameters
     return [str(step.detail) for step in await execute(shard, "EXPLAIN QUERY PLAN " + statement.replace(":", "\\:"))]
 
 
@@ -44,14 +44,14 @@ async def plan(shard: Database, **filters: Any) -> list[str]:
         ({"batch_id": "b", "status": "failed"}, "ix_ai_jobs_status (tenant_id=? AND status=?)"),
     ],
 )
-async def test_list_comes_in_the_order_of_an_index(shard: Database, filters: dict[str, Any], index: str) -> None:
+async def test_list_is_read_in_the_order_of_an_index(shard: Database, filters: dict[str, Any], index: str) -> None:
     # one step: nothing is sorted
     assert await plan(shard, **filters) == [f"SEARCH ai_jobs USING INDEX {index}"]
 
 
-async def test_search_looks_once_for_batches_of_that_name(shard: Database) -> None:
-    # not correlated: neither it nor the start of the newest is computed again for each job
-    *once, values, _each = await plan(shard, search="boats")
+async def test_search_looks_up_matching_batches_once(shard: Database) -> None:
+    # uncorrelated subqueries run once, not for every job
+    *once, values, _ = await plan(shard, search="boats")
     assert once == [
         "SEARCH ai_jobs USING INDEX ix_ai_jobs_tenant_newest (tenant_id=?)",
         "LIST SUBQUERY 1",
@@ -62,9 +62,9 @@ async def test_search_looks_once_for_batches_of_that_name(shard: Database) -> No
     assert values == "CORRELATED SCALAR SUBQUERY 3"
 
 
-async def test_jobs_are_counted_in_an_index(shard: Database) -> None:
-    counted = "SELECT status, count(*) FROM ai_jobs WHERE tenant_id = 't' GROUP BY status"
-    [step] = await execute(shard, f"EXPLAIN QUERY PLAN {counted}")
+async def test_job_counts_use_a_covering_index(shard: Database) -> None:
+    query = "SELECT status, count(*) FROM ai_jobs WHERE tenant_id = 't' GROUP BY status"
+    [step] = await execute(shard, f"EXPLAIN QUERY PLAN {query}")
     assert step.detail == "SEARCH ai_jobs USING COVERING INDEX ix_ai_jobs_status (tenant_id=?)"
 
 
@@ -75,12 +75,11 @@ async def test_jobs_are_counted_in_an_index(shard: Database) -> None:
         (units.summaries_query("t", ["b"]), "COVERING INDEX ix_ai_jobs_items"),
     ],
 )
-async def test_batch_is_shown_by_an_index_of_its_items(shard: Database, query: Select[Any], index: str) -> None:
-    # the rows of a large batch are not read for its first items, nor for their common values
+async def test_batch_queries_use_the_index_of_items(shard: Database, query: Select[Any], index: str) -> None:
     assert (await _plan_of(shard, query))[0].startswith(f"SEARCH ai_jobs USING {index} (batch_id=?")
 
 
-async def test_outputs_that_are_named_are_found_by_their_ids(shard: Database) -> None:
+async def test_outputs_are_found_by_their_ids(shard: Database) -> None:
     query = cast("Select[Any]", gallery._by_ids("sqlite"))
     steps = await _plan_of(shard, query)
     assert "SEARCH outputs USING INDEX sqlite_autoindex_outputs_1 (id=?)" in steps
@@ -93,10 +92,10 @@ async def _plan_of(shard: Database, query: Select[Any]) -> list[str]:
     return [str(step.detail) for step in await execute(shard, f"EXPLAIN QUERY PLAN {statement}")]
 
 
-async def test_files_that_are_to_be_drawn_are_found_through_an_index(shard: Database) -> None:
+async def test_files_without_a_poster_are_found_by_an_index(shard: Database) -> None:
     claim = cast("Update", posters._claim("sqlite"))
     statement = str(claim.compile(dialect=sqlite.dialect()))
-    # the limit, and the duration of the claim
+    # any numbers for the limit and the duration of the claim
     steps = await execute(shard, "EXPLAIN QUERY PLAN " + statement.replace("?", "1"))
     read = [str(step.detail) for step in steps if "files" in step.detail]
     assert read == [

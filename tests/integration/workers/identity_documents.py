@@ -50,13 +50,13 @@ class Authority:
         options: tuple[pkcs7.PKCS7Options, ...] = (),
     ) -> str:
         content = document if isinstance(document, bytes) else json.dumps(document, indent=2).encode()
-        made = (
+        message = (
             pkcs7.PKCS7SignatureBuilder()
             .set_data(content)
             .add_signer(self.certificate, self.key, digest or hashes.SHA256())
             .sign(serialization.Encoding.DER, [pkcs7.PKCS7Options.Binary, *options])
         )
-        return base64.b64encode(made).decode()
+        return base64.b64encode(message).decode()
 
 
 @cache
@@ -65,7 +65,7 @@ def aws() -> Authority:
 
 
 @cache
-def somebody() -> Authority:
+def other_authority() -> Authority:
     return Authority()
 
 
@@ -84,17 +84,17 @@ def document(launched_at: datetime, **changes: Any) -> dict[str, Any]:
     }
 
 
-def as_ec2_writes_it(signed: str) -> str:
-    """The same with indefinite lengths, in lines: EC2 does not write DER."""
+def encode_like_ec2(signed: str) -> str:
+    """Encode with indefinite lengths and in lines, as EC2 does: it does not write DER."""
     data = cms.ContentInfo.load(base64.b64decode(signed))["content"]
     content = data["encap_content_info"]["content"].native
-    text = _open(0x24, b"\x04\x82" + len(content).to_bytes(2, "big") + content)
-    encapsulated = _open(0x30, cms.ContentType("data").dump() + _open(0xA0, text))
-    whole = b"".join(data[name].dump() for name in ("version", "digest_algorithms"))
-    inner = _open(0x30, whole + encapsulated + data["signer_infos"].dump())
-    outer = _open(0x30, cms.ContentType("signed_data").dump() + _open(0xA0, inner))
+    text = _indefinite(0x24, b"\x04\x82" + len(content).to_bytes(2, "big") + content)
+    encapsulated = _indefinite(0x30, cms.ContentType("data").dump() + _indefinite(0xA0, text))
+    header = b"".join(data[name].dump() for name in ("version", "digest_algorithms"))
+    inner = _indefinite(0x30, header + encapsulated + data["signer_infos"].dump())
+    outer = _indefinite(0x30, cms.ContentType("signed_data").dump() + _indefinite(0xA0, inner))
     return base64.encodebytes(outer).decode()
 
 
-def _open(tag: int, content: bytes) -> bytes:
+def _indefinite(tag: int, content: bytes) -> bytes:
     return bytes([tag, 0x80]) + content + b"\x00\x00"

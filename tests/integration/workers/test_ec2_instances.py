@@ -7,7 +7,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from comfyrelay.errors import Forbidden
-from comfyrelay.services.workers.instances import Instances
+from comfyrelay.services.workers.instances import InstanceCheck
 
 REGION = "us-east-1"
 
@@ -47,18 +47,18 @@ def instance_id(aws_url: str) -> str:
     return found
 
 
-async def test_instance_of_a_group_gets_in_and_another_does_not(instance_id: str) -> None:
-    instances = Instances(is_on=True)
-    await instances.check(instance_id)
+async def test_only_instances_of_a_group_are_accepted(instance_id: str) -> None:
+    check = InstanceCheck(is_on=True)
+    await check.check(instance_id)
     with pytest.raises(Forbidden, match="belongs to no Auto Scaling group"):
-        await instances.check("i-0123456789abcdef0")
+        await check.check("i-0123456789abcdef0")
 
 
-async def test_only_what_calls_itself_an_instance_is_checked(aws_url: str) -> None:
-    await Instances(is_on=True).check("under-the-desk")
-    await Instances(is_on=False).check("i-0123456789abcdef0")
+async def test_only_instance_ids_are_checked(aws_url: str) -> None:
+    await InstanceCheck(is_on=True).check("under-the-desk")
+    await InstanceCheck(is_on=False).check("i-0123456789abcdef0")
 
 
 async def test_worker_is_accepted_while_aws_is_unreachable(aws_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    await Instances(is_on=True).check("i-0123456789abcdef0")
+    await InstanceCheck(is_on=True).check("i-0123456789abcdef0")

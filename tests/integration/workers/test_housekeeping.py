@@ -16,18 +16,18 @@ from tests.support.world import PostgresBackend, SqliteBackend, World, open_worl
 HOUR = 3600.0
 
 
-async def names(world: World) -> set[str]:
+async def worker_names(world: World) -> set[str]:
     return {item.worker.worker_id for item in (await world.engine.workers.views.workers(limit=100)).items}
 
 
-async def test_worker_that_was_silent_for_two_hours_is_removed(world: World) -> None:
+async def test_silent_worker_is_removed_after_two_hours(world: World) -> None:
     desk = await world.desk()
     await world.advance(2 * HOUR - 1)
     fresh = await world.worker(desk.fleet)
     assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 0
     await world.advance(2)
     assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 1
-    assert await names(world) == {fresh}
+    assert await worker_names(world) == {fresh}
     assert await world.audit(desk.worker) == ["register", "stale"]
 
 
@@ -41,12 +41,12 @@ async def test_stale_worker_with_a_lease_stays_until_the_lease_is_reaped(world: 
     await world.settled()
     assert (await world.job(job)).status == "queued"
     assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 1
-    # it expired like any lease: the attempt counts
+    # the expired lease used an attempt
     dispatch = await world.dispatch(job)
     assert (dispatch.status, dispatch.attempts) == ("queued", 1)
 
 
-async def test_desk_workers_and_revoked_workers_stay(world: World) -> None:
+async def test_desk_workers_and_revoked_workers_are_not_removed(world: World) -> None:
     await world.restart(Hooks(desk_workers=["own"]))
     fleet = await world.fleet(await world.workflow())
     await world.worker(fleet, name="own")
@@ -54,11 +54,11 @@ async def test_desk_workers_and_revoked_workers_stay(world: World) -> None:
     await world.engine.workers.workers.set_approved(revoked, is_approved=False)
     await world.advance(3 * HOUR)
     assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 0
-    assert await names(world) == {"own", revoked}
+    assert await worker_names(world) == {"own", revoked}
 
 
 async def test_worker_that_leases_a_job_concurrently_is_not_removed(world: World) -> None:
-    """Either it is removed and gets nothing, or it has a lease and stays."""
+    """The worker is removed without a lease, or keeps its lease."""
     desk = await world.desk()
     await world.advance(3 * HOUR)
     await desk.submit()
@@ -70,38 +70,38 @@ async def test_worker_that_leases_a_job_concurrently_is_not_removed(world: World
     )
     has_lease = not isinstance(leased, Forbidden) and leased != []
     assert (removed, has_lease) in {(1, False), (0, True)}
-    assert await names(world) == ({desk.worker} if has_lease else set())
+    assert await worker_names(world) == ({desk.worker} if has_lease else set())
 
 
 async def test_worker_with_an_uncommitted_lease_is_not_removed(
     postgres_backend: PostgresBackend, tmp_path: Path
 ) -> None:
-    """The lease is written, but not yet committed, when silent workers are searched."""
+    """The lease is written but not committed when silent workers are removed."""
     async with open_world(postgres_backend, tmp_path) as world:
         desk = await world.desk()
         await desk.submit()
         await world.advance(3 * HOUR)
         removed: list[int] = []
 
-        async def between(step: str, boundary: Boundary) -> None:
+        async def remove_stale(step: str, boundary: Boundary) -> None:
             if step == TransactionStep.LEASE and boundary is Boundary.BEFORE_COMMIT and not removed:
                 removed.append(await world.engine.workers.workers.remove_stale(2 * HOUR))
 
-        world.on_boundary(between)
+        world.on_boundary(remove_stale)
         assert await world.lease(desk.worker) is not None
         assert removed == [0]
-        assert await names(world) == {desk.worker}
+        assert await worker_names(world) == {desk.worker}
 
 
 @pytest.fixture
-async def narrow(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[World]:
+async def limited(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[World]:
     async with open_world(backend, tmp_path, max_workers=2) as world:
         yield world
 
 
-async def test_all_fleets_together_have_no_more_workers_than_is_wanted(narrow: World) -> None:
-    first, second = [await narrow.fleet(await narrow.workflow()) for _ in range(2)]
-    register = narrow.engine.workers.workers.register
+async def test_max_workers_limits_all_fleets_together(limited: World) -> None:
+    first, second = [await limited.fleet(await limited.workflow()) for _ in range(2)]
+    register = limited.engine.workers.workers.register
     results = await asyncio.gather(
         *(register(worker_id=f"w{n}", fleet_slug=(first, second)[n % 2], key="k" * 16) for n in range(5)),
         return_exceptions=True,
@@ -110,5 +110,5 @@ async def test_all_fleets_together_have_no_more_workers_than_is_wanted(narrow: W
     assert len(refused) == 3
     assert refused[0].detail == "All fleets together are full: they have 2 workers (max_workers)."
     # a registered worker may register again
-    [name, _] = sorted(await names(narrow))
+    [name, _] = sorted(await worker_names(limited))
     await register(worker_id=name, fleet_slug=(first, second)[int(name[1:]) % 2], key="k" * 16)

@@ -24,10 +24,10 @@ from tests.integration.workers.identity_documents import (
     INSTANCE,
     REGION,
     Authority,
-    as_ec2_writes_it,
     aws,
     document,
-    somebody,
+    encode_like_ec2,
+    other_authority,
 )
 from tests.support.api import FLEET_SECRET, Api, open_api, problem_of
 from tests.support.ec2_metadata import IDENTITY, Metadata
@@ -37,31 +37,33 @@ KEY = "the-key-that-the-worker-keeps"
 
 
 @asynccontextmanager
-async def serving(backend: SqliteBackend | PostgresBackend, folder: Path, **settings: Any) -> AsyncIterator[Api]:
-    given = {
+async def open_identity_api(
+    backend: SqliteBackend | PostgresBackend, folder: Path, **settings: Any
+) -> AsyncIterator[Api]:
+    values = {
         "aws_identity_certificates": {REGION: aws().write(folder)},
         "aws_identity_accounts": {"production": [ACCOUNT]},
         "requests_per_minute": 1000,
         **settings,
     }
-    async with open_api(backend, folder, **given) as api:
+    async with open_api(backend, folder, **values) as api:
         await api.effect()
         yield api
 
 
 @pytest.fixture
 async def api(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(backend, tmp_path) as api:
+    async with open_identity_api(backend, tmp_path) as api:
         yield api
 
 
 @pytest.fixture
-async def small(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(sqlite_backend, tmp_path) as api:
+async def sqlite_api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Api]:
+    async with open_identity_api(sqlite_backend, tmp_path) as api:
         yield api
 
 
-def fresh(api: Api, **changes: Any) -> dict[str, Any]:
+def recent_document(api: Api, **changes: Any) -> dict[str, Any]:
     return document(api.clock.now - timedelta(minutes=3), **changes)
 
 
@@ -71,121 +73,142 @@ async def register(api: Api, signed: str, **changes: Any) -> httpx.Response:
     return await api.anybody.call("POST", "/api/worker/register", body, headers=headers)
 
 
-async def refusal(api: Api, signed: str, **changes: Any) -> str:
+async def register_refused(api: Api, signed: str, **changes: Any) -> str:
     return str(problem_of(await register(api, signed, **changes), 401)["detail"])
 
 
-@pytest.mark.parametrize("written", ["as signed", "as EC2 writes it", "without attributes"])
-async def test_instance_that_aws_vouches_for_is_let_in(small: Api, written: str) -> None:
-    options = (pkcs7.PKCS7Options.NoAttributes,) if written == "without attributes" else ()
-    signed = aws().sign(fresh(small), options=options)
-    if written == "as EC2 writes it":
-        signed = as_ec2_writes_it(signed)
-    answer = await register(small, signed)
+@pytest.mark.parametrize("encoding", ["DER", "BER of EC2", "without attributes"])
+async def test_instance_with_a_signed_document_is_accepted(sqlite_api: Api, encoding: str) -> None:
+    options = (pkcs7.PKCS7Options.NoAttributes,) if encoding == "without attributes" else ()
+    signed = aws().sign(recent_document(sqlite_api), options=options)
+    if encoding == "BER of EC2":
+        signed = encode_like_ec2(signed)
+    answer = await register(sqlite_api, signed)
     assert answer.status_code == 201
     token = answer.json()["data"]["token"]
-    polled = await small.anybody.call(
+    poll = await sqlite_api.anybody.call(
         "POST", "/api/worker/poll", {"worker_id": INSTANCE}, headers={"Authorization": f"Bearer {token}"}
     )
-    assert polled.status_code == 200
+    assert poll.status_code == 200
 
 
-async def test_only_the_aws_signature_is_accepted(small: Api) -> None:
-    said = "The instance identity document is not signed by AWS."
+async def test_only_the_aws_signature_is_accepted(sqlite_api: Api) -> None:
+    refusal = "The instance identity document is not signed by AWS."
     # a certificate inside the message is not trusted
-    assert await refusal(small, somebody().sign(fresh(small))) == said
-    assert await refusal(small, aws().sign(fresh(small), digest=hashes.SHA512())) == said
+    assert await register_refused(sqlite_api, other_authority().sign(recent_document(sqlite_api))) == refusal
+    assert (
+        await register_refused(sqlite_api, aws().sign(recent_document(sqlite_api), digest=hashes.SHA512())) == refusal
+    )
 
 
 @pytest.mark.parametrize("options", [(), (pkcs7.PKCS7Options.NoAttributes,)])
-async def test_altered_document_is_refused(small: Api, options: Any) -> None:
-    signed = base64.b64decode(aws().sign(fresh(small), options=options))
+async def test_altered_document_is_refused(sqlite_api: Api, options: Any) -> None:
+    signed = base64.b64decode(aws().sign(recent_document(sqlite_api), options=options))
     forged = base64.b64encode(signed.replace(INSTANCE.encode(), b"i-0123456789abcdef1")).decode()
-    answer = await refusal(small, forged, worker_id="i-0123456789abcdef1")
+    answer = await register_refused(sqlite_api, forged, worker_id="i-0123456789abcdef1")
     assert answer == "The instance identity document is not signed by AWS."
 
 
 async def test_short_key_is_not_trusted(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     weak = Authority(1024)
-    async with serving(sqlite_backend, tmp_path, aws_identity_certificates={REGION: weak.write(tmp_path)}) as api:
-        assert await refusal(api, weak.sign(fresh(api))) == "The instance identity document is not signed by AWS."
+    async with open_identity_api(
+        sqlite_backend, tmp_path, aws_identity_certificates={REGION: weak.write(tmp_path)}
+    ) as api:
+        assert (
+            await register_refused(api, weak.sign(recent_document(api)))
+            == "The instance identity document is not signed by AWS."
+        )
 
 
-async def test_document_of_another_instance_is_refused(small: Api) -> None:
-    assert (await refusal(small, aws().sign(fresh(small)), worker_id="i-0feedfeedfeedfeed")).startswith(
-        f"The instance identity document belongs to {INSTANCE}"
+async def test_document_of_another_instance_is_refused(sqlite_api: Api) -> None:
+    assert (
+        await register_refused(sqlite_api, aws().sign(recent_document(sqlite_api)), worker_id="i-0feedfeedfeedfeed")
+    ).startswith(f"The instance identity document belongs to {INSTANCE}")
+
+
+async def test_other_accounts_stages_and_regions_are_refused(sqlite_api: Api) -> None:
+    other = aws().sign(recent_document(sqlite_api, accountId="999999999999"))
+    assert (
+        await register_refused(sqlite_api, other)
+        == "Instances of the account 999999999999 may not join the stage 'production'."
     )
-
-
-async def test_other_accounts_stages_and_regions_are_refused(small: Api) -> None:
-    other = aws().sign(fresh(small, accountId="999999999999"))
-    assert await refusal(small, other) == "Instances of the account 999999999999 may not join the stage 'production'."
-    own = aws().sign(fresh(small))
-    assert await refusal(small, own, stage="staging") == (
+    own = aws().sign(recent_document(sqlite_api))
+    assert await register_refused(sqlite_api, own, stage="staging") == (
         f"Instances of the account {ACCOUNT} may not join the stage 'staging'."
     )
-    elsewhere = aws().sign(fresh(small, region="us-east-1"))
-    assert await refusal(small, elsewhere) == "This server has no certificate of AWS for the region 'us-east-1'."
+    other_region = aws().sign(recent_document(sqlite_api, region="us-east-1"))
+    assert (
+        await register_refused(sqlite_api, other_region)
+        == "This server has no certificate of AWS for the region 'us-east-1'."
+    )
 
 
 async def test_expired_document_is_refused(api: Api) -> None:
     old = document(api.clock.now - timedelta(seconds=3601))
-    assert await refusal(api, aws().sign(old)) == (
+    assert await register_refused(api, aws().sign(old)) == (
         "The instance was launched more than 1 h ago, so its document is too old."
     )
     ahead = document(api.clock.now + timedelta(minutes=6))
-    assert (await refusal(api, aws().sign(ahead))).startswith("The instance identity document is from the future")
+    assert (await register_refused(api, aws().sign(ahead))).startswith(
+        "The instance identity document is from the future"
+    )
 
 
-async def test_document_is_accepted_only_from_its_first_sender(api: Api) -> None:
-    signed = aws().sign(fresh(api))
+async def test_document_is_accepted_only_with_the_key_of_its_first_registration(api: Api) -> None:
+    signed = aws().sign(recent_document(api))
     first = await register(api, signed)
     assert first.status_code == 201
-    another = "a-key-of-whoever-read-the-document"
-    assert (await refusal(api, signed, registration_key=another)).startswith("This instance has already registered")
-    # nor when the worker has deregistered
+    another = "a-key-of-another-sender"
+    assert (await register_refused(api, signed, registration_key=another)).startswith(
+        "This instance has already registered"
+    )
+    # not even after the worker has deregistered
     token = {"Authorization": f"Bearer {first.json()['data']['token']}"}
-    left = await api.anybody.call("POST", "/api/worker/deregister", {"reason": "shutdown"}, headers=token)
-    assert left.status_code == 200
-    assert (await refusal(api, signed, registration_key=another)).startswith("This instance has already registered")
-    assert await refusal(api, signed, registration_key=None) == (
+    answer = await api.anybody.call("POST", "/api/worker/deregister", {"reason": "shutdown"}, headers=token)
+    assert answer.status_code == 200
+    assert (await register_refused(api, signed, registration_key=another)).startswith(
+        "This instance has already registered"
+    )
+    assert await register_refused(api, signed, registration_key=None) == (
         "A registration with an identity document must have a registration_key."
     )
 
 
 async def test_registered_worker_returns_with_its_key_at_any_instance_age(api: Api) -> None:
-    signed = aws().sign(fresh(api))
+    signed = aws().sign(recent_document(api))
     assert (await register(api, signed)).status_code == 201
     await api.clock.set(api.clock.now + timedelta(days=3))
     assert (await register(api, signed)).status_code == 201
 
 
-async def test_refused_registration_does_not_use_the_document_up(small: Api) -> None:
-    signed = aws().sign(fresh(small))
-    assert (await register(small, signed, fleet_slug="nowhere", registration_key="k" * 16)).status_code == 404
-    assert (await register(small, signed)).status_code == 201
+async def test_refused_registration_does_not_bind_the_document(sqlite_api: Api) -> None:
+    signed = aws().sign(recent_document(sqlite_api))
+    assert (await register(sqlite_api, signed, fleet_slug="nowhere", registration_key="k" * 16)).status_code == 404
+    assert (await register(sqlite_api, signed)).status_code == 201
 
 
-@pytest.mark.parametrize("said", ["", "no base64 at all!", "AAAA", "x" * 20_000])
-async def test_invalid_document_is_refused_with_a_reason(small: Api, said: str) -> None:
-    detail = await refusal(small, said)
+@pytest.mark.parametrize("header", ["", "no base64 at all!", "AAAA", "x" * 20_000])
+async def test_invalid_document_is_refused_with_a_reason(sqlite_api: Api, header: str) -> None:
+    detail = await register_refused(sqlite_api, header)
     assert detail.startswith(("The instance identity document cannot be read", "The fleet secret is wrong"))
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"instanceId": 7}', b"\xff"])
-async def test_empty_signed_document_is_refused(small: Api, content: bytes) -> None:
-    assert (await refusal(small, aws().sign(content))).startswith("The instance identity document cannot be read")
+async def test_signed_document_without_content_is_refused(sqlite_api: Api, content: bytes) -> None:
+    assert (await register_refused(sqlite_api, aws().sign(content))).startswith(
+        "The instance identity document cannot be read"
+    )
 
 
-async def test_wrong_secret_is_not_made_good_by_a_document(small: Api) -> None:
-    headers = {"X-Instance-Identity": aws().sign(fresh(small)), "X-Fleet-Secret": "wrong"}
+async def test_wrong_secret_is_refused_despite_a_valid_document(sqlite_api: Api) -> None:
+    headers = {"X-Instance-Identity": aws().sign(recent_document(sqlite_api)), "X-Fleet-Secret": "wrong"}
     body = {"worker_id": INSTANCE, "fleet_slug": "home-clip", "registration_key": KEY}
-    problem_of(await small.anybody.call("POST", "/api/worker/register", body, headers=headers), 401)
+    problem_of(await sqlite_api.anybody.call("POST", "/api/worker/register", body, headers=headers), 401)
 
 
-async def test_without_certificates_only_the_secret_opens(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
-    async with serving(sqlite_backend, tmp_path, aws_identity_certificates={}) as api:
-        detail = await refusal(api, aws().sign(fresh(api)))
+async def test_only_the_secret_is_accepted_without_certificates(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async with open_identity_api(sqlite_backend, tmp_path, aws_identity_certificates={}) as api:
+        detail = await register_refused(api, aws().sign(recent_document(api)))
         assert detail == "This server accepts no instance identity documents. Register with the fleet secret."
         await api.worker()
 
@@ -198,58 +221,62 @@ def test_unreadable_certificate_is_reported_at_startup(tmp_path: Path) -> None:
             identities.load()
 
 
-async def test_secret_still_opens_where_documents_do(small: Api) -> None:
-    await small.worker("gpu-1")
-    assert [item.worker.worker_id for item in (await small.engine.workers.views.workers(limit=9)).items] == ["gpu-1"]
+async def test_secret_is_accepted_in_addition_to_documents(sqlite_api: Api) -> None:
+    await sqlite_api.worker("gpu-1")
+    assert [item.worker.worker_id for item in (await sqlite_api.engine.workers.views.workers(limit=9)).items] == [
+        "gpu-1"
+    ]
 
 
 class TestWorker:
     """The worker's side, with a simulator of EC2's metadata."""
 
     @asynccontextmanager
-    async def joining(self, api: Api, folder: Path, metadata: Metadata, **settings: Any) -> AsyncIterator[Registrar]:
+    async def make_registrar(
+        self, api: Api, folder: Path, metadata: Metadata, **settings: Any
+    ) -> AsyncIterator[Registrar]:
         control = ControlPlane("http://relay.test", worker_id=INSTANCE)
         await control._http.aclose()
         control._http = api.anybody.http
         imds = Imds(metadata.url)
-        given = WorkerSettings(fleet_slug="home-clip", **settings)
-        yield Registrar(given, control, StateFolder(folder), imds=imds)
+        worker_settings = WorkerSettings(fleet_slug="home-clip", **settings)
+        yield Registrar(worker_settings, control, StateFolder(folder), imds=imds)
         await imds.close()
 
-    async def test_worker_without_a_secret_sends_the_document(self, small: Api, tmp_path: Path) -> None:
+    async def test_worker_without_a_secret_sends_the_document(self, sqlite_api: Api, tmp_path: Path) -> None:
         async with Metadata(instance_id=INSTANCE) as metadata:
-            metadata.arm(IDENTITY, as_ec2_writes_it(aws().sign(fresh(small))))
-            async with self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration:
-                assert await registration.register({"max_concurrency": 1})
-        assert [item.worker.worker_id for item in (await small.engine.workers.views.workers(limit=9)).items] == [
+            metadata.arm(IDENTITY, encode_like_ec2(aws().sign(recent_document(sqlite_api))))
+            async with self.make_registrar(sqlite_api, tmp_path, metadata, fleet_identity="aws") as registrar:
+                assert await registrar.register({"max_concurrency": 1})
+        assert [item.worker.worker_id for item in (await sqlite_api.engine.workers.views.workers(limit=9)).items] == [
             INSTANCE
         ]
 
-    async def test_missing_document_error_says_what_to_do(self, small: Api, tmp_path: Path) -> None:
+    async def test_missing_document_error_says_what_to_do(self, sqlite_api: Api, tmp_path: Path) -> None:
         async with (
             Metadata(instance_id=INSTANCE) as metadata,
-            self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration,
+            self.make_registrar(sqlite_api, tmp_path, metadata, fleet_identity="aws") as registrar,
         ):
             with pytest.raises(ConfigurationError, match="this machine has no EC2 identity document"):
-                await registration.register({})
+                await registrar.register({})
 
-    async def test_refusal_shows_the_server_message(self, small: Api, tmp_path: Path) -> None:
+    async def test_refusal_shows_the_server_message(self, sqlite_api: Api, tmp_path: Path) -> None:
         async with Metadata(instance_id=INSTANCE) as metadata:
-            metadata.arm(IDENTITY, somebody().sign(fresh(small)))
-            async with self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration:
+            metadata.arm(IDENTITY, other_authority().sign(recent_document(sqlite_api)))
+            async with self.make_registrar(sqlite_api, tmp_path, metadata, fleet_identity="aws") as registrar:
                 with pytest.raises(ConfigurationError, match="is not signed by AWS"):
-                    await registration.register({})
+                    await registrar.register({})
 
-    async def test_secret_goes_before_the_document(self, small: Api, tmp_path: Path) -> None:
+    async def test_secret_is_preferred_to_the_document(self, sqlite_api: Api, tmp_path: Path) -> None:
         async with Metadata(instance_id=INSTANCE) as metadata:
-            given = {"fleet_identity": "aws", "fleet_secret": FLEET_SECRET}
-            async with self.joining(small, tmp_path, metadata, **given) as registration:
-                assert await registration.register({"max_concurrency": 1})
+            options = {"fleet_identity": "aws", "fleet_secret": FLEET_SECRET}
+            async with self.make_registrar(sqlite_api, tmp_path, metadata, **options) as registrar:
+                assert await registrar.register({"max_concurrency": 1})
             assert metadata.asked[IDENTITY] == 0
 
     def test_worker_requires_a_secret_or_an_identity_document(self, tmp_path: Path) -> None:
-        registration = Registrar(
+        registrar = Registrar(
             WorkerSettings(fleet_slug="x"), ControlPlane("http://relay.test", worker_id="w"), StateFolder(tmp_path)
         )
         with pytest.raises(ConfigurationError, match="FLEET_SECRET is not set"):
-            registration.require_settings()
+            registrar.require_settings()

@@ -22,7 +22,7 @@ async def desk(world: World) -> Desk:
 
 
 class TestRegister:
-    async def test_worker_is_assigned_its_fleet_s_workflows(self, world: World) -> None:
+    async def test_worker_is_assigned_the_workflows_of_its_fleet(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("b"), await world.workflow("a"))
         registered = await world.engine.workers.workers.register(worker_id="w", fleet_slug=fleet, max_concurrency=2)
         worker = registered.worker
@@ -32,7 +32,7 @@ class TestRegister:
         assert not worker.is_draining
         assert worker.last_seen_at == world.clock.now
 
-    async def test_worker_may_narrow_its_workflows_but_not_widen_them(self, world: World) -> None:
+    async def test_worker_may_request_fewer_workflows_of_its_fleet(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("a"), await world.workflow("b"))
         await world.workflow("c")
         registered = await world.engine.workers.workers.register(
@@ -40,7 +40,7 @@ class TestRegister:
         )
         assert registered.workflows == ["b"]
 
-    async def test_narrowed_worker_stays_narrowed_when_the_fleet_changes(self, world: World) -> None:
+    async def test_requested_workflows_apply_after_the_fleet_changes(self, world: World) -> None:
         a, b = await world.workflow("a"), await world.workflow("b")
         fleet = await world.fleet(a)
         await world.engine.workers.workers.register(worker_id="w", fleet_slug=fleet, workflow_slugs=["a"])
@@ -68,7 +68,7 @@ class TestRegister:
             )
             registered = await engine.workers.workers.register(worker_id=name, fleet_slug=fleet)
             assert registered.workflows == expected
-        # nor when the fleet changes
+        # a changed fleet assigns no scripts either
         await engine.workers.fleets.map_workflows(stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=["b", "a"])
         async with engine.databases.central.read() as tx:
             assert await workers.workflows_of(tx, ["another"]) == [graph.id]
@@ -77,9 +77,11 @@ class TestRegister:
         assert await world.lease("another") is None
         assert await world.lease("own") is not None
 
-    async def test_twice_is_a_conflict(self, world: World, desk: Desk) -> None:
+    async def test_registered_name_without_a_key_is_a_conflict(self, world: World, desk: Desk) -> None:
         with pytest.raises(Conflict):
             await world.worker(desk.fleet, name=desk.worker)
+        with pytest.raises(Conflict):
+            await world.engine.workers.workers.register(worker_id=desk.worker, fleet_slug=desk.fleet, key="any key")
 
     async def test_worker_registers_again_with_its_key_and_keeps_its_leases(self, world: World, desk: Desk) -> None:
         register = partial(world.engine.workers.workers.register, worker_id="w", fleet_slug=desk.fleet)
@@ -89,11 +91,11 @@ class TestRegister:
         assert leased is not None
         await world.engine.workers.workers.set_draining("w", is_draining=True)
         await world.advance(30)
-        again = await register(key="its own key", token_hash="second", protocol=2, version="9")
-        assert (first.leases, again.leases, again.workflows) == (0, 1, first.workflows)
-        assert (again.worker.token_hash, again.worker.protocol, again.worker.version) == ("second", 2, "9")
-        assert again.worker.is_draining
-        assert again.worker.last_seen_at == world.clock.now
+        second = await register(key="its own key", token_hash="second", protocol=2, version="9")
+        assert (first.leases, second.leases, second.workflows) == (0, 1, first.workflows)
+        assert (second.worker.token_hash, second.worker.protocol, second.worker.version) == ("second", 2, "9")
+        assert second.worker.is_draining
+        assert second.worker.last_seen_at == world.clock.now
         assert await world.complete(leased, worker_id="w") == "completed"
 
     @pytest.mark.parametrize("key", [None, "another key"])
@@ -107,10 +109,6 @@ class TestRegister:
         await world.advance(301)
         assert (await register(key=key)).leases == 0
 
-    async def test_worker_registered_without_a_key_accepts_no_key(self, world: World, desk: Desk) -> None:
-        with pytest.raises(Conflict):
-            await world.engine.workers.workers.register(worker_id=desk.worker, fleet_slug=desk.fleet, key="any key")
-
     async def test_revoked_worker_cannot_register_with_its_key(self, world: World, desk: Desk) -> None:
         register = partial(
             world.engine.workers.workers.register, worker_id="w", fleet_slug=desk.fleet, key="its own key"
@@ -120,21 +118,9 @@ class TestRegister:
         with pytest.raises(Forbidden):
             await register()
 
-    async def test_known_worker_registers_again_in_a_full_fleet(self, world: World) -> None:
-        workflow = await world.workflow()
-        await world.engine.workers.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
-        for _ in range(2):
-            await world.engine.workers.workers.register(worker_id="w", fleet_slug="small", key="its own key")
-
-    async def test_deregistered_worker_may_register_again(self, world: World, desk: Desk) -> None:
-        await world.engine.workers.workers.deregister(desk.worker)
-        assert await world.worker(desk.fleet, name=desk.worker) == desk.worker
-
-    async def test_unknown_fleet_is_not_found(self, world: World) -> None:
+    async def test_unknown_fleet_or_stage_is_not_found(self, world: World, desk: Desk) -> None:
         with pytest.raises(NotFound):
-            await world.worker("nowhere")
-
-    async def test_fleet_of_another_stage_is_not_found(self, world: World, desk: Desk) -> None:
+            await world.worker("unknown")
         with pytest.raises(NotFound):
             await world.worker(desk.fleet, stage=Stage.STAGING)
 
@@ -146,22 +132,21 @@ class TestRegister:
         with pytest.raises(Forbidden):
             await world.lease("w")
 
-    async def test_narrowing_that_leaves_nothing_is_refused(self, world: World, desk: Desk) -> None:
+    async def test_worker_without_workflows_or_slots_is_refused(self, world: World, desk: Desk) -> None:
         with pytest.raises(InvalidInput):
             await world.engine.workers.workers.register(worker_id="w", fleet_slug=desk.fleet, workflow_slugs=["other"])
-
-    async def test_worker_runs_at_least_one_job(self, world: World, desk: Desk) -> None:
         with pytest.raises(InvalidInput):
             await world.worker(desk.fleet, concurrency=0)
 
-    async def test_full_fleet_accepts_no_worker_until_one_deregisters(self, world: World) -> None:
+    async def test_full_fleet_accepts_only_its_own_workers_until_one_deregisters(self, world: World) -> None:
         workflow = await world.workflow()
         await world.engine.workers.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
-        first = await world.worker("small")
+        for _ in range(2):
+            await world.engine.workers.workers.register(worker_id="w", fleet_slug="small", key="its own key")
         with pytest.raises(Forbidden):
             await world.worker("small")
-        await world.engine.workers.workers.deregister(first)
-        await world.worker("small")
+        await world.engine.workers.workers.deregister("w")
+        await world.worker("small", name="w")
 
     async def test_concurrent_registrations_do_not_exceed_the_limit(self, world: World) -> None:
         workflow = await world.workflow()
@@ -171,7 +156,7 @@ class TestRegister:
         assert sum(isinstance(answer, Forbidden) for answer in answers) == 3
 
 
-class TestLeaving:
+class TestDeregister:
     async def test_leases_of_a_deregistered_worker_are_requeued_without_penalty(self, world: World) -> None:
         desk = await world.desk(concurrency=2)
         jobs = await submit_many(world, desk.user, desk.effect, 2)
@@ -185,56 +170,49 @@ class TestLeaving:
         with pytest.raises(LeaseLost):
             await world.complete(leased[0])
 
-    async def test_deregistered_worker_gets_no_job(self, world: World, desk: Desk) -> None:
-        await world.engine.workers.workers.deregister(desk.worker)
+    async def test_deregistered_worker_is_unknown(self, world: World, desk: Desk) -> None:
+        workers = world.engine.workers.workers
+        await workers.deregister(desk.worker)
         with pytest.raises(Forbidden):
             await world.lease(desk.worker)
-
-    async def test_unknown_worker_cannot_leave(self, world: World) -> None:
-        with pytest.raises(NotFound):
-            await world.engine.workers.workers.deregister("nobody")
+        for call in (
+            workers.deregister(desk.worker),
+            workers.set_approved(desk.worker, is_approved=True),
+            workers.set_draining(desk.worker, is_draining=True),
+        ):
+            with pytest.raises(NotFound):
+                await call
 
     async def test_worker_deregistering_during_a_lease_keeps_no_job(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
-        leaving: list[asyncio.Task[int]] = []
+        tasks: list[asyncio.Task[int]] = []
 
-        async def leave(step: str, boundary: Boundary) -> None:
+        async def deregister(step: str, boundary: Boundary) -> None:
             if step == TransactionStep.LEASE and boundary is Boundary.BEFORE_COMMIT:
-                leaving.append(asyncio.create_task(world.engine.workers.workers.deregister(desk.worker)))
+                tasks.append(asyncio.create_task(world.engine.workers.workers.deregister(desk.worker)))
                 if world.backend == "postgresql":
-                    await somebody_waits_for_a_lock()
+                    await wait_for_lock()
 
-        async def somebody_waits_for_a_lock() -> None:
+        async def wait_for_lock() -> None:
             query = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
             while not await execute(world.engine.databases.central, query):
                 pass
 
-        world.on_boundary(leave)
+        world.on_boundary(deregister)
         await world.engine.queue.leasing.lease(LeaseRequest(worker_id=desk.worker, providers=["self_hosted"]))
-        await leaving[0]
+        await tasks[0]
         assert (await world.dispatch(job)).status == "queued"
 
 
-class TestRevoke:
-    async def test_leases_of_a_revoked_worker_are_requeued_without_penalty(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
-        await world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
-        dispatch = await world.dispatch(job)
-        assert (dispatch.status, dispatch.attempts, dispatch.last_error) == ("queued", 0, "Requeued: revoked")
-        with pytest.raises(LeaseLost):
-            await world.complete(leased)
-
-    async def test_approved_worker_is_served_again(self, world: World, desk: Desk) -> None:
-        await desk.submit()
-        await world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
-        await world.engine.workers.workers.set_approved(desk.worker, is_approved=True)
-        assert await world.lease(desk.worker) is not None
-
-    @pytest.mark.parametrize("change", ["set_approved", "set_draining"])
-    async def test_unknown_worker_cannot_be_changed(self, world: World, change: str) -> None:
-        argument = {"set_approved": "is_approved", "set_draining": "is_draining"}[change]
-        with pytest.raises(NotFound):
-            await getattr(world.engine.workers.workers, change)("nobody", **{argument: True})
+async def test_leases_of_a_revoked_worker_are_requeued_without_penalty(world: World, desk: Desk) -> None:
+    job, leased = await desk.leased()
+    await world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
+    dispatch = await world.dispatch(job)
+    assert (dispatch.status, dispatch.attempts, dispatch.last_error) == ("queued", 0, "Requeued: revoked")
+    with pytest.raises(LeaseLost):
+        await world.complete(leased)
+    await world.engine.workers.workers.set_approved(desk.worker, is_approved=True)
+    assert await world.lease(desk.worker) is not None
 
 
 async def test_draining_worker_finishes_its_jobs(world: World, desk: Desk) -> None:
@@ -243,14 +221,14 @@ async def test_draining_worker_finishes_its_jobs(world: World, desk: Desk) -> No
     assert await world.complete(leased) == "completed"
 
 
-async def test_being_seen_is_noted_for_many_workers_at_once(world: World, desk: Desk) -> None:
+async def test_last_seen_time_is_recorded_for_many_workers(world: World, desk: Desk) -> None:
     other, silent = await world.worker(desk.fleet), await world.worker(desk.fleet)
     before = world.clock.now
     await world.advance(10)
     await world.engine.workers.workers.record_seen([desk.worker, other])
     async with world.engine.databases.central.read() as tx:
-        found = [await workers.get(tx, each) for each in (desk.worker, other, silent)]
-    assert [each.last_seen_at if each else None for each in found] == [world.clock.now, world.clock.now, before]
+        records = [await workers.get(tx, worker) for worker in (desk.worker, other, silent)]
+    assert [record.last_seen_at if record else None for record in records] == [world.clock.now, world.clock.now, before]
 
 
 async def test_audit_log_lists_the_worker_lifecycle_in_order(world: World, desk: Desk) -> None:
