@@ -34,33 +34,25 @@ def types(price: float, speed: float = 1.0) -> list[InstanceType]:
 
 
 @pytest.mark.parametrize("policy", Policy)
-def test_single_job_without_machines_launches_one(policy: Policy) -> None:
+def test_first_job_launches_one_machine_and_no_job_none(policy: Policy) -> None:
     assert plan([waiting(1)], fleet(policy=policy)).launch == (Launch(count=1),)
-
-
-@pytest.mark.parametrize("policy", Policy)
-def test_empty_queue_without_machines_needs_no_action(policy: Policy) -> None:
     assert plan([], fleet(policy=policy)).is_empty
 
 
 @pytest.mark.parametrize("policy", OURS)
-def test_booting_machine_is_capacity(policy: Policy) -> None:
+def test_booting_machine_is_capacity_and_draining_is_not(policy: Policy) -> None:
     assert plan([waiting(1)], fleet(booting(), policy=policy)).is_empty
-
-
-@pytest.mark.parametrize("policy", OURS)
-def test_draining_machine_is_none(policy: Policy) -> None:
     assert launched(plan([waiting(1)], fleet(draining(), policy=policy))) == 1
 
 
-def test_seconds_count_and_not_jobs() -> None:
-    """Twenty short jobs are done before another machine could begin; twenty long ones are not."""
+def test_seconds_of_work_count_not_jobs() -> None:
+    """Twenty short jobs finish before another machine could boot; twenty long ones do not."""
     one = fleet(ready())
     assert plan([waiting(20, seconds_each=5)], one).is_empty
     assert launched(plan([waiting(20, seconds_each=600)], one)) == 9
 
 
-def test_nearly_booted_machine_takes_more_work_than_a_new_one() -> None:
+def test_nearly_booted_machine_reduces_the_desired_count() -> None:
     work = [waiting(8)]
     assert plan(work, fleet(booting(left=5))).desired < plan(work, fleet(booting(left=175))).desired
 
@@ -78,7 +70,7 @@ def test_reserve_for_arrivals_grows_with_their_square_root() -> None:
 
 
 def test_single_new_job_launches_one_machine() -> None:
-    """It is an arrival itself: that is no reason to expect another."""
+    """One arrival does not predict another."""
     assert launched(plan([waiting(1, seconds_each=60.0, jobs_per_second=0.0023)], fleet())) == 1
 
 
@@ -91,11 +83,11 @@ def test_arrivals_during_the_boot_count_while_jobs_wait() -> None:
 @pytest.mark.parametrize("policy", OURS)
 @pytest.mark.parametrize("jobs", [1, 2, 40])
 def test_fleet_without_history_launches_at_most_one_machine_per_job(policy: Policy, jobs: int) -> None:
-    """Jobs of ten minutes that came within a second: there is no rate yet, and no known following jobs."""
+    """Ten-minute jobs within one second: neither a rate nor following jobs are known yet."""
     work = [waiting(jobs, seconds_each=600.0, jobs_per_second=jobs * ONE_ARRIVAL, arrivals_seconds=1.0)]
     empty = fleet(policy=policy, max_machines=500, launches_per_minute=500)
     assert plan(work, empty).desired <= jobs
-    launched_before = fleet(*(booting(str(each)) for each in range(jobs)), policy=policy, max_machines=500)
+    launched_before = fleet(*(booting(str(number)) for number in range(jobs)), policy=policy, max_machines=500)
     assert plan(work, launched_before).is_empty
 
 
@@ -104,7 +96,7 @@ def test_machines_for_following_jobs_are_launched_with_the_first() -> None:
     found = plan([waiting(2)], seen)
     assert launched(found) == 7
     assert "2 for waiting jobs, 5 for jobs that usually follow; launching 7" in found.reason
-    assert plan([waiting(2)], replace(seen, machines=[booting(str(each)) for each in range(7)])).is_empty
+    assert plan([waiting(2)], replace(seen, machines=[booting(str(number)) for number in range(7)])).is_empty
     assert launched(plan([waiting(1)], seen)) == 7
     assert launched(plan([waiting(1)], replace(seen, following_jobs=0.0))) == 1
     assert plan([waiting(2)], replace(seen, machines=[ready(), ready("b")])).is_empty
@@ -123,7 +115,7 @@ def test_rate_observed_for_less_than_a_boot_is_ignored() -> None:
 
 
 def test_waiting_jobs_do_not_predict_arrivals() -> None:
-    """Forty at once after a quiet hour need forty machines, and none for forty more."""
+    """Forty at once after a quiet hour need forty machines, not eighty."""
     many = fleet(max_machines=500, launches_per_minute=500)
     work = waiting(40, seconds_each=600.0, jobs_per_second=40 * ONE_ARRIVAL)
     assert plan([work], many).desired == 40
@@ -132,8 +124,8 @@ def test_waiting_jobs_do_not_predict_arrivals() -> None:
 def test_faster_policy_never_has_fewer_machines() -> None:
     for jobs in (1, 5, 12, 40):
         for rate in (0.0, 0.05, 0.2):
-            wanted = [plan([waiting(jobs, jobs_per_second=rate)], fleet(policy=policy)).desired for policy in OURS]
-            assert wanted == sorted(wanted)
+            desired = [plan([waiting(jobs, jobs_per_second=rate)], fleet(policy=policy)).desired for policy in OURS]
+            assert desired == sorted(desired)
 
 
 def test_reason_states_the_observation_and_the_action() -> None:
@@ -145,7 +137,7 @@ def test_reason_states_the_observation_and_the_action() -> None:
     assert reason.endswith("the limit is 10 machines")
 
 
-# scale-in
+# Scale-in.
 
 
 def test_each_machine_is_stopped_after_its_own_idle_time() -> None:
@@ -170,7 +162,7 @@ def test_busy_machine_is_never_ended(policy: Policy) -> None:
     assert plan([], seen).end == []
 
 
-def test_machine_that_says_ready_and_holds_a_lease_is_busy() -> None:
+def test_ready_machine_with_a_lease_is_busy() -> None:
     assert plan([], fleet(replace(ready(idle=10_000), leases=1))).end == []
 
 
@@ -180,24 +172,24 @@ def test_idle_machine_needed_by_waiting_jobs_is_not_stopped() -> None:
     assert plan([waiting(1)], seen).end == ["a"]
 
 
-def test_machines_that_arriving_work_needs_stay() -> None:
+def test_machines_needed_by_arrivals_stay() -> None:
     seen = fleet(*(ready(str(number), idle=5000) for number in range(5)))
     assert plan([waiting(0, jobs_per_second=0.05)], seen).desired == 4
 
 
-# limits
+# Limits.
 
 
 def test_machine_limit_includes_draining_machines() -> None:
     assert launched(plan([waiting(100)], fleet(draining(), max_machines=3))) == 2
 
 
-def test_no_more_launches_a_minute_than_allowed() -> None:
+def test_launch_rate_is_limited() -> None:
     seen = fleet(launches_per_minute=4, launches_ago=[5.0, 59.0, 61.0])
     assert launched(plan([waiting(100)], seen)) == 2
 
 
-def test_no_more_money_an_hour_than_allowed() -> None:
+def test_hourly_cost_is_limited() -> None:
     seen = fleet(
         busy(price_per_hour=0.3), cost_per_hour=1.0, instance_types=[InstanceType(name="g", price_per_hour=0.3)]
     )
@@ -206,7 +198,7 @@ def test_no_more_money_an_hour_than_allowed() -> None:
     assert "the limit is 1 an hour" in found.reason
 
 
-def test_type_that_is_too_dear_gives_way_to_the_next() -> None:
+def test_next_type_is_launched_if_the_first_exceeds_the_cost_limit() -> None:
     types = [InstanceType(name="dear", price_per_hour=2.0), InstanceType(name="cheap", price_per_hour=0.5)]
     assert plan([waiting(1)], fleet(instance_types=types)).launch == (Launch(count=1, instance_type="dear"),)
     found = plan([waiting(1)], fleet(instance_types=types, cost_per_hour=1.0))
@@ -226,22 +218,22 @@ def test_over_budget_stops_the_most_expensive_idle_machines_first() -> None:
     found = plan([], fleet(*others, dear, cost_per_hour=3.0, min_machines=3))
     assert found.end == ["dear"]
     assert "1 machine beyond the limits; terminating 1 of them" in found.reason
-    # never a busy one; then idle ones, the paid ones first
-    held = fleet(busy(price_per_hour=9.0), *others, ready("free"), cost_per_hour=3.0, min_machines=4)
-    assert plan([], held).end == ["a", "b"]
+    # Busy machines are never stopped; of idle ones the paid ones are first.
+    with_busy = fleet(busy(price_per_hour=9.0), *others, ready("free"), cost_per_hour=3.0, min_machines=4)
+    assert plan([], with_busy).end == ["a", "b"]
 
 
 @pytest.mark.parametrize("policy", Policy)
 def test_external_machines_are_never_stopped(policy: Policy) -> None:
-    theirs = [ready(f"theirs{number}", idle=10_000.0, is_foreign=True) for number in range(2)]
-    found = plan([], fleet(*theirs, booting("own"), policy=policy, max_machines=1, idle_seconds=10_000.0))
+    external = [ready(f"external{number}", idle=10_000.0, is_foreign=True) for number in range(2)]
+    found = plan([], fleet(*external, booting("own"), policy=policy, max_machines=1, idle_seconds=10_000.0))
     assert found.end == ["own"]
-    words = "2 machines beyond the limits; terminating 1 of them, never busy or foreign ones"
-    assert words in found.reason
-    assert plan([], fleet(*theirs, policy=policy, idle_seconds=10_000.0, last_idle_seconds=0.0)).end == []
+    reason = "2 machines beyond the limits; terminating 1 of them, never busy or foreign ones"
+    assert reason in found.reason
+    assert plan([], fleet(*external, policy=policy, idle_seconds=10_000.0, last_idle_seconds=0.0)).end == []
 
 
-def test_no_more_are_launched_than_may_register() -> None:
+def test_worker_limits_restrict_launches() -> None:
     found = plan([waiting(100)], fleet(ready(), max_workers=3))
     assert launched(found) == 2
     assert "3 workers may register in the fleet" in found.reason
@@ -268,9 +260,9 @@ def test_failed_boots_stop_launches_until_a_single_retry() -> None:
     found = plan([waiting(50)], broken)
     assert found.is_empty
     assert "3 launches in a row never became a worker (tried again in 290 s)" in found.reason
-    rested = replace(broken, failed_boot_seconds_ago=301.0)
-    assert launched(plan([waiting(50)], rested)) == 1
-    assert plan([waiting(50)], replace(rested, machines=[booting()])).is_empty
+    after_pause = replace(broken, failed_boot_seconds_ago=301.0)
+    assert launched(plan([waiting(50)], after_pause)) == 1
+    assert plan([waiting(50)], replace(after_pause, machines=[booting()])).is_empty
     assert launched(plan([waiting(50)], replace(broken, failed_boots=2))) > 1
 
 
@@ -279,7 +271,7 @@ def test_each_further_failure_doubles_the_pause_up_to_an_hour() -> None:
     assert pauses == [None, 300, 600, 1200, 3600]
 
 
-# schedules
+# Schedules.
 
 
 @pytest.mark.parametrize(
@@ -289,13 +281,13 @@ def test_each_further_failure_doubles_the_pause_up_to_an_hour() -> None:
         (datetime(2026, 3, 4, 8, 0, tzinfo=UTC), 2),
         (datetime(2026, 3, 4, 16, 59, tzinfo=UTC), 2),
         (datetime(2026, 3, 4, 17, 0, tzinfo=UTC), 0),
-        # in summer nine o'clock in Berlin is earlier
+        # Daylight saving time in Berlin.
         (datetime(2026, 7, 1, 7, 0, tzinfo=UTC), 2),
-        # a Saturday
+        # A Saturday.
         (datetime(2026, 3, 7, 12, 0, tzinfo=UTC), 0),
     ],
 )
-def test_never_fewer_than_so_many_on_workdays_from_nine_to_eighteen(now: datetime, expected: int) -> None:
+def test_schedule_sets_the_minimum_at_its_hours(now: datetime, expected: int) -> None:
     assert plan([], fleet(schedules=[WORKDAYS]), now=now).desired == expected
 
 
@@ -307,7 +299,7 @@ def test_schedule_keeps_idle_machines_at_its_hours() -> None:
 def test_schedule_ending_before_its_start_ends_on_the_next_day() -> None:
     night = Schedule(days=frozenset({4}), begins=time(22), ends=time(6), at_least=1)
     friday, saturday = datetime(2026, 3, 6, 23, tzinfo=UTC), datetime(2026, 3, 7, 5, 59, tzinfo=UTC)
-    assert [scheduled_minimum([night], each) for each in (friday, saturday)] == [1, 1]
+    assert [scheduled_minimum([night], moment) for moment in (friday, saturday)] == [1, 1]
     assert scheduled_minimum([night], datetime(2026, 3, 6, 5, tzinfo=UTC)) == 0
     assert scheduled_minimum([night], datetime(2026, 3, 7, 23, tzinfo=UTC)) == 0
 
@@ -315,17 +307,17 @@ def test_schedule_ending_before_its_start_ends_on_the_next_day() -> None:
 def test_schedule_from_midnight_to_midnight_has_no_gap() -> None:
     wednesday = Schedule(days=frozenset({2}), begins=time(0), ends=time(0), at_least=1)
     minutes = [datetime(2026, 3, 4, hour, minute, 59, tzinfo=UTC) for hour in range(24) for minute in range(60)]
-    assert {scheduled_minimum([wednesday], each) for each in minutes} == {1}
+    assert {scheduled_minimum([wednesday], moment) for moment in minutes} == {1}
     assert scheduled_minimum([wednesday], datetime(2026, 3, 5, tzinfo=UTC)) == 0
     assert scheduled_minimum([wednesday], datetime(2026, 3, 3, 23, 59, 59, tzinfo=UTC)) == 0
 
 
-def test_time_zone_that_does_not_exist_is_named() -> None:
+def test_unknown_time_zone_is_named() -> None:
     with pytest.raises(InvalidInput, match="no time zone 'Mars/Base'"):
         scheduled_minimum([replace(WORKDAYS, timezone="Mars/Base")], datetime(2026, 3, 4, tzinfo=UTC))
 
 
-# planned, but not done
+# Plans that are only reported.
 
 
 def test_paused_fleet_does_nothing_with_a_reason() -> None:
@@ -342,27 +334,27 @@ def test_report_states_the_planned_action(seen: ObservedFleet) -> None:
     assert "nothing is done" in found.reason
 
 
-# several fleets
+# Several fleets.
 
 
-def test_workflow_that_two_fleets_serve_is_staffed_once_by_the_cheaper() -> None:
+def test_cheaper_of_two_fleets_serves_a_shared_workflow() -> None:
     dear = fleet(slug="dear", instance_types=types(1.0))
     cheap = fleet(slug="cheap", instance_types=types(0.5), max_machines=50, launches_per_minute=50)
     work = [waiting(20, jobs_per_second=0.05)]
     alone = plan(work, cheap).desired
-    assert [each.desired for each in plans(work, dear, cheap)] == [0, alone]
+    assert [fleet_plan.desired for fleet_plan in plans(work, dear, cheap)] == [0, alone]
 
 
 @pytest.mark.parametrize("following", [0.0, 6.0])
 def test_jobs_served_by_two_fleets_get_the_machines_of_one(following: float) -> None:
-    """The cheaper fleet may have only one machine: the other launches the rest, and not more."""
+    """The cheaper fleet may have only one machine: the other launches only the rest."""
     attic = fleet(slug="attic", instance_types=types(0.1), max_machines=1, following_jobs=following)
     boxes = fleet(slug="boxes", instance_types=types(0.5), following_jobs=following)
     work = [waiting(2, seconds_each=60.0)]
     first, second = plans(work, attic, boxes)
     assert (first.desired, first.desired + second.desired) == (1, plan(work, boxes).desired)
     free = replace(attic, scaling=boxes.scaling)
-    assert [each.desired for each in plans(work, free, boxes)] == [plan(work, boxes).desired, 0]
+    assert [fleet_plan.desired for fleet_plan in plans(work, free, boxes)] == [plan(work, boxes).desired, 0]
 
 
 def test_work_of_a_cluster_fleet_is_not_launched_twice() -> None:
@@ -370,16 +362,16 @@ def test_work_of_a_cluster_fleet_is_not_launched_twice() -> None:
     cheap = fleet(slug="cheap", instance_types=types(0.5), can_launch=False, is_scaled_externally=True)
     work = [waiting(4, jobs_per_second=0.01)]
     found = plans(work, dear, cheap)
-    assert [launched(each) > 0 for each in found] == [False, True]
+    assert [launched(fleet_plan) > 0 for fleet_plan in found] == [False, True]
     assert "its cluster acts on it" in found[1].reason
 
 
 def test_faster_fleet_wins_at_equal_price() -> None:
     slow, quick = fleet(slug="a", instance_types=types(1.0)), fleet(slug="b", instance_types=types(1.0, speed=2.0))
-    assert [each.desired > 0 for each in plans([waiting(5)], slow, quick)] == [False, True]
+    assert [fleet_plan.desired > 0 for fleet_plan in plans([waiting(5)], slow, quick)] == [False, True]
 
 
-def test_overflow_of_the_cheaper_fleet_goes_to_the_next() -> None:
+def test_next_fleet_serves_the_overflow_of_the_cheaper() -> None:
     work = [waiting(20)]
     cheap = fleet(slug="cheap", instance_types=types(0.5), max_machines=2)
     dear = fleet(slug="dear", instance_types=types(1.0), max_machines=50, launches_per_minute=50)
@@ -388,30 +380,30 @@ def test_overflow_of_the_cheaper_fleet_goes_to_the_next() -> None:
     assert second.desired == plan(work, dear).desired - 2
     paused = replace(cheap, scaling=replace(cheap.scaling, is_paused=True))
     assert plans(work, paused, dear)[1].desired == plan(work, dear).desired
-    trying = replace(cheap, scaling=replace(cheap.scaling, is_dry_run=True))
-    assert plans(work, trying, dear)[1].desired == plan(work, dear).desired
+    dry_run = replace(cheap, scaling=replace(cheap.scaling, is_dry_run=True))
+    assert plans(work, dry_run, dear)[1].desired == plan(work, dear).desired
 
 
 def test_existing_machines_are_used_before_a_cheaper_one_is_launched() -> None:
     cheap = fleet(slug="cheap", instance_types=types(0.5))
     dear = fleet(ready(), slug="dear", instance_types=types(1.0))
-    assert all(each.is_empty for each in plans([waiting(3, jobs_per_second=0.01)], cheap, dear))
+    assert all(fleet_plan.is_empty for fleet_plan in plans([waiting(3, jobs_per_second=0.01)], cheap, dear))
 
 
 def test_workflow_of_one_fleet_is_not_assigned_to_the_other() -> None:
     first = fleet(slug="first", workflows=(1,), instance_types=types(0.5))
     second = fleet(slug="second", workflows=(2,), instance_types=types(1.0))
-    assert [each.desired for each in plans([waiting(1), waiting(1, workflow=2)], first, second)] == [1, 1]
+    assert [fleet_plan.desired for fleet_plan in plans([waiting(1), waiting(1, workflow=2)], first, second)] == [1, 1]
 
 
-# the reference policy
+# The reference policy.
 
 
 def test_reference_policy_steps_from_none_to_one() -> None:
     assert plan([waiting(40)], fleet(policy=Policy.REFERENCE)).desired == 1
 
 
-def test_reference_then_tracks_a_backlog_of_two() -> None:
+def test_reference_policy_tracks_a_backlog_of_two() -> None:
     assert plan([waiting(11)], fleet(busy(), policy=Policy.REFERENCE)).desired == 6
     assert plan([waiting(3)], fleet(busy(), busy("b"), policy=Policy.REFERENCE)).desired == 3
 
@@ -422,7 +414,7 @@ def test_reference_policy_stops_all_after_fifteen_idle_minutes() -> None:
     assert plan([], replace(seen, idle_seconds=900.0)).end == ["a", "b"]
 
 
-def test_reference_gives_machines_back_after_fifteen_low_minutes() -> None:
+def test_reference_policy_stops_idle_machines_after_fifteen_low_minutes() -> None:
     seen = fleet(busy(), ready("b", idle=5), ready("c", idle=6), policy=Policy.REFERENCE, low_seconds=899.0)
     assert plan([], seen).is_empty
     assert plan([], replace(seen, low_seconds=900.0)).end == ["c", "b"]
@@ -452,7 +444,7 @@ class TestUnknownPrices:
         assert "the price of the first machine is not known yet" in first.reason
         assert launched(plan([], fleet(booting(), min_machines=8, cost_per_hour=4.0))) == 0
 
-    def test_limit_then_uses_the_highest_known_price(self) -> None:
+    def test_cost_limit_uses_the_highest_known_price(self) -> None:
         seen = fleet(booting(price_per_hour=1.0), booting("b", price_per_hour=0.5), min_machines=8, cost_per_hour=4.0)
         assert launched(plan([], seen)) == 2
 

@@ -40,7 +40,7 @@ def refused(kind: str, instance_type: str | None, *, seconds: float = 5) -> Mach
     )
 
 
-def test_steady_stream_is_known_by_its_rate() -> None:
+def test_rate_of_a_steady_stream_is_learned() -> None:
     rate = Rate()
     for second in range(5000, 0, -20):
         rate.add(ago(second))
@@ -75,7 +75,7 @@ def bursts(*followed: int) -> FollowingJobs:
     learnt = FollowingJobs()
     learnt.add(ago(3600 * (len(followed) + 1)), boot_seconds=180.0, silence_seconds=900.0)
     for number, jobs in enumerate(followed):
-        for seconds in (0, *(10 + each for each in range(jobs)), 200):
+        for seconds in (0, *(10 + job for job in range(jobs)), 200):
             at = ago(3600 * (len(followed) - number) - seconds)
             learnt.add(at, boot_seconds=180.0, silence_seconds=900.0)
     return learnt
@@ -86,7 +86,7 @@ def test_following_jobs_are_known_after_five_bursts() -> None:
     assert bursts(6, 6, 6, 6, 6).jobs() == 6.0
 
 
-def test_flood_does_not_change_what_usually_follows_and_new_bursts_do() -> None:
+def test_single_flood_does_not_change_the_following_jobs() -> None:
     assert bursts(2, 2, 90, 2, 2).jobs() == 2.0
     assert bursts(*([2] * 30), *([9] * 15)).jobs() == 9.0
 
@@ -107,7 +107,7 @@ def test_first_durations_are_averaged_and_later_ones_followed() -> None:
     assert learnt.mean_seconds > 95
 
 
-def test_boots_take_as_long_as_three_quarters_of_the_newest_did() -> None:
+def test_boot_time_is_the_third_quartile_of_recent_boots() -> None:
     assert boot_seconds([], MachineSpec(provider=MachineProviderName.LOCAL)) == 30.0
     spec = MachineSpec(options={"boot_seconds": 90})
     assert boot_seconds([], MachineSpec()) == 180.0
@@ -117,7 +117,7 @@ def test_boots_take_as_long_as_three_quarters_of_the_newest_did() -> None:
     assert boot_seconds([machine(5), *booted], spec) == 40.0
 
 
-def test_boots_that_failed_are_counted_back_to_the_last_worker() -> None:
+def test_failed_boots_are_counted_since_the_last_success() -> None:
     failed = machine(50, ended_at=NOW, reason=f"{MachineEndReason.BOOT_FAILED}: no worker after 400 s")
     gone = machine(60, ended_at=NOW, reason=str(MachineEndReason.GONE_BOOTING))
     unneeded = machine(55, ended_at=NOW, reason=str(MachineEndReason.UNNEEDED))
@@ -137,7 +137,7 @@ def test_clock_set_back_does_not_block_launches() -> None:
     assert seconds_ago(ago(-1), NOW) == 0.0
 
 
-def test_rate_is_forgotten_from_when_the_clock_went_back() -> None:
+def test_rate_adapts_after_the_clock_is_set_back() -> None:
     rate = Rate()
     for seconds in range(0, 600, 20):
         rate.add(ago(seconds - 86_400))
@@ -148,7 +148,7 @@ def test_rate_is_forgotten_from_when_the_clock_went_back() -> None:
     assert rate.at(ago(-HALF_LIFE_SECONDS)) > before / 2
 
 
-def test_refusals_are_no_launches() -> None:
+def test_refusals_do_not_count_as_launches() -> None:
     assert launches_ago([machine(5), refused("capacity", "a"), machine(299), machine(301)], NOW) == [5.0, 299.0]
 
 
@@ -162,9 +162,7 @@ def test_refusals_are_no_launches() -> None:
         (refused("throttled", None, seconds=16), ["a", "b"], False),
     ],
 )
-def test_type_that_was_refused_lately_is_not_tried(
-    row: MachineRecord, left: list[str], all_types_refused: bool
-) -> None:
+def test_recently_refused_type_is_not_available(row: MachineRecord, left: list[str], all_types_refused: bool) -> None:
     types = [InstanceType(name="a"), InstanceType(name="b")]
     found = available_types(types, [row], NOW)
     assert ([type_.name for type_ in found.types], found.all_types_refused) == (left, all_types_refused)

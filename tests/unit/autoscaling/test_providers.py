@@ -28,7 +28,7 @@ def providers(tmp_path: Path) -> Providers:
     return Providers(ProviderContext(settings=settings, api_url=settings.base_url, secrets={}))
 
 
-async def test_every_provider_has_its_name_and_is_made_once(providers: Providers) -> None:
+async def test_every_provider_is_created_once(providers: Providers) -> None:
     can_launch = {name: providers.get(name).can_launch for name in MachineProviderName}
     assert can_launch == {"static": False, "local": True, "command": True, "aws": True, "kubernetes": False}
     assert all(providers.get(name) is providers.get(name) for name in MachineProviderName)
@@ -53,9 +53,9 @@ def test_unknown_provider_error_lists_the_known_ones(providers: Providers) -> No
         providers.get("azure")
 
 
-def make(around: ProviderContext) -> MachineProvider:
+def make_provider(context: ProviderContext) -> MachineProvider:
     """Like a third-party package."""
-    return StaticProvider(f"Ask at {around.api_url}.")
+    return StaticProvider(f"Ask at {context.api_url}.")
 
 
 def entry_points(*found: tuple[str, str]) -> EntryPoints:
@@ -63,14 +63,14 @@ def entry_points(*found: tuple[str, str]) -> EntryPoints:
 
 
 async def test_installed_package_can_add_a_provider(providers: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
-    brought = entry_points(("theirs", f"{__name__}:make"), ("local", f"{__name__}:make"))
-    monkeypatch.setattr(registry, "entry_points", brought.select)
+    installed = entry_points(("theirs", f"{__name__}:make_provider"), ("local", f"{__name__}:make_provider"))
+    monkeypatch.setattr(registry, "entry_points", installed.select)
     assert names() == [*MachineProviderName, "theirs"]
 
     [refused] = (await providers.get("theirs").launch(FLEET, orders("a"), total=1)).refused
 
     assert refused.text.endswith("Ask at http://127.0.0.1:8420.")
-    # no package can replace a built-in provider
+    # No package can replace a built-in provider.
     assert providers.get("local").can_launch
 
 

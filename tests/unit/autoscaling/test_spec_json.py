@@ -51,11 +51,11 @@ def test_autoscaling_spec_survives_a_json_round_trip() -> None:
     assert scaling_from_json(json.loads(json.dumps(scaling_to_json(SCALING)))) == SCALING
 
 
-@pytest.mark.parametrize("nothing", [None, {}, {"provider": None, "bundle": None, "instance_types": None}])
-def test_empty_machine_spec_has_the_defaults(nothing: dict[str, object] | None) -> None:
-    assert machines_from_json(nothing) == MachineSpec()
+@pytest.mark.parametrize("empty", [None, {}, {"provider": None, "bundle": None, "instance_types": None}])
+def test_empty_machine_spec_has_the_defaults(empty: dict[str, object] | None) -> None:
+    assert machines_from_json(empty) == MachineSpec()
 
 
-@pytest.mark.parametrize("nothing", [None, {}, {"policy": None, "max_machines": None, "schedules": None}])
-def test_empty_autoscaling_spec_has_the_defaults(nothing: dict[str, object] | None) -> None:
-    assert scaling_from_json(nothing) == ScalingSpec()
+@pytest.mark.parametrize("empty", [None, {}, {"policy": None, "max_machines": None, "schedules": None}])
+def test_empty_autoscaling_spec_has_the_defaults(empty: dict[str, object] | None) -> None:
+    assert scaling_from_json(empty) == ScalingSpec()

@@ -18,11 +18,8 @@ def done(*ends: float) -> list[CompletedItem]:
 
 
 def test_estimate_uses_the_time_between_completions() -> None:
-    # each ran for 100 s, but two at a time
+    # Each item ran for 100 s, but two at a time.
     assert expected_seconds(done(100, 150, 200), queued=4, processing=0, now=at(200)) == 200
-
-
-def test_order_of_the_items_does_not_matter() -> None:
     assert expected_seconds(done(200, 100, 150), queued=4, processing=0, now=at(200)) == 200
 
 
@@ -31,13 +28,13 @@ def test_pause_between_two_items_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("ends", [(100, 20_100), (100, 20_100, 20_200), (100, 200, 40_000, 80_000)])
-def test_outages_of_hours_do_not_count_however_few_are_done(ends: tuple[float, ...]) -> None:
+def test_long_outages_do_not_count(ends: tuple[float, ...]) -> None:
     assert expected_seconds(done(*ends), queued=3, processing=0, now=at(ends[-1])) == 300
-    # nor does a lasting one
+    # Nor does an outage that lasts.
     assert expected_seconds(done(*ends), queued=3, processing=0, now=at(ends[-1] + 20_000)) == 300
 
 
-def test_first_completed_item_gives_the_duration() -> None:
+def test_single_completed_item_sets_the_estimate() -> None:
     assert expected_seconds(done(100), queued=3, processing=0, now=at(100)) == 300
 
 

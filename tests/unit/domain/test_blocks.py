@@ -36,7 +36,7 @@ def test_pair_without_a_block_is_free() -> None:
     assert not is_blocked(None, now=NOW)
 
 
-def test_further_failure_begins_the_cooldown_afresh() -> None:
+def test_further_failure_restarts_the_cooldown() -> None:
     block = fail_often(2, FailoverPolicy(), every=timedelta(seconds=59))
     assert block == Block(failure_count=2, blocked_until=NOW + timedelta(seconds=119))
 

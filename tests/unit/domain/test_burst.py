@@ -45,7 +45,7 @@ JOBS = st.builds(
     workflow=WORKFLOWS,
     seconds=SECONDS,
     waited_seconds=SECONDS,
-    # most of them would go, if they were allowed to
+    # Most jobs would burst if allowed.
     accepts_seconds=st.sampled_from([0.5, 10.0, 60.0, 300.0, None]),
     may_burst=st.sampled_from([True, True, True, True, False]),
     has_burst=st.sampled_from([False, False, False, False, True]),
@@ -60,7 +60,7 @@ CLOUDS = st.sampled_from([1, 20]).map(
 
 def numbered(first: int) -> st.SearchStrategy[list[WaitingJob]]:
     jobs = st.lists(JOBS, max_size=8)
-    return jobs.map(lambda found: [replace(each, id=first + number) for number, each in enumerate(found)])
+    return jobs.map(lambda found: [replace(job, id=first + number) for number, job in enumerate(found)])
 
 
 def snapshots() -> st.SearchStrategy[BurstInput]:
@@ -81,46 +81,38 @@ def snapshots() -> st.SearchStrategy[BurstInput]:
     )
 
 
-def went(snapshot: BurstInput) -> list[WaitingJob]:
+def bursting_jobs(snapshot: BurstInput) -> list[WaitingJob]:
     """Return the jobs of the queue that go to the cloud."""
     ids = {move.dispatch_id for move in decide_bursts(snapshot).moves if move.to is Provider.CLOUD}
-    return [each for each in snapshot.queue if each.id in ids]
+    return [job for job in snapshot.queue if job.id in ids]
 
 
 @given(snapshots())
-def test_no_limit_of_money_is_ever_passed(snapshot: BurstInput) -> None:
-    budget, gone = snapshot.budget, went(snapshot)
-    costs = sum(each.expected_cost_micros for each in gone)
-    if gone and budget.limit_micros is not None:
+def test_cost_limits_are_never_exceeded(snapshot: BurstInput) -> None:
+    budget, bursting = snapshot.budget, bursting_jobs(snapshot)
+    costs = sum(job.expected_cost_micros for job in bursting)
+    if bursting and budget.limit_micros is not None:
         assert budget.spent_micros + costs <= budget.limit_micros
     for workflow, limit in budget.workflow_limit_micros.items():
-        of_workflow = sum(each.expected_cost_micros for each in gone if each.workflow == workflow)
+        of_workflow = sum(job.expected_cost_micros for job in bursting if job.workflow == workflow)
         if of_workflow:
             assert budget.workflow_spent_micros.get(workflow, 0) + of_workflow <= limit
 
 
 @given(snapshots())
-def test_nothing_bursts_without_a_limit_and_a_price(snapshot: BurstInput) -> None:
-    assert went(replace(snapshot, budget=BurstBudget())) == []
-    assert all(each.cloud_micros_per_second is not None for each in went(snapshot))
-
-
-@given(snapshots())
-def test_only_what_may_and_accepts_no_longer_wait_bursts_and_once(snapshot: BurstInput) -> None:
-    for job in went(snapshot):
+def test_only_priced_jobs_that_may_burst_do_so_within_a_budget(snapshot: BurstInput) -> None:
+    assert bursting_jobs(replace(snapshot, budget=BurstBudget())) == []
+    for job in bursting_jobs(snapshot):
         assert job.may_burst
         assert not job.has_burst
         assert job.accepts_seconds is not None
+        assert job.cloud_micros_per_second is not None
 
 
 @given(snapshots())
-def test_same_snapshot_gives_the_same_plan(snapshot: BurstInput) -> None:
-    assert decide_bursts(snapshot) == decide_bursts(replace(snapshot))
-
-
-@given(snapshots())
-def test_each_dispatch_moves_at_most_once_and_says_why(snapshot: BurstInput) -> None:
+def test_plan_is_deterministic_and_moves_each_dispatch_at_most_once(snapshot: BurstInput) -> None:
     plan = decide_bursts(snapshot)
+    assert plan == decide_bursts(replace(snapshot))
     ids = [move.dispatch_id for move in plan.moves]
     assert len(ids) == len(set(ids))
     assert not set(ids) & plan.stays.keys()
@@ -130,9 +122,9 @@ def test_each_dispatch_moves_at_most_once_and_says_why(snapshot: BurstInput) -> 
 @given(snapshots())
 def test_first_job_with_an_idle_machine_does_not_burst(snapshot: BurstInput) -> None:
     idle = BurstRunner(machine=ObservedMachine(id="idle", state=MachineState.READY), workflows=frozenset({1, 2, 3}))
-    first = [replace(each, waited_seconds=0.0) for each in snapshot.queue[:1]]
+    first = [replace(job, waited_seconds=0.0) for job in snapshot.queue[:1]]
     waiting = replace(snapshot, self_hosted=[idle], queue=first, cloud_queue=[])
-    assert went(waiting) == []
+    assert bursting_jobs(waiting) == []
 
 
 @given(snapshots(), SECONDS)
@@ -140,22 +132,22 @@ def test_longer_accepted_wait_never_causes_a_burst(snapshot: BurstInput, more: f
     """For the first of a queue: the others depend on the jobs before them."""
     one = replace(snapshot, queue=snapshot.queue[:1], cloud_queue=[])
     patient = [
-        replace(each, accepts_seconds=None if each.accepts_seconds is None else each.accepts_seconds + more)
-        for each in one.queue
+        replace(job, accepts_seconds=None if job.accepts_seconds is None else job.accepts_seconds + more)
+        for job in one.queue
     ]
-    assert len(went(replace(one, queue=patient))) <= len(went(one))
+    assert len(bursting_jobs(replace(one, queue=patient))) <= len(bursting_jobs(one))
 
 
 @given(snapshots())
 def test_only_burst_jobs_without_a_cloud_worker_return(snapshot: BurstInput) -> None:
     able = {
         workflow
-        for each in snapshot.cloud
-        if each.machine.state is not MachineState.DRAINING
-        for workflow in each.workflows
+        for runner in snapshot.cloud
+        if runner.machine.state is not MachineState.DRAINING
+        for workflow in runner.workflows
     }
     back = {move.dispatch_id for move in decide_bursts(snapshot).moves if move.to is Provider.SELF_HOSTED}
-    assert back == {each.id for each in snapshot.cloud_queue if each.has_burst and each.workflow not in able}
+    assert back == {job.id for job in snapshot.cloud_queue if job.has_burst and job.workflow not in able}
 
 
 def busy(*, seconds: float, workflows: Sequence[int] = (1,)) -> BurstRunner:
@@ -190,7 +182,7 @@ def test_reason_states_that_no_machine_can_run_the_job() -> None:
 def test_machine_with_a_too_small_gpu_cannot_run_the_job() -> None:
     small = replace(busy(seconds=0), oversized=frozenset({(1, "h")}))
     assert len(plan_of(job(workflow_hash="h"), self_hosted=[small])) == 1
-    # another workflow of the same graph has its own workers
+    # Another workflow of the same graph has its own workers.
     assert plan_of(job(workflow_hash="h"), self_hosted=[replace(small, oversized=frozenset({(2, "h")}))]) == []
 
 
@@ -230,7 +222,7 @@ def test_job_stays_when_the_cloud_is_not_sooner() -> None:
         (5_999, "Not sent to Comfy Cloud: the hourly cost limit is reached."),
     ],
 )
-def test_job_that_stays_says_why(limit: int | None, text: str) -> None:
+def test_staying_job_has_a_reason(limit: int | None, text: str) -> None:
     assert plan_of(job(), self_hosted=[busy(seconds=1000)], limit=limit) == [text]
     assert len(plan_of(job(), self_hosted=[busy(seconds=1000)], limit=6_000)) == 1
 
@@ -252,7 +244,7 @@ def test_strictest_wait_that_is_set_counts() -> None:
 class TestTransitions:
     """The transitions of the dispatch."""
 
-    def test_queued_dispatch_goes_to_the_cloud_once(self) -> None:
+    def test_queued_dispatch_bursts_once(self) -> None:
         transition = lifecycle.burst(queued_dispatch(), expected_cost_micros=7, reason="because")
         assert transition is not None
         assert (transition.after.provider, transition.after.expected_cost_micros, transition.after.version) == (
@@ -270,16 +262,16 @@ class TestTransitions:
         assert back.after.provider == Provider.SELF_HOSTED
         assert lifecycle.burst(back.after, expected_cost_micros=7, reason="again") is None
 
-    @pytest.mark.parametrize("status", [each for each in DispatchStatus if each is not DispatchStatus.QUEUED])
+    @pytest.mark.parametrize("status", [status for status in DispatchStatus if status is not DispatchStatus.QUEUED])
     def test_only_queued_dispatches_move(self, status: DispatchStatus) -> None:
         assert lifecycle.burst(queued_dispatch(status=status), expected_cost_micros=1, reason="") is None
         there = queued_dispatch(status=status, provider=Provider.CLOUD, expected_cost_micros=1)
         assert lifecycle.return_from_cloud(there, reason="") is None
 
-    def test_workflow_of_the_cloud_alone_never_comes_back(self) -> None:
+    def test_cloud_only_dispatch_never_returns(self) -> None:
         assert lifecycle.return_from_cloud(queued_dispatch(provider=Provider.CLOUD), reason="") is None
 
-    def test_workers_fault_in_the_cloud_brings_it_back(self) -> None:
+    def test_worker_fault_in_the_cloud_returns_the_dispatch(self) -> None:
         leased = queued_dispatch(
             status="leased", provider=Provider.CLOUD, expected_cost_micros=9, attempts=1, leased_at=START
         )

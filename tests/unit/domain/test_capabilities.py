@@ -62,7 +62,7 @@ def test_unreported_capabilities_are_unknown(capabilities: dict[str, Any]) -> No
     assert "does not report" in found.text
 
 
-def test_graph_without_models_asks_for_no_report_of_them() -> None:
+def test_graph_without_models_needs_no_model_report() -> None:
     needs = Requirements(node_types=frozenset({"SaveVideo"}), models=frozenset())
     assert fitness(needs, {"node_types": NODES}).fit is Fit.ABLE
 
@@ -74,7 +74,7 @@ def test_long_lists_are_cut_in_the_text_but_not_in_the_data() -> None:
     assert found.text.endswith("Node4 and 4 more.")
 
 
-def test_reports_of_the_wrong_shape_do_not_hurt() -> None:
+def test_malformed_report_is_ignored() -> None:
     odd = {"node_types": [1, None, "SaveVideo", "CheckpointLoader"], "models": {"loras": "x", "vae": [["lora.pt"]]}}
     assert fitness(NEEDS, odd).missing_models == ["lora.pt", "sd/base.safetensors"]
 
@@ -84,13 +84,13 @@ def test_worker_fits_if_one_of_its_servers_has_everything() -> None:
     lacks_node = {"lacks": {"node_types": ["SaveVideo"], "models": []}}
     lacks_more = {"lacks": {"node_types": ["SaveVideo"], "models": ["lora.pt"]}}
     assert fitness(NEEDS, {**report, "comfyui": [lacks_more, {}]}).fit is Fit.ABLE
-    # neither has everything, though together they do: report the one with the fewest missing
+    # Neither has everything, though together they do: report the one with the fewest missing.
     found = fitness(NEEDS, {**report, "comfyui": [lacks_more, lacks_node]})
     assert (found.fit, found.missing_node_types, found.missing_models) == (Fit.UNABLE, ["SaveVideo"], [])
 
 
 @pytest.mark.parametrize("servers", ["?", [7, None], [{"lacks": 7}], [{"lacks": {"node_types": 7}}]])
-def test_servers_of_the_wrong_shape_do_not_hurt(servers: Any) -> None:
+def test_malformed_servers_are_ignored(servers: Any) -> None:
     assert fitness(NEEDS, {"node_types": NODES, "models": sorted(NEEDS.models), "comfyui": servers}).fit is Fit.ABLE
 
 
@@ -100,11 +100,13 @@ SILENT = UnmetRequirements(worker="silent", node_types=["A"], models=[], silent=
 
 
 def test_missing_requirements_are_named_with_the_workers_that_have_them() -> None:
-    found = [(each.kind, each.name, each.workers) for each in merge_unmet([ONE, TWO, SILENT])]
+    found = [
+        (requirement.kind, requirement.name, requirement.workers) for requirement in merge_unmet([ONE, TWO, SILENT])
+    ]
     assert found == [
         (RequirementKind.NODE, "A", ["two"]),
         (RequirementKind.NODE, "B", ["silent"]),
-        # a worker that reports no models does not count as having one
+        # A worker that reports no models does not count as having one.
         (RequirementKind.MODEL, "m.pt", ["one"]),
     ]
 
@@ -119,7 +121,7 @@ def test_refusal_lists_workers_by_number_or_name() -> None:
     assert refusal_text(merge_unmet([ONE]), workers=1, shows_names=False) == "The worker is missing the nodes A, B."
 
 
-def test_refusal_names_all_of_it_up_to_fifty() -> None:
+def test_refusal_names_at_most_fifty_requirements() -> None:
     many = UnmetRequirements(worker="one", node_types=[f"N{n:02}" for n in range(60)], models=[])
     assert refusal_text(merge_unmet([many]), workers=1, shows_names=False).endswith("N49 and 10 more.")
     assert refusal_text(merge_unmet([many, many]), workers=2, shows_names=False).endswith(

@@ -16,11 +16,11 @@ def places(groups: str, *, ranks: Sequence[int] | None = None) -> list[Place]:
 
 
 def order_after(before: Sequence[Place], ranks: dict[int, int]) -> list[int]:
-    return [each.id for each in sorted(before, key=lambda each: (ranks.get(each.id, each.rank), each.id))]
+    return [place.id for place in sorted(before, key=lambda place: (ranks.get(place.id, place.rank), place.id))]
 
 
 def groups_after(before: Sequence[Place], moving: set[int], to: MoveTo | Before) -> str:
-    by_id = {each.id: each.group for each in before}
+    by_id = {place.id: place.group for place in before}
     return "".join(by_id[id_] for id_ in order_after(before, move(before, moving, to)))
 
 
@@ -44,7 +44,7 @@ def groups_after(before: Sequence[Place], moving: set[int], to: MoveTo | Before)
 )
 def test_block_steps_over_one_neighbour(groups: str, moving: str, to: MoveTo, expected: str) -> None:
     before = places(groups)
-    assert groups_after(before, {each.id for each in before if each.group == moving}, to) == expected
+    assert groups_after(before, {place.id for place in before if place.group == moving}, to) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_only_changed_ranks_are_returned() -> None:
 def test_equal_ranks_are_spread_by_the_smallest_step() -> None:
     before = places("abc", ranks=[7, 7, 7])
     assert order_after(before, move(before, {2}, MoveTo.TOP)) == [2, 0, 1]
-    assert sorted({each.id: each.rank for each in before} | move(before, {2}, MoveTo.TOP)) == [0, 1, 2]
+    assert sorted({place.id: place.rank for place in before} | move(before, {2}, MoveTo.TOP)) == [0, 1, 2]
     assert move(before, {2}, MoveTo.TOP) == {0: 8, 1: 9}
 
 
@@ -86,38 +86,28 @@ def queues(draw: st.DrawFn) -> tuple[list[Place], list[Place], set[int]]:
     ranks = sorted(draw(st.sets(st.integers(0, 1_000), min_size=1, max_size=20)))
     every = [Place(id=n, rank=rank, group=draw(st.sampled_from("abcd"))) for n, rank in enumerate(ranks)]
     is_own = [draw(st.booleans()) for _ in every]
-    own = [each for each, mine in zip(every, is_own, strict=True) if mine]
-    others = [each for each, mine in zip(every, is_own, strict=True) if not mine]
-    moving = draw(st.sets(st.sampled_from([each.id for each in own]))) if own else set()
+    own = [place for place, mine in zip(every, is_own, strict=True) if mine]
+    others = [place for place, mine in zip(every, is_own, strict=True) if not mine]
+    moving = draw(st.sets(st.sampled_from([place.id for place in own]))) if own else set()
     return own, others, moving
 
 
 @given(queues(), st.sampled_from(MoveTo))
-def test_move_only_permutes_the_tenants_own_ranks(queue: tuple[list[Place], list[Place], set[int]], to: MoveTo) -> None:
-    own, _, moving = queue
-    changed = move(own, moving, to)
-    ranks = {each.id: each.rank for each in own}
-    assert changed.keys() <= ranks.keys()
-    assert sorted((ranks | changed).values()) == sorted(ranks.values())
-
-
-@given(queues(), st.sampled_from(MoveTo))
-def test_move_keeps_everybody_elses_place(queue: tuple[list[Place], list[Place], set[int]], to: MoveTo) -> None:
-    own, others, moving = queue
-    every = sorted([*own, *others], key=lambda each: each.rank)
-    after = order_after(every, move(own, moving, to))
-    assert [after.index(other.id) for other in others] == [every.index(other) for other in others]
-
-
-@given(queues(), st.sampled_from(MoveTo))
-def test_move_keeps_the_order_of_moved_and_of_other_jobs(
+def test_move_permutes_own_ranks_and_keeps_other_places(
     queue: tuple[list[Place], list[Place], set[int]], to: MoveTo
 ) -> None:
-    own, _, moving = queue
-    after = order_after(own, move(own, moving, to))
-    before = [each.id for each in own]
-    assert [id_ for id_ in after if id_ in moving] == [id_ for id_ in before if id_ in moving]
-    assert [id_ for id_ in after if id_ not in moving] == [id_ for id_ in before if id_ not in moving]
+    own, others, moving = queue
+    changed = move(own, moving, to)
+    ranks = {place.id: place.rank for place in own}
+    assert changed.keys() <= ranks.keys()
+    assert sorted((ranks | changed).values()) == sorted(ranks.values())
+    whole_queue = sorted([*own, *others], key=lambda place: place.rank)
+    after = order_after(whole_queue, changed)
+    assert [after.index(other.id) for other in others] == [whole_queue.index(other) for other in others]
+    # Moved and other places of the tenant keep their order among themselves.
+    own_before, own_after = [place.id for place in own], order_after(own, changed)
+    assert [id_ for id_ in own_after if id_ in moving] == [id_ for id_ in own_before if id_ in moving]
+    assert [id_ for id_ in own_after if id_ not in moving] == [id_ for id_ in own_before if id_ not in moving]
 
 
 @given(queues())
@@ -130,10 +120,10 @@ def test_job_moved_to_the_top_is_first_of_its_tenant(
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.data())
-def test_equal_ranks_never_fall_and_never_stay_equal(ranks: list[int], data: st.DataObject) -> None:
+def test_equal_ranks_become_distinct_and_never_decrease(ranks: list[int], data: st.DataObject) -> None:
     own = [Place(id=n, rank=rank, group=str(n)) for n, rank in enumerate(sorted(ranks))]
     which = data.draw(st.sampled_from(own))
-    after = {each.id: each.rank for each in own} | move(own, {which.id}, data.draw(st.sampled_from(MoveTo)))
+    after = {place.id: place.rank for place in own} | move(own, {which.id}, data.draw(st.sampled_from(MoveTo)))
     assert len(set(after.values())) == len(own)
     assert all(new >= old for new, old in zip(sorted(after.values()), sorted(ranks), strict=True))
 
@@ -144,16 +134,16 @@ def test_equal_ranks_never_fall_and_never_stay_equal(ranks: list[int], data: st.
         ("abcd", "d", {1}, "adbc"),
         ("abcd", "a", {3}, "bcad"),
         ("abcd", "a", {1}, "abcd"),
-        # a batch stays together, for any named item
+        # A batch stays together, for any named item.
         ("abbc", "c", {2}, "acbb"),
         ("aabc", "a", {3}, "baac"),
-        # it no longer exists
+        # The named job no longer exists.
         ("abc", "a", {99}, "bca"),
     ],
 )
 def test_block_moves_before_the_named_job(groups: str, moving: str, before: set[int], expected: str) -> None:
     queue = places(groups)
-    assert groups_after(queue, {each.id for each in queue if each.group == moving}, Before(before)) == expected
+    assert groups_after(queue, {place.id for place in queue if place.group == moving}, Before(before)) == expected
 
 
 def test_item_moves_before_the_named_item_of_its_batch() -> None:

@@ -21,7 +21,7 @@ from comfyrelay.worker.comfyui.out_of_memory import runs_again, too_large_for
 sizes = st.integers(GIB // 2, 200 * GIB)
 
 
-def test_each_relief_is_tried_once_and_in_order() -> None:
+def test_memory_steps_are_tried_once_in_order() -> None:
     for moved, there in product((False, True), repeat=2):
         assert next_memory_step(ran_alone=False, has_moved=moved, has_larger_gpu=there) is OutOfMemoryStep.ALONE
     assert next_memory_step(ran_alone=True, has_moved=False, has_larger_gpu=True) is OutOfMemoryStep.LARGER
@@ -70,7 +70,7 @@ def test_out_of_memory_error_suggests_a_remedy() -> None:
 
 
 def test_memory_sizes_are_rounded_to_common_values() -> None:
-    assert [in_gib(each) for each in (25_757_220_864, int(23.6 * GIB), int(1.5 * GIB))] == [
+    assert [in_gib(size) for size in (25_757_220_864, int(23.6 * GIB), int(1.5 * GIB))] == [
         "24 GiB",
         "24 GiB",
         "1.5 GiB",

@@ -6,7 +6,7 @@ from comfyrelay.domain.outputs import output_type
 
 
 @pytest.mark.parametrize(
-    ("told", "promised", "kept"),
+    ("reported", "declared", "stored"),
     [
         ("image/png", "image/png", "image/png"),
         ("IMAGE/PNG", "image/png", "IMAGE/PNG"),
@@ -19,11 +19,11 @@ from comfyrelay.domain.outputs import output_type
         ("text/plain; charset=utf-8", "text/plain", "text/plain; charset=utf-8"),
         ("text/html", "text/plain", None),
         ("application/json", "text/plain", None),
-        # a text in place of a promised image is refused
+        # A text in place of a declared image is refused.
         ("text/plain", "image/png", None),
-        # without a promised type any file is allowed, and a browser only downloads it
+        # Without a declared type any file is allowed, and browsers only download it.
         ("text/html", "application/octet-stream", "application/octet-stream"),
     ],
 )
-def test_output_is_of_the_kind_that_was_promised(told: str, promised: str, kept: str | None) -> None:
-    assert output_type(told, promised) == kept
+def test_output_has_the_declared_media_kind(reported: str, declared: str, stored: str | None) -> None:
+    assert output_type(reported, declared) == stored

@@ -37,19 +37,19 @@ class World:
     memory_bytes: int = 80 * GIB
     copy_bytes: int = 4 * GIB
     limits: PackingLimits = field(default_factory=PackingLimits)
-    # the workflows in turn, and how much longer than the first each takes
+    # The workflows in turn, and how much longer than the first each takes.
     mix: Sequence[tuple[str, float]] = (("w", 1.0),)
     waiting: int = 1000
     cores: float = 16
-    # the number of looks until a process has started
+    # The number of looks until a process has started.
     start_looks: int = 0
     now: float = 0.0
     packing: Packing = field(default_factory=Packing)
-    # by process, the finished part of its job; None while it has no job
+    # By process, the finished part of its job; None while it has no job.
     processes: dict[str, float | None] = field(default_factory=lambda: {"p1": 0.0})
     active: int = 1
     started: int = 1
-    # starting processes with their remaining looks; restarting ones; why the next one does not start
+    # Starting processes with their remaining looks; restarting ones; why the next one does not start.
     starting: dict[str, int] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
     failure: str | None = None
@@ -150,7 +150,7 @@ class World:
         return [decision.change for decision in self.decisions if decision.change is not PackingChange.NOTHING]
 
     @property
-    def told(self) -> str:
+    def reasons(self) -> str:
         return " ".join(decision.reason for decision in self.decisions)
 
 
@@ -159,7 +159,7 @@ def shared(thread: float, gpu: float) -> Callable[[int], float]:
 
 
 def long_looks(world: World) -> float:
-    """Few enough that a trial takes several looks, and enough that it ends."""
+    """Short enough for several looks per trial, and long enough for the trial to end."""
     return world.seconds(8) / 2
 
 
@@ -177,7 +177,7 @@ def test_second_process_is_tried_when_jobs_wait() -> None:
 def test_packing_reaches_the_best_count_on_measured_gpu_curves(curve: tuple[float, float]) -> None:
     world = World(seconds=shared(*curve), waiting=10_000)
     count = world.run(600)
-    best = max(rate(world.seconds, each) for each in range(1, 5))
+    best = max(rate(world.seconds, number) for number in range(1, 5))
     assert rate(world.seconds, count) >= 0.95 * best
 
 
@@ -189,7 +189,7 @@ def test_gpu_that_one_process_fills_keeps_one() -> None:
 
 
 def test_several_processes_are_tried_together_if_one_gains_too_little() -> None:
-    """2 bring 8 % more than 1, and 3 bring 14 %."""
+    """Two gain 8 % over one, and three gain 14 %."""
     rates = {1: 1.0, 2: 1.08, 3: 1.14, 4: 1.15, 5: 1.15, 6: 1.15}
     world = World(seconds=lambda running: running / rates.get(running, 1.15), waiting=10_000)
     assert world.run(600) == 3
@@ -258,7 +258,7 @@ def test_low_host_memory_removes_one_process_for_a_while() -> None:
         ({"load": 0.95}, "the GPU is busy 95% of the time"),
     ],
 )
-def test_nothing_is_added_without_a_reason_to_hope(seen: dict[str, Any], reason: str) -> None:
+def test_process_is_not_added_without_work_or_resources(seen: dict[str, Any], reason: str) -> None:
     decision = World(seconds=shared(*SMALL)).look(**seen)
     assert decision == PackingDecision(change=PackingChange.NOTHING, active=1, reason=f"1 process: {reason}.")
 
@@ -292,7 +292,7 @@ def test_process_removed_for_memory_is_not_restarted_at_once() -> None:
     assert world.run(200) == count
 
 
-def test_out_of_memory_is_blamed_on_its_own_workflow() -> None:
+def test_out_of_memory_limits_only_its_workflow() -> None:
     world = World(seconds=shared(*SMALL), waiting=100_000)
     count = world.run(600)
     world.mix = [("w", 1.0), ("x", 1.0)]
@@ -302,7 +302,7 @@ def test_out_of_memory_is_blamed_on_its_own_workflow() -> None:
     assert world.run(30) == count
 
 
-def test_workflow_that_did_not_run_during_a_trial_is_no_part_of_its_verdict() -> None:
+def test_trial_judges_only_workflows_that_ran() -> None:
     world = World(seconds=shared(0.0, 1.0), waiting=100_000)
     for _ in range(200):
         world.look(workflows=frozenset("wx"))
@@ -323,7 +323,7 @@ def test_restarting_process_is_not_replaced_and_its_trial_continues() -> None:
     assert world.packing.trial is not None
     world.find()
     world.run(30)
-    assert "2 processes complete 51% more jobs than 1: kept." in world.told
+    assert "2 processes complete 51% more jobs than 1: kept." in world.reasons
     count = world.run(600)
     for lost in ("p1", f"p{count}"):
         world.decisions = []
@@ -352,13 +352,13 @@ def test_unknown_workflow_is_measured_with_the_current_count() -> None:
 
 def test_large_gain_starts_two_more_at_once() -> None:
     world = World(seconds=shared(*SMALL), waiting=100_000, start_looks=15)
-    while "2 processes complete 51% more jobs than 1: kept." not in world.told:
+    while "2 processes complete 51% more jobs than 1: kept." not in world.reasons:
         world.look()
     world.decisions = []
     world.run(3)
     assert world.changes == [PackingChange.ADD, PackingChange.ADD]
     world.run(60)
-    assert "more jobs than 2: kept." in world.told
+    assert "more jobs than 2: kept." in world.reasons
 
 
 @pytest.mark.parametrize(
@@ -370,9 +370,9 @@ def test_large_gain_starts_two_more_at_once() -> None:
         ({}, 4),
     ],
 )
-def test_two_are_started_together_only_where_there_is_plenty(seen: dict[str, Any], count: int) -> None:
+def test_two_processes_start_together_only_with_spare_resources(seen: dict[str, Any], count: int) -> None:
     world = World(seconds=shared(*SMALL), waiting=100_000)
-    while "kept." not in world.told:
+    while "kept." not in world.reasons:
         world.look()
     world.look(**seen)
     assert world.packing.trial is not None
@@ -390,16 +390,16 @@ def test_four_processes_are_reached_after_two_trials() -> None:
     """Starting one takes the time of a real ComfyUI on that GPU."""
     rates = {1: 1.0, 2: 1.30, 3: 1.42, 4: 1.56, 5: 1.60, 6: 1.62}
     world = World(seconds=lambda running: 1.2 * running / rates.get(running, 1.62), waiting=10_000, start_looks=15)
-    while len(world.processes) < 4 or "than 2: kept." not in world.told:
+    while len(world.processes) < 4 or "than 2: kept." not in world.reasons:
         world.look()
-    assert "3 processes complete" not in world.told
+    assert "3 processes complete" not in world.reasons
     assert world.now < 100
 
 
-def test_gain_that_may_be_chance_is_measured_for_longer() -> None:
+def test_small_gain_is_measured_for_longer() -> None:
     def takes(gain: float) -> float:
         world = World(seconds=lambda running: running if running == 1 else running / gain, waiting=10_000)
-        while "kept." not in world.told:
+        while "kept." not in world.reasons:
             world.look()
         return world.now
 
@@ -416,7 +416,7 @@ def test_pinned_process_stays_when_there_is_no_work() -> None:
     assert world.run(300) == 1
 
 
-def test_turn_in_which_work_ran_out_does_not_count() -> None:
+def test_turn_without_enough_work_does_not_count() -> None:
     world = World(seconds=shared(*SMALL), waiting=4)
     world.run(60)
     assert len(world.processes) == 2
@@ -445,7 +445,7 @@ def test_only_workflows_that_ran_with_and_without_are_compared() -> None:
 
 
 curves = st.one_of(
-    # from a thread that leaves the GPU idle to a GPU that is busy with one
+    # From a thread that leaves the GPU idle to a GPU that is busy with one.
     st.tuples(st.floats(0.0, 1.0), st.floats(0.2, 3.0)).map(lambda pair: shared(*pair)),
     st.lists(st.floats(0.3, 1.6), min_size=9, max_size=9).map(
         lambda gains: lambda running: running / max(sum(gains[:running]), 0.1)
@@ -462,7 +462,7 @@ worlds = st.builds(
 sights = st.builds(
     GpuObservation,
     now=st.just(0.0),
-    processes=st.integers(1, 4).map(lambda count: tuple(f"p{each}" for each in range(count))),
+    processes=st.integers(1, 4).map(lambda count: tuple(f"p{number}" for number in range(count))),
     waiting=st.integers(0, 3),
     workflows=st.frozensets(st.sampled_from("ab")),
     memory_bytes=st.integers(1, 100).map(lambda size: size * GIB) | st.none(),
@@ -477,7 +477,7 @@ sights = st.builds(
 eager = st.builds(
     GpuObservation,
     now=st.just(0.0),
-    processes=st.integers(1, 4).map(lambda count: tuple(f"p{each}" for each in range(count))),
+    processes=st.integers(1, 4).map(lambda count: tuple(f"p{number}" for number in range(count))),
     waiting=st.just(9),
     workflows=st.just(frozenset("a")),
     memory_bytes=st.integers(1, 100).map(lambda size: size * GIB),
@@ -492,7 +492,7 @@ packings = st.builds(
 
 
 @given(seen=sights | eager, packing=packings)
-def test_memory_that_is_known_is_never_exceeded(seen: GpuObservation, packing: Packing) -> None:
+def test_known_memory_is_never_exceeded(seen: GpuObservation, packing: Packing) -> None:
     _, decision = decide(packing, seen)
     count = len(seen.processes) + (decision.change is PackingChange.ADD) - (decision.change is PackingChange.REMOVE)
     if decision.change is PackingChange.ADD:
@@ -504,7 +504,7 @@ def test_memory_that_is_known_is_never_exceeded(seen: GpuObservation, packing: P
         if seen.machine_free_bytes is not None and seen.machine_copy_bytes is not None:
             assert seen.machine_copy_bytes <= seen.machine_free_bytes
     elif seen.memory_bytes is not None and seen.copy_bytes is not None:
-        # processes that do not fit are removed one by one
+        # Processes that do not fit are removed one by one.
         assert count <= max(copies_that_fit(seen.memory_bytes, seen.copy_bytes), len(seen.processes) - 1)
 
 
@@ -515,7 +515,7 @@ def test_count_settles_while_the_work_stays_the_same(world: World) -> None:
     settled = len(world.changes)
     world.run(100, by=long_looks(world))
     assert len(world.changes) == settled
-    # up, and at most once back
+    # A removal is final.
     assert "".join("+" if change is PackingChange.ADD else "-" for change in world.changes).count("-+") == 0
     assert len(world.processes) * world.copy_bytes <= world.memory_bytes or len(world.processes) == 1
 
@@ -533,12 +533,12 @@ def test_process_finishing_its_job_does_not_slow_the_turn_of_the_others() -> Non
     """3 processes bring 8 % more than 1. Looks are so rare that a process may finish its job between two of them."""
     world = World(seconds=shared(0.3125, 2.5), memory_bytes=4 * GIB, copy_bytes=GIB, cores=3, waiting=1_000_000)
     assert world.run(300, by=long_looks(world)) == 1
-    assert "3 processes complete 8% more jobs than 1, below the required 10%: back to 1." in world.told
+    assert "3 processes complete 8% more jobs than 1, below the required 10%: back to 1." in world.reasons
 
 
 @settings(max_examples=30)
 @given(world=worlds, looks=st.integers(0, 200))
-def test_single_process_is_left_without_work(world: World, looks: int) -> None:
+def test_one_process_remains_without_work(world: World, looks: int) -> None:
     world.run(looks)
     world.waiting = 0
     world.run(20, by=world.limits.idle_seconds)
@@ -563,7 +563,7 @@ def test_more_resources_never_reduce_the_count(seen: GpuObservation, packing: Pa
 
 @settings(max_examples=30)
 @given(world=worlds, looks=st.integers(1, 60))
-def test_every_decision_says_why(world: World, looks: int) -> None:
+def test_every_decision_has_a_reason(world: World, looks: int) -> None:
     world.run(looks)
     assert all(decision.reason.endswith(".") and len(decision.reason) > 10 for decision in world.decisions)
 
@@ -571,7 +571,7 @@ def test_every_decision_says_why(world: World, looks: int) -> None:
 # Events at a look: a process crashes, all are back, the next start fails, one is abandoned.
 happenings = st.lists(st.sampled_from(["", "", "", "lose", "find", "fail", "gone"]), max_size=120)
 mixes = st.lists(st.floats(0.5, 3.0), min_size=1, max_size=3).map(
-    lambda lengths: [(name, each) for name, each in zip("abc", lengths, strict=False)]
+    lambda lengths: [(name, length) for name, length in zip("abc", lengths, strict=False)]
 )
 
 
@@ -594,7 +594,7 @@ def test_count_fits_settles_and_returns_to_one_after_any_events(
         world.look(long_looks(world))
     world.find()
     world.failure = None
-    # failed starts are retried
+    # Failed starts are retried.
     world.look(world.limits.retry_seconds)
     world.run(400, by=long_looks(world))
     settled = len(world.changes)

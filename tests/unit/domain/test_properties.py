@@ -31,18 +31,18 @@ def prop(type_: str = "text", *, key: str = "it", **fields: Any) -> Property:
     return Property.from_json({"key": key, "type": type_, **fields})
 
 
-def resolved(each: Property, sent: Any = None, *, override: Any = None) -> Any:
+def resolved(property_: Property, sent: Any = None, *, override: Any = None) -> Any:
     """Resolve one property: its value, or nothing."""
-    overrides = {} if override is None else {each.key: override}
-    values = resolve([each], overrides=overrides, user_input={} if sent is None else {each.key: sent})
+    overrides = {} if override is None else {property_.key: override}
+    values = resolve([property_], overrides=overrides, user_input={} if sent is None else {property_.key: sent})
     return values[0].value if values else None
 
 
-def problem(each: Property, sent: Any) -> str:
+def problem(property_: Property, sent: Any) -> str:
     with pytest.raises(InvalidInput) as refused:
-        resolve([each], overrides={}, user_input={each.key: sent})
-    assert list(refused.value.errors) == [each.key]
-    return refused.value.errors[each.key]
+        resolve([property_], overrides={}, user_input={property_.key: sent})
+    assert list(refused.value.errors) == [property_.key]
+    return refused.value.errors[property_.key]
 
 
 def complaints(*properties: Property) -> dict[str, str]:
@@ -51,26 +51,26 @@ def complaints(*properties: Property) -> dict[str, str]:
     return refused.value.errors
 
 
-def test_user_beats_the_effect_and_the_effect_beats_the_workflow() -> None:
-    each = prop("number", default_value=1)
-    assert resolved(each) == 1
-    assert resolved(each, override=2) == 2
-    assert resolved(each, 3, override=2) == 3
+def test_user_value_overrides_effect_and_workflow() -> None:
+    property_ = prop("number", default_value=1)
+    assert resolved(property_) == 1
+    assert resolved(property_, override=2) == 2
+    assert resolved(property_, 3, override=2) == 3
 
 
-def test_value_that_is_zero_or_false_or_empty_is_still_a_value() -> None:
+def test_falsy_value_is_a_value() -> None:
     assert resolved(prop("number", default_value=1), 0) == 0
     assert resolved(prop("boolean", default_value=True), False) is False
     assert resolved(prop("text", default_value="a cat"), "") == ""
 
 
 def test_null_means_not_sent() -> None:
-    each = prop("number", default_value=1)
-    (value,) = resolve([each], overrides={}, user_input={"it": None})
+    property_ = prop("number", default_value=1)
+    (value,) = resolve([property_], overrides={}, user_input={"it": None})
     assert (value.value, value.from_user) == (1, False)
 
 
-def test_only_what_the_user_sent_is_marked_as_the_users() -> None:
+def test_only_user_input_is_marked_as_such() -> None:
     mine, fixed = prop(key="mine"), prop(key="fixed", default_value="x", user_configurable=False)
     values = resolve([mine, fixed], overrides={}, user_input={"mine": "y"})
     assert {value.property.key: value.from_user for value in values} == {"mine": True, "fixed": False}
@@ -119,25 +119,25 @@ def test_value_of_another_type_is_refused(type_: str, bad: Any) -> None:
     assert problem(prop(type_), bad).startswith("This ")
 
 
-def test_number_keeps_within_its_bounds() -> None:
-    each = prop("number", minimum=0, maximum=10)
-    assert [resolved(each, value) for value in (0, 10)] == [0, 10]
-    assert problem(each, -1) == "This must be at least 0."
-    assert problem(each, 10.5) == "This must be at most 10."
+def test_number_must_be_within_its_bounds() -> None:
+    property_ = prop("number", minimum=0, maximum=10)
+    assert [resolved(property_, value) for value in (0, 10)] == [0, 10]
+    assert problem(property_, -1) == "This must be at least 0."
+    assert problem(property_, 10.5) == "This must be at most 10."
 
 
 def test_seed_bounds_are_shown_with_all_digits() -> None:
-    each = prop("number", minimum=-(2**63), maximum=2**64 - 2)
-    assert resolved(each, 2**64 - 2) == 2**64 - 2
-    assert problem(each, 2**64 - 1) == "This must be at most 18446744073709551614."
-    assert problem(each, -(2**63) - 1) == "This must be at least -9223372036854775808."
+    property_ = prop("number", minimum=-(2**63), maximum=2**64 - 2)
+    assert resolved(property_, 2**64 - 2) == 2**64 - 2
+    assert problem(property_, 2**64 - 1) == "This must be at most 18446744073709551614."
+    assert problem(property_, -(2**63) - 1) == "This must be at least -9223372036854775808."
     assert problem(prop("number", maximum=0.5), 1) == "This must be at most 0.5."
 
 
 @pytest.mark.parametrize(
     "key", ["seed", "noise_seed", "ksampler_seed", "random_noise_noise_seed", "ksampler_seed_12_3"]
 )
-def test_whole_number_called_seed_is_one(key: str) -> None:
+def test_whole_number_named_seed_is_a_seed(key: str) -> None:
     assert prop("number", key=key).is_seed
     assert prop("number", key=key, default_value=7).is_seed
     assert not prop("text", key=key).is_seed
@@ -145,7 +145,7 @@ def test_whole_number_called_seed_is_one(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["seed_strength", "seeds", "reseed", "steps"])
-def test_key_that_only_mentions_a_seed_is_no_seed(key: str) -> None:
+def test_key_that_only_mentions_a_seed_is_not_a_seed(key: str) -> None:
     assert not prop("number", key=key).is_seed
 
 
@@ -156,12 +156,12 @@ def test_drawn_seed_is_valid_for_every_node() -> None:
     assert prop("number", key="seed", maximum=999).seed_limit == 999
 
 
-def test_whole_number_is_whole() -> None:
-    each = prop("number", key="steps", is_whole=True, minimum=1)
+def test_whole_number_must_be_whole() -> None:
+    property_ = prop("number", key="steps", is_whole=True, minimum=1)
     with pytest.raises(InvalidInput) as refused:
-        resolve([each], overrides={}, user_input={"steps": 1.5})
+        resolve([property_], overrides={}, user_input={"steps": 1.5})
     assert refused.value.errors == {"steps": "This must be a whole number."}
-    value = resolved(each, 8.0)
+    value = resolved(property_, 8.0)
     assert (value, type(value)) == (8, int)
     assert resolved(prop("number"), 1.5) == 1.5
 
@@ -179,12 +179,12 @@ def test_whole_number_is_whole() -> None:
         ("video", "clip", Role.INPUT),
     ],
 )
-def test_key_gives_the_role_if_none_is_named(type_: str, key: str, role: Role | None) -> None:
+def test_role_defaults_to_the_key(type_: str, key: str, role: Role | None) -> None:
     assert prop(type_, key=key).role is role
     assert prop(type_, key=key, role="model").role is Role.MODEL
 
 
-def test_without_a_label_the_key_is_put_into_words() -> None:
+def test_label_defaults_to_the_key_in_words() -> None:
     assert prop(key="input_subdir").display_name == "Input subdir"
     assert prop(key="it", label="The thing").display_name == "The thing"
 
@@ -220,14 +220,14 @@ class TestLinkedValues:
     def test_border_behind_the_end_stays(self) -> None:
         assert border(overrides={"border": 10_000}, steps=8) == 10_000
 
-    def test_is_not_a_problem_of_its_own_where_the_other_is_wrong(self) -> None:
+    def test_linked_border_is_not_reported_if_the_steps_are_wrong(self) -> None:
         with pytest.raises(InvalidInput) as refused:
             border(steps="many")
         assert list(refused.value.errors) == ["steps"]
 
     @given(st.integers(1, 10_000), st.integers(1, 20), st.integers(1, 20))
     def test_borders_stay_within_the_steps_and_in_order(self, steps: int, one: int, other: int) -> None:
-        low, high = (border(overrides={"border": each}, steps=steps) for each in sorted((one, other)))
+        low, high = (border(overrides={"border": value}, steps=steps) for value in sorted((one, other)))
         assert 1 <= low <= high <= steps
 
     @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ class TestLinkedValues:
         [{"scaled_from": "nothing"}, {"scaled_from": "border"}, {"default_value": None}, {"type": "text"}],
         ids=repr,
     )
-    def test_needs_a_number_to_follow(self, fields: dict[str, Any]) -> None:
+    def test_linked_border_needs_a_number_to_follow(self, fields: dict[str, Any]) -> None:
         wrong = {"key": "border", "type": "number", "placeholder": "b", "default_value": 10, "scaled_from": "steps"}
         if fields.get("type") == "text":
             fields = {"type": "text", "default_value": "10"}
@@ -247,13 +247,13 @@ class TestSeedsToDraw:
 
     def drawn(self, *properties: Property, overrides: Any = None, **sent: Any) -> list[str]:
         found = seeds_to_draw(properties, overrides=overrides or {}, user_input=sent)
-        return [each.key for each in found]
+        return [seed.key for seed in found]
 
-    def test_all_seeds_are_drawn_if_none_is_given(self) -> None:
+    def test_all_seeds_are_drawn_if_none_is_set(self) -> None:
         assert self.drawn(self.MAIN, self.OTHER, STEPS) == ["seed", "other_seed"]
         assert self.drawn(self.MAIN, seed=None) == ["seed"]
 
-    def test_given_seed_prevents_drawing(self) -> None:
+    def test_set_seed_prevents_drawing(self) -> None:
         assert self.drawn(self.MAIN, self.OTHER, seed=0) == []
         assert self.drawn(self.MAIN, self.OTHER, other_seed=7) == []
 
@@ -292,10 +292,10 @@ def test_preset_sets_valid_values_and_lists_unused_keys(properties: list[Propert
 
 
 def test_value_must_be_one_of_the_choices() -> None:
-    each = prop("choice", choices=["small", "large"])
-    assert resolved(each, "small") == "small"
-    assert problem(each, "medium") == "This must be one of: small, large."
-    assert problem(each, ["small"]) == "This must be one of: small, large."
+    property_ = prop("choice", choices=["small", "large"])
+    assert resolved(property_, "small") == "small"
+    assert problem(property_, "medium") == "This must be one of: small, large."
+    assert problem(property_, ["small"]) == "This must be one of: small, large."
 
 
 def test_all_problems_are_reported_together() -> None:
@@ -321,17 +321,17 @@ def test_unset_optional_number_has_no_value() -> None:
     assert resolve([prop("number")], overrides={}, user_input={}) == []
 
 
-def test_required_input_may_come_from_the_effect() -> None:
+def test_effect_may_set_a_required_input() -> None:
     assert resolved(prop(required=True), override="a cat") == "a cat"
 
 
-def test_primary_input_is_asked_for_elsewhere() -> None:
-    each = prop("video", is_primary_input=True, required=True)
-    assert resolve([each], overrides={}, user_input={}) == []
-    assert "input_file_id" in problem(each, "file-1")
+def test_primary_input_is_not_a_value() -> None:
+    property_ = prop("video", is_primary_input=True, required=True)
+    assert resolve([property_], overrides={}, user_input={}) == []
+    assert "input_file_id" in problem(property_, "file-1")
 
 
-def test_properties_of_a_workflow_must_agree() -> None:
+def test_conflicting_properties_are_refused() -> None:
     assert complaints(prop(key="a"), prop(key="a", placeholder="{{B}}")) == {"a": "Two properties have this key."}
     assert set(complaints(prop(key="a"), prop(key="b", placeholder="{{a}}"))) == {"a", "b"}
     assert complaints(prop("choice")) == {"it": "Add at least one choice."}
@@ -354,18 +354,18 @@ def test_seed_bounds_must_contain_a_value(minimum: float | None, maximum: float 
 
 
 @pytest.mark.parametrize(("minimum", "maximum"), [(None, 0.5), (0.5, 1), (-5, 0), (2**64 - 1, None), (None, 2**64 - 1)])
-def test_seed_by_chance_is_between_them(minimum: float | None, maximum: float | None) -> None:
-    each = prop("number", key="seed", minimum=minimum, maximum=maximum)
-    check_properties([each])
-    [drawn] = draw_seeds([each], overrides={}, user_input={}).values()
-    assert problem_with(each, drawn) is None
+def test_drawn_seed_is_within_its_bounds(minimum: float | None, maximum: float | None) -> None:
+    property_ = prop("number", key="seed", minimum=minimum, maximum=maximum)
+    check_properties([property_])
+    [drawn] = draw_seeds([property_], overrides={}, user_input={}).values()
+    assert problem_with(property_, drawn) is None
 
 
-def test_bounds_of_any_number_are_in_order() -> None:
+def test_minimum_must_not_exceed_the_maximum() -> None:
     assert complaints(prop("number", minimum=2, maximum=1)) == {"it": "The minimum is larger than the maximum."}
 
 
-def test_properties_that_agree_are_accepted() -> None:
+def test_consistent_properties_are_accepted() -> None:
     check_properties([prop(key="a", default_value="x"), prop("video", key="b", is_primary_input=True)])
 
 
@@ -379,13 +379,13 @@ def test_properties_that_agree_are_accepted() -> None:
         ({"key": "a", "type": "text", "placeholder": "x", "role": "hero"}, "role"),
     ],
 )
-def test_property_that_is_no_property_is_refused(fields: dict[str, Any], wrong: str) -> None:
+def test_invalid_property_is_refused(fields: dict[str, Any], wrong: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         Property.from_json(fields)
     assert list(refused.value.errors) == [wrong]
 
 
-def test_effect_overrides_only_what_there_is_and_with_the_right_type() -> None:
+def test_override_must_match_an_existing_property() -> None:
     check_overrides([prop("number")], {"it": 5})
     with pytest.raises(InvalidInput) as refused:
         check_overrides([prop("number")], {"it": "five", "that": 1})
@@ -393,7 +393,7 @@ def test_effect_overrides_only_what_there_is_and_with_the_right_type() -> None:
 
 
 @given(st.text(ANY_CHARACTER))
-def test_text_is_storable_exactly_when_postgresql_could_hold_it(text: str) -> None:
+def test_text_is_storable_if_postgresql_can_store_it(text: str) -> None:
     try:
         holds = "\x00" not in text.encode().decode()
     except UnicodeEncodeError:
@@ -406,11 +406,13 @@ def test_text_is_storable_exactly_when_postgresql_could_hold_it(text: str) -> No
     st.recursive(st.none() | st.booleans() | st.floats() | st.text(ANY_CHARACTER), st.lists),
 )
 def test_input_is_accepted_unchanged_or_refused_by_key(type_: PropertyType, sent: Any) -> None:
-    each = prop(type_, choices=["a", 1])
+    property_ = prop(type_, choices=["a", 1])
     taken: list[Any] = []
     refused: list[str] = []
     try:
-        taken = [value.value for value in resolve([each], overrides={}, user_input={"it": sent}) if value.from_user]
+        taken = [
+            value.value for value in resolve([property_], overrides={}, user_input={"it": sent}) if value.from_user
+        ]
     except InvalidInput as error:
         refused = list(error.errors)
     if sent is None:

@@ -60,14 +60,14 @@ def ids(routing: Routing, key: int = 0) -> list[int]:
 
 
 class TestOrder:
-    def test_head_of_the_queue_goes_to_the_first_that_asks(self) -> None:
+    def test_claims_are_served_in_queue_order(self) -> None:
         routing = routed([claim(0), claim(1)], candidates("aaa"))
         assert (ids(routing, 0), ids(routing, 1)) == ([1], [2])
 
     def test_request_for_many_is_served_in_order(self) -> None:
         assert ids(routed([claim(limit=3, free=3)], candidates("aaaa"))) == [1, 2, 3]
 
-    def test_candidate_of_two_entitlements_is_given_once(self) -> None:
+    def test_candidate_of_two_entitlements_is_granted_once(self) -> None:
         other = replace(claim(1), entitlement=THEIRS)
         rows = candidates("ab")
         routing = route([claim(0), other], {MINE: rows[:1], THEIRS: rows}, policy=POLICY, now=NOW)
@@ -89,7 +89,7 @@ class TestPrefetch:
 
 
 class TestWarmPreference:
-    def test_close_warm_job_goes_first_and_passed_over_jobs_are_recorded(self) -> None:
+    def test_nearby_warm_job_is_granted_first_and_passed_over_jobs_are_recorded(self) -> None:
         routing = routed([claim(warm="b")], candidates("aab"))
         assert ids(routing) == [3]
         assert routing.passed_over == {1, 2}
@@ -103,7 +103,7 @@ class TestWarmPreference:
     def test_warm_preference_looks_exactly_32_rows_ahead(self, ahead: int, chosen: int) -> None:
         assert ids(routed([claim(warm="b")], candidates("a" * ahead + "b"))) == [chosen]
 
-    def test_look_ahead_of_no_rows_is_the_order_of_the_queue(self) -> None:
+    def test_zero_lookahead_keeps_the_queue_order(self) -> None:
         assert ids(routed([claim(warm="b")], candidates("ab"), WarmPolicy(lookahead_rows=0))) == [1]
 
     def test_warm_preference_stays_within_a_priority(self) -> None:
@@ -111,23 +111,23 @@ class TestWarmPreference:
         assert ids(routed([claim(warm="b")], rows)) == [1]
 
     @pytest.mark.parametrize(("seconds", "chosen"), [(119.999, 3), (120, 1)])
-    def test_row_passed_over_for_120_seconds_is_passed_over_no_more(self, seconds: float, chosen: int) -> None:
+    def test_row_passed_over_for_120_seconds_is_granted_next(self, seconds: float, chosen: int) -> None:
         rows = candidates("aab")
         rows[1] = rows[1]._replace(passed_over_at=NOW - timedelta(seconds=seconds))
         assert ids(routed([claim(warm="b")], rows)) == [chosen]
 
 
-rows_of_one_queue = st.lists(
+queue_rows = st.lists(
     st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.one_of(st.none(), st.integers(0, 300))), max_size=50
 )
-many_asks = st.lists(
+claim_fields = st.lists(
     st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 2), st.sampled_from(["", "a", "ab"])), max_size=8
 )
 
 
-@given(rows=rows_of_one_queue, wishes=many_asks)
+@given(rows=queue_rows, requests=claim_fields)
 def test_each_candidate_is_granted_once_and_limits_hold(
-    rows: list[tuple[int, str, int | None]], wishes: list[tuple[int, int, int, str]]
+    rows: list[tuple[int, str, int | None]], requests: list[tuple[int, int, int, str]]
 ) -> None:
     queue = [
         candidate(
@@ -140,24 +140,24 @@ def test_each_candidate_is_granted_once_and_limits_hold(
     ]
     claims = [
         claim(n, limit=limit, free=free, prefetch=ahead, warm=warm)
-        for n, (limit, free, ahead, warm) in enumerate(wishes)
+        for n, (limit, free, ahead, warm) in enumerate(requests)
     ]
     routing = routed(claims, queue)
-    given_out = [each.dispatch.id for each in routing.grants]
-    assert len(given_out) == len(set(given_out)) == min(len(queue), sum(each.slots for each in claims))
-    assert not routing.passed_over & set(given_out)
-    for each in claims:
-        mine = [grant for grant in routing.grants if grant.claim == each]
-        assert sum(not grant.is_prefetch for grant in mine) <= each.free_slots
-        assert sum(grant.is_prefetch for grant in mine) <= each.prefetch_slots
-        assert len(mine) <= each.limit
-    left = [each.dispatch.priority for each in queue if each.id not in given_out]
+    granted = [grant.dispatch.id for grant in routing.grants]
+    assert len(granted) == len(set(granted)) == min(len(queue), sum(worker_claim.slots for worker_claim in claims))
+    assert not routing.passed_over & set(granted)
+    for worker_claim in claims:
+        mine = [grant for grant in routing.grants if grant.claim == worker_claim]
+        assert sum(not grant.is_prefetch for grant in mine) <= worker_claim.free_slots
+        assert sum(grant.is_prefetch for grant in mine) <= worker_claim.prefetch_slots
+        assert len(mine) <= worker_claim.limit
+    left = [row.dispatch.priority for row in queue if row.id not in granted]
     if left:
-        assert all(each.dispatch.priority >= max(left) for each in routing.grants)
+        assert all(grant.dispatch.priority >= max(left) for grant in routing.grants)
 
 
 class TestPicking:
-    def test_group_is_picked_for_together(self) -> None:
+    def test_slots_are_summed_per_entitlement(self) -> None:
         claims = [claim(0, free=2, limit=2), claim(1), replace(claim(2), entitlement=THEIRS)]
         assert slots_by_entitlement(claims, lookahead=32) == {MINE: 3, THEIRS: 1}
 

@@ -27,58 +27,58 @@ def held(job_id: str, *, is_prefetch: bool = False, age: float = 0.0, **progress
 
 
 def slots(*jobs: SlotLease, devices: Any = TWO, state: WorkerState = WorkerState.BUSY, **more: Any) -> list[SlotState]:
-    given = {"max_concurrency": 2, "comfyui": None, **more}
-    return slots_of(worker_id="gpu-1", name="Big one", state=state, devices=devices, held=jobs, **given)
+    fields = {"max_concurrency": 2, "comfyui": None, **more}
+    return slots_of(worker_id="gpu-1", name="Big one", state=state, devices=devices, held=jobs, **fields)
 
 
-def on(found: list[SlotState]) -> list[str | None]:
-    return [each.held.job_id if each.held is not None else None for each in found]
+def jobs_of(found: list[SlotState]) -> list[str | None]:
+    return [slot.held.job_id if slot.held is not None else None for slot in found]
 
 
-def test_job_is_on_the_server_that_it_runs_on() -> None:
+def test_job_is_shown_on_its_server() -> None:
     found = slots(held("j", server="comfyui-2", phase="running"))
-    assert on(found) == [None, "j"]
-    assert [each.state for each in found] == [WorkerState.IDLE, WorkerState.BUSY]
-    assert [(each.gpu, each.away) for each in found] == [("A", None), ("B", "It does not answer.")]
+    assert jobs_of(found) == [None, "j"]
+    assert [slot.state for slot in found] == [WorkerState.IDLE, WorkerState.BUSY]
+    assert [(slot.gpu, slot.away) for slot in found] == [("A", None), ("B", "It does not answer.")]
 
 
 def test_details_of_a_shared_gpu_are_on_each_of_its_slots() -> None:
     shared = {"name": "A", "on_gpu": 2, "packing": "2 at once: nothing waits."}
     found = slots(devices=[{"server": "comfyui-1", **shared}, {"server": "comfyui-2", **shared}])
-    assert [(each.on_gpu, each.packing) for each in found] == [(2, "2 at once: nothing waits.")] * 2
+    assert [(slot.on_gpu, slot.packing) for slot in found] == [(2, "2 at once: nothing waits.")] * 2
 
 
-def test_job_without_a_server_takes_a_free_slot() -> None:
-    assert on(slots(held("new"), held("j", server="comfyui-1", phase="running"))) == ["j", "new"]
+def test_job_without_a_server_uses_a_free_slot() -> None:
+    assert jobs_of(slots(held("new"), held("j", server="comfyui-1", phase="running"))) == ["j", "new"]
 
 
 def test_prefetched_job_has_no_slot() -> None:
-    assert on(slots(held("j", server="comfyui-1"), held("next", is_prefetch=True, phase="waiting"))) == ["j", None]
+    assert jobs_of(slots(held("j", server="comfyui-1"), held("next", is_prefetch=True, phase="waiting"))) == ["j", None]
 
 
 def test_running_job_replaces_one_being_stored() -> None:
     old = held("old", age=100, server="comfyui-1", phase="storing")
-    assert on(slots(old, held("new", server="comfyui-1", phase="running"))) == ["new", None]
+    assert jobs_of(slots(old, held("new", server="comfyui-1", phase="running"))) == ["new", None]
 
 
 def test_server_with_several_slots_has_as_many_slots() -> None:
     cloud = [{"server": "comfy-cloud", "name": "Comfy Cloud", "slots": 3}]
     jobs = [held(name, server="comfy-cloud", phase="running") for name in "ab"]
-    assert on(slots(*jobs, devices=cloud)) == ["a", "b", None]
+    assert jobs_of(slots(*jobs, devices=cloud)) == ["a", "b", None]
 
 
 @pytest.mark.parametrize("comfyui", [None, "x", [1], [{"gpus": []}], [{"gpus": [{"name": "A", "memory_total": 7}]}]])
-def test_older_worker_has_as_many_slots_as_jobs_at_once(comfyui: Any) -> None:
+def test_older_worker_has_one_slot_per_concurrent_job(comfyui: Any) -> None:
     found = slots(held("j", phase="running"), devices=None, comfyui=comfyui)
-    assert on(found) == ["j", None]
+    assert jobs_of(found) == ["j", None]
     known = isinstance(comfyui, list) and comfyui[0] == {"gpus": [{"name": "A", "memory_total": 7}]}
     assert (found[0].gpu, found[0].memory_total) == (("A", 7) if known else (None, None))
 
 
 @pytest.mark.parametrize("state", [WorkerState.OFFLINE, WorkerState.DRAINING, WorkerState.REVOKED, WorkerState.IDLE])
-def test_slots_without_a_job_are_what_their_worker_is(state: WorkerState) -> None:
+def test_empty_slot_has_the_state_of_its_worker(state: WorkerState) -> None:
     assert [slot.state for slot in slots(state=state)] == [state, state]
 
 
 def test_job_on_an_unknown_server_has_no_slot() -> None:
-    assert on(slots(held("j", server={}, phase="running"))) == [None, None]
+    assert jobs_of(slots(held("j", server={}, phase="running"))) == [None, None]

@@ -13,7 +13,7 @@ BUSY = CandidateWorker(slots=1, leases=1)
 BLOCKED = CandidateWorker(slots=1, leases=0, blocked_until=NOW + timedelta(seconds=60))
 
 
-def told(*serving: CandidateWorker, **changed: Any) -> Waiting:
+def explain(*serving: CandidateWorker, **changed: Any) -> Waiting:
     facts: dict[str, Any] = {
         "is_paused": False,
         "available_at": NOW,
@@ -27,41 +27,41 @@ def told(*serving: CandidateWorker, **changed: Any) -> Waiting:
 
 def test_longest_lasting_reason_is_reported() -> None:
     later = NOW + timedelta(seconds=1)
-    assert told(is_paused=True, shard_is_down=True, available_at=later).reason is Reason.PAUSED
-    assert told(shard_is_down=True, available_at=later).reason is Reason.SHARD_DOWN
-    assert told(FREE, comfyui_unreachable=["http://a"], available_at=later).reason is Reason.NO_COMFYUI
-    assert told(available_at=later).reason is Reason.NOT_BEFORE
-    assert told().reason is Reason.NO_WORKER
-    assert told(BLOCKED).reason is Reason.BLOCKED
-    assert told(BLOCKED, BUSY).reason is Reason.BUSY
-    assert told(BLOCKED, BUSY, FREE).reason is Reason.STARTING
+    assert explain(is_paused=True, shard_is_down=True, available_at=later).reason is Reason.PAUSED
+    assert explain(shard_is_down=True, available_at=later).reason is Reason.SHARD_DOWN
+    assert explain(FREE, comfyui_unreachable=["http://a"], available_at=later).reason is Reason.NO_COMFYUI
+    assert explain(available_at=later).reason is Reason.NOT_BEFORE
+    assert explain().reason is Reason.NO_WORKER
+    assert explain(BLOCKED).reason is Reason.BLOCKED
+    assert explain(BLOCKED, BUSY).reason is Reason.BUSY
+    assert explain(BLOCKED, BUSY, FREE).reason is Reason.STARTING
 
 
 def test_starting_worker_is_waited_for() -> None:
     """A restarted desk answers before its worker has registered."""
-    waiting = told(is_worker_starting=True)
+    waiting = explain(is_worker_starting=True)
     assert (waiting.reason, waiting.position) == (Reason.MACHINE_STARTING, 1)
     assert waiting.text.startswith("The worker is starting.")
-    # a longer-lasting reason is still reported, and a registered worker is not waited for
-    assert told(is_worker_starting=True, comfyui_unreachable=["It is off."]).reason is Reason.NO_COMFYUI
-    assert told(FREE, is_worker_starting=True).reason is Reason.STARTING
+    # A longer-lasting reason is still reported, and a registered worker is not waited for.
+    assert explain(is_worker_starting=True, comfyui_unreachable=["It is off."]).reason is Reason.NO_COMFYUI
+    assert explain(FREE, is_worker_starting=True).reason is Reason.STARTING
 
 
-def test_comfyui_that_is_away_is_named() -> None:
-    assert told(FREE, comfyui_unreachable=["It is off.", "So is this."]).text.startswith("It is off. So is this. ")
+def test_unreachable_comfyui_is_named() -> None:
+    assert explain(FREE, comfyui_unreachable=["It is off.", "So is this."]).text.startswith("It is off. So is this. ")
 
 
-def test_free_worker_that_others_are_ahead_for_does_not_mean_starting() -> None:
-    assert told(FREE, ahead=1).reason is Reason.BUSY
+def test_free_worker_with_jobs_ahead_is_busy() -> None:
+    assert explain(FREE, ahead=1).reason is Reason.BUSY
 
 
 def test_earliest_block_end_is_reported() -> None:
     sooner = CandidateWorker(slots=1, leases=0, blocked_until=NOW + timedelta(seconds=5))
-    assert told(BLOCKED, sooner).until == sooner.blocked_until
+    assert explain(BLOCKED, sooner).until == sooner.blocked_until
 
 
-def test_workers_that_are_blocked_do_not_shorten_the_wait() -> None:
-    waiting = told(BUSY, BLOCKED, ahead=3, seconds_per_job=10)
+def test_blocked_workers_do_not_shorten_the_wait() -> None:
+    waiting = explain(BUSY, BLOCKED, ahead=3, seconds_per_job=10)
     assert (waiting.workers, waiting.expected_start_seconds) == (1, 40)
 
 
@@ -69,12 +69,12 @@ def test_workers_that_are_blocked_do_not_shorten_the_wait() -> None:
     ("seconds", "words"), [(0.2, "1 s"), (89, "89 s"), (90, "2 min"), (3600, "60 min"), (5400, "1.5 h")]
 )
 def test_wait_is_shown_in_readable_units(seconds: float, words: str) -> None:
-    assert f"in {words}." in told(available_at=NOW + timedelta(seconds=seconds)).text
+    assert f"in {words}." in explain(available_at=NOW + timedelta(seconds=seconds)).text
 
 
 class TestStartingMachines:
     def test_starting_machine_is_the_reason_without_workers(self) -> None:
-        waiting = told(machines=StartingMachines(boot_seconds_left=[170.0]))
+        waiting = explain(machines=StartingMachines(boot_seconds_left=[170.0]))
         assert (waiting.reason, waiting.expected_start_seconds) == (Reason.MACHINE_STARTING, 170.0)
         assert waiting.text == "A machine is starting and should be ready in about 3 minutes."
 
@@ -83,29 +83,35 @@ class TestStartingMachines:
     )
     def test_boot_time_is_shown_in_readable_units(self, seconds: float, words: str) -> None:
         assert (
-            told(machines=StartingMachines(boot_seconds_left=[seconds])).text
+            explain(machines=StartingMachines(boot_seconds_left=[seconds])).text
             == f"A machine is starting and should be ready in {words}."
         )
 
     def test_first_of_several_starting_machines_is_reported(self) -> None:
-        coming = StartingMachines(boot_seconds_left=[300.0, 60.0])
-        assert told(machines=coming).text == "2 machines are starting. The first should be ready in about 60 seconds."
-        assert [told(machines=coming, ahead=each).expected_start_seconds for each in range(3)] == [60.0, 300.0, None]
+        starting = StartingMachines(boot_seconds_left=[300.0, 60.0])
+        assert (
+            explain(machines=starting).text == "2 machines are starting. The first should be ready in about 60 seconds."
+        )
+        assert [explain(machines=starting, ahead=ahead).expected_start_seconds for ahead in range(3)] == [
+            60.0,
+            300.0,
+            None,
+        ]
 
     def test_busy_worker_or_starting_machine_counts_whichever_is_sooner(self) -> None:
-        waiting = told(BUSY, seconds_per_job=500, machines=StartingMachines(boot_seconds_left=[60.0]))
+        waiting = explain(BUSY, seconds_per_job=500, machines=StartingMachines(boot_seconds_left=[60.0]))
         assert (waiting.reason, waiting.expected_start_seconds) == (Reason.BUSY, 60.0)
         assert waiting.text.endswith(" A machine is starting and should be ready in about 60 seconds.")
         assert (
-            told(BUSY, seconds_per_job=5, machines=StartingMachines(boot_seconds_left=[60.0])).expected_start_seconds
+            explain(BUSY, seconds_per_job=5, machines=StartingMachines(boot_seconds_left=[60.0])).expected_start_seconds
             == 5
         )
 
     def test_next_job_for_a_free_worker_has_no_machine_reason(self) -> None:
-        assert told(FREE, machines=StartingMachines(boot_seconds_left=[60.0], limit="x")) == told(FREE)
+        assert explain(FREE, machines=StartingMachines(boot_seconds_left=[60.0], limit="x")) == explain(FREE)
 
-    def test_limit_that_keeps_machines_away_is_named(self) -> None:
+    def test_limit_on_launches_is_named(self) -> None:
         for serving, reason in (((), Reason.NO_WORKER), ((BUSY,), Reason.BUSY)):
-            waiting = told(*serving, machines=StartingMachines(limit="the limit is 10 machines"))
+            waiting = explain(*serving, machines=StartingMachines(limit="the limit is 10 machines"))
             assert waiting.reason is reason
             assert waiting.text.endswith(" No machine can be launched: the limit is 10 machines.")

@@ -10,9 +10,9 @@ PROTO = "comfyrelay/autoscaling/kubernetes/externalscaler.proto"
 
 
 def test_generated_modules_match_the_proto(tmp_path: Path) -> None:
-    outputs = [f"--{each}_out={tmp_path}" for each in ("python", "pyi")]
+    outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi")]
     assert protoc.main(["protoc", f"-I{ROOT / 'src'}", *outputs, PROTO]) == 0
     generated = sorted((tmp_path / PROTO).parent.iterdir())
-    assert [each.name for each in generated] == ["externalscaler_pb2.py", "externalscaler_pb2.pyi"]
-    for each in generated:
-        assert (ROOT / "src" / PROTO).with_name(each.name).read_text("utf-8") == each.read_text("utf-8"), each.name
+    assert [path.name for path in generated] == ["externalscaler_pb2.py", "externalscaler_pb2.pyi"]
+    for path in generated:
+        assert (ROOT / "src" / PROTO).with_name(path.name).read_text("utf-8") == path.read_text("utf-8"), path.name
