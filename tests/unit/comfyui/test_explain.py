@@ -204,7 +204,7 @@ def test_errors_of_nodes_have_a_fault(exception_type: str, message: str, kind: t
     assert failure.detail.startswith("KSampler (5): ")
 
 
-def test_no_path_of_the_server_is_shown_but_the_operator_has_it() -> None:
+def test_server_paths_are_shown_only_to_operators() -> None:
     failure = failed("ValueError", "cannot open /home/gpu/ComfyUI/models/x.bin")
     assert failure.detail == "KSampler (5): cannot open x.bin"
     assert failure.raw is not None

@@ -28,7 +28,7 @@ def graph() -> Graph:
 def test_node_is_found_by_id_or_title() -> None:
     assert find_node(graph(), "1") == "1"
     assert find_node(graph(), "Start image") == "1"
-    # a node without a title has the name of its class
+    # A node without a title has the name of its class.
     assert find_node(graph(), "SaveImage") == "5"
     assert title_of(graph(), "5") == "SaveImage"
 
@@ -38,7 +38,7 @@ def test_id_wins_over_a_title() -> None:
     assert find_node(named, "1") == "1"
 
 
-def test_node_that_is_not_there_or_not_unique_is_an_error() -> None:
+def test_missing_or_ambiguous_node_is_an_error() -> None:
     with pytest.raises(GraphError, match='no node with the id or title "Sampler"'):
         find_node(graph(), "Sampler")
     twice = graph() | {"6": {"class_type": "SaveImage", "inputs": {}}}
@@ -52,23 +52,23 @@ def test_input_is_set_by_title() -> None:
     assert changed["1"]["inputs"]["image"] == "dog.png"
 
 
-def test_models_and_files_are_listed_with_where_they_are_named() -> None:
-    assert [(each.node_id, each.input, each.name) for each in models_in(graph())] == [
+def test_models_and_files_are_listed_with_their_inputs() -> None:
+    assert [(model.node_id, model.input, model.name) for model in models_in(graph())] == [
         ("2", "ckpt_name", "sd/base.safetensors")
     ]
-    # a prompt of two lines is not a file, with any extension
-    assert [(each.node_id, each.class_type, each.name) for each in files_in(graph())] == [
+    # A prompt of two lines is not a file, with any extension.
+    assert [(file.node_id, file.class_type, file.name) for file in files_in(graph())] == [
         ("1", "LoadImage", "in/cat.PNG [input]")
     ]
 
 
 def test_output_nodes_are_known_from_the_server_or_guessed() -> None:
     assert output_nodes(graph(), {"SaveImage": {"output_node": True}, "LoadImage": {"output_node": False}}) == ["5"]
-    # without definitions: nodes that save, preview, or have no consumer
+    # Without definitions: nodes that save, preview, or have no consumer.
     assert output_nodes(graph()) == ["3", "4", "5"]
 
 
-def test_each_run_saves_into_a_folder_of_its_own() -> None:
+def test_each_run_saves_into_its_own_folder() -> None:
     before = graph()
     after = with_prefix(before, "job-7")
     assert after["5"]["inputs"]["filename_prefix"] == "job-7/cat"
@@ -77,12 +77,12 @@ def test_each_run_saves_into_a_folder_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["../../etc/cron", "..", "a/..", "C:\\x\\..\\y", "", "/"])
-def test_prefix_does_not_lead_out_of_the_folder(prefix: str) -> None:
+def test_prefix_cannot_escape_the_folder(prefix: str) -> None:
     wild: Graph = {"1": {"class_type": "SaveImage", "inputs": {"filename_prefix": prefix}}}
-    made = with_prefix(wild, "job")["1"]["inputs"]["filename_prefix"]
-    assert made.startswith("job/")
-    assert ".." not in made
-    assert made.count("/") == 1
+    new_prefix = with_prefix(wild, "job")["1"]["inputs"]["filename_prefix"]
+    assert new_prefix.startswith("job/")
+    assert ".." not in new_prefix
+    assert new_prefix.count("/") == 1
 
 
 def test_linked_prefix_is_not_changed() -> None:

@@ -29,11 +29,11 @@ def test_entries_that_are_no_files_are_skipped() -> None:
     assert names(outputs) == ["a.png"]
 
 
-def test_input_that_a_node_shows_again_is_not_an_output() -> None:
+def test_displayed_input_is_not_an_output() -> None:
     assert names({"1": {"images": [item("in.png", type="input"), item("out.png")]}}) == ["out.png"]
 
 
-def test_texts_are_kept_apart() -> None:
+def test_texts_are_separate_from_files() -> None:
     result = result_of({"1": {"text": ["a", "b"]}}, prompt_id="p")
     assert result.texts == {"1": ("a", "b")}
     assert not result.is_empty
@@ -45,7 +45,7 @@ def test_run_without_files_and_texts_is_empty() -> None:
     assert result_of({"1": {"animated": [True]}}, prompt_id="p").is_empty
 
 
-def test_wanted_node_goes_first_then_kept_files_then_previews() -> None:
+def test_files_are_ordered_by_wanted_node_then_saved_then_preview() -> None:
     outputs = {
         "10": {"images": [item("ten.png")]},
         "2": {"images": [item("preview.png", type="temp")]},
@@ -54,7 +54,7 @@ def test_wanted_node_goes_first_then_kept_files_then_previews() -> None:
     }
     assert names(outputs) == ["nine.png", "ten.png", "sub.png", "preview.png"]
     assert names(outputs, "2", "10") == ["preview.png", "ten.png", "nine.png", "sub.png"]
-    # a wanted node without output does not hide the others
+    # A wanted node without output does not hide the others.
     assert names(outputs, "77") == ["nine.png", "ten.png", "sub.png", "preview.png"]
 
 
@@ -69,5 +69,5 @@ def test_wanted_node_goes_first_then_kept_files_then_previews() -> None:
         ("a.strange", "application/octet-stream"),
     ],
 )
-def test_type_of_a_file_follows_from_its_name(name: str, mime_type: str) -> None:
+def test_mime_type_follows_from_the_file_name(name: str, mime_type: str) -> None:
     assert OutputFile(node_id="1", filename=name).mime_type == mime_type

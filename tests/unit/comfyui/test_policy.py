@@ -20,7 +20,7 @@ LINK = ["3", 0]
 TEXT = ["STRING", {}]
 
 
-def grown(name: str, spec: list[Any]) -> list[Any]:
+def autogrow(name: str, spec: list[Any]) -> list[Any]:
     return ["COMFY_AUTOGROW_V3", {"template": {"input": {"required": {name: spec}}, "prefix": name}}]
 
 
@@ -53,12 +53,12 @@ INFO: dict[str, Any] = {
                         "options": [
                             {"key": "file", "inputs": {"required": {"image": ["COMBO", {"image_upload": True}]}}},
                             {"key": "link", "inputs": {"optional": {"image": ["IMAGE"], "mask": ["MASK"]}}},
-                            {"key": "many", "inputs": {"required": {"more": grown("path", TEXT)}}},
+                            {"key": "many", "inputs": {"required": {"more": autogrow("path", TEXT)}}},
                         ]
                     },
                 ],
-                "images": grown("image", ["IMAGE"]),
-                "names": grown("image", TEXT),
+                "images": autogrow("image", ["IMAGE"]),
+                "names": autogrow("image", TEXT),
                 "slot": ["COMFY_DYNAMICSLOT_V3", {"inputs": {"required": {"file_path": TEXT}}}],
             }
         }
@@ -148,13 +148,13 @@ class TestClasses:
     def test_common_nodes_are_not_refused(self, class_type: str) -> None:
         assert refusal(node(class_type)) is None
 
-    def test_list_is_written_as_names_are_compared(self) -> None:
-        words = [each for patterns in DANGERS.values() for each in patterns.split()]
+    def test_danger_patterns_are_normalized_and_unique(self) -> None:
+        words = [word for patterns in DANGERS.values() for word in patterns.split()]
         assert all(set(word.strip("*")) <= set(string.ascii_lowercase + string.digits) for word in words)
         assert [word for word in words if len(word.strip("*")) < 3] == []
         assert len(words) == len(set(words))
 
-    def test_administrator_denies_more_and_allows_what_is_on_the_list(self) -> None:
+    def test_administrator_can_deny_and_allow_classes(self) -> None:
         policy = GraphPolicy(denied=["Preview*", "My [Node]"], allowed=["PyExec", "Load * From Path*"])
         assert "has denied it" in str(refusal(node("PreviewAny"), policy))
         assert "has denied it" in str(refusal(node("My [Node]"), policy))
@@ -180,10 +180,11 @@ class TestClasses:
         policy = GraphPolicy(mode=mode, allowed=["LoadImage"], is_shared=True)
         for name in ("secret.png", "x.png [output]", "/etc/passwd"):
             foreign = node("LoadImage", image=name)
-            policy_says = (refusal(foreign, policy, info=INFO), refusal(foreign, policy, info=INFO, is_effect=True))
-            assert all("which is not a file of this job" in str(policy_say) for policy_say in policy_says)
+            for is_effect in (False, True):
+                found = refusal(foreign, policy, info=INFO, is_effect=is_effect)
+                assert "which is not a file of this job" in str(found)
 
-    def test_nodes_and_links_of_an_effect_are_its_administrators(self) -> None:
+    def test_effect_graph_may_use_any_node(self) -> None:
         policy = GraphPolicy(denied=["PreviewAny"], is_shared=True)
         for graph in (node("PyExec", code="1"), node("PreviewAny"), node("OpenThing", directory=["3", 0])):
             assert refusal(graph, policy) is not None
@@ -247,9 +248,9 @@ class TestPaths:
             ("Unknown", "src.file_path"),
         ],
     )
-    def test_unknown_class_is_judged_by_its_name(self, class_type: str, name: str) -> None:
+    def test_input_of_an_unknown_class_is_judged_by_its_name(self, class_type: str, name: str) -> None:
         assert refusal(node(class_type, **{name: LINK})) is not None
-        # a prefix is replaced before the run, and a model may be named
+        # A prefix is replaced before the run, and a model may be named.
         if name not in ("filename_prefix", "lora_name"):
             assert refusal(node(class_type, **{name: "elsewhere"})) is not None
             assert refusal(node(class_type, **{name: ["elsewhere"]})) is not None
@@ -272,7 +273,7 @@ class TestPaths:
             ("Dynamic", {"src": "file", "src.image": "__IMG__", "names.image0": "__IMG__"}),
             ("Format", {"format": "mp4", "format.codec": "h264", "format.crf": LINK, "filename_prefix": "x"}),
             ("Format", {"format": LINK}),
-            # savers and loaders of public node packs
+            # Savers and loaders of public node packs.
             (
                 "Unknown",
                 {
@@ -291,7 +292,7 @@ class TestPaths:
             ("Join", {"string_a": "path: a winding road", "string_b": "files/folders everywhere, 4k"}),
         ],
     )
-    def test_links_of_other_kinds_and_what_names_no_file_pass(self, class_type: str, inputs: dict[str, Any]) -> None:
+    def test_inputs_that_name_no_file_are_allowed(self, class_type: str, inputs: dict[str, Any]) -> None:
         info = INFO if class_type in INFO else None
         assert refusal(node(class_type, **inputs), info=info) is None
 
@@ -320,7 +321,7 @@ class TestPaths:
             ("Join", {"string_a": "/etc/passwd"}),
         ],
     )
-    def test_literal_that_is_no_file_of_the_job_is_refused(self, class_type: str, inputs: dict[str, Any]) -> None:
+    def test_file_name_from_outside_the_job_is_refused(self, class_type: str, inputs: dict[str, Any]) -> None:
         sentence = refusal(node(class_type, **inputs), info=INFO)
         assert sentence is not None
         assert f"{class_type} (7): input '{next(iter(inputs))}' names " in sentence
@@ -328,11 +329,11 @@ class TestPaths:
     @pytest.mark.parametrize(
         ("class_type", "name"), [("LoadImage", "image"), ("LoadVideo", "file"), ("Unknown", "image_path")]
     )
-    def test_empty_name_is_that_of_the_folder(self, class_type: str, name: str) -> None:
+    def test_empty_file_name_is_refused(self, class_type: str, name: str) -> None:
         assert refusal(node(class_type, **{name: ""})) is not None
 
     @pytest.mark.parametrize("value", [{"image": "secret"}, ["file", "secret"], {"image": ["3", 0]}, LINK])
-    def test_object_in_place_of_a_choice_brings_no_file_along(self, value: Any) -> None:
+    def test_object_in_place_of_a_choice_is_refused(self, value: Any) -> None:
         assert "may name any file" in str(refusal(node("Dynamic", src=value), info=INFO))
 
     def test_every_link_form_of_comfyui_is_recognized(self) -> None:
@@ -342,7 +343,7 @@ class TestPaths:
     def test_dynamic_prompts_may_have_patterns(self) -> None:
         assert refusal(node("Join", string_a="__animals/*__", string_b="a *big* cat and/or dog")) is None
 
-    def test_graphs_of_a_real_catalogue(self) -> None:
+    def test_graphs_with_recorded_definitions_are_judged(self) -> None:
         for info in (json.loads(OBJECT_INFO_RECORDED.read_text("utf-8")), None):
             for graph in (invert(), invert_file("__IMG__"), invert_video("{{clip}}")):
                 assert refusal(graph, info=info) is None
@@ -382,7 +383,7 @@ class TestHostileGraphs:
         "letter", ["a", "A", "*", "/", ".", "..", "[", "~", " ", "\n", "__IMG__", "aA", "/*", "\\"]
     )
     def test_check_time_is_linear_in_the_text_length(self, letter: str) -> None:
-        # backtracking would need days for these, on any machine
+        # Backtracking would take days for these texts on any machine.
         text = letter * 200_000
         refusal(node(text, **{text: text, "path": text, "image": text}), info=INFO)
         refusal(node("OpenThing", **{text: LINK, "image_path": text}), info=INFO)

@@ -29,7 +29,7 @@ def received(*messages: tuple[str, dict[str, Any]]) -> tuple[RunProgress, list[R
     return progress, events
 
 
-def test_run_events_come_in_order() -> None:
+def test_run_events_are_in_order() -> None:
     file = {"filename": "a.png", "subfolder": "", "type": "output"}
     progress, events = received(
         ("execution_start", {}),
@@ -90,7 +90,7 @@ def test_blocked_branch_does_not_end_the_run() -> None:
         ("executing", {"node": "of-a-subgraph:7"}),
     ],
 )
-def test_messages_that_make_no_sense_do_no_harm(kind: str, data: dict[str, Any]) -> None:
+def test_malformed_messages_are_ignored(kind: str, data: dict[str, Any]) -> None:
     progress, _ = received((kind, data))
     assert not progress.over
 
@@ -100,7 +100,7 @@ def test_text_that_is_not_a_message_is_ignored(text: str) -> None:
     assert parse_message(text) is None
 
 
-def test_previews_come_in_two_forms() -> None:
+def test_both_preview_formats_are_parsed() -> None:
     assert parse_frame(struct.pack(">II", 1, 2) + b"png") == PreviewFrame(image=b"png", mime_type="image/png")
     about = b'{"node_id": "2", "prompt_id": "p", "image_type": "image/jpeg"}'
     assert parse_frame(struct.pack(">II", 4, len(about)) + about + b"jpg") == PreviewFrame(
@@ -135,14 +135,14 @@ def test_history_has_cached_nodes_and_duration() -> None:
     assert run_seconds(ended) == 2.5
 
 
-def test_place_in_the_queue_counts_the_run_that_is_running() -> None:
-    # a heap, not a sorted list
+def test_queue_position_counts_the_running_prompt() -> None:
+    # A heap, not a sorted list.
     queue = {"queue_running": [[1, "r"]], "queue_pending": [[2, "a"], [9, "c"], [5, "b"]]}
-    assert [position_in(queue, each) for each in "rabc"] == [-1, 1, 2, 3]
+    assert [position_in(queue, prompt_id) for prompt_id in "rabc"] == [-1, 1, 2, 3]
     assert position_in(queue, "x") is None
 
 
 @pytest.mark.parametrize(("loaders", "factor"), [(0, 1), (1, 2), (2, 2), (3, 3), (4, 3), (5, 4), (9, 4)])
-def test_loading_models_may_take_longer(loaders: int, factor: int) -> None:
+def test_model_loaders_extend_the_timeout(loaders: int, factor: int) -> None:
     graph: Graph = {str(n): {"class_type": "UNETLoader", "inputs": {}} for n in range(loaders)}
     assert loading_factor(graph | {"x": {"class_type": "SaveImage", "inputs": {}}}) == factor

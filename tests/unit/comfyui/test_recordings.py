@@ -45,14 +45,14 @@ def events_of(name: str) -> tuple[RunProgress, list[str], dict[str, Any]]:
         ("video_invert", ["Started", *["NodeStarted"] * 5, "OutputReady"], ["inv_00001_.mp4"]),
     ],
 )
-def test_recorded_successes(name: str, kinds: list[str], files: list[str]) -> None:
-    progress, told, entry = events_of(name)
-    assert told == kinds
+def test_recorded_success_is_understood(name: str, kinds: list[str], files: list[str]) -> None:
+    progress, event_names, entry = events_of(name)
+    assert event_names == kinds
     assert progress.succeeded
     assert progress.over
     assert failure_in(entry) is None
     assert [file.filename for file in result_of(entry["outputs"], prompt_id="p").files] == files
-    # the socket and the history agree
+    # The socket and the history agree.
     assert progress.outputs == entry["outputs"]
 
 
@@ -64,7 +64,7 @@ def test_recorded_successes(name: str, kinds: list[str], files: list[str]) -> No
         ("pending_deleted", "Another client interrupted the run on the server."),
     ],
 )
-def test_recorded_failures(name: str, text: str) -> None:
+def test_recorded_failure_is_explained(name: str, text: str) -> None:
     progress, _, entry = events_of(name)
     assert progress.over
     failure = failure_in(entry)
@@ -86,5 +86,5 @@ def test_recorded_failures(name: str, text: str) -> None:
         ("error_required_input_missing", "SaveImage (3): input 'images' is not connected"),
     ],
 )
-def test_recorded_refusals(name: str, text: str) -> None:
+def test_recorded_refusal_is_explained(name: str, text: str) -> None:
     assert explain_refusal(recording(name)["http"][0]["response"]).detail == text

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import time
 from copy import deepcopy
 from typing import Any
 
@@ -41,7 +40,7 @@ def changed(node_id: str, name: str, value: object) -> Graph:
 def shuffled(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    items = [(key, shuffled(each)) for key, each in value.items()]
+    items = [(key, shuffled(part)) for key, part in value.items()]
     random.Random(7).shuffle(items)
     return dict(items)
 
@@ -61,7 +60,7 @@ def test_workflow_hash_is_a_stable_sha256_hex_digest() -> None:
         ("4", "list", ["y", "b.GGUF"]),
     ],
 )
-def test_prompts_seeds_and_numbers_do_not_count(node_id: str, name: str, value: object) -> None:
+def test_prompts_seeds_and_numbers_do_not_change_the_hash(node_id: str, name: str, value: object) -> None:
     assert workflow_hash(changed(node_id, name, value)) == workflow_hash(GRAPH)
 
 
@@ -80,45 +79,33 @@ def test_prompts_seeds_and_numbers_do_not_count(node_id: str, name: str, value: 
         ("4", "list", ["x", "c.GGUF"]),
     ],
 )
-def test_links_names_of_inputs_and_model_files_count(node_id: str, name: str, value: object) -> None:
+def test_links_input_names_and_model_files_change_the_hash(node_id: str, name: str, value: object) -> None:
     assert workflow_hash(changed(node_id, name, value)) != workflow_hash(GRAPH)
 
 
 @pytest.mark.parametrize(
     "suffix", ["safetensors", "sft", "ckpt", "pt", "pth", "bin", "gguf", "onnx", "SafeTensors", "ONNX"]
 )
-def test_model_file_is_known_by_its_ending(suffix: str) -> None:
+def test_model_file_is_recognized_by_its_suffix(suffix: str) -> None:
     assert workflow_hash(changed("3", "x", f"a.{suffix}")) != workflow_hash(changed("3", "x", f"b.{suffix}"))
 
 
-def test_class_types_and_node_ids_count() -> None:
+def test_class_types_and_node_ids_change_the_hash() -> None:
     other_class = deepcopy(GRAPH)
     other_class["3"]["class_type"] = "KSamplerAdvanced"
     other_id = {("5" if node_id == "4" else node_id): node for node_id, node in GRAPH.items()}
     assert len({workflow_hash(GRAPH), workflow_hash(other_class), workflow_hash(other_id)}) == 3
 
 
-def test_titles_and_the_order_of_keys_do_not_count() -> None:
+def test_titles_and_key_order_do_not_change_the_hash() -> None:
     without_titles = {node_id: {k: v for k, v in node.items() if k != "_meta"} for node_id, node in GRAPH.items()}
     assert workflow_hash(without_titles) == workflow_hash(GRAPH)
     assert workflow_hash(shuffled(GRAPH)) == workflow_hash(GRAPH)
 
 
 @given(st.text().filter(lambda text: "." not in text))
-def test_filled_in_prompt_is_still_the_same_workflow(prompt: str) -> None:
+def test_replaced_prompt_does_not_change_the_hash(prompt: str) -> None:
     template = changed("2", "text", "PROMPT")
     graph = replace_placeholders(template, {"PROMPT": prompt})
     assert workflow_hash(graph) == workflow_hash(template)
     assert workflow_hash(json.loads(json.dumps(graph))) == workflow_hash(template)
-
-
-def test_graph_of_200_nodes_is_hashed_in_about_a_millisecond() -> None:
-    graph = {str(n): GRAPH["3"] for n in range(200)}
-
-    def once() -> float:
-        start = time.perf_counter()
-        workflow_hash(graph)
-        return time.perf_counter() - start
-
-    # the best of many: a busy machine must not fail the test; 0.5 ms were measured
-    assert min(once() for _ in range(50)) < 0.02

@@ -30,7 +30,7 @@ FILLED = {name: value or f"{name.lower().replace('_', '')}0123456789abcdef" for 
 DIGEST = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
 
 
-# run once, before the others
+# Services that run once before the others.
 ONCE = {"bucket"}
 
 
@@ -45,14 +45,16 @@ def dockerfile(request: pytest.FixtureRequest) -> Path:
 
 
 def test_stages_share_a_base_image_pinned_by_digest(dockerfile: Path) -> None:
-    base = dict(each.split("=", maxsplit=1) for each in of_kind(dockerfile, "ARG") if "=" in each)["PYTHON_IMAGE"]
+    base = dict(argument.split("=", maxsplit=1) for argument in of_kind(dockerfile, "ARG") if "=" in argument)[
+        "PYTHON_IMAGE"
+    ]
     assert DIGEST.fullmatch(base)
     assert of_kind(dockerfile, "FROM") == ["${PYTHON_IMAGE} AS build", "${PYTHON_IMAGE}"]
 
 
 def test_image_runs_without_root_and_has_a_health_check(dockerfile: Path) -> None:
     assert of_kind(dockerfile, "USER") == ["10001:10001"]
-    # no step runs after the user is set
+    # No step runs after the user is set.
     kinds = [word for word, _ in instructions(dockerfile)]
     assert "RUN" not in kinds[kinds.index("USER") :]
     [check] = of_kind(dockerfile, "HEALTHCHECK")
@@ -60,24 +62,24 @@ def test_image_runs_without_root_and_has_a_health_check(dockerfile: Path) -> Non
 
 
 def test_dependencies_of_an_image_are_pinned_by_hash(dockerfile: Path) -> None:
-    installs = [each for each in of_kind(dockerfile, "RUN") if "pip install" in each]
+    installs = [command for command in of_kind(dockerfile, "RUN") if "pip install" in command]
     assert len(installs) == 2
     assert "--require-hashes --requirement" in installs[0]
     assert "--no-deps --no-build-isolation ." in installs[1]
 
 
 def test_copied_files_exist_and_are_in_the_build_context(dockerfile: Path) -> None:
-    kept = [
+    included_patterns = [
         splitline[1:] for splitline in (ROOT / ".dockerignore").read_text().splitlines() if splitline.startswith("!")
     ]
-    copied = [each for each in of_kind(dockerfile, "COPY") if not each.startswith("--from")]
-    sources = [word for each in copied for word in each.split()[:-1]]
-    defaults = dict(each.split("=", maxsplit=1) for each in of_kind(dockerfile, "ARG") if "=" in each)
+    copied = [instruction for instruction in of_kind(dockerfile, "COPY") if not instruction.startswith("--from")]
+    sources = [word for instruction in copied for word in instruction.split()[:-1]]
+    defaults = dict(argument.split("=", maxsplit=1) for argument in of_kind(dockerfile, "ARG") if "=" in argument)
     for word in sources:
         path = re.sub(r"\$\{(\w+)\}", lambda match: defaults[match[1]], word)
         assert (ROOT / path).exists()
-        assert any(fnmatch.fnmatch(path, pattern) for pattern in kept), path
-    # files that the build needs
+        assert any(fnmatch.fnmatch(path, pattern) for pattern in included_patterns), path
+    # The build needs these files.
     assert {"pyproject.toml", "LICENSE", "src"} <= set(sources)
 
 
@@ -89,23 +91,23 @@ def test_image_runs_an_existing_command_with_known_variables(dockerfile: Path) -
 
 
 def test_services_use_our_images_or_pinned_ones() -> None:
-    for name, each in composed(FILLED)["services"].items():
-        if "build" not in each:
-            assert DIGEST.fullmatch(each["image"]), name
+    for name, definition in composed(FILLED)["services"].items():
+        if "build" not in definition:
+            assert DIGEST.fullmatch(definition["image"]), name
             continue
-        assert each["image"].endswith(f":{__version__}")
-        path = (COMPOSE.parent / each["build"]["context"] / each["build"]["dockerfile"]).resolve()
+        assert definition["image"].endswith(f":{__version__}")
+        path = (COMPOSE.parent / definition["build"]["context"] / definition["build"]["dockerfile"]).resolve()
         assert path in DOCKERFILES
-        requirements = each["build"].get("args", {}).get("REQUIREMENTS")
+        requirements = definition["build"].get("args", {}).get("REQUIREMENTS")
         assert requirements is None or (ROOT / "requirements" / f"{requirements}.txt").is_file()
 
 
 def test_services_have_health_checks_and_dependencies() -> None:
     services = composed(FILLED)["services"]
-    for name, each in services.items():
-        checked = "healthcheck" in each or "build" in each
+    for name, definition in services.items():
+        checked = "healthcheck" in definition or "build" in definition
         assert checked or name in ONCE, name
-        for other, how in each.get("depends_on", {}).items():
+        for other, how in definition.get("depends_on", {}).items():
             is_once = how["condition"] == "service_completed_successfully"
             assert is_once == (other in ONCE)
             assert other in services
@@ -113,12 +115,16 @@ def test_services_have_health_checks_and_dependencies() -> None:
 
 def test_services_mount_no_host_folder() -> None:
     whole = composed(FILLED)
-    mounted = {each.partition(":")[0] for one in whole["services"].values() for each in one.get("volumes", ())}
+    mounted = {
+        volume.partition(":")[0]
+        for definition in whole["services"].values()
+        for volume in definition.get("volumes", ())
+    }
     assert mounted == set(whole["volumes"])
 
 
 def test_published_ports_are_local() -> None:
-    ports = [each for one in composed(FILLED)["services"].values() for each in one.get("ports", ())]
+    ports = [port for definition in composed(FILLED)["services"].values() for port in definition.get("ports", ())]
     assert ports == ["127.0.0.1:8420:8420"]
 
 

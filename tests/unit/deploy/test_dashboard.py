@@ -16,7 +16,7 @@ ALERTS = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_te
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 GAUGES = {f"comfyrelay_fleet_{name}" for name, _ in FLEET_METRICS.values()}
 COUNTERS = {"comfyrelay_fleet_gpu_seconds_total", "comfyrelay_fleet_cost_total"}
-# as in Grafana
+# Unit names of Grafana.
 UNITS = {"short", "s", "percentunit"}
 
 
@@ -27,8 +27,8 @@ def metrics_of(expression: str) -> set[str]:
 def labels(expression: str) -> set[str]:
     inside = [*re.findall(r"\{([^}]*)\}", expression)]
     grouped = re.findall(r"by \(([^)]*)\)", expression)
-    chosen = {found for each in inside for found in re.findall(r"(\w+)\s*=", each)}
-    return chosen | {name.strip() for each in grouped for name in each.split(",")}
+    chosen = {found for selector in inside for found in re.findall(r"(\w+)\s*=", selector)}
+    return chosen | {name.strip() for clause in grouped for name in clause.split(",")}
 
 
 def expressions() -> Iterator[str]:
@@ -40,7 +40,7 @@ def expressions() -> Iterator[str]:
 def test_all_metrics_are_documented() -> None:
     assert len(GAUGES) == 8
     page = (ROOT / "docs" / "howto" / "operate.md").read_text("utf-8")
-    assert [each for each in GAUGES | COUNTERS if f"| `{each}` |" not in page] == []
+    assert [metric for metric in GAUGES | COUNTERS if f"| `{metric}` |" not in page] == []
 
 
 @pytest.mark.parametrize("expression", list(expressions()))
@@ -80,9 +80,9 @@ def test_panels_do_not_overlap() -> None:
 
 
 def test_fleet_and_stage_are_variables() -> None:
-    chosen = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
+    chosen = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
     assert chosen.keys() == {"datasource", "stage", "fleet"}
-    assert all(metrics_of(chosen[each]["query"]) <= GAUGES for each in ("stage", "fleet"))
+    assert all(metrics_of(chosen[name]["query"]) <= GAUGES for name in ("stage", "fleet"))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])

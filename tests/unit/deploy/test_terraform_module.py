@@ -42,9 +42,9 @@ INPUTS: dict[str, Any] = {
 def unquote(value: Any) -> Any:
     """The parsed file without quotes and metadata."""
     if isinstance(value, dict):
-        return {unquote(name): unquote(each) for name, each in value.items() if not str(name).startswith("__")}
+        return {unquote(name): unquote(item) for name, item in value.items() if not str(name).startswith("__")}
     if isinstance(value, list):
-        return [unquote(each) for each in value]
+        return [unquote(item) for item in value]
     if isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"':
         return value[1:-1]
     return value
@@ -63,13 +63,13 @@ def read_blocks(kind: str) -> dict[str, Any]:
                 if kind in ("variable", "output", "locals"):
                     found[label] = body
                 else:
-                    found.update({f"{label}.{name}": each for name, each in body.items()})
+                    found.update({f"{label}.{name}": content for name, content in body.items()})
     return found
 
 
 VARIABLES, LOCALS = read_blocks("variable"), read_blocks("locals")
 VALUES = {
-    **{name: each.get("default") for name, each in VARIABLES.items()},
+    **{name: variable.get("default") for name, variable in VARIABLES.items()},
     **{name: value for name, value in OPTIONS.model_dump().items() if name in VARIABLES},
     **INPUTS,
 }
@@ -78,9 +78,9 @@ VALUES = {
 def resolve(value: Any) -> Any:
     """Replace references to variables and locals."""
     if isinstance(value, dict):
-        return {name: resolve(each) for name, each in value.items()}
+        return {name: resolve(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [resolve(each) for each in value]
+        return [resolve(item) for item in value]
     if not isinstance(value, str):
         return value
     if whole := re.fullmatch(r"\$\{(var|local)\.(\w+)\}", value):
@@ -96,7 +96,7 @@ def blueprint() -> Blueprint:
     spec = MachineSpec(
         provider=MachineProviderName.AWS,
         image=INPUTS["image"],
-        instance_types=[InstanceType(name=each, price_per_hour=0.2) for each in INPUTS["instance_types"]],
+        instance_types=[InstanceType(name=name, price_per_hour=0.2) for name in INPUTS["instance_types"]],
         options={},
     )
     fleet = ProviderFleet(slug="video", stage="production", spec=spec, max_machines=INPUTS["max_machines"])
@@ -107,7 +107,7 @@ def blueprint() -> Blueprint:
 
 def test_variables_and_outputs_are_typed_and_documented() -> None:
     readme = (MODULE / "README.md").read_text("utf-8")
-    inputs, outputs = (dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", each, re.M)) for each in readme.split("## Outputs"))
+    inputs, outputs = (dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", part, re.M)) for part in readme.split("## Outputs"))
     assert inputs.keys() == VARIABLES.keys()
     for name, variable in VARIABLES.items():
         assert {"type", "description"} <= variable.keys(), name
@@ -120,19 +120,19 @@ def test_variables_and_outputs_are_typed_and_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [MODULE / "README.md", ROOT / "docs" / "howto" / "spot-fleet.md"], ids=lambda each: each.name
+    "page", [MODULE / "README.md", ROOT / "docs" / "howto" / "spot-fleet.md"], ids=lambda path: path.name
 )
 def test_examples_set_the_required_variables(page: Path) -> None:
     [example] = re.findall(r"^```hcl\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
     [module] = unquote(hcl2.loads(example))["module"]
-    given = module["video"].keys() - {"source"}
+    assigned = module["video"].keys() - {"source"}
     required = {name for name, variable in VARIABLES.items() if "default" not in variable}
-    assert required <= given <= VARIABLES.keys()
+    assert required <= assigned <= VARIABLES.keys()
 
 
 def test_option_names_and_defaults_match_provision() -> None:
     options = {name: field.default for name, field in AwsOptions.model_fields.items()}
-    # boot_seconds is an estimate for the autoscaling loop
+    # `boot_seconds` is an estimate for the autoscaling loop.
     assert options.keys() - VARIABLES.keys() == {"boot_seconds"}
     for name in options.keys() & VARIABLES.keys() - {"region", "subnets", "api_base_url"}:
         assert VARIABLES[name]["default"] == options[name], name
@@ -158,7 +158,7 @@ def test_group_equals_the_blueprint(blueprint: Blueprint) -> None:
     [tags] = group["dynamic"]
     assert tags["tag"]["for_each"] == NAMES.tags
     assert tags["tag"]["content"][0]["propagate_at_launch"] is True
-    # applying again keeps the number of instances
+    # Applying again keeps the number of instances.
     assert group["lifecycle"] == [{"ignore_changes": ["desired_capacity"]}]
 
 
@@ -169,7 +169,7 @@ def test_group_launches_spot_instances_of_all_types(blueprint: Blueprint) -> Non
     assert {_camel(name): value for name, value in distribution.items()} == expected["InstancesDistribution"]
     [template] = policy["launch_template"]
     [override] = template["dynamic"]
-    overrides = [{"InstanceType": each} for each in override["override"]["for_each"]]
+    overrides = [{"InstanceType": name} for name in override["override"]["for_each"]]
     assert overrides == expected["LaunchTemplate"]["Overrides"]
     [specification] = template["launch_template_specification"]
     assert specification["version"] == expected["LaunchTemplate"]["LaunchTemplateSpecification"]["Version"]
@@ -225,11 +225,13 @@ def test_budget_equals_the_blueprint(blueprint: Blueprint) -> None:
     assert budget["cost_filter"] == [{"name": "TagKeyValue", "values": ['${format("user:Name$%s", local.group)}']}]
     assert expected["CostFilters"] == {"TagKeyValue": [f"user:Name${NAMES.group}"]}
     notifications = [
-        {_camel(name): value for name, value in each.items() if name != "subscriber_email_addresses"}
-        for each in budget["notification"]
+        {_camel(name): value for name, value in notification.items() if name != "subscriber_email_addresses"}
+        for notification in budget["notification"]
     ]
     assert notifications == blueprint.budget.notifications
-    assert [each["subscriber_email_addresses"] for each in budget["notification"]] == [["ops@example.com"]] * 2
+    assert [notification["subscriber_email_addresses"] for notification in budget["notification"]] == [
+        ["ops@example.com"]
+    ] * 2
 
 
 def test_fallback_equals_the_blueprint(blueprint: Blueprint) -> None:
@@ -274,10 +276,10 @@ def test_policies_match_provision(policy: str) -> None:
     document = DATA[f"aws_iam_policy_document.{policy}"]
     expected = permissions(NAMES, namespace="Studio")[policy]["Statement"]
     statements = []
-    for each in document["statement"]:
-        [resource] = each["resources"]
-        statement = {"Effect": "Allow", "Action": each["actions"], "Resource": resource}
-        for condition in each.get("condition", []):
+    for block in document["statement"]:
+        [resource] = block["resources"]
+        statement = {"Effect": "Allow", "Action": block["actions"], "Resource": resource}
+        for condition in block.get("condition", []):
             [value] = condition["values"]
             statement["Condition"] = {condition["test"]: {condition["variable"]: value}}
         statements.append(statement)
@@ -285,7 +287,7 @@ def test_policies_match_provision(policy: str) -> None:
 
 
 def test_optional_resources_follow_their_variables() -> None:
-    counts = {name: each.get("count") for name, each in read_blocks("resource").items() if "count" in each}
+    counts = {name: resource.get("count") for name, resource in read_blocks("resource").items() if "count" in resource}
     assert counts == {
         "aws_budgets_budget.fleet": "${var.budget_usd_per_month == null ? 0 : 1}",
         **dict.fromkeys(
@@ -305,7 +307,7 @@ def test_optional_resources_follow_their_variables() -> None:
 
 
 def _camel(name: str) -> str:
-    return "".join(each.title() for each in name.split("_"))
+    return "".join(word.title() for word in name.split("_"))
 
 
 def _metric(metric: dict[str, Any]) -> tuple[str, str]:
@@ -313,4 +315,4 @@ def _metric(metric: dict[str, Any]) -> tuple[str, str]:
 
 
 def _dimensions(metric: Any) -> dict[str, str]:
-    return {each["Name"]: each["Value"] for each in metric["Dimensions"]}
+    return {dimension["Name"]: dimension["Value"] for dimension in metric["Dimensions"]}

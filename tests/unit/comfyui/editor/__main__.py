@@ -39,14 +39,14 @@ async def main(url: str) -> None:
         await page.wait_for_function(_READY, timeout=180_000)
         for name, workflow in templates():
             graph: dict[str, Any] = await page.evaluate(_EXPORT, workflow)
-            # nodes that this server does not know
+            # Nodes that this server does not know.
             missing = sorted({node["class_type"] for node in graph.values()} - definitions.keys())
             exports[name] = missing or normal_form(graph, definitions)
             used |= _types_in(workflow)
             print(name, flush=True)
         await browser.close()
-    kept = {name: reduced(definitions[name]) for name in sorted(used & definitions.keys())}
-    DEFINITIONS.write_text(json.dumps(kept, sort_keys=True, separators=(",", ":")) + "\n", encoding="utf-8")
+    used_definitions = {name: reduced(definitions[name]) for name in sorted(used & definitions.keys())}
+    DEFINITIONS.write_text(json.dumps(used_definitions, sort_keys=True, separators=(",", ":")) + "\n", encoding="utf-8")
     EXPORTS.write_text(json.dumps({"versions": versions(), "exports": exports}, indent=1) + "\n", encoding="utf-8")
 
 

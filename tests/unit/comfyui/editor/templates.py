@@ -10,7 +10,7 @@ from typing import Any
 
 from comfyrelay.comfyui.editor.workflow import is_editor_file
 
-PACKAGES = tuple(f"comfyui_workflow_templates_media_{each}" for each in ("api", "image", "other", "video"))
+PACKAGES = tuple(f"comfyui_workflow_templates_media_{kind}" for kind in ("api", "image", "other", "video"))
 HERE = Path(__file__).parent
 # The editor's export of each template, or the nodes missing on its server: recreate with `python -m
 # tests.unit.comfyui.editor --help`.
@@ -30,6 +30,14 @@ def templates() -> Iterator[tuple[str, dict[str, Any]]]:
         for file in sorted((importlib.resources.files(package) / "templates").iterdir(), key=lambda file: file.name):
             if file.name.endswith(".json") and is_editor_file(value := json.loads(file.read_text(encoding="utf-8"))):
                 yield file.name, value
+
+
+def load_template(name: str) -> dict[str, Any]:
+    [file] = [
+        file for package in PACKAGES if (file := importlib.resources.files(package) / "templates" / name).is_file()
+    ]
+    workflow: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return workflow
 
 
 def normal_form(graph: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
@@ -63,11 +71,11 @@ def _normal_node(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dic
 
 def _reduced_spec(spec: list[Any]) -> list[Any]:
     options = spec[1] if len(spec) > 1 else {}
-    kept = {name: options[name] for name in _OPTIONS if name in options}
+    selected = {name: options[name] for name in _OPTIONS if name in options}
     if isinstance(spec[0], list):
-        return [spec[0][:1], kept]
+        return [spec[0][:1], selected]
     if spec[0] == "COMFY_DYNAMICCOMBO_V3":
-        kept["options"] = [
+        selected["options"] = [
             {
                 "key": option["key"],
                 "inputs": {
@@ -78,5 +86,5 @@ def _reduced_spec(spec: list[Any]) -> list[Any]:
             for option in options["options"]
         ]
     elif spec[0] == "COMBO":
-        kept["options"] = options.get("options", [])[:1]
-    return [spec[0], kept]
+        selected["options"] = options.get("options", [])[:1]
+    return [spec[0], selected]

@@ -13,12 +13,13 @@ from comfyrelay.comfyui.editor.workflow import is_editor_file, read_workflow
 from comfyrelay.comfyui.graphs.preflight import graph_problems
 from comfyrelay.errors import ComfyRelayError, GraphError, GraphRefused, NotInstalled
 from tests.support.editor_files import DEFINITIONS, empty, invert, node, save, subgraph, workflow
+from tests.support.full import full_only
 
 SCALE, NEST = "a-scale", "a-nest"
 
 
 def inputs(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {node_id: each["inputs"] for node_id, each in convert_workflow(value, DEFINITIONS).items()}
+    return {node_id: converted["inputs"] for node_id, converted in convert_workflow(value, DEFINITIONS).items()}
 
 
 def scaled(*, link: int | None = None) -> dict[str, Any]:
@@ -75,7 +76,7 @@ class TestFields:
         found = inputs(workflow([node(1, "KSampler", [("model", "MODEL", None)], values=[5, "randomize", 8, "euler"])]))
         assert found["1"] == {"seed": 5, "steps": 8, "sampler_name": "euler"}
 
-    def test_file_from_before_seeds_had_that_is_read(self) -> None:
+    def test_file_without_seed_control_is_read(self) -> None:
         found = inputs(workflow([node(1, "KSampler", [("model", "MODEL", None)], values=[5, 8, "euler"])]))
         assert found["1"] == {"seed": 5, "steps": 8, "sampler_name": "euler"}
 
@@ -84,7 +85,7 @@ class TestFields:
         found = inputs(workflow([node(1, "VHS_VideoCombine", [("images", "IMAGE", None)], (), values)]))
         assert found["1"] == {"frame_rate": 24, "format": "video/h264-mp4", "crf": 19}
 
-    def test_choice_brings_fields_of_its_own(self) -> None:
+    def test_dynamic_choice_adds_its_fields(self) -> None:
         values = ["webm", "av1", "mine"]
         grown: list[Any] = [("images.image0", "IMAGE", 1), ("images.image1", "IMAGE", 2)]
         found = inputs(workflow([empty(), node(2, "SaveClip", grown, (), values)], [(1, 1, 0, 2, 0), (2, 1, 0, 2, 1)]))
@@ -101,13 +102,13 @@ class TestFields:
         found = inputs(workflow([node(1, "CLIPTextEncode", [("clip", "CLIP", None)], values=[text])]))
         assert found["1"] == {"text": "a red cat \nin the rain {sic}"}
 
-    @pytest.mark.parametrize("mark", ["{", "a|", "}", "\\", "/*", "//\n"])
+    @pytest.mark.parametrize("mark", ["{", "//\n", *full_only("a|", "}", "\\", "/*")])
     def test_texts_with_too_many_brackets_are_refused_before_parsing(self, mark: str) -> None:
         prompts = [node(at, "CLIPTextEncode", [("clip", "CLIP", None)], values=[mark * 100_001]) for at in (1, 2, 3)]
         with pytest.raises(GraphError, match=f"more than {MAX_MARKS:,} brackets"):
             inputs(workflow(prompts))
 
-    def test_list_is_not_taken_for_a_link(self) -> None:
+    def test_list_value_is_not_a_link(self) -> None:
         found = inputs(workflow([empty(values=[[1, 2]])]))
         assert found["1"]["width"] == {"__value__": [1, 2]}
 
@@ -177,7 +178,7 @@ class TestLinks:
         value = workflow([empty(), invert(2, 1, mode=2), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
         assert inputs(value)["3"] == {"filename_prefix": "out"}
 
-    def test_notes_are_left_out(self) -> None:
+    def test_notes_are_skipped(self) -> None:
         value = workflow([empty(), node(5, "Note", values=["hello"]), node(6, "MarkdownNote", values=["# hello"])])
         assert list(inputs(value)) == ["1"]
 
@@ -205,7 +206,7 @@ class TestSubgraphs:
             "4": {"images": ["3:7", 0], "filename_prefix": "out"},
         }
 
-    def test_field_that_is_not_set_outside_has_the_value_inside(self) -> None:
+    def test_unset_subgraph_field_has_the_inner_value(self) -> None:
         value = workflow(
             [empty(), use(2, SCALE, 1, field="scale_by")],
             [(1, 1, 0, 2, 0)],
@@ -242,7 +243,7 @@ class TestSubgraphs:
         assert found["4"]["images"] == ["2:20:7", 0]
 
     @pytest.mark.parametrize(("mode", "images"), [(2, None), (4, ["1", 0])])
-    def test_subgraph_that_is_off_is_off_as_a_whole(self, mode: int, images: Any) -> None:
+    def test_disabled_subgraph_is_skipped(self, mode: int, images: Any) -> None:
         value = workflow(
             [empty(), use(2, SCALE, 1, field="scale_by", mode=mode), save(4, 2)],
             [(1, 1, 0, 2, 0), (2, 2, 0, 4, 0)],
@@ -252,7 +253,7 @@ class TestSubgraphs:
         assert set(found) == {"1", "4"}
         assert found["4"].get("images") == images
 
-    def test_input_may_go_straight_to_an_output(self) -> None:
+    def test_subgraph_input_may_be_linked_to_its_output(self) -> None:
         through = subgraph(SCALE, [], [(1, -10, 0, -20, 0)], [("image", "IMAGE", [1])], [("IMAGE", "IMAGE", [1])])
         value = workflow(
             [empty(), node(2, SCALE, [("image", "IMAGE", 1)]), save(4, 2)],
@@ -262,7 +263,7 @@ class TestSubgraphs:
         assert inputs(value)["4"]["images"] == ["1", 0]
 
 
-def test_group_node_of_old_becomes_the_nodes_inside() -> None:
+def test_legacy_group_node_is_expanded() -> None:
     inside = [
         empty(0),
         node(1, "ImageScaleBy", [("image", "IMAGE", None)], values=["bilinear", 2.0]),
@@ -285,7 +286,7 @@ def test_group_node_of_old_becomes_the_nodes_inside() -> None:
 
 
 class TestProblems:
-    def test_all_nodes_that_are_not_installed_are_named_at_once(self) -> None:
+    def test_all_missing_nodes_are_named_at_once(self) -> None:
         value = workflow([empty(), node(2, "Foo", title="My foo"), node(3, "Bar"), node(4, "Off", mode=2)])
         with pytest.raises(NotInstalled) as caught:
             convert_workflow(value, DEFINITIONS)
@@ -297,7 +298,7 @@ class TestProblems:
 
     def test_missing_class_is_named_once_with_its_nodes(self) -> None:
         with pytest.raises(NotInstalled) as caught:
-            convert_workflow(workflow([empty(), *(node(each, "Foo") for each in range(2, 7))]), DEFINITIONS)
+            convert_workflow(workflow([empty(), *(node(node_id, "Foo") for node_id in range(2, 7))]), DEFINITIONS)
         assert caught.value.detail == "This node is not installed: Foo (nodes 2, 3, 4, …)."
 
     def test_browser_only_nodes_are_named(self) -> None:
@@ -322,7 +323,7 @@ class TestProblems:
         with pytest.raises(GraphError, match=f"{MAX_NODES:,}"):
             convert_workflow(workflow([node(1, "l0")], definitions={"subgraphs": levels}), DEFINITIONS)
 
-    def test_links_in_a_circle_lead_nowhere(self) -> None:
+    def test_circular_links_have_no_source(self) -> None:
         value = workflow(
             [node(1, "Reroute", [("", "*", 2)]), node(2, "Reroute", [("", "*", 1)]), save(3, 3)],
             [(1, 1, 0, 2, 0), (2, 2, 0, 1, 0), (3, 1, 0, 3, 0)],
@@ -361,7 +362,7 @@ def test_long_reroute_chain_is_followed_once() -> None:
         {"nodes": [{"type": "Odd"}]},
     ],
 )
-def test_group_of_another_shape_breaks_nothing(group: dict[str, Any]) -> None:
+def test_malformed_group_is_ignored(group: dict[str, Any]) -> None:
     value = workflow([empty(), node(5, "workflow>mine")], extra={"groupNodes": {"mine": group}})
     definitions = {**DEFINITIONS, "Odd": {"input": {}, "output": 5}}
     assert "1" in convert_workflow(value, definitions)
@@ -397,7 +398,7 @@ anything = st.recursive(
 
 
 @given(nodes=st.lists(anything, max_size=5), links=anything, definitions=anything, extra=anything)
-def test_no_file_breaks_the_conversion(nodes: list[Any], links: Any, definitions: Any, extra: Any) -> None:
+def test_conversion_never_crashes(nodes: list[Any], links: Any, definitions: Any, extra: Any) -> None:
     value = {"nodes": nodes, "links": links, "definitions": {"subgraphs": definitions}, "extra": {"groupNodes": extra}}
     assert is_editor_file(value)
     try:

@@ -26,7 +26,7 @@ GRAPH: dict[str, Any] = {"1": {"class_type": "EmptyImage", "inputs": {"width": 6
 WORKFLOW = workflow([empty(), save(2, 1)], [(1, 1, 0, 2, 0)])
 BOTH = Embedded(graph=GRAPH, workflow=WORKFLOW)
 PROMPT_TEXT, WORKFLOW_TEXT = json.dumps(GRAPH), json.dumps(WORKFLOW)
-# the format of video savers: texts within a text
+# The format of video savers: texts within a text.
 COMMENT = json.dumps({"prompt": PROMPT_TEXT, "workflow": WORKFLOW})
 
 
@@ -105,7 +105,7 @@ def sound(path: Path) -> None:
         stream = container.add_stream(codec, rate=48000, layout="mono")
         assert isinstance(stream, av.AudioStream)
         frame = av.AudioFrame(format="s16", layout="mono", samples=1152)
-        # silence: a new frame has random memory content, and a short noise may be detected as another format
+        # Silence: a new frame has random memory content, and a short noise may be detected as another format.
         frame.planes[0].update(bytes(frame.planes[0].buffer_size))
         frame.sample_rate = 48000
         for resampled in av.AudioResampler(stream.format.name, "mono", 48000).resample(frame):
@@ -158,25 +158,25 @@ def glb(path: Path) -> None:
         ("a.opus", sound),
     ],
 )
-def test_file_carries_its_graph_and_its_workflow(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+def test_graph_and_workflow_are_read_from_a_file(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
     write(tmp_path / name)
     assert read_embedded(tmp_path / name) == BOTH
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.webp", "a.jpg", "a.gif", "a.tiff", "a.avif"])
-def test_picture_of_something_else_carries_nothing(tmp_path: Path, name: str) -> None:
+def test_image_without_a_workflow_is_empty(tmp_path: Path, name: str) -> None:
     picture().save(tmp_path / name)
     assert read_embedded(tmp_path / name) is None
 
 
-def test_number_that_json_does_not_have_is_no_obstacle(tmp_path: Path) -> None:
+def test_nan_in_embedded_json_becomes_null(tmp_path: Path) -> None:
     info = PngInfo()
     info.add_text("prompt", PROMPT_TEXT[:-2] + ', "is_changed": [NaN]}}')
     picture().save(tmp_path / "a.png", pnginfo=info)
     assert read_embedded(tmp_path / "a.png") == Embedded(graph={"1": GRAPH["1"] | {"is_changed": [None]}})
 
 
-def test_text_that_would_fill_the_memory_is_not_unpacked(tmp_path: Path) -> None:
+def test_oversized_png_text_is_not_read(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.png"
     bomb.write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I4s", 2**31 - 1, b"tEXt") + b"prompt\0{")
     assert read_embedded(bomb) is None
@@ -193,9 +193,9 @@ def test_text_that_would_fill_the_memory_is_not_unpacked(tmp_path: Path) -> None
         ("deep.latent", struct.pack("<Q", 100_000) + b'{"a":' * 20_000),
     ],
 )
-def test_header_that_names_more_than_may_be_is_not_read(tmp_path: Path, name: str, head: bytes) -> None:
+def test_oversized_header_is_not_read(tmp_path: Path, name: str, head: bytes) -> None:
     (tmp_path / name).write_bytes(head)
-    # sparse: reads would return its data
+    # Sparse: reads would return its data.
     os.truncate(tmp_path / name, 64 * MAX_BYTES)
     tracemalloc.start()
     try:
@@ -206,19 +206,19 @@ def test_header_that_names_more_than_may_be_is_not_read(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("a.bmp", "workflows cannot be read from this file type"),
         ("a.png", "it contains no workflow. ComfyUI did not make it, or the metadata was removed"),
     ],
 )
-def test_unsupported_file_is_not_reported_as_empty(tmp_path: Path, name: str, said: str) -> None:
+def test_unsupported_file_is_not_reported_as_empty(tmp_path: Path, name: str, message: str) -> None:
     picture().save(tmp_path / name)
-    with pytest.raises(GraphError, match=said):
+    with pytest.raises(GraphError, match=message):
         load_workflow(tmp_path / name)
 
 
-def test_model_that_comfyui_saved_is_a_workflow(tmp_path: Path) -> None:
+def test_workflow_is_read_from_a_saved_model(tmp_path: Path) -> None:
     safetensors(tmp_path / "lora.safetensors")
     assert load_workflow(tmp_path / "lora.safetensors") == GRAPH
 
@@ -260,7 +260,9 @@ WRITERS = {
 
 
 @given(head=st.sampled_from(sorted(WRITERS)), cut=st.integers(0, 3000), noise=st.binary(max_size=40))
-def test_no_broken_file_breaks_it(tmp_path_factory: pytest.TempPathFactory, head: str, cut: int, noise: bytes) -> None:
+def test_broken_file_never_crashes_the_reader(
+    tmp_path_factory: pytest.TempPathFactory, head: str, cut: int, noise: bytes
+) -> None:
     path = tmp_path_factory.getbasetemp() / f"broken.{head}"
     WRITERS[head](path)
     whole = path.read_bytes()

@@ -14,9 +14,10 @@ from comfyrelay.comfyui.editor.workflow import BYPASSED, MUTED
 from comfyrelay.comfyui.graphs.graph import MAX_BYTES
 from comfyrelay.errors import ComfyRelayError, GraphError, NotInstalled
 from tests.support.editor_files import DEFINITIONS, empty, invert, node, save, subgraph, workflow
+from tests.support.full import full_only
 
 
-def written(folder: Path, text: str) -> Path:
+def write_workflow(folder: Path, text: str) -> Path:
     file = folder / "workflow.json"
     file.write_text(text)
     return file
@@ -38,7 +39,7 @@ def test_oversized_file_is_read_only_up_to_the_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["[" * 5_000_000, '{"a":' * 3_000_000, '{"nodes": [' + "[" * 100_000 + "]" * 100_000])
 def test_extremely_nested_json_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(GraphError, match="nested too deeply"):
-        load_workflow(written(tmp_path, text))
+        load_workflow(write_workflow(tmp_path, text))
 
 
 def test_deeply_nested_json_is_read_or_refused(tmp_path: Path) -> None:
@@ -46,28 +47,27 @@ def test_deeply_nested_json_is_read_or_refused(tmp_path: Path) -> None:
     for _ in range(400):
         deep = [deep]
     value = workflow([empty() | {"widgets_values": deep, "properties": {"deep": deep}}, save(3, 1)], [(1, 1, 0, 3, 0)])
-    graph = as_graph(load_workflow(written(tmp_path, json.dumps(value))), DEFINITIONS)
+    graph = as_graph(load_workflow(write_workflow(tmp_path, json.dumps(value))), DEFINITIONS)
     assert graph["3"]["class_type"] == "SaveImage"
 
 
-def test_nodes_in_a_circle_are_refused(tmp_path: Path) -> None:
+def test_cycle_of_nodes_is_refused(tmp_path: Path) -> None:
     value = workflow([invert(1, 1), invert(2, 2), save(3, 3)], [(1, 2, 0, 1, 0), (2, 1, 0, 2, 0), (3, 2, 0, 3, 0)])
     with pytest.raises(GraphError, match="form a cycle: 1, 2, 3"):
-        as_graph(load_workflow(written(tmp_path, json.dumps(value))), DEFINITIONS)
+        as_graph(load_workflow(write_workflow(tmp_path, json.dumps(value))), DEFINITIONS)
 
 
-def test_subgraphs_in_a_circle_are_refused(tmp_path: Path) -> None:
+def test_cycle_of_subgraphs_is_refused(tmp_path: Path) -> None:
     inner = [{"id": 5, "type": "b", "inputs": [], "outputs": []}]
     other = [{"id": 6, "type": "a", "inputs": [], "outputs": []}]
     value = workflow([{"id": 1, "type": "a", "inputs": [], "outputs": []}], [])
     value["definitions"] = {"subgraphs": [subgraph("a", inner, [], [], []), subgraph("b", other, [], [], [])]}
     with pytest.raises(ComfyRelayError):
-        as_graph(load_workflow(written(tmp_path, json.dumps(value))), DEFINITIONS)
+        as_graph(load_workflow(write_workflow(tmp_path, json.dumps(value))), DEFINITIONS)
 
 
-@pytest.mark.parametrize("slot", [-1, -5])
-def test_link_from_an_output_that_cannot_be_leads_nowhere(slot: int) -> None:
-    bypassed = workflow([empty() | {"mode": 4}, save(9, 1)], [(1, 1, slot, 9, 0)])
+def test_link_from_a_node_without_outputs_has_no_source() -> None:
+    bypassed = workflow([empty() | {"mode": BYPASSED}, save(9, 1)], [(1, 1, -1, 9, 0)])
     assert "images" not in as_graph(bypassed, {**DEFINITIONS, "EmptyImage": {"output": []}})["9"]["inputs"]
 
 
@@ -78,7 +78,7 @@ def test_large_repeated_group_is_refused_before_expansion() -> None:
     try:
         with pytest.raises(GraphError, match=r"more than 20,000 nodes"):
             as_graph(value, DEFINITIONS)
-        # two uses reach the limit of a workflow; all of them would be 50 GB
+        # Two uses reach the limit of a workflow; all of them would be 50 GB.
         assert tracemalloc.get_traced_memory()[1] < 100 * 2**20
     finally:
         tracemalloc.stop()
@@ -87,9 +87,9 @@ def test_large_repeated_group_is_refused_before_expansion() -> None:
 def test_repeated_group_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
 
-    def counted(*given: Any) -> GroupNode:
-        read.append(given)
-        return read_group(*given)
+    def counted(*args: Any) -> GroupNode:
+        read.append(args)
+        return read_group(*args)
 
     monkeypatch.setattr(sources, "read_group", counted)
     value = workflow([{"id": number, "type": "workflow>g"} for number in range(100)])
@@ -98,9 +98,9 @@ def test_repeated_group_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(read) == 1
 
 
-@pytest.mark.parametrize("slot", [-1, -3, -100])
+@pytest.mark.parametrize("slot", [-1, -100])
 @pytest.mark.parametrize("mode", [0, BYPASSED])
-def test_link_from_an_output_before_the_first_leads_from_nowhere(slot: int, mode: int) -> None:
+def test_link_from_a_negative_slot_has_no_source(slot: int, mode: int) -> None:
     sub = subgraph("sub", [empty(5), save(6, 7)], [(7, -10, slot, 6, 0), (8, 5, slot, -20, 0)], [], [("o", "*", [8])])
     group = {"nodes": [empty(), save(0, 1)], "links": [[0, slot, 1, 0, "IMAGE"]]}
     links = [(1, 1, slot, 9, 0), (2, 2, slot, 10, 0), (3, 3, slot, 11, 0)]
@@ -108,7 +108,7 @@ def test_link_from_an_output_before_the_first_leads_from_nowhere(slot: int, mode
     value = workflow([*origins, save(9, 1), save(10, 2), save(11, 3)], links)
     value |= {"definitions": {"subgraphs": [sub]}, "extra": {"groupNodes": {"g": group}}}
     graph = as_graph(value, DEFINITIONS)
-    savers = [each for each in graph.values() if each["class_type"] == "SaveImage"]
+    savers = [saver for saver in graph.values() if saver["class_type"] == "SaveImage"]
     assert len(savers) == (3 if mode else 5)
     assert all("images" not in saver["inputs"] for saver in savers)
 
@@ -118,7 +118,7 @@ def prompt_of(text: str) -> str:
     return str(as_graph(value, DEFINITIONS)["1"]["inputs"]["text"])
 
 
-# Each would take hours if every letter caused another scan.
+# These would take hours if every letter caused another scan.
 @pytest.mark.parametrize(
     ("text", "sent"),
     [
@@ -126,8 +126,8 @@ def prompt_of(text: str) -> str:
         ("/*a" * 300_000, "/*a" * 300_000),
         ("/*a//\n" * 100_000, "/*a\n" * 100_000),
         ("/**/a" * 100_000, "a" * 100_000),
-        ("{a" * 300_000, "a" * 300_000),
-        ("{a" * 150_000 + "}" * 150_000, "a" * 150_000),
+        ("{a" * 100_000, "a" * 100_000),
+        ("{a" * 50_000 + "}" * 50_000, "a" * 50_000),
         ("\\{" * 150_000, "{" * 150_000),
     ],
     ids=lambda text: text[:8],
@@ -152,26 +152,27 @@ def test_mutually_exposed_fields_are_followed_up_to_the_depth_limit() -> None:
 # Each of these would take hours, or more memory than any machine has.
 
 
-def test_subgraph_with_20000_inputs_is_resolved_fast() -> None:
-    many, last = range(20_000), list(range(19_980, 20_000))
+@pytest.mark.parametrize("count", [4_000, *full_only(20_000)])
+def test_inputs_of_a_large_subgraph_are_resolved_once(count: int) -> None:
+    many, last = range(count), list(range(count - 20, count))
     taker = node(5, "ImageInvert", [(f"n{at}", "IMAGE", at) for at in many])
     sub = subgraph("sub", [taker], [(at, -10, at, 5, 0) for at in many], [(f"n{at}", "IMAGE", last) for at in many], [])
     holder = node(1, "sub", [(f"n{at}", "IMAGE", 1) for at in many])
     value = workflow([holder, empty(2)], [(1, 2, 0, 1, 0)]) | {"definitions": {"subgraphs": [sub]}}
     graph = as_graph(value, DEFINITIONS)
-    assert [each["inputs"].get("n19999") for each in graph.values()] == [None, ["2", 0]]
+    assert [entry["inputs"].get(f"n{count - 1}") for entry in graph.values()] == [None, ["2", 0]]
 
 
-def test_node_with_many_inputs_in_a_subgraph_that_is_used_often_is_refused() -> None:
+def test_total_number_of_inputs_is_limited() -> None:
     sub = subgraph("sub", [node(5, "ImageInvert", [(f"n{at}", "*", None) for at in range(20_000)])], [], [], [])
     value = workflow([node(at, "sub") for at in range(10_000)]) | {"definitions": {"subgraphs": [sub]}}
     with pytest.raises(GraphError, match=r"more than 1,000,000 inputs"):
         as_graph(value, DEFINITIONS)
 
 
-def test_group_with_many_open_inputs_is_read_at_once() -> None:
+def test_group_with_many_open_inputs_is_read_once() -> None:
     value = workflow([node(1, "workflow>g"), save(2, None)])
-    inside = node(0, "Unknown", [(f"n{at}", "*", None) for at in range(50_000)])
+    inside = node(0, "Unknown", [(f"n{at}", "*", None) for at in range(20_000)])
     value["extra"] = {"groupNodes": {"g": {"nodes": [inside]}}}
     with pytest.raises(NotInstalled):
         as_graph(value, DEFINITIONS)
@@ -185,7 +186,7 @@ def test_long_title_is_not_repeated_per_subgraph_use() -> None:
     assert len(refused.value.detail) < 2_000_000
 
 
-def test_id_as_long_as_a_text_is_refused() -> None:
+def test_oversized_node_id_is_refused() -> None:
     sub = subgraph("sub", [empty(5) | {"id": "5" * 1_000_000}], [], [], [])
     value = workflow([node(at, "sub") for at in range(5000)]) | {"definitions": {"subgraphs": [sub]}}
     with pytest.raises(GraphError, match="longer than 100 characters"):

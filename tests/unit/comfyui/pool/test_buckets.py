@@ -8,21 +8,21 @@ from tests.support.pool import anywhere, ticket
 
 def filled(*tickets: Ticket) -> Buckets:
     buckets = Buckets()
-    for each in tickets:
-        buckets.add(each)
+    for job in tickets:
+        buckets.add(job)
     return buckets
 
 
-def drained(buckets: Buckets) -> list[str]:
+def take_all(buckets: Buckets) -> list[str]:
     taken = []
-    while (each := buckets.take(anywhere)) is not None:
-        taken.append(each.id)
+    while (job := buckets.take(anywhere)) is not None:
+        taken.append(job.id)
     return taken
 
 
-def test_highest_priority_goes_first_then_the_oldest() -> None:
+def test_order_is_by_priority_then_age() -> None:
     buckets = filled(ticket(1), ticket(2, priority=5, workflow="v"), ticket(3, priority=5), ticket(4, priority=-1))
-    assert drained(buckets) == ["job-2", "job-3", "job-1", "job-4"]
+    assert take_all(buckets) == ["job-2", "job-3", "job-1", "job-4"]
 
 
 def test_blocked_job_does_not_delay_others() -> None:
@@ -39,36 +39,36 @@ def test_requeued_job_has_its_old_place() -> None:
     first = buckets.take(anywhere)
     assert first is not None
     buckets.add(first)
-    assert drained(buckets) == ["job-1", "job-2", "job-3"]
+    assert take_all(buckets) == ["job-1", "job-2", "job-3"]
 
 
-def test_buckets_tell_servers_apart() -> None:
-    there = Bucket("w", exclude_clients=frozenset({"a"}))
-    buckets = filled(ticket(1, bucket=there), ticket(2))
-    taken = buckets.take(lambda bucket: bucket != there)
+def test_bucket_includes_the_excluded_servers() -> None:
+    bucket_without_a = Bucket("w", exclude_clients=frozenset({"a"}))
+    buckets = filled(ticket(1, bucket=bucket_without_a), ticket(2))
+    taken = buckets.take(lambda bucket: bucket != bucket_without_a)
     assert taken is not None
     assert taken.id == "job-2"
 
 
-def test_removing_from_the_front_the_middle_and_the_end() -> None:
+def test_jobs_are_removed_from_any_position() -> None:
     buckets = filled(*(ticket(number) for number in range(6)))
     assert all(buckets.remove(f"job-{number}") for number in (0, 2, 3, 5))
     assert not buckets.remove("job-2")
     assert len(buckets) == 2
-    assert drained(buckets) == ["job-1", "job-4"]
+    assert take_all(buckets) == ["job-1", "job-4"]
     assert buckets.take(anywhere) is None
 
 
-def test_decision_looks_at_buckets_and_not_at_jobs() -> None:
+def test_take_checks_buckets_not_jobs() -> None:
     buckets = filled(*(ticket(number, workflow=str(number % 3)) for number in range(10_000)))
-    asked: list[Bucket] = []
+    checked: list[Bucket] = []
 
     def refuse(bucket: Bucket) -> bool:
-        asked.append(bucket)
+        checked.append(bucket)
         return False
 
     assert buckets.take(refuse) is None
-    assert len(asked) == 3
+    assert len(checked) == 3
 
 
 workflows = st.sampled_from("abc")
@@ -88,16 +88,16 @@ def test_buckets_behave_like_a_sorted_list(actions: list[tuple[str, str | frozen
     model: list[Ticket] = []
     for number, (action, what, value) in enumerate(actions):
         if action == "add":
-            each = ticket(number, workflow=str(what), priority=value)
-            buckets.add(each)
-            model.append(each)
+            added = ticket(number, workflow=str(what), priority=value)
+            buckets.add(added)
+            model.append(added)
         elif action == "remove":
-            there = [each for each in model if each.id == f"job-{value}"]
-            assert buckets.remove(f"job-{value}") is bool(there)
-            model = [each for each in model if each not in there]
+            removed = [job for job in model if job.id == f"job-{value}"]
+            assert buckets.remove(f"job-{value}") is bool(removed)
+            model = [job for job in model if job not in removed]
         else:
-            fitting = [each for each in model if each.bucket.workflow_hash in what]
-            expected = min(fitting, key=lambda each: (-each.priority, each.sequence), default=None)
+            fitting = [job for job in model if job.bucket.workflow_hash in what]
+            expected = min(fitting, key=lambda job: (-job.priority, job.sequence), default=None)
             assert buckets.take(lambda bucket, free=what: bucket.workflow_hash in free) is expected  # type: ignore[misc]
             if expected is not None:
                 model.remove(expected)

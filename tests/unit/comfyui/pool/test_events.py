@@ -66,7 +66,7 @@ def test_every_event_can_be_subscribed_to_by_its_type() -> None:
     }
 
 
-async def test_stream_gives_what_was_put_in_order() -> None:
+async def test_stream_keeps_the_order() -> None:
     stream: EventStream[PoolEvent] = EventStream(limit=10)
     events = [queued(), progress(0.1), preview(), completed()]
     for event in events:
@@ -75,7 +75,7 @@ async def test_stream_gives_what_was_put_in_order() -> None:
     assert stream.dropped == 0
 
 
-async def test_slow_reader_loses_progress_first_and_ends_never() -> None:
+async def test_slow_reader_loses_progress_events_first() -> None:
     stream: EventStream[PoolEvent] = EventStream(limit=3)
     first = queued("1")
     for event in (first, progress(0.1), preview()):
@@ -95,7 +95,7 @@ async def test_final_events_are_never_dropped_from_a_full_buffer() -> None:
     assert [event.type for event in await rest(stream)] == ["job:completed"] * 5
 
 
-async def test_reading_and_dropping_go_together() -> None:
+async def test_oldest_progress_is_dropped_after_a_read() -> None:
     stream: EventStream[PoolEvent] = EventStream(limit=2)
     stream.put(progress(0.1))
     stream.put(progress(0.2))
@@ -174,7 +174,7 @@ async def test_failing_callback_does_not_affect_others() -> None:
     assert [entry["event"] for entry in logs] == ["pool.callback_failed"] * 2
 
 
-async def test_name_that_no_event_has_is_refused() -> None:
+async def test_unknown_event_name_is_refused() -> None:
     bus = Bus(buffer_size=10)
     with pytest.raises(InvalidInput, match="job:canceled"):
         bus.on("job:cancelled", print)

@@ -28,7 +28,7 @@ def failover(clock: Clock) -> FailoverStrategy:
     return SmartFailover(clock=clock)
 
 
-def test_timeline_of_a_block(failover: FailoverStrategy, clock: Clock) -> None:
+def test_block_ends_after_its_cooldown(failover: FailoverStrategy, clock: Clock) -> None:
     assert failover.record_failure("client-1", "abc", ERROR) == NOW + timedelta(seconds=60)
     for seconds in (0, 5, 30, 59.999999):
         clock.seconds = seconds
@@ -60,7 +60,7 @@ def test_success_ends_the_block(failover: FailoverStrategy) -> None:
     assert not failover.record_success("client-1", "abc")
 
 
-def test_further_failure_begins_the_cooldown_afresh(failover: FailoverStrategy, clock: Clock) -> None:
+def test_further_failure_restarts_the_cooldown(failover: FailoverStrategy, clock: Clock) -> None:
     failover.record_failure("client-1", "abc", ERROR)
     clock.seconds = 40
     failover.record_failure("client-1", "abc", ERROR)

@@ -15,7 +15,7 @@ def unserved() -> UnservedJobs:
     return UnservedJobs()
 
 
-def test_timeline_of_a_job_without_servers(unserved: UnservedJobs) -> None:
+def test_job_without_servers_is_overdue_at_its_deadline(unserved: UnservedJobs) -> None:
     unserved.add(JOB, now=100.0)
     for now in (100.0, 105.0, 109.999):
         assert unserved.overdue([], now=now) == []
@@ -37,7 +37,7 @@ def test_online_server_resets_the_deadline(unserved: UnservedJobs) -> None:
     assert unserved.overdue([], now=511.0) == [JOB.id]
 
 
-def test_excluded_server_is_not_there_for_a_job(unserved: UnservedJobs) -> None:
+def test_excluded_server_does_not_serve_a_job(unserved: UnservedJobs) -> None:
     unserved.add(JOB, now=100.0)
     unserved.add(PICKY, now=100.0)
     assert unserved.overdue(["a"], now=100.0) == []
@@ -45,7 +45,7 @@ def test_excluded_server_is_not_there_for_a_job(unserved: UnservedJobs) -> None:
     assert unserved.overdue(["a", "b"], now=111.0) == []
 
 
-def test_job_that_comes_later_waits_as_long_as_any_other(unserved: UnservedJobs) -> None:
+def test_each_job_has_its_own_deadline(unserved: UnservedJobs) -> None:
     unserved.add(JOB, now=100.0)
     unserved.overdue([], now=100.0)
     later = ticket(3, give_up_after_seconds=10.0)
@@ -56,7 +56,7 @@ def test_job_that_comes_later_waits_as_long_as_any_other(unserved: UnservedJobs)
     assert unserved.overdue([], now=118.0) == [later.id]
 
 
-def test_job_that_does_not_say_how_long_waits_for_ever(unserved: UnservedJobs) -> None:
+def test_job_without_a_limit_waits_forever(unserved: UnservedJobs) -> None:
     unserved.add(ticket(4), now=0.0)
     assert unserved.overdue([], now=1e9) == []
     assert unserved.next_deadline is None

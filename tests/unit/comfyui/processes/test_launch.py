@@ -20,20 +20,22 @@ GPU = LocalGpu(key="GPU-1", variables={"CUDA_VISIBLE_DEVICES": "GPU-1"})
 PYTHON = Path("/opt/venv/bin/python")
 
 
-def launched(install: Install, folder: Path) -> ProcessLaunch:
+def launch_process(install: Install, folder: Path) -> ProcessLaunch:
     return launch(install, python=PYTHON, arguments=["--lowvram"], gpu=GPU, folder=folder, port=8200)
 
 
 def test_process_starts_on_its_gpu_with_options_of_its_version(tmp_path: Path) -> None:
     install = FakeInstall(tmp_path / "ComfyUI")
-    made = launched(resolve_install(install.folder), tmp_path / "one")
+    made = launch_process(resolve_install(install.folder), tmp_path / "one")
     words = list(made.argv)
     assert words[:2] == [str(PYTHON), str(install.folder / "main.py")]
     assert words[words.index("--database-url") + 1] == f"sqlite:///{tmp_path}/one/user/comfyui.db"
     assert words[-1] == "--lowvram"
     assert made.environment["CUDA_VISIBLE_DEVICES"] == "GPU-1"
     (install.folder / "comfy" / "cli_args.py").write_text("an older one")
-    assert not {"--database-url", "--user-directory"} & set(launched(resolve_install(install.folder), tmp_path).argv)
+    assert not {"--database-url", "--user-directory"} & set(
+        launch_process(resolve_install(install.folder), tmp_path).argv
+    )
 
 
 def test_desktop_app_gets_its_model_folders(tmp_path: Path) -> None:
@@ -44,32 +46,32 @@ def test_desktop_app_gets_its_model_folders(tmp_path: Path) -> None:
         base=tmp_path / "b",
         extra_models=tmp_path / "e",
     )
-    words = " ".join(launched(install, tmp_path / "one").argv)
+    words = " ".join(launch_process(install, tmp_path / "one").argv)
     assert f"--base-directory {tmp_path}/b --extra-model-paths-config {tmp_path}/e" in words
 
 
 def test_portable_build_ignores_user_site_packages(tmp_path: Path) -> None:
     install = Install(kind=InstallKind.PORTABLE, named=tmp_path, code=tmp_path / "ComfyUI")
-    assert launched(install, tmp_path / "one").argv[1] == "-s"
+    assert launch_process(install, tmp_path / "one").argv[1] == "-s"
 
 
-def test_our_secrets_are_not_for_custom_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_does_not_inherit_our_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FLEET_SECRET", "COMFY_CLOUD_API_KEY", "COMFYRELAY_WORKER_FLEET_SECRET", "VIRTUAL_ENV", "HTTP_PROXY"):
         monkeypatch.setenv(name, "http://mine.test")
     install = FakeInstall(tmp_path / "ComfyUI")
-    given = launched(resolve_install(install.folder), tmp_path / "one").environment
-    assert [name for name, value in given.items() if value == "http://mine.test"] == ["HTTP_PROXY"]
+    environment = launch_process(resolve_install(install.folder), tmp_path / "one").environment
+    assert [name for name, value in environment.items() if value == "http://mine.test"] == ["HTTP_PROXY"]
 
 
 def test_pytorch_threads_wait_passively_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install = resolve_install(FakeInstall(tmp_path / "ComfyUI").folder)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    assert launched(install, tmp_path / "one").environment["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert launch_process(install, tmp_path / "one").environment["OMP_WAIT_POLICY"] == "PASSIVE"
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    assert launched(install, tmp_path / "one").environment["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert launch_process(install, tmp_path / "one").environment["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
-def test_files_of_the_users_own_input_folder_are_found_and_never_removed(tmp_path: Path) -> None:
+def test_user_input_files_are_shared_and_never_removed(tmp_path: Path) -> None:
     install = FakeInstall(tmp_path / "ComfyUI")
     own = install.folder / "input"
     (own / "face.png").write_bytes(b"face")
@@ -78,7 +80,7 @@ def test_files_of_the_users_own_input_folder_are_found_and_never_removed(tmp_pat
     for _ in range(2):
         assert link_inputs(own, tmp_path / "one" / "input") == []
     assert (tmp_path / "one" / "input" / "face.png").read_bytes() == b"face"
-    assert [each.name for each in (tmp_path / "one" / "input").iterdir()] == ["face.png"]
+    assert [path.name for path in (tmp_path / "one" / "input").iterdir()] == ["face.png"]
     empty_folders(tmp_path / "one")
     assert (own / "face.png").read_bytes() == b"face"
     assert not (tmp_path / "one" / "input").exists()
@@ -95,18 +97,18 @@ def test_folders_are_shared_without_symlink_permission(
     if not has_hard_links:
         monkeypatch.setattr(os, "link", refuse)
     monkeypatch.setattr("comfyrelay.comfyui.processes.launch.MAX_COPIED_BYTES", 15)
-    own, lent = tmp_path / "input", tmp_path / "one" / "input"
+    own, shared = tmp_path / "input", tmp_path / "one" / "input"
     make_folders(tmp_path / "one")
     for name in ("face.png", "film.mp4", "3d/model.glb"):
         (own / name).parent.mkdir(parents=True, exist_ok=True)
         (own / name).write_bytes(b"0123456789 too large" if name == "film.mp4" else name.encode())
     too_large = [] if has_hard_links else [str(own / "film.mp4")]
-    assert link_inputs(own, lent) == too_large
+    assert link_inputs(own, shared) == too_large
     (own / "3d" / "late.glb").write_bytes(b"late")
-    assert link_inputs(own, lent) == too_large
-    found = {each.relative_to(lent).as_posix(): each.read_bytes() for each in lent.rglob("*") if each.is_file()}
-    lent_too = {} if too_large else {"film.mp4": b"0123456789 too large"}
-    assert found == {"face.png": b"face.png", "3d/model.glb": b"3d/model.glb", "3d/late.glb": b"late", **lent_too}
+    assert link_inputs(own, shared) == too_large
+    found = {path.relative_to(shared).as_posix(): path.read_bytes() for path in shared.rglob("*") if path.is_file()}
+    shared_film = {} if too_large else {"film.mp4": b"0123456789 too large"}
+    assert found == {"face.png": b"face.png", "3d/model.glb": b"3d/model.glb", "3d/late.glb": b"late", **shared_film}
     empty_folders(tmp_path / "one")
     assert (own / "3d" / "late.glb").read_bytes() == b"late"
 
@@ -128,7 +130,7 @@ class TestSettings:
         options = load_worker_settings().managed
         assert options is not None
         assert (options.arguments, options.first_count) == (("--lowvram", "--extra", "a b"), 2)
-        # also abbreviated, as ComfyUI accepts them
+        # Also abbreviated, as ComfyUI accepts them.
         for taken, named in {
             "--port=8188": "--port",
             "--out /x": "--output-directory",
@@ -150,7 +152,7 @@ class TestSettings:
         with pytest.raises(ConfigurationError, match="remove COMFYUI_BASE_URL"):
             load_worker_settings()
 
-    def test_key_of_comfy_cloud_does_not_replace_it(self) -> None:
+    def test_cloud_key_does_not_disable_the_managed_comfyui(self) -> None:
         settings = WorkerSettings(comfyui_dir=Path("/opt/ComfyUI"), comfy_cloud_api_key="key")
         assert settings.providers == ["self_hosted", "cloud"]
 
@@ -190,7 +192,7 @@ class TestLog:
         assert all(file.stat().st_size <= 100 for file in files)
         assert files[0].read_bytes().startswith(b"0000049")
 
-    def test_full_disk_costs_lines_of_the_file_only(self, tmp_path: Path) -> None:
+    def test_log_survives_a_full_disk(self, tmp_path: Path) -> None:
         (tmp_path / "comfyui.log").symlink_to("/dev/full")
         log = ProcessLog(tmp_path / "comfyui.log")
         log.write(b"OSError: [Errno 28] No space left on device\n")
