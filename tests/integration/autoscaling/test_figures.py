@@ -6,9 +6,11 @@ from comfyrelay.services.autoscaling.figures import FleetFigures
 from tests.support.world import World, submit_many
 
 
-async def of(world: World, fleet: str, stage: Stage = Stage.PRODUCTION) -> FleetFigures:
+async def figures_of(world: World, fleet: str, stage: Stage = Stage.PRODUCTION) -> FleetFigures:
     [found] = [
-        each for each in await world.engine.autoscaling.figures.read() if (each.fleet, each.stage) == (fleet, stage)
+        figures
+        for figures in await world.engine.autoscaling.figures.read()
+        if (figures.fleet, figures.stage) == (fleet, stage)
     ]
     return found
 
@@ -23,9 +25,9 @@ async def test_depth_counts_queued_and_leased_jobs_of_the_fleet(world: World) ->
         await world.submit(user, effect)
     await world.submit(user, effect, delay_seconds=600)
     assert await world.lease(worker) is not None
-    assert (await of(world, fleet)).queue_depth == 3
-    assert (await of(world, idle)).queue_depth == 0
-    assert (await of(world, staging, Stage.STAGING)).queue_depth == 0
+    assert (await figures_of(world, fleet)).queue_depth == 3
+    assert (await figures_of(world, idle)).queue_depth == 0
+    assert (await figures_of(world, staging, Stage.STAGING)).queue_depth == 0
 
 
 async def test_depth_excludes_cloud_jobs(world: World) -> None:
@@ -36,7 +38,7 @@ async def test_depth_excludes_cloud_jobs(world: World) -> None:
     for _ in range(2):
         await world.submit(user, effect)
     assert await world.lease(worker, providers=[Provider.CLOUD]) is not None
-    assert (await of(world, fleet)).queue_depth == 0
+    assert (await figures_of(world, fleet)).queue_depth == 0
 
 
 async def test_backlog_without_workers_equals_the_depth(world: World) -> None:
@@ -45,10 +47,10 @@ async def test_backlog_without_workers_equals_the_depth(world: World) -> None:
     user, effect = await world.user(), await world.effect(workflow)
     for _ in range(4):
         await world.submit(user, effect)
-    assert (await of(world, fleet)).backlog_per_instance == 4
+    assert (await figures_of(world, fleet)).backlog_per_instance == 4
     for _ in range(2):
         await world.worker(fleet)
-    assert (await of(world, fleet)).backlog_per_instance == 2
+    assert (await figures_of(world, fleet)).backlog_per_instance == 2
 
 
 async def test_workers_count_for_five_minutes_with_their_free_slots(world: World) -> None:
@@ -58,56 +60,53 @@ async def test_workers_count_for_five_minutes_with_their_free_slots(world: World
     await world.engine.workers.workers.set_draining(draining, is_draining=True)
     await world.engine.workers.workers.set_approved(revoked, is_approved=False)
     await desk.leased()
-    found = await of(world, desk.fleet)
+    found = await figures_of(world, desk.fleet)
     assert (found.active_workers, found.available_capacity) == (2, 2)
     await world.advance(290)
     await world.engine.workers.workers.record_seen([desk.worker])
     await world.advance(20)
-    found = await of(world, desk.fleet)
+    found = await figures_of(world, desk.fleet)
     assert (found.active_workers, found.available_capacity) == (1, 2)
 
 
-async def test_median_is_of_jobs_completed_in_the_last_ten_minutes(world: World) -> None:
+async def test_median_covers_the_last_ten_minutes(world: World) -> None:
     desk = await world.desk()
-    assert (await of(world, desk.fleet)).job_processing_p50 is None
+    assert (await figures_of(world, desk.fleet)).job_processing_p50 is None
     for seconds in (100, 10, 30, 20):
         _, leased = await desk.leased()
         await world.advance(seconds)
         await world.complete(leased)
-    assert (await of(world, desk.fleet)).job_processing_p50 == 25
+    assert (await figures_of(world, desk.fleet)).job_processing_p50 == 25
     await world.advance(600 - 55)
-    assert (await of(world, desk.fleet)).job_processing_p50 == 20
+    assert (await figures_of(world, desk.fleet)).job_processing_p50 == 20
     await world.advance(60)
-    assert (await of(world, desk.fleet)).job_processing_p50 is None
+    assert (await figures_of(world, desk.fleet)).job_processing_p50 is None
 
 
-async def test_share_of_errors_is_of_jobs_that_ended_in_the_last_five_minutes(world: World) -> None:
+async def test_error_rate_covers_the_last_five_minutes(world: World) -> None:
     desk = await world.desk()
-    for ends_well in (True, False, True, True):
+    for succeeds in (True, False, True, True):
         _, leased = await desk.leased()
-        await (world.complete(leased) if ends_well else world.fail(leased))
-    assert (await of(world, desk.fleet)).error_rate == 0.25
+        await (world.complete(leased) if succeeds else world.fail(leased))
+    assert (await figures_of(world, desk.fleet)).error_rate == 0.25
     await world.advance(301)
-    assert (await of(world, desk.fleet)).error_rate == 0
-
-
-async def test_failure_that_is_tried_elsewhere_is_no_failed_job_yet(world: World) -> None:
-    desk = await world.desk()
+    assert (await figures_of(world, desk.fleet)).error_rate == 0
+    # A failure that is retried on another worker has not failed the job.
     _, leased = await desk.leased()
     await world.fail(leased, fault=Fault.WORKER)
-    assert (await of(world, desk.fleet)).error_rate == 0
+    assert (await figures_of(world, desk.fleet)).error_rate == 0
 
 
-async def test_leases_that_ran_out_are_counted(world: World) -> None:
+async def test_expired_leases_are_counted(world: World) -> None:
     desk = await world.desk()
     await desk.leased()
     assert await world.expire() == 1
-    assert (await of(world, desk.fleet)).lease_expired_count == 1
+    assert (await figures_of(world, desk.fleet)).lease_expired_count == 1
     await world.advance(301)
-    assert (await of(world, desk.fleet)).lease_expired_count == 0
+    assert (await figures_of(world, desk.fleet)).lease_expired_count == 0
 
 
-async def test_spot_interruptions_count_though_the_worker_has_left(world: World) -> None:
+async def test_spot_interruptions_count_after_the_worker_deregistered(world: World) -> None:
     desk, elsewhere = await world.desk(), await world.desk()
     await desk.submit()
     for reason in ("spot_interruption", "shutdown", "spot_rebalance"):
@@ -116,12 +115,12 @@ async def test_spot_interruptions_count_though_the_worker_has_left(world: World)
         await world.requeue(leased, reason)
     assert await world.lease(desk.worker) is not None
     await world.engine.workers.workers.deregister(desk.worker, reason="spot_interruption")
-    # its remaining lease was requeued with it
-    assert (await of(world, desk.fleet)).spot_interruption_count == 3
-    assert (await of(world, elsewhere.fleet)).spot_interruption_count == 0
+    # Its remaining lease was requeued, too.
+    assert (await figures_of(world, desk.fleet)).spot_interruption_count == 3
+    assert (await figures_of(world, elsewhere.fleet)).spot_interruption_count == 0
 
 
-async def test_workflow_of_two_fleets_counts_where_it_ran(world: World) -> None:
+async def test_failure_counts_for_the_fleet_that_ran_the_job(world: World) -> None:
     workflow = await world.workflow()
     first, second = await world.fleet(workflow), await world.fleet(workflow)
     worker = await world.worker(first)
@@ -129,4 +128,4 @@ async def test_workflow_of_two_fleets_counts_where_it_ran(world: World) -> None:
     leased = await world.lease(worker)
     assert leased is not None
     await world.fail(leased)
-    assert ((await of(world, first)).error_rate, (await of(world, second)).error_rate) == (1, 0)
+    assert ((await figures_of(world, first)).error_rate, (await figures_of(world, second)).error_rate) == (1, 0)

@@ -20,14 +20,12 @@ async def fleets(world: World) -> Fleets:
     return await open_fleets(world)
 
 
-async def past(fleets: Fleets, days: float = 30.0) -> list[PastJobRow]:
+async def completed_jobs(fleets: Fleets, days: float = 30.0) -> list[PastJobRow]:
     done = fleets.world.engine.autoscaling.history.done(Stage.PRODUCTION, fleets.fleet, days=days)
-    return [each async for each in done]
+    return [job async for job in done]
 
 
-async def test_completed_jobs_of_a_fleet_come_newest_first_and_page_by_page(
-    fleets: Fleets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_completed_jobs_are_read_newest_first_in_batches(fleets: Fleets, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "BATCH_SIZE", 2)
     worker = await fleets.world.worker(fleets.fleet)
     for seconds in (10.0, 20.0, 30.0, 40.0):
@@ -36,17 +34,17 @@ async def test_completed_jobs_of_a_fleet_come_newest_first_and_page_by_page(
         assert leased is not None
         await fleets.world.advance(seconds)
         await fleets.world.complete(leased)
-    # waiting jobs are not finished
+    # Waiting jobs are not finished.
     await fleets.submit()
-    assert [each.duration_seconds for each in await past(fleets)] == [40.0, 30.0, 20.0, 10.0]
-    requests = from_history(await past(fleets))
+    assert [job.duration_seconds for job in await completed_jobs(fleets)] == [40.0, 30.0, 20.0, 10.0]
+    requests = from_history(await completed_jobs(fleets))
     assert [request.arrival_seconds for request in requests] == [0.0, 10.0, 30.0, 60.0]
     assert len({request.model for request in requests}) == 1
-    # the last 75 s, without earlier submissions
-    recent = await past(fleets, days=timedelta(seconds=75) / timedelta(days=1))
-    assert [each.duration_seconds for each in recent] == [40.0, 30.0]
+    # The last 75 s, without earlier submissions.
+    recent = await completed_jobs(fleets, days=timedelta(seconds=75) / timedelta(days=1))
+    assert [job.duration_seconds for job in recent] == [40.0, 30.0]
 
 
-async def test_fleet_that_does_not_exist_has_no_past(world: World) -> None:
+async def test_history_of_a_missing_fleet_is_not_found(world: World) -> None:
     with pytest.raises(NotFound):
-        _ = [each async for each in world.engine.autoscaling.history.done(Stage.PRODUCTION, "none", days=1)]
+        _ = [job async for job in world.engine.autoscaling.history.done(Stage.PRODUCTION, "none", days=1)]

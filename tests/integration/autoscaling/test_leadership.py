@@ -19,7 +19,7 @@ TTL = 10.0
 
 
 @pytest.fixture
-async def another(world: World) -> AsyncIterator[Databases]:
+async def other_databases(world: World) -> AsyncIterator[Databases]:
     """The databases as a second process has them."""
     found = Databases.from_settings(world.engine.settings, clock=lambda: world.clock.now)
     yield found
@@ -27,30 +27,30 @@ async def another(world: World) -> AsyncIterator[Databases]:
 
 
 @pytest.fixture
-def both(world: World, another: Databases) -> tuple[Leadership, Leadership]:
+def leaderships(world: World, other_databases: Databases) -> tuple[Leadership, Leadership]:
     return (
         Leadership(world.engine.databases, "test", holder="first"),
-        Leadership(another, "test", holder="second"),
+        Leadership(other_databases, "test", holder="second"),
     )
 
 
-def patient(leadership: Leadership) -> None:
+def ignore_own_clock(leadership: Leadership) -> None:
     """Ignore its own clock, so that only the database decides."""
     leadership._until = float("inf")
 
 
 async def write(leadership: Leadership, value: int) -> None:
-    patient(leadership)
+    ignore_own_clock(leadership)
     await leadership.run(TransactionStep.LEARN, lambda tx: cursors.move(tx, "test", value))
 
 
-async def written(world: World) -> int | None:
+async def stored_value(world: World) -> int | None:
     async with world.engine.databases.central.read() as tx:
         return await cursors.position(tx, "test")
 
 
-async def test_second_claim_waits_for_the_leader(world: World, both: tuple[Leadership, Leadership]) -> None:
-    first, second = both
+async def test_second_claim_waits_for_the_leader(world: World, leaderships: tuple[Leadership, Leadership]) -> None:
+    first, second = leaderships
     assert await first.claim() is not None
     assert await second.claim() is None
     assert second.leader is None
@@ -59,11 +59,11 @@ async def test_second_claim_waits_for_the_leader(world: World, both: tuple[Leade
     assert (current.holder, current.term) == ("first", 1)
     with pytest.raises(LeadershipLost):
         await second.run(TransactionStep.LEARN, lambda tx: cursors.move(tx, "test", 1))
-    assert await written(world) is None
+    assert await stored_value(world) is None
 
 
-async def test_renewing_leader_keeps_its_term(world: World, both: tuple[Leadership, Leadership]) -> None:
-    first, second = both
+async def test_renewing_leader_keeps_its_term(world: World, leaderships: tuple[Leadership, Leadership]) -> None:
+    first, second = leaderships
     for _ in range(5):
         renewed = await first.claim()
         assert renewed is not None
@@ -73,9 +73,9 @@ async def test_renewing_leader_keeps_its_term(world: World, both: tuple[Leadersh
 
 
 async def test_dead_leader_is_replaced_exactly_when_its_term_ends(
-    world: World, both: tuple[Leadership, Leadership]
+    world: World, leaderships: tuple[Leadership, Leadership]
 ) -> None:
-    first, second = both
+    first, second = leaderships
     await first.claim()
     await world.advance(TTL - 1)
     assert await second.claim() is None
@@ -85,24 +85,24 @@ async def test_dead_leader_is_replaced_exactly_when_its_term_ends(
     assert taken.term == 2
 
 
-async def test_write_of_a_former_leader_is_refused(world: World, both: tuple[Leadership, Leadership]) -> None:
-    first, second = both
+async def test_write_of_a_former_leader_is_refused(world: World, leaderships: tuple[Leadership, Leadership]) -> None:
+    first, second = leaderships
     await first.claim()
     await write(first, 1)
     await world.advance(TTL)
     await second.claim()
     with pytest.raises(LeadershipLost):
         await write(first, 2)
-    assert await written(world) == 1
+    assert await stored_value(world) == 1
     assert first.leader is None
     await write(second, 3)
-    assert await written(world) == 3
+    assert await stored_value(world) == 3
 
 
 async def test_expired_leader_cannot_write_even_without_a_successor(
-    world: World, both: tuple[Leadership, Leadership]
+    world: World, leaderships: tuple[Leadership, Leadership]
 ) -> None:
-    first, _ = both
+    first, _ = leaderships
     await first.claim()
     await world.advance(TTL)
     with pytest.raises(LeadershipLost):
@@ -112,8 +112,8 @@ async def test_expired_leader_cannot_write_even_without_a_successor(
     assert again.term == 2
 
 
-async def test_resigning_leader_is_replaced_at_once(both: tuple[Leadership, Leadership]) -> None:
-    first, second = both
+async def test_resigning_leader_is_replaced_at_once(leaderships: tuple[Leadership, Leadership]) -> None:
+    first, second = leaderships
     await first.claim()
     await first.resign()
     assert first.leader is None
@@ -121,20 +121,20 @@ async def test_resigning_leader_is_replaced_at_once(both: tuple[Leadership, Lead
     assert await first.claim() is None
 
 
-async def test_concurrent_claims_elect_one_leader(world: World, both: tuple[Leadership, Leadership]) -> None:
-    first, second = both
-    for _ in range(5):
-        found = await asyncio.gather(*(each.claim() for each in (first, second, second, first)))
-        assert len({each.holder for each in found if each is not None}) == 1
+async def test_concurrent_claims_elect_one_leader(world: World, leaderships: tuple[Leadership, Leadership]) -> None:
+    first, second = leaderships
+    for _ in range(2):
+        found = await asyncio.gather(*(candidate.claim() for candidate in (first, second, second, first)))
+        assert len({leader.holder for leader in found if leader is not None}) == 1
         await world.advance(TTL)
 
 
 async def test_leadership_is_not_claimed_during_a_write_of_the_leader(
-    world: World, both: tuple[Leadership, Leadership]
+    world: World, leaderships: tuple[Leadership, Leadership]
 ) -> None:
-    first, second = both
+    first, second = leaderships
     await first.claim()
-    patient(first)
+    ignore_own_clock(first)
     order: list[str] = []
     is_writing = asyncio.Event()
 
@@ -146,7 +146,7 @@ async def test_leadership_is_not_claimed_during_a_write_of_the_leader(
 
     async def slow(tx: Tx) -> None:
         is_writing.set()
-        # the claim is in progress, and waits
+        # The claim waits for this transaction.
         for _ in range(100):
             await asyncio.sleep(0)
         await cursors.move(tx, "test", 1)

@@ -8,7 +8,7 @@ from tests.support.memory_provider import open_fleets
 from tests.support.world import World
 
 
-async def test_worker_of_a_gone_machine_is_no_capacity(world: World) -> None:
+async def test_worker_of_a_lost_machine_is_not_capacity(world: World) -> None:
     fleets = await open_fleets(world, autoscaling={"max_machines": 1})
     await fleets.submit()
     await fleets.decide()
@@ -21,7 +21,7 @@ async def test_worker_of_a_gone_machine_is_no_capacity(world: World) -> None:
     await world.advance(61)
     await fleets.round()
     assert (await world.audit(worker))[-1] == "drain"
-    # long before the worker counts as silent, its job waits again
+    # Long before the worker counts as silent, its job waits again.
     await world.expire()
     await fleets.decide()
 
@@ -29,7 +29,7 @@ async def test_worker_of_a_gone_machine_is_no_capacity(world: World) -> None:
     assert len(await fleets.present()) == 1
 
 
-async def test_incomplete_answer_of_a_provider_costs_no_machine(world: World) -> None:
+async def test_temporarily_unlisted_machines_are_not_replaced(world: World) -> None:
     fleets = await open_fleets(world, autoscaling={"min_machines": 2, "max_machines": 4})
     await fleets.decide()
     workers = await fleets.boot()
@@ -47,7 +47,7 @@ async def test_incomplete_answer_of_a_provider_costs_no_machine(world: World) ->
     assert [machine.state for machine in (await fleets.seen()).machines] == [MachineState.READY] * len(workers)
 
 
-async def test_machine_that_reappears_while_booting_is_no_failed_boot(world: World) -> None:
+async def test_reappearing_machine_is_not_a_failed_boot(world: World) -> None:
     fleets = await open_fleets(world)
     await fleets.submit()
     await fleets.decide()
@@ -61,11 +61,11 @@ async def test_machine_that_reappears_while_booting_is_no_failed_boot(world: Wor
 
     fleets.provider.there.update(there)
     await fleets.look()
-    assert [each.reason for each in await fleets.present()] == [None]
+    assert [machine.reason for machine in await fleets.present()] == [None]
     assert (await fleets.seen()).failed_boots == 0
 
 
-async def test_two_machines_of_one_order_do_not_both_stay(world: World) -> None:
+async def test_second_machine_of_an_order_is_stopped(world: World) -> None:
     fleets = await open_fleets(world)
     await fleets.submit()
     await fleets.decide()
@@ -77,10 +77,10 @@ async def test_two_machines_of_one_order_do_not_both_stay(world: World) -> None:
     await fleets.look()
     assert fleets.provider.ends == [[second.id]]
     await fleets.look()
-    assert [each.provider_id for each in await fleets.present()] == [first.id]
+    assert [machine.provider_id for machine in await fleets.present()] == [first.id]
 
 
-async def test_key_of_another_fleet_brings_no_machine_of_it_back(world: World) -> None:
+async def test_key_of_another_fleet_does_not_restore_its_machine(world: World) -> None:
     fleets, other = await open_fleets(world), await open_fleets(world)
     await fleets.submit()
     await fleets.decide()
@@ -95,10 +95,10 @@ async def test_key_of_another_fleet_brings_no_machine_of_it_back(world: World) -
     other.provider.there[id_] = ProviderMachine(id=id_, key=machine.key, state=ProviderMachineState.RUNNING)
     await other.look()
     assert await fleets.present() == []
-    assert [(each.key, each.provider_id) for each in await other.present()] == [(id_, id_)]
+    assert [(machine.key, machine.provider_id) for machine in await other.present()] == [(id_, id_)]
 
 
-async def test_machine_that_is_gone_drains_no_worker_of_another_fleet(world: World) -> None:
+async def test_lost_machine_does_not_drain_a_worker_of_another_fleet(world: World) -> None:
     fleets, other = await open_fleets(world), await open_fleets(world)
     await world.worker(other.fleet, name="gpu-1")
     id_ = f"{fleets.fleet}.g"

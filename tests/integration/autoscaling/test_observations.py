@@ -25,7 +25,7 @@ async def fleets(world: World) -> Fleets:
 
 async def work(fleets: Fleets) -> QueuedWork:
     found = await fleets.world.engine.autoscaling.snapshots.take(Stage.PRODUCTION)
-    return next(each for each in found.snapshot.work if each.workflow == fleets.effect.workflow_id)
+    return next(queued for queued in found.snapshot.work if queued.workflow == fleets.effect.workflow_id)
 
 
 async def run_one(fleets: Fleets, worker: str, seconds: float, **more: Any) -> None:
@@ -41,7 +41,7 @@ async def learn(fleets: Fleets) -> int:
 
 
 class TestRegistration:
-    async def test_limit_of_the_fleet_and_of_the_server_are_seen(self, fleets: Fleets) -> None:
+    async def test_worker_limits_are_observed(self, fleets: Fleets) -> None:
         await fleets.change(max_workers=None)
         most = fleets.world.engine.settings.max_fleet_workers
         found = await fleets.seen()
@@ -54,9 +54,9 @@ class TestRegistration:
         found = await fleets.seen()
         assert (found.max_workers, found.max_workers_of_all_fleets, found.workers_elsewhere) == (2, 7, 1)
         assert found.workers_without_machine == 0
-        # it was not ordered here
+        # The machine was not ordered by the loop.
         assert [machine.is_foreign for machine in found.machines] == [True]
-        # a silent worker still takes its place
+        # A silent worker still counts.
         await fleets.world.advance(100_000)
         found = await fleets.seen()
         assert (found.machines, found.workers_without_machine) == ([], 1)
@@ -89,13 +89,13 @@ class TestDurations:
         assert await learn(fleets) == 0
         async with fleets.world.engine.databases.central.read() as tx:
             known = await durations.known(tx, [workflow])
-        means = {effect: round(each.mean_seconds, 3) for (_, effect), each in known.items()}
+        means = {effect: round(duration.mean_seconds, 3) for (_, effect), duration in known.items()}
         assert means == {durations.WHOLE_WORKFLOW: 40.0, fleets.effect.id: 15.0, long.id: 90.0}
         await fleets.submit()
         await fleets.world.submit(fleets.user, long)
         assert (await work(fleets)).seconds == pytest.approx(105.0)
 
-    async def test_before_anything_is_learnt_the_last_job_of_the_effect_counts(self, fleets: Fleets) -> None:
+    async def test_last_duration_of_the_effect_is_used_until_one_is_learned(self, fleets: Fleets) -> None:
         await run_one(fleets, await fleets.world.worker(fleets.fleet), 33)
         await fleets.submit()
         assert (await work(fleets)).seconds == 33.0
@@ -124,7 +124,7 @@ class TestQueue:
         await other.submit()
         assert (await work(fleets)).jobs == 1
 
-    async def test_arrivals_are_counted_once_and_fade(self, fleets: Fleets) -> None:
+    async def test_arrivals_are_counted_once_and_decay(self, fleets: Fleets) -> None:
         await fleets.submit(4)
         first = (await work(fleets)).jobs_per_second
         assert first == pytest.approx((await work(fleets)).jobs_per_second)
@@ -142,14 +142,14 @@ class TestQueue:
         entered, gate, both_have_read = [], asyncio.Event(), asyncio.Semaphore(0)
         read = snapshots._read
 
-        async def signalled_read(*given: Any) -> Any:
-            found = await read(*given)
+        async def signalled_read(*args: Any) -> Any:
+            found = await read(*args)
             both_have_read.release()
             return found
 
-        async def gated(*given: Any, **more: Any) -> Any:
+        async def gated(*args: Any, **more: Any) -> Any:
             entered.append(1)
-            found = await arrivals(*given, **more)
+            found = await arrivals(*args, **more)
             await gate.wait()
             return found
 
@@ -176,8 +176,8 @@ class TestQueue:
         arrivals = seen.arrivals
         first = (await work(fleets)).jobs_per_second
 
-        async def earlier(*given: Any, **more: Any) -> Any:
-            return (await arrivals(*given, **more))[:-2]
+        async def earlier(*args: Any, **more: Any) -> Any:
+            return (await arrivals(*args, **more))[:-2]
 
         with monkeypatch.context() as patched:
             patched.setattr(seen, "arrivals", earlier)
@@ -197,7 +197,7 @@ class TestQueue:
         await fleets.world.restart()
         assert (await fleets.seen()).following_jobs == 2.0
 
-    async def test_process_that_begins_to_look_knows_of_earlier_arrivals(self, fleets: Fleets) -> None:
+    async def test_arrival_rate_survives_a_restart(self, fleets: Fleets) -> None:
         await fleets.submit(4)
         before = (await work(fleets)).jobs_per_second
         await fleets.world.restart()
@@ -234,7 +234,7 @@ class TestMachines:
         assert (seen.machines[0].state, seen.machines[0].idle_seconds) == (MachineState.READY, 120.0)
         assert seen.idle_seconds == 120.0
 
-    async def test_draining_machine_is_no_capacity(self, fleets: Fleets) -> None:
+    async def test_draining_machine_is_not_capacity(self, fleets: Fleets) -> None:
         await fleets.submit()
         await fleets.decide()
         [worker] = await fleets.boot()

@@ -56,7 +56,7 @@ async def finish(world: World, desk: Desk, seconds: float) -> int:
     return leased.dispatch_id
 
 
-async def used(world: World, by: UsageGrouping = UsageGrouping.FLEET) -> Usage:
+async def usage_row(world: World, by: UsageGrouping = UsageGrouping.FLEET) -> Usage:
     [row] = await world.engine.autoscaling.usage.report(by)
     return row
 
@@ -71,12 +71,12 @@ async def test_completed_attempts_count_as_busy_and_others_as_lost(world: World,
     await world.advance(20)
     await world.fail(leased_again)
     assert await world.engine.autoscaling.usage.run_once() == 3
-    row = await used(world)
+    row = await usage_row(world)
     assert (row.name, row.stage, row.jobs, row.busy_seconds, row.lost_seconds) == (desk.fleet, "production", 1, 100, 50)
     assert row.cost == pytest.approx(0.15)
 
 
-async def test_cost_of_a_job_is_that_of_all_its_leases(world: World, desk: Desk) -> None:
+async def test_job_cost_includes_all_its_leases(world: World, desk: Desk) -> None:
     job, leased = await desk.leased()
     await world.advance(10)
     await world.requeue(leased)
@@ -91,25 +91,23 @@ async def test_cost_of_a_job_is_that_of_all_its_leases(world: World, desk: Desk)
     assert found.dispatch.tenant_job_id == job.id
 
 
-async def test_price_of_the_machine_wins_over_the_price_of_its_type(world: World, desk: Desk) -> None:
-    await add_machine(world, desk, worker_id=desk.worker, instance_type="g5.xlarge", price_per_hour=7.2)
-    dispatch = await finish(world, desk, 10)
-    await world.engine.autoscaling.usage.run_once()
-    assert await cost_of(world, dispatch) == pytest.approx(0.02)
+async def test_price_of_the_machine_precedes_the_price_of_its_type(world: World, desk: Desk) -> None:
+    async def cost_of_ten_seconds() -> float:
+        dispatch = await finish(world, desk, 10)
+        await world.engine.autoscaling.usage.run_once()
+        return await cost_of(world, dispatch)
 
-
-async def test_machine_without_a_price_has_the_price_of_its_type(world: World, desk: Desk) -> None:
     await add_machine(world, desk, worker_id=desk.worker, instance_type="g5.xlarge")
-    dispatch = await finish(world, desk, 10)
-    await world.engine.autoscaling.usage.run_once()
-    assert await cost_of(world, dispatch) == pytest.approx(0.01)
+    assert await cost_of_ten_seconds() == pytest.approx(0.01)
+    await add_machine(world, desk, worker_id=desk.worker, instance_type="g5.xlarge", price_per_hour=7.2)
+    assert await cost_of_ten_seconds() == pytest.approx(0.02)
 
 
 async def test_machine_without_a_price_costs_nothing(world: World) -> None:
     desk = await world.desk()
     await finish(world, desk, 10)
     await world.engine.autoscaling.usage.run_once()
-    row = await used(world)
+    row = await usage_row(world)
     assert (row.busy_seconds, row.cost) == (10, 0)
 
 
@@ -126,7 +124,7 @@ async def test_time_of_a_deregistered_worker_counts_for_its_fleet(world: World, 
     await finish(world, desk, 10)
     await world.engine.workers.workers.deregister(desk.worker, reason="shutdown")
     await world.engine.autoscaling.usage.run_once()
-    row = await used(world)
+    row = await usage_row(world)
     assert row.name == desk.fleet
     assert row.cost == pytest.approx(0.01)
 
@@ -138,7 +136,7 @@ async def test_returned_prefetch_costs_nothing(world: World, desk: Desk) -> None
     await world.requeue(ahead, "draining")
     await world.complete(first)
     await world.engine.autoscaling.usage.run_once()
-    row = await used(world)
+    row = await usage_row(world)
     assert (row.busy_seconds, row.lost_seconds) == (50, 0)
 
 
@@ -153,7 +151,7 @@ async def test_prefetched_job_counts_from_its_start(world: World, desk: Desk) ->
     )
     await world.engine.queue.settle.report(begun)
     await world.engine.autoscaling.usage.run_once()
-    assert (await used(world)).busy_seconds == 70
+    assert (await usage_row(world)).busy_seconds == 70
 
 
 async def test_workflows_and_tenants_have_their_own_sums(world: World, desk: Desk) -> None:
@@ -165,7 +163,7 @@ async def test_workflows_and_tenants_have_their_own_sums(world: World, desk: Des
     await world.advance(5)
     await world.complete(leased)
     await world.engine.autoscaling.usage.run_once()
-    workflow = await used(world, UsageGrouping.WORKFLOW)
+    workflow = await usage_row(world, UsageGrouping.WORKFLOW)
     assert (workflow.name, workflow.jobs, workflow.busy_seconds) == (desk.workflow.slug, 2, 15)
     tenants = await world.engine.autoscaling.usage.report(UsageGrouping.TENANT)
     assert {tenant.name: tenant.busy_seconds for tenant in tenants} == {desk.user.tenant_id: 10, other.tenant_id: 5}
@@ -199,25 +197,25 @@ async def test_machine_costs_include_boot_and_idle_time(world: World, desk: Desk
     )
     await finish(world, desk, 100)
     await world.engine.autoscaling.usage.run_once()
-    row = await used(world)
+    row = await usage_row(world)
     assert (row.boot_seconds, row.busy_seconds, row.idle_seconds) == (180, 100, 500)
     assert row.machine_cost == pytest.approx(0.78)
 
 
 class TestExactlyOnce:
-    async def test_counting_again_counts_nothing(self, world: World, desk: Desk) -> None:
+    async def test_usage_is_counted_once(self, world: World, desk: Desk) -> None:
         await finish(world, desk, 10)
         usage = world.engine.autoscaling.usage
         assert [await usage.run_once() for _ in range(3)] == [1, 0, 0]
         await world.advance(OVERLAP.total_seconds() + 1)
         assert [await usage.run_once() for _ in range(2)] == [0, 0]
-        assert (await used(world)).busy_seconds == 10
+        assert (await usage_row(world)).busy_seconds == 10
 
-    async def test_several_that_count_at_once_count_it_once(self, world: World, desk: Desk) -> None:
+    async def test_concurrent_counting_counts_once(self, world: World, desk: Desk) -> None:
         for _ in range(3):
             await finish(world, desk, 10)
         assert sum(await asyncio.gather(*(world.engine.autoscaling.usage.run_once() for _ in range(4)))) == 3
-        assert (await used(world)).busy_seconds == 30
+        assert (await usage_row(world)).busy_seconds == 30
 
     @pytest.mark.parametrize("boundary", Boundary)
     async def test_crash_at_the_commit_neither_loses_nor_repeats(
@@ -230,7 +228,7 @@ class TestExactlyOnce:
         assert crashed
         await world.restart()
         await world.engine.autoscaling.usage.run_once()
-        assert (await used(world)).busy_seconds == 10
+        assert (await usage_row(world)).busy_seconds == 10
 
     async def test_late_commit_is_counted_after_later_entries(
         self, postgres_backend: PostgresBackend, tmp_path: Path
@@ -258,9 +256,9 @@ class TestExactlyOnce:
             await world.complete(late)
             assert counted == [1]
             assert await world.engine.autoscaling.usage.run_once() == 1
-            assert (await used(world)).busy_seconds == 20
+            assert (await usage_row(world)).busy_seconds == 20
 
-    async def test_cursor_leaves_behind_what_is_old(self, world: World, desk: Desk) -> None:
+    async def test_cursor_advances_past_old_entries(self, world: World, desk: Desk) -> None:
         await finish(world, desk, 10)
         await world.engine.autoscaling.usage.run_once()
 
@@ -274,7 +272,7 @@ class TestExactlyOnce:
                     )
                 )
 
-        # a single writer leaves no gaps: no entry has to age first
+        # A single writer leaves no gaps: no entry has to age first.
         has_gaps = world.engine.databases.central.dialect == "postgresql"
         assert (await position() == 0) is has_gaps
         await world.advance(OVERLAP.total_seconds() + 1)
@@ -293,7 +291,7 @@ async def test_counted_usage_is_exported_to_prometheus(world: World, desk: Desk)
     assert {kind: usage.gpu_seconds[*place, kind] for kind in UsageKind} == {
         UsageKind.BUSY: 60,
         UsageKind.LOST: 0,
-        # seen without a lease at the end of that minute
+        # The machine had no lease at the end of that minute.
         UsageKind.IDLE: 60,
         UsageKind.BOOT: 60,
     }

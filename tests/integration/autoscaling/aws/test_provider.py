@@ -22,7 +22,7 @@ def group_of(fleet: ProviderFleet) -> str:
 class AwsSite(ThrottledSite):
     def __init__(self, account: Account) -> None:
         self._account = account
-        self._made: set[str] = set()
+        self._provisioned: set[str] = set()
 
     def provider(self) -> MachineProvider:
         return AwsProvider(first_pause_seconds=0.001)
@@ -31,9 +31,9 @@ class AwsSite(ThrottledSite):
         self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = DEFAULT_MAX_MACHINES
     ) -> ProviderFleet:
         fleet = self._account.fleet(slug, stage=stage, max_machines=max_machines)
-        if group_of(fleet) not in self._made:
+        if group_of(fleet) not in self._provisioned:
             await provisioned(fleet)
-            self._made.add(group_of(fleet))
+            self._provisioned.add(group_of(fleet))
         return fleet
 
     async def existing(self, fleet: ProviderFleet) -> int:
@@ -64,49 +64,55 @@ class TestContract(ThrottledContract):
 
 @pytest.fixture
 async def provider() -> AsyncIterator[AwsProvider]:
-    found = AwsProvider(first_pause_seconds=0.001)
-    yield found
-    await found.close()
+    provider = AwsProvider(first_pause_seconds=0.001)
+    yield provider
+    await provider.close()
 
 
 @pytest.fixture
 async def fleet(account: Account) -> ProviderFleet:
-    found = account.fleet()
-    await provisioned(found)
-    return found
+    fleet = account.fleet()
+    await provisioned(fleet)
+    return fleet
 
 
 def orders(count: int) -> list[MachineOrder]:
     return [MachineOrder(key=str(number)) for number in range(count)]
 
 
-async def test_machine_and_worker_have_the_id_of_the_instance(
+async def test_machine_has_the_id_of_its_instance_and_is_described_once(
     account: Account, provider: AwsProvider, fleet: ProviderFleet
 ) -> None:
     account.proxy.let_boot("asg-production-video")
+    account.proxy.calls.clear()
     await provider.launch(fleet, orders(1), total=1)
+    assert account.proxy.calls == {
+        "DescribeAutoScalingGroups": 1,
+        "DescribeScalingActivities": 2,
+        "SetDesiredCapacity": 1,
+    }
 
     [found] = await provider.observe(fleet)
+    [found_again] = await provider.observe(fleet)
 
     [instance] = account.group("asg-production-video")["Instances"]
     assert found.id == found.worker_id == instance["InstanceId"]
     assert found.instance_type == "g4dn.xlarge"
     assert found.launched_at is not None
-    # described once
-    before = account.proxy.calls["DescribeInstances"]
-    assert [each.launched_at for each in await provider.observe(fleet)] == [found.launched_at]
-    assert account.proxy.calls["DescribeInstances"] == before
+    assert found.launched_at == found_again.launched_at
+    assert account.proxy.calls["DescribeInstances"] == 1
 
 
-async def test_large_group_is_described_in_batches(account: Account, provider: AwsProvider) -> None:
-    fleet = account.fleet(max_machines=201)
-    await provisioned(fleet)
+async def test_large_group_is_described_in_batches(
+    account: Account, provider: AwsProvider, fleet: ProviderFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comfyrelay.autoscaling.providers.aws.provider._MAX_FILTER_VALUES", 2)
     account.proxy.let_boot(group_of(fleet))
-    await provider.launch(fleet, orders(201), total=201)
-    before = account.proxy.calls["DescribeInstances"]
+    await provider.launch(fleet, orders(5), total=5)
+    account.proxy.calls.clear()
     found = await provider.observe(fleet)
-    assert len(found) == sum(each.launched_at is not None for each in found) == 201
-    assert account.proxy.calls["DescribeInstances"] == before + 2
+    assert len(found) == sum(machine.launched_at is not None for machine in found) == 5
+    assert account.proxy.calls["DescribeInstances"] == 3
 
 
 async def test_pending_capacity_is_not_requested_again(
@@ -134,41 +140,28 @@ async def test_smaller_total_does_not_shrink_the_group(
     assert account.group("asg-production-video")["DesiredCapacity"] == 3
 
 
-@pytest.mark.parametrize(
-    ("why", "kind"),
-    [
+async def test_failed_launches_are_refused_and_withdrawn(
+    account: Account, provider: AwsProvider, fleet: ProviderFleet
+) -> None:
+    for message, kind in (
         (NO_CAPACITY, RefusalKind.CAPACITY),
         (OVER_QUOTA, RefusalKind.QUOTA),
         ("The image id '[ami-0]' does not exist. Launching EC2 instance failed.", RefusalKind.SETUP),
-    ],
-)
-async def test_failed_launches_are_refused_and_withdrawn(
-    account: Account, provider: AwsProvider, fleet: ProviderFleet, why: str, kind: RefusalKind
-) -> None:
-    account.proxy.have_capacity("asg-production-video", 1, why=why)
+    ):
+        account.proxy.have_capacity("asg-production-video", 1, why=message)
+        result = await provider.launch(fleet, orders(3), total=3)
+        assert [refusal.kind for refusal in result.refused] == [kind, kind]
+        assert message.rstrip(".") in result.refused[0].text
+        assert len(await provider.observe(fleet)) == account.group("asg-production-video")["DesiredCapacity"] == 1
 
-    result = await provider.launch(fleet, orders(3), total=3)
-
-    assert [each.kind for each in result.refused] == [kind, kind]
-    assert why.rstrip(".") in result.refused[0].text
-    assert len(await provider.observe(fleet)) == account.group("asg-production-video")["DesiredCapacity"] == 1
-
-
-async def test_old_failure_does_not_refuse_a_new_order(
-    account: Account, provider: AwsProvider, fleet: ProviderFleet
-) -> None:
-    account.proxy.have_capacity("asg-production-video", 0)
-    assert (await provider.launch(fleet, orders(1), total=1)).refused
-    account.proxy.have_capacity("asg-production-video", 0, why=None)
-
-    result = await provider.launch(fleet, orders(1), total=1)
-
-    assert not result.refused
-    assert account.group("asg-production-video")["DesiredCapacity"] == 1
+    # An old failure does not refuse a new order.
+    account.proxy.have_capacity("asg-production-video", 1, why=None)
+    assert not (await provider.launch(fleet, orders(2), total=2)).refused
+    assert account.group("asg-production-video")["DesiredCapacity"] == 2
 
 
 async def test_failure_is_reported_after_a_crash(account: Account, fleet: ProviderFleet) -> None:
-    # the process that requested it has crashed
+    # The process that requested the instance has crashed.
     account.proxy.have_capacity("asg-production-video", 0)
     account.client("autoscaling").set_desired_capacity(AutoScalingGroupName="asg-production-video", DesiredCapacity=1)
     other = AwsProvider()
@@ -176,7 +169,7 @@ async def test_failure_is_reported_after_a_crash(account: Account, fleet: Provid
     result = await other.launch(fleet, orders(1), total=1)
     await other.close()
 
-    assert [each.kind for each in result.refused] == [RefusalKind.CAPACITY]
+    assert [refusal.kind for refusal in result.refused] == [RefusalKind.CAPACITY]
     assert account.group("asg-production-video")["DesiredCapacity"] == 0
 
 
@@ -185,7 +178,7 @@ async def test_maximum_of_the_group_is_reported(account: Account, provider: AwsP
 
     result = await provider.launch(fleet, orders(3), total=3)
 
-    assert [each.kind for each in result.refused] == [RefusalKind.QUOTA]
+    assert [refusal.kind for refusal in result.refused] == [RefusalKind.QUOTA]
     assert "may have 2 machines" in result.refused[0].text
     assert account.group("asg-production-video")["DesiredCapacity"] == 2
 
@@ -199,11 +192,8 @@ async def test_missing_group_names_the_command_that_creates_it(account: Account,
     assert "run `comfyrelay fleet provision nowhere --stage production`" in refused.text
     with pytest.raises(ProviderError, match="fleet provision nowhere"):
         await provider.observe(fleet)
-
-
-async def test_slug_that_is_no_aws_name_is_refused(account: Account, provider: AwsProvider) -> None:
+    # A slug that is not an AWS name cannot have a group.
     [refused] = (await provider.launch(account.fleet("my fleet; rm"), orders(1), total=1)).refused
-
     assert refused.kind is RefusalKind.SETUP
     assert "letters, digits" in refused.text
 
@@ -220,12 +210,12 @@ async def test_missing_credentials_are_a_setup_error(
     assert "credentials" in refused.text
 
 
-async def test_prices_are_those_of_the_most_expensive_zone(
+async def test_spot_price_of_the_most_expensive_zone_is_used(
     account: Account, provider: AwsProvider, fleet: ProviderFleet
 ) -> None:
     zones = set(account.group("asg-production-video")["AvailabilityZones"])
     history = account.client("ec2").describe_spot_price_history(InstanceTypes=["g4dn.xlarge"])["SpotPriceHistory"]
-    highest = max(float(each["SpotPrice"]) for each in history if each["AvailabilityZone"] in zones)
+    highest = max(float(entry["SpotPrice"]) for entry in history if entry["AvailabilityZone"] in zones)
 
     found = {price.name: price for price in await provider.prices(fleet)}
 
@@ -241,17 +231,3 @@ def test_boto3_is_imported_on_first_use() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "False"
-
-
-async def test_launch_makes_two_calls_before_and_one_after(
-    account: Account, provider: AwsProvider, fleet: ProviderFleet
-) -> None:
-    account.proxy.calls.clear()
-
-    await provider.launch(fleet, orders(1), total=1)
-
-    assert account.proxy.calls == {
-        "DescribeAutoScalingGroups": 1,
-        "DescribeScalingActivities": 2,
-        "SetDesiredCapacity": 1,
-    }

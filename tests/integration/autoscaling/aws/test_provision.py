@@ -17,12 +17,12 @@ from comfyrelay.autoscaling.provisioning.quotas import check_quotas
 from comfyrelay.errors import Conflict, InvalidInput
 from tests.support.aws_account import ACCOUNT, SECRET, TYPES, Account, blueprint_of, planned, provisioned
 
-EVERYTHING: dict[str, Any] = {
+ALL_OPTIONS: dict[str, Any] = {
     "budget_usd_per_month": 250,
     "budget_email": "ops@example.com",
     "cloudwatch_fallback": True,
 }
-CHANGES: dict[str, Any] = {
+CHANGED_OPTIONS: dict[str, Any] = {
     "security_groups": ["sg-0123"],
     "key_name": "ops",
     "volume_gib": 200,
@@ -32,16 +32,16 @@ CHANGES: dict[str, Any] = {
 }
 
 
-def done(changes: list[tuple[Action, str]]) -> list[tuple[Action, str]]:
+def real_changes(changes: list[tuple[Action, str]]) -> list[tuple[Action, str]]:
     return [change for change in changes if change[0] is not Action.KEEP]
 
 
 async def test_second_run_changes_nothing(account: Account) -> None:
-    fleet = account.fleet(**EVERYTHING)
+    fleet = account.fleet(**ALL_OPTIONS)
 
     first, second = await provisioned(fleet), await provisioned(fleet)
 
-    assert [what for action, what in first if action is Action.MAKE] == [
+    assert [resource for action, resource in first if action is Action.MAKE] == [
         "parameter /comfyrelay/production/video/fleet-secret",
         "launch template lt-production-video",
         "Auto Scaling group asg-production-video",
@@ -50,28 +50,33 @@ async def test_second_run_changes_nothing(account: Account) -> None:
         "scaling policy asg-production-video-backlog",
         "budget comfyrelay-production-video",
     ]
-    assert done(second) == []
-    assert [what for _, what in second] == [what for _, what in first]
+    assert real_changes(second) == []
+    assert [resource for _, resource in second] == [resource for _, resource in first]
 
 
 async def test_plan_changes_nothing(account: Account) -> None:
     account.proxy.calls.clear()
 
-    await planned(account.fleet(**EVERYTHING))
+    changes = await planned(account.fleet(**ALL_OPTIONS))
 
     assert {call for call in account.proxy.calls if not call.startswith(("Describe", "Get"))} == set()
     assert account.group("asg-production-video") is None
+    # The plan is printed, so it must not contain the secret.
+    assert all(SECRET not in f"{change.resource} {change.detail}" for change in changes)
+    assert SECRET not in blueprint_of(account.fleet()).script
 
 
-@pytest.mark.parametrize("option", CHANGES)
-async def test_changed_option_updates_only_its_resource(account: Account, option: str) -> None:
-    await provisioned(account.fleet(**EVERYTHING))
+async def test_changed_option_updates_only_its_resource(account: Account) -> None:
+    options = ALL_OPTIONS
+    await provisioned(account.fleet(**options))
+    for name, value in CHANGED_OPTIONS.items():
+        options = {**options, name: value}
 
-    changed = await provisioned(account.fleet(**{**EVERYTHING, option: CHANGES[option]}))
+        changed = real_changes(await provisioned(account.fleet(**options)))
 
-    part = "budget" if option.startswith("budget") else "launch template"
-    assert [(action, what.startswith(part)) for action, what in done(changed)] == [(Action.CHANGE, True)]
-    assert done(await provisioned(account.fleet(**{**EVERYTHING, option: CHANGES[option]}))) == []
+        part = "budget" if name.startswith("budget") else "launch template"
+        assert [(action, resource.startswith(part)) for action, resource in changed] == [(Action.CHANGE, True)], name
+        assert real_changes(await provisioned(account.fleet(**options))) == [], name
 
 
 async def test_manual_changes_are_reverted_and_machines_stay(account: Account) -> None:
@@ -82,7 +87,7 @@ async def test_manual_changes_are_reverted_and_machines_stay(account: Account) -
     scaling.update_auto_scaling_group(AutoScalingGroupName="asg-production-video", MaxSize=3, DefaultInstanceWarmup=5)
     scaling.delete_lifecycle_hook(AutoScalingGroupName="asg-production-video", LifecycleHookName="comfyrelay-drain")
 
-    changed = done(await provisioned(fleet))
+    changed = real_changes(await provisioned(fleet))
 
     assert changed == [
         (Action.CHANGE, "Auto Scaling group asg-production-video"),
@@ -107,20 +112,15 @@ async def test_secret_is_stored_encrypted_and_updated(account: Account) -> None:
     changed = await provisioned(account.fleet(), secret="another-one-of-the-server")
 
     name = "/comfyrelay/production/video/fleet-secret"
-    assert done(changed) == [(Action.CHANGE, f"parameter {name}")]
+    assert real_changes(changed) == [(Action.CHANGE, f"parameter {name}")]
     found = account.client("ssm").get_parameter(Name=name, WithDecryption=True)["Parameter"]
     assert (found["Type"], found["Value"]) == ("SecureString", "another-one-of-the-server")
 
 
-async def test_plan_does_not_print_the_secret(account: Account) -> None:
-    assert all(SECRET not in f"{each.resource} {each.detail}" for each in await planned(account.fleet(**EVERYTHING)))
-    assert SECRET not in blueprint_of(account.fleet()).script
-
-
 async def test_fallback_and_budget_are_removed_when_unset(account: Account) -> None:
-    await provisioned(account.fleet(**EVERYTHING))
+    await provisioned(account.fleet(**ALL_OPTIONS))
 
-    changed = done(await provisioned(account.fleet()))
+    changed = real_changes(await provisioned(account.fleet()))
 
     assert changed == [
         (Action.REMOVE, "scaling policies of asg-production-video"),
@@ -128,19 +128,19 @@ async def test_fallback_and_budget_are_removed_when_unset(account: Account) -> N
     ]
     assert account.client("autoscaling").describe_policies()["ScalingPolicies"] == []
     assert account.client("cloudwatch").describe_alarms()["MetricAlarms"] == []
-    assert done(await provisioned(account.fleet())) == []
+    assert real_changes(await provisioned(account.fleet())) == []
 
 
 async def test_removal_leaves_other_fleets_alone(account: Account) -> None:
-    await provisioned(account.fleet(**EVERYTHING))
-    await provisioned(account.fleet("other", **EVERYTHING))
+    await provisioned(account.fleet(**ALL_OPTIONS))
+    await provisioned(account.fleet("other", **ALL_OPTIONS))
     aws = Aws()
     provisioner = Provisioner(aws, budgets=aws)
 
     removal = await provisioner.plan_removal(Names("video", "production"))
     await apply(removal)
 
-    assert [each.resource for each in removal] == [
+    assert [change.resource for change in removal] == [
         "budget comfyrelay-production-video",
         "alarm asg-production-video-from-zero",
         "Auto Scaling group asg-production-video",
@@ -148,7 +148,7 @@ async def test_removal_leaves_other_fleets_alone(account: Account) -> None:
         "parameter /comfyrelay/production/video/fleet-secret",
     ]
     assert await provisioner.plan_removal(Names("video", "production")) == []
-    assert done(await provisioned(account.fleet("other", **EVERYTHING))) == []
+    assert real_changes(await provisioned(account.fleet("other", **ALL_OPTIONS))) == []
 
 
 async def test_fleet_with_machines_is_removed_only_with_force(account: Account) -> None:
@@ -196,7 +196,7 @@ def test_invalid_options_are_refused_by_name(options: dict[str, object]) -> None
     with pytest.raises(InvalidInput) as caught:
         read_options(options, {})
     assert [error.split(".")[:2] for error in caught.value.errors] == [["options", next(iter(options))]]
-    # no regular expression in the message
+    # The message must not show a regular expression.
     assert not any(
         "pattern" in error or "Value error" in error or "^" in error for error in caught.value.errors.values()
     )
@@ -219,53 +219,45 @@ async def test_small_quota_is_reported_with_its_code(account: Account) -> None:
     )
 
 
-async def test_unchanged_quota_has_the_default_value(account: Account) -> None:
+async def test_default_or_unreadable_quota_is_enough(account: Account) -> None:
+    fleet = account.fleet()
     account.proxy.default_quota = 64
-
-    [found] = await check_quotas(Aws(), account.fleet())
-
-    assert found.is_enough
-    assert "is 64 vCPUs; 10 machines of g4dn.xlarge need 40." in found.text
-
-
-async def test_unreadable_quota_is_no_error(account: Account) -> None:
-    fleet = account.fleet()
+    [default] = await check_quotas(Aws(), fleet)
     account.proxy.is_cut_off = True
+    [unreadable] = await check_quotas(Aws(), fleet)
 
-    [found] = await check_quotas(Aws(), fleet)
+    assert default.is_enough
+    assert "is 64 vCPUs; 10 machines of g4dn.xlarge need 40." in default.text
+    assert unreadable.is_enough
+    assert "Cannot read the Spot quota" in unreadable.text
 
-    assert found.is_enough
-    assert "Cannot read the Spot quota" in found.text
 
-
-async def test_launch_template_has_the_boot_script_and_requires_metadata_tokens(account: Account) -> None:
-    fleet = account.fleet()
+async def test_launch_template_and_budget_follow_the_blueprint(account: Account) -> None:
+    fleet = account.fleet(**ALL_OPTIONS)
     await provisioned(fleet)
 
     [version] = account.client("ec2").describe_launch_template_versions(
         LaunchTemplateName="lt-production-video", Versions=["$Latest"]
     )["LaunchTemplateVersions"]
-
     data = version["LaunchTemplateData"]
     assert base64.b64decode(data["UserData"]).decode() == blueprint_of(fleet).script
     assert data["MetadataOptions"]["HttpTokens"] == "required"
     assert data["ImageId"] == fleet.spec.image
-
-
-async def test_budget_alerts_at_80_percent_and_on_the_forecast(account: Account) -> None:
-    await provisioned(account.fleet(**EVERYTHING))
 
     budgets = account.client("budgets")
     name = {"AccountId": ACCOUNT, "BudgetName": "comfyrelay-production-video"}
     budget = budgets.describe_budget(**name)["Budget"]
     assert budget["BudgetLimit"] == {"Amount": "250.00", "Unit": "USD"}
     assert budget["CostFilters"] == {"TagKeyValue": ["user:Name$asg-production-video"]}
-    found = budgets.describe_notifications_for_budget(**name)["Notifications"]
-    assert [(each["NotificationType"], each["Threshold"]) for each in found] == [("ACTUAL", 80), ("FORECASTED", 100)]
+    alerts = budgets.describe_notifications_for_budget(**name)["Notifications"]
+    assert [(alert["NotificationType"], alert["ComparisonOperator"], alert["Threshold"]) for alert in alerts] == [
+        ("ACTUAL", "GREATER_THAN", 80),
+        ("FORECASTED", "GREATER_THAN", 100),
+    ]
 
 
 async def test_permissions_cover_every_call(account: Account) -> None:
-    fleet = account.fleet(**EVERYTHING)
+    fleet = account.fleet(**ALL_OPTIONS)
     account.proxy.calls.clear()
     await provisioned(fleet)
     await check_quotas(Aws(), fleet)
@@ -273,17 +265,17 @@ async def test_permissions_cover_every_call(account: Account) -> None:
     await apply(await Provisioner(aws, budgets=aws).plan_removal(Names("video", "production")))
     policies = permissions(Names("video", "production"), namespace="Relay")
     operator = {action.partition(":")[2] for action in actions(policies["operator"])}
-    # two permissions cover all calls of the Budgets API
-    made = {call for call in account.proxy.calls if "Budget" not in call and "Notification" not in call}
-    assert made <= operator
+    # Two permissions cover all calls of the Budgets API.
+    calls = {call for call in account.proxy.calls if "Budget" not in call and "Notification" not in call}
+    assert calls <= operator
 
     await provisioned(fleet)
     account.proxy.calls.clear()
     provider = AwsProvider()
     await provider.launch(fleet, [MachineOrder(key="a")], total=1)
     await provider.prices(fleet)
-    await provider.end(fleet, [each.id for each in await provider.observe(fleet)])
-    # the server sends metrics, not the provider
+    await provider.end(fleet, [machine.id for machine in await provider.observe(fleet)])
+    # The server sends metrics, not the provider.
     sent = {"PutMetricData"}
     assert set(account.proxy.calls) | sent == {
         action.partition(":")[2] for action in actions(policies["control_plane"])
@@ -299,7 +291,9 @@ def test_permissions_are_restricted_to_the_fleet() -> None:
         for action in policy["Action"]
     }
     unrestricted = {action for action, found in by_action.items() if found == ("*", None)}
-    assert {each for each in unrestricted if ":Describe" not in each and ":Get" not in each} == {"ec2:RunInstances"}
+    assert {action for action in unrestricted if ":Describe" not in action and ":Get" not in action} == {
+        "ec2:RunInstances"
+    }
     assert by_action["autoscaling:DeleteAutoScalingGroup"][0].endswith(":autoScalingGroupName/asg-staging-video")
     assert by_action["ssm:PutParameter"][0].endswith(":parameter/comfyrelay/staging/video/fleet-secret")
     assert by_action["ec2:DeleteLaunchTemplate"][1] == {"aws:ResourceTag/Name": "asg-staging-video"}

@@ -8,114 +8,80 @@ import pytest
 
 from comfyrelay.autoscaling.loop import ScalingLoop
 from comfyrelay.autoscaling.providers.aws import AwsProvider
-from comfyrelay.autoscaling.providers.base import ProviderFleet
 from comfyrelay.domain.autoscaling.spec import Policy
 from comfyrelay.domain.autoscaling.spec_json import machines_to_json
 from comfyrelay.domain.queue.states import Stage
-from tests.integration.autoscaling.aws.test_provision import EVERYTHING
-from tests.support.aws_account import ACCOUNT, Account, provisioned
+from tests.integration.autoscaling.aws.test_provision import ALL_OPTIONS
+from tests.support.aws_account import Account, provisioned
+from tests.support.full import full_only
 from tests.support.memory_provider import lead
 from tests.support.world import SqliteBackend, World, open_world
 
 GROUP = "asg-production-video"
 
 
-@pytest.fixture
-async def fleet(account: Account) -> ProviderFleet:
-    found = account.fleet(**EVERYTHING)
-    await provisioned(found)
-    return found
+async def test_each_fleet_and_stage_has_its_own_group_and_launch_template(account: Account) -> None:
+    for slug, stage in (("video", "production"), ("video", "staging"), ("stills", "production")):
+        await provisioned(account.fleet(slug, stage=stage))
+
+    groups = account.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+    templates = account.client("ec2").describe_launch_templates()["LaunchTemplates"]
+
+    names = {"production-stills", "production-video", "staging-video"}
+    assert {group["AutoScalingGroupName"] for group in groups} == {f"asg-{name}" for name in names}
+    assert {template["LaunchTemplateName"] for template in templates} == {f"lt-{name}" for name in names}
+    for group in groups:
+        template = group["MixedInstancesPolicy"]["LaunchTemplate"]["LaunchTemplateSpecification"]
+        assert template["LaunchTemplateName"] == f"lt-{group['AutoScalingGroupName'].removeprefix('asg-')}"
+        assert template["Version"] == "$Latest"
 
 
-@pytest.fixture
-def group(account: Account, fleet: ProviderFleet) -> Any:
-    return account.group(GROUP)
+async def test_group_has_spot_instances_in_three_zones(account: Account) -> None:
+    await provisioned(account.fleet())
+    group = account.group(GROUP)
+
+    policy = group["MixedInstancesPolicy"]
+    assert policy["InstancesDistribution"]["OnDemandBaseCapacity"] == 0
+    assert policy["InstancesDistribution"]["OnDemandPercentageAboveBaseCapacity"] == 0
+    assert policy["InstancesDistribution"]["SpotAllocationStrategy"] == "capacity-optimized-prioritized"
+    overrides = policy["LaunchTemplate"]["Overrides"]
+    assert [override["InstanceType"] for override in overrides] == ["g4dn.xlarge", "g5.xlarge"]
+    # Instances at risk are replaced before AWS reclaims them.
+    assert group["CapacityRebalance"] is True
+    assert (group["MinSize"], group["DesiredCapacity"], group["MaxSize"]) == (0, 0, 10)
+    assert group["DefaultInstanceWarmup"] == 300
+    tags = {tag["Key"]: (tag["Value"], tag["PropagateAtLaunch"]) for tag in group["Tags"]}
+    assert (tags["FleetSlug"], tags["Stage"]) == (("video", True), ("production", True))
+    subnets = group["VPCZoneIdentifier"].split(",")
+    found = account.client("ec2").describe_subnets(SubnetIds=subnets)["Subnets"]
+    assert len({subnet["AvailabilityZone"] for subnet in found}) == len(subnets) == 3
 
 
-class TestSpotGroup:
-    async def test_each_fleet_and_stage_has_its_own_group_and_launch_template(self, account: Account) -> None:
-        for slug, stage in (("video", "production"), ("video", "staging"), ("stills", "production")):
-            await provisioned(account.fleet(slug, stage=stage))
-
-        groups = account.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
-        templates = account.client("ec2").describe_launch_templates()["LaunchTemplates"]
-
-        names = {"production-stills", "production-video", "staging-video"}
-        assert {each["AutoScalingGroupName"] for each in groups} == {f"asg-{name}" for name in names}
-        assert {template["LaunchTemplateName"] for template in templates} == {f"lt-{name}" for name in names}
-        for each in groups:
-            used = each["MixedInstancesPolicy"]["LaunchTemplate"]["LaunchTemplateSpecification"]
-            assert used["LaunchTemplateName"] == f"lt-{each['AutoScalingGroupName'].removeprefix('asg-')}"
-            assert used["Version"] == "$Latest"
-
-    def test_all_instances_are_spot(self, group: Any) -> None:
-        distribution = group["MixedInstancesPolicy"]["InstancesDistribution"]
-        assert distribution["OnDemandBaseCapacity"] == 0
-        assert distribution["OnDemandPercentageAboveBaseCapacity"] == 0
-
-    def test_instances_come_from_the_deepest_capacity_pool_in_order_of_preference(self, group: Any) -> None:
-        policy = group["MixedInstancesPolicy"]
-        assert policy["InstancesDistribution"]["SpotAllocationStrategy"] == "capacity-optimized-prioritized"
-        overrides = policy["LaunchTemplate"]["Overrides"]
-        assert [override["InstanceType"] for override in overrides] == ["g4dn.xlarge", "g5.xlarge"]
-
-    def test_instances_at_risk_are_replaced_early(self, group: Any) -> None:
-        assert group["CapacityRebalance"] is True
-
-    def test_group_has_subnets_in_three_zones(self, account: Account, group: Any) -> None:
-        subnets = group["VPCZoneIdentifier"].split(",")
-        found = account.client("ec2").describe_subnets(SubnetIds=subnets)["Subnets"]
-        assert len({each["AvailabilityZone"] for each in found}) == len(subnets) == 3
-
-    def test_group_starts_empty_and_has_at_most_ten_instances(self, group: Any) -> None:
-        assert (group["MinSize"], group["DesiredCapacity"], group["MaxSize"]) == (0, 0, 10)
-
-    def test_instances_warm_up_for_five_minutes(self, group: Any) -> None:
-        assert group["DefaultInstanceWarmup"] == 300
-
-    def test_tags_are_propagated_to_instances(self, group: Any) -> None:
-        tags = {each["Key"]: (each["Value"], each["PropagateAtLaunch"]) for each in group["Tags"]}
-        assert tags["FleetSlug"] == ("video", True)
-        assert tags["Stage"] == ("production", True)
-
-
-class TestCloudWatchFallback:
+async def test_cloudwatch_fallback_starts_one_instance_and_then_tracks_a_backlog_of_2(account: Account) -> None:
     """The reference policy of the loop decides the same (tests/unit/autoscaling/test_decide.py)."""
+    await provisioned(account.fleet(**ALL_OPTIONS))
+    policies = {
+        policy["PolicyType"]: policy
+        for policy in account.client("autoscaling").describe_policies(AutoScalingGroupName=GROUP)["ScalingPolicies"]
+    }
 
-    def test_step_scaling_starts_the_first_instance(self, account: Account, fleet: ProviderFleet) -> None:
-        policies = account.client("autoscaling").describe_policies(AutoScalingGroupName=GROUP)["ScalingPolicies"]
-        [step] = [policy for policy in policies if policy["PolicyType"] == "StepScaling"]
-        assert step["StepAdjustments"] == [{"MetricIntervalLowerBound": 0.0, "ScalingAdjustment": 1}]
-        [alarm] = account.client("cloudwatch").describe_alarms()["MetricAlarms"]
-        depth, workers, shown = alarm["Metrics"]
-        assert depth["MetricStat"]["Metric"]["MetricName"] == "QueueDepth"
-        assert workers["MetricStat"]["Metric"]["MetricName"] == "ActiveWorkers"
-        # 0 if there is a worker
-        assert (shown["Expression"], shown["ReturnData"]) == ("IF(FILL(workers, 0) < 1, depth, 0)", True)
-        assert (alarm["ComparisonOperator"], alarm["Threshold"]) == ("GreaterThanThreshold", 0.0)
-        assert {each["Name"]: each["Value"] for each in depth["MetricStat"]["Metric"]["Dimensions"]} == {
-            "FleetSlug": "video",
-            "Stage": "production",
-        }
-
-    def test_target_tracking_keeps_a_backlog_of_2_and_never_scales_in(
-        self, account: Account, fleet: ProviderFleet
-    ) -> None:
-        policies = account.client("autoscaling").describe_policies(AutoScalingGroupName=GROUP)["ScalingPolicies"]
-        [tracking] = [policy for policy in policies if policy["PolicyType"] == "TargetTrackingScaling"]
-        tracks = tracking["TargetTrackingConfiguration"]
-        assert tracks["CustomizedMetricSpecification"]["MetricName"] == "BacklogPerInstance"
-        assert (tracks["TargetValue"], tracks["DisableScaleIn"]) == (2.0, True)
-
-
-class TestCostControls:
-    def test_group_has_the_maximum_of_the_fleet(self, group: Any) -> None:
-        assert group["MaxSize"] == 10
-
-    def test_budget_alerts_above_its_thresholds(self, account: Account, fleet: ProviderFleet) -> None:
-        name = {"AccountId": ACCOUNT, "BudgetName": "comfyrelay-production-video"}
-        found = account.client("budgets").describe_notifications_for_budget(**name)["Notifications"]
-        assert {each["ComparisonOperator"] for each in found} == {"GREATER_THAN"}
+    step = policies["StepScaling"]
+    assert step["StepAdjustments"] == [{"MetricIntervalLowerBound": 0.0, "ScalingAdjustment": 1}]
+    [alarm] = account.client("cloudwatch").describe_alarms()["MetricAlarms"]
+    depth, workers, shown = alarm["Metrics"]
+    assert depth["MetricStat"]["Metric"]["MetricName"] == "QueueDepth"
+    assert workers["MetricStat"]["Metric"]["MetricName"] == "ActiveWorkers"
+    # The alarm only fires without workers.
+    assert (shown["Expression"], shown["ReturnData"]) == ("IF(FILL(workers, 0) < 1, depth, 0)", True)
+    assert (alarm["ComparisonOperator"], alarm["Threshold"]) == ("GreaterThanThreshold", 0.0)
+    assert {dimension["Name"]: dimension["Value"] for dimension in depth["MetricStat"]["Metric"]["Dimensions"]} == {
+        "FleetSlug": "video",
+        "Stage": "production",
+    }
+    tracking = policies["TargetTrackingScaling"]["TargetTrackingConfiguration"]
+    assert tracking["CustomizedMetricSpecification"]["MetricName"] == "BacklogPerInstance"
+    # Only the loop scales in.
+    assert (tracking["TargetValue"], tracking["DisableScaleIn"]) == (2.0, True)
 
 
 class ScaledFleet:
@@ -137,7 +103,7 @@ class ScaledFleet:
         for _ in range(jobs):
             await self.world.submit(await self.world.user(), self.effect)
         if self._has_alarms:
-            # CloudWatch gets the metric in the next minute and reacts in the one after
+            # CloudWatch gets the metric in the next minute and reacts a minute later.
             for _ in range(2):
                 await self.round()
                 await self.pass_time(60)
@@ -158,7 +124,7 @@ class ScaledFleet:
         return desired
 
     def instances(self) -> list[str]:
-        return [each["InstanceId"] for each in self.account.group(self.group)["Instances"]]
+        return [instance["InstanceId"] for instance in self.account.group(self.group)["Instances"]]
 
     async def boot(self) -> list[str]:
         """Register a worker for each instance, under the id of the instance."""
@@ -178,7 +144,7 @@ class SingleProvider:
         return self._provider
 
 
-@pytest.fixture(params=[Policy.REFERENCE, Policy.CHEAP])
+@pytest.fixture(params=[Policy.REFERENCE, *full_only(Policy.CHEAP)])
 async def scaled(
     request: pytest.FixtureRequest, sqlite_backend: SqliteBackend, tmp_path: Path, account: Account
 ) -> AsyncIterator[ScaledFleet]:
@@ -201,20 +167,18 @@ async def scaled(
 
 
 class TestLifecycle:
-    async def test_first_job_launches_exactly_one_machine(self, scaled: ScaledFleet) -> None:
+    async def test_first_job_launches_one_machine_whose_worker_has_the_id_of_the_instance(
+        self, scaled: ScaledFleet
+    ) -> None:
         await scaled.submit()
         for _ in range(3):
             await scaled.round()
         assert scaled.desired() == len(scaled.instances()) == 1
-
-    async def test_worker_has_the_id_of_its_instance(self, scaled: ScaledFleet) -> None:
-        await scaled.submit()
-        await scaled.round()
         [instance] = await scaled.boot()
         await scaled.round()
-        [machine] = await scaled.world.engine.autoscaling.machines.present(
-            next(each for each in await scaled.world.engine.autoscaling.snapshots.fleets() if each.slug == scaled.slug)
-        )
+        scaling = scaled.world.engine.autoscaling
+        [fleet] = [fleet for fleet in await scaling.snapshots.fleets() if fleet.slug == scaled.slug]
+        [machine] = await scaling.machines.present(fleet)
         assert machine.provider_id == machine.worker_id == instance
         assert machine.registered_at is not None
 
@@ -255,7 +219,7 @@ class TestLifecycle:
         assert leased is not None
         assert await scaled.world.requeue(leased) == "queued"
         await scaled.world.engine.workers.workers.deregister(old)
-        # EC2 reclaims the instance, and the group starts another one
+        # EC2 reclaims the instance, and the group starts another one.
         scaled.account.client("ec2").terminate_instances(InstanceIds=[old])
         await scaled.round()
         [new] = await scaled.boot()

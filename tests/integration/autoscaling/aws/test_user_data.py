@@ -109,7 +109,7 @@ def test_variables_are_settings_of_the_worker(tmp_path: Path, monkeypatch: pytes
     assert settings.asg_name == "asg-production-video"
     assert settings.asg_lifecycle_hook == "comfyrelay-drain"
     assert settings.fleet_slug == "video"
-    # the group waits longer than the worker takes
+    # The group must wait longer than the worker needs to stop.
     assert settings.termination_seconds < HOOK_SECONDS
 
 

@@ -54,8 +54,8 @@ class Cluster:
 
     async def _list(self, request: web.Request) -> web.Response:
         self._check(request)
-        wanted = dict(each.split("=") for each in request.query["labelSelector"].split(","))
-        found = [pod for pod in self.pods.values() if wanted.items() <= pod["metadata"]["labels"].items()]
+        labels = dict(pair.split("=") for pair in request.query["labelSelector"].split(","))
+        found = [pod for pod in self.pods.values() if labels.items() <= pod["metadata"]["labels"].items()]
         return web.json_response({"kind": "PodList", "items": found})
 
     async def _patch(self, request: web.Request) -> web.Response:
@@ -82,7 +82,7 @@ class Cluster:
         app.router.add_get("/api/v1/namespaces/{namespace}/pods", self._list)
         app.router.add_patch("/api/v1/namespaces/{namespace}/pods/{name}", self._patch)
         server = TestServer(app, scheme="https", host=ADDRESS)
-        await server.start_server(ssl=_certified(self.account))
+        await server.start_server(ssl=_create_tls_context(self.account))
         try:
             assert server.port is not None
             yield server.port
@@ -90,12 +90,12 @@ class Cluster:
             await server.close()
 
 
-def _certified(account: Path) -> ssl.SSLContext:
+def _create_tls_context(account: Path) -> ssl.SSLContext:
     """Create a CA and store its certificate in the service account folder."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "kubernetes")])
     now = datetime.now(UTC)
-    made = (
+    certificate_data = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -108,7 +108,7 @@ def _certified(account: Path) -> ssl.SSLContext:
         .sign(key, hashes.SHA256())
     )
     certificate = account / "ca.crt"
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    certificate.write_bytes(certificate_data.public_bytes(serialization.Encoding.PEM))
     private = account.parent / "private.pem"
     private.write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

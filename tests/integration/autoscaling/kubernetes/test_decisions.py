@@ -89,7 +89,7 @@ async def test_queued_jobs_request_pods_up_to_the_limit(fleet: ClusterFleet) -> 
 async def test_starting_pods_are_counted(fleet: ClusterFleet) -> None:
     await fleet.enqueue(3)
     wanted = await fleet.count()
-    fleet.cluster.add(*(f"pod-{each}" for each in range(wanted)))
+    fleet.cluster.add(*(f"pod-{number}" for number in range(wanted)))
     assert await fleet.count() == wanted
     await fleet.world.worker(FLEET, name="pod-0")
     await fleet.world.lease("pod-0")
@@ -184,7 +184,7 @@ async def test_each_changed_decision_is_recorded_once(fleet: ClusterFleet) -> No
         return list((await views.decisions(Stage.PRODUCTION, FLEET, limit=10)).items)
 
     await fleet.enqueue(1)
-    # another scaler, or this one after a restart, decides the same
+    # Another scaler, or this one after a restart, decides the same.
     for decisions in (fleet.inside, fleet.inside, fleet.outside):
         await decisions.desired_replicas(Stage.PRODUCTION, FLEET)
     (first,) = await recorded()
@@ -194,7 +194,7 @@ async def test_each_changed_decision_is_recorded_once(fleet: ClusterFleet) -> No
     assert [await fleet.count() for _ in range(2)] == [1, 1]
     second, *before = await recorded()
     assert before == [first]
-    assert [(each["id"], each["state"]) for each in second.seen["machines"]] == [("pod", "booting")]
+    assert [(machine["id"], machine["state"]) for machine in second.seen["machines"]] == [("pod", "booting")]
 
 
 async def test_autoscaling_loop_records_no_decision_for_a_fleet_in_a_cluster(fleet: ClusterFleet) -> None:
@@ -215,7 +215,7 @@ async def test_wait_reason_names_the_starting_pod_or_the_limit(
         await fleet.count()
         return (await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)).text
 
-    # requested, but not created yet
+    # The pod is requested, but not created yet.
     assert await why() == "A machine is starting and should be ready in about 3 minutes."
     await world.advance(10)
     fleet.cluster.add("pod", age_seconds=0)

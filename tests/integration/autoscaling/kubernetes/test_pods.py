@@ -61,7 +61,7 @@ def idle(name: str, seconds: float) -> ObservedMachine:
 def test_longest_idle_pod_costs_least_and_busy_pods_most() -> None:
     machines = [busy("a"), idle("b", 10), idle("c", 900), ObservedMachine(id="d", state=MachineState.BOOTING)]
     costs = deletion_costs(machines, datetime.now(UTC))
-    # a starting pod has no cost, which counts as 0
+    # A starting pod has no cost, which counts as 0.
     assert sorted([*costs, "d"], key=lambda cost: costs.get(cost, 0)) == ["c", "b", "d", "a"]
 
 

@@ -20,10 +20,10 @@ class Rental:
         self.url = ""
         self.boots = False
         self.throttled = 0
-        self.full: int | None = None
+        self.refusal_status: int | None = None
         self.instances: dict[str, dict[str, Any]] = {}
         self.prices = {"small": 0.4, "large": 1.5}
-        self.given: list[dict[str, Any]] = []
+        self.orders: list[dict[str, Any]] = []
         self._by_key: dict[str, str] = {}
         app = web.Application(middlewares=[self._guard])
         app.router.add_get("/instances", self._list)
@@ -59,24 +59,24 @@ class Rental:
     async def _list(self, request: web.Request) -> web.Response:
         label = request.query["label"]
         return web.json_response(
-            [self._shown(instance) for instance in self.instances.values() if instance["label"] == label]
+            [self._with_state(instance) for instance in self.instances.values() if instance["label"] == label]
         )
 
     async def _rent(self, request: web.Request) -> web.Response:
-        if self.full is not None:
-            return web.Response(status=self.full, text="none left in this region")
-        wanted = await request.json()
+        if self.refusal_status is not None:
+            return web.Response(status=self.refusal_status, text="none left in this region")
+        order = await request.json()
         key = request.headers["Idempotency-Key"]
         if key not in self._by_key:
             self._by_key[key] = f"rented-{len(self._by_key) + 1}"
-            self.given.append(wanted)
+            self.orders.append(order)
             self.instances[self._by_key[key]] = {
-                **{name: wanted[name] for name in ("label", "name", "type")},
+                **{name: order[name] for name in ("label", "name", "type")},
                 "id": self._by_key[key],
-                "price": self.prices[wanted["type"]],
+                "price": self.prices[order["type"]],
                 "created_at": datetime.now(UTC).isoformat(),
             }
-        return web.json_response(self._shown(self.instances[self._by_key[key]]))
+        return web.json_response(self._with_state(self.instances[self._by_key[key]]))
 
     async def _end(self, request: web.Request) -> web.Response:
         if self.instances.pop(request.match_info["id"], None) is None:
@@ -86,5 +86,5 @@ class Rental:
     async def _prices(self, _request: web.Request) -> web.Response:
         return web.json_response(self.prices)
 
-    def _shown(self, instance: dict[str, Any]) -> dict[str, Any]:
+    def _with_state(self, instance: dict[str, Any]) -> dict[str, Any]:
         return {**instance, "state": "running" if self.boots else "starting"}

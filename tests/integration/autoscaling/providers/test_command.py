@@ -19,6 +19,7 @@ from comfyrelay.autoscaling.providers.command import CommandProvider
 from comfyrelay.domain.autoscaling.spec import DEFAULT_MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.errors import ProviderError
 from tests.integration.autoscaling.providers.gpu_rental import TOKEN, Rental
+from tests.support.full import full_only
 from tests.support.paths import ROOT
 from tests.support.provider_contract import (
     FLEET,
@@ -73,7 +74,7 @@ class RentedSite(ThrottledSite):
         self.rental.boots = True
 
     async def refuse(self, fleet: ProviderFleet) -> RefusalKind:
-        self.rental.full = 503
+        self.rental.refusal_status = 503
         return RefusalKind.CAPACITY
 
     async def cut_off(self) -> None:
@@ -103,9 +104,9 @@ async def test_rented_machines_get_the_worker_environment_and_the_current_price(
     await provider.launch(fleet, orders("a"), total=1)
 
     [found] = await provider.observe(fleet)
-    [given] = site.rental.given
+    [order] = site.rental.orders
     assert (found.key, found.instance_type, found.price_per_hour) == ("a", "small", 0.3)
-    assert given["environment"] == {
+    assert order["environment"] == {
         "API_BASE_URL": API,
         "FLEET_SLUG": FLEET,
         "FLEET_STAGE": STAGE,
@@ -116,7 +117,7 @@ async def test_rented_machines_get_the_worker_environment_and_the_current_price(
 
 
 async def test_rental_quota_is_reported_as_a_quota(site: RentedSite) -> None:
-    site.rental.full = 402
+    site.rental.refusal_status = 402
     [refused] = (await site.provider().launch(await site.fleet(), orders("a"), total=1)).refused
     assert (refused.kind, refused.instance_type) == (RefusalKind.QUOTA, "small")
     assert refused.text == "No small could be rented: none left in this region."
@@ -129,12 +130,12 @@ Script = Callable[[str], ProviderFleet]
 
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
-    """A fleet whose script is these lines of Python; it has its input in `asked` and its subcommand in `word`."""
+    """A fleet whose script is these lines of Python; it has its subcommand in `action` and its input in `request`."""
 
     def write(lines: str) -> ProviderFleet:
         path = tmp_path / "programs" / "script"
         path.parent.mkdir(exist_ok=True)
-        begin = "import json, os, sys, time\nword, asked = sys.argv[1], json.load(sys.stdin)\n"
+        begin = "import json, os, sys, time\naction, request = sys.argv[1], json.load(sys.stdin)\n"
         path.write_text(f"#!{sys.executable} -SE\n{begin}{lines}\n")
         path.chmod(0o700)
         return fleet_of("script")
@@ -147,66 +148,70 @@ def provider_of(tmp_path: Path, **values: Any) -> CommandProvider:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ("print('starting …')", "script observe must print JSON"),
         ("print('{}')", "machines is invalid: Field required"),
-        ("", "machines is invalid: Field required"),
         ('print(json.dumps({"machines": [{"id": ""}]}))', "machines.0.id is invalid"),
-        ('print(json.dumps({"machines": [{"id": "a", "state": "on"}]}))', "machines.0.state is invalid"),
         ('print(json.dumps({"machines": [{"id": "a"}, {"id": "a"}]}))', "listed a machine twice"),
         ("sys.exit(3)", "script observe ended with exit code 3."),
         ("sys.exit('no key for gpu-1')", "script observe ended with exit code 1: no key for gpu-1."),
         ("os.kill(os.getpid(), 9)", "script observe ended with exit code -9."),
         ("sys.exit(75)", "script observe asks to be tried again later."),
         ("print('x' * 5_000_000)", "printed more than"),
+        *full_only(
+            ("", "machines is invalid: Field required"),
+            ('print(json.dumps({"machines": [{"id": "a", "state": "on"}]}))', "machines.0.state is invalid"),
+        ),
     ],
 )
 async def test_invalid_script_output_is_an_error_with_its_reason(
-    script: Script, tmp_path: Path, lines: str, said: str
+    script: Script, tmp_path: Path, lines: str, message: str
 ) -> None:
     fleet = script(lines)
     with pytest.raises(ProviderError) as caught:
         await provider_of(tmp_path).observe(fleet)
-    assert said in caught.value.detail
+    assert message in caught.value.detail
 
 
-async def test_script_that_takes_too_long_is_an_error(script: Script, tmp_path: Path) -> None:
+async def test_script_timeout_is_an_error(script: Script, tmp_path: Path) -> None:
     fleet = script("time.sleep(1000)")
     with pytest.raises(ProviderError, match=r"script observe took longer than 0\.1 s and was stopped"):
         await provider_of(tmp_path, timeout_seconds=0.1).observe(fleet)
 
 
 async def test_cancelled_script_is_killed_with_its_child_processes(script: Script, tmp_path: Path) -> None:
-    note = tmp_path / "pid"
-    fleet = script(f"os.execlp('sh', 'sh', '-c', 'sleep 1000 & echo $$ > {note}.new; mv {note}.new {note}; wait')")
-    asking = asyncio.create_task(provider_of(tmp_path).observe(fleet))
+    pid_file = tmp_path / "pid"
+    fleet = script(
+        f"os.execlp('sh', 'sh', '-c', 'sleep 1000 & echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; wait')"
+    )
+    observing = asyncio.create_task(provider_of(tmp_path).observe(fleet))
 
-    async def is_noted() -> bool:
-        return note.exists()
+    async def has_pid() -> bool:
+        return pid_file.exists()
 
-    await until(is_noted)
-    asking.cancel()
+    await until(has_pid)
+    observing.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asking
+        await observing
 
-    async def is_nobody_left() -> bool:
-        return not living_in_group(int(note.read_text()))
+    async def has_no_process() -> bool:
+        return not processes_in_group(int(pid_file.read_text()))
 
-    await until(is_nobody_left)
+    await until(has_no_process)
 
 
-def living_in_group(number: int) -> list[int]:
+def processes_in_group(number: int) -> list[int]:
     found = []
-    for each in psutil.process_iter():
+    for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError):
-            if os.getpgid(each.pid) == number and each.status() != psutil.STATUS_ZOMBIE:
-                found.append(each.pid)
+            if os.getpgid(process.pid) == number and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
     return found
 
 
 async def test_launch_with_unknown_outcome_is_an_error_and_not_a_refusal(script: Script, tmp_path: Path) -> None:
-    fleet = script("print(json.dumps({'machines': []}) if word == 'observe' else 'rubbish')")
+    fleet = script("print(json.dumps({'machines': []}) if action == 'observe' else 'not JSON')")
     with pytest.raises(ProviderError, match="script launch must print JSON"):
         await provider_of(tmp_path).launch(fleet, orders("a"), total=1)
 
@@ -215,25 +220,25 @@ async def test_launch_with_unknown_outcome_is_an_error_and_not_a_refusal(script:
 async def test_script_that_fails_to_launch_is_a_refusal(
     script: Script, tmp_path: Path, code: int, kind: RefusalKind
 ) -> None:
-    fleet = script(f"print(json.dumps({{'machines': []}})) if word == 'observe' else sys.exit({code})")
+    fleet = script(f"print(json.dumps({{'machines': []}})) if action == 'observe' else sys.exit({code})")
     [refused] = (await provider_of(tmp_path).launch(fleet, orders("a", "b"), total=2)).refused
     assert refused.kind is kind
 
 
-async def test_script_is_not_called_for_an_existing_key_and_would_make_a_second(script: Script, tmp_path: Path) -> None:
-    """A careless script: it launches the requested number each time."""
-    made = tmp_path / "made"
+async def test_existing_key_is_not_launched_again(script: Script, tmp_path: Path) -> None:
+    """The script would launch a second machine."""
+    record = tmp_path / "launched"
     fleet = script(
-        f"path = {str(made)!r}\n"
-        "made = open(path).read().split() if os.path.exists(path) else []\n"
-        "new = [each['key'] for each in asked.get('orders', [])]\n"
-        "open(path, 'w').write(' '.join(made + new))\n"
-        "names = new if word == 'launch' else made\n"
-        "print(json.dumps({'machines': [{'id': str(n), 'key': each} for n, each in enumerate(names)]}))"
+        f"path = {str(record)!r}\n"
+        "launched = open(path).read().split() if os.path.exists(path) else []\n"
+        "new = [order['key'] for order in request.get('orders', [])]\n"
+        "open(path, 'w').write(' '.join(launched + new))\n"
+        "keys = new if action == 'launch' else launched\n"
+        "print(json.dumps({'machines': [{'id': str(n), 'key': key} for n, key in enumerate(keys)]}))"
     )
     for keys in (("a",), ("a", "b"), ("a", "b")):
         await provider_of(tmp_path).launch(fleet, orders(*keys), total=len(keys))
-    assert made.read_text().split() == ["a", "b"]
+    assert record.read_text().split() == ["a", "b"]
 
 
 async def test_background_process_of_a_script_does_not_delay_its_result(script: Script, tmp_path: Path) -> None:
@@ -250,37 +255,37 @@ async def test_background_process_of_a_script_does_not_delay_its_result(script: 
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
-async def test_script_gets_the_secret_in_a_file_and_nothing_of_the_servers_settings(
+async def test_script_gets_the_secret_in_a_file_and_no_server_settings(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://somebody:secret@somewhere/central")
     fleet = script(
-        f"open({str(tmp_path / 'seen')!r}, 'w').write(json.dumps([dict(os.environ), asked]))\n"
+        f"open({str(tmp_path / 'seen')!r}, 'w').write(json.dumps([dict(os.environ), request]))\n"
         "print(json.dumps({'machines': []}))"
     )
     await provider_of(tmp_path).observe(fleet)
-    environment, asked = json.loads((tmp_path / "seen").read_text())
+    environment, request = json.loads((tmp_path / "seen").read_text())
     path = Path(environment["FLEET_SECRET_FILE"])
     assert (path.read_text(), path.stat().st_mode & 0o077) == (SECRET, 0)
     assert SECRET not in environment.values()
     assert (environment["FLEET_SLUG"], environment["FLEET_STAGE"], environment["API_BASE_URL"]) == (FLEET, STAGE, API)
     assert not [name for name in environment if name.startswith("COMFYRELAY_")]
-    assert (asked["fleet"], asked["stage"], asked["max_machines"]) == (FLEET, STAGE, DEFAULT_MAX_MACHINES)
-    assert asked["machines"]["options"] == {"command": "script"}
+    assert (request["fleet"], request["stage"], request["max_machines"]) == (FLEET, STAGE, DEFAULT_MAX_MACHINES)
+    assert request["machines"]["options"] == {"command": "script"}
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [("", "has no script"), ("none", "There is no program none"), ("../script", "without its folder")],
 )
-async def test_script_that_may_not_be_run_is_refused_in_a_sentence(tmp_path: Path, command: str, said: str) -> None:
+async def test_forbidden_script_is_refused_with_its_reason(tmp_path: Path, command: str, message: str) -> None:
     (tmp_path / "programs").mkdir()
     [refused] = (await provider_of(tmp_path).launch(fleet_of(command), orders("a"), total=1)).refused
     assert refused.kind is RefusalKind.SETUP
-    assert said in refused.text
+    assert message in refused.text
 
 
-async def test_without_a_folder_of_programs_nothing_is_run(tmp_path: Path) -> None:
+async def test_no_script_runs_without_a_programs_folder(tmp_path: Path) -> None:
     [refused] = (await provider_in(tmp_path, None).launch(fleet_of("script"), orders("a"), total=1)).refused
     assert "COMFYRELAY_FLEET_COMMANDS_DIR is not set" in refused.text
 
@@ -289,10 +294,10 @@ async def test_without_a_folder_of_programs_nothing_is_run(tmp_path: Path) -> No
 
 
 def states(found: list[ProviderMachine]) -> list[tuple[str | None, ProviderMachineState]]:
-    return sorted((each.key, each.state) for each in found)
+    return sorted((machine.key, machine.state) for machine in found)
 
 
-async def test_example_of_plain_processes_starts_one_worker_for_each_comfyui(
+async def test_local_processes_example_starts_one_worker_per_comfyui(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKERS_DIR", str(tmp_path / "workers"))
@@ -301,27 +306,27 @@ async def test_example_of_plain_processes_starts_one_worker_for_each_comfyui(
     fleet = fleet_of("local-processes", comfyui=["http://127.0.0.1:8188", "http://127.0.0.1:8189"])
     try:
         result = await provider.launch(fleet, orders("a", "b", "c"), total=3)
-        assert [each.kind for each in result.refused] == [RefusalKind.CAPACITY]
+        assert [refusal.kind for refusal in result.refused] == [RefusalKind.CAPACITY]
         await provider.launch(fleet, orders("a"), total=1)
         found = await until_observed(provider, fleet, 2)
         assert states(found) == [("a", ProviderMachineState.RUNNING), ("b", ProviderMachineState.RUNNING)]
-        notes = [tmp_path / "workers" / STAGE / FLEET / key / "pid" for key in "ab"]
+        pid_files = [tmp_path / "workers" / STAGE / FLEET / key / "pid" for key in "ab"]
 
-        async def are_noted() -> bool:
-            return all(note.exists() for note in notes)
+        async def have_pids() -> bool:
+            return all(pid_file.exists() for pid_file in pid_files)
 
-        await until(are_noted)
-        [ended] = [each.id for each in found if each.key == "a"]
+        await until(have_pids)
+        [ended] = [machine.id for machine in found if machine.key == "a"]
         await provider.end(fleet, [ended])
-        [left] = await until_observed(provider, fleet, 1)
-        assert left.key == "b"
+        [remaining] = await until_observed(provider, fleet, 1)
+        assert remaining.key == "b"
     finally:
         for path in (tmp_path / "workers").rglob("pid"):
             with suppress(ProcessLookupError):
                 os.kill(int(path.read_text()), signal.SIGKILL)
 
 
-# ssh to hosts that are folders, and a docker that keeps its containers in them.
+# Ssh to hosts that are folders, and a docker that keeps its containers in them.
 SSH = """#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift 2; done
 cd "$HOSTS/$1" || { echo "ssh: no host $1" >&2; exit 255; }
@@ -332,9 +337,9 @@ import os, pathlib, sys
 words = sys.argv[1:]
 if words[0] == "ps":
     label = words[words.index("--filter") + 1].removeprefix("label=")
-    for each in pathlib.Path().glob("*.container"):
-        if each.read_text().splitlines()[0] == label:
-            print(each.stem, "running")
+    for container in pathlib.Path().glob("*.container"):
+        if container.read_text().splitlines()[0] == label:
+            print(container.stem, "running")
 elif words[0] == "run":
     path = pathlib.Path(words[words.index("--name") + 1] + ".container")
     if path.exists():
@@ -345,21 +350,23 @@ elif words[0] == "stop":
 """
 
 
-async def test_example_of_containers_starts_one_on_each_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ssh_containers_example_starts_one_container_per_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tools, hosts = tmp_path / "tools", tmp_path / "hosts"
     tools.mkdir()
     for name, text in (("ssh", SSH), ("docker", DOCKER.format(python=sys.executable))):
         (tools / name).write_text(text)
         (tools / name).chmod(0o700)
-    for each in ("gpu-1", "gpu-2"):
-        (hosts / each).mkdir(parents=True)
+    for host in ("gpu-1", "gpu-2"):
+        (hosts / host).mkdir(parents=True)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     monkeypatch.setenv("HOSTS", str(hosts))
     provider = provider_in(tmp_path, EXAMPLES)
     fleet, other = (fleet_of("ssh-containers", slug, hosts=["gpu-1", "gpu-2"]) for slug in (FLEET, "landscapes"))
 
     result = await provider.launch(fleet, orders("a", "b", "c"), total=3)
-    assert [each.kind for each in result.refused] == [RefusalKind.CAPACITY]
+    assert [refusal.kind for refusal in result.refused] == [RefusalKind.CAPACITY]
     await provider.launch(fleet, orders("a", "b"), total=2)
     found = await until_observed(provider, fleet, 2)
 
@@ -371,30 +378,32 @@ async def test_example_of_containers_starts_one_on_each_host(tmp_path: Path, mon
     assert f"FLEET_SECRET={SECRET}" in settings
     assert f"WORKER_ID={container.stem}" in settings
     await provider.end(fleet, [container.stem])
-    [left] = await until_observed(provider, fleet, 1)
-    assert left.id != container.stem
+    [remaining] = await until_observed(provider, fleet, 1)
+    assert remaining.id != container.stem
 
     shutil.rmtree(hosts / "gpu-2")
     with pytest.raises(ProviderError, match="gpu-2: ssh: no host gpu-2"):
         await provider.observe(fleet)
 
 
-@pytest.mark.parametrize("price", ["NaN", "Infinity", "-1", "1e10", "1e400"])
-async def test_invalid_price_is_ignored(tmp_path: Path, price: str) -> None:
-    machines = f'[{{"id": "x", "price_per_hour": {price}}}, {{"id": "y", "price_per_hour": 2.5}}]'
-    answer = f'{{"machines": {machines}, "prices": [{{"name": "small", "price_per_hour": {price}}}]}}'
-    (tmp_path / "tells").write_text(f"#!/bin/sh\necho '{answer}'\n")
-    (tmp_path / "tells").chmod(0o755)
+async def test_invalid_price_is_ignored(tmp_path: Path) -> None:
+    invalid = ["NaN", "Infinity", "-1", "1e10", "1e400"]
+    prices = [*invalid, "2.5"]
+    machines = ", ".join(f'{{"id": "{n}", "price_per_hour": {price}}}' for n, price in enumerate(prices))
+    answer = f'{{"machines": [{machines}], "prices": [{{"name": "small", "price_per_hour": NaN}}]}}'
+    (tmp_path / "script").write_text(f"#!/bin/sh\necho '{answer}'\n")
+    (tmp_path / "script").chmod(0o755)
     provider = provider_in(tmp_path, tmp_path)
-    assert [each.price_per_hour for each in await provider.observe(fleet_of("tells"))] == [None, 2.5]
-    assert [each.price_per_hour for each in await provider.prices(fleet_of("tells"))] == [0.5, 0.0]
+    assert [machine.price_per_hour for machine in await provider.observe(fleet_of("script"))] == [None] * 5 + [2.5]
+    assert [instance_type.price_per_hour for instance_type in await provider.prices(fleet_of("script"))] == [0.5, 0.0]
 
 
-@pytest.mark.parametrize("name", ["k" * 201, "a\0b", ""])
-@pytest.mark.parametrize("field", ["key", "worker_id", "instance_type"])
-async def test_unstorable_name_is_ignored(tmp_path: Path, name: str, field: str) -> None:
-    (tmp_path / "answer").write_text(json.dumps({"machines": [{"id": "x", field: name}]}))
-    (tmp_path / "tells").write_text(f"#!/bin/sh\ncat {tmp_path / 'answer'}\n")
-    (tmp_path / "tells").chmod(0o755)
-    [found] = await provider_in(tmp_path, tmp_path).observe(fleet_of("tells"))
-    assert (found.id, getattr(found, field)) == ("x", None)
+async def test_unstorable_name_is_ignored(tmp_path: Path) -> None:
+    fields, names = ("key", "worker_id", "instance_type"), ("k" * 201, "a\0b", "")
+    machines = [{"id": f"{field}-{n}", field: name} for field in fields for n, name in enumerate(names)]
+    (tmp_path / "answer").write_text(json.dumps({"machines": machines}))
+    (tmp_path / "script").write_text(f"#!/bin/sh\ncat {tmp_path / 'answer'}\n")
+    (tmp_path / "script").chmod(0o755)
+    found = await provider_in(tmp_path, tmp_path).observe(fleet_of("script"))
+    assert [machine.id for machine in found] == [machine["id"] for machine in machines]
+    assert {getattr(machine, field) for machine in found for field in fields} == {None}
