@@ -29,7 +29,7 @@ PAGE = ROOT / "docs" / "howto" / "kubernetes.md"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text("utf-8"))
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
 SCALED_OBJECT = json.loads(Path(__file__).with_name("scaledobject.schema.json").read_text("utf-8"))
-# sidecars are on by default since 1.29
+# Sidecars are on by default since 1.29.
 VERSIONS = ("1.29", kubernetes_validate.latest_version())
 COMFYUI = "registry.example.com/comfyui:1"
 FLEET = {"slug": "gpus", "maxReplicas": 6, "comfyuiImage": COMFYUI}
@@ -54,7 +54,7 @@ def helm_template(values: str) -> subprocess.CompletedProcess[str]:
 def _render(values: str) -> list[dict[str, Any]]:
     done = helm_template(values)
     assert done.returncode == 0, done.stderr
-    return [each for each in yaml.safe_load_all(done.stdout) if each is not None]
+    return [document for document in yaml.safe_load_all(done.stdout) if document is not None]
 
 
 def render(fleet: dict[str, Any] | None = None, **values: Any) -> list[dict[str, Any]]:
@@ -62,7 +62,9 @@ def render(fleet: dict[str, Any] | None = None, **values: Any) -> list[dict[str,
 
 
 def find(documents: list[dict[str, Any]], kind: str, name: str) -> Any:
-    [document] = [each for each in documents if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    [document] = [
+        document for document in documents if (document["kind"], document["metadata"]["name"]) == (kind, name)
+    ]
     return document
 
 
@@ -71,21 +73,21 @@ def pod_spec(name: str, documents: list[dict[str, Any]] | None = None) -> Any:
 
 
 def containers() -> Iterator[tuple[str, dict[str, Any]]]:
-    for each in render():
-        if each["kind"] == "Deployment":
-            for container in each["spec"]["template"]["spec"]["containers"]:
-                yield each["metadata"]["name"], container
+    for document in render():
+        if document["kind"] == "Deployment":
+            for container in document["spec"]["template"]["spec"]["containers"]:
+                yield document["metadata"]["name"], container
 
 
 def environment(container: dict[str, Any]) -> dict[str, str]:
     """The variables of a container, with the required secrets."""
     values = {}
-    for each in container["env"]:
-        reference = each.get("valueFrom", {}).get("secretKeyRef")
+    for variable in container["env"]:
+        reference = variable.get("valueFrom", {}).get("secretKeyRef")
         if reference is None:
-            values[each["name"]] = each.get("value", f"{WORKERS}-7d4b9")
+            values[variable["name"]] = variable.get("value", f"{WORKERS}-7d4b9")
         elif not reference.get("optional"):
-            values[each["name"]] = SECRETS[reference["key"]]
+            values[variable["name"]] = SECRETS[reference["key"]]
     return values
 
 
@@ -158,7 +160,7 @@ def test_scaler_listens_on_the_port_of_its_service() -> None:
 
 
 @needs_helm
-def test_without_keda_the_number_of_workers_is_fixed() -> None:
+def test_number_of_workers_is_fixed_without_keda() -> None:
     documents = render({"replicas": 3}, keda={"enabled": False})
     assert find(documents, "Deployment", WORKERS)["spec"]["replicas"] == 3
     names = {document["metadata"]["name"] for document in documents}
@@ -210,12 +212,12 @@ def test_every_selector_matches_one_deployment() -> None:
 
 @needs_helm
 def test_containers_run_existing_commands_with_known_variables() -> None:
-    assert {parse(each["args"]) for _, each in containers()} == {
+    assert {parse(container["args"]) for _, container in containers()} == {
         "comfyrelay server",
         "comfyrelay worker",
         "comfyrelay fleet scaler",
     }
-    assert [unknown_variables(environment(each)) for _, each in containers()] == [[], [], []]
+    assert [unknown_variables(environment(container)) for _, container in containers()] == [[], [], []]
     job = find(render(migration={"enabled": True}), "Job", "comfyrelay-migration")
     [migration] = job["spec"]["template"]["spec"]["containers"]
     assert parse(migration["args"]) == "comfyrelay db upgrade"
@@ -224,7 +226,7 @@ def test_containers_run_existing_commands_with_known_variables() -> None:
 @needs_helm
 def test_server_and_worker_load_their_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    by_name = {each["name"]: environment(each) for _, each in containers()}
+    by_name = {container["name"]: environment(container) for _, container in containers()}
     for name, value in {**by_name["server"], **by_name["worker"]}.items():
         monkeypatch.setenv(name, value)
     settings, worker = load_settings(), load_worker_settings()
@@ -246,9 +248,9 @@ def test_server_has_liveness_and_readiness_probes() -> None:
 def test_secrets_are_references() -> None:
     secret = {"DATABASE_URL", "FLEET_SECRETS", "FLEET_SECRET", "SIGNING_SECRETS", "SHARDS", "SECRET_ACCESS_KEY"}
     for _, container in containers():
-        for each in container["env"]:
-            is_secret = any(each["name"].endswith(name) for name in secret)
-            assert is_secret <= ("secretKeyRef" in each.get("valueFrom", {})), each["name"]
+        for variable in container["env"]:
+            is_secret = any(variable["name"].endswith(name) for name in secret)
+            assert is_secret <= ("secretKeyRef" in variable.get("valueFrom", {})), variable["name"]
 
 
 @needs_helm
@@ -263,7 +265,7 @@ def test_pod_has_more_time_to_stop_than_its_worker(shutdown_seconds: int) -> Non
 @needs_helm
 def test_comfyui_has_the_gpu_and_stops_after_the_worker() -> None:
     [comfyui] = pod_spec(WORKERS)["initContainers"]
-    # a sidecar stops after the containers
+    # A sidecar stops after the containers.
     assert (comfyui["image"], comfyui["restartPolicy"]) == (COMFYUI, "Always")
     assert comfyui["resources"]["limits"] == {"nvidia.com/gpu": 1}
 
@@ -308,10 +310,10 @@ def test_worker_pods_have_the_labels_of_the_scaler() -> None:
 def test_documentation_creates_every_secret() -> None:
     page = PAGE.read_text("utf-8")
     references = [
-        each["valueFrom"]["secretKeyRef"]
+        variable["valueFrom"]["secretKeyRef"]
         for _, container in containers()
-        for each in container["env"]
-        if "secretKeyRef" in each.get("valueFrom", {})
+        for variable in container["env"]
+        if "secretKeyRef" in variable.get("valueFrom", {})
     ]
     assert {reference["name"] for reference in references} == set(re.findall(r"create secret generic (\S+)", page))
     required = {reference["key"] for reference in references if not reference.get("optional")}

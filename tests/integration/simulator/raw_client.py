@@ -18,7 +18,7 @@ from tests.support.paths import RECORDINGS
 from tests.support.world import PATIENCE_SECONDS
 
 Message = dict[str, Any]
-# one for all: loading unused certificates takes longer than most tests
+# One for all: loading unused certificates takes longer than most tests.
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -53,21 +53,21 @@ class Listener:
         """Return the first message, past or future, that matches."""
         found: list[Message] = []
 
-        def is_there() -> bool:
+        def has_match() -> bool:
             found[:] = [message for message in self.messages if until(message)]
             return bool(found)
 
         async with asyncio.timeout(PATIENCE_SECONDS), self._changed:
-            await self._changed.wait_for(is_there)
+            await self._changed.wait_for(has_match)
         return found[0]
 
     async def wait_for_end(self, prompt_id: str) -> Message:
         return await self.wait(
-            lambda each: each["type"] == "executing" and each["data"] == {"node": None, "prompt_id": prompt_id}
+            lambda message: message["type"] == "executing" and message["data"] == {"node": None, "prompt_id": prompt_id}
         )
 
     async def wait_for_node(self, node_id: str) -> Message:
-        return await self.wait(lambda each: each["type"] == "executing" and each["data"]["node"] == node_id)
+        return await self.wait(lambda message: message["type"] == "executing" and message["data"]["node"] == node_id)
 
     async def wait_closed(self) -> int | None:
         async with asyncio.timeout(PATIENCE_SECONDS), self._changed:
@@ -90,7 +90,7 @@ async def listening(
         listener = Listener(socket, client_id)
         task = asyncio.create_task(listener.listen())
         try:
-            await listener.wait(lambda each: each["type"] == "status")
+            await listener.wait(lambda message: message["type"] == "status")
             yield listener
         finally:
             task.cancel()
@@ -113,17 +113,19 @@ class Client:
     async def run(self, graph: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
         """Run a graph to its end and return its history."""
         fields = {"client_id": "runner", **fields}
-        prompt_id = await self.queue_prompt(graph, **{name: each for name, each in fields.items() if each is not None})
+        prompt_id = await self.queue_prompt(
+            graph, **{name: value for name, value in fields.items() if value is not None}
+        )
         return await self.ended(prompt_id)
 
     async def ended(self, prompt_id: str) -> dict[str, Any]:
         found: dict[str, dict[str, Any]] = {}
 
-        async def is_there() -> bool:
+        async def has_match() -> bool:
             found.update((await self.http.get(f"/history/{prompt_id}")).json())
             return bool(found)
 
-        await until(is_there)
+        await until(has_match)
         return found[prompt_id]
 
     async def upload(self, path: Path, name: str | None = None) -> None:
@@ -138,7 +140,7 @@ class Client:
     async def idle(self) -> bool:
         return not (await self.http.get("/prompt")).json()["exec_info"]["queue_remaining"]
 
-    async def nobody_listens(self) -> bool:
+    async def has_no_listener(self) -> bool:
         return not self.simulator.clients
 
     async def queue(self) -> dict[str, list[Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 from tests.integration.simulator.raw_client import Client, Listener
 
 _TIMES = frozenset({"timestamp", "create_time", "execution_start_time", "execution_end_time"})
-# real servers send these in the order of a set
+# Real servers send these in the order of a set.
 _UNORDERED = frozenset({"executed", "current_outputs"})
 _FREE_TEXT = frozenset({"tooltip", "traceback", "number", "priority", "description", "output_tooltips"})
 Step = Callable[[Listener], Awaitable[object]]
@@ -16,9 +16,11 @@ Step = Callable[[Listener], Awaitable[object]]
 def normal(value: Any, ids: dict[str, str]) -> Any:
     """The value without times, numbers and free texts, and with labels in place of ids."""
     if isinstance(value, dict):
-        return {_label(key, ids): _normal_field(key, each, ids) for key, each in value.items() if key not in _FREE_TEXT}
+        return {
+            _label(key, ids): _normal_field(key, field, ids) for key, field in value.items() if key not in _FREE_TEXT
+        }
     if isinstance(value, list):
-        return [normal(each, ids) for each in value]
+        return [normal(item, ids) for item in value]
     return _label(value, ids) if isinstance(value, str) else value
 
 
@@ -28,16 +30,16 @@ def _normal_field(key: str, value: Any, ids: dict[str, str]) -> Any:
     if key in _UNORDERED:
         return sorted(value)
     if key == "prompt" and isinstance(value, list) and len(value) == 5:
-        # the first is the number, which depends on earlier runs
+        # The first is the number, which depends on earlier runs.
         return ["number", *normal(value[1:4], ids), sorted(value[4])]
     if key.startswith("queue_") and isinstance(value, list):
-        return [_normal_field("prompt", each, ids) for each in value]
+        return [_normal_field("prompt", entry, ids) for entry in value]
     return normal(value, ids)
 
 
 def _label(text: str, ids: dict[str, str]) -> str:
-    for each, label in ids.items():
-        text = text.replace(each, label)
+    for id_, label in ids.items():
+        text = text.replace(id_, label)
     return text
 
 
@@ -74,7 +76,7 @@ async def replay(
         if isinstance(exchange["response"], dict):
             assert normal(response.json(), ours) == normal(exchange["response"], theirs)
     got = [[message["type"], normal(message["data"], ours)] for message in listener.messages]
-    wanted = [[each["type"], normal(each["data"], theirs)] for each in recorded["ws"]]
+    wanted = [[message["type"], normal(message["data"], theirs)] for message in recorded["ws"]]
     if not in_order:
         # "status" is broadcast when the queue changes, and so comes between any others; the sort is stable
         for messages in (got, wanted):

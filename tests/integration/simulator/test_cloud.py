@@ -54,7 +54,7 @@ async def cloud() -> AsyncIterator[Cloud]:
             yield cloud
 
 
-async def test_key_is_wanted(cloud: Cloud) -> None:
+async def test_api_key_is_required(cloud: Cloud) -> None:
     for headers in ({}, {"X-API-Key": "wrong"}):
         async with httpx.AsyncClient(base_url=cloud.simulator.url, headers=headers, verify=NO_TLS) as http:
             response = await http.get("/api/object_info")
@@ -68,7 +68,7 @@ async def test_native_routes_are_not_served(cloud: Cloud) -> None:
         assert (await cloud.http.get(path)).status_code in (404, 405), path
 
 
-async def test_job_runs_and_its_file_comes_from_elsewhere(cloud: Cloud) -> None:
+async def test_output_is_downloaded_from_another_origin(cloud: Cloud) -> None:
     job_id = await cloud.submit()
     await cloud.reach(job_id, "success")
     job = (await cloud.http.get(f"/api/jobs/{job_id}")).json()
@@ -85,7 +85,7 @@ async def test_job_runs_and_its_file_comes_from_elsewhere(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("header", ["X-API-Key", "Authorization"])
-async def test_credential_sent_to_the_store_is_refused_and_noted(header: str, cloud: Cloud) -> None:
+async def test_credential_sent_to_the_store_is_refused_and_logged(header: str, cloud: Cloud) -> None:
     job_id = await cloud.submit()
     await cloud.reach(job_id, "success")
     [item] = (await cloud.http.get(f"/api/jobs/{job_id}")).json()["outputs"]["3"]["images"]
@@ -95,13 +95,13 @@ async def test_credential_sent_to_the_store_is_refused_and_noted(header: str, cl
     assert len(cloud.simulator.log.leaked_credentials) == 1
 
 
-async def test_states_are_raw_in_one_place_and_friendly_in_the_other(cloud: Cloud) -> None:
+async def test_job_and_jobs_routes_use_different_state_names(cloud: Cloud) -> None:
     stuck = cloud.simulator.misbehave(Stuck(class_type="ImageInvert", times=1))
     running = await cloud.submit()
     await cloud.reach(running, "executing")
     pending = await cloud.submit()
     assert await cloud.state(pending) == "submitted"
-    friendly = [(await cloud.http.get(f"/api/jobs/{each}")).json()["status"] for each in (running, pending)]
+    friendly = [(await cloud.http.get(f"/api/jobs/{job_id}")).json()["status"] for job_id in (running, pending)]
     assert friendly == ["in_progress", "pending"]
     queue = (await cloud.http.get("/api/queue")).json()
     assert queue["queue_pending"][0][3] == ["3"]
@@ -118,15 +118,15 @@ async def test_jobs_are_cancelled_in_any_state(cloud: Cloud) -> None:
     running = await cloud.submit()
     await cloud.reach(running, "executing")
     pending = await cloud.submit()
-    for each in (pending, running, running):
-        assert (await cloud.http.post(f"/api/jobs/{each}/cancel")).status_code == 200
+    for job_id in (pending, running, running):
+        assert (await cloud.http.post(f"/api/jobs/{job_id}/cancel")).status_code == 200
     await cloud.reach(running, "cancelled")
     assert await cloud.state(pending) == "cancelled"
     assert (await cloud.http.get(f"/api/jobs/{running}")).json()["status"] == "cancelled"
     assert (await cloud.http.post("/api/jobs/unknown/cancel")).status_code == 404
 
 
-async def test_interrupt_cancels_what_runs(cloud: Cloud) -> None:
+async def test_interrupt_cancels_the_running_job(cloud: Cloud) -> None:
     cloud.simulator.misbehave(Slow(class_type="ImageInvert", seconds=20, steps=1000))
     running = await cloud.submit()
     await cloud.reach(running, "executing")
@@ -134,7 +134,7 @@ async def test_interrupt_cancels_what_runs(cloud: Cloud) -> None:
     await cloud.reach(running, "cancelled")
 
 
-async def test_failed_job_says_why(cloud: Cloud) -> None:
+async def test_failed_job_has_a_reason(cloud: Cloud) -> None:
     cloud.simulator.misbehave(Fail(exception_type="OOMError", message="no memory"))
     job_id = await cloud.submit()
     await cloud.reach(job_id, "error")
@@ -179,7 +179,7 @@ async def test_repeated_job_still_has_its_outputs(cloud: Cloud) -> None:
         assert (await cloud.http.get(f"/api/jobs/{job_id}")).json()["outputs"]["3"]["images"]
 
 
-async def test_refusals(cloud: Cloud) -> None:
+async def test_refusal_has_the_requested_status_and_type(cloud: Cloud) -> None:
     graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "x"}}}
 
     async def submit() -> httpx.Response:
@@ -203,7 +203,7 @@ async def test_status_500_after_queueing_keeps_the_job(cloud: Cloud) -> None:
     await cloud.reach("mine", "success")
 
 
-async def test_bad_graphs_and_unknown_things(cloud: Cloud) -> None:
+async def test_invalid_graphs_and_unknown_ids_are_refused(cloud: Cloud) -> None:
     bad = await cloud.http.post("/api/prompt", json={"prompt": {"1": {"class_type": "No", "inputs": {}}}})
     assert (bad.status_code, bad.json()["error"]["type"]) == (400, "invalid_prompt")
     assert (await cloud.http.post("/api/prompt", json={})).status_code == 400

@@ -28,8 +28,8 @@ GRAPH = {
 
 
 def options(folder: Path, **more: Any) -> SimulatedGpuOptions:
-    given = {"memory_bytes": 8 * GIB, "context_bytes": 0, "model_bytes": 5 * GIB, "pixel_bytes": 0, **more}
-    return SimulatedGpuOptions(folder=folder / "gpu", **given)
+    fields = {"memory_bytes": 8 * GIB, "context_bytes": 0, "model_bytes": 5 * GIB, "pixel_bytes": 0, **more}
+    return SimulatedGpuOptions(folder=folder / "gpu", **fields)
 
 
 def opened(gpu: SimulatedGpuOptions) -> SimulatedGpu:
@@ -62,7 +62,7 @@ async def test_memory_of_another_process_is_unavailable_until_released(tmp_path:
         await b.run(GRAPH)
 
 
-async def test_process_that_is_stopped_gives_everything_back(tmp_path: Path) -> None:
+async def test_stopped_process_releases_its_memory(tmp_path: Path) -> None:
     gpu = options(tmp_path)
     async with (
         Simulator(gpu=gpu) as one,
@@ -75,7 +75,7 @@ async def test_process_that_is_stopped_gives_everything_back(tmp_path: Path) -> 
         await b.run(GRAPH)
 
 
-def test_older_model_of_the_same_process_makes_room(tmp_path: Path) -> None:
+def test_older_model_is_unloaded_for_a_new_one(tmp_path: Path) -> None:
     gpu = opened(options(tmp_path))
     assert gpu.load("a", pixels=0)
     assert gpu.load("b", pixels=0)
@@ -83,7 +83,7 @@ def test_older_model_of_the_same_process_makes_room(tmp_path: Path) -> None:
     assert gpu.has("b")
 
 
-def test_process_takes_memory_for_its_context_and_for_each_pixel(tmp_path: Path) -> None:
+def test_process_uses_memory_for_its_context_and_pixels(tmp_path: Path) -> None:
     gpu = opened(options(tmp_path, context_bytes=GIB, pixel_bytes=1024))
     assert gpu.free == 7 * GIB
     assert gpu.load("a", pixels=1024**2)
@@ -129,6 +129,6 @@ async def test_only_models_can_be_unloaded(tmp_path: Path) -> None:
         ({"folder": "/x", "memory_bytes": "?"}, "memory_b"),
     ],
 )
-def test_gpu_that_cannot_be_read_is_explained(fields: dict[str, Any], reason: str) -> None:
+def test_invalid_gpu_options_are_explained(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         read_gpu(fields)

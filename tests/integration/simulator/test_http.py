@@ -5,7 +5,6 @@ import io
 import json
 from typing import Any
 
-import pytest
 from PIL import Image
 from websockets.asyncio.client import connect
 
@@ -54,7 +53,7 @@ async def test_history_is_paged_and_deleted(client: Client) -> None:
     assert await listed() == []
 
 
-async def test_queue_is_cleared_but_not_what_runs(client: Client) -> None:
+async def test_clearing_the_queue_keeps_the_running_prompt(client: Client) -> None:
     client.simulator.misbehave(Stuck())
     running, *_ = [await client.queue_prompt(invert_graph()) for _ in range(3)]
     assert (await client.http.post("/queue", json={"delete": [running, "unknown"]})).status_code == 200
@@ -69,12 +68,12 @@ async def test_interrupt_for_another_prompt_does_nothing(client: Client) -> None
     client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.2, steps=2))
     async with listening(client.simulator) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
-        await listener.wait(lambda each: each["type"] == "progress")
+        await listener.wait(lambda message: message["type"] == "progress")
         assert (await client.http.post("/interrupt", json={"prompt_id": "another"})).status_code == 200
         await listener.wait_for_end(prompt_id)
     assert (await client.ended(prompt_id))["status"]["completed"]
     assert client.simulator.log.interrupts == 1
-    # an idle server forgets it
+    # An idle server forgets it.
     await client.http.post("/interrupt")
     assert (await client.run(invert_graph(prefix="x")))["status"]["completed"]
 
@@ -105,7 +104,7 @@ async def test_missing_prompt_is_reported(client: Client) -> None:
     assert (response.status_code, response.json()["error"]["type"]) == (400, "no_prompt")
 
 
-async def test_other_bytes_get_another_name(client: Client) -> None:
+async def test_upload_of_other_bytes_is_renamed(client: Client) -> None:
     async def upload(content: bytes, **fields: str) -> dict[str, str]:
         response = await client.http.post("/upload/image", files={"image": ("a.png", content)}, data=fields)
         assert response.status_code == 200
@@ -121,7 +120,7 @@ async def test_other_bytes_get_another_name(client: Client) -> None:
     assert client.simulator.log.uploads_written == 2 + 6
 
 
-async def test_uploads_that_make_no_sense(client: Client) -> None:
+async def test_malformed_upload_is_refused(client: Client) -> None:
     file = ("a.png", b"1")
     for fields, files, status in (
         ({"type": "nonsense"}, {"image": file}, 500),
@@ -178,9 +177,8 @@ async def test_view_serves_ranges_and_types(client: Client) -> None:
     assert page.headers["content-type"] == "application/octet-stream"
 
 
-@pytest.mark.parametrize(
-    ("params", "status"),
-    [
+async def test_view_refuses_invalid_requests(client: Client) -> None:
+    requests: list[tuple[dict[str, str], int]] = [
         ({}, 404),
         ({"filename": "none.png"}, 404),
         ({"filename": "/etc/passwd"}, 400),
@@ -188,13 +186,12 @@ async def test_view_serves_ranges_and_types(client: Client) -> None:
         ({"filename": "rec.png", "type": "nonsense"}, 400),
         ({"filename": "rec.png", "type": "input", "subfolder": "../.."}, 403),
         ({"filename": "rec.mp4", "type": "input", "preview": "webp;50"}, 500),
-    ],
-)
-async def test_view_refuses(params: dict[str, str], status: int, client: Client) -> None:
-    assert (await client.http.get("/view", params=params)).status_code == status
+    ]
+    for params, status in requests:
+        assert (await client.http.get("/view", params=params)).status_code == status, params
 
 
-async def test_view_re_encodes_when_asked(client: Client) -> None:
+async def test_view_re_encodes_on_request(client: Client) -> None:
     base = {"filename": "rec.png", "type": "input"}
     for more, content_type, kind in (
         ({"preview": "webp;50"}, "image/webp", "WEBP"),
@@ -217,7 +214,7 @@ async def test_foreign_origin_is_refused_on_this_machine(client: Client) -> None
         assert (await client.http.get("/prompt", headers=headers)).status_code == status
 
 
-async def test_discovery() -> None:
+async def test_models_and_definitions_are_listed() -> None:
     models = {"checkpoints": ["a.safetensors"], "embeddings": ["e.pt"]}
     async with Simulator(models=models, version="0.9.9", vram_bytes=5) as simulator:
         client = Client(simulator)
@@ -256,7 +253,7 @@ async def test_editor_routes_are_answered(client: Client) -> None:
     assert (await client.http.get("/experiment/models/none")).status_code == 404
     raw = await got("/internal/logs/raw")
     assert raw["size"].keys() == {"cols", "rows"}
-    assert [each.keys() for each in raw["entries"]] == [{"t", "m"}] * len(raw["entries"])
+    assert [entry.keys() for entry in raw["entries"]] == [{"t", "m"}] * len(raw["entries"])
     assert raw["entries"][0]["m"] in await got("/internal/logs")
 
 
@@ -266,9 +263,9 @@ async def test_jobs_cover_pending_running_and_ended(client: Client) -> None:
     client.simulator.misbehave(Stuck())
     running, pending = [await client.queue_prompt(invert_graph(prefix=str(n))) for n in range(2)]
     statuses = {}
-    for each in (done, running, pending):
-        job = (await client.http.get(f"/api/jobs/{each}")).json()
-        statuses[each] = job["status"]
+    for prompt_id in (done, running, pending):
+        job = (await client.http.get(f"/api/jobs/{prompt_id}")).json()
+        statuses[prompt_id] = job["status"]
         assert job["workflow"]["prompt"].keys() == {"1", "2", "3"}
     assert statuses == {done: "completed", running: "in_progress", pending: "pending"}
     job = (await client.http.get(f"/api/jobs/{done}")).json()
@@ -283,10 +280,10 @@ async def test_jobs_cover_pending_running_and_ended(client: Client) -> None:
         assert (await client.http.get("/api/jobs", params=bad)).status_code == 400
 
 
-async def test_flags_are_exchanged_only_at_first(simulator: Simulator) -> None:
+async def test_feature_flags_are_exchanged_once(simulator: Simulator) -> None:
     async with listening(simulator, flags={"supports_preview_metadata": True}) as listener:
-        told = await listener.wait(lambda each: each["type"] == "feature_flags")
-        assert told["data"]["supports_preview_metadata"] is True
+        flags = await listener.wait(lambda message: message["type"] == "feature_flags")
+        assert flags["data"]["supports_preview_metadata"] is True
         await listener.socket.send(json.dumps({"type": "feature_flags", "data": {}}))
         await asyncio.wait_for(await listener.socket.ping(), PATIENCE_SECONDS)
         assert listener.kinds().count("feature_flags") == 1

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 
 import httpx
@@ -17,7 +16,7 @@ from tests.support.world import PATIENCE_SECONDS
 TEXT = {"1": {"class_type": "PreviewAny", "inputs": {"source": "hello"}}}
 
 
-async def test_fifty_run_side_by_side() -> None:
+async def test_fifty_simulators_run_in_parallel() -> None:
     simulators = [Simulator() for _ in range(50)]
     await asyncio.gather(*(simulator.start() for simulator in simulators))
     try:
@@ -29,22 +28,21 @@ async def test_fifty_run_side_by_side() -> None:
         await asyncio.gather(*(simulator.close() for simulator in simulators))
 
 
-async def test_stopping_is_quick_even_with_connections_and_a_stuck_node(simulator: Simulator) -> None:
+async def test_stopping_does_not_wait_for_connections_or_a_stuck_node(simulator: Simulator) -> None:
     simulator.misbehave(Stuck())
     client = Client(simulator)
     await client.queue_prompt(TEXT)
-    simulator.misbehave(SlowHttp(seconds=60, path="/history"))
+    simulator.misbehave(SlowHttp(seconds=100 * PATIENCE_SECONDS, path="/history"))
     waiting = asyncio.create_task(client.http.get("/history"))
     async with listening(simulator):
-        await until(lambda: _is_asked(simulator))
-        started = time.monotonic()
-        await simulator.stop()
-        assert time.monotonic() - started < 20
+        await until(lambda: _has_history_request(simulator))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await simulator.stop()
     with pytest.raises(httpx.TransportError):
         await waiting
 
 
-async def _is_asked(simulator: Simulator) -> bool:
+async def _has_history_request(simulator: Simulator) -> bool:
     return simulator.log.count("GET", "/history") == 1
 
 
@@ -56,7 +54,7 @@ async def test_simulator_can_be_started_and_stopped_twice(simulator: Simulator) 
     assert (await Client(simulator).http.get("/prompt")).status_code == 200
 
 
-async def test_restart_is_down_for_a_while(simulator: Simulator) -> None:
+async def test_restarting_simulator_is_unreachable(simulator: Simulator) -> None:
     async def is_down() -> bool:
         try:
             await Client(simulator).http.get("/prompt")
@@ -76,15 +74,15 @@ async def test_port_in_use_is_reported(simulator: Simulator) -> None:
             pass
 
 
-async def test_given_folder_is_kept_and_a_temporary_one_is_not(tmp_path: Path) -> None:
-    async with Simulator(folder=tmp_path / "comfy") as kept, Simulator() as dropped:
-        temporary = dropped.folder
-        assert kept.folder == tmp_path / "comfy"
+async def test_own_folder_is_kept_and_a_temporary_one_is_removed(tmp_path: Path) -> None:
+    async with Simulator(folder=tmp_path / "comfy") as own, Simulator() as other:
+        temporary = other.folder
+        assert own.folder == tmp_path / "comfy"
     assert (tmp_path / "comfy" / "input").is_dir()
     assert not temporary.exists()
 
 
-async def test_requests_are_noted(simulator: Simulator) -> None:
+async def test_requests_are_logged(simulator: Simulator) -> None:
     client = Client(simulator)
     await client.http.get("/queue")
     await client.http.post("/interrupt")

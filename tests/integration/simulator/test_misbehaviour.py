@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 import struct
-import time
 from typing import Any
 
 import httpx
@@ -56,10 +55,10 @@ async def test_slow_node_reports_its_progress(client: Client) -> None:
     assert Image.open(io.BytesIO(listener.frames[0][8:])).format == "JPEG"
 
 
-async def test_client_that_knows_metadata_gets_it_with_previews(client: Client) -> None:
+async def test_previews_have_metadata_if_the_client_supports_it(client: Client) -> None:
     client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.01, steps=1, previews=True))
     async with listening(client.simulator, flags={"supports_preview_metadata": True}) as listener:
-        await listener.wait(lambda each: each["type"] == "feature_flags")
+        await listener.wait(lambda message: message["type"] == "feature_flags")
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
         await listener.wait_for_end(prompt_id)
     [frame] = listener.frames
@@ -80,14 +79,14 @@ async def test_slow_node_stops_at_its_next_step(client: Client) -> None:
     client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=30, steps=1000))
     async with listening(client.simulator) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
-        await listener.wait(lambda each: each["type"] == "progress")
+        await listener.wait(lambda message: message["type"] == "progress")
         await client.http.post("/interrupt", json={"prompt_id": prompt_id})
         await listener.wait_for_end(prompt_id)
     kind, data = (await client.ended(prompt_id))["status"]["messages"][-1]
     assert (kind, data["node_id"], data["executed"]) == ("execution_interrupted", "2", ["1"])
 
 
-async def test_out_of_memory(client: Client) -> None:
+async def test_out_of_memory_fails_the_node(client: Client) -> None:
     handle = client.simulator.misbehave(OutOfMemory(class_type="ImageInvert", times=1))
     error = error_of(await client.run(invert_graph()))
     assert error["exception_type"] == "torch.OutOfMemoryError"
@@ -96,7 +95,7 @@ async def test_out_of_memory(client: Client) -> None:
     assert (await client.run(invert_graph()))["status"]["completed"]
 
 
-async def test_failure_of_any_type_with_paths_in_its_traceback(client: Client) -> None:
+async def test_failure_has_its_type_and_a_traceback_with_paths(client: Client) -> None:
     client.simulator.misbehave(Fail(class_type="SaveImage", exception_type="ImportError", message="No module"))
     error = error_of(await client.run(invert_graph()))
     assert (error["exception_type"], error["exception_message"]) == ("ImportError", "No module\n")
@@ -123,7 +122,7 @@ async def test_silent_socket_stays_open(client: Client) -> None:
         assert listener.close_code is None
     async with listening(client.simulator) as other:
         await client.run(invert_graph(prefix="x"), client_id=other.client_id)
-        await other.wait(lambda each: each["type"] == "execution_success")
+        await other.wait(lambda message: message["type"] == "execution_success")
 
 
 async def test_restart_in_the_middle_loses_the_prompt(client: Client) -> None:
@@ -144,7 +143,7 @@ async def test_restart_in_the_middle_loses_the_prompt(client: Client) -> None:
     assert (await client.run(invert_graph()))["status"]["completed"]
 
 
-async def test_status_500_after_queueing(client: Client) -> None:
+async def test_status_500_after_queueing_keeps_the_prompt(client: Client) -> None:
     client.simulator.misbehave(ErrorAfterQueueing(times=1))
     response = await client.prompt(invert_graph(), prompt_id="known", client_id="c")
     assert response.status_code == 500
@@ -153,21 +152,21 @@ async def test_status_500_after_queueing(client: Client) -> None:
     assert client.simulator.log.prompts_queued == 1
 
 
-async def test_status_500_before_queueing(client: Client) -> None:
+async def test_status_500_before_queueing_drops_the_prompt(client: Client) -> None:
     client.simulator.misbehave(ErrorBeforeQueueing(class_type="SaveImage", times=1))
     assert (await client.prompt(invert_graph(), prompt_id="known")).status_code == 500
     assert client.simulator.log.prompts_queued == 0
     assert (await client.prompt(invert_graph())).status_code == 200
 
 
-async def test_success_without_outputs(client: Client) -> None:
+async def test_run_may_succeed_without_outputs(client: Client) -> None:
     client.simulator.misbehave(EmptyOutputs(times=1))
     entry = await client.run(invert_graph())
     assert (entry["status"]["status_str"], entry["outputs"]) == ("success", {})
     assert (await client.run(invert_graph(prefix="x")))["outputs"]
 
 
-async def test_listed_model_is_missing(client: Client) -> None:
+async def test_listed_model_may_be_missing(client: Client) -> None:
     name = "simulator.safetensors"
     graph = {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": name}},
@@ -181,7 +180,7 @@ async def test_listed_model_is_missing(client: Client) -> None:
     assert (await client.prompt(graph)).status_code == 200
 
 
-async def test_lost_file(client: Client) -> None:
+async def test_lost_file_is_not_found(client: Client) -> None:
     [item] = (await client.run(invert_graph()))["outputs"]["3"]["images"]
     client.simulator.misbehave(LostFile(filename=item["filename"], times=1))
     assert (await client.http.get("/view", params={"filename": "rec.png", "type": "input"})).status_code == 200
@@ -204,31 +203,29 @@ async def test_stuck_node_ignores_interrupts_until_it_is_released(client: Client
     assert (await client.ended(prompt_id))["status"]["messages"][-1][0] == "execution_interrupted"
 
 
-async def test_slow_answers(client: Client) -> None:
-    client.simulator.misbehave(SlowHttp(seconds=60, path="/history"))
+async def test_slow_route_does_not_delay_others(client: Client) -> None:
+    client.simulator.misbehave(SlowHttp(seconds=100 * PATIENCE_SECONDS, path="/history"))
     with pytest.raises(httpx.ReadTimeout):
         await client.http.get("/history", timeout=httpx.Timeout(PATIENCE_SECONDS, read=0.1))
-    started = time.monotonic()
     assert (await client.http.get("/prompt")).status_code == 200
-    assert time.monotonic() - started < 20
 
 
-async def test_refused_requests(client: Client) -> None:
+async def test_refused_request_has_the_requested_status(client: Client) -> None:
     client.simulator.misbehave(Refuse(status=503, path="/prompt", times=2))
     answers = [(await client.prompt(invert_graph())).status_code for _ in range(3)]
     assert answers == [503, 503, 200]
 
 
-async def test_misbehaviour_over_http(client: Client) -> None:
-    async def ask(**fields: Any) -> httpx.Response:
+async def test_misbehaviour_is_requested_over_http(client: Client) -> None:
+    async def misbehave(**fields: Any) -> httpx.Response:
         return await client.http.post("/simulator/misbehave", json=fields)
 
-    assert (await ask(name="Fail", class_type="ImageInvert", message="asked")).status_code == 204
-    assert error_of(await client.run(invert_graph()))["exception_message"] == "asked\n"
+    assert (await misbehave(name="Fail", class_type="ImageInvert", message="requested")).status_code == 204
+    assert error_of(await client.run(invert_graph()))["exception_message"] == "requested\n"
     assert (await client.http.delete("/simulator/misbehave")).status_code == 204
     assert (await client.run(invert_graph()))["status"]["completed"]
     for bad in ({"name": "Nothing"}, {"name": "Slow"}, {"name": "Slow", "seconds": 1, "minutes": 2}, {}):
-        answer = await ask(**bad)
+        answer = await misbehave(**bad)
         assert answer.status_code == 400
         assert answer.json()["error"]
 
@@ -241,7 +238,7 @@ def test_misbehaviour_is_read_from_json() -> None:
         read_misbehaviour({"name": "Slow", "seconds": "long"})
 
 
-async def test_ending_all_releases_what_is_stuck(simulator: Simulator) -> None:
+async def test_behave_releases_stuck_nodes(simulator: Simulator) -> None:
     client = Client(simulator)
     simulator.misbehave(Stuck(times=1))
     graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "x"}}}

@@ -12,12 +12,12 @@ from tests.support.paths import RECORDINGS
 from tests.support.simulator_files import OBJECT_INFO_RECORDED
 
 
-async def test_cold_run_goes_as_recorded(client: Client) -> None:
+async def test_cold_run_matches_the_recording(client: Client) -> None:
     async with listening(client.simulator) as listener:
         await replay(recording("image_invert"), client, listener)
 
 
-async def test_run_from_cache_goes_as_recorded(client: Client) -> None:
+async def test_cached_run_matches_the_recording(client: Client) -> None:
     await client.run(recording("image_invert")["http"][0]["request"]["prompt"])
     async with listening(client.simulator) as listener:
         await replay(recording("image_invert_cached"), client, listener)
@@ -41,7 +41,7 @@ async def test_nodes_run_in_the_recorded_order(client: Client) -> None:
         "error_required_input_missing",
     ],
 )
-async def test_other_runs_go_as_recorded(name: str, client: Client) -> None:
+async def test_run_matches_its_recording(name: str, client: Client) -> None:
     async with listening(client.simulator) as listener:
         await replay(recording(name), client, listener)
 
@@ -100,9 +100,11 @@ async def test_uploads_are_answered_as_recorded(simulator: Simulator) -> None:
         assert (response.json() if response.content else "") == exchange["response"]
 
 
-async def test_single_questions_are_answered_as_recorded(simulator: Simulator) -> None:
+async def test_single_requests_are_answered_as_recorded(simulator: Simulator) -> None:
     client = Client(simulator)
-    exchanges = [each for each in recording("misc")["exchanges"] if not each["path"].startswith("/api/jobs")]
+    exchanges = [
+        exchange for exchange in recording("misc")["exchanges"] if not exchange["path"].startswith("/api/jobs")
+    ]
     for exchange in exchanges:
         response = await client.http.request(exchange["method"], exchange["path"])
         assert response.status_code == exchange["status"]
@@ -115,10 +117,10 @@ async def test_jobs_have_the_recorded_fields(client: Client) -> None:
     async with listening(client.simulator) as listener:
         for _ in range(3):
             prompt_id = await client.queue_prompt(graph, client_id=listener.client_id)
-            await listener.wait(lambda each, it=prompt_id: _starts(each, it))  # type: ignore[misc]
+            await listener.wait(lambda message, it=prompt_id: _starts(message, it))  # type: ignore[misc]
             await client.http.post("/interrupt", json={"prompt_id": prompt_id})
             await listener.wait_for_end(prompt_id)
-    recorded = next(each for each in recording("misc")["exchanges"] if each["path"].startswith("/api/jobs"))
+    recorded = next(exchange for exchange in recording("misc")["exchanges"] if exchange["path"].startswith("/api/jobs"))
     got = (await client.http.get(recorded["path"])).json()
     theirs, ours = (
         {job["id"]: f"JOB {place}" for place, job in enumerate(answer["jobs"])}

@@ -67,7 +67,7 @@ async def test_success_event_precedes_the_history(client: Client) -> None:
     client.simulator.misbehave(LateHistory(seconds=0.8))
     async with listening(client.simulator) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
-        await listener.wait(lambda each: each["type"] == "execution_success")
+        await listener.wait(lambda message: message["type"] == "execution_success")
         assert (await client.http.get(f"/history/{prompt_id}")).json() == {}
         await listener.wait_for_end(prompt_id)
         assert (await client.http.get(f"/history/{prompt_id}")).json() != {}
@@ -77,7 +77,7 @@ async def test_socket_that_ends_late_unregisters_the_new_one(client: Client) -> 
     async with listening(client.simulator, "same") as old, listening(client.simulator, "same") as new:
         assert client.simulator.clients == ["same"]
         await old.socket.close()
-        await until(client.nobody_listens)
+        await until(client.has_no_listener)
         prompt_id = await client.queue_prompt(invert_graph(), client_id="same")
         await client.ended(prompt_id)
         pong = await new.socket.ping()
@@ -117,13 +117,13 @@ def _scaling() -> dict[str, object]:
 async def test_history_is_empty_for_unknown_pending_and_running(client: Client) -> None:
     client.simulator.misbehave(Stuck())
     running, pending = [await client.queue_prompt(invert_graph()) for _ in range(2)]
-    for each in (running, pending, "unknown"):
-        response = await client.http.get(f"/history/{each}")
+    for prompt_id in (running, pending, "unknown"):
+        response = await client.http.get(f"/history/{prompt_id}")
         assert (response.status_code, response.json()) == (200, {})
 
 
 @pytest.mark.parametrize("body", ["{no json", '{"prompt": {"last_node_id": 3, "nodes": []}}', ""])
-async def test_invalid_prompt_gives_a_bare_500(body: str, client: Client) -> None:
+async def test_malformed_body_is_a_plain_500(body: str, client: Client) -> None:
     response = await client.http.post("/prompt", content=body)
     assert response.status_code == 500
     assert response.text.startswith("500 Internal Server Error")
@@ -145,12 +145,12 @@ async def test_idle_socket_is_silent(simulator: Simulator) -> None:
         assert listener.kinds() == ["status"]
 
 
-async def test_reconnect_hears_the_node_that_runs(client: Client) -> None:
+async def test_reconnected_client_gets_the_running_node(client: Client) -> None:
     stuck = client.simulator.misbehave(Stuck(class_type="ImageInvert"))
     async with listening(client.simulator, "me") as first:
         prompt_id = await client.queue_prompt(invert_graph(), client_id="me")
         await first.wait_for_node("2")
-    await until(client.nobody_listens)
+    await until(client.has_no_listener)
     async with listening(client.simulator, "me") as again, listening(client.simulator, "other") as other:
         assert (await again.wait_for_node("2"))["data"] == {"node": "2"}
         stuck.end()
@@ -158,11 +158,11 @@ async def test_reconnect_hears_the_node_that_runs(client: Client) -> None:
         assert set(other.kinds()) == {"status"}
 
 
-async def test_without_a_client_only_progress_goes_to_everybody(client: Client) -> None:
+async def test_only_progress_of_an_anonymous_prompt_is_broadcast(client: Client) -> None:
     client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.01, steps=2))
     async with listening(client.simulator) as listener:
         await client.ended(await client.queue_prompt(invert_graph()))
-        await listener.wait(lambda each: each["type"] == "status" and each["data"] == _idle())
+        await listener.wait(lambda message: message["type"] == "status" and message["data"] == _idle())
     assert set(listener.kinds()) == {"status", "progress_state", "progress"}
 
 
@@ -174,13 +174,13 @@ async def test_interrupt_without_a_client_is_broadcast(client: Client) -> None:
     client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=30, steps=1000))
     async with listening(client.simulator) as listener:
         await client.queue_prompt(invert_graph())
-        await listener.wait(lambda each: each["type"] == "progress")
+        await listener.wait(lambda message: message["type"] == "progress")
         await client.http.post("/interrupt")
-        told = await listener.wait(lambda each: each["type"] == "execution_interrupted")
-    assert told["data"]["node_type"] == "ImageInvert"
+        interrupted = await listener.wait(lambda message: message["type"] == "execution_interrupted")
+    assert interrupted["data"]["node_type"] == "ImageInvert"
 
 
-async def test_caches_go_by_content_not_by_node_ids(client: Client) -> None:
+async def test_cache_key_is_the_content_not_the_node_id(client: Client) -> None:
     await client.run(invert_graph())
     renamed = {
         "30": {"class_type": "SaveImage", "inputs": {"images": ["20", 0], "filename_prefix": "job/out"}, "_meta": {}},
@@ -192,7 +192,7 @@ async def test_caches_go_by_content_not_by_node_ids(client: Client) -> None:
     assert entry["meta"]["30"]["node_id"] == "3"
 
 
-async def test_only_the_latest_prompt_is_kept(client: Client) -> None:
+async def test_only_the_latest_prompt_is_cached(client: Client) -> None:
     for graph, cached in (
         (invert_graph(), []),
         (_scaling(), []),
@@ -220,7 +220,7 @@ async def test_free_memory_empties_the_cache(client: Client) -> None:
     assert (await client.http.post("/free")).status_code == 500
 
 
-async def test_keys_of_the_client_are_not_shown(client: Client) -> None:
+async def test_client_keys_are_not_in_the_history(client: Client) -> None:
     extra = {"api_key_comfy_org": "secret", "auth_token_comfy_org": "secret", "mine": 1}
     entry = await client.run(invert_graph(), extra_data=extra)
     assert set(entry["prompt"][3]) == {"mine", "client_id", "create_time"}

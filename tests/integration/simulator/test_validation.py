@@ -52,7 +52,7 @@ async def errors_of(client: Client, graph: dict[str, Node], node_id: str) -> lis
         ),
     ],
 )
-async def test_values_out_of_bounds(
+async def test_invalid_value_is_refused_with_details(
     changes: dict[str, Any], kind: str, message: str, details: str, client: Client
 ) -> None:
     faulty = {"class_type": "EmptyImage", "inputs": {**EMPTY["inputs"], **changes}}
@@ -62,7 +62,7 @@ async def test_values_out_of_bounds(
     assert error["extra_info"]["input_config"][0] == "INT"
 
 
-async def test_numbers_become_what_their_inputs_want(client: Client) -> None:
+async def test_numbers_are_converted_to_the_input_type(client: Client) -> None:
     graph = {"1": {"class_type": "EmptyImage", "inputs": {**EMPTY["inputs"], "width": "12"}}, "3": SAVE}
     entry = await client.run(graph)
     assert entry["prompt"][2]["1"]["inputs"]["width"] == 12
@@ -91,7 +91,7 @@ async def test_new_style_choices_are_checked(client: Client) -> None:
     assert error["details"] == "codec: 'h264' not in ['vp9', 'av1']"
 
 
-async def test_links_that_lead_nowhere_are_exceptions(client: Client) -> None:
+async def test_broken_links_are_exceptions(client: Client) -> None:
     [outer] = await errors_of(client, {"3": SAVE}, "3")
     assert (outer["type"], outer["extra_info"]["exception_type"]) == ("exception_during_validation", "KeyError")
     [slot] = await errors_of(client, {"1": EMPTY, "3": node("SaveImage", images=["1", 5], filename_prefix="x")}, "3")
@@ -122,7 +122,7 @@ async def test_empty_graph_has_no_outputs(client: Client) -> None:
     assert (await client.prompt({})).json()["error"]["type"] == "prompt_no_outputs"
 
 
-async def test_files_in_subfolders_and_a_missing_video(client: Client) -> None:
+async def test_files_in_subfolders_are_found_and_missing_videos_are_refused(client: Client) -> None:
     folder = client.simulator.folder / "input"
     (folder / "sub").mkdir()
     (folder / "sub" / "a.png").write_bytes((folder / "rec.png").read_bytes())
