@@ -42,17 +42,17 @@ async def content(comfy: ComfyClient, result: RunResult) -> bytes:
 
 
 class TestRuns:
-    async def test_image_goes_in_and_out(self, comfy: ComfyClient) -> None:
+    async def test_image_is_uploaded_and_inverted(self, comfy: ComfyClient) -> None:
         result = await comfy.run(invert_file(), attachments=[Attachment(node="Input", input="image", source=PNG)])
         before, after = Image.open(io.BytesIO(PNG)).convert("RGB"), Image.open(io.BytesIO(await content(comfy, result)))
         assert after.size == before.size
         assert after.getpixel((0, 0)) == tuple(255 - part for part in before.getpixel((0, 0)))  # type: ignore[union-attr]
 
-    async def test_video_goes_in_and_out(self, comfy: ComfyClient, tmp_path: Path) -> None:
+    async def test_video_is_uploaded_and_inverted(self, comfy: ComfyClient, tmp_path: Path) -> None:
         source = tmp_path / "holiday.mp4"
         source.write_bytes(MP4)
         result = await comfy.run(invert_video(), attachments=[Attachment(node="1", input="file", source=source)])
-        # a video, though it is listed under `images`
+        # A video, though it is listed under `images`.
         assert (result.file.key, result.file.mime_type) == ("images", "video/mp4")
         size = await comfy.download(result.file, tmp_path / "out.mp4")
         assert size == (tmp_path / "out.mp4").stat().st_size
@@ -64,7 +64,7 @@ class TestRuns:
         assert result.texts == {"1": ("hello",)}
         assert result.files == ()
 
-    async def test_wanted_node_goes_first(self, comfy: ComfyClient) -> None:
+    async def test_outputs_of_the_wanted_node_are_first(self, comfy: ComfyClient) -> None:
         assert [file.node_id for file in (await comfy.run(clip())).files] == ["5", "6"]
         assert [file.node_id for file in (await comfy.run(clip(), wanted=["SaveWEBM"])).files] == ["6", "5"]
 
@@ -75,18 +75,16 @@ class TestRuns:
             await comfy.run(invert(), wanted=["77"])
         assert simulator.log.prompts_queued == 0
 
-    async def test_file_of_the_editor_is_refused_before_anything_is_sent(
-        self, simulator: Simulator, comfy: ComfyClient
-    ) -> None:
+    async def test_editor_file_is_refused_before_submission(self, simulator: Simulator, comfy: ComfyClient) -> None:
         with pytest.raises(GraphError, match="Export"):
-            await comfy.run({"nodes": [], "links": []})
+            await comfy.run({"last_node_id": 1, "nodes": [], "links": []})
         assert simulator.log.prompts_queued == 0
 
     async def test_cached_nodes_are_reported(self, comfy: ComfyClient) -> None:
         assert (await comfy.run(invert())).cached_nodes == frozenset()
         assert (await comfy.run(invert())).cached_nodes == {"1", "2"}
 
-    async def test_graph_that_was_given_is_not_changed(self, comfy: ComfyClient) -> None:
+    async def test_run_does_not_change_the_graph(self, comfy: ComfyClient) -> None:
         graph = invert_file()
         before = workflow_hash(graph), str(graph)
         await comfy.run(graph, attachments=[Attachment(node="1", input="image", source=PNG)])
@@ -102,7 +100,7 @@ class TestRuns:
             result = await comfy.run(invert(prefix="mine/cat"))
         assert (result.file.subfolder, result.file.filename) == ("mine", "cat_00001_.png")
 
-    async def test_history_can_be_left_clean(self, simulator: Simulator) -> None:
+    async def test_history_can_be_deleted_after_a_run(self, simulator: Simulator) -> None:
         async with ComfyClient(simulator.url, delete_history=True) as comfy:
             result = await comfy.run(invert())
             assert await comfy._http.json("GET", f"/history/{result.prompt_id}") == {}
@@ -130,7 +128,7 @@ class TestEvents:
         assert isinstance(events[-1], Finished)
         assert events[-1].result.file.node_id == "3"
 
-    async def test_run_behind_others_knows_its_place(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_queued_run_reports_its_position(self, simulator: Simulator, comfy: ComfyClient) -> None:
         stuck = simulator.misbehave(Slow(class_type="SaveWEBM", seconds=30, steps=300))
         first, second = Listener(), Listener()
         async with asyncio.TaskGroup() as group:
@@ -165,7 +163,7 @@ class TestStopping:
         with pytest.raises(asyncio.CancelledError):
             await run
         simulator.behave()
-        # the server is free again
+        # The server is free again.
         await comfy.run(invert(color=9))
 
     async def test_cancelling_a_waiting_run_removes_it_and_leaves_the_running_one(
@@ -220,7 +218,7 @@ class TestFiles:
         assert simulator.log.uploads_written == 1
         assert simulator.log.count("POST", "/upload/image") == 1
 
-    async def test_known_hash_saves_reading_the_file(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_known_hash_avoids_reading_the_file(self, simulator: Simulator, comfy: ComfyClient) -> None:
         first = await comfy.upload(PNG, name="a.png")
         digest = first.name.partition(".")[0] + "0" * 24
         assert await comfy.upload(Path("not-read.png"), content_hash=digest) == first
@@ -229,16 +227,25 @@ class TestFiles:
         assert (await comfy.upload(MP4, name="clip.MP4")).name.endswith(".mp4")
         assert (await comfy.upload(b"RIFF", name="sound.wav")).name.endswith(".wav")
 
-    @pytest.mark.parametrize(
-        "name",
-        ["../../etc/passwd", "a/b\\c.png", "x.p/ng", "über bild.png", "a.php\0.png", "", ".", "CON.", "a." + "x" * 99],
-    )
-    async def test_names_cannot_collide_or_escape(self, simulator: Simulator, comfy: ComfyClient, name: str) -> None:
-        uploaded = await comfy.upload(PNG + name.encode(), name=name)
-        assert uploaded.name == safe_name(uploaded.name.partition(".")[0], name)
-        assert uploaded.name.isascii()
-        assert uploaded.subfolder == "comfyrelay"
-        assert [path.parent.name for path in (simulator.folder / "input").rglob("*.*")] == ["comfyrelay"]
+    async def test_names_cannot_collide_or_escape(self, simulator: Simulator, comfy: ComfyClient) -> None:
+        names = [
+            "../../etc/passwd",
+            "a/b\\c.png",
+            "x.p/ng",
+            "über bild.png",
+            "a.php\0.png",
+            "",
+            ".",
+            "CON.",
+            "a." + "x" * 99,
+        ]
+        for name in names:
+            uploaded = await comfy.upload(PNG + name.encode(), name=name)
+            assert uploaded.name == safe_name(uploaded.name.partition(".")[0], name)
+            assert uploaded.name.isascii()
+            assert uploaded.subfolder == "comfyrelay"
+        folders = [path.parent.name for path in (simulator.folder / "input").rglob("*.*")]
+        assert folders == ["comfyrelay"] * len(names)
 
     async def test_file_that_cannot_be_read_is_a_clear_error(self, comfy: ComfyClient, tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match=r"gone\.png cannot be read: No such file"):
@@ -306,7 +313,7 @@ class TestServerState:
         assert "LoadImage (4): the file 'folder/gone.png [output]' is not on the server (input 'image')" in problems
         assert "SaveImage (5): input 'images' is linked to node 99, which does not exist" in problems
 
-    async def test_preflight_is_content_with_a_good_graph(self, comfy: ComfyClient) -> None:
+    async def test_preflight_finds_no_problem_in_a_valid_graph(self, comfy: ComfyClient) -> None:
         uploaded = await comfy.upload(PNG, name="a.png")
         assert await comfy.preflight(invert_file(uploaded.reference)) == []
         result = await comfy.run(invert())
@@ -321,18 +328,18 @@ class TestServerState:
         with pytest.raises(ServerUnreachable):
             await comfy.run(invert())
 
-    async def test_lost_server_is_noticed(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_lost_server_is_detected(self, simulator: Simulator, comfy: ComfyClient) -> None:
         await comfy.check()
         lost = asyncio.create_task(comfy.disconnected())
         await simulator.stop()
         await lost
 
     @pytest.mark.parametrize("url", ["", "ftp://host", "http://", "not a url://"])
-    def test_address_that_cannot_be_one_is_refused(self, url: str) -> None:
+    def test_malformed_address_is_refused(self, url: str) -> None:
         with pytest.raises(ConfigurationError, match="http://127"):
             ComfyClient(url)
 
-    async def test_address_may_be_written_short(self, simulator: Simulator) -> None:
+    async def test_address_may_omit_the_scheme(self, simulator: Simulator) -> None:
         async with ComfyClient(simulator.url.removeprefix("http://") + "/") as comfy:
             assert comfy.url == simulator.url
             await comfy.check()

@@ -43,7 +43,7 @@ from tests.support.graphs import invert, invert_file
 
 
 @pytest.mark.parametrize("what", [DropSocket(class_type="ImageInvert"), SilentSocket(class_type="ImageInvert")])
-async def test_socket_that_fails_does_not_fail_the_run(
+async def test_failing_socket_does_not_fail_the_run(
     simulator: Simulator, comfy: ComfyClient, what: DropSocket | SilentSocket
 ) -> None:
     simulator.misbehave(what)
@@ -51,7 +51,7 @@ async def test_socket_that_fails_does_not_fail_the_run(
     assert (await comfy.run(invert())).files
 
 
-async def test_server_without_a_socket_is_good_enough(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_server_without_a_socket_runs_graphs(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(Refuse(status=503, path="/ws"))
     assert (await comfy.run(invert())).files
 
@@ -61,11 +61,11 @@ async def test_restart_during_a_run_is_reported_as_a_loss(simulator: Simulator, 
     with pytest.raises(RunLost) as caught:
         await comfy.run(invert())
     assert caught.value.fault is Fault.WORKER
-    # and the server can be used again
+    # The server can be used again.
     assert (await comfy.run(invert())).files
 
 
-async def test_server_that_stays_away_is_given_up_soon(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_stopped_server_fails_the_run_soon(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
     listener = Listener()
     run = asyncio.create_task(comfy.run(invert(), on_event=listener, timeouts=RunTimeouts(refused_seconds=0.3)))
@@ -76,13 +76,13 @@ async def test_server_that_stays_away_is_given_up_soon(simulator: Simulator, com
     assert caught.value.fault is Fault.WORKER
 
 
-async def test_server_that_answers_late_is_waited_for(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_slow_server_is_waited_for(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(SlowHttp(seconds=0.3, path="/history"))
     simulator.misbehave(SlowHttp(seconds=0.3, path="/prompt"))
     assert (await comfy.run(invert())).files
 
 
-async def test_proxy_without_its_server_for_a_moment_is_retried(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_status_502_is_retried(simulator: Simulator, comfy: ComfyClient) -> None:
     refused = simulator.misbehave(Refuse(status=502, path="/history", times=2))
     assert (await comfy.run(invert())).files
     assert refused.happened == 2
@@ -108,7 +108,7 @@ async def test_outputs_vary_from_run_to_run_on_request(simulator: Simulator, com
         return b"".join([piece async for piece in comfy.read(file)])
 
     simulator.misbehave(Vary(class_type="SaveImage"))
-    # the image is the same, but not its file
+    # The image is the same, but not its file.
     first, second = await saved("a"), await saved("b")
     assert Image.open(io.BytesIO(first)).tobytes() == Image.open(io.BytesIO(second)).tobytes()
     assert Image.open(io.BytesIO(first)).info["drawn"] != Image.open(io.BytesIO(second)).info["drawn"]
@@ -187,7 +187,7 @@ async def test_broken_image_is_the_jobs_fault(comfy: ComfyClient) -> None:
 
 
 class TestTimeLimits:
-    async def test_stuck_node(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_stuck_node_times_out(self, simulator: Simulator, comfy: ComfyClient) -> None:
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
         with pytest.raises(RunTimedOut, match=r"showed no progress \(0\.2 s\)") as caught:
             await comfy.run(invert(), timeouts=RunTimeouts(node_seconds=0.2))
@@ -199,30 +199,28 @@ class TestTimeLimits:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=3.0, steps=30))
         assert (await comfy.run(invert(), timeouts=RunTimeouts(node_seconds=2.5))).files
 
-    async def test_models_that_load_get_more_time_the_first_time(
-        self, simulator: Simulator, comfy: ComfyClient
-    ) -> None:
+    async def test_loading_models_extends_the_first_timeout(self, simulator: Simulator, comfy: ComfyClient) -> None:
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert", times=1))
         listener = Listener()
         loads = invert() | {"7": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sd15.safetensors"}}}
         with pytest.raises(RunTimedOut, match=r"\(0\.6 s\)"):
             await comfy.run(loads, on_event=listener, timeouts=RunTimeouts(node_seconds=0.3))
         stuck.end()
-        # now it is loaded
+        # Now it is loaded.
         assert (await comfy.run(loads)).files
         simulator.misbehave(Stuck(class_type="ImageInvert"))
         changed = loads | {"1": invert(color=9)["1"]}
         with pytest.raises(RunTimedOut, match=r"\(0\.3 s\)"):
             await comfy.run(changed, timeouts=RunTimeouts(node_seconds=0.3))
 
-    async def test_whole_run(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_long_run_times_out(self, simulator: Simulator, comfy: ComfyClient) -> None:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
         with pytest.raises(RunTimedOut, match=r"took too long \(0\.3 s\)"):
             await comfy.run(invert(), timeouts=RunTimeouts(run_seconds=0.3))
         simulator.behave()
         assert (await comfy.run(invert(color=9))).files
 
-    async def test_waiting_behind_others(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_queued_run_times_out(self, simulator: Simulator, comfy: ComfyClient) -> None:
         slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
         listener = Listener()
         first = asyncio.create_task(comfy.run(invert(), on_event=listener))
@@ -235,7 +233,7 @@ class TestTimeLimits:
         with pytest.raises(asyncio.CancelledError):
             await first
 
-    async def test_silent_socket_is_not_taken_for_a_stuck_node(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_silent_socket_is_not_a_stuck_node(self, simulator: Simulator, comfy: ComfyClient) -> None:
         await comfy.check()
         listener = Listener()
         simulator.misbehave(SilentSocket(class_type="EmptyImage", times=1))
@@ -250,13 +248,13 @@ async def test_refusal_of_the_server_is_reported(simulator: Simulator, comfy: Co
         await comfy.run(invert())
 
 
-async def test_something_that_is_not_comfyui_is_recognised(simulator: Simulator) -> None:
+async def test_server_that_is_not_comfyui_is_refused(simulator: Simulator) -> None:
     async with Simulator(cloud=True) as other, ComfyClient(other.url) as comfy:
         with pytest.raises(ServerRefused):
             await comfy.check()
 
 
-async def test_events_that_come_before_the_answer_are_not_lost(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_events_before_the_answer_are_not_lost(simulator: Simulator, comfy: ComfyClient) -> None:
     await comfy.check()
     simulator.misbehave(SlowHttp(seconds=0.3, path="/prompt"))
     listener = Listener()

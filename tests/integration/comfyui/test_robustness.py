@@ -45,11 +45,9 @@ class TestClosing:
 
 
 class TestListeners:
-    async def test_listener_that_fails_harms_neither_this_run_nor_the_next(
-        self, simulator: Simulator, comfy: ComfyClient
-    ) -> None:
+    async def test_failing_listener_does_not_affect_runs(self, simulator: Simulator, comfy: ComfyClient) -> None:
         def fails(_event: object) -> None:
-            raise RuntimeError("of the user's own making")
+            raise RuntimeError("raised by the listener")
 
         assert (await comfy.run(invert(), on_event=fails)).files
         listener = Listener()
@@ -58,11 +56,11 @@ class TestListeners:
 
 
 class TestManyAtOnce:
-    async def test_runs_that_wait_share_one_look_at_the_queue(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_waiting_runs_share_queue_requests(self, simulator: Simulator, comfy: ComfyClient) -> None:
         slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=1.5, steps=15, times=1))
         await asyncio.gather(*(comfy.run(invert(color)) for color in range(30)))
         assert slow.happened == 1
-        # separate lookups would be more than one per run
+        # Separate lookups would be more than one per run.
         assert simulator.log.count("GET", "/queue") < 30
 
     async def test_later_runs_get_events_after_a_dropped_socket(self, simulator: Simulator, comfy: ComfyClient) -> None:
@@ -70,12 +68,14 @@ class TestManyAtOnce:
         simulator.misbehave(DropSocket(class_type="ImageInvert", times=1))
         await asyncio.gather(*(comfy.run(invert(color)) for color in range(6)))
         listeners = [Listener() for _ in range(6)]
-        await asyncio.gather(*(comfy.run(invert(color=10 + n), on_event=each) for n, each in enumerate(listeners)))
+        await asyncio.gather(
+            *(comfy.run(invert(color=10 + n), on_event=listener) for n, listener in enumerate(listeners))
+        )
         assert all("NodeStarted" in listener.kinds for listener in listeners)
 
 
 class TestSubmitting:
-    async def test_graph_that_json_cannot_hold_is_refused_before_it_is_sent(
+    async def test_graph_that_is_not_json_is_refused_before_submission(
         self, simulator: Simulator, comfy: ComfyClient
     ) -> None:
         values: list[Any] = [float("nan"), Decimal(1), b"bytes", "\ud800"]
@@ -106,7 +106,7 @@ class TestSubmitting:
         simulator.misbehave(Refuse(status=502, path="/queue", times=1))
         assert (await comfy.run(invert())).files
 
-    async def test_server_that_dies_while_it_is_submitted_is_given_up_soon(
+    async def test_server_stopped_during_submission_fails_the_run_soon(
         self, simulator: Simulator, comfy: ComfyClient
     ) -> None:
         await comfy.check()
@@ -128,13 +128,13 @@ class TestAddresses:
                 await comfy.check()
         assert "hunter2" not in f"{caught.value} {caught.value.raw}"
 
-    async def test_name_that_cannot_be_found_is_not_a_closed_port(self) -> None:
+    async def test_unknown_host_is_not_a_closed_port(self) -> None:
         async with ComfyClient("http://nowhere.invalid:8188") as comfy:
             with pytest.raises(NotConnected) as caught:
                 await comfy.check()
         assert not isinstance(caught.value, PortClosed)
 
-    async def test_proxy_of_the_environment_is_not_asked_for_this_machine(
+    async def test_proxy_settings_do_not_apply_to_this_machine(
         self, simulator: Simulator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
@@ -151,12 +151,15 @@ class TestAddresses:
             seen.append(request.headers.get("X-API-Key"))
             return web.Response()
 
-        async with OneAnswer(elsewhere) as other:
+        async with SingleAnswerServer(elsewhere) as other:
 
             async def redirect(request: web.Request) -> web.Response:
                 raise web.HTTPFound(f"{other}{request.path}")
 
-            async with OneAnswer(redirect) as proxy, ComfyClient(proxy, headers={"X-API-Key": "secret"}) as comfy:
+            async with (
+                SingleAnswerServer(redirect) as proxy,
+                ComfyClient(proxy, headers={"X-API-Key": "secret"}) as comfy,
+            ):
                 with pytest.raises(ServerRefused):
                     await comfy.check()
                 await comfy._router.socket.ready(5)
@@ -166,24 +169,24 @@ class TestAddresses:
         async def page(_request: web.Request) -> web.Response:
             return web.Response(text="<html>hello</html>", content_type="text/html")
 
-        async with OneAnswer(page) as url, ComfyClient(url) as comfy:
+        async with SingleAnswerServer(page) as url, ComfyClient(url) as comfy:
             with pytest.raises(ServerRefused, match="is not a ComfyUI server"):
                 await comfy.check()
 
-    async def test_odd_shapes_of_queue_and_history_do_not_break_a_run(self) -> None:
+    async def test_malformed_queue_and_history_fail_the_run(self) -> None:
         async def odd(request: web.Request) -> web.Response:
             if request.method == "POST":
                 return web.json_response({"prompt_id": "x", "number": 1, "node_errors": {}})
             return web.json_response([None])
 
-        async with OneAnswer(odd) as url, ComfyClient(url) as comfy:
+        async with SingleAnswerServer(odd) as url, ComfyClient(url) as comfy:
             with pytest.raises(ServerRefused):
                 await comfy.run(invert(), timeouts=RunTimeouts(unreachable_seconds=0.2))
 
 
 class TestFiles:
     @pytest.mark.parametrize("digest", ["../../evil", "abc", "G" * 64])
-    async def test_content_hash_is_one(self, comfy: ComfyClient, digest: str) -> None:
+    async def test_invalid_content_hash_is_refused(self, comfy: ComfyClient, digest: str) -> None:
         with pytest.raises(InvalidInput, match="64 hexadecimal digits"):
             await comfy.upload(PNG, content_hash=digest)
 
@@ -194,7 +197,7 @@ class TestFiles:
         assert [path.name for path in tmp_path.iterdir()] == ["out.png"]
 
 
-class OneAnswer:
+class SingleAnswerServer:
     """A server with one answer to everything."""
 
     def __init__(self, handler: Any) -> None:

@@ -38,7 +38,7 @@ def uploads(simulator: Simulator) -> int:
 
 
 class TestPlaceholders:
-    async def test_file_stands_where_its_placeholder_stood(self, comfy: ComfyClient) -> None:
+    async def test_placeholder_is_replaced_by_the_file(self, comfy: ComfyClient) -> None:
         result = await comfy.run(invert_file("__IMG__"), attachments=[picture()])
         content = b"".join([piece async for piece in comfy.read(result.file)])
         assert Image.open(io.BytesIO(content)).size == Image.open(io.BytesIO(PNG)).size
@@ -50,7 +50,7 @@ class TestPlaceholders:
         assert result.texts == {"1": (there,), "2": (f"look at {there} and {there}",)}
         assert graph == two_words("__IMG__", "look at __IMG__ and __IMG__")
 
-    async def test_all_are_replaced_in_one_pass(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_placeholders_are_replaced_in_one_pass(self, simulator: Simulator, comfy: ComfyClient) -> None:
         """Replaced placeholders and values set by hand are not searched again."""
         both = [
             picture(),
@@ -65,22 +65,18 @@ class TestPlaceholders:
         await comfy.run(words(), attachments=[picture()])
         assert uploads(simulator) == 0
 
-    @pytest.mark.parametrize(
-        "wrong",
-        [
+    async def test_attachment_without_a_clear_target_is_refused(self, simulator: Simulator, comfy: ComfyClient) -> None:
+        targets: list[dict[str, Any]] = [
             {},
             {"node": "1"},
             {"input": "image"},
             {"node": "1", "input": "image", "placeholder": "__IMG__"},
             {"node": "1", "placeholder": "__IMG__"},
             {"placeholder": ""},
-        ],
-    )
-    async def test_attachment_without_a_clear_target_is_refused(
-        self, simulator: Simulator, comfy: ComfyClient, wrong: dict[str, Any]
-    ) -> None:
-        with pytest.raises(InvalidInput, match="either a node and its input, or a placeholder"):
-            await comfy.run(invert_file("__IMG__"), attachments=[Attachment(source=PNG, **wrong)])
+        ]
+        for target in targets:
+            with pytest.raises(InvalidInput, match="either a node and its input, or a placeholder"):
+                await comfy.run(invert_file("__IMG__"), attachments=[Attachment(source=PNG, **target)])
         assert uploads(simulator) == 0
 
 
@@ -94,10 +90,10 @@ class TestFolders:
             await comfy.run(words("__IMG__"), attachments=[picture(folder="job-1")])
         assert uploads(simulator) == 2
 
-    @pytest.mark.parametrize("folder", ["..", "../x", "a/b", "", "a\\b", "/etc", "a b", "x" * 101])
-    async def test_folder_cannot_lead_elsewhere(self, simulator: Simulator, comfy: ComfyClient, folder: str) -> None:
-        with pytest.raises(InvalidInput, match="only letters"):
-            await comfy.run(words("__IMG__"), attachments=[picture(folder=folder)])
+    async def test_folder_cannot_escape(self, simulator: Simulator, comfy: ComfyClient) -> None:
+        for folder in ("..", "../x", "a/b", "", "a\\b", "/etc", "a b", "x" * 101):
+            with pytest.raises(InvalidInput, match="only letters"):
+                await comfy.run(words("__IMG__"), attachments=[picture(folder=folder)])
         assert files_on(simulator) == []
 
 
@@ -110,18 +106,18 @@ class TestShared:
                     assert result.texts == {"1": (f"comfyrelay/{UPLOADED}",)}
         assert uploads(simulator) == 1
 
-    async def test_server_is_asked_once_for_each_client(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_server_is_queried_once_per_client(self, simulator: Simulator, comfy: ComfyClient) -> None:
         runs = (comfy.run(words("__IMG__"), attachments=[picture(shared=True)]) for _ in range(3))
         await asyncio.gather(*runs)
         assert (uploads(simulator), simulator.log.count("GET", "/view")) == (1, 1)
 
-    async def test_known_hash_saves_reading_it(self, simulator: Simulator, tmp_path: Path) -> None:
+    async def test_known_hash_avoids_reading_a_shared_file(self, simulator: Simulator, tmp_path: Path) -> None:
         source = tmp_path / "a.png"
         source.write_bytes(PNG)
         shared = picture(source=source, content_hash=hashlib.sha256(PNG).hexdigest(), shared=True)
         async with ComfyClient(simulator.url) as comfy:
             await comfy.run(words("__IMG__"), attachments=[shared])
-        # the same size as before, and the content is not compared
+        # Only the size is compared.
         source.write_bytes(b"x" * len(PNG))
         async with ComfyClient(simulator.url) as comfy:
             await comfy.run(words("__IMG__"), attachments=[shared])
@@ -173,5 +169,5 @@ class TestCloud:
                 graph = invert(color) | {"1": {"class_type": "LoadImage", "inputs": {"image": "__IMG__"}}}
                 assert (await cloud.run(graph, attachments=[picture(shared=True)])).files
         assert simulator.log.count("POST", "/api/upload/image") == 1
-        # its files there are outputs
+        # The cloud serves only outputs there.
         assert simulator.log.count("GET", "/api/view") == 0

@@ -37,25 +37,25 @@ def size_of(file: OutputFile) -> tuple[int, int]:
 
 async def test_images_that_a_node_sends_over_the_socket_are_outputs(comfy: ComfyClient, tmp_path: Path) -> None:
     events: list[RunEvent] = []
-    # twice: such a node is never cached
+    # Twice: such a node is never cached.
     first, result = [await comfy.run(sends(3), on_event=events.append) for _ in range(2)]
     assert first.files == result.files
     assert [file.filename for file in result.files] == [f"node-5_0000{number}.png" for number in (1, 2, 3)]
     assert [file.mime_type for file in result.files] == ["image/png"] * 3
     assert all(size_of(file) == (8, 6) for file in result.files)
     assert await comfy.download(result.file, tmp_path / "out.png") == len(result.file.content or b"")
-    told = [event.files for event in events if isinstance(event, OutputReady)]
-    assert told == [result.files, result.files]
+    reported = [event.files for event in events if isinstance(event, OutputReady)]
+    assert reported == [result.files, result.files]
 
 
-async def test_wanted_socket_images_come_before_files_and_texts(comfy: ComfyClient) -> None:
+async def test_wanted_socket_images_precede_files_and_texts(comfy: ComfyClient) -> None:
     graph = {**sends(), "3": invert()["3"], "6": words()["1"]}
     result = await comfy.run(graph, wanted=["5"])
     assert [(file.node_id, file.type) for file in result.files] == [("5", "socket"), ("3", "output")]
     assert result.texts == {"6": ("hello",)}
 
 
-async def test_previews_of_other_nodes_are_none(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_previews_of_other_nodes_are_not_outputs(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.02, steps=2, previews=True))
     simulator.misbehave(Slow(class_type="SaveImage", seconds=0.02, steps=2, previews=True))
     events: list[RunEvent] = []
@@ -77,7 +77,7 @@ async def test_run_whose_images_are_missed_twice_fails_with_advice(simulator: Si
     assert simulator.log.prompts_queued == 2
 
 
-async def test_socket_that_falls_silent_is_not_waited_for_without_end(
+async def test_silent_socket_is_not_waited_for_forever(
     simulator: Simulator, comfy: ComfyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("comfyrelay.comfyui.runs.watch.SENT_LATE_SECONDS", 0.2)
@@ -94,7 +94,7 @@ async def test_oversized_socket_images_are_refused(comfy: ComfyClient, monkeypat
         await comfy.run(sends())
 
 
-async def test_durable_queue_keeps_them(simulator: Simulator, tmp_path: Path) -> None:
+async def test_durable_queue_keeps_socket_images(simulator: Simulator, tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     async with WorkflowPool([simulator.url], queue=SqliteQueue(path)) as pool:
         job = await pool.enqueue(sends(2))

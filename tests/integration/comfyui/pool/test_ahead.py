@@ -18,14 +18,14 @@ async def prompts(simulator: Simulator) -> tuple[int, int]:
     return len(queue["queue_running"]), len(queue["queue_pending"])
 
 
-async def held(pool: WorkflowPool, color: int = 1) -> PoolJob:
+async def start_blocked_job(pool: WorkflowPool, color: int = 1) -> PoolJob:
     """Start a job that keeps running until its simulator releases it."""
     job = await pool.enqueue(invert(color), retry_delay=0)
     await until(job.events(), JobStarted)
     return job
 
 
-async def behind(pool: WorkflowPool, color: int = 2) -> PoolJob:
+async def enqueue_next_job(pool: WorkflowPool, color: int = 2) -> PoolJob:
     """Return the next job, once it waits on the server."""
     job = await pool.enqueue(invert(color), retry_delay=0)
     accepted = await until(job.events(), JobAccepted)
@@ -37,8 +37,12 @@ async def test_next_job_waits_in_the_server_queue_during_a_run(simulator: Simula
     async with ready_pool(simulator, ahead_seconds=LONG) as pool:
         await pool.run(invert(0))
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
-        first, second, third = await held(pool), await behind(pool), await pool.enqueue(invert(3))
-        # only one: a more urgent job goes before the rest
+        first, second, third = (
+            await start_blocked_job(pool),
+            await enqueue_next_job(pool),
+            await pool.enqueue(invert(3)),
+        )
+        # Only one job is sent ahead, so that urgent jobs can pass the rest.
         assert await prompts(simulator) == (1, 1)
         assert third.status is PoolJobStatus.QUEUED
         stuck.end()
@@ -47,13 +51,13 @@ async def test_next_job_waits_in_the_server_queue_during_a_run(simulator: Simula
         assert [job.attempts for job in (first, second, third)] == [1, 1, 1]
 
 
-async def test_job_that_is_not_known_there_or_not_short_waits_here(simulator: Simulator) -> None:
+async def test_unknown_or_long_job_is_not_sent_ahead(simulator: Simulator) -> None:
     async with ready_pool(simulator, ahead_seconds=0.01) as pool:
         slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.05, times=1))
         await pool.run(invert(0))
         assert slow.happened == 1
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
-        jobs = [await held(pool), await pool.enqueue(invert(2)), await pool.enqueue(plain())]
+        jobs = [await start_blocked_job(pool), await pool.enqueue(invert(2)), await pool.enqueue(plain())]
         assert await prompts(simulator) == (1, 0)
         assert pool.stats().queued == 2
         stuck.end()
@@ -65,7 +69,7 @@ async def test_prefetch_does_not_pass_the_next_job_in_line(simulator: Simulator)
     async with ready_pool(simulator, ahead_seconds=LONG) as pool:
         await pool.run(invert(0))
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
-        first = await held(pool)
+        first = await start_blocked_job(pool)
         urgent = await pool.enqueue(plain(), priority=5)
         later = await pool.enqueue(invert(2))
         assert await prompts(simulator) == (1, 0)
@@ -81,7 +85,7 @@ async def test_cancelling_the_waiting_job_does_not_affect_the_running_one(simula
     async with ready_pool(simulator, ahead_seconds=LONG) as pool:
         await pool.run(invert(0))
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
-        first, second = await held(pool), await behind(pool)
+        first, second = await start_blocked_job(pool), await enqueue_next_job(pool)
         assert await second.cancel()
         assert await prompts(simulator) == (1, 0)
         stuck.end()
@@ -89,11 +93,11 @@ async def test_cancelling_the_waiting_job_does_not_affect_the_running_one(simula
         assert first.attempts == 1
 
 
-async def test_server_that_rests_gets_none_ahead(simulator: Simulator) -> None:
+async def test_paused_server_gets_no_job_ahead(simulator: Simulator) -> None:
     async with ready_pool(simulator, ahead_seconds=LONG) as pool:
         await pool.run(invert(0))
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
-        first = await held(pool)
+        first = await start_blocked_job(pool)
         pool.pause_server("a")
         second = await pool.enqueue(invert(2))
         assert (second.status, await prompts(simulator)) == (PoolJobStatus.QUEUED, (1, 0))
@@ -104,11 +108,11 @@ async def test_server_that_rests_gets_none_ahead(simulator: Simulator) -> None:
         await second
 
 
-async def test_server_that_dies_costs_the_one_that_waited_there_no_attempt(simulator: Simulator) -> None:
+async def test_restarted_server_costs_its_waiting_job_no_attempt(simulator: Simulator) -> None:
     async with ready_pool(simulator, ahead_seconds=LONG, failover=SmartFailover(cooldown_seconds=0)) as pool:
         await pool.run(invert(0))
         simulator.misbehave(Slow(class_type="EmptyImage", seconds=PATIENCE_SECONDS, steps=1000, times=1))
-        first, second = await held(pool), await behind(pool)
+        first, second = await start_blocked_job(pool), await enqueue_next_job(pool)
         await simulator.restart()
         await first
         await second
@@ -119,7 +123,7 @@ async def test_server_that_dies_costs_the_one_that_waited_there_no_attempt(simul
     ("fault", "attempts"),
     [
         (Fail(message="CUDA error: an illegal memory access was encountered", times=2), 2),
-        # a retry with the GPU to itself costs no attempt
+        # A retry with the GPU to itself costs no attempt.
         (OutOfMemory(times=2), 1),
     ],
 )
@@ -130,7 +134,7 @@ async def test_leftovers_of_one_run_do_not_fail_the_next(
         await pool.run(invert(0))
         stuck = simulator.misbehave(Stuck(class_type="EmptyImage", times=1))
         failing = simulator.misbehave(fault)
-        first, second = await held(pool), await behind(pool)
+        first, second = await start_blocked_job(pool), await enqueue_next_job(pool)
         stuck.end()
         await first
         await second

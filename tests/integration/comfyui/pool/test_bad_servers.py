@@ -17,7 +17,7 @@ RARE = {
 }
 
 
-async def test_server_that_does_not_release_a_run_gets_no_other(simulator: Simulator) -> None:
+async def test_server_with_a_stuck_run_gets_no_other_job(simulator: Simulator) -> None:
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
     async with Simulator() as other, WorkflowPool({"stuck": simulator.url, "fine": other.url}, timings=QUICK) as pool:
         await pool.wait_ready()
@@ -32,14 +32,14 @@ async def test_server_that_does_not_release_a_run_gets_no_other(simulator: Simul
         )
         with pytest.raises(Exception, match="no progress"):
             await first
-        # another workflow, which is not blocked there
+        # Another workflow, which is not blocked there.
         jobs = [await pool.enqueue(plain(color), preferred_clients=["stuck"]) for color in range(4)]
         await asyncio.gather(*jobs)
         assert {job.client_id for job in jobs} == {"fine"}
         stuck.end()
 
 
-async def test_model_that_most_servers_lack_is_found_on_the_one_that_has_it() -> None:
+async def test_job_runs_on_the_only_server_with_its_model() -> None:
     models = {"checkpoints": ["rare.safetensors"]}
     async with (
         Simulator(models=models) as a,
@@ -65,7 +65,7 @@ async def test_server_may_be_added_before_the_pool_is_opened_but_not_after_it_is
         pool.add_server(simulator.url)
 
 
-async def test_model_that_no_server_has_fails_the_job_even_where_nothing_is_blocked() -> None:
+async def test_model_missing_on_every_server_fails_the_job() -> None:
     never_blocks = SmartFailover(cooldown_seconds=0)
     async with (
         Simulator() as one,
@@ -76,4 +76,4 @@ async def test_model_that_no_server_has_fails_the_job_even_where_nothing_is_bloc
         async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(NotInstalled):
                 await pool.run(RARE, max_attempts=1, retry_delay=0)
-        assert [each.log.count("POST", "/prompt") for each in (one, other)] == [1, 1]
+        assert [simulator.log.count("POST", "/prompt") for simulator in (one, other)] == [1, 1]

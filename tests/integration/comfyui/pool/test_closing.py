@@ -36,20 +36,20 @@ async def test_closing_cancels_unfinished_jobs(simulator: Simulator) -> None:
         await until(running.events(), JobStarted)
         parked = asyncio.gather(running, waiting, return_exceptions=True)
         await asyncio.sleep(0)
-    assert [type(each) for each in await parked] == [Canceled, Canceled]
+    assert [type(error) for error in await parked] == [Canceled, Canceled]
     assert (running.status, waiting.status, done.status) == (
         PoolJobStatus.CANCELED,
         PoolJobStatus.CANCELED,
         PoolJobStatus.COMPLETED,
     )
-    told = [(event.type, event.job_id) async for event in events]
-    assert told[0] == ("job:completed", done.id)
-    assert set(told[1:]) == {("job:canceled", running.id), ("job:canceled", waiting.id)}
-    # and it was interrupted on the server
+    received = [(event.type, event.job_id) async for event in events]
+    assert received[0] == ("job:completed", done.id)
+    assert set(received[1:]) == {("job:canceled", running.id), ("job:canceled", waiting.id)}
+    # The run was interrupted on the server.
     assert simulator.log.interrupts == 1
 
 
-async def test_draining_waits_for_every_job_and_takes_no_more(simulator: Simulator) -> None:
+async def test_draining_pool_finishes_its_jobs_and_accepts_no_new_one(simulator: Simulator) -> None:
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
     async with ready_pool(simulator) as pool:
         jobs = [await pool.enqueue(graph) for graph in (invert(), plain(), plain(1))]
@@ -117,7 +117,7 @@ class FullDisk(MemoryQueue):
         raise OSError(28, "No space left on device")
 
 
-async def test_queue_that_fails_ends_the_job_and_blames_no_server(simulator: Simulator) -> None:
+async def test_failing_queue_fails_the_job_and_blocks_no_server(simulator: Simulator) -> None:
     async with ready_pool(simulator, queue=FullDisk()) as pool:
         job = await pool.enqueue(plain())
         with capture_logs() as logs, pytest.raises(ComfyError, match="OSError"):
@@ -138,7 +138,7 @@ async def test_durable_queue_keeps_unfinished_jobs(simulator: Simulator, tmp_pat
         waiting = await pool.enqueue(plain(1), priority=-2)
         parked = asyncio.gather(running, waiting, return_exceptions=True)
         await asyncio.sleep(0)
-    assert [str(each) for each in await parked] == [
+    assert [str(error) for error in await parked] == [
         "The pool was closed; the job stays in its queue for the next start."
     ] * 2
     assert running.status is waiting.status is PoolJobStatus.QUEUED
@@ -147,7 +147,7 @@ async def test_durable_queue_keeps_unfinished_jobs(simulator: Simulator, tmp_pat
         again = [pool.job(job.id) for job in (done, running, waiting)]
         for job in again:
             assert (await job).files
-        # an attempt stopped by a closing pool does not count
+        # An attempt stopped by a closing pool does not count.
         assert [job.attempts for job in again] == [1, 1, 1]
         assert again[0].metadata == {"user": "u"}
         assert again[0].finished_at == done.finished_at
@@ -165,7 +165,7 @@ async def test_failed_attempt_counts_over_a_restart(simulator: Simulator, tmp_pa
         job = await pool.enqueue(invert(), retry_delay=600)
         await until(job.events(), JobRetrying)
     async with ready_pool(simulator, queue=SqliteQueue(path)) as pool:
-        # the block survives a restart
+        # The block survives a restart.
         assert pool.unblock("a", job.workflow_hash)
         await pool.job(job.id)
         assert pool.job(job.id).attempts == 2
@@ -179,7 +179,7 @@ async def test_queue_in_use_by_another_pool_is_refused(simulator: Simulator, tmp
         await pool.run(plain())
 
 
-async def test_finished_jobs_are_forgotten_by_a_durable_queue_too(simulator: Simulator, tmp_path: Path) -> None:
+async def test_durable_queue_forgets_old_finished_jobs(simulator: Simulator, tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     async with ready_pool(simulator, queue=SqliteQueue(path), keep_finished=2) as pool:
         jobs = [await pool.enqueue(plain(number)) for number in range(4)]

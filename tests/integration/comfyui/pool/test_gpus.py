@@ -57,8 +57,8 @@ async def shared_gpu(
     folder: Path, count: int, *, ahead_seconds: float = 0.0, **gpu: Any
 ) -> AsyncIterator[tuple[WorkflowPool, list[Simulator], SimulatedGpuOptions]]:
     """A pool of simulators on one GPU of 24 GiB, on which a model takes 9 GiB."""
-    given = {"memory_bytes": 24 * GIB, "context_bytes": 0, "model_bytes": 9 * GIB, "pixel_bytes": 0, **gpu}
-    options = SimulatedGpuOptions(folder=folder / "gpu", **given)
+    fields = {"memory_bytes": 24 * GIB, "context_bytes": 0, "model_bytes": 9 * GIB, "pixel_bytes": 0, **gpu}
+    options = SimulatedGpuOptions(folder=folder / "gpu", **fields)
     async with AsyncExitStack() as stack:
         models = {"checkpoints": [SMALL, LARGE]}
         simulators = [await stack.enter_async_context(Simulator(gpu=options, models=models)) for _ in range(count)]
@@ -75,7 +75,7 @@ async def shared_gpu(
 
 
 @asynccontextmanager
-async def gpus(folder: Path, *sizes: int, each: int = 1) -> AsyncIterator[tuple[WorkflowPool, list[Simulator]]]:
+async def gpus(folder: Path, *sizes: int, per_gpu: int = 1) -> AsyncIterator[tuple[WorkflowPool, list[Simulator]]]:
     """A pool with this many simulators on each of these GPUs, on which a model takes 9 GiB."""
     async with AsyncExitStack() as stack:
         failover = SmartFailover(cooldown_seconds=0)
@@ -89,11 +89,11 @@ async def gpus(folder: Path, *sizes: int, each: int = 1) -> AsyncIterator[tuple[
                 pixel_bytes=0,
             )
             models = {"checkpoints": [SMALL, LARGE]}
-            simulators += [await stack.enter_async_context(Simulator(gpu=gpu, models=models)) for _ in range(each)]
+            simulators += [await stack.enter_async_context(Simulator(gpu=gpu, models=models)) for _ in range(per_gpu)]
         pool = await stack.enter_async_context(WorkflowPool([], timings=QUICK, failover=failover))
         changes = pool.events(ClientStateChanged)
         for number, (name, simulator) in enumerate(zip("abcd", simulators, strict=False)):
-            pool.add_server(simulator.url, name=name, gpu=f"gpu-{number // each}")
+            pool.add_server(simulator.url, name=name, gpu=f"gpu-{number // per_gpu}")
         for _ in simulators:
             await until(changes, ClientStateChanged, lambda event: event.state is ClientState.ONLINE)
         yield pool, simulators
@@ -124,11 +124,11 @@ async def test_jobs_that_fit_together_share_the_gpu(tmp_path: Path) -> None:
         jobs = [await pool.enqueue(picture(seed)) for seed in (1, 2, 3)]
         await until(events, JobStarted)
         await until(events, JobStarted)
-        # two of 9 GiB fit into 24, and three do not
+        # Two of 9 GiB fit into 24, and three do not.
         assert pool.stats().running == 2
         assert pool.stats().queued == 1
-        for each in stuck:
-            each.end()
+        for handle in stuck:
+            handle.end()
         await asyncio.gather(*jobs)
 
 
@@ -139,8 +139,8 @@ async def test_first_run_of_an_unknown_workflow_has_the_gpu_to_itself(tmp_path: 
         jobs = [await pool.enqueue(picture(seed)) for seed in (1, 2)]
         await until(events, JobStarted)
         assert (pool.stats().running, pool.stats().queued) == (1, 1)
-        for each in stuck:
-            each.end()
+        for handle in stuck:
+            handle.end()
         await asyncio.gather(*jobs)
         assert pool.memory.known_need(jobs[0].workflow_hash) == 9 * GIB
 
@@ -160,8 +160,8 @@ async def test_larger_pictures_of_the_same_workflow_are_known_after_their_first_
         jobs = [await pool.enqueue(picture(seed)) for seed in (2, 3)]
         await until(events, JobStarted)
         assert (pool.stats().running, pool.stats().queued) == (1, 1)
-        for each in stuck:
-            each.end()
+        for handle in stuck:
+            handle.end()
         await asyncio.gather(*jobs)
 
 
@@ -176,7 +176,7 @@ async def test_models_of_a_failed_run_do_not_count_for_another_workflow(
         job = await pool.enqueue(picture(1, model=LARGE), preferred_clients=["a"])
         await job
         assert pool.memory.known_need(job.workflow_hash) == 18 * GIB
-        # with nothing else loaded, the measured need is final
+        # With nothing else loaded, the measured need is final.
         await pool.run(picture(2, model=LARGE), exclude_clients=["a"])
         assert pool.memory.known_need(job.workflow_hash) == 9 * GIB
 
@@ -184,17 +184,17 @@ async def test_models_of_a_failed_run_do_not_count_for_another_workflow(
 async def test_known_memory_need_is_measured_again() -> None:
     seconds = 0.0
     memory = GpuMemory(clock=lambda: seconds)
-    telling = Telling(held=60)
-    server = server_on_gpu("a", telling)
+    fake = FakeServer(held=60)
+    server = server_on_gpu("a", fake)
     server.loaded = {"other": None, "w": None}
     await memory.learn("w", server, [server])
-    telling.held = 40
+    fake.held = 40
     await memory.learn("w", server, [server])
     assert memory.known_need("w") == 60
     seconds += LEARN_SECONDS
     await memory.learn("w", server, [server])
     assert memory.known_need("w") == 40
-    # a new workflow is measured at once
+    # A new workflow is measured at once.
     await memory.learn("new", server, [server])
     assert memory.known_need("new") == 40
 
@@ -217,8 +217,8 @@ async def test_declared_memory_counts_if_it_exceeds_the_measured_need(tmp_path: 
         jobs = [await pool.enqueue(picture(seed), memory_bytes=13 * GIB) for seed in (1, 2)]
         await until(events, JobStarted)
         assert (pool.stats().running, pool.stats().queued) == (1, 1)
-        for each in stuck:
-            each.end()
+        for handle in stuck:
+            handle.end()
         await asyncio.gather(*jobs)
 
 
@@ -227,7 +227,7 @@ async def test_idle_server_unloads_its_models_for_a_job_that_needs_the_memory(tm
         await pool.run(picture(1), preferred_clients=["a"])
         await pool.run(picture(2), preferred_clients=["b"])
         assert [simulator.log.count("POST", "/free") for simulator in simulators] == [1, 0]
-        # its models are unloaded, so it is no longer preferred
+        # Its models are unloaded, so it is no longer preferred.
         assert [len(client.warm_hashes) for client in pool.stats().clients.values()] == [0, 1]
 
 
@@ -244,16 +244,15 @@ async def test_large_job_is_not_starved_by_small_ones(tmp_path: Path) -> None:
         small = [await pool.enqueue(picture(seed)) for seed in range(4, 10)]
         ended: list[str] = []
         pool.on(JobCompleted, lambda event: ended.append(event.job_id))
-        for each in stuck:
-            each.end()
+        for handle in stuck:
+            handle.end()
         await asyncio.gather(large, *first, *small)
         assert ended.index(large.id) == 2
 
 
 async def test_large_job_waits_for_one_gpu_and_small_jobs_use_the_other(tmp_path: Path) -> None:
-    """If it waited for the GPU it checked last, neither would be filled, and in a bad order neither would become
-    empty."""
-    async with gpus(tmp_path, 24, 24, each=2) as (pool, simulators), asyncio.timeout(PATIENCE_SECONDS):
+    """If it waited for both GPUs, neither would be used fully."""
+    async with gpus(tmp_path, 24, 24, per_gpu=2) as (pool, simulators), asyncio.timeout(PATIENCE_SECONDS):
         await pool.run(picture(0))
         stuck = {
             name: simulator.misbehave(Stuck(class_type="KSampler"))
@@ -279,7 +278,7 @@ async def test_large_job_waits_for_one_gpu_and_small_jobs_use_the_other(tmp_path
 async def test_workflow_that_ran_out_of_memory_runs_alone_after_that(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=GIB, pixel_bytes=GIB // 64**2) as (pool, simulators, _):
         await pool.run(picture(0))
-        # the same workflow with images four times as large: together they do not fit
+        # The same workflow with images four times as large: together they do not fit.
         job = await pool.enqueue(picture(1, side=64 * 5), max_attempts=1)
         with pytest.raises(Exception, match="not enough memory"):
             await job
@@ -289,31 +288,31 @@ async def test_workflow_that_ran_out_of_memory_runs_alone_after_that(tmp_path: P
         jobs = [await pool.enqueue(picture(seed)) for seed in (2, 3)]
         await until(events, JobStarted)
         assert (pool.stats().running, pool.stats().queued) == (1, 1)
-        for each in stuck:
-            each.end()
+        for handle in stuck:
+            handle.end()
         await asyncio.gather(*jobs)
 
 
-async def test_server_that_rests_finishes_its_job_and_gets_no_other(tmp_path: Path) -> None:
+async def test_paused_server_finishes_its_job_and_gets_no_other(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2) as (pool, simulators, _):
         await pool.run(picture(0), preferred_clients=["a"])
         stuck = simulators[1].misbehave(Stuck(class_type="KSampler"))
         events = pool.events(JobStarted)
-        held = await pool.enqueue(picture(1), exclude_clients=["a"])
+        blocked = await pool.enqueue(picture(1), exclude_clients=["a"])
         await until(events, JobStarted)
         pool.pause_server("b")
         later = [await pool.enqueue(picture(seed), preferred_clients=["b"]) for seed in (2, 3)]
         await asyncio.gather(*later)
         assert {job.client_id for job in later} == {"a"}
         stuck.end()
-        await held
+        await blocked
         pool.pause_server("b", is_paused=False)
         job = await pool.enqueue(picture(4), preferred_clients=["b"])
         await job
         assert job.client_id == "b"
 
 
-def test_device_that_is_no_gpu_has_no_memory() -> None:
+def test_device_that_is_not_a_gpu_has_no_memory() -> None:
     fields = {"vram_total": 10, "vram_free": 8, "torch_vram_total": 3, "torch_vram_free": 1}
     assert memory_in({"devices": [{"type": "cuda", **fields}]}) == Memory(total=10, free=7, held=3)
     for kind in ("cpu", "mps", "privateuseone"):
@@ -326,7 +325,7 @@ def server_on_gpu(client_id: str, comfyui: Any = None) -> Member:
 
 
 @dataclass
-class Telling:
+class FakeServer:
     free_bytes: int = 100
     held: int = 0
 
@@ -338,7 +337,7 @@ class Telling:
 
 
 @dataclass
-class Leaving(Telling):
+class RemovedServer(FakeServer):
     """Removed after this many answers."""
 
     answers: int = 0
@@ -359,29 +358,29 @@ class Leaving(Telling):
         self.answers -= 1
 
 
-@pytest.mark.parametrize("bucket", [Bucket("new"), Bucket("new", alone=True)], ids=["beside others", "alone"])
+@pytest.mark.parametrize("bucket", [Bucket("new"), Bucket("new", alone=True)], ids=["shared", "alone"])
 @pytest.mark.parametrize("answers", range(4))
 async def test_server_removed_while_memory_is_freed_fails_no_job(bucket: Bucket, answers: int) -> None:
     memory = GpuMemory()
     here, *idle = servers = [server_on_gpu(name) for name in "abc"]
-    here.comfyui = Telling(free_bytes=20)
+    here.comfyui = FakeServer(free_bytes=20)
 
     def leave() -> None:
-        for gone in idle:
-            memory.forget(gone)
+        for server in idle:
+            memory.forget(server)
 
-    for each in idle:
-        each.loaded["old"] = None
-        each.comfyui = Leaving(free_bytes=20, held=40, answers=answers, leave=leave)
+    for server in idle:
+        server.loaded["old"] = None
+        server.comfyui = RemovedServer(free_bytes=20, held=40, answers=answers, leave=leave)
     await memory.free_memory_for(bucket, here, servers)
     assert memory.has_memory_for(bucket, here, servers)
 
 
-async def test_gpu_that_another_program_fills_gets_one_job_at_a_time() -> None:
+async def test_gpu_filled_by_another_program_gets_one_job_at_a_time() -> None:
     memory, servers = GpuMemory(), [server_on_gpu(name) for name in "ab"]
     memory.record_need("w", 10, is_exact=True)
     for server in servers:
-        server.comfyui = Telling(free_bytes=0)
+        server.comfyui = FakeServer(free_bytes=0)
     await memory.measure_gpu(servers[0], servers)
     assert memory.usable("gpu") == 0
     assert memory.has_memory_for(Bucket("w"), servers[0], servers)
@@ -399,8 +398,8 @@ def test_jobs_that_share_a_gpu_never_exceed_its_memory(
     needs: dict[str, int], alone: frozenset[str], coming: list[str], going: list[int]
 ) -> None:
     memory, servers = GpuMemory(), [server_on_gpu(str(number)) for number in range(4)]
-    servers[0].comfyui = Telling()
-    asyncio.run(_look(memory, servers))
+    servers[0].comfyui = FakeServer()
+    asyncio.run(_measure(memory, servers))
     for workflow, need in needs.items():
         memory.record_need(workflow, need, is_exact=True)
     for workflow in alone:
@@ -410,18 +409,18 @@ def test_jobs_that_share_a_gpu_never_exceed_its_memory(
         if free is not None and memory.has_memory_for(Bucket(workflow), free, servers):
             free.buckets.append(Bucket(workflow))
         running = [bucket.workflow_hash for server in servers for bucket in server.buckets]
-        known = all(each in needs and each not in alone for each in running)
-        assert len(running) <= 1 or (known and sum(needs[each] for each in running) <= 100)
+        known = all(name in needs and name not in alone for name in running)
+        assert len(running) <= 1 or (known and sum(needs[name] for name in running) <= 100)
         if number < len(going):
             servers[going[number]].buckets.clear()
 
 
-async def _look(memory: GpuMemory, servers: list[Member]) -> None:
+async def _measure(memory: GpuMemory, servers: list[Member]) -> None:
     await memory.measure(servers[0], servers)
 
 
-class Saying(Telling):
-    """A server on a GPU of 100, with this much free and held memory; or one that is too busy to answer."""
+class BusyServer(FakeServer):
+    """A server on a GPU with 100 bytes of memory, which may be too busy to answer."""
 
     def __init__(self, free: int, held: int) -> None:
         self.free_bytes, self.held, self.is_busy = free, held, False
@@ -433,20 +432,20 @@ class Saying(Telling):
         return {"devices": [{"type": "cuda", **fields}]}
 
 
-async def test_server_that_does_not_answer_while_it_loads_is_not_another_program() -> None:
-    memory, says = GpuMemory(), [Saying(70, 10), Saying(70, 10)]
-    servers = [server_on_gpu(name, comfyui) for name, comfyui in zip("ab", says, strict=True)]
+async def test_busy_server_does_not_count_as_another_program() -> None:
+    memory, fakes = GpuMemory(), [BusyServer(70, 10), BusyServer(70, 10)]
+    servers = [server_on_gpu(name, comfyui) for name, comfyui in zip("ab", fakes, strict=True)]
 
     async def look() -> int | None:
         memory.update_foreign("gpu", await asyncio.gather(*(memory.measure(server, servers) for server in servers)))
         return memory.usable("gpu")
 
     assert await look() == 87
-    says[1].is_busy = True
-    says[0].free_bytes = 20
+    fakes[1].is_busy = True
+    fakes[0].free_bytes = 20
     assert await look() == 87
-    says[1].is_busy, says[1].held, says[1].free_bytes = False, 60, 20
+    fakes[1].is_busy, fakes[1].held, fakes[1].free_bytes = False, 60, 20
     assert await look() == 87
-    # another program has started
-    says[0].free_bytes = says[1].free_bytes = 5
+    # Another program has started.
+    fakes[0].free_bytes = fakes[1].free_bytes = 5
     assert await look() == 72

@@ -64,20 +64,20 @@ async def test_graph_may_be_changed_once_it_is_enqueued(pool: WorkflowPool) -> N
     await job
 
 
-async def test_servers_may_be_given_as_objects(simulator: Simulator) -> None:
+async def test_server_may_be_a_client_object(simulator: Simulator) -> None:
     async with ComfyClient(simulator.url) as comfy:
         async with WorkflowPool([comfy]) as pool:
             job = await pool.enqueue(invert())
             await job
             assert job.client_id == comfy.url
             assert job.server is comfy
-        # the pool did not open it
+        # The pool did not open it.
         await comfy.check()
 
 
 async def test_attachments_are_uploaded(pool: WorkflowPool, simulator: Simulator, tmp_path: Path) -> None:
-    made = await pool.enqueue(plain(0x00FF00))
-    await made.download((await made).file, tmp_path / "green.png")
+    job = await pool.enqueue(plain(0x00FF00))
+    await job.download((await job).file, tmp_path / "green.png")
     graph = invert()
     graph["1"] = {"class_type": "LoadImage", "inputs": {"image": "?"}, "_meta": {"title": "Photo"}}
     for source in (tmp_path / "green.png", (tmp_path / "green.png").read_bytes()):
@@ -86,9 +86,7 @@ async def test_attachments_are_uploaded(pool: WorkflowPool, simulator: Simulator
     assert simulator.log.uploads_written == 1
 
 
-async def test_placeholders_become_the_files_of_whichever_server_runs_it(
-    pool: WorkflowPool, simulator: Simulator
-) -> None:
+async def test_placeholder_becomes_the_uploaded_file(pool: WorkflowPool, simulator: Simulator) -> None:
     graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "__FILE__"}}}
     attachment = Attachment(placeholder="__FILE__", source=b"own", name="a.png", folder="job-1")
     result = await pool.run(graph, attachments=[attachment])
@@ -96,7 +94,7 @@ async def test_placeholders_become_the_files_of_whichever_server_runs_it(
     assert result.texts["1"][0].startswith("comfyrelay/job-1/")
 
 
-async def test_extra_data_goes_to_the_server(pool: WorkflowPool) -> None:
+async def test_extra_data_is_sent_to_the_server(pool: WorkflowPool) -> None:
     job = await pool.enqueue(invert(), extra_data={"note": "mine"})
     result = await job
     assert isinstance(job.server, ComfyClient)
@@ -158,17 +156,17 @@ async def test_unreadable_file_fails_the_job_and_blocks_no_server(pool: Workflow
 
 @pytest.mark.filterwarnings("error")
 async def test_failed_job_without_waiters_logs_nothing(pool: WorkflowPool, simulator: Simulator) -> None:
-    complaints: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    loop_errors: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: loop_errors.append(context))
     simulator.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError"))
     events = (await pool.enqueue(invert())).events()
     await until(events, JobFailed)
     await pool.close()
     gc.collect()
-    assert complaints == []
+    assert loop_errors == []
 
 
-async def test_attempts_run_out(simulator: Simulator) -> None:
+async def test_job_fails_when_its_attempts_run_out(simulator: Simulator) -> None:
     failing = simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device"))
     async with ready_pool(simulator, failover=SmartFailover(cooldown_seconds=0)) as pool:
         job = await pool.enqueue(invert(), max_attempts=2, retry_delay=0)
@@ -176,36 +174,36 @@ async def test_attempts_run_out(simulator: Simulator) -> None:
         with pytest.raises(ComfyError, match="space"):
             await job
         assert failing.happened == job.attempts == 2
-        told = [event.type async for event in events if event.type in ("job:retrying", "job:failed")]
-        assert told == ["job:retrying", "job:failed"]
+        types = [event.type async for event in events if event.type in ("job:retrying", "job:failed")]
+        assert types == ["job:retrying", "job:failed"]
 
 
-async def test_job_events_come_in_order_and_end_with_the_job(pool: WorkflowPool, simulator: Simulator) -> None:
+async def test_job_events_are_in_order_and_end_with_the_job(pool: WorkflowPool, simulator: Simulator) -> None:
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.02, steps=2, previews=True))
     everything = pool.events("*")
     metadata = {"tenant": "t1"}
     job = await pool.enqueue(invert(), metadata=metadata, priority=3)
-    told = [event async for event in job.events()]
-    kinds = [event.type for event in told]
+    received = [event async for event in job.events()]
+    kinds = [event.type for event in received]
     assert kinds[:2] == ["job:accepted", "job:started"]
     assert kinds[-2:] == ["job:output", "job:completed"]
     assert {"job:progress", "job:preview"} <= set(kinds)
-    steps = [each for each in told if isinstance(each, JobProgress) and each.maximum]
+    steps = [event for event in received if isinstance(event, JobProgress) and event.maximum]
     assert [(step.node_id, step.class_type, step.value, step.maximum) for step in steps] == [
         ("2", "ImageInvert", 1.0, 2.0),
         ("2", "ImageInvert", 2.0, 2.0),
     ]
-    assert any(isinstance(each, JobPreview) and each.image for each in told)
-    assert isinstance(told[-1], JobCompleted)
-    assert told[-1].result is await job
+    assert any(isinstance(event, JobPreview) and event.image for event in received)
+    assert isinstance(received[-1], JobCompleted)
+    assert received[-1].result is await job
     first = await until(everything, JobQueued)
     assert first.priority == 3
-    for event in (first, *told):
+    for event in (first, *received):
         assert isinstance(event, PoolJobEvent)
         assert (event.job_id, event.metadata, event.workflow_hash) == (job.id, metadata, job.workflow_hash)
-    assert all((each.client_id, each.attempt) == ("a", 1) for each in told)
-    # and once it is over, the end can still be read
-    assert [event async for event in job.events()] == [told[-1]]
+    assert all((event.client_id, event.attempt) == ("a", 1) for event in received)
+    # The final event can be read after the end.
+    assert [event async for event in job.events()] == [received[-1]]
 
 
 async def test_callback_can_read_the_finished_job(pool: WorkflowPool) -> None:
@@ -213,7 +211,7 @@ async def test_callback_can_read_the_finished_job(pool: WorkflowPool) -> None:
 
     async def look(event: JobCompleted) -> None:
         job = pool.job(event.job_id)
-        seen.extend([job.status, await job, *[each async for each in job.events()]])
+        seen.extend([job.status, await job, *[event async for event in job.events()]])
 
     pool.on("job:completed", look)
     job = await pool.enqueue(plain())
@@ -233,7 +231,7 @@ async def test_highest_priority_runs_first(pool: WorkflowPool, simulator: Simula
     assert order == [jobs[priority].id for priority in (9, 5, 0, -1)]
 
 
-async def test_cancelling_a_waiting_job(pool: WorkflowPool, simulator: Simulator) -> None:
+async def test_waiting_job_can_be_cancelled(pool: WorkflowPool, simulator: Simulator) -> None:
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
     running = await pool.enqueue(invert())
     waiting = await pool.enqueue(plain())
@@ -272,7 +270,7 @@ async def test_cancel_returns_when_the_run_has_stopped_on_its_server(pool: Workf
     canceling = asyncio.create_task(job.cancel())
     await until(events, JobCanceled)
     assert isinstance(job.server, ComfyClient)
-    # the node is still working, and has a stop request
+    # The node is still working, and has a stop request.
     assert len(await job.server.prompts()) == 1
     assert not canceling.done()
     stuck.end()
@@ -280,9 +278,7 @@ async def test_cancel_returns_when_the_run_has_stopped_on_its_server(pool: Workf
     assert await job.server.prompts() == {}
 
 
-async def test_cancel_need_not_wait_and_does_not_wait_for_a_server_that_is_gone(
-    pool: WorkflowPool, simulator: Simulator
-) -> None:
+async def test_cancel_does_not_wait_for_a_stopped_server(pool: WorkflowPool, simulator: Simulator) -> None:
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
     for wait in (False, True):
         job = await pool.enqueue(invert())
@@ -296,15 +292,15 @@ async def test_cancel_need_not_wait_and_does_not_wait_for_a_server_that_is_gone(
     stuck.end()
 
 
-async def test_preferred_server_that_the_pool_does_not_have_is_an_error(pool: WorkflowPool) -> None:
+async def test_unknown_preferred_server_is_an_error(pool: WorkflowPool) -> None:
     with pytest.raises(InvalidInput, match="names x, y, which the pool does not have; it has a") as caught:
         await pool.enqueue(invert(), preferred_clients=["a", "y", "x"])
     assert caught.value.errors.keys() == {"preferred_clients"}
-    # it is never used anyway
+    # An excluded server need not exist.
     await pool.run(invert(), exclude_clients=["x"])
 
 
-async def test_cancelling_a_job_that_waits_for_its_next_try(pool: WorkflowPool, simulator: Simulator) -> None:
+async def test_retrying_job_can_be_cancelled(pool: WorkflowPool, simulator: Simulator) -> None:
     simulator.misbehave(OutOfMemory(class_type="ImageInvert"))
     job = await pool.enqueue(invert(), retry_delay=600)
     await until(job.events(), JobRetrying)
@@ -313,9 +309,9 @@ async def test_cancelling_a_job_that_waits_for_its_next_try(pool: WorkflowPool, 
     assert (job.status, pool.stats().retrying, pool.stats().canceled) == (PoolJobStatus.CANCELED, 0, 1)
 
 
-async def test_cancelling_a_job_in_the_moment_it_is_given_to_a_server(pool: WorkflowPool) -> None:
+async def test_just_assigned_job_can_be_cancelled(pool: WorkflowPool) -> None:
     job = await pool.enqueue(invert())
-    # its task is created by now, but has not started
+    # Its task is created by now, but has not started.
     await asyncio.sleep(0)
     assert job.status is PoolJobStatus.RUNNING
     assert await job.cancel()
@@ -323,7 +319,7 @@ async def test_cancelling_a_job_in_the_moment_it_is_given_to_a_server(pool: Work
     await pool.run(plain())
 
 
-async def test_several_who_cancel_get_the_same_answer(pool: WorkflowPool, simulator: Simulator) -> None:
+async def test_concurrent_cancels_return_the_same(pool: WorkflowPool, simulator: Simulator) -> None:
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=60_000))
     job = await pool.enqueue(invert())
     await until(job.events(), JobStarted)
@@ -341,7 +337,7 @@ async def test_cancelling_a_call_of_run_cancels_the_job(pool: WorkflowPool, simu
     assert pool.job(started.job_id).status is PoolJobStatus.CANCELED
 
 
-async def test_two_pools_on_one_server_leave_each_other_alone(simulator: Simulator) -> None:
+async def test_two_pools_on_one_server_do_not_interfere(simulator: Simulator) -> None:
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.3, steps=30))
     async with ready_pool(simulator) as ours, ready_pool(simulator) as theirs:
         first = await ours.enqueue(invert(1))
@@ -355,13 +351,13 @@ async def test_two_pools_on_one_server_leave_each_other_alone(simulator: Simulat
         assert (first.status, second.attempts) == (PoolJobStatus.CANCELED, 1)
 
 
-async def test_preferences_and_exclusions(simulators: list[Simulator]) -> None:
+async def test_preferred_and_excluded_servers_are_respected(simulators: list[Simulator]) -> None:
     async with ready_pool(*simulators) as pool:
         for _ in range(2):
             job = await pool.enqueue(invert(), preferred_clients=["c"])
             await job
             assert job.client_id == "c"
-        # c is warm by now, and still unused
+        # Server c is warm, but excluded.
         job = await pool.enqueue(invert(), exclude_clients=["a", "c"])
         await job
         assert job.client_id == "b"
@@ -379,7 +375,7 @@ async def test_job_that_no_server_can_run_is_refused(pool: WorkflowPool) -> None
             await empty.enqueue(invert())
 
 
-async def test_only_so_many_finished_jobs_are_kept(simulator: Simulator) -> None:
+async def test_only_the_newest_finished_jobs_are_kept(simulator: Simulator) -> None:
     async with ready_pool(simulator, keep_finished=2) as pool:
         jobs = [await pool.enqueue(plain()) for _ in range(4)]
         results = [await job for job in jobs]
@@ -389,7 +385,7 @@ async def test_only_so_many_finished_jobs_are_kept(simulator: Simulator) -> None
             pool.job(jobs[0].id)
         with pytest.raises(NotFound):
             await pool.cancel(jobs[0].id)
-        # the handle still has the job
+        # The handle still has the job.
         assert await jobs[0] is results[0]
         assert pool.stats().completed == 4
 

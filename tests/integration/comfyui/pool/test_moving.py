@@ -57,7 +57,7 @@ async def test_job_is_tried_once_per_server_even_without_blocks() -> None:
 async def test_move_to_a_capable_server_costs_no_attempt() -> None:
     async with Simulator() as one, Simulator() as two, ready_pool(one, two) as pool:
         one.misbehave(BROKEN)
-        # it moves to another server at once
+        # The job moves to another server at once.
         job = await pool.enqueue(invert(), max_attempts=1, one_attempt_per_server=True, retry_delay=3600)
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert (await job).files
@@ -100,7 +100,7 @@ async def test_server_is_blocked_for_a_node_error_unique_to_it() -> None:
         assert pool.stats().clients["a"].blocks[job.workflow_hash].failure_count == 1
 
 
-async def test_job_whose_node_raised_does_not_wait_for_servers_that_have_gone(
+async def test_job_with_a_node_error_does_not_wait_for_stopped_servers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("comfyrelay.comfyui.pool.runner.SECOND_ATTEMPT_SECONDS", 0.1)
@@ -117,12 +117,12 @@ async def test_job_whose_node_raised_does_not_wait_for_servers_that_have_gone(
             await busy.cancel()
 
 
-class TestEveryServerRefusesIt:
+class TestRefusedByEveryServer:
     GRAPH: ClassVar[Graph] = {**invert(), "2": {"class_type": "NoSuchNode", "inputs": {}}}
 
     async def test_job_refused_by_every_server_fails_with_each_reason(self, simulators: list[Simulator]) -> None:
         async with ready_pool(*simulators) as pool, asyncio.timeout(PATIENCE_SECONDS):
-            # more than one, because a refusal must not delay the next
+            # More than one, because a refusal must not delay the next.
             for _ in range(3):
                 job = await pool.enqueue(self.GRAPH, retry_delay=3600)
                 with pytest.raises(NotInstalled) as caught:
@@ -132,7 +132,7 @@ class TestEveryServerRefusesIt:
                 assert caught.value.problems == ("NoSuchNode (2): this node is not installed on the server",)
             assert prompts(*simulators) == [3, 3, 3]
 
-    async def test_all_that_each_lacks_is_named(self, simulators: list[Simulator]) -> None:
+    async def test_all_missing_requirements_of_each_server_are_named(self, simulators: list[Simulator]) -> None:
         loader = {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "rare.pt"}}
         graph = {**self.GRAPH, "7": {"class_type": "NoOtherNode", "inputs": {}}, "8": loader}
         async with ready_pool(*simulators) as pool, asyncio.timeout(PATIENCE_SECONDS):
@@ -160,7 +160,7 @@ class TestEveryServerRefusesIt:
         assert prompts(simulator) == [1]
 
 
-class Blaming(SmartFailover):
+class AlwaysBlameServer(SmartFailover):
     """Treats every failure as the server's."""
 
     def __init__(self) -> None:
@@ -172,8 +172,8 @@ class Blaming(SmartFailover):
         return FailureVerdict.SERVER
 
 
-async def test_strategy_may_call_every_failure_the_servers() -> None:
-    failover = Blaming()
+async def test_strategy_may_blame_the_server_for_every_failure() -> None:
+    failover = AlwaysBlameServer()
     async with Simulator() as one, Simulator() as two, ready_pool(one, two, failover=failover) as pool:
         one.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="wrong", times=1))
         job = await pool.enqueue(invert(), preferred_clients=["a"], retry_delay=0)
@@ -258,7 +258,7 @@ async def test_job_fails_when_its_last_servers_are_removed() -> None:
             await busy.cancel()
 
 
-async def test_job_that_waits_for_a_busy_server_is_not_given_up() -> None:
+async def test_job_waiting_for_a_busy_server_has_no_deadline() -> None:
     async with Simulator() as simulator, ready_pool(simulator) as pool:
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
         first = await pool.enqueue(invert(1))
@@ -272,7 +272,7 @@ async def test_job_that_waits_for_a_busy_server_is_not_given_up() -> None:
             assert (await second).files
 
 
-async def test_canceled_job_is_not_given_up_any_more() -> None:
+async def test_canceled_job_does_not_fail_at_its_deadline() -> None:
     async with WorkflowPool([NOWHERE], timings=QUICK) as pool:
         canceled = await pool.enqueue(invert(), give_up_after_seconds=0.05)
         assert await canceled.cancel()
@@ -283,7 +283,7 @@ async def test_canceled_job_is_not_given_up_any_more() -> None:
         assert (canceled.status, pool.stats().failed) == (PoolJobStatus.CANCELED, 1)
 
 
-async def test_job_from_an_earlier_life_of_the_queue_is_given_up_too(tmp_path: Path) -> None:
+async def test_deadline_of_a_restored_job_applies(tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     async with WorkflowPool([NOWHERE], queue=SqliteQueue(path), timings=QUICK) as pool:
         job_id = (await pool.enqueue(invert(), give_up_after_seconds=0.5)).id

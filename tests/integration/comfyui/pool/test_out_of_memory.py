@@ -19,13 +19,13 @@ async def test_other_models_on_the_gpu_are_unloaded_and_the_retry_is_free(tmp_pa
     async with shared_gpu(tmp_path, 3) as (pool, simulators, _):
         await pool.run(picture(0), preferred_clients=["a"])
         await pool.run(picture(1), preferred_clients=["b"])
-        # it is known to need 9 GiB, and requests more than the 6 that the others leave
+        # It is known to need 9 GiB, and requests more than the 6 that the others leave.
         simulators[2].misbehave(RunsOut(class_type="KSampler", times=1))
         job = await pool.enqueue(picture(2), preferred_clients=["c"], max_attempts=1)
         retrying = await until(job.events(), JobRetrying)
         await job
         assert (retrying.delay_seconds, job.attempts) == (0.0, 1)
-        # the two other servers, which were idle: the first was freed before, for the known need
+        # The two other servers, which were idle: the first was freed before, for the known need.
         assert [simulator.log.count("POST", "/free") for simulator in simulators[:2]] == [2, 1]
         assert pool.stats().clients["c"].blocked_hashes == frozenset()
 
@@ -46,8 +46,8 @@ async def test_no_other_job_starts_on_the_gpu_during_a_run_alone(tmp_path: Path)
         for _ in range(20):
             await asyncio.sleep(0)
         assert (pool.stats().running, pool.stats().queued) == (1, 2)
-        for each in stuck:
-            each.end()
+        for handle in stuck:
+            handle.end()
         simulators[1].behave()
         await asyncio.gather(job, other)
 
@@ -58,10 +58,10 @@ async def test_job_moves_from_a_too_small_gpu_to_a_larger_one(tmp_path: Path) ->
         await job
         assert (job.client_id, job.attempts) == ("b", 1)
         assert simulators[0].log.prompts_queued == 2
-        # and is not tried again while the larger one exists
+        # The small GPU is not tried again while the larger one exists.
         again = [await pool.enqueue(picture(seed), preferred_clients=["a"]) for seed in (1, 2)]
         await asyncio.gather(*again)
-        assert {each.client_id for each in again} == {"b"}
+        assert {job.client_id for job in again} == {"b"}
         assert simulators[0].log.prompts_queued == 2
 
 
@@ -81,7 +81,7 @@ async def test_job_fails_after_one_larger_gpu_and_the_error_names_its_size(tmp_p
             await job
         assert failed.value.gpu_bytes == 8 * GIB
         assert [simulator.log.prompts_queued for simulator in simulators] == [2, 0, 1]
-        # once alone and once on a larger GPU: only the last attempt counted
+        # Once alone and once on a larger GPU: only the last attempt counted.
         assert job.attempts == 1
 
 
@@ -109,7 +109,7 @@ async def test_memory_of_other_programs_does_not_count_against_the_gpu(tmp_path:
         other.open()
         job = await pool.enqueue(picture(0), preferred_clients=["a"], one_attempt_per_server=True)
         await job
-        # next to it, then alone among ours, then on a GPU with enough memory: as after any other server fault
+        # The job ran next to the program, then alone, then on a GPU with enough memory.
         assert [simulator.log.prompts_queued for simulator in simulators] == [2, 1]
         with pytest.raises(OutOfMemory) as failed:
             await pool.run(picture(1), exclude_clients=["b"], one_attempt_per_server=True)
@@ -117,7 +117,7 @@ async def test_memory_of_other_programs_does_not_count_against_the_gpu(tmp_path:
         assert failed.value.gpu_bytes is None
         assert failed.value.others_bytes == 15 * GIB
         assert failed.value.retry_after_seconds == CROWDED_SECONDS
-        # once that program has stopped, nothing is remembered about the GPU
+        # Once that program has stopped, nothing is remembered about the GPU.
         assert not pool.memory.is_oversized(job.workflow_hash)
         await pool.run(picture(2), preferred_clients=["a"], exclude_clients=["b"])
 
@@ -129,7 +129,7 @@ async def test_job_waits_a_while_for_memory_of_other_programs(tmp_path: Path) ->
         job = await pool.enqueue(picture(0), max_attempts=2)
         events = job.events()
         delays = [(await until(events, JobRetrying)).delay_seconds for _ in range(2)]
-        # at once with the GPU to itself, as far as possible; then an attempt is used
+        # The first retry is immediate and free.
         assert delays == [0.0, CROWDED_SECONDS]
         assert job.attempts == 1
         await job.cancel()

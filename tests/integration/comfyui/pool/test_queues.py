@@ -26,18 +26,18 @@ async def queue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await queue.close()
 
 
-def taken(queue: QueueAdapter) -> list[str]:
+def take_all(queue: QueueAdapter) -> list[str]:
     found = []
-    while (each := queue.take(anywhere)) is not None:
-        found.append(each.id)
+    while (job := queue.take(anywhere)) is not None:
+        found.append(job.id)
     return found
 
 
 async def test_jobs_are_taken_by_priority_then_in_order(queue: QueueAdapter) -> None:
-    for each in (ticket(1), ticket(2, priority=1), ticket(3, workflow="v"), ticket(4, priority=1)):
-        await queue.put(each)
+    for job in (ticket(1), ticket(2, priority=1), ticket(3, workflow="v"), ticket(4, priority=1)):
+        await queue.put(job)
     assert len(queue) == 4
-    assert taken(queue) == ["job-2", "job-4", "job-1", "job-3"]
+    assert take_all(queue) == ["job-2", "job-4", "job-1", "job-3"]
     assert len(queue) == 0
 
 
@@ -68,7 +68,7 @@ async def test_requeued_job_keeps_its_place_and_attempts(queue: QueueAdapter) ->
     await queue.begin(begun)
     await queue.put_back(begun)
     assert queue.take(anywhere) == begun
-    assert taken(queue) == ["job-2"]
+    assert take_all(queue) == ["job-2"]
 
 
 async def test_removed_job_is_not_taken(queue: QueueAdapter) -> None:
@@ -78,7 +78,7 @@ async def test_removed_job_is_not_taken(queue: QueueAdapter) -> None:
     assert not queue.remove("job-1")
     assert not queue.remove("job-3")
     await queue.settle("job-1", JobOutcome(status=PoolJobStatus.CANCELED, attempts=0, finished_at=NOW))
-    assert taken(queue) == ["job-2"]
+    assert take_all(queue) == ["job-2"]
 
 
 async def test_finished_and_forgotten_job_leaves_the_queue(queue: QueueAdapter) -> None:

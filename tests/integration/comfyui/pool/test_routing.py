@@ -35,7 +35,7 @@ async def test_jobs_finish_although_one_of_three_servers_cannot_run_a_workflow(s
         jobs = [await pool.enqueue(graph, retry_delay=0.01) for graph in graphs]
         await asyncio.gather(*(asyncio.wait_for(job, PATIENCE_SECONDS) for job in jobs))
         used = {kind: Counter(job.client_id for job in jobs[kind::2]) for kind in (0, 1)}
-        # only this pair is blocked, at its first failure
+        # Only this pair is blocked, at its first failure.
         assert failing.happened == 1
         blocked = await anext(blocks)
         assert (blocked.client_id, blocked.workflow_hash) == ("a", jobs[1].workflow_hash)
@@ -55,7 +55,7 @@ async def test_blocked_pair_is_released_after_its_cooldown(simulator: Simulator)
         events = pool.events()
         job = await pool.enqueue(invert(), retry_delay=0)
         blocked = await until(events, ClientBlockedWorkflow)
-        # the server continues with other work, ahead of the job that must wait
+        # The server continues with other work, ahead of the job that must wait.
         other = await pool.enqueue(plain())
         await other
         assert job.status is PoolJobStatus.QUEUED
@@ -68,7 +68,7 @@ async def test_blocked_pair_is_released_after_its_cooldown(simulator: Simulator)
         assert (failing.happened, job.attempts) == (1, 2)
 
 
-async def test_blocked_pair_is_free_to_the_second_by_the_strategys_own_clock(simulator: Simulator) -> None:
+async def test_block_ends_by_the_clock_of_the_strategy(simulator: Simulator) -> None:
     simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
     now = datetime(2026, 1, 1, tzinfo=UTC)
     async with ready_pool(simulator, failover=SmartFailover(clock=lambda: now)) as pool:
@@ -79,7 +79,7 @@ async def test_blocked_pair_is_free_to_the_second_by_the_strategys_own_clock(sim
         await pool.run(plain())
         assert job.status is PoolJobStatus.QUEUED
         now += timedelta(seconds=1)
-        # any wakeup of the scheduler is enough
+        # Any wakeup of the scheduler is enough.
         await pool.enqueue(plain())
         await job
         assert isinstance(await anext(events), ClientUnblockedWorkflow)
@@ -91,8 +91,8 @@ async def test_interrupted_run_is_retried_without_a_block(pool: WorkflowPool, si
     events = job.events()
     await until(events, JobProgress, lambda event: event.value > 0)
     slow.end()
-    async with httpx.AsyncClient() as somebody:
-        await somebody.post(f"{simulator.url}/interrupt")
+    async with httpx.AsyncClient() as http:
+        await http.post(f"{simulator.url}/interrupt")
     retrying = await until(events, JobRetrying)
     assert isinstance(retrying.error, RunInterrupted)
     await job
@@ -137,7 +137,7 @@ async def test_server_that_restarts_is_used_again_after_its_grace(simulator: Sim
         assert job.attempts == 1
 
 
-async def test_run_that_a_restart_swallowed_is_run_elsewhere(simulators: list[Simulator]) -> None:
+async def test_run_lost_in_a_restart_runs_on_another_server(simulators: list[Simulator]) -> None:
     simulators[0].misbehave(Restart(class_type="ImageInvert", times=1))
     async with ready_pool(*simulators) as pool:
         job = await pool.enqueue(invert(), retry_delay=0, preferred_clients=["a"])
@@ -148,7 +148,7 @@ async def test_run_that_a_restart_swallowed_is_run_elsewhere(simulators: list[Si
         assert job.client_id != "a"
 
 
-async def test_server_that_stops_answering_properly_gets_no_jobs(simulator: Simulator) -> None:
+async def test_server_with_failing_health_checks_gets_no_jobs(simulator: Simulator) -> None:
     timings = replace(QUICK, health_interval_seconds=0.05)
     async with ready_pool(simulator, timings=timings) as pool:
         states = pool.events(ClientStateChanged)
@@ -161,18 +161,18 @@ async def test_server_that_stops_answering_properly_gets_no_jobs(simulator: Simu
         assert job.attempts == 1
 
 
-async def test_server_without_a_socket_is_used_all_the_same(simulator: Simulator) -> None:
+async def test_server_without_a_socket_is_used(simulator: Simulator) -> None:
     simulator.misbehave(Refuse(status=403, path="/ws"))
     timings = replace(QUICK, health_interval_seconds=0.01)
     async with ready_pool(simulator, timings=timings) as pool:
         states = pool.events(ClientStateChanged)
         await pool.run(plain())
-        # and has not gone offline for the lack of one
+        # The missing socket must not take the server offline.
         states.close()
         assert [event async for event in states] == []
 
 
-async def test_jobs_wait_for_the_first_server_to_come(simulator: Simulator) -> None:
+async def test_job_waits_for_the_first_online_server(simulator: Simulator) -> None:
     await simulator.stop()
     async with WorkflowPool([simulator.url], timings=QUICK) as pool:
         states = pool.events(ClientStateChanged)
@@ -205,17 +205,17 @@ async def test_removed_server_may_finish_its_running_job(simulators: list[Simula
         job = await pool.enqueue(invert())
         await until(job.events(), JobStarted)
         pool.add_server(second.url, name="late")
-        going = asyncio.create_task(pool.remove_server("a", finish=True))
-        # new jobs go to the other server, although the first is still working
+        removal = asyncio.create_task(pool.remove_server("a", finish=True))
+        # New jobs go to the other server, although the first is still working.
         await pool.run(invert(1))
-        assert not going.done()
+        assert not removal.done()
         stuck.end()
-        await going
+        await removal
         assert (job.status, job.client_id) == (PoolJobStatus.COMPLETED, "a")
         assert set(pool.stats().clients) == {"late"}
 
 
-async def test_socket_that_drops_costs_no_attempt(pool: WorkflowPool, simulator: Simulator) -> None:
+async def test_dropped_socket_costs_no_attempt(pool: WorkflowPool, simulator: Simulator) -> None:
     simulator.misbehave(DropSocket(class_type="ImageInvert", times=1))
     states = pool.events(ClientStateChanged)
     job = await pool.enqueue(invert())

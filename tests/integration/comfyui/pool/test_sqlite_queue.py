@@ -38,7 +38,7 @@ async def stored(path: Path) -> StoredJobs:
         return left
 
 
-async def test_waiting_jobs_survive_with_everything_they_had(path: Path, tmp_path: Path) -> None:
+async def test_waiting_jobs_survive_with_all_fields(path: Path, tmp_path: Path) -> None:
     full = ticket(
         1,
         bucket=Bucket("w", frozenset({"a"}), frozenset({"b", "c"})),
@@ -85,9 +85,7 @@ async def test_queue_of_an_earlier_version_is_read(path: Path) -> None:
     assert (await stored(path)).waiting == (ticket(1, attachments=(attachment,)),)
 
 
-async def test_path_is_kept_whole_wherever_the_next_process_starts(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_relative_path_is_stored_as_absolute(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with opened(path) as (queue, _):
         await queue.put(ticket(1, attachments=(Attachment(node="1", input="i", source=Path("a.png")),)))
@@ -102,11 +100,11 @@ async def test_job_found_running_waits_again_with_its_attempt_counted(path: Path
         assert found is not None
         await queue.begin(replace(found, attempts=1))
     async with opened(path) as (queue, left):
-        assert [(each.id, each.attempts) for each in left.waiting] == [("job-1", 1)]
+        assert [(job.id, job.attempts) for job in left.waiting] == [("job-1", 1)]
         assert len(queue) == 1
 
 
-async def test_outcomes_survive(path: Path) -> None:
+async def test_outcomes_survive_a_restart(path: Path) -> None:
     result = RunResult(
         prompt_id="p",
         files=(OutputFile(node_id="9", filename="a.png", subfolder="s", type="temp", key="gifs"),),
@@ -130,22 +128,22 @@ async def test_outcomes_survive(path: Path) -> None:
         await queue.settle("job-1", done)
     left = await stored(path)
     assert left.waiting == ()
-    # in the order of completion, without graphs and files that are no longer needed
+    # In the order of completion, without graphs and files that are no longer needed.
     assert left.finished == (
         (replace(ticket(1), attempts=2, graph=b""), done),
         (replace(ticket(2), graph=b""), canceled),
     )
 
 
-async def test_errors_survive(path: Path) -> None:
+async def test_errors_survive_a_restart(path: Path) -> None:
     error = OutOfMemory(
         "No memory.", fault=Fault.WORKER, node_id="3", problems=["x"], raw="Traceback", retry_after_seconds=2.0
     )
     async with opened(path) as (queue, _):
-        for number, each in enumerate((error, ComfyError("Odd.", fault=Fault.JOB))):
+        for number, failure in enumerate((error, ComfyError("Odd.", fault=Fault.JOB))):
             await queue.put(ticket(number))
             outcome = JobOutcome(
-                status=PoolJobStatus.FAILED, attempts=3, finished_at=NOW + timedelta(seconds=number), error=each
+                status=PoolJobStatus.FAILED, attempts=3, finished_at=NOW + timedelta(seconds=number), error=failure
             )
             await queue.settle(f"job-{number}", outcome)
     first, second = [outcome.error for _, outcome in (await stored(path)).finished]
@@ -155,12 +153,12 @@ async def test_errors_survive(path: Path) -> None:
     assert (second.detail, second.fault) == ("Odd.", Fault.JOB)
 
 
-async def test_forgotten_jobs_are_gone(path: Path) -> None:
+async def test_forgotten_jobs_are_deleted(path: Path) -> None:
     async with opened(path) as (queue, _):
         for number in range(3):
             await queue.put(ticket(number, attachments=(Attachment(node="1", input="i", source=b"bytes"),)))
         await queue.forget(["job-0", "job-2"])
-    assert [each.id for each in (await stored(path)).waiting] == ["job-1"]
+    assert [job.id for job in (await stored(path)).waiting] == ["job-1"]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT job_id FROM attachments").fetchall() == [("job-1",)]
 
@@ -182,7 +180,7 @@ async def test_failed_write_reaches_its_caller_and_the_queue_continues(path: Pat
     assert len((await stored(path)).waiting) == 2
 
 
-async def test_second_pool_is_refused_while_the_first_has_the_file(path: Path) -> None:
+async def test_second_pool_is_refused_while_the_first_uses_the_file(path: Path) -> None:
     async with opened(path) as (queue, _):
         await queue.put(ticket(1))
         with pytest.raises(Conflict, match="in use by another pool"):
@@ -216,7 +214,7 @@ async def test_blocks_survive_until_they_are_forgotten(path: Path) -> None:
     assert (await stored(path)).blocks.keys() == {("a", "v"), ("b", "w")}
 
 
-async def test_file_from_before_blocks_were_kept_is_brought_up(path: Path) -> None:
+async def test_version_1_file_is_migrated(path: Path) -> None:
     async with opened(path) as (queue, _):
         await queue.put(ticket(1))
     with closing(sqlite3.connect(path)) as connection:
@@ -227,7 +225,7 @@ async def test_file_from_before_blocks_were_kept_is_brought_up(path: Path) -> No
     assert (await stored(path)).blocks == {("a", "w"): Block(failure_count=1)}
 
 
-async def test_database_of_another_program_is_refused_and_left_alone(path: Path) -> None:
+async def test_database_of_another_program_is_refused_and_not_changed(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE bookmarks (url TEXT)")
     with pytest.raises(ConfigurationError, match="another program"):
@@ -248,7 +246,7 @@ async def test_missing_folder_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [object(), NOW, {1: "x"}, 2**70])
-async def test_metadata_that_is_no_json_is_refused(path: Path, value: object) -> None:
+async def test_metadata_that_is_not_json_is_refused(path: Path, value: object) -> None:
     async with opened(path) as (queue, _):
         with pytest.raises(InvalidInput, match="metadata") as caught:
             await queue.put(ticket(1, metadata={"value": value}))
@@ -256,8 +254,8 @@ async def test_metadata_that_is_no_json_is_refused(path: Path, value: object) ->
         assert len(queue) == 0
 
 
-async def test_ids_of_any_shape_are_kept(path: Path) -> None:
+async def test_any_job_id_is_stored(path: Path) -> None:
     job_id = str(uuid4())
     async with opened(path) as (queue, _):
         await queue.put(replace(ticket(1), id=job_id))
-    assert [each.id for each in (await stored(path)).waiting] == [job_id]
+    assert [job.id for job in (await stored(path)).waiting] == [job_id]

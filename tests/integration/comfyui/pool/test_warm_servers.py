@@ -17,12 +17,12 @@ from tests.support.pool import until
 MODELS = (SMALL, LARGE)
 
 
-async def test_two_workflows_in_turns_stay_each_with_its_server(tmp_path: Path) -> None:
-    # each process holds one model, and the GPU both
+async def test_alternating_workflows_keep_their_own_servers(tmp_path: Path) -> None:
+    # Each process holds one model, and the GPU both.
     async with shared_gpu(tmp_path, 2, model_bytes=11 * GIB) as (pool, simulators, _):
         for seed in range(10):
             await pool.run(picture(seed, model=MODELS[seed % 2]))
-        # the second, which was unknown, had the GPU to itself once
+        # The second, which was unknown, had the GPU to itself once.
         assert [simulator.log.models_loaded for simulator in simulators] == [2, 1]
 
 
@@ -30,7 +30,7 @@ async def test_most_recent_server_of_a_workflow_gets_it_again(tmp_path: Path) ->
     async with shared_gpu(tmp_path, 2, model_bytes=11 * GIB) as (pool, simulators, _):
         await pool.run(picture(0, model=SMALL), preferred_clients=["a"])
         await pool.run(picture(1, model=LARGE), preferred_clients=["b"])
-        # each has run both, and now holds the other one
+        # Each has run both, and now holds the other one.
         await pool.run(picture(2, model=LARGE), preferred_clients=["a"])
         await pool.run(picture(3, model=SMALL), preferred_clients=["b"])
         before = sum(simulator.log.models_loaded for simulator in simulators)
@@ -45,7 +45,7 @@ async def test_pinned_workflow_keeps_its_server_while_another_can_have_the_rest(
         await pool.run(picture(0, model=LARGE), preferred_clients=["b"])
         stuck = simulators[1].misbehave(Stuck(class_type="KSampler"))
         events = pool.events(JobStarted)
-        # even a job that prefers that server waits for the other
+        # Even a job that prefers that server waits for the other.
         others = [await pool.enqueue(picture(seed, model=LARGE), preferred_clients=["a"]) for seed in (1, 2)]
         started = await until(events, JobStarted)
         assert started.client_id == "b"
@@ -88,10 +88,10 @@ async def test_pinned_model_is_unloaded_last(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 3, model_bytes=7 * GIB) as (pool, simulators, _):
         await pool.run(picture(0), keep_loaded=True, preferred_clients=["a"])
         await pool.run(picture(1, model=LARGE), preferred_clients=["b"])
-        # next to both, 9 GiB less the margin are free: one of them must be unloaded
+        # Next to both, 9 GiB less the margin are free: one of them must be unloaded.
         await pool.run(picture(2, model=LARGE), preferred_clients=["c"], exclude_clients=["b"], memory_bytes=12 * GIB)
         assert [simulator.log.count("POST", "/free") for simulator in simulators] == [0, 1, 0]
-        # and the pinned one, too, for a job that fits nowhere next to it
+        # The pinned model is unloaded for a job that does not fit next to it.
         await pool.run(picture(3, model=LARGE), preferred_clients=["c"], exclude_clients=["b"], memory_bytes=22 * GIB)
         assert simulators[0].log.count("POST", "/free") == 1
 
@@ -103,9 +103,9 @@ async def test_identical_graphs_run_once_and_are_then_served_from_the_cache(tmp_
         jobs = [await pool.enqueue(picture(1), cache_key="one") for _ in range(6)]
         await asyncio.gather(*jobs)
         assert len({job.client_id for job in jobs}) == 1
-        # nodes that depend on the seed run once, and the saver for each of the others
+        # Nodes that depend on the seed run once; the saver runs for each job.
         assert sum(simulator.log.nodes_executed for simulator in simulators) - before == 3 + 5
-        # later as well
+        # A later job is served from the cache, too.
         again = await pool.enqueue(picture(1), cache_key="one", preferred_clients=[])
         await again
         assert again.client_id == jobs[0].client_id
@@ -115,7 +115,7 @@ async def test_uncached_result_is_not_waited_for(tmp_path: Path, monkeypatch: py
     async with shared_gpu(tmp_path, 2, model_bytes=GIB) as (pool, simulators, _):
         await pool.run(picture(0))
         with monkeypatch.context() as patch:
-            # as with `--cache-none`, or a node with random output
+            # As with `--cache-none`, or a node with random output.
             patch.setattr(Cache, "get", lambda _self, _node_id: None)
             for _ in range(2):
                 await pool.run(picture(1), cache_key="one")
@@ -125,10 +125,10 @@ async def test_uncached_result_is_not_waited_for(tmp_path: Path, monkeypatch: py
             for _ in jobs:
                 await until(events, JobStarted)
             assert pool.stats().running == 2
-            for each in stuck:
-                each.end()
+            for handle in stuck:
+                handle.end()
             await asyncio.gather(*jobs)
-        # and is again once one does
+        # A cached result is waited for again.
         for simulator in simulators:
             simulator.behave()
         for _ in range(2):
@@ -138,7 +138,7 @@ async def test_uncached_result_is_not_waited_for(tmp_path: Path, monkeypatch: py
         assert len({job.client_id for job in jobs}) == 1
 
 
-async def test_different_graphs_run_side_by_side_as_before(tmp_path: Path) -> None:
+async def test_different_graphs_run_in_parallel(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=GIB) as (pool, simulators, _):
         await pool.run(picture(0))
         stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]
@@ -147,8 +147,8 @@ async def test_different_graphs_run_side_by_side_as_before(tmp_path: Path) -> No
         for _ in jobs:
             await until(events, JobStarted)
         assert pool.stats().running == 2
-        for each in stuck:
-            each.end()
+        for handle in stuck:
+            handle.end()
         await asyncio.gather(*jobs)
 
 
@@ -170,8 +170,8 @@ async def test_waiting_duplicate_runs_if_the_first_run_fails_or_loses_its_server
         assert (pool.stats().running, pool.stats().queued) == (1, 1)
         assert started.client_id is not None
         await pool.remove_server(started.client_id)
-        for each in stuck:
-            each.end()
+        for handle in stuck:
+            handle.end()
         await asyncio.gather(*jobs)
 
 
@@ -186,6 +186,6 @@ async def test_job_without_a_cache_key_waits_for_no_other(tmp_path: Path, key: s
         for _ in range(20):
             await asyncio.sleep(0)
         assert pool.stats().running == (2 if key is None else 1)
-        for each in stuck:
-            each.end()
+        for handle in stuck:
+            handle.end()
         await asyncio.gather(*jobs)

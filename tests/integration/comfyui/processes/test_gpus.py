@@ -31,8 +31,8 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def tool(folder: Path, name: str, says: str) -> None:
-    (folder / f"{name}.txt").write_text(says)
+def tool(folder: Path, name: str, output: str) -> None:
+    (folder / f"{name}.txt").write_text(output)
     (folder / name).write_text(f"#!/bin/sh\ncat '{folder / name}.txt'\n")
     (folder / name).chmod(0o755)
 
@@ -63,19 +63,19 @@ class Nvml:
         return number
 
 
-def test_lost_gpu_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_gpu_does_not_hide_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "import_module", lambda _name: Nvml())
     assert query_nvidia_gpus(lambda _nvml, handle: handle) == [1, 2]
 
 
 @pytest.mark.parametrize(
-    ("shown", "seen"),
+    ("visible", "seen"),
     [("1", ["GPU-bbb"]), ("GPU-a", ["GPU-aaa"]), ("1,0", ["GPU-bbb", "GPU-aaa"]), ("7", ["gpu"]), ("", ["gpu"])],
 )
-def test_hidden_gpus_stay_hidden(tools: Path, shown: str, seen: list[str]) -> None:
+def test_hidden_gpus_stay_hidden(tools: Path, visible: str, seen: list[str]) -> None:
     tool(tools, "nvidia-smi", NVIDIA)
-    environment = {"CUDA_VISIBLE_DEVICES": shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert [each.key for each in find_gpus(environment=environment)] == seen
+    environment = {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert [gpu.key for gpu in find_gpus(environment=environment)] == seen
 
 
 def test_cuda_device_index_is_passed_on_unchanged(tools: Path) -> None:
@@ -83,18 +83,18 @@ def test_cuda_device_index_is_passed_on_unchanged(tools: Path) -> None:
     tool(tools, "nvidia-smi", NVIDIA)
     [gpu] = find_gpus(environment={"CUDA_VISIBLE_DEVICES": "0"})
     assert (gpu.variables, gpu.name, gpu.memory_bytes) == ({"CUDA_VISIBLE_DEVICES": "0"}, None, None)
-    # if all are visible, the order does not matter
-    assert [each.key for each in find_gpus(environment={"CUDA_VISIBLE_DEVICES": "0,1"})] == ["GPU-aaa", "GPU-bbb"]
+    # If all are visible, the order does not matter.
+    assert [gpu.key for gpu in find_gpus(environment={"CUDA_VISIBLE_DEVICES": "0,1"})] == ["GPU-aaa", "GPU-bbb"]
     tool(tools, "nvidia-smi", "GPU-aaa, NVIDIA L4, 23034\nGPU-bbb, NVIDIA L4, 23034\nGPU-ccc, NVIDIA L4, 23034\n")
     found = find_gpus(environment={"CUDA_VISIBLE_DEVICES": "2,1"})
-    assert [each.variables["CUDA_VISIBLE_DEVICES"] for each in found] == ["2", "1"]
-    assert {(each.name, each.memory_bytes) for each in found} == {("NVIDIA L4", 23034 * 1024**2)}
+    assert [gpu.variables["CUDA_VISIBLE_DEVICES"] for gpu in found] == ["2", "1"]
+    assert {(gpu.name, gpu.memory_bytes) for gpu in found} == {("NVIDIA L4", 23034 * 1024**2)}
 
 
 def test_gpu_partitions_are_passed_on_one_by_one(tools: Path) -> None:
     tool(tools, "nvidia-smi", NVIDIA)
     found = find_gpus(environment={"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"})
-    assert [dict(each.variables) for each in found] == [
+    assert [dict(gpu.variables) for gpu in found] == [
         {"CUDA_VISIBLE_DEVICES": "MIG-1"},
         {"CUDA_VISIBLE_DEVICES": "MIG-2"},
     ]
@@ -111,7 +111,7 @@ def test_amd_gpus_are_selected_by_index(tools: Path) -> None:
     ("environment", "seen"),
     [
         ({"HIP_VISIBLE_DEVICES": "1"}, [("1", {"HIP_VISIBLE_DEVICES": "1"})]),
-        # the remaining one is the first of the remaining ones
+        # HIP numbers the remaining GPUs from 0.
         ({"ROCR_VISIBLE_DEVICES": "1"}, [("1", {"HIP_VISIBLE_DEVICES": "0"})]),
         ({"ROCR_VISIBLE_DEVICES": "1,0", "HIP_VISIBLE_DEVICES": "1"}, [("0", {"HIP_VISIBLE_DEVICES": "1"})]),
         ({"ROCR_VISIBLE_DEVICES": "GPU-f00", "HIP_VISIBLE_DEVICES": "0"}, [("GPU-f00", {"HIP_VISIBLE_DEVICES": "0"})]),
@@ -127,7 +127,7 @@ def test_amd_gpus_are_filtered_once_by_the_environment(
     tools: Path, environment: dict[str, str], seen: list[tuple[str, dict[str, str]]]
 ) -> None:
     tool(tools, "rocm-smi", AMD)
-    assert [(each.key, each.variables) for each in find_gpus(environment=environment)] == seen
+    assert [(gpu.key, gpu.variables) for gpu in find_gpus(environment=environment)] == seen
 
 
 def test_unknown_gpus_count_as_one(tools: Path) -> None:

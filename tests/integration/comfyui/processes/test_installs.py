@@ -19,9 +19,9 @@ PLACES = ("home", "programs", "app-data", "disk")
 
 @pytest.fixture
 def places(tmp_path: Path) -> SystemFolders:
-    home, programs, app_data, disk = (tmp_path / each for each in PLACES)
-    for each in (home, programs, app_data, disk):
-        each.mkdir()
+    home, programs, app_data, disk = (tmp_path / name for name in PLACES)
+    for folder in (home, programs, app_data, disk):
+        folder.mkdir()
     return SystemFolders(home=home, programs=(programs,), app_data=app_data, roots=(disk,))
 
 
@@ -40,9 +40,9 @@ def python(path: Path) -> Path:
 
 
 def venv(folder: Path) -> Path:
-    made = python(folder / "bin" / "python")
+    program = python(folder / "bin" / "python")
     (folder / "pyvenv.cfg").touch()
-    return made
+    return program
 
 
 def manual(places: SystemFolders) -> tuple[Path, Path]:
@@ -98,14 +98,14 @@ def desktop(places: SystemFolders) -> tuple[Path, Path]:
 def test_every_kind_of_install_is_found_and_named(
     places: SystemFolders, make: Callable[[SystemFolders], tuple[Path, Path]], kind: InstallKind
 ) -> None:
-    folder, its_python = make(places)
+    folder, expected_python = make(places)
     [found] = find_installs(places)
     assert (found.kind, found.named, found.version) == (kind, folder, "0.7.0")
     assert resolve_install(folder, places) == found
-    assert find_python(found, variables={}) == its_python
+    assert find_python(found, variables={}) == expected_python
 
 
-def test_several_are_all_found_each_once(places: SystemFolders) -> None:
+def test_every_install_is_found_once(places: SystemFolders) -> None:
     named = {make(places)[0] for make in (manual, portable, pinokio, desktop)}
     (places.home / "comfyui").symlink_to(places.home / "ComfyUI")
     assert {install.named for install in find_installs(places)} == named
@@ -118,7 +118,7 @@ def test_desktop_app_uses_the_model_folder_of_its_user(places: SystemFolders) ->
     assert (found.data, found.extra_models) == (base, places.app_data / "ComfyUI" / "extra_models_config.yaml")
 
 
-def test_main_py_of_another_program_is_none(places: SystemFolders) -> None:
+def test_main_py_of_another_program_is_not_an_install(places: SystemFolders) -> None:
     other = places.home / "ComfyUI-tools"
     other.mkdir()
     (other / "main.py").touch()
@@ -127,7 +127,7 @@ def test_main_py_of_another_program_is_none(places: SystemFolders) -> None:
         resolve_install(other, places)
 
 
-def test_main_py_may_be_named_itself(places: SystemFolders) -> None:
+def test_path_may_name_main_py(places: SystemFolders) -> None:
     folder, _ = manual(places)
     assert resolve_install(folder / "main.py", places).code == folder
 
@@ -137,7 +137,7 @@ def test_missing_folder_is_reported(places: SystemFolders) -> None:
         resolve_install(places.home / "nowhere", places)
 
 
-def test_options_that_a_version_does_not_know_are_known(places: SystemFolders) -> None:
+def test_supported_options_of_a_version_are_known(places: SystemFolders) -> None:
     folder, _ = manual(places)
     (folder / "comfy" / "cli_args.py").write_text('parser.add_argument("--user-directory")')
     found = resolve_install(folder, places)
@@ -150,7 +150,7 @@ class TestPython:
     def install(self, places: SystemFolders) -> Install:
         return Install(kind=InstallKind.MANUAL, named=code(places.home / "ComfyUI"), code=places.home / "ComfyUI")
 
-    def test_named_python_comes_first_as_program_or_environment(self, install: Install, tmp_path: Path) -> None:
+    def test_named_python_is_preferred(self, install: Install, tmp_path: Path) -> None:
         venv(install.code / "venv")
         other = venv(tmp_path / "other")
         assert find_python(install, given=other) == other
@@ -158,20 +158,20 @@ class TestPython:
         with pytest.raises(ConfigurationError, match=r"^HERE is .* which is not a Python"):
             find_python(install, given=tmp_path, setting="HERE")
 
-    def test_broken_environment_is_not_passed_over(self, install: Install, tmp_path: Path) -> None:
-        made = venv(install.code / "venv")
-        made.unlink()
-        made.symlink_to(tmp_path / "gone")
+    def test_broken_environment_is_an_error(self, install: Install, tmp_path: Path) -> None:
+        program = venv(install.code / "venv")
+        program.unlink()
+        program.symlink_to(tmp_path / "gone")
         active = venv(tmp_path / "active")
         with pytest.raises(ConfigurationError, match=r"venv of ComfyUI cannot be used.*HERE"):
             find_python(install, setting="HERE", variables={"VIRTUAL_ENV": str(active.parents[1])})
 
-    def test_folder_of_that_name_that_is_no_environment_is_passed_over(self, install: Install, tmp_path: Path) -> None:
+    def test_folder_that_is_not_an_environment_is_skipped(self, install: Install, tmp_path: Path) -> None:
         (install.code / "env").mkdir()
         active = tmp_path / "active"
-        made = venv(active)
+        program = venv(active)
         (active / "lib" / "python3.12" / "site-packages" / "torch").mkdir(parents=True)
-        assert find_python(install, variables={"CONDA_PREFIX": str(active)}) == made
+        assert find_python(install, variables={"CONDA_PREFIX": str(active)}) == program
 
     def test_current_python_is_used_only_if_it_has_torch(
         self, install: Install, monkeypatch: pytest.MonkeyPatch
@@ -183,13 +183,13 @@ class TestPython:
         assert find_python(install, variables={}) == Path(sys.executable)
 
     def test_python_without_torch_is_reported_with_its_own_error(self, tmp_path: Path) -> None:
-        silly = python(tmp_path / "bin" / "python")
-        silly.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n")
-        assert check_python(silly) == ("ModuleNotFoundError: No module named 'torch'.", "")
+        broken = python(tmp_path / "bin" / "python")
+        broken.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n")
+        assert check_python(broken) == ("ModuleNotFoundError: No module named 'torch'.", "")
         assert (check_python(tmp_path / "none")[0] or "").startswith("it does not run")
 
     @pytest.mark.parametrize(
-        ("body", "verdict", "told"),
+        ("body", "verdict", "text"),
         [
             ("echo 2.9.1", CheckVerdict.FINE, "and torch 2.9.1. ComfyRelay can start it: start "),
             (
@@ -201,7 +201,7 @@ class TestPython:
         ],
     )
     async def test_check_names_the_python_and_whether_it_works(
-        self, install: Install, monkeypatch: pytest.MonkeyPatch, body: str | None, verdict: CheckVerdict, told: str
+        self, install: Install, monkeypatch: pytest.MonkeyPatch, body: str | None, verdict: CheckVerdict, text: str
     ) -> None:
         monkeypatch.setattr(pythons, "find_spec", lambda _name: None)
         monkeypatch.setattr(check, "find_installs", lambda: [install])
@@ -210,5 +210,5 @@ class TestPython:
         if body is not None:
             venv(install.code / "venv").write_text(f"#!/bin/sh\n{body}\n")
         [found] = await check.check_installs(lambda folder: f"start {folder}", python=None, setting="HERE")
-        assert (found.verdict, told in found.text) == (verdict, True), found.text
+        assert (found.verdict, text in found.text) == (verdict, True), found.text
         assert found.text.endswith(f"start {install.named}")
