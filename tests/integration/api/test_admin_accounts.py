@@ -140,7 +140,13 @@ class TestActions:
         assert "disabled" not in wrong["detail"]
         [listed] = [tenant for tenant in (await desk.get("/tenants"))["items"] if tenant["email"] == "eve@example.com"]
         assert listed["is_disabled"] is True
-        assert (await change(desk, eve["id"], is_disabled=False))["is_disabled"] is False
+
+    async def test_enabling_an_account_restores_tokens_but_not_sessions(self, desk: OperatorScenario) -> None:
+        token = await desk.api.user("eve@example.com")
+        session = await sign_in(desk.api, "eve@example.com")
+        assert token.user is not None
+        await change(desk, token.user.id, is_disabled=True)
+        assert (await change(desk, token.user.id, is_disabled=False))["is_disabled"] is False
         await token.get("/api/me")
         problem_of(await session.call("GET", "/api/me"), 401)
         await sign_in(desk.api, "eve@example.com")

@@ -37,20 +37,20 @@ class TestDeliveries:
         async with open_receiver() as receiver:
             yield receiver
 
-    async def ended(self, desk: OperatorScenario, receiver: Receiver) -> str:
+    async def finish_job(self, desk: OperatorScenario, receiver: Receiver) -> str:
         job = await desk.submit(webhook_url=receiver.url)
         await desk.complete(await desk.lease())
         return job.id
 
-    async def listed(self, desk: OperatorScenario, **query: Any) -> list[tuple[str, str]]:
+    async def list_deliveries(self, desk: OperatorScenario, **query: Any) -> list[tuple[str, str]]:
         return [
             (delivery["job_id"], delivery["status"])
             for delivery in (await desk.get("/webhooks/deliveries", **query))["items"]
         ]
 
-    async def dead(self, desk: OperatorScenario, receiver: Receiver) -> str:
+    async def give_up_delivery(self, desk: OperatorScenario, receiver: Receiver) -> str:
         receiver.statuses = [500] * (1 + len(RETRY_DELAYS_SECONDS))
-        job_id = await self.ended(desk, receiver)
+        job_id = await self.finish_job(desk, receiver)
         for seconds in (0.0, *RETRY_DELAYS_SECONDS):
             await desk.api.clock.set(desk.api.clock.now + timedelta(seconds=seconds))
             await desk.api.engine.webhooks.deliveries.run_once()
@@ -58,57 +58,58 @@ class TestDeliveries:
 
     @pytest.mark.both_databases
     async def test_deliveries_are_filtered_by_state(self, desk: OperatorScenario, receiver: Receiver) -> None:
-        dead = await self.dead(desk, receiver)
+        dead = await self.give_up_delivery(desk, receiver)
         receiver.statuses = [503]
-        failing = await self.ended(desk, receiver)
+        failing = await self.finish_job(desk, receiver)
         await desk.api.engine.webhooks.deliveries.run_once()
-        pending = await self.ended(desk, receiver)
+        pending = await self.finish_job(desk, receiver)
         newest_first = [(pending, "pending"), (failing, "failing"), (dead, "dead")]
-        assert await self.listed(desk) == newest_first
+        assert await self.list_deliveries(desk) == newest_first
         for delivery in newest_first:
-            assert await self.listed(desk, status=delivery[1]) == [delivery]
-        assert await self.listed(desk, status="delivered") == []
+            assert await self.list_deliveries(desk, status=delivery[1]) == [delivery]
+        assert await self.list_deliveries(desk, status="delivered") == []
         [shown] = (await desk.get("/webhooks/deliveries", status="failing"))["items"]
         assert (shown["attempts"], shown["last_status_code"], shown["tenant_id"]) == (1, 503, desk.user.tenant_id)
         assert (shown["tenant_email"], shown["next_attempt_at"] is None) == ("ada@example.com", False)
         again = await desk.send("POST", f"/webhooks/deliveries/{shown['id']}/redeliver")
         # a pending delivery keeps its attempts
         assert (again["tenant_email"], again["attempts"]) == ("ada@example.com", 1)
+        assert await desk.api.engine.webhooks.deliveries.run_once() == 2
 
     @pytest.mark.both_databases
     async def test_deliveries_are_paginated_and_filtered_by_tenant(
         self, desk: OperatorScenario, receiver: Receiver
     ) -> None:
-        created = [await self.ended(desk, receiver) for _ in range(3)]
+        created = [await self.finish_job(desk, receiver) for _ in range(3)]
         first = await desk.get("/webhooks/deliveries", limit=2)
         assert [item["job_id"] for item in first["items"]] == created[:0:-1]
         second = await desk.get("/webhooks/deliveries", limit=2, cursor=first["next_cursor"])
         assert [item["job_id"] for item in second["items"]] == created[:1]
         assert second["next_cursor"] is None
-        assert len(await self.listed(desk, tenant=desk.user.tenant_id)) == 3
+        assert len(await self.list_deliveries(desk, tenant=desk.user.tenant_id)) == 3
         assert desk.admin.user is not None
-        assert await self.listed(desk, tenant=desk.admin.user.tenant_id) == []
+        assert await self.list_deliveries(desk, tenant=desk.admin.user.tenant_id) == []
 
     async def test_dead_delivery_is_resent_with_its_id(self, desk: OperatorScenario, receiver: Receiver) -> None:
-        job_id = await self.dead(desk, receiver)
+        job_id = await self.give_up_delivery(desk, receiver)
         [before] = (await desk.get("/webhooks/deliveries", status="dead"))["items"]
-        heard = len(receiver.received)
+        count = len(receiver.received)
         again = await desk.send("POST", f"/webhooks/deliveries/{before['id']}/redeliver")
         assert (again["status"], again["attempts"]) == ("pending", 0)
         assert await desk.api.engine.webhooks.deliveries.run_once() == 1
-        assert [headers["webhook-id"] for headers, _ in receiver.received[heard:]] == [before["id"]]
-        assert await self.listed(desk, status="delivered") == [(job_id, "delivered")]
+        assert [headers["webhook-id"] for headers, _ in receiver.received[count:]] == [before["id"]]
+        assert await self.list_deliveries(desk, status="delivered") == [(job_id, "delivered")]
 
     @pytest.mark.both_databases
     async def test_deliveries_are_counted(
         self, desk: OperatorScenario, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert await desk.get("/webhooks/counts") == {"dead": 0, "pending": 0, "most": MAX_COUNTED}
-        await self.dead(desk, receiver)
+        await self.give_up_delivery(desk, receiver)
         receiver.statuses = [500]
-        await self.ended(desk, receiver)
+        await self.finish_job(desk, receiver)
         await desk.api.engine.webhooks.deliveries.run_once()
-        await self.ended(desk, receiver)
+        await self.finish_job(desk, receiver)
         assert await desk.get("/webhooks/counts") == {"dead": 1, "pending": 2, "most": MAX_COUNTED}
         monkeypatch.setattr(overview, "MAX_COUNTED", 1)
         assert await desk.get("/webhooks/counts") == {"dead": 1, "pending": 1, "most": 1}

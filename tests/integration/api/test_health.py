@@ -1,7 +1,6 @@
 """Liveness and readiness checks: public, and they name the part that is unavailable."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -16,6 +15,7 @@ from comfyrelay.settings import Settings
 from comfyrelay.store.database import Database
 from comfyrelay.store.notify import NotifyChannel
 from tests.support.api import SECRETS, Api, problem_of
+from tests.support.outages import database_down
 from tests.support.world import PostgresBackend, SqliteBackend, execute
 
 
@@ -27,26 +27,6 @@ async def two_shards(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -
         await databases.close()
 
 
-@contextmanager
-def down(databases: Databases, name: str) -> Iterator[None]:
-    """Make a database unreachable until the block ends."""
-    up = databases.central if name == "central" else databases.shards[name]
-    nowhere = str(Path(up.url.database or "").parent) if up.dialect == "sqlite" else "nowhere"
-    unreachable = Database(name, up.url.set(database=nowhere).render_as_string(hide_password=False))
-    _put(databases, name, unreachable)
-    try:
-        yield
-    finally:
-        _put(databases, name, up)
-
-
-def _put(databases: Databases, name: str, database: Database) -> None:
-    if name == "central":
-        databases.central = database
-    else:
-        databases.shards[name] = database
-
-
 async def test_ready_server_reports_ready_without_authentication(api: Api) -> None:
     assert await api.anybody.get("/healthz") == {"status": "ok"}
     assert await api.anybody.get("/readyz") == {"status": "ok", "problems": {}}
@@ -54,14 +34,14 @@ async def test_ready_server_reports_ready_without_authentication(api: Api) -> No
 
 async def test_liveness_ignores_unreachable_databases(api: Api) -> None:
     await api.stop_loops()
-    with down(api.engine.databases, "central"), down(api.engine.databases, "main"):
+    with database_down(api.engine.databases, "central"), database_down(api.engine.databases, "main"):
         assert await api.anybody.get("/healthz") == {"status": "ok"}
 
 
 @pytest.mark.parametrize("name", ["central", "main"])
 async def test_unreachable_database_is_named(api: Api, name: str) -> None:
     await api.stop_loops()
-    with down(api.engine.databases, name):
+    with database_down(api.engine.databases, name):
         problem = problem_of(await api.anybody.call("GET", "/readyz"), 503)
     assert problem["errors"].keys() == {name}
     assert name in problem["detail"]
@@ -85,11 +65,11 @@ async def test_unusable_storage_is_named_without_its_path(api: Api, monkeypatch:
 
 async def test_unreachable_shard_keeps_the_server_ready(api: Api, two_shards: Databases) -> None:
     """It affects only its own tenants; the others keep working."""
-    with down(two_shards, "a"):
+    with database_down(two_shards, "a"):
         checked = await Readiness(two_shards, api.engine.objects).check()
         assert checked.is_ready
         assert checked.problems.keys() == {"a"}
-        with down(two_shards, "b"):
+        with database_down(two_shards, "b"):
             engine = Engine(
                 Settings(data_dir=api.engine.settings.data_dir),
                 notify_channel=NotifyChannel(),

@@ -13,8 +13,8 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Fault
 from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
-from tests.integration.api.test_health import down
 from tests.support.api import Api
+from tests.support.outages import database_down
 from tests.support.paths import ROOT
 from tests.support.world import GRAPH, OUTPUT, execute
 
@@ -182,7 +182,7 @@ async def test_undelivered_webhooks_are_counted(api: Api, monkeypatch: pytest.Mo
 async def test_unreachable_database_is_reported_down(api: Api) -> None:
     await api.stop_loops()
     assert at(await figures(api), "database_up", database="central") == 1
-    with down(api.engine.databases, "central"), down(api.engine.databases, "main"):
+    with database_down(api.engine.databases, "central"), database_down(api.engine.databases, "main"):
         found = await figures(api)
     assert (at(found, "database_up", database="central"), at(found, "database_up", database="main")) == (0, 0)
     assert at(found, "outbox_oldest_seconds", shard="main", direction="to_queue") is None

@@ -146,13 +146,7 @@ async def test_lost_node_definitions_are_requested_again(api: Api, worker: Calle
 
 class TestInvalidUploads:
     async def test_invalid_hash_is_refused(self, worker: Caller) -> None:
-        for sha256 in (
-            "",
-            "x" * 64,
-            "../../etc/passwd",
-            "A" * 64,
-            "0" * 63,
-        ):
+        for sha256 in ("", "x" * 64, "../../etc/passwd", "A" * 64, "0" * 63):
             problem_of(await worker.call("POST", "/api/worker/definitions", {"sha256": sha256}), 422)
             if sha256:
                 assert (await put(worker, sha256, b"")).status_code in (404, 422)

@@ -80,13 +80,7 @@ class TestEffects:
 
     async def test_invalid_page_is_refused(self, api: Api) -> None:
         user = await api.user()
-        for query in (
-            "limit=0",
-            "limit=201",
-            "limit=x",
-            "cursor=-1",
-            "cursor=x",
-        ):
+        for query in ("limit=0", "limit=201", "limit=x", "cursor=-1", "cursor=x"):
             problem_of(await user.call("GET", f"/api/effects?{query}"), 422)
 
 
@@ -156,7 +150,8 @@ class TestPrivateWorkflows:
 
     async def test_graph_may_output_plain_text(self, api: Api) -> None:
         user = await api.user()
-        for number, output in enumerate(({}, {"output_mime_type": "text/plain"})):
+        outputs: list[dict[str, str]] = [{}, {"output_mime_type": "text/plain"}]
+        for number, output in enumerate(outputs):
             graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": f"hello {number}"}}}
             created = await user.post("/api/workflows", {"graph": graph, "output_extension": "txt", **output})
             assert (created["output_extension"], created["output_mime_type"]) == ("txt", "text/plain")

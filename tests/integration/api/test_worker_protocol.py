@@ -1,58 +1,31 @@
 """The worker protocol over HTTP: seven calls, their answers and every documented error."""
 
 import asyncio
-import io
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
-from comfyrelay.domain.records.accounts import User
 from comfyrelay.protocol import worker as wire
-from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.services.queue.heartbeats import Heartbeat, HeartbeatResult
 from comfyrelay.services.queue.lease_payload import LeasePayloads
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.workers import workers
 from comfyrelay.store.database import Boundary
-from tests.support.api import FLEET_SECRET, SECRETS, Api, Caller, data_of, open_api, problem_of
+from tests.support.api import SECRETS, Api, data_of, open_api, problem_of
+from tests.support.api_calls import lease, lease_of
+from tests.support.worker_calls import (
+    PICTURE,
+    SECRET_HEADERS,
+    SubmittedJob,
+    poll,
+    submit_first_job,
+    submit_job,
+    upload_output,
+)
 from tests.support.world import GRAPH, PATIENCE_SECONDS, PROMPT, SqliteBackend
-
-SECRET = {"X-Fleet-Secret": FLEET_SECRET}
-
-
-def picture() -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (4, 4), "red").save(file, "PNG")
-    return file.getvalue()
-
-
-PICTURE = picture()
-
-
-@dataclass(frozen=True)
-class SubmittedJob:
-    """A user with an effect and a job of it."""
-
-    user: User
-    effect_id: int
-    job_id: str
-
-
-async def submit_first_job(api: Api) -> SubmittedJob:
-    effect_id = await api.effect()
-    user = (await api.user(tokens=100)).user
-    assert user is not None
-    return SubmittedJob(user, effect_id, await submit(api, user, effect_id, "one"))
-
-
-async def submit(api: Api, user: User, effect_id: int, key: str) -> str:
-    request = JobRequest(tenant_id=user.tenant_id, user_id=user.id, idempotency_key=key, effect_id=effect_id)
-    return (await api.engine.jobs.submit.submit(request)).id
 
 
 async def balance(api: Api, submission: SubmittedJob) -> int:
@@ -64,21 +37,6 @@ async def until(condition: Callable[[], object]) -> None:
     """Yield to other tasks until the condition holds."""
     while not condition():  # noqa: ASYNC110  (there is no event)
         await asyncio.sleep(0.001)
-
-
-async def poll(worker: Caller, worker_id: str = "gpu-1", **more: Any) -> dict[str, Any] | None:
-    answer = await worker.post("/api/worker/poll", {"worker_id": worker_id, **more})
-    job: dict[str, Any] | None = answer["job"]
-    return job
-
-
-def lease_of(job: dict[str, Any]) -> dict[str, Any]:
-    return {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"]}
-
-
-async def upload(api: Api, job: dict[str, Any], content: bytes = PICTURE) -> None:
-    answer = await api.anybody.http.put(job["output_url"], content=content, headers=job["output_headers"])
-    assert answer.is_success, answer.text
 
 
 def output(content: bytes = PICTURE) -> dict[str, Any]:
@@ -97,7 +55,7 @@ class TestRegister:
             "capacity_type": "spot",
             "instance_type": "g5.xlarge",
         }
-        response = await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET)
+        response = await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS)
         assert response.status_code == 201
         answer = data_of(response)
         assert len(answer.pop("token")) == 64
@@ -113,7 +71,7 @@ class TestRegister:
     async def test_dry_run_reports_missing_requirements_and_registers_nothing(self, api: Api) -> None:
         await api.effect()
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "dry_run": True}
-        response = await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET)
+        response = await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS)
         assert response.status_code == 200
         assert data_of(response) == {
             "worker_id": "gpu-1",
@@ -126,7 +84,9 @@ class TestRegister:
             "missing": {},
         }
         capabilities = {"node_types": ["Prompt", "SaveVideo"], "models": {"checkpoints": []}}
-        answer = await api.anybody.post("/api/worker/register", {**body, "capabilities": capabilities}, headers=SECRET)
+        answer = await api.anybody.post(
+            "/api/worker/register", {**body, "capabilities": capabilities}, headers=SECRET_HEADERS
+        )
         assert answer["missing"] == {"clip": ["CheckpointLoader", "model.safetensors"]}
         async with api.engine.databases.central.read() as tx:
             assert await workers.get(tx, "gpu-1") is None
@@ -135,8 +95,8 @@ class TestRegister:
         await api.effect()
         cases: list[tuple[dict[str, Any], dict[str, str], int]] = [
             ({}, {}, 401),
-            ({"fleet_slug": "none"}, SECRET, 404),
-            ({"workflow_slugs": ["other"]}, SECRET, 422),
+            ({"fleet_slug": "none"}, SECRET_HEADERS, 404),
+            ({"workflow_slugs": ["other"]}, SECRET_HEADERS, 422),
         ]
         for wrong, headers, status in cases:
             body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", **wrong}
@@ -149,7 +109,7 @@ class TestRegister:
             ({}, "production"),
             ({"X-Fleet-Secret": "wrong"}, "production"),
             ({"X-Fleet-Secret": "fleet-secret-of-staging"}, "production"),
-            (SECRET, "staging"),
+            (SECRET_HEADERS, "staging"),
         ]
         for headers, stage in cases:
             body = {"worker_id": "w", "fleet_slug": "home-clip", "stage": stage}
@@ -162,13 +122,13 @@ class TestRegister:
 
     async def test_unknown_fleet_is_not_found(self, api: Api) -> None:
         body = {"worker_id": "w", "fleet_slug": "nowhere"}
-        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 404)
+        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 404)
 
     async def test_registered_worker_id_is_a_conflict(self, api: Api) -> None:
         await api.effect()
         await api.worker("gpu-1")
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
-        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 409)
+        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 409)
 
     async def test_id_of_an_offline_worker_without_leases_is_reusable(self, api: Api) -> None:
         await submit_first_job(api)
@@ -178,9 +138,9 @@ class TestRegister:
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
         await api.clock.set(api.clock.now + timedelta(seconds=301))
         # it holds a job, which it may still be running
-        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 409)
+        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 409)
         await lost.post("/api/worker/requeue", {**lease_of(job), "reason": "shutdown"})
-        await api.anybody.post("/api/worker/register", body, headers=SECRET)
+        await api.anybody.post("/api/worker/register", body, headers=SECRET_HEADERS)
         problem_of(await lost.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
 
     async def test_id_of_a_revoked_worker_is_not_reusable(self, api: Api) -> None:
@@ -189,7 +149,7 @@ class TestRegister:
         await api.engine.workers.workers.set_approved("gpu-1", is_approved=False)
         await api.clock.set(api.clock.now + timedelta(seconds=301))
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
-        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 409)
+        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 409)
 
     async def test_full_fleet_refuses_registration(self, api: Api) -> None:
         await api.effect()
@@ -198,16 +158,16 @@ class TestRegister:
         body = {"worker_id": "gpu-2", "fleet_slug": "small"}
         for dry_run in (False, True):
             sent = {**body, "dry_run": dry_run}
-            problem_of(await api.anybody.call("POST", "/api/worker/register", sent, headers=SECRET), 403)
+            problem_of(await api.anybody.call("POST", "/api/worker/register", sent, headers=SECRET_HEADERS), 403)
         # a registered worker is not new
         sent = {**body, "worker_id": "gpu-1", "dry_run": True}
-        answer = await api.anybody.post("/api/worker/register", sent, headers=SECRET)
+        answer = await api.anybody.post("/api/worker/register", sent, headers=SECRET_HEADERS)
         assert answer["workflows_assigned"] == ["clip"]
 
     async def test_fleet_without_an_active_workflow_refuses_registration(self, api: Api) -> None:
         await api.engine.workers.fleets.create(slug="empty")
         body = {"worker_id": "w", "fleet_slug": "empty"}
-        problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 422)
+        problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 422)
         assert "no active workflow" in problem["errors"]["fleet_slug"]
 
     async def test_invalid_registration_names_the_field(self, api: Api) -> None:
@@ -218,7 +178,9 @@ class TestRegister:
             ({"worker_id": "w", "fleet_slug": "x", "stage": "moon"}, "stage"),
         ]
         for body, field in cases:
-            problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 422)
+            problem = problem_of(
+                await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 422
+            )
             assert list(problem["errors"]) == [field]
 
     async def test_unknown_request_fields_are_ignored(self, api: Api) -> None:
@@ -234,8 +196,8 @@ class TestRegister:
     async def test_registrations_are_limited_by_address(self, api: Api) -> None:
         body = {"worker_id": "w", "fleet_slug": "nowhere"}
         for _ in range(10):
-            problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 404)
-        response = await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET)
+            problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 404)
+        response = await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS)
         problem_of(response, 429)
         assert 0 < int(response.headers["Retry-After"]) <= 60
 
@@ -266,7 +228,7 @@ class TestPoll:
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(poll(worker, wait_seconds=30))
             await until(lambda: api.engine.queue.polls.parked)
-            await submit(api, user, effect_id, "one")
+            await submit_job(api, user, effect_id, "one")
         job = waiting.result()
         assert job is not None
 
@@ -275,7 +237,7 @@ class TestPoll:
         user = (await api.user(tokens=100)).user
         assert user is not None
         for key in ("one", "two", "three"):
-            await submit(api, user, effect_id, key)
+            await submit_job(api, user, effect_id, key)
         worker = await api.worker()
         body = {"worker_id": "gpu-1", "max_concurrency": 3, "warm_workflow_hashes": ["something"]}
         waiting = [(await worker.post("/api/worker/poll", body))["more_waiting"] for _ in range(3)]
@@ -344,7 +306,7 @@ class TestPoll:
             waiting = group.create_task(worker.call("POST", "/api/worker/poll", body))
             await until(lambda: api.engine.queue.polls.parked)
             await admin.post("/api/admin/workers/gpu-1/rotate-token")
-            await submit(api, user.user, effect_id, "one")
+            await submit_job(api, user.user, effect_id, "one")
         problem_of(waiting.result(), 401)
 
     async def test_capabilities_are_written_only_when_they_change(self, api: Api) -> None:
@@ -366,6 +328,13 @@ class TestPoll:
         assert known is not None
         assert known.capabilities == {"gpus": 1}
 
+    async def test_worker_deregistered_by_another_server_is_refused(self, api: Api) -> None:
+        await api.effect()
+        worker = await api.worker()
+        assert await poll(worker) is None
+        await api.engine.workers.workers.deregister("gpu-1")
+        problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
+
     async def test_deregistration_affects_no_other_worker(self, api: Api) -> None:
         await api.effect()
         leaving, staying = await api.worker("gpu-1"), await api.worker("gpu-2")
@@ -386,8 +355,7 @@ class TestHeartbeat:
     async def test_heartbeat_extends_the_lease_and_renews_urls_on_request(self, api: Api) -> None:
         await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         body = {**lease_of(job), "progress": {"value": 0.5}, "logs": ["half way"]}
         answer = await worker.post("/api/worker/heartbeat", body)
         assert answer["stop"] is None
@@ -401,8 +369,7 @@ class TestHeartbeat:
     async def test_heartbeat_returns_fresh_urls_when_the_age_is_unknown(self, api: Api) -> None:
         await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         # like another server, which has not delivered this lease
         limits = {"lease_url_ttl_seconds": 900, "max_output_bytes": 1000, "max_output_files": 1}
         api.engine.queue.lease_payloads = LeasePayloads(
@@ -414,8 +381,7 @@ class TestHeartbeat:
     async def test_parked_heartbeat_returns_on_cancel(self, api: Api) -> None:
         submission = await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         async with asyncio.TaskGroup() as group:
             body = {**lease_of(job), "wait_seconds": 30}
             waiting = group.create_task(worker.post("/api/worker/heartbeat", body))
@@ -427,8 +393,7 @@ class TestHeartbeat:
         """It has read that it may continue, and does not wait yet. No tick wakes it here."""
         submission = await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         api.engine.queue.stop_requests._tick_seconds = 10 * PATIENCE_SECONDS
         beat = api.engine.queue.heartbeats.beat
 
@@ -451,9 +416,8 @@ class TestSettling:
     async def test_completion_is_idempotent(self, api: Api) -> None:
         submission = await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
-        await upload(api, job)
+        job = await lease(worker)
+        await upload_output(api, job)
         for _ in range(2):
             answer = await worker.post("/api/worker/complete", {**lease_of(job), **output()})
             assert answer == {"status": "completed"}
@@ -462,26 +426,24 @@ class TestSettling:
     async def test_completion_without_an_output_keeps_the_lease(self, api: Api) -> None:
         await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         for body in (lease_of(job), {**lease_of(job), **output()}):
             problem = problem_of(await worker.call("POST", "/api/worker/complete", body), 422)
             assert "The output is missing" in problem["errors"]["output"]
-        await upload(api, job)
+        await upload_output(api, job)
         await worker.post("/api/worker/complete", {**lease_of(job), **output()})
 
     async def test_output_that_differs_from_the_report_is_refused(self, api: Api) -> None:
         await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         cases: list[tuple[bytes, dict[str, Any], str]] = [
             (PICTURE, {"size": len(PICTURE) + 1, "mime_type": "image/png"}, "bytes, not"),
             (b"not a picture", {"size": 13, "mime_type": "image/png"}, "not a readable image"),
             (PICTURE, {"size": len(PICTURE), "mime_type": "video/mp4"}, "but this workflow creates image/png"),
         ]
         for content, reported, reason in cases:
-            await upload(api, job, content)
+            await upload_output(api, job, content)
             response = await worker.call("POST", "/api/worker/complete", {**lease_of(job), "output": reported})
             assert reason in problem_of(response, 422)["errors"]["output"]
 
@@ -492,17 +454,15 @@ class TestSettling:
         async with open_api(sqlite_backend, tmp_path, output_validation="warn") as api:
             await submit_first_job(api)
             worker = await api.worker()
-            job = await poll(worker)
-            assert job is not None
-            await upload(api, job)
+            job = await lease(worker)
+            await upload_output(api, job)
             answer = await worker.post("/api/worker/complete", {**lease_of(job), **output()})
             assert answer == {"status": "completed"}
 
     async def test_job_failure_is_final_and_refunded(self, api: Api) -> None:
         submission = await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         for _ in range(2):
             body = {**lease_of(job), "error_message": '{"exception_message": "bad graph"}'}
             assert await worker.post("/api/worker/fail", body) == {"status": "failed"}
@@ -511,8 +471,7 @@ class TestSettling:
     async def test_worker_fault_is_retried(self, api: Api) -> None:
         await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         body = {**lease_of(job), "error_message": "out of memory", "fault": "worker"}
         assert await worker.post("/api/worker/fail", body) == {"status": "queued"}
 
@@ -520,8 +479,7 @@ class TestSettling:
         await submit_first_job(api)
         worker = await api.worker()
         for _ in range(5):
-            job = await poll(worker)
-            assert job is not None
+            job = await lease(worker)
             assert job["attempt"] == 1
             body = {**lease_of(job), "reason": "spot_interruption"}
             assert await worker.post("/api/worker/requeue", body) == {"status": "queued"}
@@ -529,8 +487,7 @@ class TestSettling:
     async def test_wrong_or_ended_lease_is_404(self, api: Api) -> None:
         await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         wrong = {**lease_of(job), "lease_token": "11111111-1111-4111-8111-111111111111"}
         cases: list[tuple[str, dict[str, Any]]] = [
             ("heartbeat", {}),
@@ -547,8 +504,7 @@ class TestSettling:
     async def test_lease_of_another_worker_cannot_be_settled(self, api: Api) -> None:
         await submit_first_job(api)
         worker, other = await api.worker("gpu-1"), await api.worker("gpu-2")
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         problem_of(await other.call("POST", "/api/worker/heartbeat", lease_of(job)), 404)
         problem_of(await other.call("POST", "/api/worker/fail", {**lease_of(job), "error_message": "x"}), 404)
 

@@ -7,9 +7,10 @@ import pytest
 from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import WorkerRequest
 from comfyrelay.store.tenant.library import media
-from tests.integration.api.test_worker_protocol import PICTURE, SECRET, lease_of, poll, submit, submit_first_job, upload
 from tests.support.api import Api, problem_of
+from tests.support.api_calls import lease, lease_of
 from tests.support.full import full_only
+from tests.support.worker_calls import PICTURE, SECRET_HEADERS, poll, submit_first_job, submit_job, upload_output
 from tests.support.world import execute
 
 REGISTER = "/api/worker/register"
@@ -29,10 +30,9 @@ class TestRegistration:
     async def test_same_registration_key_rotates_the_token_and_keeps_leases(self, api: Api) -> None:
         submission = await submit_first_job(api)
         first = await api.worker(registration_key=KEY)
-        job = await poll(first)
-        assert job is not None
+        job = await lease(first)
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "registration_key": KEY}
-        again = await api.anybody.post(REGISTER, body, headers=SECRET)
+        again = await api.anybody.post(REGISTER, body, headers=SECRET_HEADERS)
         assert again["leases"] == 1
         problem_of(await first.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
         problem_of(await first.call("POST", "/api/worker/heartbeat", lease_of(job)), 401)
@@ -48,7 +48,7 @@ class TestRegistration:
         keys: list[dict[str, Any]] = [{}, {"registration_key": None}, {"registration_key": "another" + KEY}]
         for other in keys:
             body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", **other}
-            problem_of(await api.anybody.call("POST", REGISTER, body, headers=SECRET), 409)
+            problem_of(await api.anybody.call("POST", REGISTER, body, headers=SECRET_HEADERS), 409)
             assert await poll(worker) is None
 
     async def test_protocol_and_version_are_shown(self, api: Api) -> None:
@@ -63,14 +63,13 @@ class TestRegistration:
     async def test_outdated_worker_is_refused_with_a_message(self, api: Api) -> None:
         await api.effect()
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "protocol": 0}
-        refused = problem_of(await api.anybody.call("POST", REGISTER, body, headers=SECRET), 422)
+        refused = problem_of(await api.anybody.call("POST", REGISTER, body, headers=SECRET_HEADERS), 422)
         assert refused["errors"] == {"protocol": TOO_OLD}
 
     async def test_outdated_worker_finishes_its_jobs_and_gets_no_new_ones(self, api: Api) -> None:
         await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         await execute(api.engine.databases.central, "UPDATE workers SET protocol = 0")
         api.context.forget_worker("gpu-1")
         refused = problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
@@ -105,7 +104,7 @@ class TestPoll:
         assert await poll(worker, current_load=2) is None
         assert await poll(worker, current_load=1) is not None
         # its configured value counts even if it reports less
-        await submit(api, submission.user, submission.effect_id, "two")
+        await submit_job(api, submission.user, submission.effect_id, "two")
         assert await poll(worker, current_load=0, max_concurrency=1) is None
         # the last reported value counts until it changes
         assert await poll(worker, current_load=0) is None
@@ -113,7 +112,7 @@ class TestPoll:
 
     async def test_increased_concurrency_gets_more_jobs(self, api: Api) -> None:
         submission = await submit_first_job(api)
-        await submit(api, submission.user, submission.effect_id, "two")
+        await submit_job(api, submission.user, submission.effect_id, "two")
         worker = await api.worker(max_concurrency=1)
         assert await poll(worker) is not None
         assert await poll(worker) is None
@@ -129,8 +128,7 @@ class TestHeartbeat:
         submission = await submit_first_job(api)
         admin = await api.user("root@example.com", is_admin=True)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         reported = {"value": "half", "phase": 7, "began_at": "soon", "server": [], "step": None, "of": {"a": ["newer"]}}
         await worker.post("/api/worker/heartbeat", {**lease_of(job), "progress": reported})
         [held] = (await admin.get("/api/admin/workers/gpu-1"))["jobs"]
@@ -144,8 +142,7 @@ class TestHeartbeat:
     async def test_progress_must_be_an_object(self, api: Api) -> None:
         await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         invalid: list[object] = [0.5, "half", [0.5], True]
         for reported in invalid:
             refused = await worker.call("POST", "/api/worker/heartbeat", {**lease_of(job), "progress": reported})
@@ -157,8 +154,7 @@ class TestSettling:
     async def test_failure_without_a_message_has_a_default_error(self, api: Api, fields: dict[str, Any]) -> None:
         submission = await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         assert await worker.post("/api/worker/fail", {**lease_of(job), **fields}) == {"status": "failed"}
         await api.engine.outbox.delivery.idle()
         found = await api.engine.jobs.views.job(submission.user.tenant_id, submission.job_id)
@@ -167,16 +163,14 @@ class TestSettling:
     async def test_unknown_fault_is_not_final(self, api: Api) -> None:
         await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         failed = {**lease_of(job), "error_message": "too hot", "fault": "of_a_newer_version"}
         assert await worker.post("/api/worker/fail", failed) == {"status": "queued"}
 
     async def test_requeue_needs_no_reason(self, api: Api) -> None:
         await submit_first_job(api)
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
+        job = await lease(worker)
         assert await worker.post("/api/worker/requeue", {**lease_of(job), "reason": None}) == {"status": "queued"}
 
     async def test_video_stores_the_reported_output(self, api: Api) -> None:
@@ -189,9 +183,8 @@ class TestSettling:
         )
         await execute(shard, "UPDATE ai_jobs SET video_id = 'v'")
         worker = await api.worker()
-        job = await poll(worker)
-        assert job is not None
-        await upload(api, job)
+        job = await lease(worker)
+        await upload_output(api, job)
         sent = {"size": len(PICTURE), "mime_type": "image/png", "sha256": None, "frames": 1, "of": {"a": ["newer"]}}
         await worker.post("/api/worker/complete", {**lease_of(job), "output": sent, "more": 1})
         await api.engine.outbox.delivery.idle()
