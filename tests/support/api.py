@@ -30,8 +30,8 @@ SECRETS = Secrets(
 # Loops with a shorter interval run as usual: users see their results.
 SOON_SECONDS = 1.0
 PASSWORD = "correct horse battery"
-# by whether files are local and therefore served
-_worked_out: dict[bool, list[BaseRoute]] = {}
+# By whether the API serves local files.
+_prepared_routes: dict[bool, list[BaseRoute]] = {}
 
 
 @dataclass
@@ -125,12 +125,12 @@ class Api:
 def _reuse_routes(app: FastAPI, *, is_local: bool) -> None:
     """Use the routes of the first application: FastAPI takes 30 ms to prepare them."""
     routes = app.router.routes
-    ready = _worked_out.setdefault(is_local, [*routes])
+    prepared = _prepared_routes.setdefault(is_local, [*routes])
     # plain routes such as `/openapi.json` belong to their application
-    routes[:] = [own if isinstance(own, Route) else first for own, first in zip(routes, ready, strict=True)]
+    routes[:] = [own if isinstance(own, Route) else first for own, first in zip(routes, prepared, strict=True)]
 
 
-async def _later(name: str, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+async def _run_delayed(name: str, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
     """Delay the first run of slow loops: it takes longer than most tests, and new databases need no cleanup."""
     if seconds > SOON_SECONDS:
         await asyncio.sleep(seconds)
@@ -158,7 +158,7 @@ async def open_api(
         _reuse_routes(app, is_local=storage_url is None)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with AsyncExitStack() as stack:
-            with patch("comfyrelay.services.engine._every", _later):
+            with patch("comfyrelay.services.engine._every", _run_delayed):
                 await stack.enter_async_context(app.router.lifespan_context(app))
             http = await stack.enter_async_context(
                 httpx.AsyncClient(

@@ -31,10 +31,10 @@ async def upload(
     """Upload a file and return its id."""
     data = png() if data is None else data
     body = {"mime_type": mime_type, "size": len(data), "original_filename": name}
-    begun = await user.post("/api/videos/uploads", body)
-    sent = await user.http.put(begun["upload_url"], content=data, headers=begun["upload_headers"])
+    created = await user.post("/api/videos/uploads", body)
+    sent = await user.http.put(created["upload_url"], content=data, headers=created["upload_headers"])
     assert sent.status_code == 200, sent.text
-    return str(begun["file"]["id"])
+    return str(created["file"]["id"])
 
 
 async def submit(user: Caller, effect_id: int, **more: Any) -> Any:
@@ -77,9 +77,7 @@ async def run(api: Api, user: Caller, worker: Caller, effect_id: int, **more: An
 
 
 @dataclass
-class Said:
-    """One event of a stream."""
-
+class StreamEvent:
     type: str
     id: str | None
     data: Any
@@ -92,28 +90,28 @@ class Stream:
     status: int
     headers: httpx.Headers
     _comments: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
-    _said: asyncio.Queue[Said | None] = field(default_factory=asyncio.Queue)
+    _events: asyncio.Queue[StreamEvent | None] = field(default_factory=asyncio.Queue)
     _rest: str = ""
 
-    async def next(self) -> Said | None:
+    async def next(self) -> StreamEvent | None:
         """The next event; `None` when the stream has ended."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            return await self._said.get()
+            return await self._events.get()
 
-    async def until(self, type_: str) -> list[Said]:
+    async def until(self, type_: str) -> list[StreamEvent]:
         """The events up to the first of this type."""
-        found: list[Said] = []
+        found: list[StreamEvent] = []
         while not found or found[-1].type != type_:
-            said = await self.next()
-            assert said is not None, f"the stream ended before {type_}: {found}"
-            found.append(said)
+            event = await self.next()
+            assert event is not None, f"the stream ended before {type_}: {found}"
+            found.append(event)
         return found
 
-    async def rest(self) -> list[Said]:
+    async def rest(self) -> list[StreamEvent]:
         """The events up to the end."""
         found = []
-        while (said := await self.next()) is not None:
-            found.append(said)
+        while (event := await self.next()) is not None:
+            found.append(event)
         return found
 
     async def comment(self, text: str) -> None:
@@ -122,17 +120,17 @@ class Stream:
             while await self._comments.get() != text:
                 pass
 
-    def hear(self, text: str) -> None:
+    def receive(self, text: str) -> None:
         *blocks, self._rest = (self._rest + text).split("\n\n")
         for block in blocks:
             if block.startswith(":"):
                 self._comments.put_nowait(block)
                 continue
             fields = dict(line.split(": ", 1) for line in block.split("\n"))
-            self._said.put_nowait(Said(fields["event"], fields.get("id"), json.loads(fields["data"])))
+            self._events.put_nowait(StreamEvent(fields["event"], fields.get("id"), json.loads(fields["data"])))
 
     def end(self) -> None:
-        self._said.put_nowait(None)
+        self._events.put_nowait(None)
 
 
 def follow(user: Caller, job_id: str, *, last_event_id: int | None = None) -> AbstractAsyncContextManager[Stream]:
@@ -164,16 +162,16 @@ async def open_stream(user: Caller, path: str, *, last_event_id: int | str | Non
         "client": ("127.0.0.1", 1),
         "server": ("relay.test", 80),
     }
-    hung_up = asyncio.Event()
+    disconnected = asyncio.Event()
     opened: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
-    asked = False
+    is_sent = False
 
     async def receive() -> dict[str, Any]:
-        nonlocal asked
-        if not asked:
-            asked = True
+        nonlocal is_sent
+        if not is_sent:
+            is_sent = True
             return {"type": "http.request", "body": b"", "more_body": False}
-        await hung_up.wait()
+        await disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: dict[str, Any]) -> None:
@@ -181,14 +179,14 @@ async def open_stream(user: Caller, path: str, *, last_event_id: int | str | Non
             sent = [(name.decode(), value.decode()) for name, value in message["headers"]]
             opened.set_result(Stream(message["status"], httpx.Headers(sent)))
             return
-        opened.result().hear(message.get("body", b"").decode())
+        opened.result().receive(message.get("body", b"").decode())
         if not message.get("more_body"):
             opened.result().end()
 
-    calling = asyncio.create_task(app(scope, receive, send))
+    call = asyncio.create_task(app(scope, receive, send))
     try:
         yield await asyncio.wait_for(opened, PATIENCE_SECONDS)
     finally:
-        hung_up.set()
+        disconnected.set()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(calling, PATIENCE_SECONDS)
+            await asyncio.wait_for(call, PATIENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""An AWS account and what a fleet needs in it."""
+"""An AWS account with the resources that a fleet needs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -54,7 +54,7 @@ class Account:
 
     def subnets(self) -> list[str]:
         found = self.client("ec2").describe_subnets()["Subnets"]
-        return [each["SubnetId"] for each in sorted(found, key=lambda each: each["AvailabilityZone"])][:3]
+        return [subnet["SubnetId"] for subnet in sorted(found, key=lambda subnet: subnet["AvailabilityZone"])][:3]
 
     def group(self, name: str) -> Any:
         found = self.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])[

@@ -32,8 +32,8 @@ OVER_QUOTA = (
     "Could not launch Spot Instances. MaxSpotInstanceCountExceeded - Max spot instance count exceeded. Launching EC2 "
     "instance failed."
 )
-# missing in moto or in some of its responses
-REMEMBERED = ("DefaultInstanceWarmup", "CapacityRebalance")
+# Missing in moto or in some of its responses.
+STORED_SETTINGS = ("DefaultInstanceWarmup", "CapacityRebalance")
 
 Answer = tuple[int, str, bytes]
 
@@ -81,7 +81,7 @@ class Proxy:
         self._capacity: dict[str, tuple[int, str | None]] = {}
         self._desired: dict[str, int] = {}
         self._max: dict[str, int] = {}
-        self._said: dict[str, dict[str, str]] = {}
+        self._settings: dict[str, dict[str, str]] = {}
         self._activities: dict[str, list[tuple[str, str]]] = {}
         self._subscribers: dict[str, list[dict[str, Any]]] = {}
 
@@ -124,7 +124,7 @@ class Proxy:
             if self.throttled:
                 self.throttled -= 1
                 return _error(service, "Throttling", "Rate exceeded", is_json=bool(target))
-            values = Counter(each.split(".")[1] for each in form if _FILTER_VALUE.fullmatch(each))
+            values = Counter(name.split(".")[1] for name in form if _FILTER_VALUE.fullmatch(name))
             if service == "ec2" and any(count > 200 for count in values.values()):
                 return _error(service, "FilterLimitExceeded", "The maximum number of filter values is 200.")
             if service == "servicequotas":
@@ -135,44 +135,44 @@ class Proxy:
                 result: Answer = own(form, headers)
                 return result
             if operation == "CreateBudget":
-                asked = json.loads(body)
-                self._subscribers[asked["Budget"]["BudgetName"]] = asked["NotificationsWithSubscribers"]
-            return self._pass_on(headers, body, path)
+                request = json.loads(body)
+                self._subscribers[request["Budget"]["BudgetName"]] = request["NotificationsWithSubscribers"]
+            return self._forward(headers, body, path)
 
     def _create_auto_scaling_group(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
-        return self._remember(form, headers)
+        return self._store_settings(form, headers)
 
     def _update_auto_scaling_group(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
-        return self._remember(form, headers)
+        return self._store_settings(form, headers)
 
     def _delete_auto_scaling_group(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
         group = form["AutoScalingGroupName"]
-        for each in (self._desired, self._said, self._activities):
-            each.pop(group, None)
-        # moto keeps them for the next group with this name
+        for state in (self._desired, self._settings, self._activities):
+            state.pop(group, None)
+        # moto would give these to the next group with this name
         for describe, key, delete in (
             ("DescribePolicies", "PolicyName", "DeletePolicy"),
             ("DescribeLifecycleHooks", "LifecycleHookName", "DeleteLifecycleHook"),
         ):
-            asked = {"Version": "2011-01-01", "AutoScalingGroupName": group}
-            found = self._pass_on(headers, urlencode({**asked, "Action": describe}).encode())[2]
-            for left in ElementTree.fromstring(found).iter(_tag(key)):
-                self._pass_on(headers, urlencode({**asked, "Action": delete, key: left.text or ""}).encode())
-        return self._pass_on(headers, urlencode(form).encode())
+            request = {"Version": "2011-01-01", "AutoScalingGroupName": group}
+            found = self._forward(headers, urlencode({**request, "Action": describe}).encode())[2]
+            for item in ElementTree.fromstring(found).iter(_tag(key)):
+                self._forward(headers, urlencode({**request, "Action": delete, key: item.text or ""}).encode())
+        return self._forward(headers, urlencode(form).encode())
 
     def _set_desired_capacity(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
         group, desired = form["AutoScalingGroupName"], int(form["DesiredCapacity"])
-        most = self._max.get(group, 0)
-        if desired > most:
-            text = f"New SetDesiredCapacity value {desired} is above max value {most} for the AutoScalingGroup."
+        maximum = self._max.get(group, 0)
+        if desired > maximum:
+            text = f"New SetDesiredCapacity value {desired} is above max value {maximum} for the AutoScalingGroup."
             return _error("autoscaling", "ValidationError", text)
         self._desired.pop(group, None)
-        there = self._count(group, headers)
+        existing = self._count(group, headers)
         available, why = self._capacity.get(group, (desired, None))
-        launched = min(desired, max(there, available))
-        status, kind, content = self._pass_on(headers, urlencode({**form, "DesiredCapacity": launched}).encode())
+        launched = min(desired, max(existing, available))
+        status, kind, content = self._forward(headers, urlencode({**form, "DesiredCapacity": launched}).encode())
         if status == 200:
-            self._activities.setdefault(group, []).extend([("Successful", "")] * max(launched - there, 0))
+            self._activities.setdefault(group, []).extend([("Successful", "")] * max(launched - existing, 0))
             if launched < desired:
                 self._desired[group] = desired
                 if why is not None:
@@ -181,30 +181,30 @@ class Proxy:
         return status, kind, content
 
     def _terminate_instance_in_auto_scaling_group(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
-        wanted = form["InstanceId"]
+        instance_id = form["InstanceId"]
         for member in self._groups(headers).findall(f".//{_tag('AutoScalingGroups')}/{_tag('member')}"):
-            if wanted in [each.text for each in member.iter(_tag("InstanceId"))]:
+            if instance_id in [instance.text for instance in member.iter(_tag("InstanceId"))]:
                 name = _text(member, "AutoScalingGroupName")
                 if name in self._desired:
                     self._desired[name] -= 1
-                return self._pass_on(headers, urlencode(form).encode())
-        text = f"Instance Id not found - No managed instance found for instance ID: {wanted}"
+                return self._forward(headers, urlencode(form).encode())
+        text = f"Instance Id not found - No managed instance found for instance ID: {instance_id}"
         return _error("autoscaling", "ValidationError", text)
 
     def _describe_auto_scaling_groups(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
-        status, kind, content = self._pass_on(headers, urlencode(form).encode())
+        status, kind, content = self._forward(headers, urlencode(form).encode())
         if status != 200:
             return status, kind, content
         root = ElementTree.fromstring(content)
         for member in root.findall(f".//{_tag('AutoScalingGroups')}/{_tag('member')}"):
             name = _text(member, "AutoScalingGroupName")
-            for key, value in self._said.get(name, {}).items():
+            for key, value in self._settings.get(name, {}).items():
                 found = member.find(_tag(key))
                 (found if found is not None else ElementTree.SubElement(member, _tag(key))).text = value
             if name in self._desired:
-                wanted = member.find(_tag("DesiredCapacity"))
-                assert wanted is not None
-                wanted.text = str(self._desired[name])
+                desired = member.find(_tag("DesiredCapacity"))
+                assert desired is not None
+                desired.text = str(self._desired[name])
             if name not in self._booted:
                 for state in member.iter(_tag("LifecycleState")):
                     state.text = "Pending"
@@ -212,7 +212,7 @@ class Proxy:
 
     def _put_scaling_policy(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
         """Moto does not return the name."""
-        status, kind, content = self._pass_on(headers, urlencode(form).encode())
+        status, kind, content = self._forward(headers, urlencode(form).encode())
         root = ElementTree.fromstring(content)
         result = root.find(_tag("PutScalingPolicyResult"))
         if status == 200 and result is not None and result.find(_tag("PolicyARN")) is None:
@@ -235,26 +235,26 @@ class Proxy:
             f"<Activities>{members}</Activities></DescribeScalingActivitiesResult></DescribeScalingActivitiesResponse>"
         )
 
-    def _quota(self, operation: str, asked: Mapping[str, str]) -> Answer:
-        code = asked["QuotaCode"]
+    def _quota(self, operation: str, request: Mapping[str, str]) -> Answer:
+        code = request["QuotaCode"]
         if operation == "GetServiceQuota" and code not in self.quotas:
             return _error("servicequotas", "NoSuchResourceException", "There is no such quota.", is_json=True)
         value = self.quotas.get(code, self.default_quota)
         return 200, "application/x-amz-json-1.1", json.dumps({"Quota": {"QuotaCode": code, "Value": value}}).encode()
 
-    def _budget_subscribers(self, asked: Mapping[str, Any]) -> Answer:
-        for each in self._subscribers.get(asked["BudgetName"], ()):
-            if each["Notification"] == asked["Notification"]:
-                found = {"Subscribers": each["Subscribers"]}
+    def _budget_subscribers(self, request: Mapping[str, Any]) -> Answer:
+        for entry in self._subscribers.get(request["BudgetName"], ()):
+            if entry["Notification"] == request["Notification"]:
+                found = {"Subscribers": entry["Subscribers"]}
                 return 200, "application/x-amz-json-1.1", json.dumps(found).encode()
         return _error("budgets", "NotFoundException", "There is no such notification.", is_json=True)
 
-    def _remember(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
+    def _store_settings(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
         group = form["AutoScalingGroupName"]
         if "MaxSize" in form:
             self._max[group] = int(form["MaxSize"])
-        self._said.setdefault(group, {}).update({key: form[key] for key in REMEMBERED if key in form})
-        return self._pass_on(headers, urlencode(form).encode())
+        self._settings.setdefault(group, {}).update({key: form[key] for key in STORED_SETTINGS if key in form})
+        return self._forward(headers, urlencode(form).encode())
 
     def _set_desired(self, group: str, desired: int) -> None:
         form = {"Action": "SetDesiredCapacity", "Version": "2011-01-01", "AutoScalingGroupName": group}
@@ -268,12 +268,12 @@ class Proxy:
         form = {"Action": "DescribeAutoScalingGroups", "Version": "2011-01-01"}
         if name is not None:
             form["AutoScalingGroupNames.member.1"] = name
-        return ElementTree.fromstring(self._pass_on(headers, urlencode(form).encode())[2])
+        return ElementTree.fromstring(self._forward(headers, urlencode(form).encode())[2])
 
-    def _pass_on(self, headers: Mapping[str, str], body: bytes, path: str = "/") -> Answer:
+    def _forward(self, headers: Mapping[str, str], body: bytes, path: str = "/") -> Answer:
         connection = HTTPConnection(self._moto)
-        kept = {name: value for name, value in headers.items() if name not in ("Host", "Content-Length")}
-        connection.request("POST", path, body, kept)
+        forwarded = {name: value for name, value in headers.items() if name not in ("Host", "Content-Length")}
+        connection.request("POST", path, body, forwarded)
         response = connection.getresponse()
         found = response.status, response.headers.get("Content-Type", ""), response.read()
         connection.close()
@@ -283,10 +283,10 @@ class Proxy:
 def _error(service: str, code: str, text: str, *, is_json: bool = False) -> Answer:
     if is_json:
         return 400, "application/x-amz-json-1.1", json.dumps({"__type": code, "message": text}).encode()
-    said = f"<Error><Code>{code}</Code><Message>{escape(text)}</Message></Error>"
+    error = f"<Error><Code>{code}</Code><Message>{escape(text)}</Message></Error>"
     if service == "ec2":
-        return _xml(f"<Response><Errors>{said}</Errors><RequestID>1</RequestID></Response>", 400)
-    return _xml(f"<ErrorResponse>{said}<RequestId>1</RequestId></ErrorResponse>", 400)
+        return _xml(f"<Response><Errors>{error}</Errors><RequestID>1</RequestID></Response>", 400)
+    return _xml(f"<ErrorResponse>{error}<RequestId>1</RequestId></ErrorResponse>", 400)
 
 
 def _xml(text: str, status: int = 200) -> Answer:

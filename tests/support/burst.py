@@ -34,7 +34,7 @@ class BurstScenario:
 
     async def run_once(self) -> Sequence[BurstDecision]:
         decisions = await self.world.engine.autoscaling.bursting.run_once(Stage.PRODUCTION)
-        await self.world.settled()
+        await self.world.wait_for_deliveries()
         return decisions
 
     async def providers(self, jobs: Sequence[JobRecord]) -> list[str]:

@@ -53,7 +53,7 @@ PROMPT_GRAPH: dict[str, Any] = {
 _DROP = """(files) => {
   const transfer = new DataTransfer();
   for (const [name, type, content] of files) {
-    const bytes = Uint8Array.from(atob(content), (each) => each.charCodeAt(0));
+    const bytes = Uint8Array.from(atob(content), (character) => character.charCodeAt(0));
     transfer.items.add(new File([bytes], name, { type }));
   }
   for (const kind of ["dragenter", "dragover", "drop"]) {
@@ -102,8 +102,8 @@ class PageDriver:
 
     def chip(self, status: str, count: int | None = None) -> Locator:
         """The filter for a status, with its count."""
-        wanted = r"[\d,]+" if count is None else f"{count:,}"
-        return self.page.get_by_role("button", name=re.compile(f"^{status} ?{wanted}$"))
+        number = r"[\d,]+" if count is None else f"{count:,}"
+        return self.page.get_by_role("button", name=re.compile(f"^{status} ?{number}$"))
 
     async def open_queue(self) -> None:
         await self.page.goto("/queue")
@@ -144,8 +144,8 @@ class PageDriver:
     async def add(self, button: str = "Add job", *, count: int = 1) -> None:
         """Submit the form and wait for the confirmation."""
         await self.plan.get_by_role("button", name=button).click()
-        said = f"Added {count} job{'s' if count > 1 else ''}."
-        await expect(self.page.get_by_text(said, exact=True).first).to_be_visible()
+        message = f"Added {count} job{'s' if count > 1 else ''}."
+        await expect(self.page.get_by_text(message, exact=True).first).to_be_visible()
 
     async def misbehave(self, name: str, **fields: Any) -> None:
         """Inject a fault into the simulator through its control route."""
@@ -174,22 +174,24 @@ class PageDriver:
             async for line in events.aiter_lines():
                 if line == "event: progress":
                     return
-        raise AssertionError("It ended before it had begun.")
+        raise AssertionError("The job ended before it reported progress.")
 
     async def tidy(self) -> None:
         """Clear faults, jobs and added workflows."""
         await self.behave()
         await self.call("POST", "/api/ai-jobs/bulk", {"action": "cancel", "filter": {}})
         for status in ("processing", "queued"):
-            for each in (await self.call("GET", f"/api/ai-jobs?status={status}&limit=200"))["items"]:
-                await self.ended(each["id"])
+            for job in (await self.call("GET", f"/api/ai-jobs?status={status}&limit=200"))["items"]:
+                await self.ended(job["id"])
         await self.call("POST", "/api/ai-jobs/bulk", {"action": "delete", "filter": {}})
-        for each in (await self.call("GET", "/api/workflows?limit=200"))["items"]:
-            await self.call("DELETE", f"/api/workflows/{each['slug']}")
+        for workflow in (await self.call("GET", "/api/workflows?limit=200"))["items"]:
+            await self.call("DELETE", f"/api/workflows/{workflow['slug']}")
 
     async def drop(self, *files: tuple[str, str, bytes]) -> None:
-        """Drop files, each with its name, type and content, on the page."""
-        await self.page.evaluate(_DROP, [[name, type_, base64.b64encode(each).decode()] for name, type_, each in files])
+        """Drop files with name, type and content on the page."""
+        await self.page.evaluate(
+            _DROP, [[name, type_, base64.b64encode(content).decode()] for name, type_, content in files]
+        )
 
     async def call(self, method: str, path: str, body: Any = None) -> Any:
         answer = await self.http.request(method, path, json=body)
@@ -198,10 +200,12 @@ class PageDriver:
 
     async def upload(self, name: str = "sample.png") -> str:
         content = sample_image()
-        about = {"mime_type": "image/png", "size": len(content), "original_filename": name}
-        made = await self.call("POST", "/api/videos/uploads", about)
-        (await self.http.put(made["upload_url"], content=content, headers=made["upload_headers"])).raise_for_status()
-        return str(made["file"]["id"])
+        body = {"mime_type": "image/png", "size": len(content), "original_filename": name}
+        created = await self.call("POST", "/api/videos/uploads", body)
+        (
+            await self.http.put(created["upload_url"], content=content, headers=created["upload_headers"])
+        ).raise_for_status()
+        return str(created["file"]["id"])
 
     async def submit(self, *labels: str) -> list[str]:
         """Submit jobs that invert the sample, with these labels; returns their ids."""
@@ -211,8 +215,8 @@ class PageDriver:
     async def submit_batch(self, label: str, items: Iterable[str]) -> str:
         file_id = await self.upload()
         bodies = [{"input_file_id": file_id, "label": item} for item in items]
-        made = await self.call("POST", "/api/batches", {"effect_id": 1, "label": label, "items": bodies})
-        return str(made["id"])
+        batch = await self.call("POST", "/api/batches", {"effect_id": 1, "label": label, "items": bodies})
+        return str(batch["id"])
 
 
 def _job(file_id: str, label: str) -> dict[str, Any]:
@@ -224,7 +228,7 @@ async def open_chromium() -> AsyncIterator[Browser]:
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip(
-            f"None of {', '.join(NAMES)} is installed: `apt-get install chromium`, then the page is tested, too."
+            f"None of {', '.join(NAMES)} is installed. Install one to test the page: `apt-get install chromium`."
         )
     # Chromium's sandbox does not work for root
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -252,19 +256,19 @@ async def open_page(chromium: Browser, url: str, *, lands: re.Pattern[str] = ANY
     page = await chromium.new_page(viewport={"width": 1280, "height": 800}, base_url=url)
     page.set_default_timeout(PATIENCE_MS)
     await page.add_init_script(_OFTEN)
-    complaints: list[str] = []
+    errors: list[str] = []
 
-    def heard(message: ConsoleMessage) -> None:
+    def record_error(message: ConsoleMessage) -> None:
         # the browser reports responses such as 404 and 422, which a test may expect
         if message.type == "error" and "Failed to load resource" not in message.text:
-            complaints.append(message.text)
+            errors.append(message.text)
 
-    page.on("console", heard)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", record_error)
+    page.on("pageerror", lambda error: errors.append(str(error)))
     async with PageDriver.at(page, url) as driver:
         # open the page by its link, as users do
         await page.goto((await driver.call("POST", "/api/desk/links"))["url"])
         await page.wait_for_url(lands)
         yield driver
-    assert complaints == []
+    assert errors == []
     await page.close()

@@ -29,15 +29,15 @@ for name in ("--disable-auto-launch", "--cpu", "--lowvram"):
     parser.add_argument(name, action="store_true")
 args = parser.parse_args()
 here = Path(__file__).parent
-now = json.loads((here / "behaviour.json").read_text("utf-8"))
+behaviour = json.loads((here / "behaviour.json").read_text("utf-8"))
 print(f"Starting on {os.environ.get('CUDA_VISIBLE_DEVICES')} at {args.port}", flush=True)
-life = {"pid": os.getpid(), "port": args.port, "argv": sys.argv[1:], "environment": dict(os.environ), "children": []}
-if now.get("child"):
+start = {"pid": os.getpid(), "port": args.port, "argv": sys.argv[1:], "environment": dict(os.environ), "children": []}
+if behaviour.get("child"):
     # in its own session, as a custom node may do
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"], start_new_session=True)
-    life["children"].append(child.pid)
-with (here / "lives.jsonl").open("a") as lives:
-    lives.write(json.dumps(life) + "\\n")
+    start["children"].append(child.pid)
+with (here / "starts.jsonl").open("a") as starts:
+    starts.write(json.dumps(start) + "\\n")
 faulty = here / "faulty"
 known = json.loads(faulty.read_text("utf-8")) if faulty.exists() else []
 if "CUDA_MPS_PIPE_DIRECTORY" in os.environ and any(Path(f"/proc/{pid}").exists() for pid in known):
@@ -45,29 +45,29 @@ if "CUDA_MPS_PIPE_DIRECTORY" in os.environ and any(Path(f"/proc/{pid}").exists()
     sys.exit(1)
 
 def fault(*_):
-    # under MPS it is one of all on the GPU
+    # under MPS, a fault affects all processes on the GPU
     GPU = "CUDA_VISIBLE_DEVICES"
-    lives = [json.loads(line) for line in (here / "lives.jsonl").read_text("utf-8").splitlines()]
-    ill = [each["pid"] for each in lives if each["environment"].get(GPU) == os.environ.get(GPU)]
-    faulty.write_text(json.dumps([pid for pid in ill if Path(f"/proc/{pid}").exists()]))
+    starts = [json.loads(line) for line in (here / "starts.jsonl").read_text("utf-8").splitlines()]
+    affected = [start["pid"] for start in starts if start["environment"].get(GPU) == os.environ.get(GPU)]
+    faulty.write_text(json.dumps([pid for pid in affected if Path(f"/proc/{pid}").exists()]))
     print("RuntimeError: CUDA error: an illegal memory access was encountered", file=sys.stderr, flush=True)
 
-if now.get("stubborn"):
+if behaviour.get("stubborn"):
     signal.signal(signal.SIGTERM, lambda *_: print("SIGTERM", flush=True))
 if hasattr(signal, "SIGUSR1"):
     signal.signal(signal.SIGUSR1, fault)
-if now.get("mps") == "fails" and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+if behaviour.get("mps") == "fails" and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
     print("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 805: MPS client failed to connect to the "
           "MPS control daemon or the MPS server", file=sys.stderr)
     sys.exit(1)
-if now.get("mps") == "exits" and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+if behaviour.get("mps") == "exits" and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
     sys.exit(1)
-if "exit" in now:
+if "exit" in behaviour:
     print("Traceback (most recent call last):\\nModuleNotFoundError: No module named 'torchsde'", file=sys.stderr)
-    sys.exit(now["exit"])
-if now.get("full"):
+    sys.exit(behaviour["exit"])
+if behaviour.get("full"):
     Path("/dev/full").write_text("a picture")
-if now.get("sleep"):
+if behaviour.get("sleep"):
     time.sleep(10_000)
 
 async def answer(_reader, writer):
@@ -87,7 +87,7 @@ async def mute():
     async with server:
         await server.serve_forever()
 
-if now.get("mute"):
+if behaviour.get("mute"):
     asyncio.run(mute())
 if (here / "plain").exists():
     asyncio.run(plain())
@@ -95,14 +95,14 @@ if (here / "plain").exists():
 from collections import deque
 from comfyrelay.simulator import Simulator, read_gpu, read_misbehaviour, serve
 
-class Telling(deque):
+class PrintingLog(deque):
     def append(self, received):
         super().append(received)
         if received.path.endswith("/prompt") and received.method == "POST":
             print("got prompt", flush=True)
 
 def ready(simulator):
-    simulator.log.requests = Telling(maxlen=1000)
+    simulator.log.requests = PrintingLog(maxlen=1000)
     print("To see the GUI go to: http://127.0.0.1", flush=True)
 
 simulator = Simulator(
@@ -110,9 +110,9 @@ simulator = Simulator(
     folder=Path(args.temp_directory),
     models={"checkpoints": ["simulator.safetensors", "broken.safetensors"]},
     arguments=sys.argv[1:],
-    misbehaviour=[read_misbehaviour(fields) for fields in now.get("misbehave", ())],
-    gpu=read_gpu(now["gpu"]) if "gpu" in now else None,
-    step_seconds=now.get("step_seconds", 0.0),
+    misbehaviour=[read_misbehaviour(fields) for fields in behaviour.get("misbehave", ())],
+    gpu=read_gpu(behaviour["gpu"]) if "gpu" in behaviour else None,
+    step_seconds=behaviour.get("step_seconds", 0.0),
 )
 asyncio.run(serve(simulator, on_ready=ready))
 """
@@ -133,34 +133,34 @@ class FakeInstall:
             (folder / "plain").touch()
         self.behave()
 
-    def behave(self, **how: Any) -> None:
+    def behave(self, **behaviour: Any) -> None:
         """Set how later starts behave.
 
         `exit` with a code, `sleep`, be `mute`, be `stubborn` on SIGTERM, have a `full` disk, start a `child`, use a
         simulated `gpu`, take `step_seconds` per step, and under `mps` exit with or without CUDA's error.
         """
         part = self.folder / "behaviour.part"
-        part.write_text(json.dumps(how))
+        part.write_text(json.dumps(behaviour))
         part.replace(self.folder / "behaviour.json")
 
     @property
-    def lives(self) -> list[dict[str, Any]]:
-        path = self.folder / "lives.jsonl"
+    def starts(self) -> list[dict[str, Any]]:
+        path = self.folder / "starts.jsonl"
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
     @property
-    def living(self) -> list[int]:
+    def running_pids(self) -> list[int]:
         """Running processes of all starts and their children."""
-        known = [pid for life in self.lives for pid in (life["pid"], *life["children"])]
-        return [pid for pid in known if is_living(pid)]
+        known = [pid for start in self.starts for pid in (start["pid"], *start["children"])]
+        return [pid for pid in known if is_running_process(pid)]
 
     def fault(self) -> None:
         """Report a GPU fault in the newest process."""
-        os.kill(self.lives[-1]["pid"], signal.SIGUSR1)
+        os.kill(self.starts[-1]["pid"], signal.SIGUSR1)
 
     def kill(self) -> None:
         """Kill the newest process."""
-        os.kill(self.lives[-1]["pid"], signal.SIGKILL)
+        os.kill(self.starts[-1]["pid"], signal.SIGKILL)
 
     def options(
         self, *, per_gpu: int | str = 1, arguments: Sequence[str] = ("--cpu",), mps: str = "off"
@@ -174,14 +174,14 @@ class FakeInstall:
         )
 
 
-async def until_at_work(install: FakeInstall, count: int) -> None:
+async def wait_until_running(install: FakeInstall, count: int) -> None:
     """Wait until this many processes run a job."""
     async with asyncio.timeout(PATIENCE_SECONDS), httpx.AsyncClient() as http:
         while True:
             running = 0
-            for life in install.lives:
+            for start in install.starts:
                 try:
-                    queue = (await http.get(f"http://127.0.0.1:{life['port']}/queue")).json()
+                    queue = (await http.get(f"http://127.0.0.1:{start['port']}/queue")).json()
                 except httpx.TransportError:
                     continue
                 running += len(queue["queue_running"])
@@ -190,7 +190,7 @@ async def until_at_work(install: FakeInstall, count: int) -> None:
             await asyncio.sleep(0.05)
 
 
-def is_living(pid: int) -> bool:
+def is_running_process(pid: int) -> bool:
     with suppress(psutil.Error):
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     return False

@@ -39,12 +39,12 @@ class RunningCommand:
 
 
 async def start(*words: str, env: Mapping[str, str]) -> RunningCommand:
-    (out, their_out), (err, their_err) = os.pipe(), os.pipe()
+    (out, child_out), (err, child_err) = os.pipe(), os.pipe()
     try:
-        process = await forked_commands.start(words, env=env, out=their_out, err=their_err)
+        process = await forked_commands.start(words, env=env, out=child_out, err=child_err)
     finally:
-        os.close(their_out)
-        os.close(their_err)
+        os.close(child_out)
+        os.close(child_err)
     return RunningCommand(process, await _reader(out), await _reader(err))
 
 

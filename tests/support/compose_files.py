@@ -36,7 +36,7 @@ def words_of(path: Path) -> list[str]:
 
 def environment_of(path: Path) -> dict[str, str]:
     """The variables of the last stage."""
-    return dict(each.split("=", maxsplit=1) for each in shlex.split(of_kind(path, "ENV")[-1]))
+    return dict(variable.split("=", maxsplit=1) for variable in shlex.split(of_kind(path, "ENV")[-1]))
 
 
 def example() -> dict[str, str]:
@@ -50,13 +50,13 @@ def variables() -> set[str]:
 
 def composed(values: Mapping[str, str]) -> dict[str, Any]:
     """Substitute variables after parsing, as Compose does."""
-    found: dict[str, Any] = _filled(yaml.safe_load(COMPOSE.read_text("utf-8")), values)
+    found: dict[str, Any] = _substitute(yaml.safe_load(COMPOSE.read_text("utf-8")), values)
     return found
 
 
-def _filled(node: Any, values: Mapping[str, str]) -> Any:
+def _substitute(node: Any, values: Mapping[str, str]) -> Any:
     if isinstance(node, str):
         return _VARIABLE.sub(lambda match: values[match[1]], node)
     if isinstance(node, dict):
-        return {key: _filled(each, values) for key, each in node.items()}
-    return [_filled(each, values) for each in node] if isinstance(node, list) else node
+        return {key: _substitute(child, values) for key, child in node.items()}
+    return [_substitute(child, values) for child in node] if isinstance(node, list) else node

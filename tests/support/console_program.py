@@ -1,6 +1,6 @@
 """A program with a worker's console. It runs the given code between open and close, and exits only on request.
 
-It imports little, because each test starts a new process.
+It imports little, because every test starts a new process.
 """
 
 import sys

@@ -45,7 +45,7 @@ async def interrupt(world: World, step: TransactionStep, act: Callable[[], Await
     crash_at(world, step, Boundary.BEFORE_COMMIT)
     with suppress(Crash):
         await act()
-    await world.settled()
+    await world.wait_for_deliveries()
     await world.restart()
 
 

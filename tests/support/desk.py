@@ -60,11 +60,11 @@ async def open_desk(desk: Desk) -> AsyncIterator[OpenDesk]:
 def copy_initial_data(folder: Path) -> None:
     """Copy the data of a first start, which takes half the time of a start."""
     if not (folder / ".furnished").exists():
-        shutil.copytree(_furnished(), folder, dirs_exist_ok=True)
+        shutil.copytree(_initial_data(), folder, dirs_exist_ok=True)
 
 
 @cache
-def _furnished() -> Path:
+def _initial_data() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="comfyrelay-tests-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     settings = single_user_settings(Settings(data_dir=folder))
@@ -86,8 +86,8 @@ def _furnished() -> Path:
 @pytest.fixture
 def fast_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for an unreachable ComfyUI several times a second."""
-    often = MemberTimings(health_interval_seconds=10.0, first_backoff_seconds=0.1, last_backoff_seconds=0.2)
-    monkeypatch.setattr(servers, "MemberTimings", lambda **_given: often)
+    timings = MemberTimings(health_interval_seconds=10.0, first_backoff_seconds=0.1, last_backoff_seconds=0.2)
+    monkeypatch.setattr(servers, "MemberTimings", lambda **_options: timings)
 
 
 @pytest.fixture

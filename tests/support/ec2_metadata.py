@@ -52,7 +52,7 @@ class Metadata:
         self.tokens_given = 0
         self.refuses = False
         self.refused = 0
-        self._there = {
+        self._answers = {
             "instance-id": instance_id,
             "placement/region": region,
             "instance-type": instance_type,
@@ -94,23 +94,23 @@ class Metadata:
         """Announce the termination by the Auto Scaling group."""
         self.arm(LIFECYCLE, "Terminated")
 
-    def arm(self, path: str, said: str | dict[str, Any]) -> None:
-        self._there[path] = said if isinstance(said, str) else json.dumps(said)
+    def arm(self, path: str, answer: str | dict[str, Any]) -> None:
+        self._answers[path] = answer if isinstance(answer, str) else json.dumps(answer)
 
     def disarm(self, path: str) -> None:
-        self._there.pop(path, None)
+        self._answers.pop(path, None)
 
     def expire_tokens(self) -> None:
         self._tokens.clear()
 
     async def until_asked(self, path: str, times: int = 1) -> None:
-        """Wait until a path was requested `count` more times."""
+        """Wait until a path was requested `times` more times."""
         goal = self.asked[path] + times
         await self.until(lambda: self.asked[path] >= goal)
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS), self._news:
-            await self._news.wait_for(is_so)
+            await self._news.wait_for(condition)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -123,13 +123,13 @@ class Metadata:
         return await handler(request)
 
     async def _give_token(self, request: web.Request) -> web.Response:
-        wanted = request.headers.get(f"{TOKEN}-ttl-seconds", "")
-        if not wanted.isdecimal() or not 1 <= int(wanted) <= 21600:
+        requested = request.headers.get(f"{TOKEN}-ttl-seconds", "")
+        if not requested.isdecimal() or not 1 <= int(requested) <= 21600:
             return web.Response(status=400)
         token = secrets.token_urlsafe(40)
         self._tokens.add(token)
         self.tokens_given += 1
-        seconds = wanted if self.token_seconds is None else str(self.token_seconds)
+        seconds = requested if self.token_seconds is None else str(self.token_seconds)
         return web.Response(text=token, headers={f"{TOKEN}-ttl-seconds": seconds})
 
     async def _answer(self, request: web.Request) -> web.Response:
@@ -139,10 +139,10 @@ class Metadata:
         async with self._news:
             self.asked[path] += 1
             self._news.notify_all()
-        said = self._there.get(path)
+        answer = self._answers.get(path)
         return web.Response(
-            status=200 if said is not None else 404,
-            text=said or "",
+            status=200 if answer is not None else 404,
+            text=answer or "",
             headers={"Date": format_datetime(self.now(), usegmt=True)},
         )
 

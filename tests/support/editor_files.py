@@ -99,7 +99,7 @@ def node(
     values: Any = (),
     **more: Any,
 ) -> dict[str, Any]:
-    """A node; an input is its name, type and link, and the field that it stands in for."""
+    """A node; an input is its name, type and link, and optionally the widget that it replaces."""
     return {
         "id": node_id,
         "type": class_type,

@@ -28,7 +28,7 @@ class Wheel:
     def __init__(self, path: Path) -> None:
         self.path = path
         with ZipFile(path) as archive:
-            [metadata] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
+            [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
             found = message_from_bytes(archive.read(metadata))
         self.extras = set(found.get_all("Provides-Extra", []))
         self._requirements = found.get_all("Requires-Dist", [])
@@ -36,33 +36,33 @@ class Wheel:
     def direct(self, extra: str) -> set[str]:
         """Direct requirements of an extra, including the extras of this package that it names."""
         found = set()
-        for each in map(Requirement, self._requirements):
-            if each.marker is not None and each.marker.evaluate({"extra": extra}):
-                found |= {each.name} if each.name != NAME else set().union(*map(self.direct, each.extras))
+        for need in map(Requirement, self._requirements):
+            if need.marker is not None and need.marker.evaluate({"extra": extra}):
+                found |= {need.name} if need.name != NAME else set().union(*map(self.direct, need.extras))
         return found
 
     def needs(self, extras: Iterable[str] = ()) -> dict[str, Distribution]:
         """All packages that these extras install, by name."""
         needed: dict[str, Distribution] = {}
         done: set[tuple[str, str]] = set()
-        to_do = [(NAME, extra) for extra in ("", *extras)]
-        while to_do:
-            name, extra = to_do.pop()
+        pending = [(NAME, extra) for extra in ("", *extras)]
+        while pending:
+            name, extra = pending.pop()
             if (name, extra) in done:
                 continue
             done.add((name, extra))
             if name != NAME:
                 needed[name] = distribution(name)
             texts = self._requirements if name == NAME else needed[name].requires or []
-            for each in _that_apply(texts, extra):
-                to_do += [(canonicalize_name(each.name), asked) for asked in ("", *each.extras)]
+            for need in _applicable(texts, extra):
+                pending += [(canonicalize_name(need.name), option) for option in ("", *need.extras)]
         return needed
 
 
-def _that_apply(texts: Iterable[str], extra: str) -> Iterator[Requirement]:
-    for each in map(Requirement, texts):
-        if each.marker is None or each.marker.evaluate({"extra": extra}):
-            yield each
+def _applicable(texts: Iterable[str], extra: str) -> Iterator[Requirement]:
+    for need in map(Requirement, texts):
+        if need.marker is None or need.marker.evaluate({"extra": extra}):
+            yield need
 
 
 def build_wheel(folder: Path) -> Wheel:
@@ -95,8 +95,8 @@ class Environment:
         self._pip("check")
 
     def environ(self, **more: str) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(_OWN)}
-        return {**kept, "HOME": str(self._home), "COLUMNS": "200", **more}
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(_OWN)}
+        return {**inherited, "HOME": str(self._home), "COLUMNS": "200", **more}
 
     def python(self, code: str) -> str:
         return _checked((str(self._bin / "python"), "-c", code), env=self.environ(), cwd=self._home)
@@ -119,13 +119,13 @@ class Environment:
         _checked((sys.executable, "-m", "pip", "--python", str(self._bin / "python"), "--quiet", *words))
 
 
-def _link(from_here: Distribution, packages: Path) -> None:
-    for file in from_here.files or []:
-        # without scripts, which have other paths
+def _link(installed: Distribution, packages: Path) -> None:
+    for file in installed.files or []:
+        # skip scripts, which have other paths
         if ".." not in file.parts:
             place = packages / file
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.symlink_to(Path(str(from_here.locate_file(file))))
+            place.symlink_to(Path(str(installed.locate_file(file))))
 
 
 def _checked(words: Sequence[str], *, env: dict[str, str] | None = None, cwd: Path = ROOT) -> str:

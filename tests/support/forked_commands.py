@@ -1,7 +1,7 @@
 """Start `comfyrelay` commands by forking a process that has imported everything, which saves 0.7 s of CPU per start.
 
 Run as a program, this module is that fork server. It only imports and forks, so a child starts as fresh as a new
-interpreter. Each child has a monitor process as its parent, which reports its exit code.
+interpreter. Every child has a monitor process as its parent, which reports its exit code.
 """
 
 import asyncio
@@ -82,21 +82,21 @@ class ForkServer:
     """The process that forks commands."""
 
     def __init__(self) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            command = (sys.executable, "-m", "tests.support.forked_commands", str(theirs.fileno()))
-            self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        self._control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with child_end:
+            command = (sys.executable, "-m", "tests.support.forked_commands", str(child_end.fileno()))
+            self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[child_end.fileno()], stdin=subprocess.DEVNULL)
 
     async def fork(
         self, command: Sequence[str], *, env: Mapping[str, str], out: int, err: int, constants: Constants
     ) -> ForkedProcess:
         """Run `comfyrelay` with these arguments and write its output to the files `out` and `err`."""
-        ours, theirs = socket.socketpair()
+        ours, child_end = socket.socketpair()
         ours.setblocking(False)
-        with theirs:
+        with child_end:
             named = [(module.__name__, name, value) for (module, name), value in constants.items()]
             request = json.dumps([command, dict(env), str(Path.cwd()), named]).encode()
-            socket.send_fds(self._control, [request], [out, err, theirs.fileno()])
+            socket.send_fds(self._control, [request], [out, err, child_end.fileno()])
         return ForkedProcess(await _number(ours), ours)
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class ForkServer:
 async def _number(monitor: socket.socket) -> int:
     data = await asyncio.get_running_loop().sock_recv(monitor, _NUMBER.size)
     if not data:
-        raise ConnectionError("The fork server is gone.")
+        raise ConnectionError("The fork server has exited.")
     found: int = _NUMBER.unpack(data)[0]
     return found
 
@@ -163,8 +163,8 @@ def _import_everything() -> None:
             import_module(walk_package.name)
     for name in LATE:
         import_module(name)
-    few = os.environ.get("SSL_CERT_FILE", certifi.where())
-    certifi.where = lambda: few
+    bundle = os.environ.get("SSL_CERT_FILE", certifi.where())
+    certifi.where = lambda: bundle
 
 
 def _fork_on_demand(control: socket.socket) -> list[str] | None:
@@ -200,7 +200,7 @@ def _start_child(request: bytes, out: int, err: int, monitor_file: int) -> list[
     os.environ.update(environment)
     os.chdir(folder)
     for module, name, value in constants:
-        assert hasattr(sys.modules[module], name), f"{module} has no {name} any more."
+        assert hasattr(sys.modules[module], name), f"{module} has no {name}: update the constants of the test."
         setattr(sys.modules[module], name, value)
     if skew_seconds := float(os.environ.pop(SKEW_VARIABLE, 0)):
         _skew(skew_seconds)
@@ -211,15 +211,15 @@ def _start_child(request: bytes, out: int, err: int, monitor_file: int) -> list[
 
 
 def _skew(seconds: float) -> None:
-    """Shift the wall clock; the monotonic clock stays right."""
-    right, right_utc = time.time, clock.utc_now
+    """Shift the wall clock, but not the monotonic clock."""
+    real_time, real_utc_now = time.time, clock.utc_now
 
     def utc_now() -> datetime:
-        return right_utc() + timedelta(seconds=seconds)
+        return real_utc_now() + timedelta(seconds=seconds)
 
-    time.time = lambda: right() + seconds
-    for module in [each for name, each in sys.modules.items() if name.startswith("comfyrelay")]:
-        if getattr(module, "utc_now", None) is right_utc:
+    time.time = lambda: real_time() + seconds
+    for module in [module for name, module in sys.modules.items() if name.startswith("comfyrelay")]:
+        if getattr(module, "utc_now", None) is real_utc_now:
             module.utc_now = utc_now  # type: ignore[attr-defined]
 
 

@@ -69,7 +69,7 @@ async def no_refresh() -> None:
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def answering(status: int, **options: Any) -> Answer:
+def answer_with(status: int, **options: Any) -> Answer:
     async def answer(request: web.Request) -> web.Response:
         await request.read()
         return web.Response(status=status, **options)
@@ -77,7 +77,7 @@ def answering(status: int, **options: Any) -> Answer:
     return answer
 
 
-async def hanging_up(request: web.Request) -> web.Response:
+async def disconnect(request: web.Request) -> web.Response:
     assert request.transport is not None
     request.transport.close()
     return web.Response()

@@ -18,7 +18,7 @@ RATE = 48000
 
 
 def image(kind: str, size: tuple[int, int] = (64, 48), *, frames: int = 1) -> bytes:
-    pictures = [Image.effect_noise(size, 20 + each).convert("RGB") for each in range(frames)]
+    pictures = [Image.effect_noise(size, 20 + number).convert("RGB") for number in range(frames)]
     file = io.BytesIO()
     # only for several frames: JPEG and BMP have no such option
     more = {"save_all": True, "append_images": pictures[1:]} if frames > 1 else {}

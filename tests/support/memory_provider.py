@@ -32,7 +32,7 @@ async def _nothing(_orders: Sequence[MachineOrder]) -> None: ...
 
 @dataclass
 class MemoryProvider:
-    """Launches one machine per key. `before` and `after` are called around each launch."""
+    """Launches one machine per key. `before` and `after` are called around every launch."""
 
     can_launch: bool = True
     there: dict[str, ProviderMachine] = field(default_factory=dict)
@@ -50,27 +50,27 @@ class MemoryProvider:
     async def observe(self, fleet: ProviderFleet) -> Sequence[ProviderMachine]:
         if self.fails is not None:
             raise self.fails
-        return [each for each in self.there.values() if each.id.startswith(f"{fleet.slug}.")]
+        return [machine for machine in self.there.values() if machine.id.startswith(f"{fleet.slug}.")]
 
     async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
-        self.launches.append([each.key for each in orders])
+        self.launches.append([order.key for order in orders])
         self.totals.append(total)
         await self.before(orders)
         refused = [
             refuse for refuse in self.refuses if refuse.instance_type in {order.instance_type for order in orders}
         ]
-        types = {each.instance_type for each in refused}
-        made = [each for each in orders if each.instance_type not in types]
-        for each in made:
-            id_ = f"{fleet.slug}.{each.key}"
+        types = {refusal.instance_type for refusal in refused}
+        accepted = [order for order in orders if order.instance_type not in types]
+        for order in accepted:
+            id_ = f"{fleet.slug}.{order.key}"
             self.there.setdefault(
                 id_,
                 ProviderMachine(
-                    id=id_, state=ProviderMachineState.RUNNING, key=each.key, instance_type=each.instance_type
+                    id=id_, state=ProviderMachineState.RUNNING, key=order.key, instance_type=order.instance_type
                 ),
             )
         await self.after(orders)
-        found = [each for each in self.there.values() if each.key in {order.key for order in made}]
+        found = [machine for machine in self.there.values() if machine.key in {order.key for order in accepted}]
         return LaunchResult(launched=found, refused=refused)
 
     async def end(self, _fleet: ProviderFleet, ids: Sequence[str]) -> None:
@@ -98,7 +98,7 @@ class Fleets:
     user: Any
 
     async def submit(self, jobs: int = 1) -> None:
-        # a new user each time: a user may have only a few active jobs
+        # a new user, because active jobs per user are limited
         user = await self.world.user()
         for _ in range(jobs):
             await self.world.submit(user, self.effect)
@@ -119,10 +119,10 @@ class Fleets:
         """Register every machine as a worker."""
         async with self.world.engine.databases.central.read() as tx:
             known = {row.worker_id for row in await tx.execute(select(workers.c.worker_id))}
-        made = [each.id for each in self.provider.there.values() if each.id not in known]
-        for each in made:
-            await self.world.worker(fleet or each.partition(".")[0], name=each)
-        return made
+        names = [machine.id for machine in self.provider.there.values() if machine.id not in known]
+        for name in names:
+            await self.world.worker(fleet or name.partition(".")[0], name=name)
+        return names
 
     async def pass_time(self, seconds: float) -> None:
         """Advance the clock while workers send heartbeats."""
@@ -133,7 +133,7 @@ class Fleets:
 
     async def record(self, slug: str | None = None) -> FleetRecord:
         found = await self.world.engine.autoscaling.snapshots.fleets()
-        return next(each for each in found if each.slug == (slug or self.fleet))
+        return next(fleet for fleet in found if fleet.slug == (slug or self.fleet))
 
     async def present(self) -> list[MachineRecord]:
         return await self.world.engine.autoscaling.machines.present(await self.record())
@@ -175,6 +175,6 @@ async def open_fleets(world: World, *, autoscaling: dict[str, Any] | None = None
 
 
 async def lead(world: World) -> None:
-    """Hold the leadership during the block."""
+    """Claim the leadership for the whole test."""
     world.engine.autoscaling.leadership.ttl_seconds = 1_000_000.0
     assert await world.engine.autoscaling.leadership.claim() is not None

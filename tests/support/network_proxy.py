@@ -117,11 +117,11 @@ class Proxy:
 
     async def _connect(self, reader: StreamReader, writer: StreamWriter) -> None:
         try:
-            their_reader, their_writer = await asyncio.open_connection(self._target.hostname, self._target.port)
+            target_reader, target_writer = await asyncio.open_connection(self._target.hostname, self._target.port)
         except OSError:
             writer.transport.abort()
             return
-        both = {writer, their_writer}
+        both = {writer, target_writer}
         lost = asyncio.Event()
         self._open |= both
         try:
@@ -129,12 +129,12 @@ class Proxy:
                 # cut in the meantime
                 return
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(reader, their_writer, back=writer, lost=lost))
-                group.create_task(self._pump(their_reader, writer, lost=lost))
+                group.create_task(self._pump(reader, target_writer, back=writer, lost=lost))
+                group.create_task(self._pump(target_reader, writer, lost=lost))
         finally:
             self._open -= both
-            for each in both:
-                each.transport.abort()
+            for connection in both:
+                connection.transport.abort()
 
     async def _pump(
         self, reader: StreamReader, writer: StreamWriter, *, lost: asyncio.Event, back: StreamWriter | None = None

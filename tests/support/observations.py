@@ -47,8 +47,8 @@ def draining(name: str = "draining", **more: Any) -> ObservedMachine:
 def fleet(
     *machines: ObservedMachine, slug: str = "fleet", workflows: Sequence[int] = (1,), **more: Any
 ) -> ObservedFleet:
-    scaling = {each: more.pop(each) for each in tuple(more) if each in ScalingSpec.__dataclass_fields__}
-    limits = {each: more.pop(each) for each in tuple(more) if each in _LIMITS}
+    scaling = {name: more.pop(name) for name in tuple(more) if name in ScalingSpec.__dataclass_fields__}
+    limits = {name: more.pop(name) for name in tuple(more) if name in _LIMITS}
     return ObservedFleet(
         slug=slug,
         workflows=frozenset(workflows),
@@ -58,8 +58,8 @@ def fleet(
     )
 
 
-# `failed_boots` is also what a fleet has seen
-_LIMITS = {each: each for each in Limits.__dataclass_fields__ if each != "failed_boots"} | {
+# `failed_boots` is also a field of the observed fleet.
+_LIMITS = {name: name for name in Limits.__dataclass_fields__ if name != "failed_boots"} | {
     "allowed_failed_boots": "failed_boots"
 }
 
@@ -68,15 +68,15 @@ def plans(work: Sequence[QueuedWork], *fleets: ObservedFleet, now: datetime = NO
     return decide(StageSnapshot(now=now, work=work, fleets=fleets))
 
 
-def plan(work: Sequence[QueuedWork], seen: ObservedFleet, *, now: datetime = NOW) -> FleetPlan:
-    return plans(work, seen, now=now)[0]
+def plan(work: Sequence[QueuedWork], fleet: ObservedFleet, *, now: datetime = NOW) -> FleetPlan:
+    return plans(work, fleet, now=now)[0]
 
 
 def launched(plan: FleetPlan) -> int:
-    return sum(each.count for each in plan.launch)
+    return sum(launch.count for launch in plan.launch)
 
 
-seconds = st.floats(0, 4000, allow_nan=False).map(lambda each: round(each, 1))
+seconds = st.floats(0, 4000, allow_nan=False).map(lambda value: round(value, 1))
 prices = st.sampled_from((0.0, 0.16, 0.5, 1.0, 2.5))
 speeds = st.sampled_from((0.5, 1.0, 2.0))
 instance_types = st.builds(InstanceType, name=st.sampled_from("abc"), price_per_hour=prices, speed=speeds)

@@ -38,7 +38,7 @@ class OperatorScenario:
 
     async def ids(self, **query: Any) -> list[str]:
         """Job ids of one page of the queue."""
-        return [each["job_id"] for each in (await self.get("/dispatches", **query))["items"]]
+        return [item["job_id"] for item in (await self.get("/dispatches", **query))["items"]]
 
     async def submit(self, **more: Any) -> JobRecord:
         self._numbers += 1

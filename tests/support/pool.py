@@ -1,4 +1,4 @@
-"""Graphs without models, tickets, and helpers that wait for pool events."""
+"""Graphs, tickets and servers for pool tests."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -63,10 +63,10 @@ def anywhere(_bucket: Bucket) -> bool:
     return True
 
 
-async def until(stream: EventStream[Any], kind: type[E], such: Callable[[E], bool] = lambda _: True) -> E:
+async def until(stream: EventStream[Any], kind: type[E], matches: Callable[[E], bool] = lambda _: True) -> E:
     """Read a stream up to the first event of this kind."""
     async for event in stream:
-        if isinstance(event, kind) and such(event):
+        if isinstance(event, kind) and matches(event):
             return event
     raise AssertionError(f"The stream ended without {kind.__name__}.")
 

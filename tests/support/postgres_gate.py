@@ -10,7 +10,7 @@ import asyncpg
 
 @dataclass
 class Gate:
-    """Refuses connections with `refuses_with`, an SQLSTATE; None passes them on to the server."""
+    """Refuses connections with `refuses_with`, an SQLSTATE; None forwards them to the server."""
 
     url: str
     server: asyncpg.Connection
@@ -34,8 +34,8 @@ async def open_gate(url: str, *, refuses_with: str | None) -> AsyncIterator[Gate
             writer.write(b"E" + (len(fields) + 4).to_bytes(4) + fields)
             gate.refused.put_nowait(gate.refuses_with)
         else:
-            inside = await asyncio.open_unix_connection(f"{folder}/.s.PGSQL.{port}")
-            await asyncio.gather(_pass_on(reader, inside[1]), _pass_on(inside[0], writer))
+            server_reader, server_writer = await asyncio.open_unix_connection(f"{folder}/.s.PGSQL.{port}")
+            await asyncio.gather(_forward(reader, server_writer), _forward(server_reader, writer))
         writer.close()
 
     listener = await asyncio.start_server(answer, "127.0.0.1", 0)
@@ -48,7 +48,7 @@ async def open_gate(url: str, *, refuses_with: str | None) -> AsyncIterator[Gate
         await server.close()
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(ConnectionError):
         while data := await reader.read(65536):
             writer.write(data)

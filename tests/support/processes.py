@@ -70,7 +70,7 @@ class Service:
     def text(self) -> str:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
-    def said(self, event: str, **fields: Any) -> list[dict[str, Any]]:
+    def logged(self, event: str, **fields: Any) -> list[dict[str, Any]]:
         """Logged events with this name and these fields, of all starts."""
         found = []
         for line in self.text().splitlines():
@@ -85,10 +85,12 @@ class Service:
                 found.append(entry)
         return found
 
-    async def until_said(self, event: str, *, count: int = 1, seconds: float = PATIENCE_SECONDS, **fields: Any) -> None:
+    async def wait_for_log(
+        self, event: str, *, count: int = 1, seconds: float = PATIENCE_SECONDS, **fields: Any
+    ) -> None:
         async with asyncio.timeout(seconds):
             # another process writes the file: poll it
-            while len(self.said(event, **fields)) < count:
+            while len(self.logged(event, **fields)) < count:
                 assert self.is_running, f"{self.name} has ended:\n{self.text()[-4000:]}"
                 await asyncio.sleep(0.02)
 

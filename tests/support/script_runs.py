@@ -20,7 +20,7 @@ def settings_in(base: Path, source: str = "", /, **changes: Any) -> ScriptSettin
         (base / name).mkdir(parents=True, exist_ok=True)
     (base / "templates" / "wan.json").write_text("{}")
     (base / "script.py").write_text(textwrap.dedent(source), "utf-8")
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "script": base / "script.py",
         "working_folder": base / "work",
         "input_folder": base / "input",
@@ -28,7 +28,7 @@ def settings_in(base: Path, source: str = "", /, **changes: Any) -> ScriptSettin
         "profiles": ["look-dev", "production"],
         "grace_seconds": 5,
     }
-    return ScriptSettings(**(given | changes))
+    return ScriptSettings(**(values | changes))
 
 
 def job(**changes: Any) -> ScriptJob:
@@ -48,9 +48,9 @@ class ScriptRun:
         self.progress: list[ScriptProgress] = []
         self._news = asyncio.Event()
 
-    async def run(self, given: ScriptJob | None = None) -> ScriptResult:
+    async def run(self, script_job: ScriptJob | None = None) -> ScriptResult:
         return await self.runner.run(
-            given or job(), on_line=self.on_line, on_progress=self.on_progress, log_path=self.log_path
+            script_job or job(), on_line=self.on_line, on_progress=self.on_progress, log_path=self.log_path
         )
 
     async def until(self, text: str) -> None:
@@ -80,12 +80,12 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
-async def until(is_so: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     """Poll a condition of other processes."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while not is_so():  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
 def pids_in(folder: Path) -> list[int]:
-    return [int(each.name) for each in folder.iterdir()] if folder.is_dir() else []
+    return [int(file.name) for file in folder.iterdir()] if folder.is_dir() else []

@@ -73,7 +73,7 @@ async def server_process(settings: Mapping[str, str]) -> AsyncIterator[ServerPro
         with tempfile.TemporaryFile() as log:
             process = await forked_commands.start(["server", "--log-level", "error"], env=env, out=log.fileno())
             try:
-                await _answers(process, http, log)
+                await _wait_until_ready(process, http, log)
                 yield ServerProcess(url, process, http, log)
             finally:
                 if process.returncode is None:
@@ -81,12 +81,14 @@ async def server_process(settings: Mapping[str, str]) -> AsyncIterator[ServerPro
                 await process.wait()
 
 
-async def _answers(process: Process | forked_commands.ForkedProcess, http: httpx.AsyncClient, log: BinaryIO) -> None:
+async def _wait_until_ready(
+    process: Process | forked_commands.ForkedProcess, http: httpx.AsyncClient, log: BinaryIO
+) -> None:
     """The port is open only once the databases are up, so the first answer means ready."""
     while True:
         if process.returncode is not None:
             log.seek(0)
-            raise AssertionError(f"the server ended before it answered:\n{log.read().decode()}")
+            raise AssertionError(f"the server exited before it answered:\n{log.read().decode()}")
         try:
             await http.get("/healthz")
         except httpx.ConnectError:

@@ -35,9 +35,9 @@ class SimulatedGpus:
     def gpus(self) -> Sequence[GpuProcesses]:
         return [
             GpuProcesses(
-                key=key, name="simulator", memory_bytes=each.memory_bytes, processes=tuple(self._processes[key])
+                key=key, name="simulator", memory_bytes=gpu.memory_bytes, processes=tuple(self._processes[key])
             )
-            for key, each in self._gpus.items()
+            for key, gpu in self._gpus.items()
         ]
 
     async def add(self, gpu_key: str) -> str:
@@ -46,7 +46,7 @@ class SimulatedGpus:
         process, url = await self._start(gpu_key, port=0)
         self._processes[gpu_key][url] = process
         self.added += 1
-        self.most = max(self.most, *(len(each) for each in self._processes.values()))
+        self.most = max(self.most, *map(len, self._processes.values()))
         self._pool.add_server(url, gpu=gpu_key)
         return url
 
@@ -64,9 +64,9 @@ class SimulatedGpus:
         self._processes[gpu_key][url], _ = await self._start(gpu_key, port=int(url.rpartition(":")[2]))
 
     async def close(self) -> None:
-        for on_gpu in self._processes.values():
-            for each in on_gpu.values():
-                await self._end(each)
+        for processes in self._processes.values():
+            for process in processes.values():
+                await self._end(process)
 
     async def _start(self, gpu_key: str, *, port: int) -> tuple[Process, str]:
         options = self._gpus[gpu_key]

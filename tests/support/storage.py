@@ -22,7 +22,7 @@ from comfyrelay.storage.signing import UrlGrant
 BUCKET = "bucket"
 ACCESS_KEY = "AKIDTEST"
 SECRET_KEY = "a-secret-key-for-tests"
-SECRETS = ("the secret that signs", "an older secret that only verifies")
+SECRETS = ("the-signing-secret", "an-older-secret-that-only-verifies")
 
 
 @contextmanager
@@ -35,12 +35,12 @@ def serve_s3(folder: Path) -> Iterator[str]:
         # allow uploads from every origin, as the CORS rule of our buckets does for the server
         *("--allow-origin", "*"),
     ]
-    said = folder.with_suffix(".log")
+    log_path = folder.with_suffix(".log")
     # into a file: a full pipe would block the server
-    with said.open("wb") as log, subprocess.Popen(command, stderr=log) as process:
+    with log_path.open("wb") as log, subprocess.Popen(command, stderr=log) as process:
         try:
-            while (found := re.search(r"http://[\d.]+:\d+", said.read_text(encoding="utf-8"))) is None:
-                assert process.poll() is None, f"rclone did not say where it listens:\n{said.read_text()}"
+            while (found := re.search(r"http://[\d.]+:\d+", log_path.read_text(encoding="utf-8"))) is None:
+                assert process.poll() is None, f"rclone exited without an address:\n{log_path.read_text()}"
                 time.sleep(0.01)
             yield found[0]
         finally:
@@ -81,7 +81,7 @@ async def _handle(store: LocalObjects, request: web.Request) -> web.StreamRespon
     path = request.match_info["path"]
     grant = store.verify(request.method, path, request.query)
     if grant.method == "PUT":
-        return await _take(store, path, grant, request)
+        return await _receive(store, path, grant, request)
     stat = await store.stat(path)
     if stat is None:
         raise NotFound
@@ -96,7 +96,7 @@ async def _handle(store: LocalObjects, request: web.Request) -> web.StreamRespon
     return response
 
 
-async def _take(store: LocalObjects, path: str, grant: UrlGrant, request: web.Request) -> web.Response:
+async def _receive(store: LocalObjects, path: str, grant: UrlGrant, request: web.Request) -> web.Response:
     grant.check_upload(content_type=request.headers.get("Content-Type"), content_length=request.content_length)
     async with store.receive(path, size=grant.size, max_size=grant.max_size) as receiver:
         async for piece in request.content.iter_any():

@@ -19,12 +19,12 @@ __all__ = [
     "PHONE",
     "POLICY",
     "THEMES",
-    "Heard",
+    "PageLog",
     "Screen",
     "Theme",
     "build_app",
-    "hearing",
     "open_context",
+    "record_page",
     "settled",
 ]
 
@@ -54,7 +54,7 @@ _ENDLESS = ("eventsource", "media")
 
 
 @dataclass(slots=True)
-class Heard:
+class PageLog:
     """Console errors and requested URLs of a page."""
 
     complaints: list[str] = field(default_factory=list)
@@ -64,8 +64,8 @@ class Heard:
     def elsewhere(self, url: str) -> list[str]:
         """Requests to other servers than `url`."""
         own = urlsplit(url).netloc
-        asked = (urlsplit(address) for address in self.addresses)
-        return [each.geturl() for each in asked if each.scheme != "blob" and each.netloc != own]
+        urls = (urlsplit(address) for address in self.addresses)
+        return [parts.geturl() for parts in urls if parts.scheme != "blob" and parts.netloc != own]
 
 
 def build_app() -> None:
@@ -107,33 +107,33 @@ async def open_context(
     await context.close()
 
 
-def hearing(page: Page) -> Heard:
+def record_page(page: Page) -> PageLog:
     """Record console errors and requests of a page."""
-    heard = Heard()
+    log = PageLog()
 
-    def said(message: ConsoleMessage) -> None:
+    def on_console(message: ConsoleMessage) -> None:
         if message.type == "error":
-            heard.complaints.append(f"{message.text} {message.location.get('url', '')}".strip())
+            log.complaints.append(f"{message.text} {message.location.get('url', '')}".strip())
 
-    def asked(request: Request) -> None:
-        heard.addresses.append(request.url)
+    def on_request(request: Request) -> None:
+        log.addresses.append(request.url)
         if request.resource_type not in _ENDLESS:
-            heard.under_way.add(request)
+            log.under_way.add(request)
 
-    page.on("console", said)
-    page.on("pageerror", lambda error: heard.complaints.append(str(error)))
-    page.on("request", asked)
+    page.on("console", on_console)
+    page.on("pageerror", lambda error: log.complaints.append(str(error)))
+    page.on("request", on_request)
     # a function: Playwright sets attributes on the handler
-    page.on("requestfinished", lambda request: heard.under_way.discard(request))  # noqa: PLW0108
-    page.on("requestfailed", lambda request: heard.under_way.discard(request))  # noqa: PLW0108
-    return heard
+    page.on("requestfinished", lambda request: log.under_way.discard(request))  # noqa: PLW0108
+    page.on("requestfailed", lambda request: log.under_way.discard(request))  # noqa: PLW0108
+    return log
 
 
-async def settled(page: Page, heard: Heard) -> None:
+async def settled(page: Page, log: PageLog) -> None:
     """Wait until the area is visible and all requests are done."""
     # not by role: an open dialog hides it
     await expect(page.locator("main :is(h1, h2, h3)").first).to_be_visible()
     quiet = 0
     while quiet < 3:
         await page.evaluate(_FRAMES)
-        quiet = 0 if heard.under_way else quiet + 1
+        quiet = 0 if log.under_way else quiet + 1

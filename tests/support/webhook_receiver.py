@@ -20,13 +20,13 @@ class Receiver:
     headers: Mapping[str, str] = field(default_factory=dict)
     # Responses wait until it is set.
     free: asyncio.Event = field(default_factory=asyncio.Event)
-    heard: list[tuple[dict[str, str], str]] = field(default_factory=list)
+    received: list[tuple[dict[str, str], str]] = field(default_factory=list)
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    async def take(self, request: web.Request) -> web.Response:
+    async def receive(self, request: web.Request) -> web.Response:
         body = (await request.read()).decode()
         async with self._news:
-            self.heard.append((dict(request.headers), body))
+            self.received.append((dict(request.headers), body))
             self._news.notify_all()
         await self.free.wait()
         status = self.statuses.pop(0) if self.statuses else 204
@@ -34,16 +34,16 @@ class Receiver:
 
     async def wait_for(self, count: int) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS), self._news:
-            await self._news.wait_for(lambda: len(self.heard) >= count)
+            await self._news.wait_for(lambda: len(self.received) >= count)
 
 
 @asynccontextmanager
-async def receiving() -> AsyncIterator[Receiver]:
+async def open_receiver() -> AsyncIterator[Receiver]:
     listener = listen("127.0.0.1", 0)
     receiver = Receiver(f"http://127.0.0.1:{listener.getsockname()[1]}/hook")
     receiver.free.set()
     app = web.Application()
-    app.router.add_post("/hook", receiver.take)
+    app.router.add_post("/hook", receiver.receive)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.SockSite(runner, listener).start()

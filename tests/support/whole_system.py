@@ -106,12 +106,12 @@ class System:
         await self.admin("POST", "/workflows", body)
         self._workflows.append(slug)
         await self.admin("PUT", f"/fleets/production/{FLEET}/workflows", {"workflow_slugs": self._workflows})
-        made = await self.admin(
+        effect = await self.admin(
             "POST",
             "/effects",
             {"slug": slug, "workflow_slug": slug, "credits_cost": COST, "property_overrides": dict(overrides or {})},
         )
-        effect_id: int = made["id"]
+        effect_id: int = effect["id"]
         return effect_id
 
     async def plain_effect(self, slug: str = "plain", **more: Any) -> int:
@@ -133,10 +133,10 @@ class System:
     async def asset(self, content: bytes, *, name: str = "logo.png", mime_type: str = "image/png") -> str:
         """Upload an effect asset; returns its path."""
         body = {"mime_type": mime_type, "size": len(content), "original_filename": name}
-        begun = await self.admin("POST", "/assets", body)
-        await self._put(begun, content)
+        created = await self.admin("POST", "/assets", body)
+        await self._put(created, content)
         self.assets.append(content)
-        path: str = begun["path"]
+        path: str = created["path"]
         return path
 
     def worker(
@@ -150,9 +150,9 @@ class System:
         """A worker that is not started yet; `settings` are the worker's, in lower case without their prefix."""
         environment = self._environment(worker_id, simulators=simulators, variables=variables, **settings)
         log = self.folder / f"{worker_id}.log"
-        made = Service(worker_id, "worker", environment=environment, log=log, constants=WORKER_CONSTANTS)
-        self.workers.append(made)
-        return made
+        service = Service(worker_id, "worker", environment=environment, log=log, constants=WORKER_CONSTANTS)
+        self.workers.append(service)
+        return service
 
     async def checked(self, *words: str, worker_id: str = "gpu-1", **settings: Any) -> tuple[int, str]:
         """Run `comfyrelay worker check` with the settings of a worker; returns its exit code and output."""
@@ -191,7 +191,7 @@ class System:
         """Start a worker and wait until it is registered."""
         worker = self.worker(worker_id, **settings)
         await worker.start()
-        await worker.until_said("worker.registered")
+        await worker.wait_for_log("worker.registered")
         return worker
 
     async def restart_server(self) -> None:
@@ -204,7 +204,7 @@ class System:
         await self.server.start()
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
-                assert self.server.is_running, f"the server ended:\n{self.server.text()[-4000:]}"
+                assert self.server.is_running, f"the server exited:\n{self.server.text()[-4000:]}"
                 try:
                     await self.http.get("/healthz")
                 except httpx.TransportError:
@@ -220,9 +220,9 @@ class System:
 
     async def upload(self, content: bytes, *, name: str, mime_type: str) -> str:
         body = {"mime_type": mime_type, "size": len(content), "original_filename": name}
-        begun = await self.user("POST", "/videos/uploads", body)
-        await self._put(begun, content)
-        file_id: str = begun["file"]["id"]
+        created = await self.user("POST", "/videos/uploads", body)
+        await self._put(created, content)
+        file_id: str = created["file"]["id"]
         return file_id
 
     async def submit(self, effect: int | str, content: bytes | None = None, **more: Any) -> str:
@@ -291,7 +291,7 @@ class System:
                 await asyncio.sleep(0.02)
 
     async def until_running(self, simulator: Simulator | None = None, *, prompts: int = 1) -> None:
-        """Wait until a ComfyUI has received `count` prompts."""
+        """Wait until a ComfyUI has received this many prompts."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (simulator or self.simulator).log.prompts_queued < prompts:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -309,7 +309,7 @@ class System:
     # checks after every test
 
     async def check(self) -> None:
-        """Stop all processes; then no files may be left, and all databases must agree."""
+        """Stop all processes; then no files may remain, and all databases must agree."""
         for worker in self.workers:
             if worker.is_running:
                 worker.send(signal.SIGTERM)
@@ -353,36 +353,36 @@ class System:
         )
 
     def left_on_worker(self) -> list[Path]:
-        """StoredJobs files, leases and partial downloads of workers."""
+        """Job files, leases and partial downloads of workers."""
         root = self.folder / "worker"
-        found = [each for each in root.rglob("*") if each.is_file()]
+        files = [path for path in root.rglob("*") if path.is_file()]
         return [
-            each
-            for each in found
-            if {"work", "held"} & set(each.parts) or each.suffix in (".part", ".tmp") or each.name.startswith(".")
+            path
+            for path in files
+            if {"work", "held"} & set(path.parts) or path.suffix in (".part", ".tmp") or path.name.startswith(".")
         ]
 
     def left_on_comfyui(self, simulator: Simulator) -> list[Path]:
         """Files in the folders of ComfyUI, except effect assets."""
-        found = [each for kind in ("input", "output", "temp") for each in (simulator.folder / kind).rglob("*")]
-        return [each for each in found if each.is_file() and each.read_bytes() not in self.assets]
+        paths = [path for kind in ("input", "output", "temp") for path in (simulator.folder / kind).rglob("*")]
+        return [path for path in paths if path.is_file() and path.read_bytes() not in self.assets]
 
     async def _check_charges(self) -> None:
         """Check that every job was charged at most once."""
         kinds = {"completed": "JOB_CONSUME", "failed": "JOB_REFUND", "canceled": "JOB_REFUND"}
         booked = Counter(
-            (each["job_id"], each["type"]) for each in (await self.user("GET", "/wallet?limit=200"))["transactions"]
+            (entry["job_id"], entry["type"]) for entry in (await self.user("GET", "/wallet?limit=200"))["transactions"]
         )
-        wanted: Counter[tuple[str | None, str]] = Counter()
+        expected: Counter[tuple[str | None, str]] = Counter()
         for job_id in self._submitted:
-            wanted[job_id, "JOB_RESERVE"] = 1
+            expected[job_id, "JOB_RESERVE"] = 1
             if (status := (await self.job(job_id))["status"]) in kinds:
-                wanted[job_id, kinds[status]] = 1
-        assert {key: count for key, count in booked.items() if key[0] is not None} == wanted
+                expected[job_id, kinds[status]] = 1
+        assert {key: count for key, count in booked.items() if key[0] is not None} == expected
 
-    async def _put(self, begun: Mapping[str, Any], content: bytes) -> None:
+    async def _put(self, created: Mapping[str, Any], content: bytes) -> None:
         async with httpx.AsyncClient() as http:
-            sent = await http.put(begun["upload_url"], content=content, headers=begun["upload_headers"])
+            sent = await http.put(created["upload_url"], content=content, headers=created["upload_headers"])
         assert sent.is_success, sent.text
 
 
@@ -457,8 +457,8 @@ async def open_system(
             constants=SERVER_CONSTANTS,
         )
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=server_url, timeout=60))
-        made = [await stack.enter_async_context(Simulator()) for _ in range(simulators)]
-        system = System(folder, server, own, http, api, files, made[0], simulators=made)
+        started = [await stack.enter_async_context(Simulator()) for _ in range(simulators)]
+        system = System(folder, server, own, http, api, files, started[0], simulators=started)
         try:
             if populated is None:
                 await system.start_server()

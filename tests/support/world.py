@@ -117,7 +117,7 @@ CREATE FUNCTION test_change() RETURNS event_trigger LANGUAGE plpgsql AS
 $$ BEGIN INSERT INTO test_changes VALUES (tg_tag); END $$;
 CREATE EVENT TRIGGER test_changes ON ddl_command_end EXECUTE FUNCTION test_change();
 """
-LEFT_OVER = """
+TERMINATE_CONNECTIONS = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
  WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
@@ -129,7 +129,7 @@ DO $$
 DECLARE
     command text;
 BEGIN
-    -- past the triggers that keep histories as they are
+    -- bypass the triggers that make histories append-only
     SET LOCAL session_replication_role = replica;
     FOR command IN
         SELECT format('DELETE FROM %s', oid::regclass) FROM pg_class
@@ -247,7 +247,7 @@ class PostgresBackend:
 async def _clean(connection: asyncpg.Connection) -> bool:
     """Reset a database to its template; returns whether that was possible."""
     # terminate leftover connections, which may hold locks
-    while await connection.fetchval(LEFT_OVER):  # noqa: ASYNC110  (the server sends no signal)
+    while await connection.fetchval(TERMINATE_CONNECTIONS):  # noqa: ASYNC110  (the server sends no signal)
         await asyncio.sleep(0.001)
     if not await connection.fetchval(IS_CLEANABLE):
         return False
@@ -346,15 +346,13 @@ class World:
         return await self.engine.jobs.submit.submit(request)
 
     async def lease(self, worker: str, **values: Any) -> LeasedDispatch | None:
-        values.setdefault("providers", [Provider.SELF_HOSTED])
-        found = await self.engine.queue.leasing.lease(LeaseRequest(worker_id=worker, **values))
-        await self.settled()
-        return found[0] if found else None
+        leased = await self.leases(worker, 1, **values)
+        return leased[0] if leased else None
 
     async def leases(self, worker: str, limit: int, **values: Any) -> list[LeasedDispatch]:
         values.setdefault("providers", [Provider.SELF_HOSTED])
         found = await self.engine.queue.leasing.lease(LeaseRequest(worker_id=worker, limit=limit, **values))
-        await self.settled()
+        await self.wait_for_deliveries()
         return found
 
     async def complete(self, leased: LeasedDispatch, **values: Any) -> str:
@@ -378,13 +376,12 @@ class World:
         await self.advance(settings.lease_ttl_seconds + settings.late_seconds)
         return await self.engine.queue.reaper.run_once()
 
-    async def settled(self) -> None:
-        """Wait until background deliveries are done."""
+    async def wait_for_deliveries(self) -> None:
         await self.engine.outbox.delivery.idle()
 
     async def relay(self) -> None:
         """Deliver everything in the outbox."""
-        await self.settled()
+        await self.wait_for_deliveries()
         await self.engine.outbox.recovery.run_once(grace_seconds=0)
 
     def crash_on(self, step: str, boundary: Boundary) -> list[str]:
@@ -405,15 +402,13 @@ class World:
 
     async def restart(self, hooks: Hooks | None = None) -> Engine:
         """Start a new engine, as after a crash: everything in memory is lost."""
-        dying = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in dying:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*dying, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.engine.databases.close()
         clock = self.clock
-        self.engine = Engine(
-            self.engine.settings, clock=lambda: clock.now, notify_channel=NotifyChannel(), hooks=hooks
-        )
+        self.engine = Engine(self.engine.settings, clock=lambda: clock.now, notify_channel=NotifyChannel(), hooks=hooks)
         return self.engine
 
     # read records
@@ -433,7 +428,7 @@ class World:
 
     async def transactions(self, job: JobRecord) -> dict[str, int]:
         async with (await self.engine.databases.shard_of(job.tenant_id)).read() as tx:
-            return {each.type: each.amount for each in (await ledger.of_jobs(tx, [job.id])).get(job.id, [])}
+            return {entry.type: entry.amount for entry in (await ledger.of_jobs(tx, [job.id])).get(job.id, [])}
 
     async def attempts(self, job: JobRecord) -> list[Any]:
         async with (await self.engine.databases.shard_of(job.tenant_id)).read() as tx:
@@ -441,7 +436,7 @@ class World:
 
     async def events(self, job: JobRecord) -> list[str]:
         async with (await self.engine.databases.shard_of(job.tenant_id)).read() as tx:
-            return [each.type for each in await history.events_after(tx, [Position(job.tenant_id, job.id, 0)])]
+            return [event.type for event in await history.events_after(tx, [Position(job.tenant_id, job.id, 0)])]
 
     async def video(self, user: User, video_id: str) -> VideoRecord:
         async with (await self.engine.databases.shard_of(user.tenant_id)).read() as tx:
@@ -479,8 +474,7 @@ class Desk:
     async def submit(self, **values: Any) -> JobRecord:
         return await self.world.submit(self.user, self.effect, **values)
 
-    async def leased(self, **values: Any) -> tuple[JobRecord, LeasedDispatch]:
-        """Submit a job and lease it."""
+    async def submit_and_lease(self, **values: Any) -> tuple[JobRecord, LeasedDispatch]:
         job = await self.submit(**values)
         leased = await self.world.lease(self.worker)
         assert leased is not None
@@ -522,9 +516,6 @@ async def open_world(
             await world.engine.stop()
 
 
-# Helpers.
-
-
 def graph_of(model: str) -> dict[str, Any]:
     """The graph with another model, so with another workflow hash."""
     return {**GRAPH, "1": {"class_type": "CheckpointLoader", "inputs": {"ckpt_name": f"{model}.safetensors"}}}
@@ -561,14 +552,15 @@ async def submit_many(
 async def shard_down(world: World, name: str) -> AsyncIterator[None]:
     """Make a shard unreachable during the block."""
     shards = world.engine.databases.shards
-    up = shards[name]
-    url = up.url.set(database=str(Path(up.url.database or "").parent if up.dialect == "sqlite" else "nowhere"))
+    reachable = shards[name]
+    folder = str(Path(reachable.url.database or "").parent)
+    url = reachable.url.set(database=folder if reachable.dialect == "sqlite" else "missing")
     shards[name] = Database(name, url.render_as_string(hide_password=False))
     try:
         yield
     finally:
         await shards[name].close()
-        shards[name] = up
+        shards[name] = reachable
 
 
 async def submit_batch(
@@ -581,7 +573,7 @@ async def submit_batch(
     **values: Any,
 ) -> BatchState:
     """Submit a batch of these items, or of this many items with different prompts."""
-    chosen = (
+    requests = (
         [ItemRequest(input_payload={"prompt": f"item {n}"}) for n in range(items)] if isinstance(items, int) else items
     )
     request = BatchRequest(
@@ -589,7 +581,7 @@ async def submit_batch(
         user_id=user.id,
         idempotency_key=key or f"key-{world.number()}",
         effect_id=effect.id,
-        items=chosen,
+        items=requests,
         **values,
     )
     return await world.engine.jobs.batches.submit(request)

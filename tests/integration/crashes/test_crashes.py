@@ -68,7 +68,7 @@ class Script:
     then: Callable[[], Awaitable[object]] | None = None
     # Whether the relay alone makes both databases agree, even if the caller never returns.
     heals_itself: bool = True
-    # Whether the history of each job is complete. It is not if the test made the disagreement by hand.
+    # Whether the history of every job is complete, which it is not if the test creates the inconsistency by hand.
     is_whole: bool = True
 
 
@@ -126,7 +126,7 @@ async def submit_batch_with_reuse(world: World) -> Script:
 
 
 async def complete_job(world: World, desk: Desk) -> None:
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     await world.engine.objects.put(leased.output_path, b"abc")
     await world.complete(leased)
 
@@ -138,7 +138,7 @@ async def run_out_of_memory(world: World) -> Script:
     devices = [{"server": "comfyui-1", "name": "RTX", "memory_total": 24 * 2**30}]
     world.engine.workers.slots.note(large, devices)
     await world.engine.workers.slots.write_noted()
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     return Script(
         act=partial(world.fail, leased, code="out_of_memory", gpu_bytes=8 * 2**30),
         ends=["completed"],
@@ -149,7 +149,7 @@ async def run_out_of_memory(world: World) -> Script:
 
 async def retry(world: World) -> Script:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.fail(leased)
     return Script(
         act=lambda: world.engine.jobs.submit.retry(job.tenant_id, job.id), ends=["completed", "failed"], balances=[990]
@@ -206,7 +206,7 @@ async def lease_with_missing_graph(world: World) -> Script:
 
 async def heartbeat(world: World) -> Script:
     desk = await world.desk()
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     beat = Heartbeat(
         dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, progress={"value": 1}, logs=["a line"]
     )
@@ -216,7 +216,7 @@ async def heartbeat(world: World) -> Script:
 async def complete(world: World) -> Script:
     desk = await world.desk()
     video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
-    _, leased = await desk.leased(video_id=video)
+    _, leased = await desk.submit_and_lease(video_id=video)
     return Script(act=lambda: world.complete(leased), ends=["completed"], balances=[990])
 
 
@@ -224,7 +224,7 @@ async def complete_with_upload(world: World) -> Script:
     """A crash keeps the upload for the next attempt, and exactly one copy remains in the end."""
     text = await world.workflow(output_extension="txt", output_mime_type="text/plain")
     desk = await world.desk(workflow=text)
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.engine.objects.put(leased.output_path, b"hello")
     output = SettledOutput(size=5, mime_type="text/plain", extension="", sha256=hashlib.sha256(b"hello").hexdigest())
     report = Report(verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=output)
@@ -266,7 +266,7 @@ async def complete_in_two_shards(world: World) -> Script:
 
 async def fail(world: World) -> Script:
     desk = await world.desk()
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     return Script(act=lambda: world.fail(leased), ends=["failed"], balances=[1000])
 
 
@@ -289,19 +289,19 @@ async def fail_and_hold_batch(world: World) -> Script:
 
 async def fail_with_worker_fault(world: World) -> Script:
     desk = await world.desk()
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     return Script(act=lambda: world.fail(leased, fault=Fault.WORKER), ends=["completed"], balances=[990])
 
 
 async def requeue(world: World) -> Script:
     desk = await world.desk()
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     return Script(act=lambda: world.requeue(leased), ends=["completed"], balances=[990], refusals=(LeaseLost,))
 
 
 async def release(world: World) -> Script:
     desk = await world.desk()
-    await desk.leased()
+    await desk.submit_and_lease()
     return Script(
         act=lambda: world.engine.workers.workers.release(desk.worker, reason="drain"),
         ends=["completed"],
@@ -311,7 +311,7 @@ async def release(world: World) -> Script:
 
 async def deregister(world: World) -> Script:
     desk = await world.desk()
-    await desk.leased()
+    await desk.submit_and_lease()
     return Script(
         act=lambda: world.engine.workers.workers.deregister(desk.worker),
         ends=["completed"],
@@ -322,7 +322,7 @@ async def deregister(world: World) -> Script:
 
 async def revoke(world: World) -> Script:
     desk = await world.desk()
-    job, _ = await desk.leased()
+    job, _ = await desk.submit_and_lease()
 
     async def then() -> None:
         assert (await world.dispatch(job)).status == "queued"
@@ -354,7 +354,7 @@ async def recall(world: World) -> Script:
 
 async def reap(world: World) -> Script:
     desk = await world.desk()
-    await desk.leased()
+    await desk.submit_and_lease()
     await world.advance(1801)
     return Script(act=partial(run_reaper, world), ends=["completed"], balances=[990])
 
@@ -420,7 +420,7 @@ async def run_reaper(world: World) -> None:
 
 async def relay_update(world: World) -> Script:
     desk = await world.desk()
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     await interrupt(world, TransactionStep.DELIVER_APPLY, lambda: world.complete(leased))
     return Script(act=world.relay, ends=["completed"], balances=[990])
 
@@ -438,7 +438,7 @@ async def cancel(world: World) -> Script:
 
 async def cancel_leased_job(world: World) -> Script:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
 
     async def then() -> None:
         assert await world.requeue(leased) == "canceled"
@@ -474,7 +474,7 @@ async def cancel_batch(world: World) -> Script:
 
 async def pause_leased_job(world: World) -> Script:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
 
     async def then() -> None:
         assert await world.requeue(leased) == "paused"
@@ -565,9 +565,9 @@ async def remove_video(world: World) -> Script:
 async def add_to_collection(world: World) -> Script:
     desk = await world.desk()
     tenant_id = desk.user.tenant_id
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     await world.complete(leased)
-    await world.settled()
+    await world.wait_for_deliveries()
     async with (await world.engine.databases.shard_of(tenant_id)).read() as tx:
         [output] = await gallery.page(tx, tenant_id, GalleryFilter())
     best = await world.engine.gallery.collections.create(tenant_id, "best")
@@ -593,7 +593,7 @@ async def credit_payment(world: World) -> Script:
 async def send_webhook(world: World) -> Script:
     """The receiver is unreachable: the delivery is recorded and retried."""
     desk = await world.desk()
-    _, leased = await desk.leased(webhook_url="http://127.0.0.1:9/")
+    _, leased = await desk.submit_and_lease(webhook_url="http://127.0.0.1:9/")
     await world.complete(leased)
 
     async def check_retry() -> None:
@@ -705,7 +705,7 @@ async def register(world: World) -> Script:
 
 async def repair_lost_update(world: World) -> Script:
     desk = await world.desk()
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     await interrupt(world, TransactionStep.DELIVER_APPLY, lambda: world.complete(leased))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
     return repair(world, ends=["completed"], balances=[990])
@@ -713,7 +713,7 @@ async def repair_lost_update(world: World) -> Script:
 
 async def repair_missing_dispatch(world: World) -> Script:
     desk = await world.desk()
-    await desk.leased()
+    await desk.submit_and_lease()
     await execute(world.engine.databases.central, "DELETE FROM dispatch_leases")
     await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
     return repair(world, ends=["completed"], balances=[990])
@@ -750,7 +750,7 @@ def repair(world: World, *, ends: Sequence[str], balances: Sequence[int]) -> Scr
 async def scale_fleet(world: World) -> Script:
     """The leader adopts an unknown machine and launches one: two exist after a crash at any point."""
     desk = await world.desk()
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     await world.complete(leased)
     provider = MemoryProvider()
     id_ = f"{desk.fleet}.stray"
@@ -788,7 +788,7 @@ async def scale_fleet(world: World) -> Script:
 
 async def count_usage(world: World) -> Script:
     desk = await world.desk()
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     await world.complete(leased)
 
     async def act() -> None:
@@ -919,7 +919,7 @@ async def test_crash_loses_and_duplicates_nothing(
     crash = crash_at(world, step, boundary, nth=nth)
     with suppress(Crash):
         await script.act()
-    await world.settled()
+    await world.wait_for_deliveries()
     assert crash.happened, f"{scenario.__name__} never reached {boundary} of {step}: correct SCENARIOS."
     await world.restart()
     if script.is_whole:
@@ -929,7 +929,7 @@ async def test_crash_loses_and_duplicates_nothing(
         await check_agreed(world)
     with suppress(*script.refusals):
         await script.act()
-    await world.settled()
+    await world.wait_for_deliveries()
     if script.then is not None:
         await script.then()
     if script.is_whole:

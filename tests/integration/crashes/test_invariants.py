@@ -247,7 +247,7 @@ def test_unfinished_steps_break_no_rule() -> None:
 async def test_rules_read_the_databases(world: World) -> None:
     seen = EarlierFacts()
     desk = await world.desk()
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     facts = await check_always(world, seen)
     assert (len(facts.dispatches), len(facts.leases), len(facts.jobs), len(facts.attempts)) == (1, 1, 1, 1)
     assert (len(facts.events), len(facts.transactions), facts.wallets) == (2, 2, {desk.user.tenant_id: 990})

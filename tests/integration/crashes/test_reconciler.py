@@ -66,7 +66,7 @@ async def queued_job_without_dispatch(world: World) -> Seeded:
 
 async def running_job_without_dispatch(world: World) -> Seeded:
     desk = await quiet_desk(world)
-    job, _ = await desk.leased()
+    job, _ = await desk.submit_and_lease()
     await execute(world.engine.databases.central, "DELETE FROM dispatch_leases")
     await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
     return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
@@ -75,7 +75,7 @@ async def running_job_without_dispatch(world: World) -> Seeded:
 async def dispatch_without_job(world: World) -> Seeded:
     """The dispatch has the reservation."""
     desk = await quiet_desk(world)
-    job, _ = await desk.leased()
+    job, _ = await desk.submit_and_lease()
     await delete_job(await shard_of(desk))
     return Seeded(
         desk=desk, job_id=job.id, ends=[], balance=1000, other_findings=frozenset({FindingKind.ORPHANED_RESERVE})
@@ -100,7 +100,7 @@ async def lost_lease_update(world: World) -> Seeded:
 
 async def lost_completion_update(world: World) -> Seeded:
     desk = await quiet_desk(world)
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await interrupt_delivery(world, lambda: world.complete(leased))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
     return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
@@ -109,7 +109,7 @@ async def lost_completion_update(world: World) -> Seeded:
 async def lost_cancel_update(world: World) -> Seeded:
     """The status does not show it; only the version does."""
     desk = await quiet_desk(world)
-    job, _ = await desk.leased()
+    job, _ = await desk.submit_and_lease()
     await interrupt_delivery(world, lambda: world.engine.queue.control.cancel(job.tenant_id, job.id))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
     return Seeded(desk=desk, job_id=job.id, ends=["canceled"], balance=1000)
@@ -128,7 +128,7 @@ async def lost_first_of_two_updates(world: World) -> Seeded:
 async def dispatch_older_than_job(world: World) -> Seeded:
     """As if the central database had been restored from a backup."""
     desk = await quiet_desk(world)
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.complete(leased)
     await execute(
         world.engine.databases.central,
@@ -139,7 +139,7 @@ async def dispatch_older_than_job(world: World) -> Seeded:
 
 async def different_terminal_states(world: World) -> Seeded:
     desk = await quiet_desk(world)
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.complete(leased)
     await execute(world.engine.databases.central, "UPDATE ai_job_dispatches SET status = 'canceled'")
     return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
@@ -163,7 +163,7 @@ async def unpaid_job_without_reserve(world: World) -> Seeded:
 
 async def completed_job_without_reserve(world: World) -> Seeded:
     desk = await quiet_desk(world)
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.complete(leased)
     await delete_transaction(await shard_of(desk), "JOB_RESERVE", balance=1000)
     return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=1000)
@@ -172,7 +172,7 @@ async def completed_job_without_reserve(world: World) -> Seeded:
 async def failed_job_without_reserve(world: World) -> Seeded:
     """A refund would create tokens."""
     desk = await quiet_desk(world)
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.fail(leased)
     await delete_transaction(await shard_of(desk), "JOB_RESERVE", balance=1010)
     return Seeded(desk=desk, job_id=job.id, ends=["failed"], balance=1000)
@@ -180,7 +180,7 @@ async def failed_job_without_reserve(world: World) -> Seeded:
 
 async def refunded_running_job(world: World) -> Seeded:
     desk = await quiet_desk(world)
-    job, _ = await desk.leased()
+    job, _ = await desk.submit_and_lease()
     await add_transaction(desk, job, "JOB_REFUND", 10, balance=1000)
     return Seeded(desk=desk, job_id=job.id, ends=["failed"], balance=1000)
 
@@ -195,7 +195,7 @@ async def consumed_queued_job(world: World) -> Seeded:
 
 async def unconsumed_completed_job(world: World) -> Seeded:
     desk = await quiet_desk(world)
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.complete(leased)
     await delete_transaction(await shard_of(desk), "JOB_CONSUME", balance=990)
     return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
@@ -211,7 +211,7 @@ async def unrefunded_canceled_job(world: World) -> Seeded:
 
 async def refunded_completed_job(world: World) -> Seeded:
     desk = await quiet_desk(world)
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.complete(leased)
     await delete_transaction(await shard_of(desk), "JOB_CONSUME", balance=990)
     await add_transaction(desk, job, "JOB_REFUND", 10, balance=1000)
@@ -220,7 +220,7 @@ async def refunded_completed_job(world: World) -> Seeded:
 
 async def consumed_failed_job(world: World) -> Seeded:
     desk = await quiet_desk(world)
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.fail(leased)
     await delete_transaction(await shard_of(desk), "JOB_REFUND", balance=990)
     await add_transaction(desk, job, "JOB_CONSUME", 0, balance=990)
@@ -245,7 +245,7 @@ async def negative_sum(world: World) -> Seeded:
 async def outdated_video(world: World) -> Seeded:
     desk = await quiet_desk(world)
     video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
-    job, leased = await desk.leased(video_id=video)
+    job, leased = await desk.submit_and_lease(video_id=video)
     await world.complete(leased)
     await execute(await shard_of(desk), "UPDATE videos SET status = 'processing'")
     return Seeded(desk=desk, job_id=job.id, ends=["completed"], balance=990)
@@ -253,7 +253,7 @@ async def outdated_video(world: World) -> Seeded:
 
 async def stuck_update(world: World) -> Seeded:
     desk = await quiet_desk(world)
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     await interrupt_delivery(world, lambda: world.complete(leased))
     await world.advance(61)
     return Seeded(desk=desk, ends=["completed"], balance=990)
@@ -268,7 +268,7 @@ async def stuck_submission(world: World) -> Seeded:
 
 async def lease_without_end(world: World) -> Seeded:
     desk = await quiet_desk(world)
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     await world.requeue(leased)
     await execute(world.engine.databases.central, "UPDATE dispatch_leases SET ended_at = NULL")
     return Seeded(desk=desk, ends=["completed"], balance=990)
@@ -394,7 +394,7 @@ async def test_repair_stops_the_worker_of_an_ended_job_at_once(world: World) -> 
     # only the repair can wake the worker
     stops._tick_seconds = 10 * PATIENCE_SECONDS
     desk = await quiet_desk(world)
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await execute(await shard_of(desk), "UPDATE ai_jobs SET status = 'canceled', completed_at = created_at")
     with stops.watching(leased.dispatch_id) as wakeup:
         await world.engine.operations.reconciler.run(repair=True)
@@ -419,7 +419,7 @@ async def test_busy_system_is_consistent(world: World) -> None:
     """Jobs in every state, in both shards, with submissions and reports in progress."""
     desk = await quiet_desk(world, concurrency=10)
     other = await world.user(shard="b")
-    completed, failed, canceled = [await desk.leased() for _ in range(3)]
+    completed, failed, canceled = [await desk.submit_and_lease() for _ in range(3)]
     await world.complete(completed[1])
     await world.fail(failed[1])
     await world.engine.queue.control.cancel(canceled[0].tenant_id, canceled[0].id)

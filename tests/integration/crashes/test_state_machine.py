@@ -129,7 +129,7 @@ class RandomWalk(RuleBasedStateMachine):
             answer = await work()
         except Crash:
             note("  crashed")
-        await self.world.settled()
+        await self.world.wait_for_deliveries()
         if self.crash_point is not None:
             if self.crash_point.happened and self.restarts:
                 await self.world.restart()
@@ -462,7 +462,7 @@ def test_random_calls_keep_the_invariants_on_postgresql(
 
 async def test_stale_heartbeat_does_not_change_the_new_lease(world: World) -> None:
     desk = await world.desk()
-    job, old = await desk.leased()
+    job, old = await desk.submit_and_lease()
     await world.requeue(old)
     assert await world.lease(desk.worker) is not None
     before = await world.dispatch(job)

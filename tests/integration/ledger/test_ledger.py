@@ -167,7 +167,7 @@ async def test_balance_is_the_sum_of_the_transactions_at_every_step_of_a_job(wor
     assert leased is not None
     await world.complete(leased)
     assert await has_balance(world, desk.user, 90)
-    _, failing = await desk.leased()
+    _, failing = await desk.submit_and_lease()
     assert await has_balance(world, desk.user, 80)
     await world.fail(failing)
     assert await has_balance(world, desk.user, 90)
@@ -291,7 +291,7 @@ async def test_central_schema_refuses_an_inconsistent_queued_dispatch(world: Wor
 
 async def test_central_schema_refuses_an_incomplete_lease(world: World) -> None:
     desk = await world.desk()
-    job, _ = await desk.leased()
+    job, _ = await desk.submit_and_lease()
     before = await world.dispatch(job)
     await check_refused(
         world.engine.databases.central,

@@ -227,7 +227,7 @@ async def test_batch_action_runs_as_many_statements_for_many_items_as_for_ten(wo
             assert await control.resume_batch(tenant_id, batch.id) == count
             await control.move_batch(tenant_id, batch.id, MoveTo.TOP)
             assert await control.cancel_batch(tenant_id, batch.id) == count
-            await world.settled()
+            await world.wait_for_deliveries()
         costs.append(counted)
         assert (await state(desk, batch)).counts == {"canceled": count}
     assert costs[2] == costs[1]

@@ -157,7 +157,7 @@ async def test_worker_fault_in_the_cloud_returns_the_job_and_its_cost_counts(wor
     leased = await burst.lease_in_cloud()
     await world.advance(5)
     assert await world.fail(leased, fault=Fault.WORKER) == "queued"
-    await world.settled()
+    await world.wait_for_deliveries()
     assert await burst.providers([job]) == ["self_hosted"]
     assert (await burst.wait_reason(job)).startswith(MOVED_AFTER_CLOUD_FAILURE)
     assert await burst.run_once() == []
@@ -177,7 +177,7 @@ async def test_expired_cloud_lease_costs_its_estimate(world: World) -> None:
     await burst.run_once()
     await burst.lease_in_cloud()
     await world.expire()
-    await world.settled()
+    await world.wait_for_deliveries()
     assert await burst.providers([job]) == ["self_hosted"]
     assert (await world.job(job)).cost_micros == EXPECTED
 
@@ -193,7 +193,7 @@ async def test_cloud_run_of_a_removed_worker_costs_its_estimate(world: World, re
         await workers.deregister(burst.cloud)
     else:
         await workers.set_approved(burst.cloud, is_approved=False)
-    await world.settled()
+    await world.wait_for_deliveries()
     assert (await world.job(job)).cost_micros == EXPECTED
     async with world.engine.databases.central.read() as tx:
         assert (await bursts.spent(tx))[burst.workflow.id] >= EXPECTED
@@ -217,7 +217,7 @@ async def test_requeued_cloud_job_costs_nothing_and_stays_in_the_cloud(world: Wo
     leased = await burst.lease_in_cloud()
     await world.advance(20)
     await world.requeue(leased)
-    await world.settled()
+    await world.wait_for_deliveries()
     assert (await burst.providers([job]), (await world.job(job)).cost_micros) == (["cloud"], 0)
 
 
@@ -227,7 +227,7 @@ async def test_retry_starts_on_own_workers(world: World) -> None:
     await burst.run_once()
     leased = await burst.lease_in_cloud()
     await world.fail(leased)
-    await world.settled()
+    await world.wait_for_deliveries()
     retry = await world.engine.jobs.submit.retry(job.tenant_id, job.id)
     assert (retry.max_wait_seconds, retry.expected_cost_micros, retry.cost_micros) == (10, None, 0)
     assert await burst.providers([retry]) == ["self_hosted"]

@@ -94,7 +94,7 @@ async def test_worker_polling_many_servers_never_exceeds_its_capacity(world: Wor
 
 async def test_complete_sent_to_many_servers_at_once_counts_once(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     async with start_servers(world) as engines:
         answers = await asyncio.gather(
             *(engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT) for engine in engines)

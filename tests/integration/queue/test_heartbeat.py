@@ -40,28 +40,28 @@ async def logs(world: World, job: JobRecord) -> list[str]:
 
 class TestExtension:
     async def test_lease_is_extended_from_now(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await world.advance(600)
         answer = await beat(world, leased)
         assert answer == HeartbeatResult(lease_expires_at=START + timedelta(seconds=1500), stop=None)
         assert (await world.dispatch(job)).lease_expires_at == answer.lease_expires_at
 
     async def test_extended_lease_is_not_reaped(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         for _ in range(4):
             await world.advance(899)
             await beat(world, leased)
             assert await world.engine.queue.reaper.run_once() == 0
 
     async def test_expired_lease_is_extended_until_it_is_reaped(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         await world.advance(5000)
         await beat(world, leased)
         assert await world.engine.queue.reaper.run_once() == 0
         assert await world.complete(leased) == "completed"
 
     async def test_heartbeat_is_no_transition(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         before = await world.dispatch(job)
         await beat(world, leased, progress={"step": 1})
         after = await world.dispatch(job)
@@ -83,7 +83,7 @@ class TestExtension:
 
 class TestProgress:
     async def test_progress_is_stored_until_the_lease_ends(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         await beat(world, leased, progress={"step": 3, "of": 20, "node": "KSampler"})
         await beat(world, leased)
         assert await progress(world) == {"step": 3, "of": 20, "node": "KSampler"}
@@ -92,14 +92,14 @@ class TestProgress:
         assert await progress(world) is None
 
     async def test_later_progress_of_two_concurrent_heartbeats_wins(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         beats = [heartbeat(leased, progress={"step": 1}), heartbeat(leased, progress={"step": 2}), heartbeat(leased)]
         answers = await world.engine.queue.heartbeats.beat_many(beats)
         assert all(isinstance(answer, HeartbeatResult) for answer in answers)
         assert await progress(world) == {"step": 2}
 
     async def test_unstorable_characters_do_not_fail_a_heartbeat(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await beat(world, leased, progress={"node": "a\x00b"}, logs=["half \ud800"])
         assert await progress(world) == {"node": "a\ufffdb"}
         assert await logs(world, job) == ["half \ufffd"]
@@ -107,7 +107,7 @@ class TestProgress:
 
 class TestLogs:
     async def test_lines_are_truncated_and_stored_in_order_until_the_lease_ends(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await beat(world, leased, logs=["one", "two"])
         await beat(world, leased, logs=["x" * (MAX_LINE_LENGTH + 1)])
         await world.requeue(leased)
@@ -116,14 +116,14 @@ class TestLogs:
         assert await logs(world, job) == ["one", "two", "x" * MAX_LINE_LENGTH]
 
     async def test_unreachable_shard_loses_the_lines_but_not_the_lease(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await world.advance(600)
         async with shard_down(world, await world.engine.databases.shard_name_of(job.tenant_id)):
             answer = await beat(world, leased, logs=["lost"])
         assert answer.lease_expires_at == START + timedelta(seconds=1500)
 
     async def test_lines_of_a_deleted_job_are_dropped(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         shard = await world.engine.databases.shard_of(job.tenant_id)
         await execute(shard, "DELETE FROM ai_jobs WHERE id = :id", id=job.id)
         assert (await beat(world, leased, logs=["lost"])).stop is None
@@ -131,13 +131,13 @@ class TestLogs:
 
 class TestStopRequest:
     async def test_cancel_is_repeated_and_overrides_a_pause(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
         await world.engine.queue.control.cancel(job.tenant_id, job.id)
         assert [(await beat(world, leased)).stop for _ in range(2)] == ["cancel", "cancel"]
 
     async def test_only_pause_now_is_sent_until_it_is_withdrawn(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         control = world.engine.queue.control
         await control.pause(job.tenant_id, job.id, mode=PauseMode.AFTER)
         assert (await beat(world, leased)).stop is None

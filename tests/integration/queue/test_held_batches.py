@@ -28,7 +28,7 @@ HELD = f"On hold: one item failed, and the others would fail the same way. {MISS
 
 
 async def state(desk: Desk, batch: BatchState) -> BatchState:
-    await desk.world.settled()
+    await desk.world.wait_for_deliveries()
     return await desk.world.engine.jobs.batches.state(desk.user.tenant_id, batch.id)
 
 
@@ -106,11 +106,11 @@ async def test_failed_items_are_refunded_and_held_items_stay_reserved(world: Wor
     # the resume is rolled back
     assert (await state(desk, batch)).held == HELD
     await world.engine.queue.control.cancel(other.tenant_id, other.id)
-    await world.settled()
+    await world.wait_for_deliveries()
     await resume(desk, batch)
     assert await desk.balance() == 0
     await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)
-    await world.settled()
+    await world.wait_for_deliveries()
     assert await desk.balance() == 40
 
 

@@ -57,7 +57,7 @@ class TestWaitingHeartbeat:
             assert await wakeup.wait(PATIENCE_SECONDS)
 
     async def test_pause_and_cancel_wake_a_waiting_heartbeat(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await self.check_wakeup(world, leased, pause(world, job, PauseMode.NOW))
         assert await stop_request(world, leased) == "pause"
         await self.check_wakeup(world, leased, cancel(world, job))
@@ -72,7 +72,7 @@ class TestWaitingHeartbeat:
         assert await stop_request(world, leased) == "cancel"
 
     async def test_draining_the_worker_wakes_the_heartbeat_of_a_prefetched_job(self, world: World, desk: Desk) -> None:
-        await desk.leased()
+        await desk.submit_and_lease()
         await desk.submit()
         prefetched = await world.lease(desk.worker, prefetch=1)
         assert prefetched is not None
@@ -81,7 +81,7 @@ class TestWaitingHeartbeat:
         assert await stop_request(world, prefetched) == "release"
 
     async def test_revoking_the_worker_wakes_a_waiting_heartbeat(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         revoking = world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
         await self.check_wakeup(world, leased, revoking)
         with pytest.raises(LeaseLost):
@@ -142,7 +142,7 @@ async def test_waiting_job_is_canceled_and_refunded_once(world: World) -> None:
 
 async def test_leased_job_has_one_cancel_request(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     assert await stop_request(world, leased) is None
     for _ in range(2):
         assert (await cancel(world, job)).status == "processing"
@@ -154,7 +154,7 @@ async def test_leased_job_has_one_cancel_request(world: World) -> None:
 
 async def test_completion_wins_over_a_requested_cancel(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await cancel(world, job)
     assert await world.complete(leased) == "completed"
     assert await status(world, job) == ("completed", "completed")
@@ -164,7 +164,7 @@ async def test_completion_wins_over_a_requested_cancel(world: World) -> None:
 async def test_failure_after_a_cancel_request_means_canceled(world: World) -> None:
     desk = await world.desk()
     for fault in Fault:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await cancel(world, job)
         assert await world.fail(leased, fault=fault) == "canceled"
         assert await status(world, job) == ("canceled", "canceled")
@@ -173,7 +173,7 @@ async def test_failure_after_a_cancel_request_means_canceled(world: World) -> No
 
 async def test_requeue_after_a_cancel_request_means_canceled(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await cancel(world, job)
     assert await world.requeue(leased) == "canceled"
     assert await status(world, job) == ("canceled", "canceled")
@@ -183,7 +183,7 @@ async def test_requeue_after_a_cancel_request_means_canceled(world: World) -> No
 async def test_lost_lease_after_a_cancel_request_means_canceled(world: World) -> None:
     desk = await world.desk()
     for lose in (world.expire, lambda: world.engine.workers.workers.deregister(desk.worker)):
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await cancel(world, job)
         await lose()
         assert await status(world, job) == ("canceled", "canceled")
@@ -194,7 +194,7 @@ async def test_lost_lease_after_a_cancel_request_means_canceled(world: World) ->
 
 async def test_canceled_job_is_not_leased_again(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await cancel(world, job)
     await world.fail(leased, fault=Fault.WORKER)
     await world.advance(3600)
@@ -207,7 +207,7 @@ async def test_canceled_job_is_not_leased_again(world: World) -> None:
 async def test_completion_wins_over_a_concurrent_cancel(world: World) -> None:
     desk = await world.desk()
     for _ in range(10):
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await asyncio.gather(cancel(world, job), world.complete(leased), return_exceptions=True)
         await world.relay()
         assert await status(world, job) == ("completed", "completed")
@@ -228,7 +228,7 @@ async def test_canceled_job_has_no_lease_after_a_concurrent_lease(world: World) 
 
 async def test_ended_job_cannot_be_canceled(world: World) -> None:
     desk = await world.desk()
-    completed, leased = await desk.leased()
+    completed, leased = await desk.submit_and_lease()
     await world.complete(leased)
     with pytest.raises(Conflict, match="already completed"):
         await cancel(world, completed)
@@ -254,7 +254,7 @@ async def test_queued_job_is_paused_at_once_and_not_leased(world: World) -> None
 
 async def test_paused_prefetched_job_is_released(world: World) -> None:
     desk = await world.desk()
-    running, leased = await desk.leased()
+    running, leased = await desk.submit_and_lease()
     job = await desk.submit()
     prefetched = await world.lease(desk.worker, prefetch=1)
     assert prefetched is not None
@@ -269,7 +269,7 @@ async def test_paused_prefetched_job_is_released(world: World) -> None:
 async def test_completion_wins_over_a_requested_pause(world: World) -> None:
     desk = await world.desk()
     for mode in PauseMode:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await pause(world, job, mode)
         assert await world.complete(leased) == "completed"
         assert await world.transactions(job) == CONSUMED
@@ -278,7 +278,7 @@ async def test_completion_wins_over_a_requested_pause(world: World) -> None:
 async def test_requeue_after_a_pause_request_means_paused(world: World) -> None:
     desk = await world.desk()
     for mode in PauseMode:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await pause(world, job, mode)
         assert await world.requeue(leased) == "paused"
         assert await status(world, job) == ("paused", "paused")
@@ -288,10 +288,10 @@ async def test_requeue_after_a_pause_request_means_paused(world: World) -> None:
 
 async def test_lost_lease_after_a_pause_request_means_paused(world: World) -> None:
     desk = await world.desk()
-    expired, _ = await desk.leased()
+    expired, _ = await desk.submit_and_lease()
     await pause(world, expired)
     await world.expire()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await pause(world, job)
     assert await world.fail(leased, fault=Fault.WORKER) == "paused"
     for paused in (expired, job):
@@ -300,7 +300,7 @@ async def test_lost_lease_after_a_pause_request_means_paused(world: World) -> No
 
 async def test_job_fault_is_final_despite_a_pause_request(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await pause(world, job)
     assert await world.fail(leased, fault=Fault.JOB) == "failed"
     assert await world.transactions(job) == REFUNDED
@@ -308,7 +308,7 @@ async def test_job_fault_is_final_despite_a_pause_request(world: World) -> None:
 
 async def test_cancel_overrides_a_pause_and_is_not_withdrawn_by_a_resume(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await pause(world, job, PauseMode.NOW)
     await cancel(world, job)
     await resume(world, job)
@@ -318,7 +318,7 @@ async def test_cancel_overrides_a_pause_and_is_not_withdrawn_by_a_resume(world: 
 
 async def test_pause_request_can_only_become_stricter(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await pause(world, job, PauseMode.AFTER)
     await pause(world, job, PauseMode.NOW)
     await pause(world, job, PauseMode.AFTER)
@@ -327,7 +327,7 @@ async def test_pause_request_can_only_become_stricter(world: World) -> None:
 
 async def test_finished_job_cannot_be_paused_or_resumed(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.complete(leased)
     for verb in (pause, resume):
         with pytest.raises(Conflict):
@@ -356,7 +356,7 @@ async def test_interrupted_job_has_its_old_position_after_a_resume(world: World)
 
 async def test_resume_withdraws_the_pause_of_a_leased_job(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await pause(world, job, PauseMode.NOW)
     assert (await resume(world, job)).status == "processing"
     assert await stop_request(world, leased) is None
@@ -386,7 +386,7 @@ async def test_job_with_a_higher_priority_is_leased_first(world: World) -> None:
 
 async def test_priority_of_an_ended_job_cannot_be_changed(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.complete(leased)
     with pytest.raises(Conflict):
         await world.engine.queue.control.set_priority(desk.user.tenant_id, job.id, 5)
@@ -453,7 +453,7 @@ async def test_paused_job_can_be_moved(world: World) -> None:
 
 async def test_leased_job_cannot_be_moved(world: World) -> None:
     desk = await world.desk()
-    job, _ = await desk.leased()
+    job, _ = await desk.submit_and_lease()
     with pytest.raises(Conflict, match="waiting"):
         await move(world, job, MoveTo.TOP)
 
@@ -524,7 +524,7 @@ async def test_batch_of_another_tenant_is_not_found(world: World) -> None:
 
 
 async def failed_job(desk: Desk, **values: object) -> JobRecord:
-    job, leased = await desk.leased(**values)
+    job, leased = await desk.submit_and_lease(**values)
     await desk.world.fail(leased)
     return await desk.world.job(job)
 
@@ -651,7 +651,7 @@ async def test_video_of_a_canceled_job_fails_with_a_reason(world: World) -> None
 async def test_video_of_a_paused_job_is_queued(world: World) -> None:
     desk = await world.desk()
     video_id = await video_of(desk)
-    job, leased = await desk.leased(video_id=video_id)
+    job, leased = await desk.submit_and_lease(video_id=video_id)
     assert (await world.video(desk.user, video_id)).status == "processing"
     await pause(world, job, PauseMode.NOW)
     await world.requeue(leased)
@@ -697,7 +697,7 @@ async def test_late_update_of_a_retried_job_does_not_change_the_video(world: Wor
 async def test_video_has_the_state_of_its_newest_job(world: World) -> None:
     desk = await world.desk()
     video_id = await video_of(desk)
-    _, leased = await desk.leased(video_id=video_id)
+    _, leased = await desk.submit_and_lease(video_id=video_id)
     newer = await desk.submit(video_id=video_id)
     await world.complete(leased)
     video = await world.video(desk.user, video_id)

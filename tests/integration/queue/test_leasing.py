@@ -219,7 +219,7 @@ class TestOrder:
         assert job_ids(await world.leases(worker, 3)) == [job.id for job in jobs]
 
     async def test_requeued_job_keeps_its_position(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await world.advance(1)
         await desk.submit()
         await world.requeue(leased)
@@ -228,7 +228,7 @@ class TestOrder:
 
 class TestLease:
     async def test_each_lease_counts_an_attempt_and_has_a_new_epoch_and_token(self, world: World, desk: Desk) -> None:
-        _, first = await desk.leased()
+        _, first = await desk.submit_and_lease()
         await world.expire()
         second = await world.lease(desk.worker)
         assert second is not None
@@ -239,19 +239,19 @@ class TestLease:
 
     async def test_lease_expires_by_the_clock_of_the_database(self, world: World, desk: Desk) -> None:
         await world.advance(3)
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         assert leased.dispatch.leased_at == START + timedelta(seconds=3)
         assert leased.dispatch.lease_expires_at == START + timedelta(seconds=903)
 
     async def test_lease_contains_the_graph_and_the_upload_path(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased(input_payload={"prompt": "a dog"})
+        job, leased = await desk.submit_and_lease(input_payload={"prompt": "a dog"})
         assert leased.graph["2"]["inputs"]["text"] == "a dog"
         prefix = f"tenants/{job.tenant_id}/ai-jobs/{job.id}/upload-"
         assert leased.output_path.startswith(prefix)
         assert leased.output_path.endswith(".mp4")
 
     async def test_leased_job_is_processing_and_not_leased_again(self, world: World, desk: Desk) -> None:
-        job, _ = await desk.leased()
+        job, _ = await desk.submit_and_lease()
         other = await world.worker(desk.fleet)
         assert await world.lease(other) is None
         assert (await world.job(job)).status == "processing"
@@ -317,7 +317,7 @@ class TestRequestId:
 
 class TestCapacity:
     async def test_worker_at_capacity_gets_no_job(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         await desk.submit()
         assert await world.lease(desk.worker) is None
         await world.complete(leased)
@@ -357,7 +357,7 @@ class TestCapacity:
 
 class TestPrefetch:
     async def test_busy_worker_prefetches_one_job(self, world: World, desk: Desk) -> None:
-        _, running = await desk.leased()
+        _, running = await desk.submit_and_lease()
         await desk.submit()
         prefetched = await world.lease(desk.worker, prefetch=1)
         assert prefetched is not None
@@ -367,14 +367,14 @@ class TestPrefetch:
 
     async def test_idle_worker_is_served_before_a_prefetch(self, world: World, desk: Desk) -> None:
         idle = await world.worker(desk.fleet)
-        await desk.leased()
+        await desk.submit_and_lease()
         job = await desk.submit()
         busy, served = await world.engine.queue.leasing.lease_many([request(desk.worker, prefetch=1), request(idle)])
         assert busy == []
         assert job_ids(served) == [job.id]
 
     async def test_recall_releases_the_prefetched_job_only(self, world: World, desk: Desk) -> None:
-        _, running = await desk.leased()
+        _, running = await desk.submit_and_lease()
         await desk.submit()
         prefetched = await world.lease(desk.worker, prefetch=1)
         assert prefetched is not None
@@ -418,7 +418,7 @@ class TestPrefetch:
 
     async def prefetch_for(self, world: World, desk: Desk, *, seconds: float) -> LeasedDispatch:
         """Let a busy worker prefetch a job, and advance the clock."""
-        await desk.leased()
+        await desk.submit_and_lease()
         await desk.submit()
         prefetched = await world.lease(desk.worker, prefetch=1)
         assert prefetched is not None
@@ -431,7 +431,7 @@ class TestPrefetch:
         return await world.engine.queue.demand.recall(prefetches, requests)
 
     async def test_started_prefetch_is_not_recalled(self, world: World, desk: Desk) -> None:
-        await desk.leased()
+        await desk.submit_and_lease()
         await desk.submit()
         prefetched = await world.lease(desk.worker, prefetch=1)
         assert prefetched is not None

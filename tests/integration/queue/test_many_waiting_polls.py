@@ -123,7 +123,7 @@ class TestAmongMany:
         assert world.engine.queue.leasing.take_pollers() == [desk.worker]
 
     async def test_warm_worker_is_served_first(self, world: World, desk: Desk, polls: Polls) -> None:
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         waiting = await park(polls, await register_workers(world, desk.fleet))
         warm = await park(
             polls,
@@ -134,7 +134,7 @@ class TestAmongMany:
         assert await first_served([*waiting, *warm]) is warm[0]
 
     async def test_draining_or_full_worker_is_skipped(self, world: World, desk: Desk, polls: Polls) -> None:
-        await desk.leased()
+        await desk.submit_and_lease()
         full, workers = desk.worker, await register_workers(world, desk.fleet)
         waiting = await park(polls, [full, *workers])
         await world.engine.workers.workers.set_draining(workers[0], is_draining=True)
@@ -143,7 +143,7 @@ class TestAmongMany:
 
     @pytest.mark.both_databases
     async def test_blocked_workers_are_skipped_for_later_polls(self, world: World, desk: Desk, polls: Polls) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await world.complete(leased)
         workers = await register_workers(world, desk.fleet)
         await block_workers(world, workers[:-1], (await world.dispatch(job)).workflow_hash)
@@ -152,7 +152,7 @@ class TestAmongMany:
         assert await first_served(waiting) is waiting[-1]
 
     async def test_unplaceable_job_is_not_retried_at_every_wakeup(self, world: World, desk: Desk, polls: Polls) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await world.complete(leased)
         workers = await register_workers(world, desk.fleet)
         await block_workers(world, workers, (await world.dispatch(job)).workflow_hash)
@@ -169,14 +169,14 @@ class TestAmongMany:
 
 class TestPrefetch:
     async def test_idle_worker_is_served_before_a_prefetch(self, world: World, desk: Desk, polls: Polls) -> None:
-        await desk.leased()
+        await desk.submit_and_lease()
         busy = await park(polls, [desk.worker], prefetch=1)
         waiting = await park(polls, await register_workers(world, desk.fleet))
         await desk.submit()
         assert await first_served([*busy, *waiting]) is waiting[0]
 
     async def test_job_is_prefetched_if_no_idle_worker_can_run_it(self, world: World, desk: Desk, polls: Polls) -> None:
-        await desk.leased()
+        await desk.submit_and_lease()
         busy = await park(polls, [desk.worker], prefetch=1)
         waiting = await park(polls, await register_workers(world, await world.fleet(await world.workflow())))
         await desk.submit()
@@ -184,7 +184,7 @@ class TestPrefetch:
         assert busy[0].result()[0].dispatch.is_prefetch
 
     async def test_later_poll_prefetches_an_unplaced_job(self, world: World, desk: Desk, polls: Polls) -> None:
-        await desk.leased()
+        await desk.submit_and_lease()
         await park(polls, await register_workers(world, await world.fleet(await world.workflow())))
         await desk.submit()
         await wait_until(lambda: polls._unplaced)
@@ -223,7 +223,7 @@ class TestTick:
 
 
 async def test_parked_worker_gets_the_prefetched_job_of_a_busy_worker(world: World, desk: Desk, ticking: Polls) -> None:
-    await desk.leased()
+    await desk.submit_and_lease()
     job = await desk.submit()
     prefetched = await world.lease(desk.worker, prefetch=1)
     assert prefetched is not None

@@ -97,7 +97,7 @@ class TestParkedPolls:
         assert await asyncio.gather(*rest) == [[], []]
 
     async def test_requeued_job_wakes_a_parked_poll(self, world: World, desk: Desk, polls: Polls) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         waiting = poll(polls, await world.worker(desk.fleet))
         await wait_until_parked(polls)
         await world.requeue(leased)

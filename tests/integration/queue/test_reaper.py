@@ -19,7 +19,7 @@ async def desk(world: World) -> Desk:
 
 
 async def test_expired_lease_is_requeued_and_uses_an_attempt(world: World, desk: Desk) -> None:
-    job, _ = await desk.leased()
+    job, _ = await desk.submit_and_lease()
     assert await world.engine.queue.reaper.run_once() == 0
     assert await world.expire() == 1
     dispatch = await world.dispatch(job)
@@ -32,7 +32,7 @@ async def test_expired_lease_is_requeued_and_uses_an_attempt(world: World, desk:
 
 @pytest.mark.parametrize("attempts", [1, 3])
 async def test_uncontended_lease_ends_exactly_after_the_grace_period(world: World, desk: Desk, attempts: int) -> None:
-    job, _ = await desk.leased()
+    job, _ = await desk.submit_and_lease()
     await execute(world.engine.databases.central, f"UPDATE ai_job_dispatches SET max_attempts = {attempts}")
     await world.advance(1799.999)
     assert await world.engine.queue.reaper.run_once() == 0
@@ -45,7 +45,7 @@ class TestLateLease:
     """A late lease stays valid until a worker waits that could run the job."""
 
     async def test_late_lease_completes_its_job_once(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await world.advance(1799)
         assert await world.engine.queue.reaper.run_once() == 0
         assert await world.complete(leased) == "completed"
@@ -53,7 +53,7 @@ class TestLateLease:
         assert [attempt.outcome for attempt in await world.attempts(job)] == ["completed"]
 
     async def test_heartbeat_extends_a_late_lease(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         await world.advance(1799)
         await world.engine.queue.heartbeats.beat(
             Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
@@ -66,7 +66,7 @@ class TestLateLease:
     async def test_waiting_worker_gets_the_job_as_soon_as_its_lease_expires(
         self, world: World, desk: Desk, waits: bool
     ) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         other = await world.worker(desk.fleet)
         assert await reap_for(world, other, waits=waits) == 0
         await world.advance(900)
@@ -84,7 +84,7 @@ class TestLateLease:
 
     async def test_poll_of_the_lease_holder_does_not_reap_its_lease(self, world: World) -> None:
         desk = await world.desk(concurrency=2)
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         await world.advance(900)
         assert await reap_for(world, desk.worker) == 0
         assert await world.complete(leased) == "completed"
@@ -93,7 +93,7 @@ class TestLateLease:
     async def test_poll_that_cannot_run_the_job_does_not_reap_its_lease(
         self, world: World, desk: Desk, other: str
     ) -> None:
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         fleet = await world.fleet(await world.workflow()) if other == "another fleet" else desk.fleet
         worker = await world.worker(fleet)
         if other == "busy":
@@ -108,20 +108,20 @@ class TestLateLease:
         assert await world.complete(leased) == "completed"
 
     async def test_late_lease_of_the_last_attempt_is_not_reaped_early(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         await execute(world.engine.databases.central, "UPDATE ai_job_dispatches SET max_attempts = 1")
         await world.advance(1799)
         assert await reap_for(world, await world.worker(desk.fleet)) == 0
         assert await world.complete(leased) == "completed"
 
     async def test_late_lease_with_a_pause_request_is_not_reaped_early(self, world: World, desk: Desk) -> None:
-        job, _ = await desk.leased()
+        job, _ = await desk.submit_and_lease()
         await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.AFTER)
         await world.advance(1799)
         assert await reap_for(world, await world.worker(desk.fleet)) == 0
 
     async def test_lease_with_a_cancel_request_ends_when_it_expires(self, world: World, desk: Desk) -> None:
-        job, _ = await desk.leased()
+        job, _ = await desk.submit_and_lease()
         await world.engine.queue.control.cancel(job.tenant_id, job.id)
         await world.advance(900)
         assert await world.engine.queue.reaper.run_once() == 1
@@ -144,7 +144,7 @@ async def reap_for(world: World, worker: str, *, waits: bool = True, **values: A
         assert await polling
     polling.cancel()
     await asyncio.gather(polling, return_exceptions=True)
-    await world.settled()
+    await world.wait_for_deliveries()
     return reaped
 
 
@@ -165,7 +165,7 @@ async def test_job_whose_workers_always_die_fails_after_its_attempts(world: Worl
 
 @pytest.mark.parametrize("mode", list(PauseMode))
 async def test_expired_lease_with_a_pause_request_is_paused(world: World, desk: Desk, mode: PauseMode) -> None:
-    job, _ = await desk.leased()
+    job, _ = await desk.submit_and_lease()
     await world.engine.queue.control.pause(job.tenant_id, job.id, mode=mode)
     await world.expire()
     assert (await world.job(job)).status == "paused"
@@ -177,7 +177,7 @@ async def test_expired_lease_with_a_pause_request_is_paused(world: World, desk: 
 async def test_heartbeat_between_query_and_reaping_extends_the_lease(
     world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.advance(1800)
     find_expired = dispatches.expired
 
@@ -197,10 +197,8 @@ async def test_heartbeat_between_query_and_reaping_extends_the_lease(
 
 
 @pytest.mark.parametrize("paused", [False, True])
-async def test_waiting_dispatch_without_attempts_left_fails_and_is_refunded(
-    world: World, desk: Desk, paused: bool
-) -> None:
-    job, _ = await desk.leased()
+async def test_waiting_dispatch_without_attempts_fails_and_is_refunded(world: World, desk: Desk, paused: bool) -> None:
+    job, _ = await desk.submit_and_lease()
     await world.expire()
     if paused:
         await world.engine.queue.control.pause(job.tenant_id, job.id)
@@ -213,7 +211,7 @@ async def test_waiting_dispatch_without_attempts_left_fails_and_is_refunded(
 
 
 async def test_repeated_reaping_ends_a_lease_once(world: World, desk: Desk) -> None:
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.advance(1800)
     assert await world.engine.queue.reaper._reap([leased.dispatch_id]) == 1
     assert await world.engine.queue.reaper._reap([leased.dispatch_id]) == 0

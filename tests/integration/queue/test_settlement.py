@@ -83,13 +83,13 @@ async def files(world: World, job: JobRecord) -> list[Any]:
 
 class TestComplete:
     async def test_complete_ends_lease_and_job_and_consumes_the_reservation(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         assert await desk.balance() == 990
         await world.advance(30)
         assert await world.complete(leased) == "completed"
         assert (await world.job(job)).status == "completed"
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
-        await world.settled()
+        await world.wait_for_deliveries()
         assert await world.entries() == []
         dispatch = await world.dispatch(job)
         assert (dispatch.status, dispatch.lease_token, dispatch.worker_id) == ("completed", None, None)
@@ -97,7 +97,7 @@ class TestComplete:
         assert dispatch.duration_seconds == 30
 
     async def test_output_is_a_file_of_the_tenant(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         output = SettledOutput(size=5, mime_type="video/webm", extension="mp4", sha256="cafe", metadata={"frames": 8})
         await world.complete(leased, output=output)
         (file,) = await files(world, job)
@@ -119,7 +119,7 @@ class TestComplete:
         assert effect.last_processing_time_seconds == 42.5
 
     async def test_failure_does_not_count_for_the_effect_duration(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         await world.advance(1)
         await world.fail(leased)
         async with world.engine.databases.central.read() as tx:
@@ -128,7 +128,7 @@ class TestComplete:
         assert effect.last_processing_time_seconds is None
 
     async def test_complete_is_recorded_in_attempt_events_and_audit_log(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await world.advance(7)
         await world.complete(leased, provider_job_id="prompt-1", seed=2**40)
         (attempt,) = await world.attempts(job)
@@ -139,7 +139,7 @@ class TestComplete:
         assert await world.audit(desk.worker) == ["register", "lease", "complete"]
 
     async def test_start_time_excludes_the_prefetch(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await world.advance(100)
         await world.engine.queue.settle.report(
             Report(
@@ -157,7 +157,7 @@ class TestComplete:
 
     @pytest.mark.parametrize("verb", list(Verb))
     async def test_run_details_are_stored_for_every_outcome(self, world: World, desk: Desk, verb: Verb) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         details = {"argv": ["python", "it's.py", "🐈"], "exit_code": 143}
         await world.engine.queue.settle.report(
             Report(
@@ -172,7 +172,7 @@ class TestComplete:
         assert (attempt.seed, attempt.about) == (2**64 - 1, details)
 
     async def test_only_the_output_of_the_completed_lease_counts(self, world: World, desk: Desk) -> None:
-        job, first = await desk.leased()
+        job, first = await desk.submit_and_lease()
         await world.requeue(first)
         second = await world.lease(desk.worker)
         assert second is not None
@@ -183,7 +183,7 @@ class TestComplete:
 
 class TestFail:
     async def test_job_fault_is_final_and_refunded(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         assert await world.fail(leased, fault=Fault.JOB) == "failed"
         assert (await world.job(job)).status == "failed"
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
@@ -191,7 +191,7 @@ class TestFail:
 
     async def test_worker_fault_is_retried_on_another_worker(self, world: World, desk: Desk) -> None:
         other = await world.worker(desk.fleet)
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         assert await world.fail(leased, fault=Fault.WORKER, error="out of memory") == "queued"
         assert await world.lease(desk.worker) is None
         second = await world.lease(other)
@@ -201,7 +201,7 @@ class TestFail:
 
     async def test_worker_may_delay_the_retry(self, world: World, desk: Desk) -> None:
         other = await world.worker(desk.fleet)
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         await world.fail(leased, fault=Fault.WORKER, retry_after_seconds=30)
         await world.advance(29)
         assert await world.lease(other) is None
@@ -209,7 +209,7 @@ class TestFail:
         assert await world.lease(other) is not None
 
     async def test_worker_fault_in_the_last_attempt_fails_and_is_refunded(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         for number in (2, 3):
             assert await world.fail(leased, fault=Fault.WORKER) == "queued"
             found = await world.lease(await world.worker(desk.fleet))
@@ -221,7 +221,7 @@ class TestFail:
         assert [attempt.outcome for attempt in await world.attempts(job)] == ["failed"] * 3
 
     async def test_interruption_costs_no_attempt_and_blocks_no_worker(self, world: World, desk: Desk) -> None:
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         assert await world.fail(leased, fault=Fault.INTERRUPTED, error="spot") == "queued"
         second = await world.lease(desk.worker)
         assert second is not None
@@ -229,7 +229,7 @@ class TestFail:
 
     async def test_user_gets_a_sentence_and_the_operator_the_raw_error(self, world: World, desk: Desk) -> None:
         raw = json.dumps({"exception_message": "Cannot read /srv/comfy/models/secret.safetensors", "node": 4})
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await world.fail(leased, error=raw)
         found = await world.job(job)
         assert found.error_message == "Cannot read secret.safetensors"
@@ -237,13 +237,13 @@ class TestFail:
 
     async def test_video_has_the_error_of_its_job(self, world: World, desk: Desk) -> None:
         video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
-        _, leased = await desk.leased(video_id=video_id)
+        _, leased = await desk.submit_and_lease(video_id=video_id)
         await world.fail(leased, error="RuntimeError: no frames in /tmp/x/in.mp4")
         video = await world.video(desk.user, video_id)
         assert (video.status, video.processing_details) == ("failed", {"error": "no frames in in.mp4"})
 
     async def test_unstorable_characters_do_not_prevent_a_failure_report(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         assert await world.fail(leased, error="bad \x00 byte, \ud800 half a pair, \\u0000 as text") == "failed"
         found = await world.job(job)
         assert found.status == "failed"
@@ -252,7 +252,7 @@ class TestFail:
 
 class TestRequeue:
     async def test_requeue_returns_the_attempt_and_records_the_reason(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         assert await world.requeue(leased, "spot_interruption") == "queued"
         dispatch = await world.dispatch(job)
         assert (dispatch.attempts, dispatch.last_error) == (0, "Requeued: spot_interruption")
@@ -261,7 +261,7 @@ class TestRequeue:
         assert (attempt.number, attempt.outcome, attempt.error) == (1, "requeued", "spot_interruption")
 
     async def test_job_may_be_requeued_for_ever(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         for epoch in range(2, 7):
             await world.requeue(leased)
             found = await world.lease(desk.worker)
@@ -297,17 +297,17 @@ class TestStaleReport:
 
     @pytest.mark.parametrize("end", [expire, requeue, release, release_and_lease_again])
     async def test_report_of_an_ended_lease_changes_nothing(self, world: World, desk: Desk, end: ReportCall) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await end(world, leased)
         await self.check_refused(world, desk, job, leased)
 
     async def test_wrong_token_changes_nothing(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         wrong = replace(leased, dispatch=leased.dispatch._replace(lease_token="00000000-0000-4000-8000-000000000000"))
         await self.check_refused(world, desk, job, wrong)
 
     async def test_token_of_another_dispatch_changes_nothing(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         for dispatch_id in (leased.dispatch_id + 1, 2**62):
             other = replace(leased, dispatch=leased.dispatch._replace(id=dispatch_id))
             await self.check_refused(world, desk, job, other)
@@ -315,7 +315,7 @@ class TestStaleReport:
     async def test_report_of_another_worker_with_the_right_token_changes_nothing(
         self, world: World, desk: Desk
     ) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await self.check_refused(world, desk, job, leased, worker_id="another")
         for report in (beat, complete):
             await report(world, leased, worker_id=desk.worker)
@@ -323,7 +323,7 @@ class TestStaleReport:
 
 class TestRepeats:
     async def test_repeated_complete_gets_the_same_answer_and_has_one_effect(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await world.complete(leased)
         before = await snapshot(world, desk, job)
         assert await world.complete(leased) == "completed"
@@ -334,7 +334,7 @@ class TestRepeats:
     async def test_repeated_fail_gets_the_same_answer_and_has_one_effect(
         self, world: World, desk: Desk, fault: Fault, status: str
     ) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         assert await world.fail(leased, fault=fault) == status
         before = await snapshot(world, desk, job)
         assert await world.fail(leased, fault=fault) == status
@@ -342,7 +342,7 @@ class TestRepeats:
 
     async def test_repeated_fail_gets_the_same_answer_after_the_next_lease(self, world: World, desk: Desk) -> None:
         other = await world.worker(desk.fleet)
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         await world.fail(leased, fault=Fault.WORKER)
         assert await world.lease(other) is not None
         before = await snapshot(world, desk, job)
@@ -350,21 +350,21 @@ class TestRepeats:
         assert await snapshot(world, desk, job) == before
 
     async def test_different_report_after_an_outcome_is_refused(self, world: World, desk: Desk) -> None:
-        completed, first = await desk.leased()
+        completed, first = await desk.submit_and_lease()
         await world.complete(first)
         with pytest.raises(LeaseLost):
             await world.complete(first, worker_id="another")
         with pytest.raises(LeaseLost):
             await world.fail(first)
         assert await world.transactions(completed) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
-        failed, second = await desk.leased()
+        failed, second = await desk.submit_and_lease()
         await world.fail(second)
         with pytest.raises(LeaseLost):
             await world.complete(second)
         assert await world.transactions(failed) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
 
     async def test_first_report_of_a_batch_wins_and_its_repeats_are_answered(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
 
         def report(verb: Verb, worker: str | None = None) -> Report:
             return Report(
@@ -464,11 +464,11 @@ class TestOutboxEntries:
         assert await world.entries() == []
 
     async def test_complete_is_accepted_while_the_shard_is_down(self, world: World, desk: Desk) -> None:
-        job, leased = await desk.leased()
+        job, leased = await desk.submit_and_lease()
         async with shard_down(world, await world.engine.databases.shard_name_of(job.tenant_id)):
             assert await world.complete(leased) == "completed"
             assert await world.complete(leased) == "completed"
-            await world.settled()
+            await world.wait_for_deliveries()
         assert (await world.dispatch(job)).status == "completed"
         assert (await world.job(job)).status == "processing"
         await world.relay()

@@ -97,7 +97,7 @@ async def make_desk(
 
 async def submit_and_lease(desk: Desk, **values: Any) -> LeasedDispatch:
     """Submit and lease a job."""
-    return (await desk.leased(**values))[1]
+    return (await desk.submit_and_lease(**values))[1]
 
 
 async def submit_refused(desk: Desk, **values: Any) -> dict[str, str]:
@@ -223,7 +223,7 @@ async def test_job_keeps_its_seed_across_repeats_and_attempts(world: World) -> N
 
 async def test_retry_may_request_a_new_seed(world: World) -> None:
     desk = await make_desk(world, SEED)
-    job, leased = await desk.leased(input_payload={"seed": 7})
+    job, leased = await desk.submit_and_lease(input_payload={"seed": 7})
     await world.fail(leased)
     retry = await world.engine.jobs.submit.retry(job.tenant_id, job.id, new_seeds=True)
     assert (await world.engine.jobs.views.job(job.tenant_id, retry.id)).seed not in (None, 7)
@@ -276,7 +276,7 @@ async def test_primary_input_is_named_by_video_id(world: World) -> None:
     desk = await make_desk(world, PROMPT, VIDEO)
     file_id = await add_file(world, desk.user, "video/mp4", content_hash="c0ffee")
     video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=file_id)
-    job, leased = await desk.leased(video_id=video_id)
+    job, leased = await desk.submit_and_lease(video_id=video_id)
     assert (job.video_id, job.input_file_id) == (video_id, file_id)
     assert leased.payload.primary_input is not None
     assert leased.payload.primary_input.content_hash is None
@@ -344,7 +344,7 @@ async def test_file_of_an_effect_has_its_own_hash_once_it_exists(world: World, e
 @pytest.mark.both_databases
 async def test_repeated_key_returns_the_same_job_or_conflicts(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased(key="once")
+    job, leased = await desk.submit_and_lease(key="once")
     assert (await desk.submit(key="once")).id == job.id
     await world.complete(leased)
     repeated = await desk.submit(key="once")
@@ -407,7 +407,7 @@ async def test_batch_counts_as_one_active_job(world: World) -> None:
 async def test_ended_jobs_do_not_count_as_active(world: World) -> None:
     desk = await world.desk()
     for end in (world.complete, world.fail):
-        await end((await desk.leased())[1])
+        await end((await desk.submit_and_lease())[1])
     canceled = await desk.submit()
     await world.engine.queue.control.cancel(desk.user.tenant_id, canceled.id)
     for _ in range(5):
@@ -586,7 +586,7 @@ async def test_queued_submissions_leave_the_outbox_together(world: World, monkey
     world.on_boundary(record)
     await asyncio.gather(*(desk.submit() for _ in range(4)))
     assert TransactionStep.SUBMIT_FORGET not in steps
-    await world.settled()
+    await world.wait_for_deliveries()
     assert steps.count(TransactionStep.SUBMIT_FORGET) == 1
     assert await world.count() == 4
     assert await _count_submissions(desk) == 0
@@ -601,7 +601,7 @@ async def test_submission_stuck_in_the_outbox_creates_no_second_dispatch(world: 
 
     world.on_boundary(refuse)
     await desk.submit()
-    await world.settled()
+    await world.wait_for_deliveries()
     assert await _count_submissions(desk) == 1
     world.on_boundary(None)
     await world.relay()
@@ -623,7 +623,7 @@ async def test_late_removal_from_the_outbox_affects_no_other_submission(
     with pytest.raises(Crash):
         await desk.submit()
     world.on_boundary(None)
-    await world.settled()
+    await world.wait_for_deliveries()
     assert await _count_submissions(desk) == 1
     await world.relay()
     assert await world.count() == 2

@@ -21,10 +21,10 @@ async def wait_reason(world: World, job: JobRecord) -> Waiting:
 async def keep_busy(desk: Desk, *, seconds: float | None = None) -> None:
     """Lease a job; with `seconds`, complete another of that duration first."""
     if seconds is not None:
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         await desk.world.advance(seconds)
         await desk.world.complete(leased)
-    await desk.leased()
+    await desk.submit_and_lease()
 
 
 async def test_next_job_of_a_free_worker_is_starting(world: World) -> None:
@@ -70,7 +70,7 @@ async def test_silent_draining_and_revoked_workers_do_not_count(world: World) ->
 @pytest.mark.both_databases
 async def test_job_is_blocked_if_every_worker_failed_on_it(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.fail(leased, fault=Fault.WORKER)
     waiting = await wait_reason(world, job)
     assert (waiting.reason, waiting.workers) == (Reason.BLOCKED, 1)
@@ -193,7 +193,7 @@ async def test_only_jobs_of_an_unreachable_shard_wait_for_it(world: World) -> No
 
 async def test_running_or_ended_job_is_not_waiting(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     waiting = await wait_reason(world, job)
     assert (waiting.reason, waiting.text) == (Reason.NOT_WAITING, "Not waiting: the job is processing.")
     await world.complete(leased)

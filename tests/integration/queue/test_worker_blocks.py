@@ -84,7 +84,7 @@ async def test_only_a_worker_fault_blocks_the_worker(world: World, desk: Desk, f
 
 
 async def test_silent_worker_is_not_blocked_for_its_expired_lease(world: World, desk: Desk) -> None:
-    await desk.leased()
+    await desk.submit_and_lease()
     await world.expire()
     assert await leases_job(world, desk.worker)
 

@@ -37,17 +37,17 @@ async def test_polling_worker_counts_as_online(world: World) -> None:
 
 async def test_report_is_answered_before_the_tenant_database_is_updated(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     report = Report(verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=OUTPUT)
     answer = await world.engine.queue.settle.report(report, wait_for_tenant=False)
     assert answer.status == (await world.dispatch(job)).status == "completed"
-    await world.settled()
+    await world.wait_for_deliveries()
     assert (await world.job(job)).status == "completed"
 
 
 async def test_tenant_events_contain_no_server_path(world: World) -> None:
     desk = await world.desk()
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.fail(leased, "killed while writing /home/comfy/output/secret.png", fault=Fault.INTERRUPTED)
     async with (await world.engine.databases.shard_of(job.tenant_id)).read() as tx:
         data = [str(event.data) for event in await history.events_after(tx, [Position(job.tenant_id, job.id, 0)])]

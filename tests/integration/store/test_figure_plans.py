@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -12,12 +11,11 @@ from sqlalchemy import Select
 from sqlalchemy.dialects import sqlite
 
 from comfyrelay.clock import utc_now
-from comfyrelay.store import migrate
 from comfyrelay.store.central import tables
 from comfyrelay.store.central.autoscaling import figures, members, usage
 from comfyrelay.store.database import Database
 from tests.integration.store.test_query_plans import explain, has_full_scan, indexes
-from tests.support.world import PostgresBackend, execute
+from tests.support.world import PostgresBackend, SqliteBackend, execute
 
 ROWS = 20_000
 
@@ -75,9 +73,8 @@ async def central(filled: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 @pytest.fixture
-async def sqlite_central(tmp_path: Path) -> AsyncIterator[Database]:
-    async with Database("central", f"sqlite:///{tmp_path}/central.db") as database:
-        await migrate.upgrade(database, migrate.Schema.CENTRAL)
+async def sqlite_central(sqlite_backend: SqliteBackend) -> AsyncIterator[Database]:
+    async with sqlite_backend.databases([]) as (url, _, _clock), Database("central", url) as database:
         yield database
 
 

@@ -137,7 +137,7 @@ def test_page_costs_the_same_with_ten_times_as_many_outputs(
         assert 0 < large_steps <= small_steps + 2
 
 
-def test_full_search_takes_few_steps(large: sqlite3.Connection) -> None:
+def test_full_search_runs_few_steps(large: sqlite3.Connection) -> None:
     """At most fifty steps per output: every index is read once, and no JSON is parsed."""
     no_match = GalleryFilter(terms=(SearchTerm(text="whale"), SearchTerm(text="rain")))
     queries = [

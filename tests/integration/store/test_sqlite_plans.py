@@ -1,25 +1,22 @@
 """Queries of the desk page use SQLite's indexes, because the page repeats them every second."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from sqlalchemy import Select, Update
 from sqlalchemy.dialects import sqlite
 
-from comfyrelay.store import migrate
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import job_list, units
 from comfyrelay.store.tenant.library import gallery, posters
 from comfyrelay.store.tenant.tables import ai_jobs
-from tests.support.world import execute
+from tests.support.world import SqliteBackend, execute
 
 
 @pytest.fixture
-async def shard(tmp_path: Path) -> AsyncIterator[Database]:
-    async with Database("main", f"sqlite:///{tmp_path}/tenant.db") as database:
-        await migrate.upgrade(database, migrate.Schema.TENANT)
+async def shard(sqlite_backend: SqliteBackend) -> AsyncIterator[Database]:
+    async with sqlite_backend.databases(["main"]) as (_, urls, _clock), Database("main", urls["main"]) as database:
         yield database
 
 

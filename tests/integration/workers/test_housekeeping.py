@@ -33,12 +33,12 @@ async def test_silent_worker_is_removed_after_two_hours(world: World) -> None:
 
 async def test_stale_worker_with_a_lease_stays_until_the_lease_is_reaped(world: World) -> None:
     desk = await world.desk()
-    job, _ = await desk.leased()
+    job, _ = await desk.submit_and_lease()
     await world.advance(3 * HOUR)
     assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 0
     assert (await world.job(job)).status == "processing"
     assert await world.engine.queue.reaper.run_once() == 1
-    await world.settled()
+    await world.wait_for_deliveries()
     assert (await world.job(job)).status == "queued"
     assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 1
     # the expired lease used an attempt

@@ -205,7 +205,7 @@ class TestDeregister:
 
 
 async def test_leases_of_a_revoked_worker_are_requeued_without_penalty(world: World, desk: Desk) -> None:
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
     dispatch = await world.dispatch(job)
     assert (dispatch.status, dispatch.attempts, dispatch.last_error) == ("queued", 0, "Requeued: revoked")
@@ -216,7 +216,7 @@ async def test_leases_of_a_revoked_worker_are_requeued_without_penalty(world: Wo
 
 
 async def test_draining_worker_finishes_its_jobs(world: World, desk: Desk) -> None:
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     await world.engine.workers.workers.set_draining(desk.worker, is_draining=True)
     assert await world.complete(leased) == "completed"
 
@@ -232,9 +232,9 @@ async def test_last_seen_time_is_recorded_for_many_workers(world: World, desk: D
 
 
 async def test_audit_log_lists_the_worker_lifecycle_in_order(world: World, desk: Desk) -> None:
-    _, first = await desk.leased()
+    _, first = await desk.submit_and_lease()
     await world.complete(first)
-    await desk.leased()
+    await desk.submit_and_lease()
     await world.engine.workers.workers.set_draining(desk.worker, is_draining=True)
     await world.engine.workers.workers.set_draining(desk.worker, is_draining=False)
     await world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
@@ -255,7 +255,7 @@ async def test_audit_log_lists_the_worker_lifecycle_in_order(world: World, desk:
 
 
 async def test_audit_log_has_reason_and_subject(world: World, desk: Desk) -> None:
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     await world.advance(1.5)
     await world.requeue(leased, "spot_rebalance")
     async with world.engine.databases.central.read() as tx:

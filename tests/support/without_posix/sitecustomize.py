@@ -50,7 +50,7 @@ ROOT, ROOM = os.environ.get("TESTS_WINDOWS_ROOT"), 259 - len(r"C:\Users\somebody
 DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 
-def take_away() -> None:
+def remove_posix() -> None:
     for name in FUNCTIONS:
         if hasattr(os, name):
             delattr(os, name)
@@ -68,15 +68,15 @@ def take_away() -> None:
         sys.modules[name] = None  # type: ignore[assignment]
 
 
-def play_files() -> None:
+def emulate_files() -> None:
     rename, unlink = os.rename, os.unlink
     shutil._use_fd_functions = shutil._USE_CP_SENDFILE = False  # type: ignore[attr-defined]
 
     def refuse_open(*paths: Any) -> None:
-        wanted = {os.path.realpath(path) for path in paths}
-        for each in Path("/proc/self/fd").iterdir():
+        targets = {os.path.realpath(path) for path in paths}
+        for descriptor in Path("/proc/self/fd").iterdir():
             with suppress(FileNotFoundError):
-                if (found := str(each.readlink())) in wanted:
+                if (found := str(descriptor.readlink())) in targets:
                     raise PermissionError(errno.EACCES, "The process cannot access the file", found)
 
     def replacing(source: Any, target: Any) -> None:
@@ -101,29 +101,29 @@ def play_files() -> None:
     os.chmod = lambda *_args, **_more: None
 
 
-def play_names(event: str, arguments: tuple[Any, ...]) -> None:
-    made = {"open": (0,), "os.mkdir": (0,), "os.rename": (0, 1), "sqlite3.connect": (0,)}.get(event, ())
-    for path in (arguments[each] for each in made):
+def check_names(event: str, arguments: tuple[Any, ...]) -> None:
+    positions = {"open": (0,), "os.mkdir": (0,), "os.rename": (0, 1), "sqlite3.connect": (0,)}.get(event, ())
+    for path in (arguments[position] for position in positions):
         if not isinstance(path, str | os.PathLike) or ROOT is None or not str(path).startswith(f"{ROOT}/"):
             continue
         below = str(path).removeprefix(f"{ROOT}/")
         if len(below) > ROOM:
-            raise FileNotFoundError(errno.ENOENT, f"Windows takes no path as long as this: {below}")
+            raise FileNotFoundError(errno.ENOENT, f"Windows accepts no path of this length: {below}")
         for part in below.split("/"):
             if re.search(r'[\x00-\x1f<>:"|?*\\]|[. ]$', part) or DEVICE.fullmatch(part):
-                raise OSError(errno.EINVAL, f"Windows takes no such name: {part!r}")
+                raise OSError(errno.EINVAL, f"Windows accepts no such name: {part!r}")
 
 
-def play_msvcrt() -> types.ModuleType:
-    played = types.ModuleType("msvcrt")
+def make_msvcrt() -> types.ModuleType:
+    module = types.ModuleType("msvcrt")
     control, command, write_lock = fcntl.fcntl, fcntl.F_OFD_SETLK, fcntl.F_WRLCK
 
     def locking(file: int, _mode: int, size: int) -> None:
         start = os.lseek(file, 0, os.SEEK_CUR)
         control(file, command, struct.pack("hhqqi4x", write_lock, os.SEEK_SET, start, size, 0))
 
-    vars(played).update(LK_NBLCK=2, locking=locking, kbhit=lambda: bool(KEYS), getwch=lambda: KEYS.pop(0))
-    return played
+    vars(module).update(LK_NBLCK=2, locking=locking, kbhit=lambda: bool(KEYS), getwch=lambda: KEYS.pop(0))
+    return module
 
 
 KEYS = list(os.environ.get("TESTS_WINDOWS_KEYS", ""))
@@ -141,10 +141,10 @@ def import_as_windows() -> None:
         sys.platform = before
 
 
-sys.modules["msvcrt"] = play_msvcrt()
-take_away()
-play_files()
-sys.addaudithook(play_names)
+sys.modules["msvcrt"] = make_msvcrt()
+remove_posix()
+emulate_files()
+sys.addaudithook(check_names)
 # without an encoding, Windows uses the code page of the country
 warnings.filterwarnings("error", category=EncodingWarning, module=r"comfyrelay(\..*)?")
 import_as_windows()
