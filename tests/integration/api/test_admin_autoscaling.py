@@ -210,6 +210,6 @@ async def test_external_scaler_reads_the_desired_number(desk: OperatorScenario) 
     found = await desk.get(f"{HOME}/desired")
     assert found["desired"] == 2
     assert "the minimum is 2" in found["reason"]
-    # this was only a question
+    # reading the number records no decision
     assert (await desk.get(f"{HOME}/decisions"))["items"] == []
     problem_of(await desk.call("GET", "/fleets/production/unknown/desired"), 404)

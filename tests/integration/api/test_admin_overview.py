@@ -71,7 +71,7 @@ class TestSamples:
         assert (at(found, "slots"), at(found, "busy")) == (5, 0)
         now = found["now"]
         assert (now["done_hour"], now["failed_hour"], now["tokens_hour"]) == (2, 1, 14)
-        # the three of the hour, for every range
+        # the average of the hour, for every range
         assert now["wait_hour_seconds"] == (await desk.get("/overview", range="week"))["now"]["wait_hour_seconds"] == 10
 
     async def test_oldest_wait_is_shown_if_nothing_started(self, desk: OperatorScenario) -> None:
@@ -149,7 +149,7 @@ async def count(desk: OperatorScenario) -> int:
 
 
 async def wait_for_change(stream: Stream, kind: str, name: str | None = None) -> dict[str, Any]:
-    """Return the next message of this type."""
+    """Wait for a message that names this change."""
     while True:
         [*_, event] = await stream.until("changed")
         found: dict[str, Any] = event.data
@@ -250,7 +250,7 @@ class TestEvents:
 
     async def test_reads_and_refused_requests_announce_nothing(self, desk: OperatorScenario, stream: Stream) -> None:
         problem_of(await desk.call("PATCH", "/effects/none", {"name": "x"}), 404)
-        # otherwise a page that receives it would fetch again, for ever
+        # otherwise a page that receives it would fetch again forever
         await desk.send("POST", "/workflows/clip/validate")
         await desk.send("PATCH", "/effects/clip", {"name": "x"})
         event = await wait_for_change(stream, "effects", "clip")
@@ -267,7 +267,7 @@ class TestEvents:
     async def test_changes_are_batched_into_one_message(self, desk: OperatorScenario, stream: Stream) -> None:
         for number in range(300):
             desk.api.engine.operations.live.publish("workers", f"gpu-{number}")
-        # with this many changes no single one is named
+        # too many changes to name them
         assert (await wait_for_change(stream, "workers", "*"))["workers"] == ["*"]
 
     async def test_streams_receive_the_same_message(self, desk: OperatorScenario, stream: Stream) -> None:

@@ -193,13 +193,13 @@ def test_connection_limit_stays_below_the_file_limit() -> None:
 
 
 async def test_running_request_is_not_half_open(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
-    """Its body may take longer than its headers."""
+    """The header timeout does not limit the body."""
     async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
         slow, writer = await server.say(
             b"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{"
         )
         idle, other = await server.say(b"")
-        # this one started later, and its time is over
+        # the later connection has already timed out
         assert await idle.read() == b""
         writer.write(b"}")
         assert b" 422 " in await slow.readline()

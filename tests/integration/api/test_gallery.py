@@ -31,12 +31,12 @@ class Scenario:
     effect_id: int
 
     async def create_output(self, prompt: str = "a cat", **more: Any) -> str:
-        """Make an output; return its id."""
+        """Complete a job; return the id of its output."""
         job = await run(self.api, self.user, self.worker, self.effect_id, input_payload={"prompt": prompt}, **more)
         return str(job["outputs"][0]["file_id"])
 
     async def batch(self, label: str, *prompts: str) -> list[str]:
-        """Make a batch; return its outputs in order."""
+        """Complete a batch; return its outputs in order."""
         items = [{"input_payload": {"prompt": prompt}, "label": prompt} for prompt in prompts]
         batch = await self.user.post("/api/batches", {"effect_id": self.effect_id, "label": label, "items": items})
         for _ in prompts:
@@ -306,7 +306,7 @@ class TestCollections:
         text = await scenario.add_output(await scenario.create_output("other"), b"words")
         best = await scenario.collection("best")
         await scenario.mark(text, add_to=best)
-        # the newest of the hidden ones
+        # without a visible output, the newest one is the cover
         assert (await scenario.user.get("/api/collections"))["items"][0]["cover"]["id"] == text
         await scenario.mark(shown, add_to=best)
         [found] = (await scenario.user.get("/api/collections"))["items"]

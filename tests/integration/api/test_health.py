@@ -64,7 +64,7 @@ async def test_unusable_storage_is_named_without_its_path(api: Api, monkeypatch:
 
 
 async def test_unreachable_shard_keeps_the_server_ready(api: Api, two_shards: Databases) -> None:
-    """It affects only its own tenants; the others keep working."""
+    """Tenants of the other shards keep working."""
     with database_down(two_shards, "a"):
         checked = await Readiness(two_shards, api.engine.objects).check()
         assert checked.is_ready

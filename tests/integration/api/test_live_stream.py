@@ -33,7 +33,7 @@ async def worker(api: Api, effect: int) -> Caller:
 
 
 async def wait_for_status(stream: Stream, job_id: str, status: str) -> StreamEvent:
-    """Return the first message about the job of this type."""
+    """Wait for the event that shows the job in this status."""
     while True:
         event = (await stream.until("changed"))[-1]
         if any(job["id"] == job_id and job["status"] == status for job in event.data["jobs"]):
@@ -160,7 +160,7 @@ async def test_missed_changes_are_replayed_after_a_reconnect(
             missed["id"]: "completed",
             failed["id"]: (await user.get(f"/api/ai-jobs/{failed['id']}"))["status"],
         }
-    # and not again to a client that has received it
+    # a client that has received the changes gets none
     async with follow_all(user, last_event_id=event.id) as stream:
         [again, _queue] = await stream.until("queue")
         assert again.data == {"jobs": [], "batches": [], "removed": []}
@@ -285,7 +285,7 @@ async def test_started_read_finishes_after_a_disconnect(
         return await horizon(tx)
 
     monkeypatch.setattr(changes, "horizon", slow)
-    # the loop of the hub reads the horizon, too
+    # the hub loop also reads the horizon
     monkeypatch.setattr(live, "TICK_SECONDS", PATIENCE_SECONDS)
     tenant_id = (await user.get("/api/me"))["tenant_id"]
     following = hub.subscribe(tenant_id, cursor="1-1", quiet_seconds=PATIENCE_SECONDS)
@@ -367,7 +367,7 @@ class TestLateCommits:
             assert is_sqlite or [job["id"] for job in before.data["jobs"]] == [jobs[1]["id"]]
             may_commit.set()
             await asyncio.gather(committing, other)
-            # the client that stayed, and the one that left after the other had received it
+            # both the connected client and the reconnected one receive it
             await wait_for_status(stream, jobs[0]["id"], "queued")
         async with follow_all(user, last_event_id=before.id) as stream:
             [missed, _queue] = await stream.until("queue")

@@ -128,7 +128,9 @@ async def test_definitions_outlive_their_workers(api: Api, worker: Caller) -> No
 async def test_unused_node_definitions_are_removed_and_uploaded_again(api: Api, worker: Caller) -> None:
     old = await bring(worker, {})
     new = await bring(worker, DEFINITIONS)
-    assert (await api.engine.operations.retention.run_once()).definitions == 0, "not at once"
+    assert (await api.engine.operations.retention.run_once()).definitions == 0, (
+        "definitions were removed within the grace period"
+    )
     assert (await api.engine.operations.retention.run_once(grace_seconds=0)).definitions == 1
     assert await stored_paths(api) == [path_of(new)]
     await bring(worker, {})

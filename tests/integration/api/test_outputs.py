@@ -111,7 +111,7 @@ async def test_late_upload_is_removed_with_long_leases(sqlite_backend: SqliteBac
         await scenario.complete(png("blue"))
         await api.engine.outbox.delivery.idle()
         await api.clock.set(api.clock.now + timedelta(seconds=api.engine.settings.lease_url_ttl_seconds - 1))
-        # retention would have removed it before; it comes again and is not checked a second time
+        # retention ran before this upload and must run again after it
         await api.engine.operations.retention.run_once()
         assert await scenario.put(png("red")) == 200
         assert sorted((await scenario.stored_objects()).values()) == ["output", "upload"]
@@ -154,7 +154,7 @@ async def test_oversized_output_is_refused_and_removed(scenario: Scenario) -> No
         )
         assert sent.status_code == 422
         assert await scenario.stored_objects() == {}
-        # as if it had arrived in another way
+        # bypass the upload route
         await scenario.api.engine.objects.put(
             scenario.job["output_url"].partition("/files/")[2].partition("?")[0], data
         )
@@ -226,7 +226,7 @@ async def test_completion_is_repeatable_after_a_crash(scenario: Scenario, bounda
     with pytest.raises(Crash):
         await scenario.api.engine.queue.outputs.complete(scenario.report(png("blue")))
     scenario.api.engine.databases.central.crash = None
-    # as in another process with no memory of it; both the copy and the upload exist
+    # another process has no cached payload; both the copy and the upload exist
     scenario.api.engine.queue.lease_payloads._known.clear()
     assert sorted((await scenario.stored_objects()).values()) == ["output", "upload"]
     for _ in range(2):

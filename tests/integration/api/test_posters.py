@@ -140,7 +140,7 @@ async def test_failed_poster_does_not_fail_the_job(scenario: PosterScenario, mon
             job = await scenario.complete_job()
         [output] = job["outputs"]
         assert (job["status"], output["poster_url"], output["width"]) == ("completed", None, 8)
-        # it is made later
+        # the background loop draws it later
         assert await scenario.api.engine.jobs.pending_posters.run_once() == 1
         assert (await scenario.facts(output["file_id"])).poster_url is not None
     assert await scenario.api.engine.jobs.pending_posters.run_once() == 0
@@ -187,7 +187,7 @@ async def test_poster_waits_for_storage_and_is_made_once(
     drawing = scenario.api.engine.jobs.pending_posters
 
     async def away(*_args: Any, **_more: Any) -> None:
-        # another process checks at the same time
+        # another process runs at the same time
         assert await drawing.run_once() == 0
         raise StorageUnavailable("Away.")
 

@@ -107,7 +107,7 @@ async def test_view_counts_for_ten_seconds(run: Run, pass_seconds: Callable[[flo
     pass_seconds(WATCHED_SECONDS / 2)
     await run.look()
     pass_seconds(WATCHED_SECONDS * 0.9)
-    assert (await run.beat())["preview_url"] == answer["preview_url"], "one URL serves for many pictures"
+    assert (await run.beat())["preview_url"] == answer["preview_url"], "the preview URL changed during the watch"
     pass_seconds(WATCHED_SECONDS)
     assert (await run.beat())["preview_url"] is None
 

@@ -217,7 +217,7 @@ async def test_own_workflows_are_limited_per_tenant(api: Api) -> None:
     first, _ = [await user.post("/api/workflows", graph(n)) for n in range(2)]
     refused = problem_of(await user.call("POST", "/api/workflows", graph(2)), 409)
     assert "COMFYRELAY_MAX_OWN_WORKFLOWS" in refused["detail"]
-    # an existing one is not new
+    # an existing workflow does not count again
     assert (await user.call("POST", "/api/workflows", graph(1))).status_code == 200
     assert (await other.call("POST", "/api/workflows", graph(2))).status_code == 201
     await user.call("DELETE", f"/api/workflows/{first['slug']}")

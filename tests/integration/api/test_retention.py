@@ -78,7 +78,7 @@ class RetentionScenario:
         await self.api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
 
     async def processed(self, name: str = "clip.mp4") -> str:
-        """Return a video with a result."""
+        """Process a video; return its id."""
         video_id = await self.video(name)
         await self.submit(name, video_id=video_id)
         await self.complete(await self.lease())
@@ -236,7 +236,7 @@ class TestOldVideos:
 
     @pytest.mark.parametrize("used_at", ["NULL", "relay_now(0)"])
     async def test_concurrent_submission_keeps_its_file(self, scenario: RetentionScenario, used_at: str) -> None:
-        """It found the file just before the file was marked."""
+        """The submission found the file just before retention marked it."""
         await scenario.submit(input_file_id=await scenario.file("late.mp4"))
         await execute(scenario.shard, f"UPDATE files SET used_at = {used_at}, removing_at = relay_now(-1)")
         leased = await scenario.lease()

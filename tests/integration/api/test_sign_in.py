@@ -79,7 +79,7 @@ class TestSettingUp:
         answers = await asyncio.gather(
             *(set_up(api, code, email=f"root{number}@example.com") for number, code in enumerate(codes))
         )
-        # the second caller has not mistyped the code
+        # a conflict, because the code of the second caller was right
         assert sorted(answer.status_code for answer in answers) == [201, 409]
         problem_of(await set_up(api, await make_code(api), email="late@example.com"), 409)
 
@@ -248,13 +248,15 @@ class TestStorage:
         assert sent.is_success
         assert (await api.anybody.http.get(found["download_url"])).text == found["upload_text"]
         assert await admin.post("/api/admin/storage/check")
-        assert (await api.anybody.http.get(found["download_url"])).status_code == 404, "the next check tidies"
+        assert (await api.anybody.http.get(found["download_url"])).status_code == 404, (
+            "the next check did not remove the file of the last one"
+        )
 
     async def test_storage_check_reports_the_problem(
         self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def refused(path: str) -> bytes:
-            return b"of somebody else"
+            return b"other content"
 
         monkeypatch.setattr(api.engine.objects, "get", refused)
         found = await admin.post("/api/admin/storage/check")

@@ -132,7 +132,7 @@ class TestTokens:
         ]
 
     async def test_token_cannot_be_named_like_a_session(self, api: Api) -> None:
-        # it would be listed as one, and end with a new password
+        # it would be listed as a session, and end with a new password
         user = await api.user()
         problem = problem_of(await user.call("POST", "/api/tokens", {"name": "session"}), 422)
         assert "browser sessions" in problem["errors"]["name"]

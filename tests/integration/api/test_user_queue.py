@@ -75,7 +75,7 @@ class TestSections:
         assert cats["first_label"] == (await user.get(f"/api/ai-jobs/{cats['items'][0]['id']}"))["label"]
         assert found[0]["waiting_text"] is found[-1]["waiting_text"] is None
         assert found[-1]["ended_at"] == done["completed_at"]
-        # and all of it by creation time
+        # all entries by creation time
         created = [done["id"], many, first, second, paused]
         assert await ids(user, "?sort=oldest") == created
         assert await ids(user, "?sort=newest") == created[::-1]
@@ -426,7 +426,7 @@ class TestClearing:
         assert (await user.post("/api/queue/clear", {"status": ["failed", "canceled"]}))["cleared"] == 2
         for query in ("", "?status=failed", "?status=completed", "?q=mixed", "?sort=oldest"):
             assert mixed not in await ids(user, query)
-        # no number contains them, and everything else does
+        # counts of the queue exclude cleared entries, and other counts include them
         numbers = TestCounts()
         assert await numbers.matched(user, in_queue=True) == 2
         assert await numbers.matched(user) == 5

@@ -14,7 +14,7 @@ PHOTO = {"key": "photo", "type": "image", "placeholder": "{{INPUT}}", "required"
 
 
 async def photo_effect(api: Api, slug: str = "clip", **more: Any) -> int:
-    """An effect that takes a photo and, optionally, a second one."""
+    """An effect with a required photo and an optional second one."""
     extra = {"key": "extra", "type": "image", "placeholder": "{{PROMPT}}", "user_configurable": True}
     await api.engine.catalogue.workflows.create(
         slug=slug,

@@ -27,7 +27,7 @@ from tests.support.world import OUTPUT, Crash, PostgresBackend, SqliteBackend
 
 @dataclass
 class Scenario:
-    """A user with an effect and a worker, on a server that sends when the test says so."""
+    """A user with an effect and a worker, on a server without background deliveries."""
 
     api: Api
     caller: Caller
@@ -358,7 +358,7 @@ class TestRedelivery:
         [(first, body), (second, same)] = scenario.receiver.received
         assert (first["webhook-id"], body) == (second["webhook-id"], same)
         [delivery] = await scenario.deliveries(job_id)
-        # it started again
+        # the attempts start again
         assert (delivery["status"], delivery["attempts"]) == ("delivered", 1)
 
     async def test_dead_delivery_uses_the_current_url(self, scenario: Scenario) -> None:
@@ -373,7 +373,7 @@ class TestRedelivery:
         assert delivery["status"] == "given_up"
         data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
         await scenario.caller.post(f"/api/deliveries/{delivery['id']}/redeliver")
-        # it gets as many attempts as a new one
+        # it has the attempts of a new delivery
         scenario.receiver.statuses = [500]
         await scenario.send()
         [delivery] = await scenario.deliveries(job_id)
@@ -439,7 +439,7 @@ class TestAddresses:
         assert sent.error in {NOT_PUBLIC_TEXT, "The host cannot be found."}
 
     async def test_dns_rebinding_is_refused(self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The name is resolved once, and the connection goes to the checked address."""
+        """The name is resolved once, and the checked address is the one connected to."""
         port = int(receiver.url.rpartition(":")[2].partition("/")[0])
         addresses = {"rebind.test": iter(["127.0.0.1", "127.0.0.2"])}
 

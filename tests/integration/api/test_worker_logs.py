@@ -47,7 +47,7 @@ async def test_log_is_requested_on_view_and_shown_on_arrival(desk: OperatorScena
     assert (pending.json()["data"]["lines"], pending.json()["data"]["received_at"]) == ([], None)
     assert pending.json()["data"]["within_seconds"] > 0
     assert (await poll(worker))["wants_logs"] is True
-    # not again for every call at the same moment
+    # it is requested once, not by every call
     assert (await poll(worker))["wants_logs"] is False
     await worker.post("/api/worker/logs", {"lines": [LINE, "another"], "what_is_newer": 1})
     found = await look(desk)

@@ -137,7 +137,7 @@ class TestRegister:
         assert job is not None
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
         await api.clock.set(api.clock.now + timedelta(seconds=301))
-        # it holds a job, which it may still be running
+        # it may still run its leased job
         problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 409)
         await lost.post("/api/worker/requeue", {**lease_of(job), "reason": "shutdown"})
         await api.anybody.post("/api/worker/register", body, headers=SECRET_HEADERS)
@@ -390,7 +390,7 @@ class TestHeartbeat:
         assert waiting.result()["stop"] == "cancel"
 
     async def test_heartbeat_after_a_cancel_returns_at_once(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It has read that it may continue, and does not wait yet. No tick wakes it here."""
+        """The cancel commits after the heartbeat has read the lease and before it waits; no tick wakes it here."""
         submission = await submit_first_job(api)
         worker = await api.worker()
         job = await lease(worker)

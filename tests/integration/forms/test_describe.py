@@ -73,7 +73,7 @@ async def test_described_graph_is_leased_unchanged(graph: Graph, world: World) -
     input_file_id = None
     for property_ in described.properties:
         if property_.get("role") == "seed":
-            # without a given seed it would be another one
+            # without a seed, a random one is used
             payload[property_["key"]] = property_["default_value"]
         if property_["type"] in ASSET_TYPES:
             file_id = await world.engine.accounts.tenancy.add_file(

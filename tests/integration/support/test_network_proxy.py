@@ -1,4 +1,4 @@
-"""The network proxy of the other tests."""
+"""The network proxy that other tests use."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -59,5 +59,5 @@ async def test_bandwidth_is_limited(proxy: Proxy) -> None:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         await http.put("/x", content=bytes(100_000))
-        # there and back again
+        # the bytes travel both ways
         assert loop.time() - began_at >= 0.2

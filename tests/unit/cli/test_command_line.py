@@ -25,7 +25,7 @@ def test_flag_shows_no_type_in_the_help_of_any_command(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["comfyrelay", "up", "--help"])
     runs: list[Callable[[], object]] = [main]
-    # built once, because it takes time
+    # built once, because building is slow
     whole = command_line(app)
     runs += [partial(whole, [*words, "--help"]) for words in every_command()]
     for run in runs:

@@ -84,7 +84,7 @@ class TestOrder:
         found = list(dict.fromkeys(groups))
         assert found.index("Model sampling SD3 (high noise)") < found.index("High-noise sampler")
         assert found.index("High-noise sampler") < found.index("Low-noise sampler") < found.index("Create video")
-        # the settings of a node are together
+        # the settings of a node are adjacent
         assert [name for name, before in zip(groups, [None, *groups], strict=False) if name != before] == found
 
     def test_denoise_strength_is_prominent_for_image_inputs(self) -> None:

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 def test_locked_folder_shows_its_holder(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path), FolderLock(tmp_path)
     first.acquire(advice="")
-    # writes move the end of the file, where a lock would be another one
+    # the lock is at a fixed offset, because writes move the end of the file
     assert second.holder() == (tmp_path / "lock").read_text("ascii") != ""
     with pytest.raises(ConfigurationError, match=r"Another process \(process \d+\)"):
         second.acquire(advice="")
@@ -117,7 +117,7 @@ async def test_stop_signal_wakes_the_waiting_loop() -> None:
 
 async def test_keys_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     pressed: asyncio.Queue[str] = asyncio.Queue()
-    # pytest reads nothing, and this is no terminal
+    # under pytest, stdin is no terminal
     monkeypatch.setattr(sys, "stdin", Terminal())
     with terminal.keys(pressed.put_nowait):
         assert [await pressed.get() for _ in "pq"] == ["p", "q"]
