@@ -261,7 +261,7 @@ class TestFiles:
         assert (await comfy.run(invert_file(), attachments=[attachment])).files
         assert simulator.log.uploads_written == 2
 
-    async def test_download_that_fails_leaves_nothing(
+    async def test_failed_download_leaves_no_file(
         self, simulator: Simulator, comfy: ComfyClient, tmp_path: Path
     ) -> None:
         result = await comfy.run(invert())

@@ -86,7 +86,7 @@ class TestSubmitting:
                 await comfy.run(graph)
         assert simulator.log.prompts_queued == 0
 
-    async def test_cancelling_during_the_submission_leaves_nothing_behind(
+    async def test_cancelling_during_the_submission_leaves_no_run(
         self, simulator: Simulator, comfy: ComfyClient
     ) -> None:
         await comfy.check()

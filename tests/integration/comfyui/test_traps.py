@@ -57,7 +57,7 @@ async def test_partly_accepted_graph_does_not_keep_running(simulator: Simulator,
     await comfy.run(invert(color=9))
 
 
-async def test_every_submission_has_an_id_of_its_own(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_every_submission_has_its_own_id(simulator: Simulator, comfy: ComfyClient) -> None:
     """The same id queued twice overwrites the first run's history; newer servers require a UUID in lower case."""
     ids = [(await comfy.run(invert(color))).prompt_id for color in range(3)]
     assert len(set(ids)) == 3

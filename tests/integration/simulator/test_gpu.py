@@ -8,34 +8,11 @@ import pytest
 
 from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.errors import InvalidInput, OutOfMemory
-from comfyrelay.simulator import SimulatedGpuOptions, Simulator, read_gpu
-from comfyrelay.simulator.gpu import GIB, SimulatedGpu
+from comfyrelay.simulator import Simulator, read_gpu
+from comfyrelay.simulator.gpu import GIB
+from tests.support.gpu_pool import gpu_options, open_gpu, picture
 
-GRAPH = {
-    "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "simulator.safetensors"}},
-    "2": {"class_type": "CLIPTextEncode", "inputs": {"text": "a lighthouse", "clip": ["1", 1]}},
-    "3": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
-    "4": {
-        "class_type": "KSampler",
-        "inputs": {
-            **{"model": ["1", 0], "positive": ["2", 0], "negative": ["2", 0], "latent_image": ["3", 0]},
-            **{"seed": 1, "steps": 2, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0},
-        },
-    },
-    "5": {"class_type": "VAEDecode", "inputs": {"samples": ["4", 0], "vae": ["1", 2]}},
-    "6": {"class_type": "SaveImage", "inputs": {"images": ["5", 0], "filename_prefix": "gpu"}},
-}
-
-
-def options(folder: Path, **more: Any) -> SimulatedGpuOptions:
-    fields = {"memory_bytes": 8 * GIB, "context_bytes": 0, "model_bytes": 5 * GIB, "pixel_bytes": 0, **more}
-    return SimulatedGpuOptions(folder=folder / "gpu", **fields)
-
-
-def opened(gpu: SimulatedGpuOptions) -> SimulatedGpu:
-    process = SimulatedGpu(gpu)
-    process.open()
-    return process
+GRAPH = picture(1, model="simulator.safetensors")
 
 
 async def memory(client: ComfyClient) -> dict[str, int]:
@@ -44,7 +21,7 @@ async def memory(client: ComfyClient) -> dict[str, int]:
 
 
 async def test_memory_of_another_process_is_unavailable_until_released(tmp_path: Path) -> None:
-    gpu = options(tmp_path)
+    gpu = gpu_options(tmp_path)
     async with (
         Simulator(gpu=gpu) as one,
         Simulator(gpu=gpu) as two,
@@ -63,7 +40,7 @@ async def test_memory_of_another_process_is_unavailable_until_released(tmp_path:
 
 
 async def test_stopped_process_releases_its_memory(tmp_path: Path) -> None:
-    gpu = options(tmp_path)
+    gpu = gpu_options(tmp_path)
     async with (
         Simulator(gpu=gpu) as one,
         Simulator(gpu=gpu) as two,
@@ -76,7 +53,7 @@ async def test_stopped_process_releases_its_memory(tmp_path: Path) -> None:
 
 
 def test_older_model_is_unloaded_for_a_new_one(tmp_path: Path) -> None:
-    gpu = opened(options(tmp_path))
+    gpu = open_gpu(gpu_options(tmp_path))
     assert gpu.load("a", pixels=0)
     assert gpu.load("b", pixels=0)
     assert not gpu.has("a")
@@ -84,7 +61,7 @@ def test_older_model_is_unloaded_for_a_new_one(tmp_path: Path) -> None:
 
 
 def test_process_uses_memory_for_its_context_and_pixels(tmp_path: Path) -> None:
-    gpu = opened(options(tmp_path, context_bytes=GIB, pixel_bytes=1024))
+    gpu = open_gpu(gpu_options(tmp_path, context_bytes=GIB, pixel_bytes=1024))
     assert gpu.free == 7 * GIB
     assert gpu.load("a", pixels=1024**2)
     assert gpu.free == GIB
@@ -94,7 +71,7 @@ def test_process_uses_memory_for_its_context_and_pixels(tmp_path: Path) -> None:
 
 
 def test_busy_counts_servers_that_are_sampling(tmp_path: Path) -> None:
-    one, two = opened(options(tmp_path)), opened(options(tmp_path))
+    one, two = open_gpu(gpu_options(tmp_path)), open_gpu(gpu_options(tmp_path))
     with one.sampling():
         assert two.busy == 1
         with two.sampling():
@@ -104,15 +81,15 @@ def test_busy_counts_servers_that_are_sampling(tmp_path: Path) -> None:
 
 async def test_model_stays_loaded_for_the_next_prompt(tmp_path: Path) -> None:
     """The second run would find no memory for another copy."""
-    async with Simulator(gpu=options(tmp_path)) as simulator, ComfyClient(simulator.url) as client:
+    async with Simulator(gpu=gpu_options(tmp_path)) as simulator, ComfyClient(simulator.url) as client:
         await client.run(GRAPH)
-        await client.run({**GRAPH, "4": {**GRAPH["4"], "inputs": {**GRAPH["4"]["inputs"], "seed": 2}}})  # type: ignore[dict-item]
+        await client.run(picture(2, model="simulator.safetensors"))
         assert (await memory(client))["torch_vram_total"] == 5
 
 
 async def test_only_models_can_be_unloaded(tmp_path: Path) -> None:
     async with (
-        Simulator(gpu=options(tmp_path)) as simulator,
+        Simulator(gpu=gpu_options(tmp_path)) as simulator,
         ComfyClient(simulator.url) as client,
         httpx.AsyncClient() as http,
     ):

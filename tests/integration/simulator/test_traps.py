@@ -29,7 +29,7 @@ async def test_cached_run_names_the_old_file_even_if_it_is_missing(client: Clien
     assert (await client.http.get("/view", params=gone)).status_code == 404
 
 
-async def test_good_output_runs_though_another_is_refused(client: Client) -> None:
+async def test_valid_output_runs_if_another_is_refused(client: Client) -> None:
     graph = {**invert_graph(), "4": {"class_type": "SaveImage", "inputs": {"filename_prefix": "x"}}}
     response = await client.prompt(graph)
     assert response.status_code == 200

@@ -189,7 +189,7 @@ async def test_durable_queue_forgets_old_finished_jobs(simulator: Simulator, tmp
         assert list(pool.jobs) == [job.id for job in jobs[2:]]
 
 
-async def test_cancelled_enqueue_leaves_nothing_behind(simulator: Simulator, tmp_path: Path) -> None:
+async def test_cancelled_enqueue_stores_no_job(simulator: Simulator, tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     async with WorkflowPool([simulator.url], queue=SqliteQueue(path)) as pool:
         call = asyncio.create_task(pool.enqueue(plain()))

@@ -11,7 +11,7 @@ from comfyrelay.errors import OutOfMemory
 from comfyrelay.simulator import OutOfMemory as RunsOut
 from comfyrelay.simulator import SimulatedGpuOptions, Simulator, Stuck
 from comfyrelay.simulator.gpu import GIB, SimulatedGpu
-from tests.integration.comfyui.pool.test_gpus import LARGE, SMALL, gpus, picture, shared_gpu
+from tests.support.gpu_pool import LARGE, SMALL, gpus, picture, shared_gpu
 from tests.support.pool import invert, plain, ready_pool, until
 
 

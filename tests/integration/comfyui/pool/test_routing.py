@@ -27,7 +27,7 @@ from tests.support.pool import QUICK, invert, plain, ready_pool, until
 from tests.support.world import PATIENCE_SECONDS
 
 
-async def test_jobs_finish_although_one_of_three_servers_cannot_run_a_workflow(simulators: list[Simulator]) -> None:
+async def test_jobs_finish_if_one_of_three_servers_cannot_run_a_workflow(simulators: list[Simulator]) -> None:
     failing = simulators[0].misbehave(Fail(class_type="ImageInvert", message="No space left on device"))
     async with ready_pool(*simulators) as pool:
         blocks = pool.events(ClientBlockedWorkflow, ClientUnblockedWorkflow)

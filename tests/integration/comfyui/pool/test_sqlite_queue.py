@@ -234,7 +234,7 @@ async def test_database_of_another_program_is_refused_and_not_changed(path: Path
         assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == [("bookmarks",)]
 
 
-async def test_file_that_is_no_database_is_refused(path: Path) -> None:
+async def test_file_that_is_not_a_database_is_refused(path: Path) -> None:
     path.write_text("These are not the bytes of a database. " * 100)
     with pytest.raises(ConfigurationError, match="not a ComfyRelay queue"):
         await stored(path)

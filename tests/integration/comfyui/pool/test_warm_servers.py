@@ -11,7 +11,7 @@ from comfyrelay.errors import ComfyError
 from comfyrelay.simulator import Fail, Stuck
 from comfyrelay.simulator.gpu import GIB
 from comfyrelay.simulator.running.cache import Cache
-from tests.integration.comfyui.pool.test_gpus import LARGE, SMALL, picture, shared_gpu
+from tests.support.gpu_pool import LARGE, SMALL, picture, shared_gpu
 from tests.support.pool import until
 
 MODELS = (SMALL, LARGE)
