@@ -45,7 +45,7 @@ async def test_all_metrics_are_sent_by_fleet_and_stage_in_batches(
 ) -> None:
     monkeypatch.setattr(cloudwatch, "BATCH_SIZE", 3)
     desk = await world.desk(concurrency=4)
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     await world.advance(12)
     await world.complete(leased)
     for _ in range(3):

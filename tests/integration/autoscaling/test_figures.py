@@ -59,7 +59,7 @@ async def test_workers_count_for_five_minutes_with_their_free_slots(world: World
     revoked = await world.worker(desk.fleet)
     await world.engine.workers.workers.set_draining(draining, is_draining=True)
     await world.engine.workers.workers.set_approved(revoked, is_approved=False)
-    await desk.leased()
+    await desk.submit_and_lease()
     found = await figures_of(world, desk.fleet)
     assert (found.active_workers, found.available_capacity) == (2, 2)
     await world.advance(290)
@@ -73,7 +73,7 @@ async def test_median_covers_the_last_ten_minutes(world: World) -> None:
     desk = await world.desk()
     assert (await figures_of(world, desk.fleet)).job_processing_p50 is None
     for seconds in (100, 10, 30, 20):
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         await world.advance(seconds)
         await world.complete(leased)
     assert (await figures_of(world, desk.fleet)).job_processing_p50 == 25
@@ -86,20 +86,20 @@ async def test_median_covers_the_last_ten_minutes(world: World) -> None:
 async def test_error_rate_covers_the_last_five_minutes(world: World) -> None:
     desk = await world.desk()
     for succeeds in (True, False, True, True):
-        _, leased = await desk.leased()
+        _, leased = await desk.submit_and_lease()
         await (world.complete(leased) if succeeds else world.fail(leased))
     assert (await figures_of(world, desk.fleet)).error_rate == 0.25
     await world.advance(301)
     assert (await figures_of(world, desk.fleet)).error_rate == 0
     # A failure that is retried on another worker has not failed the job.
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     await world.fail(leased, fault=Fault.WORKER)
     assert (await figures_of(world, desk.fleet)).error_rate == 0
 
 
 async def test_expired_leases_are_counted(world: World) -> None:
     desk = await world.desk()
-    await desk.leased()
+    await desk.submit_and_lease()
     assert await world.expire() == 1
     assert (await figures_of(world, desk.fleet)).lease_expired_count == 1
     await world.advance(301)

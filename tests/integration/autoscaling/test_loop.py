@@ -139,7 +139,7 @@ class TestLaunching:
         assert fleets.provider.ends == []
         assert [machine.id for machine in (await fleets.seen()).machines] == ["worker:by-hand"]
 
-    async def test_cloud_only_worker_is_no_capacity_for_local_jobs(self, fleets: Fleets) -> None:
+    async def test_cloud_only_worker_is_not_capacity_for_local_jobs(self, fleets: Fleets) -> None:
         for providers in (["cloud"], ["cloud", "self_hosted"]):
             await fleets.world.engine.workers.workers.register(
                 worker_id="-".join(providers), fleet_slug=fleets.fleet, capabilities={"providers": providers}
@@ -620,7 +620,7 @@ class TestDecisions:
         assert fleets.provider.launches[0] == fleets.provider.launches[1]
 
     @pytest.mark.parametrize("setting", ["is_paused", *full_only("is_dry_run")])
-    async def test_unanswered_order_before_a_pause_is_no_failed_boot(self, fleets: Fleets, setting: str) -> None:
+    async def test_unanswered_order_before_a_pause_is_not_a_failed_boot(self, fleets: Fleets, setting: str) -> None:
         async def fail(_orders: Sequence[MachineOrder]) -> None:
             raise ProviderError("away")
 
@@ -657,7 +657,7 @@ class TestDecisions:
         await fleets.look()
         assert await fleets.present() == []
 
-    async def test_pause_during_a_provider_call_takes_effect(self, fleets: Fleets) -> None:
+    async def test_pause_during_a_provider_call_applies(self, fleets: Fleets) -> None:
         id_ = f"{fleets.fleet}.another"
         before = await fleets.record()
         await fleets.change(autoscaling={"is_paused": True})

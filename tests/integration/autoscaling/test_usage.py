@@ -50,7 +50,7 @@ async def add_machine(world: World, desk: Desk, **values: object) -> None:
 
 async def finish(world: World, desk: Desk, seconds: float) -> int:
     """Finish a job that ran this long; return its dispatch."""
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     await world.advance(seconds)
     await world.complete(leased)
     return leased.dispatch_id
@@ -63,7 +63,7 @@ async def usage_row(world: World, by: UsageGrouping = UsageGrouping.FLEET) -> Us
 
 async def test_completed_attempts_count_as_busy_and_others_as_lost(world: World, desk: Desk) -> None:
     await finish(world, desk, 100)
-    _, leased = await desk.leased()
+    _, leased = await desk.submit_and_lease()
     await world.advance(30)
     await world.requeue(leased)
     leased_again = await world.lease(desk.worker)
@@ -77,7 +77,7 @@ async def test_completed_attempts_count_as_busy_and_others_as_lost(world: World,
 
 
 async def test_job_cost_includes_all_its_leases(world: World, desk: Desk) -> None:
-    job, leased = await desk.leased()
+    job, leased = await desk.submit_and_lease()
     await world.advance(10)
     await world.requeue(leased)
     again = await world.lease(desk.worker)
@@ -237,7 +237,7 @@ class TestExactlyOnce:
         async with open_world(postgres_backend, tmp_path) as world:
             desk = await world.desk()
             other = await world.worker(desk.fleet)
-            _, late = await desk.leased()
+            _, late = await desk.submit_and_lease()
             await desk.submit()
             early = await world.lease(other)
             assert early is not None

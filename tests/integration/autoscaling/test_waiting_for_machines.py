@@ -32,7 +32,7 @@ async def test_wait_reason_of_a_booting_machine_shows_the_remaining_time(world: 
     assert waiting.text == "A machine is starting and should be ready in about 60 seconds."
 
 
-async def test_machine_with_a_registered_worker_is_no_wait_reason(fleets: Fleets) -> None:
+async def test_machine_with_a_registered_worker_is_not_a_wait_reason(fleets: Fleets) -> None:
     await wait_reason(fleets)
     await fleets.boot()
     await fleets.look()

@@ -320,7 +320,7 @@ def test_unknown_time_zone_is_named() -> None:
 # Plans that are only reported.
 
 
-def test_paused_fleet_does_nothing_with_a_reason() -> None:
+def test_paused_fleet_is_not_scaled_and_states_why() -> None:
     found = plan([waiting(9)], fleet(ready(idle=9999), is_paused=True))
     assert found.is_empty
     assert "paused, nothing is done" in found.reason

@@ -56,7 +56,7 @@ requests = st.lists(
 def test_every_request_is_served_and_the_fleet_returns_to_zero(
     arriving: Sequence[TraceRequest], policy: Policy, seed: int, is_spot: bool
 ) -> None:
-    """A simulation ends only when no machine is left."""
+    """A simulation ends only after its last machine."""
     setting = SPOT if is_spot else WorldSettings()
     simulation = Simulation(arriving, scaling_of(policy, setting), setting, seed=seed)
     outcome = simulation.run()

@@ -191,7 +191,7 @@ class TestTexts:
             deep = [{"more": deep}]
         assert len(problems(node("Text", text={"a": ["x", "secret.png"]}, deep=deep))) == 2
 
-    def test_links_and_numbers_are_no_texts(self) -> None:
+    def test_links_and_numbers_are_not_texts(self) -> None:
         assert problems(node("Text", text=["/etc/passwd", 0], seed=2**64, flag=True, none=None)) == []
 
     def test_prefix_of_savers_is_replaced_before_the_run(self) -> None:

@@ -21,7 +21,7 @@ def test_files_are_found_under_every_key(key: str) -> None:
     assert file == OutputFile(node_id="9", filename="a.mp4", subfolder="s", type="output", key=key)
 
 
-def test_entries_that_are_no_files_are_skipped() -> None:
+def test_entries_that_are_not_files_are_skipped() -> None:
     outputs = {
         "1": {"animated": [True], "images": [None, "x", {"name": "y"}, item("a.png")], "note": "hello"},
         "2": None,

@@ -43,7 +43,7 @@ def test_running_item_counts_down_to_the_time_of_the_queued_ones(later: float, e
     assert expected_seconds(done(10, 20), queued=3, processing=1, now=at(20 + later)) == expected
 
 
-def test_clock_that_was_set_back_adds_nothing() -> None:
+def test_clock_set_back_does_not_extend_the_estimate() -> None:
     assert expected_seconds(done(10, 20), queued=0, processing=1, now=at(0)) == 10
 
 

@@ -235,7 +235,7 @@ def test_burst_job_returns_and_cloud_only_job_stays() -> None:
     ]
 
 
-def test_strictest_wait_that_is_set_counts() -> None:
+def test_shortest_accepted_wait_counts() -> None:
     assert accepted_wait(None, None, None) is None
     assert accepted_wait(300, None, 60) == 60
     assert accepted_wait(None, 0, 60) == 0

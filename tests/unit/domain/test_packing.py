@@ -31,7 +31,7 @@ GAIN_SEEN = 1.09
 
 @dataclass
 class World:
-    """A GPU on which a job takes `seconds(n)` while `n` jobs run, and takes `copy_bytes`."""
+    """A GPU on which a job runs for `seconds(n)` among `n` jobs and needs `copy_bytes`."""
 
     seconds: Callable[[int], float]
     memory_bytes: int = 80 * GIB
@@ -387,7 +387,7 @@ def test_single_process_is_tried_if_two_are_too_many() -> None:
 
 
 def test_four_processes_are_reached_after_two_trials() -> None:
-    """Starting one takes the time of a real ComfyUI on that GPU."""
+    """The start time is that of a real ComfyUI on that GPU."""
     rates = {1: 1.0, 2: 1.30, 3: 1.42, 4: 1.56, 5: 1.60, 6: 1.62}
     world = World(seconds=lambda running: 1.2 * running / rates.get(running, 1.62), waiting=10_000, start_looks=15)
     while len(world.processes) < 4 or "than 2: kept." not in world.reasons:
@@ -538,7 +538,7 @@ def test_process_finishing_its_job_does_not_slow_the_turn_of_the_others() -> Non
 
 @settings(max_examples=30)
 @given(world=worlds, looks=st.integers(0, 200))
-def test_one_process_remains_without_work(world: World, looks: int) -> None:
+def test_last_process_remains_without_work(world: World, looks: int) -> None:
     world.run(looks)
     world.waiting = 0
     world.run(20, by=world.limits.idle_seconds)

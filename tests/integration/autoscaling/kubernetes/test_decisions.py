@@ -154,7 +154,7 @@ async def test_last_pod_is_dropped_after_fifteen_idle_minutes(fleet: ClusterFlee
         assert await fleet.count() == count
 
 
-async def test_terminating_pods_are_no_capacity(fleet: ClusterFleet) -> None:
+async def test_terminating_pods_are_not_capacity(fleet: ClusterFleet) -> None:
     fleet.cluster.add("ending", is_terminating=True)
     await fleet.enqueue(1)
     assert await fleet.count() == 1

@@ -114,7 +114,7 @@ async def test_renewed_token_is_used(cluster: Cluster, pods: Pods) -> None:
     assert cluster.cost("a") == 5
 
 
-async def test_missing_pod_is_no_error(cluster: Cluster, pods: Pods) -> None:
+async def test_missing_pod_is_not_an_error(cluster: Cluster, pods: Pods) -> None:
     await pods.set_deletion_cost("gone", 5)
     assert cluster.patches == []
 

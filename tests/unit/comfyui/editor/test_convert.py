@@ -170,7 +170,7 @@ class TestLinks:
         assert inputs(value)["3"]["images"] == ["1", 0]
         assert "2" not in inputs(value)
 
-    def test_bypassed_node_without_a_matching_input_passes_nothing_on(self) -> None:
+    def test_bypassed_node_without_a_matching_input_has_no_output(self) -> None:
         value = workflow([empty(1, mode=4), save(3, 2)], [(2, 1, 0, 3, 0)])
         assert inputs(value) == {"3": {"filename_prefix": "out"}}
 

@@ -1,4 +1,4 @@
-"""Compared with the editor's own export, every public template gives the same graph, input by input."""
+"""Every public template is converted to the same graph as by the editor, input by input."""
 
 import json
 from functools import cache
