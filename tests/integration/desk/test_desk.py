@@ -29,72 +29,53 @@ from tests.support.graphs import invert, invert_file
 from tests.support.server_processes import free_port
 
 
-@pytest.fixture
-async def new_desk(tmp_path: Path) -> AsyncIterator[OpenDesk]:
-    async with open_desk(make_desk(tmp_path / "desk", is_new=True, simulator=False)) as desk:
-        yield desk
-
-
-async def test_first_start_brings_examples_that_run_without_models(new_desk: OpenDesk, tmp_path: Path) -> None:
-    desk = new_desk
-    assert desk.ready.is_new
-    assert desk.ready.simulated_jobs is SimulatedJobs.EXAMPLES
-    effects = {effect.slug: effect.id for effect in await desk.client.effects()}
-    assert set(effects) == {"invert-image", "image-to-clip", "invert-video", "text-to-image"}
-    sample = desk.desk.input_folder / "examples" / "sample.png"
-    image = await desk.client.upload(sample)
-    clip = await desk.client.submit(effect_id=effects["image-to-clip"], input_file_id=image)
-    assert (await desk.ended(clip.id)).status == "completed"
-    [saved] = await desk.client.download_outputs(clip.id, tmp_path)
-    video = await desk.client.upload(saved)
-    jobs = [
-        await desk.client.submit(effect_id=effects["invert-image"], input_file_id=image),
-        await desk.client.submit(effect_id=effects["invert-video"], input_file_id=video),
-    ]
-    assert [(await desk.ended(job.id)).status for job in jobs] == ["completed", "completed"]
-
-
-async def test_second_start_finds_everything_again(tmp_path: Path) -> None:
-    first = make_desk(tmp_path, is_new=True)
-    async with first.open() as (_, ready), Client(ready.url) as client:
-        made = await client.add_graph(invert(), name="mine")
-    second = make_desk(tmp_path)
-    async with second.open() as (_, ready), Client(ready.url) as client:
-        assert not ready.is_new
-        assert [workflow.slug for workflow in await client.workflows()] == [made.data.slug]
-        assert len(await client.effects()) == 4
-
-
-async def test_desk_that_is_closed_at_once_can_be_opened_at_once(tmp_path: Path) -> None:
-    for _ in range(2):
-        async with make_desk(tmp_path).open():
-            pass
-    async with make_desk(tmp_path).open() as (_, ready), Client(ready.url) as client:
-        made = await client.add_graph(invert(), name="mine")
-        job = await client.submit(workflow_slug=made.data.slug)
-        async with asyncio.timeout(20):
-            async for _event in client.events(job.id):
-                pass
-
-
-async def test_same_graph_twice_is_one_workflow(desk: OpenDesk) -> None:
-    first = await desk.client.add_graph(invert(), name="mine")
-    again = await desk.client.add_graph(invert(), name="mine")
-    other = await desk.client.add_graph(invert(), name="other")
-    assert first.data.slug == again.data.slug == other.data.slug
-    assert [workflow.name for workflow in await desk.client.workflows()] == ["mine"]
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def untouched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
-    """One desk for all tests that change nothing."""
-    async with open_desk(make_desk(tmp_path_factory.mktemp("untouched"))) as desk:
+async def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
+    """One desk for all tests that do not depend on its jobs and workflows."""
+    async with open_desk(make_desk(tmp_path_factory.mktemp("shared"))) as desk:
         yield desk
+
+
+def sample_image(desk: Desk) -> Path:
+    return desk.input_folder / "examples" / "sample.png"
+
+
+async def test_examples_of_the_first_start_run_without_models(tmp_path: Path) -> None:
+    async with open_desk(make_desk(tmp_path / "desk", is_new=True, simulator=False)) as desk:
+        assert desk.ready.is_new
+        assert desk.ready.simulated_jobs is SimulatedJobs.EXAMPLES
+        effects = {effect.slug: effect.id for effect in await desk.client.effects()}
+        assert set(effects) == {"invert-image", "image-to-clip", "invert-video", "text-to-image"}
+        image = await desk.client.upload(sample_image(desk.desk))
+        clip = await desk.client.submit(effect_id=effects["image-to-clip"], input_file_id=image)
+        assert (await desk.ended(clip.id)).status == "completed"
+        [saved] = await desk.client.download_outputs(clip.id, tmp_path)
+        video = await desk.client.upload(saved)
+        jobs = [
+            await desk.client.submit(effect_id=effects["invert-image"], input_file_id=image),
+            await desk.client.submit(effect_id=effects["invert-video"], input_file_id=video),
+        ]
+        assert [(await desk.ended(job.id)).status for job in jobs] == ["completed", "completed"]
+
+
+async def test_reopened_desk_keeps_its_data_and_runs_jobs(tmp_path: Path) -> None:
+    async with open_desk(make_desk(tmp_path, is_new=True)) as desk:
+        slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
+        # the name does not make another workflow of the same graph
+        assert (await desk.client.add_graph(invert(), name="other")).data.slug == slug
+    async with make_desk(tmp_path).open():
+        # closed before its worker has registered
+        pass
+    async with open_desk(make_desk(tmp_path)) as desk:
+        assert not desk.ready.is_new
+        assert [(workflow.slug, workflow.name) for workflow in await desk.client.workflows()] == [(slug, "mine")]
+        assert len(await desk.client.effects()) == 4
+        assert (await desk.ended((await desk.client.submit(workflow_slug=slug)).id)).status == "completed"
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_data_folder_is_used_by_one_process(untouched: OpenDesk) -> None:
-    other = make_desk(untouched.ready.data_dir)
+async def test_data_folder_is_used_by_one_process(shared_desk: OpenDesk) -> None:
+    other = make_desk(shared_desk.ready.data_dir)
     with pytest.raises(ConfigurationError, match=r"Your desk already runs at http://.* \(--data-dir\)"):
         async with other.open():
             pass
@@ -108,28 +89,30 @@ async def test_data_folder_is_used_by_one_process(untouched: OpenDesk) -> None:
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
         {"Origin": "http://127.0.0.1:1"},
+        {"Host": "127.0.0.1:1"},
     ],
-    ids=["host", "host and port", "origin", "no origin", "another port"],
+    ids=["host", "host and port", "origin", "no origin", "origin on another port", "host on another port"],
 )
 @pytest.mark.asyncio(loop_scope="module")
-async def test_foreign_hosts_and_origins_are_refused_everywhere(untouched: OpenDesk, headers: dict[str, str]) -> None:
-    paths = ("/", "/api/desk", "/api/ai-jobs", "/docs", "/files/a", "/api/worker/poll", "/metrics", "/nothing")
-    async with owner_http(untouched.ready.url) as http:
+async def test_foreign_hosts_and_origins_are_refused_everywhere(shared_desk: OpenDesk, headers: dict[str, str]) -> None:
+    paths = ("/", "/icon.svg", "/api/desk", "/api/desk/now", "/api/ai-jobs", "/api/workflows")
+    paths += ("/docs", "/files/a", "/api/worker/poll", "/metrics", "/nothing")
+    async with owner_http(shared_desk.ready.url) as http:
         for path, method in itertools.product(paths, ("GET", "POST", "OPTIONS")):
             answer = await http.request(method, path, headers=headers)
             assert answer.status_code == 403, f"{method} {path} {answer.text}"
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_loopback_names_and_origins_are_accepted(untouched: OpenDesk) -> None:
-    port = httpx.URL(untouched.ready.url).port
-    async with owner_http(untouched.ready.url) as http:
+async def test_loopback_names_and_origins_are_accepted(shared_desk: OpenDesk) -> None:
+    port = httpx.URL(shared_desk.ready.url).port
+    async with owner_http(shared_desk.ready.url) as http:
         for name in ("127.0.0.1", "localhost", "[::1]"):
             headers = {"Host": f"{name}:{port}", "Origin": f"http://{name}:{port}"}
             assert (await http.get("/api/desk", headers=headers)).is_success, name
 
 
-async def test_graph_may_name_any_file_on_the_machine_of_its_owner(tmp_path: Path) -> None:
+async def test_owner_graph_may_name_any_input_file(tmp_path: Path) -> None:
     async with (
         Simulator(folder=tmp_path / "comfyui") as simulator,
         open_desk(make_desk(tmp_path / "desk", comfyui_url=[simulator.url])) as desk,
@@ -137,63 +120,51 @@ async def test_graph_may_name_any_file_on_the_machine_of_its_owner(tmp_path: Pat
         Image.new("RGB", (8, 8), "#abcdef").save(simulator.folder / "input" / "mine.png")
         async with owner_http(desk.ready.url) as http:
             body = {"graph": invert_file("mine.png"), "properties": [], "output_extension": "png"}
-            made = await http.post("/api/workflows", json=body)
-        assert made.status_code == 201, made.text
-        job = await desk.client.submit(workflow_slug=made.json()["data"]["slug"])
-        async for _event in desk.client.events(job.id):
-            pass
-        assert (await desk.client.job(job.id)).status == "completed"
+            created = await http.post("/api/workflows", json=body)
+        assert created.status_code == 201, created.text
+        job = await desk.client.submit(workflow_slug=created.json()["data"]["slug"])
+        assert (await desk.ended(job.id)).status == "completed"
 
 
-async def test_comfyui_that_is_named_is_used_and_waited_for(tmp_path: Path) -> None:
-    async with Simulator() as simulator:
-        named = make_desk(tmp_path, comfyui_url=[simulator.url])
-        async with named.open() as (_, ready), Client(ready.url) as client:
-            assert ready.simulated_jobs is SimulatedJobs.NOTHING
-            assert (await client.desk()).comfyui == [simulator.url]
-            made = await client.add_graph(invert(), name="mine")
-            job = await client.submit(workflow_slug=made.data.slug)
-            async for _ in client.events(job.id):
-                pass
-            assert simulator.log.count("POST", "/prompt") == 1
-
-
-async def test_comfyui_of_thousands_of_models_runs_jobs(tmp_path: Path) -> None:
+async def test_configured_comfyui_with_thousands_of_models_runs_jobs(tmp_path: Path) -> None:
     """Its worker registers with more data than an unknown caller may send."""
     names = [f"{number:0>100}.safetensors" for number in range(3000)]
     async with Simulator(models={"checkpoints": names}) as simulator:
-        made = make_desk(tmp_path, comfyui_url=[simulator.url])
-        assert len("".join(names)) > made.settings.max_body_bytes
-        async with open_desk(made) as desk:
+        closed_desk = make_desk(tmp_path, comfyui_url=[simulator.url])
+        assert len("".join(names)) > closed_desk.settings.max_body_bytes
+        async with open_desk(closed_desk) as desk:
+            assert desk.ready.simulated_jobs is SimulatedJobs.NOTHING
+            assert (await desk.client.desk()).comfyui == [simulator.url]
             workflow = (await desk.client.add_graph(invert(), name="mine")).data
             job = await desk.client.submit(workflow_slug=workflow.slug)
             assert (await desk.ended(job.id)).status == "completed"
+            assert simulator.log.count("POST", "/prompt") == 1
 
 
-async def test_unreachable_comfyui_is_shown_everywhere_until_it_is_back(tmp_path: Path, fast_reconnect: None) -> None:
+async def test_unreachable_comfyui_is_shown_everywhere_until_it_answers(tmp_path: Path, fast_reconnect: None) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    named = make_desk(tmp_path, comfyui_url=[url])
-    async with named.open() as (_, ready), Client(ready.url) as client:
-        job = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
-        away = f"No server listens at {url}. Is ComfyUI running there?"
-        why = f"{away} The job runs as soon as ComfyUI is available."
-        await until_waiting(client, job.id, why)
-        assert await away_at(client) == [away]
-        seen = await take_snapshot(client, JobLabels(client))
-        assert (seen.comfyui_unreachable, (seen.waits_for or "").partition(": ")[2]) == ([away], why)
+    async with open_desk(make_desk(tmp_path, comfyui_url=[url])) as desk:
+        client = desk.client
+        file_id = await client.upload(sample_image(desk.desk))
+        job = await client.submit(effect_id=1, input_file_id=file_id)
+        unreachable = f"No server listens at {url}. Is ComfyUI running there?"
+        reason = f"{unreachable} The job runs as soon as ComfyUI is available."
+        await until_waiting(client, job.id, reason)
+        assert await unreachable_servers(client) == [unreachable]
+        snapshot = await take_snapshot(client, JobLabels(client))
+        assert snapshot.comfyui_unreachable == [unreachable]
+        assert (snapshot.waits_for or "").partition(": ")[2] == reason
         async with Simulator(port=port) as simulator:
-            async for _event in client.events(job.id):
-                pass
-            assert (await client.job(job.id)).status == "completed"
-            assert await away_at(client) == []
+            assert (await desk.ended(job.id)).status == "completed"
+            assert await unreachable_servers(client) == []
             simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
-            again = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
-            async for event in client.events(again.id):
+            running = await client.submit(effect_id=1, input_file_id=file_id)
+            async for event in client.events(running.id):
                 if event.type == "progress":
                     break
-        # it was killed with a running job, which is requeued
-        await until_waiting(client, again.id, why)
+        # ComfyUI was killed with a running job, which is requeued
+        await until_waiting(client, running.id, reason)
 
 
 async def test_comfyui_with_a_gpu_error_is_not_reported_as_unreachable(tmp_path: Path) -> None:
@@ -201,24 +172,18 @@ async def test_comfyui_with_a_gpu_error_is_not_reported_as_unreachable(tmp_path:
         simulator.misbehave(
             Fail(class_type="ImageInvert", message="CUDA error: an illegal memory access was encountered")
         )
-        named = make_desk(tmp_path, comfyui_url=[simulator.url])
-        async with named.open() as (_, ready), Client(ready.url) as client:
-            job = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
-            bad = "The GPU is in a bad state until ComfyUI is restarted."
-            soon = "The job runs as soon as ComfyUI is available."
-            await until_waiting(client, job.id, f"ComfyUI at {simulator.url} cannot be used: {bad} {soon}")
-            assert await away_at(client) == [f"ComfyUI at {simulator.url} cannot be used: {bad}"]
+        async with open_desk(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
+            file_id = await desk.client.upload(sample_image(desk.desk))
+            job = await desk.client.submit(effect_id=1, input_file_id=file_id)
+            reason = f"ComfyUI at {simulator.url} cannot be used: The GPU is in a bad state until ComfyUI is restarted."
+            await until_waiting(desk.client, job.id, f"{reason} The job runs as soon as ComfyUI is available.")
+            assert await unreachable_servers(desk.client) == [reason]
 
 
-def sample(desk: Desk) -> Path:
-    return desk.input_folder / "examples" / "sample.png"
-
-
-async def away_at(client: Client) -> list[str]:
-    now = await client.now()
-    assert now is not None
-    away: list[str] = now.comfyui_unreachable
-    return away
+async def unreachable_servers(client: Client) -> list[str]:
+    status = await client.now()
+    assert status is not None
+    return list(status.comfyui_unreachable)
 
 
 async def until_waiting(client: Client, job_id: str, text: str) -> None:
@@ -227,33 +192,32 @@ async def until_waiting(client: Client, job_id: str, text: str) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_desk_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
-    first = make_desk(tmp_path)
-    async with first.open() as (_, ready), Client(ready.url) as client:
+async def test_failed_start_closes_threads_and_port(tmp_path: Path) -> None:
+    async with make_desk(tmp_path).open() as (_, ready), owner_http(ready.url) as http:
         # the slug of the script's own workflow is taken
         graph = {"1": {"class_type": "SaveImage", "inputs": {}}}
-        async with owner_http(ready.url) as http:
-            made = await http.post("/api/admin/workflows", json={"slug": "script", "graph": graph})
-            made.raise_for_status()
-        assert (await client.desk()).version
+        created = await http.post("/api/admin/workflows", json={"slug": "script", "graph": graph})
+        created.raise_for_status()
     threads = set(threading.enumerate())
     second = make_desk(tmp_path)
     second.script = {}
     with pytest.raises(ConfigurationError, match="One of your workflows is named 'script'"):
         async with second.open():
             pass
-    # each SQLite connection has one, which ends shortly after it was closed
-    left = [each for each in threading.enumerate() if each not in threads and "asyncio" not in each.name]
-    for each in left:
-        each.join(timeout=30)
-    assert [each for each in left if each.is_alive()] == []
+    # the thread of an SQLite connection ends shortly after the connection was closed
+    new_threads = [thread for thread in threading.enumerate() if thread not in threads and "asyncio" not in thread.name]
+    for thread in new_threads:
+        thread.join(timeout=30)
+    assert [thread for thread in new_threads if thread.is_alive()] == []
     with socket.create_server(("127.0.0.1", second.settings.port)):
         pass
     async with make_desk(tmp_path).open():
         pass
 
 
-async def test_retry_with_new_seeds_renews_every_seed(desk: OpenDesk) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_retry_with_new_seeds_renews_every_seed(shared_desk: OpenDesk) -> None:
+    desk = shared_desk
     graph = {
         **PROMPT_GRAPH,
         "8": {
@@ -262,11 +226,11 @@ async def test_retry_with_new_seeds_renews_every_seed(desk: OpenDesk) -> None:
         },
         "6": {"class_type": "VAEDecode", "inputs": {"samples": ["8", 0], "vae": ["1", 2]}},
     }
-    made = await desk.client.add_graph(graph, name="two samplers")
-    job = await desk.client.submit(workflow_slug=made.data.slug, input_payload={"seed": 2**64 - 2})
+    slug = (await desk.client.add_graph(graph, name="two samplers")).data.slug
+    job = await desk.client.submit(workflow_slug=slug, input_payload={"seed": 2**64 - 2})
     assert (await desk.ended(job.id)).status == "failed"
     again = (await desk.client.retry("job", job.id, new_seeds=True)).data
-    first, second = [await values_of(desk, each) for each in (job.id, again.id)]
+    first, second = [await values_of(desk, job_id) for job_id in (job.id, again.id)]
     assert (first["seed"], first["ksampler_seed"]) == (2**64 - 2, 5)
     assert second["seed"] != first["seed"]
     assert second["ksampler_seed"] not in (5, second["seed"])
@@ -282,41 +246,38 @@ async def values_of(desk: OpenDesk, job_id: str) -> dict[str, object]:
 async def test_running_job_is_requeued_when_the_desk_closes(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
-        first = make_desk(tmp_path, comfyui_url=[simulator.url], finish_seconds=0)
-        async with first.open() as (_, ready), Client(ready.url) as client:
-            made = await client.add_graph(invert(), name="mine")
-            job = await client.submit(workflow_slug=made.data.slug)
-            async for event in client.events(job.id):
+        async with open_desk(make_desk(tmp_path, comfyui_url=[simulator.url], finish_seconds=0)) as desk:
+            slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
+            job = await desk.client.submit(workflow_slug=slug)
+            async for event in desk.client.events(job.id):
                 if event.type == "progress":
                     break
         simulator.behave()
-        second = make_desk(tmp_path, comfyui_url=[simulator.url])
-        async with second.open() as (_, ready), Client(ready.url) as client:
-            async for _event in client.events(job.id):
-                pass
-            found = await client.job(job.id)
-            assert (found.status, found.attempts) == ("completed", 1)
+        async with open_desk(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
+            job = await desk.ended(job.id)
+            assert (job.status, job.attempts) == ("completed", 1)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_unexpected_error_fails_the_job_and_not_the_worker(
-    desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
+    shared_desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(*_args: object) -> None:
-        raise ValueError("nobody thought of this")
+    async def fail(*_args: object) -> None:
+        raise ValueError("unexpected")
 
-    made = await desk.client.add_graph(invert(), name="mine")
+    slug = (await shared_desk.client.add_graph(invert(), name="mine")).data.slug
     with monkeypatch.context() as patch:
-        # no test can cause such an error inside the worker from outside
-        patch.setattr("comfyrelay.worker.jobs.job.collect", broken)
-        first = await desk.client.submit(workflow_slug=made.data.slug, label="broken")
-        found = await desk.ended(first.id)
-    assert (found.status, found.attempts) == ("failed", 3)
-    assert "unexpectedly (ValueError)" in str(found.error)
-    second = await desk.client.submit(workflow_slug=made.data.slug)
-    assert (await desk.ended(second.id)).status == "completed"
+        # such an error cannot be caused from outside
+        patch.setattr("comfyrelay.worker.jobs.job.collect", fail)
+        submitted = await shared_desk.client.submit(workflow_slug=slug, label="broken")
+        failed = await shared_desk.ended(submitted.id)
+    assert (failed.status, failed.attempts) == ("failed", 3)
+    assert "unexpectedly (ValueError)" in str(failed.error)
+    submitted = await shared_desk.client.submit(workflow_slug=slug)
+    assert (await shared_desk.ended(submitted.id)).status == "completed"
 
 
-# possible locations of the data
+# Locations of the data folder
 
 
 MOUNTS = (
@@ -339,12 +300,12 @@ MOUNTS = (
         ("/a b/data", "tmpfs"),
     ],
 )
-def test_file_system_of_a_folder_is_found(folder: str, kind: str) -> None:
+def test_file_system_is_that_of_the_closest_mount(folder: str, kind: str) -> None:
     assert filesystem_of(Path(folder), mounts=MOUNTS) == kind
 
 
 @pytest.mark.parametrize("kind", ["9p", "drvfs", "nfs4", "cifs", "fuse.sshfs", "remote"])
-def test_folder_where_the_queue_could_be_damaged_is_refused_with_advice(
+def test_data_folder_on_a_network_disk_is_refused_with_advice(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # no such disk can be mounted in a test
@@ -353,12 +314,12 @@ def test_folder_where_the_queue_could_be_damaged_is_refused_with_advice(
         open_data_folder(tmp_path)
 
 
-def test_folder_that_cannot_be_made_is_refused_with_advice(tmp_path: Path) -> None:
+def test_data_folder_that_cannot_be_created_is_refused_with_advice(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="--data-dir"):
         open_data_folder(tmp_path / "file" / "data")
 
 
-def test_trial_of_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_disk_check_leaves_only_the_lock(tmp_path: Path) -> None:
     open_data_folder(tmp_path).release()
-    assert [each.name for each in tmp_path.iterdir()] == ["lock"]
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]

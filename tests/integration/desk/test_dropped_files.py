@@ -8,7 +8,7 @@ from tests.support.desk_owner import owner_http
 from tests.support.graphs import invert
 
 
-async def made_by(desk: OpenDesk, folder: Path) -> Path:
+async def run_and_download(desk: OpenDesk, folder: Path) -> Path:
     slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
     job = await desk.client.submit(workflow_slug=slug)
     assert (await desk.ended(job.id)).status == "completed"
@@ -16,12 +16,12 @@ async def made_by(desk: OpenDesk, folder: Path) -> Path:
     return saved
 
 
-async def test_upload_reports_the_metadata_of_the_file(desk: OpenDesk, tmp_path: Path) -> None:
-    picture = await made_by(desk, tmp_path)
+async def test_workflow_of_an_uploaded_output_is_found(desk: OpenDesk, tmp_path: Path) -> None:
+    picture = await run_and_download(desk, tmp_path)
     (tmp_path / "plain.png").write_bytes(png("#112233"))
-    own, plain = [await desk.client.upload(each) for each in (picture, tmp_path / "plain.png")]
+    own, plain = [await desk.client.upload(path) for path in (picture, tmp_path / "plain.png")]
     async with owner_http(desk.ready.url) as http:
-        found = (await http.get(f"/api/desk/files/{own}/workflow")).json()["data"]["graph"]
-        assert {node["class_type"] for node in found.values()} == {node["class_type"] for node in invert().values()}
+        graph = (await http.get(f"/api/desk/files/{own}/workflow")).json()["data"]["graph"]
+        assert {node["class_type"] for node in graph.values()} == {node["class_type"] for node in invert().values()}
         assert (await http.get(f"/api/desk/files/{plain}/workflow")).json()["data"] == {"graph": None}
         assert (await http.get("/api/desk/files/nothing/workflow")).status_code == 404

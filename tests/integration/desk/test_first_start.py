@@ -14,14 +14,14 @@ from tests.support.world import Crash, World
 MAX_STEPS = 100
 
 
-async def _cut_off(world: World, settings: Settings, *, after: int) -> bool:
+async def interrupt(world: World, settings: Settings, *, after: int) -> bool:
     """Return whether it was interrupted at this transaction boundary."""
-    left = after
+    remaining = after
 
     async def crash(_step: str, _where: Boundary) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
+        nonlocal remaining
+        remaining -= 1
+        if remaining < 0:
             raise Crash
 
     world.on_boundary(crash)
@@ -36,19 +36,19 @@ async def _cut_off(world: World, settings: Settings, *, after: int) -> bool:
 
 async def test_repeatedly_interrupted_first_start_is_continued(world: World, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
-    # each time it gets one step further
     for after in range(MAX_STEPS):
-        if not await _cut_off(world, settings, after=after):
+        if not await interrupt(world, settings, after=after):
             break
     else:
-        pytest.fail("It never came to its end.")
+        pytest.fail(f"The first start did not end within {MAX_STEPS} steps: check for a step that is repeated.")
     assert after > len(EXAMPLES)
     user, is_new = await create_initial_data(world.engine, settings)
+    assert list(PRESETS) == ["look-dev", "medium", "production"]
     assert (user.email, is_new) == (LOCAL_EMAIL, False)
     found = await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)
     assert [item.name for item in found.items] == list(PRESETS)
-    for each in EXAMPLES:
-        assert (await world.engine.catalogue.effects.get(each.slug)).workflow_slug == each.slug
+    for example in EXAMPLES:
+        assert (await world.engine.catalogue.effects.get(example.slug)).workflow_slug == example.slug
 
 
 async def test_removed_preset_is_not_recreated(world: World, tmp_path: Path) -> None:
@@ -57,13 +57,13 @@ async def test_removed_preset_is_not_recreated(world: World, tmp_path: Path) -> 
     [first, *_] = (await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)).items
     await world.engine.catalogue.presets.remove(user.tenant_id, first.id)
     await create_initial_data(world.engine, settings)
-    left = await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)
-    assert first.name not in [item.name for item in left.items]
+    remaining = await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)
+    assert first.name not in [item.name for item in remaining.items]
 
 
-def test_sample_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_sample_is_written_completely_and_only_once(tmp_path: Path) -> None:
     folder = tmp_path / "inputs"
-    # as a kill leaves it
+    # a killed first start leaves a partial folder
     (tmp_path / ".inputs.part" / "examples").mkdir(parents=True)
     (tmp_path / ".inputs.part" / "examples" / SAMPLE_NAME).write_bytes(b"half")
     assert write_sample(folder).read_bytes()[:4] == b"\x89PNG"
@@ -71,7 +71,7 @@ def test_sample_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert not write_sample(folder).exists()
 
 
-def test_only_a_folder_of_the_desks_own_is_closed_to_others(tmp_path: Path) -> None:
+def test_only_a_new_data_folder_is_made_private(tmp_path: Path) -> None:
     (tmp_path / "used" / "mine.txt").parent.mkdir(mode=0o755)
     (tmp_path / "used" / "mine.txt").touch()
     for name, mode in {"used": 0o755, "new": 0o700}.items():

@@ -11,23 +11,23 @@ from tests.support.desk import make_desk
 
 
 async def test_missing_comfyui_is_reported_before_the_start(tmp_path: Path) -> None:
-    made = make_desk(tmp_path / "desk", comfyui_dir=tmp_path)
+    desk = make_desk(tmp_path / "desk", comfyui_dir=tmp_path)
     with pytest.raises(ConfigurationError, match="No ComfyUI found in"):
-        async with made.open():
+        async with desk.open():
             pass
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("options", "reason"),
     [
         (["--per-gpu", "2"], "name its folder with --comfyui"),
         (["--comfyui", "a", "--comfyui-url", "http://127.0.0.1:1"], "not both"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+def test_conflicting_options_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], reason: str
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path / "desk"))
-    done = CliRunner().invoke(app, ["up", *words])
-    assert told in str(done.exception)
+    result = CliRunner().invoke(app, ["up", *options])
+    assert reason in str(result.exception)
     assert CliRunner().invoke(app, ["up", "--comfyui", "a", "--per-gpu", "none"]).exit_code == 2

@@ -1,7 +1,4 @@
-"""A desk whose ComfyUI has missing requirements:
-
-they are named at once, optionally waited for, and never fail a whole batch.
-"""
+"""Missing requirements of ComfyUI are named at once, optionally waited for, and never fail a whole batch."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +22,7 @@ def with_model(name: str) -> Graph:
     return {**invert(), "9": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": name}}}
 
 
-async def add(desk: OpenDesk, graph: Graph) -> Workflow:
+async def create_workflow(desk: OpenDesk, graph: Graph) -> Workflow:
     """Add the graph unchanged, with its unconnected node."""
     return await desk.client.create_workflow(
         graph,
@@ -37,14 +34,14 @@ async def add(desk: OpenDesk, graph: Graph) -> Workflow:
     )
 
 
-async def until_registered(desk: OpenDesk) -> None:
+async def wait_for_worker(desk: OpenDesk) -> None:
     """Missing requirements are unknown until the worker has registered."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (now := await desk.client.now()) is None or now.worker is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
-async def until_waiting(desk: OpenDesk, job_id: str, reason: str) -> str:
+async def wait_for_reason(desk: OpenDesk, job_id: str, reason: str) -> str:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             job = await desk.client.job(job_id)
@@ -53,12 +50,12 @@ async def until_waiting(desk: OpenDesk, job_id: str, reason: str) -> str:
             await asyncio.sleep(0.02)
 
 
-async def test_job_waits_for_a_missing_requirement_of_comfyui_and_then_runs(tmp_path: Path) -> None:
+async def test_job_waits_for_a_missing_model_and_then_runs(tmp_path: Path) -> None:
     simulator = Simulator(folder=tmp_path / "comfyui")
     await simulator.start()
     port = int(simulator.url.rpartition(":")[2])
     async with open_desk(make_desk(tmp_path / "desk", comfyui_url=[simulator.url])) as desk:
-        await until_registered(desk)
+        await wait_for_worker(desk)
         fancy = {"class_type": "FancySampler", "inputs": {"model": ["9", 0]}}
         graph = {**with_model(RARE), "8": fancy}
         both = (await desk.client.add_graph(graph, name="both")).data
@@ -66,14 +63,14 @@ async def test_job_waits_for_a_missing_requirement_of_comfyui_and_then_runs(tmp_
         assert both.missing.text == f"The worker is missing the node FancySampler and the model {RARE}."
         assert [(item.kind, item.name) for item in both.missing.items] == [("node", "FancySampler"), ("model", RARE)]
 
-        rare = await add(desk, with_model(RARE))
+        rare = await create_workflow(desk, with_model(RARE))
         with pytest.raises(MissingOnWorkers, match="Install what is missing, or add it anyway") as refused:
             await desk.client.submit(workflow_slug=rare.slug)
-        assert [each["name"] for each in refused.value.missing] == [RARE]
+        assert [item["name"] for item in refused.value.missing] == [RARE]
         with pytest.raises(MissingOnWorkers):
             await desk.client.submit_batch([{}, {}], workflow_slug=rare.slug)
         job = await desk.client.submit(workflow_slug=rare.slug, wait_for_missing=True)
-        text = await until_waiting(desk, job.id, "missing")
+        text = await wait_for_reason(desk, job.id, "missing")
         assert text == f"Waiting for a worker with the model {RARE}."
         # other jobs are not delayed
         plain = (await desk.client.add_graph(invert(), name="plain")).data
@@ -89,31 +86,34 @@ async def test_job_waits_for_a_missing_requirement_of_comfyui_and_then_runs(tmp_
 async def test_invalid_choice_fails_once_and_holds_the_batch(tmp_path: Path) -> None:
     async with Simulator() as simulator, open_desk(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
         scale = {"image": ["1", 0], "upscale_method": "magic", "width": 8, "height": 8, "crop": "disabled"}
-        slug = (await add(desk, {**invert(), "2": {"class_type": "ImageScale", "inputs": scale}})).slug
+        slug = (await create_workflow(desk, {**invert(), "2": {"class_type": "ImageScale", "inputs": scale}})).slug
         batch = await desk.client.submit_batch([{"label": f"item {n}"} for n in range(24)], workflow_slug=slug)
-        for _ in ("held", "resumed, and held again"):
-            held = await until(desk, batch.id, lambda each: each.held is not None and not each.counts["processing"])
-            # one failed; prefetched ones were returned, or failed as well
+        for _ in range(2):
+            held = await wait_for_batch(
+                desk, batch.id, lambda batch: batch.held is not None and not batch.counts["processing"]
+            )
+            # prefetched items may have failed as well
             assert held.counts["failed"] + held.counts["paused"] == 24
             assert held.counts["failed"] <= 3
             assert "'magic' is not a choice of input 'upscale_method'" in str(held.held)
             assert (await desk.client.resume("batch", batch.id)).message == "24 jobs resumed."
 
 
-async def test_model_that_cannot_be_read_fails_one_item_and_holds_the_others(tmp_path: Path) -> None:
+async def test_unreadable_model_fails_one_item_and_holds_the_others(tmp_path: Path) -> None:
     async with Simulator() as simulator, open_desk(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
-        # an existing, listed file that is no checkpoint
         simulator.misbehave(Fail(class_type="ImageInvert", message="ERROR: Could not detect the type of this model."))
-        slug = (await add(desk, invert())).slug
+        slug = (await create_workflow(desk, invert())).slug
         batch = await desk.client.submit_batch([{"label": f"item {n}"} for n in range(6)], workflow_slug=slug)
-        held = await until(desk, batch.id, lambda each: each.held is not None and not each.counts["processing"])
+        held = await wait_for_batch(
+            desk, batch.id, lambda batch: batch.held is not None and not batch.counts["processing"]
+        )
         assert held.counts["failed"] + held.counts["paused"] == 6
         assert held.counts["failed"] <= 3
         assert "Could not detect the type of this model" in str(held.held)
 
 
-async def until(desk: OpenDesk, batch_id: str, is_so: Callable[[Batch], bool]) -> Batch:
+async def wait_for_batch(desk: OpenDesk, batch_id: str, condition: Callable[[Batch], bool]) -> Batch:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not is_so(batch := await desk.client.batch(batch_id)):  # noqa: ASYNC110  (batches have no events)
+        while not condition(batch := await desk.client.batch(batch_id)):  # noqa: ASYNC110  (batches have no events)
             await asyncio.sleep(0.02)
     return batch

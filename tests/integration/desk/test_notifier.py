@@ -9,7 +9,7 @@ from comfyrelay.desk.notifications.notifier import Notifier, without_secrets
 from comfyrelay.desk.notifications.rules import Notification, NotificationRules, NotifiedBatch, NotifiedJob
 from comfyrelay.http_client import listen
 from comfyrelay.protocol.desk import NotificationEvent
-from tests.support.webhook_receiver import receiving
+from tests.support.webhook_receiver import open_receiver
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NOTIFICATION = Notification(event=NotificationEvent.COMPLETED, title="cat is done", body="Its output is ready.")
@@ -46,13 +46,13 @@ def titles(
     seen: float = 100,
 ) -> list[str]:
     found = rules.of_end(job, batch, active=active, read_at=START + timedelta(seconds=seen))
-    return [each.title for each in found]
+    return [notification.title for notification in found]
 
 
 # Outcomes that cause a notification
 
 
-def test_single_job_notifies_unless_it_was_cancelled() -> None:
+def test_single_job_notifies_unless_it_was_canceled() -> None:
     rules = NotificationRules()
     assert titles(rules, ended()) == ["cat is done"]
     [failure] = rules.of_end(ended("failed", error="Too dark."), None, active=1, read_at=START)
@@ -60,7 +60,7 @@ def test_single_job_notifies_unless_it_was_cancelled() -> None:
     assert titles(rules, ended("canceled")) == []
 
 
-def test_batch_is_news_once_when_its_last_item_ends() -> None:
+def test_batch_notifies_once_when_its_last_item_ends() -> None:
     rules = NotificationRules()
     assert titles(rules, ended(seconds=1), batch(completed=1, queued=2)) == []
     assert titles(rules, ended(seconds=2), batch(completed=2, paused=1)) == []
@@ -75,34 +75,34 @@ def test_items_that_end_together_notify_once() -> None:
     assert titles(rules, ended(seconds=2), batch(completed=2), seen=4) == []
 
 
-def test_batch_whose_failed_items_were_retried_is_news_again() -> None:
+def test_batch_with_retried_items_notifies_again() -> None:
     rules = NotificationRules()
     both = batch(completed=1, failed=1)
     assert titles(rules, ended("failed", seconds=1), both, seen=2) == ["boats is done, but 1 failed"]
     assert titles(rules, ended("failed", seconds=9), both, seen=10) == ["boats is done, but 1 failed"]
 
 
-def test_batch_that_is_held_is_news_once_for_each_reason() -> None:
+def test_held_batch_notifies_once_per_reason() -> None:
     rules = NotificationRules()
 
-    def told(held_by: str, *, seconds: float) -> list[str]:
+    def texts(held_by: str, *, seconds: float) -> list[str]:
         now = NotifiedBatch(id="b", name="boats", counts={"failed": 1, "paused": 3}, held="Held: why.", held_by=held_by)
         found = rules.of_end(
             ended("failed", seconds=seconds), now, active=0, read_at=START + timedelta(seconds=seconds)
         )
-        return [f"{each.title}: {each.body}" for each in found]
+        return [f"{notification.title}: {notification.body}" for notification in found]
 
-    assert told("first", seconds=1) == ["boats is held: Held: why."]
-    # items that were running fail as well
-    assert told("first", seconds=2) == []
-    assert told("second", seconds=3) == ["boats is held: Held: why."]
+    assert texts("first", seconds=1) == ["boats is held: Held: why."]
+    # a running item failed for the same reason
+    assert texts("first", seconds=2) == []
+    assert texts("second", seconds=3) == ["boats is held: Held: why."]
 
 
-def test_batch_that_was_canceled_altogether_is_no_news() -> None:
+def test_canceled_batch_does_not_notify() -> None:
     assert titles(NotificationRules(), ended("canceled"), batch(canceled=3)) == []
 
 
-def test_empty_queue_is_news_once_until_something_else_has_run() -> None:
+def test_empty_queue_notifies_once_until_another_job_ends() -> None:
     rules = NotificationRules()
     assert titles(rules, ended("canceled", seconds=1), active=1, seen=1) == []
     assert titles(rules, ended("canceled", seconds=2), active=0, seen=4) == ["The queue is empty"]
@@ -113,40 +113,40 @@ def test_empty_queue_is_news_once_until_something_else_has_run() -> None:
 # Receivers
 
 
-async def test_webhook_hears_title_and_body() -> None:
-    async with receiving() as receiver:
+async def test_webhook_receives_title_and_body() -> None:
+    async with open_receiver() as receiver:
         failures = await Notifier([receiver.url.replace("http", "json")]).notify(NOTIFICATION)
     assert failures == []
-    [(_, body)] = receiver.heard
+    [(_, body)] = receiver.received
     assert '"title": "cat is done"' in body
     assert '"message": "Its output is ready."' in body
 
 
 async def test_only_the_chosen_events_notify() -> None:
-    async with receiving() as receiver:
+    async with open_receiver() as receiver:
         notifier = Notifier([receiver.url.replace("http", "json")], events=[NotificationEvent.FAILED])
         await notifier.notify(NOTIFICATION)
-        assert receiver.heard == []
+        assert receiver.received == []
         await notifier.notify(Notification(event=NotificationEvent.FAILED, title="cat failed", body="Too dark."))
-    assert len(receiver.heard) == 1
+    assert len(receiver.received) == 1
 
 
 async def test_batch_notification_ignores_the_event_filter() -> None:
-    async with receiving() as receiver:
-        mine = [receiver.url.replace("http", "json")]
-        notifier = Notifier(mine, events=[NotificationEvent.COMPLETED])
+    async with open_receiver() as receiver:
+        urls = [receiver.url.replace("http", "json")]
+        notifier = Notifier(urls, events=[NotificationEvent.COMPLETED])
         of_batch = Notification(
             event=NotificationEvent.FAILED, title="boats is done, but 1 failed", body="…", batch_id="b"
         )
-        await notifier.notify(of_batch, mine)
+        await notifier.notify(of_batch, urls)
         await notifier.notify(
-            Notification(event=NotificationEvent.QUEUE_EMPTY, title="The queue is empty", body="…"), mine
+            Notification(event=NotificationEvent.QUEUE_EMPTY, title="The queue is empty", body="…"), urls
         )
-        # and only once if both match
+        # a target in both lists is notified once
         await notifier.notify(
-            Notification(event=NotificationEvent.COMPLETED, title="boats is done", body="…", batch_id="b"), mine
+            Notification(event=NotificationEvent.COMPLETED, title="boats is done", body="…", batch_id="b"), urls
         )
-    assert len(receiver.heard) == 2
+    assert len(receiver.received) == 2
 
 
 # Failures
@@ -155,14 +155,14 @@ async def test_batch_notification_ignores_the_event_filter() -> None:
 async def test_refused_and_unreachable_targets_do_not_block_other_targets() -> None:
     with listen("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
-    async with receiving() as receiver, receiving() as refusing:
+    async with open_receiver() as receiver, open_receiver() as refusing:
         refusing.statuses = [404]
-        urls = [each.url.replace("http", "json") for each in (refusing, receiver)]
+        urls = [target.url.replace("http", "json") for target in (refusing, receiver)]
         failures = await Notifier().send("a", "b", [f"json://127.0.0.1:{port}", *urls])
-    silent, refused = failures
-    assert "onnection error" in silent.why
+    unreachable, refused = failures
+    assert "onnection error" in unreachable.why
     assert "404" in refused.why
-    assert len(receiver.heard) == 1
+    assert len(receiver.received) == 1
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ async def test_desktop_notification_is_sent_or_names_its_requirement() -> None:
 
 
 @pytest.mark.parametrize("url", SECRETS)
-async def test_no_secret_of_a_url_is_shown_or_logged(url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_of_a_url_are_neither_shown_nor_logged(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     [failure] = await Notifier([url]).notify(NOTIFICATION)
     logged = [record.getMessage() for record in caplog.records]
@@ -195,16 +195,16 @@ async def test_no_secret_of_a_url_is_shown_or_logged(url: str, caplog: pytest.Lo
             assert secret not in shown
 
 
-async def test_refused_notification_logs_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_notification_is_logged_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
     """Below apprise, the path of every answered request is logged."""
     caplog.set_level(logging.DEBUG)
-    async with receiving() as refusing:
+    async with open_receiver() as refusing:
         refusing.statuses = [404]
         url = refusing.url.replace("http://", "json://ada:hunter22@").replace("/hook", "/hook?+X-Key=headersecret")
         [failure] = await Notifier([url]).notify(NOTIFICATION)
-        assert len(refusing.heard) == 1
+        assert len(refusing.received) == 1
     assert "404" in failure.why
-    # the receiver, in the same process, keeps its own log
+    # the receiver runs in the same process and logs its requests
     logged = " ".join(record.getMessage() for record in caplog.records if not record.name.startswith("aiohttp"))
     assert "/hook" not in logged
     assert "hunter22" not in logged

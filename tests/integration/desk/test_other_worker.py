@@ -13,7 +13,7 @@ from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.simulator import Simulator
 from comfyrelay.worker.agent import Agent
 from comfyrelay.worker.settings import WorkerSettings
-from tests.integration.desk.test_script_jobs import SAVES, WAITS, about, open_desk, submit, until_said
+from tests.integration.desk.test_script_jobs import SAVES, WAITS, about_job, open_script_desk, submit, wait_for_log
 from tests.support.desk import OpenDesk
 from tests.support.graphs import invert
 
@@ -52,37 +52,37 @@ async def test_second_worker_gets_graphs_and_no_script(tmp_path: Path) -> None:
         while not pathlib.Path("go").exists():
             time.sleep(0.05)
     """) + textwrap.dedent(SAVES)
-    wishes = {"finish_seconds": 0, "prefetch": 0}
+    desk_settings = {"finish_seconds": 0, "prefetch": 0}
     async with (
         Simulator() as own,
         Simulator() as simulator,
-        open_desk(tmp_path, source, desk={**wishes, "comfyui_url": [own.url]}) as desk,
+        open_script_desk(tmp_path, source, desk={**desk_settings, "comfyui_url": [own.url]}) as desk,
     ):
         busy = await submit(desk)
-        await until_said(desk, busy, "here")
+        await wait_for_log(desk, busy, "here")
         async with other_worker(desk, tmp_path, simulator):
             waiting = await submit(desk, positive="another cat")
             # the desk's own worker is busy, so the other one runs this job, and has skipped the script
-            made = await desk.client.add_graph(invert(), name="mine")
-            behind = str((await desk.client.submit(workflow_slug=made.data.slug)).id)
-            assert (await desk.ended(behind)).status == "completed"
-            assert (await about(desk, waiting)).attempts == []
+            slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
+            graph_job = await desk.client.submit(workflow_slug=slug)
+            assert (await desk.ended(graph_job.id)).status == "completed"
+            assert (await about_job(desk, waiting)).attempts == []
             (desk.ready.data_dir / "script" / "go").touch()
             assert (await desk.ended(waiting)).status == "completed"
-        [ran] = (await about(desk, waiting)).attempts
+        [ran] = (await about_job(desk, waiting)).attempts
         assert (ran.about or {})["argv"][1] == str(tmp_path / "mine.py")
         assert simulator.log.count("POST", "/prompt") == 1
         assert (await desk.ended(busy)).status == "completed"
 
 
-async def test_no_command_is_in_a_lease(tmp_path: Path) -> None:
-    async with open_desk(tmp_path, WAITS, desk={"finish_seconds": 0, "prefetch": 0}) as desk:
-        await until_said(desk, await submit(desk, positive="another cat"), "waiting")
+async def test_lease_contains_no_command(tmp_path: Path) -> None:
+    async with open_script_desk(tmp_path, WAITS, desk={"finish_seconds": 0, "prefetch": 0}) as desk:
+        await wait_for_log(desk, await submit(desk, positive="another cat"), "waiting")
         # as the worker received it, stored with details of the run
         [held] = (desk.ready.data_dir / "worker").glob("**/held/*.json")
-        kept = json.loads(held.read_text())
-        assert "--positive" in kept["about"]["argv"]
-        lease = kept["job"]
+        state = json.loads(held.read_text())
+        assert "--positive" in state["about"]["argv"]
+        lease = state["job"]
         [node] = lease["input_payload"]["workflow"].values()
         assert node["inputs"]["positive"] == "another cat"
         for secret in (sys.executable, "mine.py", "--wait", "--positive"):

@@ -21,21 +21,21 @@ async def comfyui(tmp_path: Path) -> AsyncIterator[Simulator]:
         yield simulator
 
 
-async def one_done(desk: OpenDesk) -> str:
+async def run_job(desk: OpenDesk) -> str:
     slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
     job = await desk.client.submit(workflow_slug=slug, label="mine")
     assert (await desk.ended(job.id)).status == "completed"
     return job.id
 
 
-def pictures(*folders: Path) -> dict[int, list[Path]]:
+def images_by_inode(*folders: Path) -> dict[int, list[Path]]:
     """Image files by inode: one file may have several names."""
     found: dict[int, list[Path]] = {}
     for folder in folders:
         for path in folder.rglob("*.png"):
             found.setdefault(path.stat().st_ino, []).append(path)
-    # the sample that every desk has
-    return {inode: paths for inode, paths in found.items() if "sample.png" not in {each.name for each in paths}}
+    # without the sample of every desk
+    return {inode: paths for inode, paths in found.items() if "sample.png" not in {path.name for path in paths}}
 
 
 async def history_of(simulator: Simulator) -> dict[str, object]:
@@ -45,17 +45,17 @@ async def history_of(simulator: Simulator) -> dict[str, object]:
 
 
 async def test_output_is_stored_once_and_removed_from_comfyui(tmp_path: Path, comfyui: Simulator) -> None:
-    made = make_desk(tmp_path / "desk", comfyui_url=[comfyui.url], comfyui_folders=[comfyui.folder])
-    async with open_desk(made) as desk:
-        job_id = await one_done(desk)
+    closed_desk = make_desk(tmp_path / "desk", comfyui_url=[comfyui.url], comfyui_folders=[comfyui.folder])
+    async with open_desk(closed_desk) as desk:
+        job_id = await run_job(desk)
         async with asyncio.timeout(PATIENCE_SECONDS):
             # ComfyUI's files are removed once the job is reported as completed
-            while len(pictures(tmp_path)) > 1 or await history_of(comfyui):  # noqa: ASYNC110
+            while len(images_by_inode(tmp_path)) > 1 or await history_of(comfyui):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        [names] = pictures(tmp_path).values()
-        kept = {name.relative_to(tmp_path / "desk").parts[0] for name in names}
-        assert kept == {"objects", "outputs"}
-        # the user may remove the name in the output folder: the page still has the output
+        [names] = images_by_inode(tmp_path).values()
+        folders = {name.relative_to(tmp_path / "desk").parts[0] for name in names}
+        assert folders == {"objects", "outputs"}
+        # the output stays available if the user deletes its name in the output folder
         next(name for name in names if "outputs" in name.parts).unlink()
         [saved] = await desk.client.download_outputs(job_id, tmp_path / "saved")
         assert saved.stat().st_size
@@ -68,33 +68,35 @@ async def test_name_in_the_output_folder_is_saved_before_the_copy(
     saved_first = []
 
     def put_file(source: Path, place: Path, umask: int | None) -> None:
-        held = [each.read_text("utf-8") for each in tmp_path.rglob("held/*.json")]
-        saved_first.append(any(place.name in each for each in held))
+        held = [file.read_text("utf-8") for file in tmp_path.rglob("held/*.json")]
+        saved_first.append(any(place.name in text for text in held))
         put(source, place, umask)
 
     put = output_copies.put_file
     monkeypatch.setattr(output_copies, "put_file", put_file)
     async with open_desk(make_desk(tmp_path / "desk", comfyui_url=[comfyui.url])) as desk:
-        await one_done(desk)
+        await run_job(desk)
     assert saved_first == [True]
 
 
 async def test_comfyui_outputs_are_kept_if_tidying_is_off(tmp_path: Path, comfyui: Simulator) -> None:
-    made = make_desk(tmp_path / "desk", comfyui_url=[comfyui.url], comfyui_folders=[comfyui.folder], tidy_comfyui=False)
-    async with open_desk(made) as desk:
-        await one_done(desk)
+    closed_desk = make_desk(
+        tmp_path / "desk", comfyui_url=[comfyui.url], comfyui_folders=[comfyui.folder], tidy_comfyui=False
+    )
+    async with open_desk(closed_desk) as desk:
+        await run_job(desk)
         assert len(await history_of(comfyui)) == 1
-        assert pictures(comfyui.folder / "output")
+        assert images_by_inode(comfyui.folder / "output")
 
 
 async def test_output_folder_on_another_disk_gets_copies(tmp_path: Path) -> None:
-    elsewhere = Path("/dev/shm")
-    if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("this machine has no second file system that everybody may write to")
-    folder = elsewhere / f"comfyrelay-{os.getpid()}"
+    other_disk = Path("/dev/shm")
+    if not other_disk.is_dir() or other_disk.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second file system: mount one at /dev/shm")
+    folder = other_disk / f"comfyrelay-{os.getpid()}"
     try:
         async with open_desk(make_desk(tmp_path / "desk", output_folder=folder)) as desk:
-            job_id = await one_done(desk)
+            job_id = await run_job(desk)
             assert [path.stat().st_nlink for path in folder.iterdir()] == [1]
             message = (await desk.client.delete_job(job_id)).message
             assert str(folder) in message

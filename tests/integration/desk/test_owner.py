@@ -45,15 +45,15 @@ PATHS = (
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def untouched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
-    """One desk for all tests that change nothing."""
+async def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
+    """One desk for all tests that do not restart it."""
     async with open_desk(make_desk(tmp_path_factory.mktemp("owned"))) as desk:
         yield desk
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_every_call_but_health_needs_the_owner(untouched: OpenDesk) -> None:
-    async with httpx.AsyncClient(base_url=untouched.ready.url) as anybody:
+async def test_every_call_except_health_checks_needs_the_owner(shared_desk: OpenDesk) -> None:
+    async with httpx.AsyncClient(base_url=shared_desk.ready.url) as anybody:
         for path in PATHS:
             for method in ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"):
                 answer = await anybody.request(method, path, headers={"Authorization": "Bearer crt_wrong"})
@@ -66,8 +66,8 @@ async def test_every_call_but_health_needs_the_owner(untouched: OpenDesk) -> Non
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_page_without_a_session_shows_how_to_sign_in(untouched: OpenDesk) -> None:
-    async with httpx.AsyncClient(base_url=untouched.ready.url) as anybody:
+async def test_page_without_a_session_shows_how_to_sign_in(shared_desk: OpenDesk) -> None:
+    async with httpx.AsyncClient(base_url=shared_desk.ready.url) as anybody:
         for path in ("/", "/open", "/open?link=guessed", f"/open?link={'x' * 100}"):
             answer = await anybody.get(path)
             assert answer.status_code == 401
@@ -76,11 +76,11 @@ async def test_page_without_a_session_shows_how_to_sign_in(untouched: OpenDesk) 
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_link_opens_the_page_in_one_browser_once(untouched: OpenDesk) -> None:
-    link = await untouched.client.add_link()
+async def test_link_opens_the_page_in_one_browser_once(shared_desk: OpenDesk) -> None:
+    link = await shared_desk.client.add_link()
     async with (
-        httpx.AsyncClient(base_url=untouched.ready.url) as browser,
-        httpx.AsyncClient(base_url=untouched.ready.url) as other,
+        httpx.AsyncClient(base_url=shared_desk.ready.url) as browser,
+        httpx.AsyncClient(base_url=shared_desk.ready.url) as other,
     ):
         answer = await browser.get(link.url)
         assert answer.is_success
@@ -99,18 +99,18 @@ async def test_link_opens_the_page_in_one_browser_once(untouched: OpenDesk) -> N
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_page_of_another_port_changes_nothing_with_the_session(untouched: OpenDesk) -> None:
-    link = await untouched.client.add_link()
-    async with httpx.AsyncClient(base_url=untouched.ready.url) as browser:
+async def test_page_of_another_port_cannot_use_the_session(shared_desk: OpenDesk) -> None:
+    link = await shared_desk.client.add_link()
+    async with httpx.AsyncClient(base_url=shared_desk.ready.url) as browser:
         await browser.get(link.url)
         body = {"name": "mine", "values": {"steps": 1}}
         for headers in ({"Sec-Fetch-Site": "same-site"}, {}):
             assert (await browser.post("/api/presets", json=body, headers=headers)).status_code == 403
-        own = {"Origin": untouched.ready.url}
+        own = {"Origin": shared_desk.ready.url}
         assert (await browser.post("/api/presets", json=body, headers=own)).status_code == 201
 
 
-def test_link_that_is_old_opens_nothing() -> None:
+def test_expired_link_is_refused() -> None:
     now = 0.0
     links = OneTimeLinks("http://127.0.0.1:1", clock=lambda: now)
     first, second = (httpx.URL(links.make()).params["link"] for _ in range(2))
@@ -121,18 +121,18 @@ def test_link_that_is_old_opens_nothing() -> None:
     assert not links.redeem(second)
 
 
-async def test_session_and_the_secret_outlive_the_desk(tmp_path: Path) -> None:
-    first = make_desk(tmp_path)
-    async with open_desk(first) as desk, httpx.AsyncClient(base_url=desk.ready.url) as browser:
+async def test_session_and_secret_survive_a_restart(tmp_path: Path) -> None:
+    closed_desk = make_desk(tmp_path)
+    async with open_desk(closed_desk) as desk, httpx.AsyncClient(base_url=desk.ready.url) as browser:
         link, followed = desk.ready.link, (await desk.client.add_link()).url
         assert (await browser.get(followed)).is_success
         cookies = dict(browser.cookies)
     secret = (tmp_path / SECRET_FILE).read_text()
-    async with open_desk(first) as desk, httpx.AsyncClient(base_url=desk.ready.url, cookies=cookies) as browser:
+    async with open_desk(closed_desk) as desk, httpx.AsyncClient(base_url=desk.ready.url, cookies=cookies) as browser:
         assert (await browser.get("/")).is_success
         assert (await browser.get("/api/desk/now")).is_success
         assert (tmp_path / SECRET_FILE).read_text() == secret
-        # an earlier link does not
+        # links do not
         async with httpx.AsyncClient() as other:
             assert (await other.get(link)).status_code == 401
         await browser.post("/api/logout", headers={"Origin": desk.ready.url})
@@ -140,21 +140,23 @@ async def test_session_and_the_secret_outlive_the_desk(tmp_path: Path) -> None:
             assert (await after.get("/")).status_code == 401
 
 
-async def test_registered_account_of_another_user_gives_no_access(tmp_path: Path) -> None:
-    async with open_desk(make_desk(tmp_path)) as desk, owner_http(desk.ready.url) as http:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_registered_account_of_another_user_gives_no_access(shared_desk: OpenDesk) -> None:
+    url = shared_desk.ready.url
+    async with owner_http(url) as http:
         account = {"email": "other@example.com", "password": "long enough"}
         token = (await http.post("/api/register", json=account)).json()["data"]["token"]
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as other:
-            assert (await other.get(f"{desk.ready.url}/api/me")).status_code == 401
-        mine = (await http.post("/api/tokens", json={"name": "a program"})).json()["data"]["token"]
-        async with Client(desk.ready.url, token=mine) as client:
+            assert (await other.get(f"{url}/api/me")).status_code == 401
+        token = (await http.post("/api/tokens", json={"name": "a program"})).json()["data"]["token"]
+        async with Client(url, token=token) as client:
             assert (await client.desk()).version
 
 
 # The secret
 
 
-def test_secret_is_a_file_for_its_owner_alone(tmp_path: Path) -> None:
+def test_secret_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     secret = load_secret(tmp_path)
     assert (tmp_path / SECRET_FILE).stat().st_mode & 0o777 == 0o600
     (tmp_path / SECRET_FILE).chmod(0o644)
@@ -179,10 +181,10 @@ async def stranger(host: str, port: int) -> AsyncIterator[list[str]]:
         yield received
 
 
-async def test_secret_is_handed_to_no_program_that_listens_where_the_desk_did(tmp_path: Path) -> None:
-    made = make_desk(tmp_path)
-    port = made.settings.port
-    async with open_desk(made) as desk:
+async def test_secret_is_not_sent_to_the_port_of_a_closed_desk(tmp_path: Path) -> None:
+    closed_desk = make_desk(tmp_path)
+    port = closed_desk.settings.port
+    async with open_desk(closed_desk) as desk:
         url = desk.ready.url
         found = pass_for(url)
         assert found is not None
@@ -196,16 +198,17 @@ async def test_secret_is_handed_to_no_program_that_listens_where_the_desk_did(tm
             with pytest.raises(ControlPlaneUnreachable):
                 await client.desk()
     assert received
-    assert not any("authorization" in each for each in received)
+    assert not any("authorization" in headers for headers in received)
 
 
-async def test_secret_is_handed_to_no_program_at_another_address_of_this_machine(desk: OpenDesk) -> None:
-    port = int(desk.ready.url.rpartition(":")[2])
-    async with stranger("::1", port) as by_name, stranger("127.0.0.2", port) as beside:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_secret_is_not_sent_to_another_address_of_this_machine(shared_desk: OpenDesk) -> None:
+    port = int(shared_desk.ready.url.rpartition(":")[2])
+    async with stranger("::1", port) as by_name, stranger("127.0.0.2", port) as by_address:
         async with Client(f"http://localhost:{port}") as client:
             assert (await client.desk()).version
         assert by_name == []
-        for url, received in ((f"http://[::1]:{port}", by_name), (f"http://127.0.0.2:{port}", beside)):
+        for url, received in ((f"http://[::1]:{port}", by_name), (f"http://127.0.0.2:{port}", by_address)):
             async with Client(url) as client:
                 with pytest.raises(ControlPlaneUnreachable):
                     await client.desk()
@@ -213,12 +216,12 @@ async def test_secret_is_handed_to_no_program_at_another_address_of_this_machine
             assert "authorization" not in received[0]
 
 
-async def test_process_that_takes_the_port_of_a_stopping_desk_gets_no_pass(tmp_path: Path) -> None:
+async def test_pass_is_not_sent_to_the_port_of_a_stopping_desk(tmp_path: Path) -> None:
     """Running calls are awaited while the port is already closed."""
-    made = make_desk(tmp_path)
-    port = made.settings.port
+    closed_desk = make_desk(tmp_path)
+    port = closed_desk.settings.port
     async with AsyncExitStack() as stack:
-        desk = await stack.enter_async_context(open_desk(made))
+        desk = await stack.enter_async_context(open_desk(closed_desk))
         before = pass_for(desk.ready.url)
         assert before is not None
         _, held = await asyncio.open_connection("127.0.0.1", port)
@@ -256,9 +259,11 @@ async def _is_free(port: int) -> bool:
     return False
 
 
-async def test_client_of_another_user_gets_a_hint_about_the_token(
-    desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.asyncio(loop_scope="module")
+async def test_client_of_another_user_is_pointed_to_the_token(
+    shared_desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    desk = shared_desk
     secret = (desk.ready.data_dir / SECRET_FILE).read_text().strip()
     # another user of this machine has another home
     monkeypatch.setenv("XDG_STATE_HOME", str(desk.ready.data_dir / "elsewhere"))
@@ -278,29 +283,29 @@ async def _leased(desk: OpenDesk, http: httpx.AsyncClient) -> tuple[str, dict[st
     secret = load_secrets(desk.desk.settings).fleet["production"][0]
     registered = await http.post("/api/worker/register", json=body, headers={"X-Fleet-Secret": secret})
     bearer = {"Authorization": f"Bearer {registered.json()['data']['token']}"}
-    made = await desk.client.add_graph(invert(), name="mine")
-    job = await desk.client.submit(workflow_slug=made.data.slug)
+    slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
+    job = await desk.client.submit(workflow_slug=slug)
     poll = {"worker_id": "another", "wait_seconds": 20}
     lease = (await http.post("/api/worker/poll", json=poll, headers=bearer)).json()["data"]["job"]
     assert lease["job_id"] == job.id
     return job.id, {"dispatch_id": lease["dispatch_id"], "lease_token": lease["lease_token"]}, bearer
 
 
-@pytest.mark.parametrize("name", ["files", "outputs"])
-async def test_nothing_that_a_worker_reports_names_a_file(tmp_path: Path, name: str) -> None:
+async def test_paths_reported_by_a_worker_are_ignored(tmp_path: Path) -> None:
     private = tmp_path / "id_rsa"
     private.write_text("a key")
-    # its own worker has no ComfyUI, so another one gets the job
-    nobody = f"http://127.0.0.1:{free_port()}"
+    # the desk's own worker has no ComfyUI, so that another one gets the job
+    unused_url = f"http://127.0.0.1:{free_port()}"
     async with (
-        open_desk(make_desk(tmp_path / "desk", comfyui_url=[nobody])) as desk,
+        open_desk(make_desk(tmp_path / "desk", comfyui_url=[unused_url])) as desk,
         owner_http(desk.ready.url) as http,
     ):
         inside = desk.desk.output_folder / "mine.png"
         inside.parent.mkdir(parents=True, exist_ok=True)
         inside.write_bytes(b"a picture")
         job_id, lease, bearer = await _leased(desk, http)
-        about = {name: [str(private), str(inside)], "note": "kept"}
+        paths = [str(private), str(inside)]
+        about = {"files": paths, "outputs": paths, "note": "kept"}
         failed = {**lease, "error_message": "no", "about": about}
         (await http.post("/api/worker/fail", json=failed, headers=bearer)).raise_for_status()
         await desk.ended(job_id)
@@ -311,9 +316,11 @@ async def test_nothing_that_a_worker_reports_names_a_file(tmp_path: Path, name: 
         assert (await http.get(f"/api/desk/jobs/{job_id}/files/1")).status_code == 404
 
 
-async def test_only_what_lies_in_the_desks_own_folders_is_read(desk: OpenDesk, tmp_path: Path) -> None:
-    made = await desk.client.add_graph(invert(), name="mine")
-    job = await desk.client.submit(workflow_slug=made.data.slug)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_only_files_in_the_folders_of_the_desk_are_served(shared_desk: OpenDesk, tmp_path: Path) -> None:
+    desk = shared_desk
+    slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
+    job = await desk.client.submit(workflow_slug=slug)
     assert (await desk.ended(job.id)).status == "completed"
     about = await desk.client.about(job.id)
     assert about is not None
@@ -327,30 +334,32 @@ async def test_only_what_lies_in_the_desks_own_folders_is_read(desk: OpenDesk, t
         assert (await http.get(file.url or "")).status_code == 404
         about = await desk.client.about(job.id)
         assert about is not None
-        assert [(each.size, each.url) for each in about.files] == [(None, None)]
+        assert [(file.size, file.url) for file in about.files] == [(None, None)]
 
 
 # The desk's own worker
 
 
-@pytest.mark.parametrize("is_removed", [False, True], ids=["token rotated", "registration removed"])
-async def test_desk_worker_registers_again(desk: OpenDesk, is_removed: bool) -> None:
-    async with owner_http(desk.ready.url) as http:
-        await _until_worker(http)
-        rotated = await http.post(f"/api/admin/workers/{SIMULATOR}/rotate-token")
-        rotated.raise_for_status()
-        if is_removed:
-            bearer = {"Authorization": f"Bearer {rotated.json()['data']['token']}"}
-            (await http.post("/api/worker/deregister", json={}, headers=bearer)).raise_for_status()
-        made = await desk.client.add_graph(invert(), name="mine")
-        job = await desk.client.submit(workflow_slug=made.data.slug)
-        async with asyncio.timeout(60):
-            assert (await desk.ended(job.id)).status == "completed"
+@pytest.mark.asyncio(loop_scope="module")
+async def test_desk_worker_registers_again(shared_desk: OpenDesk) -> None:
+    """After its token was rotated, and after its registration was removed."""
+    slug = (await shared_desk.client.add_graph(invert(), name="mine")).data.slug
+    async with owner_http(shared_desk.ready.url) as http:
+        for is_removed in (False, True):
+            await _until_worker(http)
+            rotated = await http.post(f"/api/admin/workers/{SIMULATOR}/rotate-token")
+            rotated.raise_for_status()
+            if is_removed:
+                bearer = {"Authorization": f"Bearer {rotated.json()['data']['token']}"}
+                (await http.post("/api/worker/deregister", json={}, headers=bearer)).raise_for_status()
+            job = await shared_desk.client.submit(workflow_slug=slug)
+            assert (await shared_desk.ended(job.id)).status == "completed"
 
 
-async def test_name_of_the_desk_worker_is_reserved(desk: OpenDesk) -> None:
-    secret = load_secrets(desk.desk.settings).fleet["production"][0]
-    async with owner_http(desk.ready.url) as http:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_name_of_the_desk_worker_is_reserved(shared_desk: OpenDesk) -> None:
+    secret = load_secrets(shared_desk.desk.settings).fleet["production"][0]
+    async with owner_http(shared_desk.ready.url) as http:
         await _until_worker(http)
         for name, body in itertools.product((WORKER, SIMULATOR), ({}, {"dry_run": True})):
             answer = await http.post(

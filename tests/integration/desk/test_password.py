@@ -1,4 +1,4 @@
-"""Other machines reach the desk if its owner allows it: with a password, by its own names, and from its own pages."""
+"""Other machines reach the desk if its owner allows it, with a password and by its own names."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("built_app")
 
 PASSWORD = "a cat & a hill = 2"
 # An address of this machine that is no name of the desk, as another machine would use one.
-ELSEWHERE = "127.0.0.2"
+OTHER_ADDRESS = "127.0.0.2"
 ROTATE = "/api/admin/workers/desk/rotate-token"
 
 
@@ -38,7 +38,7 @@ def open_to_others(folder: Path, *, host: str = "0.0.0.0", **desk: object) -> De
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
+async def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
     folder = tmp_path_factory.mktemp("shared")
     set_password(folder, PASSWORD)
     async with open_desk(open_to_others(folder, allowed_hosts="Desk.Home, far.example:8443")) as desk:
@@ -46,9 +46,9 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Open
 
 
 @asynccontextmanager
-async def phone(desk: OpenDesk, *, own: str = ELSEWHERE) -> AsyncIterator[httpx.AsyncClient]:
+async def phone(desk: OpenDesk, *, own: str = OTHER_ADDRESS) -> AsyncIterator[httpx.AsyncClient]:
     """A browser on another machine; `own` is its address there."""
-    url = f"http://{ELSEWHERE}:{desk.desk.settings.port}"
+    url = f"http://{OTHER_ADDRESS}:{desk.desk.settings.port}"
     transport = httpx.AsyncHTTPTransport(local_address=own)
     async with httpx.AsyncClient(base_url=url, transport=transport, headers={"Origin": url}) as browser:
         yield browser
@@ -58,16 +58,18 @@ async def sign_in(browser: httpx.AsyncClient, password: str = PASSWORD) -> httpx
     return await browser.post("/sign-in", data={"password": password})
 
 
-@pytest.mark.parametrize("wish", [{"host": "0.0.0.0"}, {"host": "127.0.0.1", "allowed_hosts": "desk.home"}])
-async def test_desk_without_a_password_does_not_listen_for_other_machines(tmp_path: Path, wish: dict[str, str]) -> None:
+@pytest.mark.parametrize("settings_values", [{"host": "0.0.0.0"}, {"host": "127.0.0.1", "allowed_hosts": "desk.home"}])
+async def test_desk_without_a_password_does_not_listen_for_other_machines(
+    tmp_path: Path, settings_values: dict[str, str]
+) -> None:
     with pytest.raises(ConfigurationError, match=f"Set one with: comfyrelay password --data-dir {tmp_path}"):
-        async with open_to_others(tmp_path, **wish).open():
+        async with open_to_others(tmp_path, **settings_values).open():
             pass
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_page_asks_for_the_password_and_opens_with_it(shared: OpenDesk) -> None:
-    async with phone(shared, own="127.0.0.9") as browser:
+async def test_page_asks_for_the_password_and_opens_with_it(shared_desk: OpenDesk) -> None:
+    async with phone(shared_desk, own="127.0.0.9") as browser:
         closed = await browser.get("/")
         assert closed.status_code == 401
         assert 'action="/sign-in"' in closed.text
@@ -84,24 +86,27 @@ async def test_page_asks_for_the_password_and_opens_with_it(shared: OpenDesk) ->
         assert "samesite=strict" in cookie
         assert (await browser.get("/")).is_success
         assert (await browser.get("/api/desk/now")).is_success
-        made = await browser.post("/api/presets", json={"name": "from a phone", "values": {"steps": 1}})
-        assert made.status_code == 201
+        created = await browser.post("/api/presets", json={"name": "from a phone", "values": {"steps": 1}})
+        assert created.status_code == 201
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_proxy_that_speaks_tls_gets_a_cookie_for_tls_alone(tmp_path: Path) -> None:
+async def test_session_behind_a_tls_proxy_has_a_secure_cookie(tmp_path: Path) -> None:
     set_password(tmp_path, PASSWORD)
     desk = open_to_others(tmp_path, host="127.0.0.1", allowed_hosts="desk.home")
     desk.settings = desk.settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
     as_proxied = {"Host": "desk.home", "Origin": "https://desk.home", "X-Forwarded-Proto": "https"}
-    async with open_desk(desk) as it, httpx.AsyncClient(base_url=it.ready.url, headers=as_proxied) as proxy:
-        assert it.ready.url_elsewhere is None
+    async with (
+        open_desk(desk) as proxied_desk,
+        httpx.AsyncClient(base_url=proxied_desk.ready.url, headers=as_proxied) as proxy,
+    ):
+        assert proxied_desk.ready.url_elsewhere is None
         assert "; secure" in (await sign_in(proxy)).headers["set-cookie"].lower()
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_guesses_are_limited_for_each_address(shared: OpenDesk) -> None:
-    async with phone(shared, own="127.0.0.5") as guesser, phone(shared, own="127.0.0.6") as owner:
+async def test_sign_in_attempts_are_limited_per_address(shared_desk: OpenDesk) -> None:
+    async with phone(shared_desk, own="127.0.0.5") as guesser, phone(shared_desk, own="127.0.0.6") as owner:
         assert [(await sign_in(guesser, f"guess {n}")).status_code for n in range(11)] == [401] * 10 + [429]
         refused = await sign_in(guesser)
         assert refused.status_code == 429
@@ -111,16 +116,16 @@ async def test_guesses_are_limited_for_each_address(shared: OpenDesk) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_foreign_names_and_pages_are_refused_there_too(shared: OpenDesk) -> None:
-    port = shared.desk.settings.port
-    async with phone(shared) as browser:
+async def test_foreign_hosts_and_origins_are_refused_on_other_addresses(shared_desk: OpenDesk) -> None:
+    port = shared_desk.desk.settings.port
+    async with phone(shared_desk) as browser:
         for headers in (
             {"Host": "evil.example"},
             {"Host": f"evil.example:{port}"},
             # the address of another machine, as a page there would send it
             {"Host": f"192.0.2.7:{port}", "Origin": f"http://192.0.2.7:{port}"},
             {"Origin": f"http://192.0.2.7:{port}"},
-            {"Origin": f"http://{ELSEWHERE}:1"},
+            {"Origin": f"http://{OTHER_ADDRESS}:1"},
             {"Origin": "null"},
             {"Host": "far.example"},
         ):
@@ -130,31 +135,31 @@ async def test_foreign_names_and_pages_are_refused_there_too(shared: OpenDesk) -
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_allowed_host_names_are_accepted(shared: OpenDesk) -> None:
-    port = shared.desk.settings.port
-    async with phone(shared) as browser:
+async def test_allowed_host_names_are_accepted(shared_desk: OpenDesk) -> None:
+    port = shared_desk.desk.settings.port
+    async with phone(shared_desk) as browser:
         for host in ("desk.home", f"desk.home:{port}", "far.example:8443", f"127.0.0.1:{port}"):
             answer = await browser.get("/", headers={"Host": host, "Origin": f"https://{host}"})
             assert answer.status_code == 401, host
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_owner_programs_and_links_keep_working_over_loopback(shared: OpenDesk) -> None:
-    port = shared.desk.settings.port
-    assert shared.ready.url == f"http://127.0.0.1:{port}"
-    assert (shared.ready.url_elsewhere or "").endswith(f":{port}")
-    async with Client(shared.ready.url) as client, httpx.AsyncClient() as browser:
+async def test_owner_programs_and_links_keep_working_over_loopback(shared_desk: OpenDesk) -> None:
+    port = shared_desk.desk.settings.port
+    assert shared_desk.ready.url == f"http://127.0.0.1:{port}"
+    assert (shared_desk.ready.url_elsewhere or "").endswith(f":{port}")
+    async with Client(shared_desk.ready.url) as client, httpx.AsyncClient() as browser:
         assert (await client.desk()).version
         assert (await browser.get((await client.add_link()).url)).is_success
-    # and the pass alone does not authenticate at another address
-    async with Client(f"http://{ELSEWHERE}:{port}") as client:
+    # the pass authenticates only over loopback
+    async with Client(f"http://{OTHER_ADDRESS}:{port}") as client:
         with pytest.raises(Exception, match="requires authentication"):
             await client.desk()
 
 
 async def test_desk_on_other_addresses_also_listens_on_loopback(tmp_path: Path) -> None:
     set_password(tmp_path, PASSWORD)
-    # as on a single address: on all IPv6 addresses it may listen in addition to loopback
+    # a socket on all IPv6 addresses may include IPv4 loopback, or not
     async with open_desk(open_to_others(tmp_path, host="::")) as desk:
         assert (await desk.client.desk()).version
 
@@ -164,22 +169,29 @@ async def test_password_change_ends_existing_sessions(tmp_path: Path, monkeypatc
     monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(auth, "CHECK_SECONDS", 0.05)
     set_password(tmp_path, PASSWORD)
-    made = open_to_others(tmp_path)
-    async with open_desk(made) as desk, phone(desk) as browser, httpx.AsyncClient(base_url=desk.ready.url) as here:
+    closed_desk = open_to_others(tmp_path)
+    async with (
+        open_desk(closed_desk) as desk,
+        phone(desk) as browser,
+        httpx.AsyncClient(base_url=desk.ready.url) as here,
+    ):
         await sign_in(browser)
         await here.get((await desk.client.add_link()).url)
         cookies, by_link = dict(browser.cookies), dict(here.cookies)
         async with browser.stream("GET", "/api/events") as heard, asyncio.timeout(PATIENCE_SECONDS):
             lines = heard.aiter_lines()
             await anext(line async for line in lines if line == ": still here")
-            # read when it is needed
             set_password(tmp_path, "another one")
             async for _line in lines:
                 pass
-        assert (await browser.get("/api/me")).status_code == 401, "at once"
+        assert (await browser.get("/api/me")).status_code == 401
         assert (await here.get("/api/me")).is_success
         assert (await sign_in(browser)).status_code == 401
-    async with open_desk(made) as desk, phone(desk) as browser, httpx.AsyncClient(base_url=desk.ready.url) as here:
+    async with (
+        open_desk(closed_desk) as desk,
+        phone(desk) as browser,
+        httpx.AsyncClient(base_url=desk.ready.url) as here,
+    ):
         browser.cookies, here.cookies = httpx.Cookies(cookies), httpx.Cookies(by_link)
         assert (await browser.get("/")).status_code == 401
         assert (await here.get("/")).is_success
@@ -192,19 +204,22 @@ async def test_password_change_ends_existing_sessions(tmp_path: Path, monkeypatc
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("path", ["/api/desk/links", "/api/tokens", "/api/tokens/", ROTATE])
-async def test_password_session_cannot_create_links_or_tokens(shared: OpenDesk, path: str) -> None:
-    async with phone(shared, own="127.0.0.10") as browser, httpx.AsyncClient(base_url=shared.ready.url) as here:
+async def test_password_session_cannot_create_links_or_tokens(shared_desk: OpenDesk, path: str) -> None:
+    async with (
+        phone(shared_desk, own="127.0.0.10") as browser,
+        httpx.AsyncClient(base_url=shared_desk.ready.url) as here,
+    ):
         await sign_in(browser)
         refused = await browser.post(path, json={"name": "mine"})
         assert refused.status_code == 403
         assert "cannot create links or tokens" in refused.json()["detail"]
-        # a session by link is at the machine itself
-        assert (await here.get((await shared.client.add_link()).url)).is_success
-        own = {"Origin": shared.ready.url}
+        # a session that was opened with a link may
+        assert (await here.get((await shared_desk.client.add_link()).url)).is_success
+        own = {"Origin": shared_desk.ready.url}
         assert (await here.post(path.rstrip("/"), json={"name": "mine"}, headers=own)).status_code != 403
 
 
-def test_password_is_kept_as_a_hash_for_the_owner_alone(tmp_path: Path) -> None:
+def test_password_is_stored_as_a_private_hash(tmp_path: Path) -> None:
     path = set_password(tmp_path, PASSWORD)
     assert path.stat().st_mode & 0o777 == 0o600
     assert PASSWORD not in path.read_text()
@@ -214,11 +229,11 @@ def test_password_is_kept_as_a_hash_for_the_owner_alone(tmp_path: Path) -> None:
     assert not remove_password(tmp_path)
 
 
-def test_password_is_set_and_removed_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_sets_and_removes_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "desk"
-    ran = CliRunner().invoke(app, ["password", "--data-dir", str(folder)], input=f"{PASSWORD}\n")
-    assert (ran.exit_code, str(folder / PASSWORD_FILE) in ran.output) == (0, True), ran.output
+    result = CliRunner().invoke(app, ["password", "--data-dir", str(folder)], input=f"{PASSWORD}\n")
+    assert (result.exit_code, str(folder / PASSWORD_FILE) in result.output) == (0, True), result.output
     assert has_password(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
     removed = CliRunner().invoke(app, ["password", "--remove", "--data-dir", str(folder)])

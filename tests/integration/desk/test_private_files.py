@@ -21,7 +21,7 @@ def test_existing_folder_with_other_files_keeps_its_permissions(tmp_path: Path) 
 
     restrict_folder(tmp_path)
     assert tmp_path.stat().st_mode & 0o777 == 0o755
-    # our own files in it are private anyway, and foreign files are left alone
+    # our own folders in it are private, and foreign folders keep their modes
     assert modes() == {0o700}
     assert {(tmp_path / name).stat().st_mode & 0o777 for name in others} == {0o755}
     (tmp_path / "holiday").rmdir()
@@ -29,7 +29,7 @@ def test_existing_folder_with_other_files_keeps_its_permissions(tmp_path: Path) 
     assert tmp_path.stat().st_mode & 0o777 == 0o700
 
 
-def test_link_to_a_folder_elsewhere_leaves_that_as_open_as_it_is(tmp_path: Path) -> None:
+def test_target_of_a_linked_folder_keeps_its_permissions(tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "outputs").symlink_to(tmp_path / "pictures")

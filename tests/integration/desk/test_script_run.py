@@ -17,7 +17,7 @@ from comfyrelay.simulator import Simulator
 from tests.support.full import full_only
 from tests.support.script_runs import ScriptRun, is_alive, job, pids_in, settings_in, until
 
-# Each process of a family writes a file with its pid as the name; each is harder to stop than the one before.
+# Every process writes a file named after its pid. Every child is harder to stop than the one before.
 FAMILY = """
     import os, signal, subprocess, sys, time
     from pathlib import Path
@@ -44,7 +44,7 @@ FAMILY = """
 """
 
 
-async def test_script_that_succeeds(tmp_path: Path) -> None:
+async def test_successful_script_reports_outputs_seed_and_progress(tmp_path: Path) -> None:
     script = """
         import sys
         from pathlib import Path
@@ -56,20 +56,20 @@ async def test_script_that_succeeds(tmp_path: Path) -> None:
         Path("clip.mp4").write_text("x")
         print("Saved: clip.mp4")
     """
-    heard = ScriptRun(settings_in(tmp_path, script), tmp_path / "log.txt")
-    result = await heard.run()
+    run = ScriptRun(settings_in(tmp_path, script), tmp_path / "log.txt")
+    result = await run.run()
     assert (result.exit_code, result.error, result.seed) == (0, None, 77)
     assert result.outputs == [tmp_path / "work" / "clip.mp4"]
-    assert list(result.argv) == command_of(heard.settings, job())
-    assert heard.lines == ["[1/1] cat.png", "100%|##| 4/4 [00:01<00:01]", "seed: 77", "Saved: clip.mp4"]
-    assert heard.progress[-1] == ScriptProgress(1.0, 1, 1)
-    command, *rest = heard.log.splitlines()
+    assert list(result.argv) == command_of(run.settings, job())
+    assert run.lines == ["[1/1] cat.png", "100%|##| 4/4 [00:01<00:01]", "seed: 77", "Saved: clip.mp4"]
+    assert run.progress[-1] == ScriptProgress(1.0, 1, 1)
+    command, *rest = run.log.splitlines()
     assert command.startswith(f"$ {sys.executable} {tmp_path / 'script.py'} --wait --profile look-dev")
-    assert rest == heard.lines
+    assert rest == run.lines
 
 
-class NotingExecutor(ThreadPoolExecutor):
-    """Records the calls that the loop made in threads."""
+class RecordingExecutor(ThreadPoolExecutor):
+    """Records the functions that the loop ran in threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,21 +81,21 @@ class NotingExecutor(ThreadPoolExecutor):
         return super().submit(fn, *args, **kwargs)
 
 
-async def test_long_prompts_are_taken_apart_off_the_loop(tmp_path: Path) -> None:
-    executor = NotingExecutor()
+async def test_prompts_are_parsed_outside_the_event_loop(tmp_path: Path) -> None:
+    executor = RecordingExecutor()
     asyncio.get_running_loop().set_default_executor(executor)
     await ScriptRun(settings_in(tmp_path, "print('here')"), tmp_path / "log.txt").run()
     assert OutputParser in executor.called
 
 
-async def test_script_that_fails(tmp_path: Path) -> None:
-    heard = ScriptRun(settings_in(tmp_path, "raise SystemExit('Error: no cats in this folder')"), tmp_path / "log.txt")
-    result = await heard.run()
+async def test_failed_script_reports_exit_code_and_error(tmp_path: Path) -> None:
+    run = ScriptRun(settings_in(tmp_path, "raise SystemExit('Error: no cats in this folder')"), tmp_path / "log.txt")
+    result = await run.run()
     assert (result.exit_code, result.outputs, result.seed) == (1, [], None)
     assert result.error == "The script ended with exit code 1: no cats in this folder"
 
 
-async def test_script_that_is_killed(tmp_path: Path) -> None:
+async def test_killed_script_reports_its_signal(tmp_path: Path) -> None:
     script = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     result = await ScriptRun(settings_in(tmp_path, script), tmp_path / "log.txt").run()
     assert result.exit_code == 137
@@ -118,8 +118,8 @@ async def test_status_400_of_comfyui_becomes_a_readable_error(tmp_path: Path, pr
             raise
     """
     async with Simulator() as simulator:
-        heard = ScriptRun(settings_in(tmp_path, script), tmp_path / "log.txt", COMFYUI_BASE_URL=simulator.url)
-        result = await heard.run()
+        run = ScriptRun(settings_in(tmp_path, script), tmp_path / "log.txt", COMFYUI_BASE_URL=simulator.url)
+        result = await run.run()
     assert result.exit_code == 1
     expected = (
         "ImageInvert (1): input 'image' is not connected"
@@ -129,7 +129,7 @@ async def test_status_400_of_comfyui_becomes_a_readable_error(tmp_path: Path, pr
     assert result.error == expected
 
 
-async def test_endless_script_is_canceled_gently(tmp_path: Path) -> None:
+async def test_canceled_script_may_finish_its_output(tmp_path: Path) -> None:
     script = """
         import signal, sys, time
         def leave(*_):
@@ -140,19 +140,19 @@ async def test_endless_script_is_canceled_gently(tmp_path: Path) -> None:
         while True:
             time.sleep(600)
     """
-    heard = ScriptRun(settings_in(tmp_path, script, grace_seconds=600), tmp_path / "log.txt")
-    running = asyncio.create_task(heard.run())
-    await heard.until("ready")
+    run = ScriptRun(settings_in(tmp_path, script, grace_seconds=600), tmp_path / "log.txt")
+    running = asyncio.create_task(run.run())
+    await run.until("ready")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert heard.log.splitlines()[-1] == "last words"
+    assert run.log.splitlines()[-1] == "last words"
 
 
-async def test_cancel_ends_grandchildren_too_even_stubborn_ones(tmp_path: Path) -> None:
-    heard = ScriptRun(settings_in(tmp_path, f"{FAMILY}    time.sleep(600)\n", grace_seconds=0.3), tmp_path / "log.txt")
-    running = asyncio.create_task(heard.run())
-    await heard.until("ready")
+async def test_cancel_ends_all_descendants(tmp_path: Path) -> None:
+    run = ScriptRun(settings_in(tmp_path, f"{FAMILY}    time.sleep(600)\n", grace_seconds=0.3), tmp_path / "log.txt")
+    running = asyncio.create_task(run.run())
+    await run.until("ready")
     pids = pids_in(tmp_path / "work" / "pids")
     assert [is_alive(pid) for pid in pids] == [True] * 4
     running.cancel()
@@ -165,8 +165,8 @@ async def test_cancel_ends_grandchildren_too_even_stubborn_ones(tmp_path: Path) 
 
 
 async def test_child_processes_of_a_script_stop_with_it(tmp_path: Path) -> None:
-    heard = ScriptRun(settings_in(tmp_path, f"{FAMILY}    sys.exit(4)\n", grace_seconds=0.3), tmp_path / "log.txt")
-    result = await heard.run()
+    run = ScriptRun(settings_in(tmp_path, f"{FAMILY}    sys.exit(4)\n", grace_seconds=0.3), tmp_path / "log.txt")
+    result = await run.run()
     assert result.exit_code == 4
     assert [is_alive(pid) for pid in pids_in(tmp_path / "work" / "pids")] == [False] * 4
 
@@ -180,7 +180,7 @@ async def main(base):
     settings = settings_in(base, (base / "family.py").read_text(), grace_seconds=0.3)
     await ScriptRun(settings, base / "log.txt").run()
 
-# whoever runs the tests in the background has them ignore it
+# a shell that runs the tests in the background ignores SIGINT
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if sys.argv[2] == "uvloop":
     import uvloop
@@ -190,9 +190,15 @@ else:
 """
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-async def test_scripts_die_with_the_desk(tmp_path: Path, number: signal.Signals, loop: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "loop"),
+    [
+        (signal.SIGKILL, "asyncio"),
+        (signal.SIGINT, "uvloop"),
+        *full_only((signal.SIGKILL, "uvloop"), (signal.SIGINT, "asyncio")),
+    ],
+)
+async def test_script_processes_end_with_the_desk(tmp_path: Path, number: signal.Signals, loop: str) -> None:
     (tmp_path / "family.py").write_text(f"{FAMILY}    time.sleep(600)\n")
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", PARENT, str(tmp_path), loop)
     pids = tmp_path / "work" / "pids"
@@ -206,23 +212,23 @@ async def test_quotes_newlines_and_emoji_arrive_unchanged(tmp_path: Path) -> Non
     positive = "a \"cat\" 'n' dog; $(touch pwned) `ls` \\ %s {x}\n\n\tsecond line 🐈‍⬛ Ünïcode"
     script = "import json, sys; print(json.dumps(sys.argv[1:])); print(sys.argv[sys.argv.index('--positive') + 1])"
     settings = settings_in(tmp_path, script, environment={"LC_ALL": "C"})
-    heard = ScriptRun(settings, tmp_path / "log.txt")
-    result = await heard.run(job(positive=positive, negative="-ugly"))
+    run = ScriptRun(settings, tmp_path / "log.txt")
+    result = await run.run(job(positive=positive, negative="-ugly"))
     assert result.exit_code == 0
-    assert json.loads(heard.lines[0]) == list(result.argv[2:])
+    assert json.loads(run.lines[0]) == list(result.argv[2:])
     assert positive in result.argv
-    assert "\n".join(heard.lines[1:]) == positive
+    assert "\n".join(run.lines[1:]) == positive
     assert not (tmp_path / "work" / "pwned").exists()
 
 
-async def test_nothing_is_started_for_a_job_that_cannot_be_accepted(tmp_path: Path) -> None:
-    heard = ScriptRun(settings_in(tmp_path, "print('here')"), tmp_path / "log.txt")
+async def test_invalid_job_starts_no_process(tmp_path: Path) -> None:
+    run = ScriptRun(settings_in(tmp_path, "print('here')"), tmp_path / "log.txt")
     with pytest.raises(InvalidInput):
-        await heard.run(job(input_subdir="../.."))
-    assert not heard.log_path.exists()
+        await run.run(job(input_subdir="../.."))
+    assert not run.log_path.exists()
 
 
-async def test_program_that_is_not_there_is_a_matter_of_configuration(tmp_path: Path) -> None:
+async def test_missing_program_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="python"):
         await ScriptRun(settings_in(tmp_path, python=tmp_path / "gone"), tmp_path / "log.txt").run()
     not_a_program = tmp_path / "python"
@@ -234,15 +240,15 @@ async def test_program_that_is_not_there_is_a_matter_of_configuration(tmp_path: 
     assert "cannot be started" in result.error
 
 
-async def test_script_sees_its_own_variables_and_none_of_our_secrets(
+async def test_script_environment_has_its_variables_and_no_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://relay:secret@db/central")
     monkeypatch.setenv("KEPT", "1")
     script = "import json, os; print(json.dumps(dict(os.environ)))"
-    heard = ScriptRun(settings_in(tmp_path, script, environment={"CONFIGURED": "2"}), tmp_path / "log.txt", DESK="3")
-    await heard.run()
-    seen = json.loads(heard.lines[0])
+    run = ScriptRun(settings_in(tmp_path, script, environment={"CONFIGURED": "2"}), tmp_path / "log.txt", DESK="3")
+    await run.run()
+    seen = json.loads(run.lines[0])
     assert (seen["KEPT"], seen["CONFIGURED"], seen["DESK"]) == ("1", "2", "3")
     assert not [name for name in seen if name.startswith("COMFYRELAY_")]
 
@@ -258,15 +264,15 @@ async def test_script_waits_for_slow_readers(tmp_path: Path) -> None:
     """
     settings = settings_in(tmp_path, script)
     go_on, held = asyncio.Event(), asyncio.Event()
-    heard = ScriptRun(settings, tmp_path / "log.txt")
+    run = ScriptRun(settings, tmp_path / "log.txt")
 
     async def slow(line: str) -> None:
-        heard.lines.append(line)
+        run.lines.append(line)
         held.set()
         await go_on.wait()
 
     running = asyncio.create_task(
-        heard.runner.run(job(), on_line=slow, on_progress=heard.on_progress, log_path=heard.log_path)
+        run.runner.run(job(), on_line=slow, on_progress=run.on_progress, log_path=run.log_path)
     )
     await held.wait()
     # the script has filled its pipe and is blocked; its counter no longer grows
@@ -279,27 +285,27 @@ async def test_script_waits_for_slow_readers(tmp_path: Path) -> None:
         return len(set(seen[-20:])) == 1
 
     await until(is_still)
-    assert len(heard.lines) == 1
+    assert len(run.lines) == 1
     assert not (tmp_path / "work" / "done").exists()
     go_on.set()
     assert (await running).exit_code == 0
-    assert len(heard.lines) == 20_000
+    assert len(run.lines) == 20_000
 
 
 async def test_listener_error_stops_the_script(tmp_path: Path) -> None:
-    heard = ScriptRun(settings_in(tmp_path, f"{FAMILY}    time.sleep(600)\n", grace_seconds=0.3), tmp_path / "log.txt")
+    run = ScriptRun(settings_in(tmp_path, f"{FAMILY}    time.sleep(600)\n", grace_seconds=0.3), tmp_path / "log.txt")
 
     async def broken(_line: str) -> None:
         raise RuntimeError("the database is gone")
 
     with pytest.raises(RuntimeError, match="the database is gone"):
-        await heard.runner.run(job(), on_line=broken, on_progress=heard.on_progress, log_path=heard.log_path)
+        await run.runner.run(job(), on_line=broken, on_progress=run.on_progress, log_path=run.log_path)
     pids = pids_in(tmp_path / "work" / "pids")
     assert len(pids) == 4
     assert not any(map(is_alive, pids))
 
 
-# 100 MB: 50 of lines, one line of 16, 16 that are no text, and a progress bar of 20; or a fifth of all that.
+# At share 1, 100 MB: 50 of lines, one line of 16, 16 of invalid text, and a progress bar of 20.
 NOISY = r"""
     import os
     from pathlib import Path
@@ -326,33 +332,33 @@ async def main(base):
     # the first run imports what is needed
     await ScriptRun(settings_in(base, "print()"), base / "log.txt").run()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    heard = ScriptRun(settings_in(base, (base / "noisy.py").read_text(), max_log_bytes=1_000_000), base / "log.txt")
+    run = ScriptRun(settings_in(base, (base / "noisy.py").read_text(), max_log_bytes=1_000_000), base / "log.txt")
     count = letters = 0
 
     async def on_line(line):
         nonlocal count, letters
         count, letters = count + 1, letters + len(line)
 
-    result = await heard.runner.run(job(), on_line=on_line, on_progress=heard.on_progress, log_path=heard.log_path)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(count, letters, grown, heard.log_path.stat().st_size, result.exit_code, result.seed, result.error, sep="|")
+    result = await run.runner.run(job(), on_line=on_line, on_progress=run.on_progress, log_path=run.log_path)
+    growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(count, letters, growth, run.log_path.stat().st_size, result.exit_code, result.seed, result.error, sep="|")
 
 asyncio.run(main(Path(sys.argv[1])))
 """
 
 
-@pytest.mark.parametrize(("share", "most_kib"), [(0.2, 8_000), *full_only((1, 40_000))])
-async def test_hundred_megabytes_of_output_take_little_memory(tmp_path: Path, share: float, most_kib: int) -> None:
+@pytest.mark.parametrize(("share", "max_growth_kib"), [(0.2, 8_000), *full_only((1, 40_000))])
+async def test_memory_use_does_not_grow_with_the_output(tmp_path: Path, share: float, max_growth_kib: int) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "share").write_text(str(share))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", MEASURED, str(tmp_path), stdout=asyncio.subprocess.PIPE
     )
-    told, _ = await process.communicate()
-    count, letters, grown_kib, log_bytes, *rest = told.decode().strip().split("|")
+    output, _ = await process.communicate()
+    count, letters, growth_kib, log_bytes, *rest = output.decode().strip().split("|")
     assert rest == ["1", "5", "The script ended with exit code 1: enough"]
     assert 450_000 * share < int(count) < 460_000 * share
     assert int(letters) > 80_000_000 * share
-    assert int(grown_kib) < most_kib
+    assert int(growth_kib) < max_growth_kib
     assert int(log_bytes) <= 1_100_000

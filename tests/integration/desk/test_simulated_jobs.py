@@ -1,4 +1,4 @@
-"""The simulator is for test runs: jobs meant for ComfyUI wait for it, and run when it is available."""
+"""The simulator is for test runs: jobs for ComfyUI wait for it, and run when it is available."""
 
 import asyncio
 from pathlib import Path
@@ -15,20 +15,21 @@ from tests.support.chromium import PROMPT_GRAPH
 from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.graphs import invert
 from tests.support.server_processes import free_port
+from tests.support.world import PATIENCE_SECONDS
 
 
-def usual_place(folder: Path, port: int, *, simulator: bool = False) -> Desk:
-    """A desk without a named ComfyUI: it is searched in its usual place, and found."""
+def desk_without_url(folder: Path, port: int, *, simulator: bool = False) -> Desk:
+    """A desk without a configured ComfyUI, which looks for one at the default URL."""
 
-    class Usual(DeskSettings):
+    class SettingsWithDefaultUrl(DeskSettings):
         comfyui_url: CommaSeparated = Field([f"http://127.0.0.1:{port}"])
 
     desk = make_desk(folder)
-    desk.desk = Usual(simulator=simulator)
+    desk.desk = SettingsWithDefaultUrl(simulator=simulator)
     return desk
 
 
-async def add(client: Client, *, count: int = 1) -> list[str]:
+async def add_jobs(client: Client, *, count: int = 1) -> list[str]:
     """Add jobs of a user graph."""
     slug = (await client.add_graph(invert(), name="mine")).data.slug
     batch = await client.submit_batch([{} for _ in range(count)], workflow_slug=slug)
@@ -40,9 +41,9 @@ async def add_example(desk: OpenDesk) -> str:
     return (await desk.client.submit(effect_id=1, input_file_id=image)).id
 
 
-async def until_awaited(client: Client, job_id: str) -> str:
+async def wait_for_comfyui_reason(client: Client, job_id: str) -> str:
     """Wait until the job waits for ComfyUI; return the reason as text."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             waiting = (await client.job(job_id)).waiting
             if waiting is not None and waiting.reason == "no_comfyui":
@@ -52,18 +53,18 @@ async def until_awaited(client: Client, job_id: str) -> str:
 
 async def test_waiting_jobs_run_on_a_comfyui_started_after_the_desk(tmp_path: Path, fast_reconnect: None) -> None:
     port = free_port()
-    async with Simulator(port=port), open_desk(usual_place(tmp_path, port)) as desk:
-        [before] = await add(desk.client)
+    async with Simulator(port=port), open_desk(desk_without_url(tmp_path, port)) as desk:
+        [before] = await add_jobs(desk.client)
         assert (await desk.ended(before)).status == "completed"
-    async with open_desk(usual_place(tmp_path, port)) as desk:
-        jobs = await add(desk.client, count=12)
-        await until_awaited(desk.client, jobs[0])
-    async with open_desk(usual_place(tmp_path, port)) as desk:
+    async with open_desk(desk_without_url(tmp_path, port)) as desk:
+        jobs = await add_jobs(desk.client, count=12)
+        await wait_for_comfyui_reason(desk.client, jobs[0])
+    async with open_desk(desk_without_url(tmp_path, port)) as desk:
         assert desk.ready.simulated_jobs is SimulatedJobs.NOTHING
         assert desk.ready.silent == desk.ready.comfyui
-        # not even an example: a user with a ComfyUI wants that
+        # a desk that once had a ComfyUI simulates no examples
         example = await add_example(desk)
-        text = await until_awaited(desk.client, example)
+        text = await wait_for_comfyui_reason(desk.client, example)
         assert f"http://127.0.0.1:{port}" in text
         assert text.endswith("The job runs as soon as ComfyUI is available.")
         assert (await desk.client.desk()).simulated_jobs == "nothing"
@@ -74,36 +75,36 @@ async def test_waiting_jobs_run_on_a_comfyui_started_after_the_desk(tmp_path: Pa
 
 async def test_examples_run_simulated_and_other_jobs_wait_for_comfyui(tmp_path: Path, fast_reconnect: None) -> None:
     port = free_port()
-    came = asyncio.Event()
-    made = usual_place(tmp_path, port)
-    made.on_comfyui = came.set
-    async with open_desk(made) as desk:
+    found = asyncio.Event()
+    closed_desk = desk_without_url(tmp_path, port)
+    closed_desk.on_comfyui = found.set
+    async with open_desk(closed_desk) as desk:
         assert (desk.ready.simulated_jobs, (await desk.client.desk()).simulated_jobs) == ("examples", "examples")
-        [own] = await add(desk.client)
+        [own] = await add_jobs(desk.client)
         assert (await desk.ended(await add_example(desk))).status == "completed"
-        await until_awaited(desk.client, own)
+        await wait_for_comfyui_reason(desk.client, own)
         async with Simulator(port=port) as simulator:
             assert (await desk.ended(own)).status == "completed"
-            assert came.is_set()
+            assert found.is_set()
             assert (await desk.client.desk()).simulated_jobs == "nothing"
             assert (await desk.ended(await add_example(desk))).status == "completed"
             assert simulator.log.count("POST", "/prompt") == 2
-    async with open_desk(usual_place(tmp_path, port)) as desk:
+    async with open_desk(desk_without_url(tmp_path, port)) as desk:
         assert desk.ready.simulated_jobs is SimulatedJobs.NOTHING
 
 
 async def test_simulator_runs_only_jobs_added_while_it_is_chosen(tmp_path: Path, fast_reconnect: None) -> None:
     port = free_port()
-    async with open_desk(usual_place(tmp_path, port)) as desk:
-        [meant] = await add(desk.client)
-    async with open_desk(usual_place(tmp_path, port, simulator=True)) as desk:
+    async with open_desk(desk_without_url(tmp_path, port)) as desk:
+        [for_comfyui] = await add_jobs(desk.client)
+    async with open_desk(desk_without_url(tmp_path, port, simulator=True)) as desk:
         assert (await desk.client.desk()).simulated_jobs == "everything"
-        tries = await add(desk.client, count=3)
+        tries = await add_jobs(desk.client, count=3)
         assert (await desk.ended(tries[-1])).status == "completed"
-        await until_awaited(desk.client, meant)
-    async with Simulator(port=port) as simulator, open_desk(usual_place(tmp_path, port)) as desk:
-        # an unfinished simulated job stays one
-        assert {(await desk.ended(each)).status for each in [*tries, meant]} == {"completed"}
+        await wait_for_comfyui_reason(desk.client, for_comfyui)
+    async with Simulator(port=port) as simulator, open_desk(desk_without_url(tmp_path, port)) as desk:
+        # unfinished simulated jobs are still simulated
+        assert {(await desk.ended(job_id)).status for job_id in [*tries, for_comfyui]} == {"completed"}
         assert simulator.log.count("POST", "/prompt") == 1
 
 
@@ -124,8 +125,8 @@ IMAGE_TO_IMAGE = {
 }
 
 
-async def test_template_of_comfyui_for_image_to_image_can_be_tried(tmp_path: Path) -> None:
-    async with open_desk(usual_place(tmp_path, free_port(), simulator=True)) as desk:
+async def test_simulator_runs_the_image_to_image_template_of_comfyui(tmp_path: Path) -> None:
+    async with open_desk(desk_without_url(tmp_path, free_port(), simulator=True)) as desk:
         slug = (await desk.client.add_graph(IMAGE_TO_IMAGE, name="mine")).data.slug
         image = await desk.client.upload(desk.desk.input_folder / "examples" / "sample.png")
         job = await desk.client.submit(workflow_slug=slug, input_file_id=image)
@@ -134,37 +135,35 @@ async def test_template_of_comfyui_for_image_to_image_can_be_tried(tmp_path: Pat
 
 async def test_rerun_uses_the_current_backend(tmp_path: Path) -> None:
     port = free_port()
-    async with open_desk(usual_place(tmp_path, port, simulator=True)) as desk:
+    async with open_desk(desk_without_url(tmp_path, port, simulator=True)) as desk:
         slug = (await desk.client.add_graph(PROMPT_GRAPH, name="mine")).data.slug
-        tried = await desk.ended((await desk.client.submit(workflow_slug=slug)).id)
-        assert tried.status == "failed"
-    async with Simulator(port=port) as simulator, open_desk(usual_place(tmp_path, port)) as desk:
-        await desk.ended((await desk.client.retry("job", tried.id)).data.id)
+        simulated = await desk.ended((await desk.client.submit(workflow_slug=slug)).id)
+        assert simulated.status == "failed"
+    async with Simulator(port=port) as simulator, open_desk(desk_without_url(tmp_path, port)) as desk:
+        await desk.ended((await desk.client.retry("job", simulated.id)).data.id)
         assert simulator.log.count("POST", "/prompt")
 
 
-async def test_tries_of_the_example_with_a_prompt_differ(tmp_path: Path) -> None:
-    async with open_desk(usual_place(tmp_path, free_port())) as desk:
-        wish = {"effect_slug": "text-to-image", "prompts": ["a cat", "a dog"], "tries": 2}
-        batch = await desk.client.add_batch(wish)
-        made = []
-        for each in [job.id async for job in desk.client.jobs(batch_id=batch.id)]:
-            assert (await desk.ended(each)).status == "completed"
-            [saved] = await desk.client.download_outputs(each, tmp_path / each)
-            made.append(saved.read_bytes())
-        assert len(set(made)) == 4
-        # prompts can be searched
-        found = [job.label async for job in desk.client.jobs(search="DOG")]
-        assert len(found) == 2
+async def test_tries_of_the_prompt_example_differ_and_can_be_searched(tmp_path: Path) -> None:
+    async with open_desk(desk_without_url(tmp_path, free_port())) as desk:
+        request = {"effect_slug": "text-to-image", "prompts": ["a cat", "a dog"], "tries": 2}
+        batch = await desk.client.add_batch(request)
+        contents = []
+        for job_id in [job.id async for job in desk.client.jobs(batch_id=batch.id)]:
+            assert (await desk.ended(job_id)).status == "completed"
+            [saved] = await desk.client.download_outputs(job_id, tmp_path / job_id)
+            contents.append(saved.read_bytes())
+        assert len(set(contents)) == 4
+        assert len([job async for job in desk.client.jobs(search="DOG")]) == 2
 
 
 async def test_simulated_result_is_not_reused_for_comfyui(tmp_path: Path) -> None:
     port = free_port()
-    async with open_desk(usual_place(tmp_path, port, simulator=True)) as desk:
+    async with open_desk(desk_without_url(tmp_path, port, simulator=True)) as desk:
         slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
-        tried = await desk.client.submit(workflow_slug=slug, reuse=True)
-        assert (await desk.ended(tried.id)).status == "completed"
-        assert (await desk.client.submit(workflow_slug=slug, reuse=True)).reused_from == tried.id
-    async with open_desk(usual_place(tmp_path, port)) as desk:
-        meant = await desk.client.submit(workflow_slug=slug, reuse=True)
-        assert (meant.status, meant.reused_from) == ("queued", None)
+        simulated = await desk.client.submit(workflow_slug=slug, reuse=True)
+        assert (await desk.ended(simulated.id)).status == "completed"
+        assert (await desk.client.submit(workflow_slug=slug, reuse=True)).reused_from == simulated.id
+    async with open_desk(desk_without_url(tmp_path, port)) as desk:
+        for_comfyui = await desk.client.submit(workflow_slug=slug, reuse=True)
+        assert (for_comfyui.status, for_comfyui.reused_from) == ("queued", None)

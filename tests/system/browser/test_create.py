@@ -13,7 +13,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Locator, expect
 
 from comfyrelay.desk.examples import sample_image
-from tests.integration.desk.test_script_jobs import open_desk
+from tests.integration.desk.test_script_jobs import open_script_desk
 from tests.support.api_calls import png
 from tests.support.chromium import PROMPT_GRAPH, PageDriver, open_page
 from tests.support.desk import make_desk
@@ -71,7 +71,7 @@ async def ended(driver: PageDriver, count: int) -> list[dict[str, Any]]:
     async with asyncio.timeout(120):
         while True:
             found = await jobs_of(driver)
-            if len(found) == count and all(each["status"] in ("completed", "failed") for each in found):
+            if len(found) == count and all(job["status"] in ("completed", "failed") for job in found):
                 return found
             await asyncio.sleep(0.1)
 
@@ -113,7 +113,7 @@ async def test_twelve_images_with_three_attempts_are_one_batch(driver: PageDrive
     await expect(driver.page.get_by_text("Added 36 jobs.", exact=True).first).to_be_visible()
     [batch] = (await driver.call("GET", "/api/batches"))["items"]
     assert (batch["label"], batch["total"]) == ("storm", 36)
-    assert {each["label"] for each in await jobs_of(driver)} >= {"photo-01 · try 1", "photo-12 · try 3"}
+    assert {job["label"] for job in await jobs_of(driver)} >= {"photo-01 · try 1", "photo-12 · try 3"}
 
 
 async def test_dropped_editor_workflow_can_be_run(driver: PageDriver) -> None:
@@ -244,7 +244,7 @@ async def test_dropped_output_is_run_again_or_used_as_input(driver: PageDriver) 
     await dialog.get_by_role("button", name="Run again").click()
     await expect(driver.page).to_have_url(re.compile("workflow=made"))
     await add(driver).click()
-    assert [each["status"] for each in await ended(driver, 2)] == ["completed", "completed"]
+    assert [job["status"] for job in await ended(driver, 2)] == ["completed", "completed"]
 
 
 async def test_rerun_of_an_image_to_image_output_asks_for_its_input(driver: PageDriver) -> None:
@@ -293,7 +293,7 @@ async def test_error_is_shown_at_its_field_even_if_folded(driver: PageDriver) ->
     await form.get_by_role("textbox", name="Cfg").fill("5")
     await expect(form.get_by_text("Must be at most 100.")).to_be_hidden()
     await choose(driver, "Invert an image")
-    await driver.plan.get_by_role("button", name="Choose a picture").click()
+    await driver.plan.get_by_role("button", name="Choose an image").click()
     await expect(driver.page.get_by_text("Required.")).to_be_visible()
     assert await jobs_of(driver) == []
 
@@ -306,7 +306,7 @@ async def test_64_bit_seeds_keep_all_digits_and_count_up(driver: PageDriver) -> 
     await form.get_by_role("textbox", name="Variations").fill("2")
     await add(driver, "Add 2 jobs").click()
     await expect(driver.page.get_by_text("Added 2 jobs.", exact=True).first).to_be_visible()
-    assert {each["seed"] for each in await jobs_of(driver)} == {18446744073709551614, 18446744073709551615}
+    assert {job["seed"] for job in await jobs_of(driver)} == {18446744073709551614, 18446744073709551615}
 
 
 async def test_missing_preset_shows_how_to_save_one(driver: PageDriver) -> None:
@@ -382,7 +382,7 @@ async def test_edited_rerun_shows_what_changed(driver: PageDriver) -> None:
     await expect(driver.page.get_by_text("Added 1 job.", exact=True).first).to_be_visible()
     newest = (await jobs_of(driver))[0]
     about = await driver.call("GET", f"/api/desk/jobs/{newest['id']}")
-    values = {each["key"]: each["value"] for each in about["inputs"]}
+    values = {item["key"]: item["value"] for item in about["inputs"]}
     assert (values["prompt"], newest["seed"]) == ("a lake\nat night", 18446744073709551615)
     assert 7 in values.values()
     # it is a separate job now
@@ -420,7 +420,7 @@ async def test_server_folder_is_counted_and_added(tmp_path: Path, chromium: Brow
 
 async def test_script_command_is_shown_before_it_runs(tmp_path: Path, chromium: Browser) -> None:
     async with (
-        open_desk(tmp_path, SCRIPT) as desk,
+        open_script_desk(tmp_path, SCRIPT) as desk,
         open_page(chromium, desk.ready.url, lands=re.compile("/create")) as driver,
     ):
         form = await choose(driver, "Script: mine.py")
@@ -446,7 +446,7 @@ async def test_script_command_is_shown_before_it_runs(tmp_path: Path, chromium: 
         about = await driver.call("GET", f"/api/desk/jobs/{job['id']}")
         assert about["attempts"][0]["about"]["argv"] == shown
         await form.get_by_label("Positive", exact=True).fill("a cat\na dog\na fox")
-        await expect(command).to_contain_text("Plus 2 more")
+        await expect(command).to_contain_text("And 2 more, one per prompt.")
         await driver.page.get_by_role("button", name="Run 3 jobs").click()
         await expect(driver.page.get_by_text("Added 3 jobs.", exact=True).first).to_be_visible()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.integration.desk.test_script_jobs import open_desk
+from tests.integration.desk.test_script_jobs import open_script_desk
 from tests.support.chromium import PROMPT_GRAPH, PageDriver, open_page
 from tests.system.browser.sample_desk import Filling, picture
 
@@ -72,7 +72,7 @@ async def test_64_bit_seeds_keep_all_digits(shared: PageDriver) -> None:
 
 
 async def test_script_outputs_are_listed_with_the_command(tmp_path: Path, chromium: Browser, built_app: None) -> None:
-    async with open_desk(tmp_path, SAVES_TWO) as desk, open_page(chromium, desk.ready.url) as driver:
+    async with open_script_desk(tmp_path, SAVES_TWO) as desk, open_page(chromium, desk.ready.url) as driver:
         page = driver.page
         values = {"positive": 'it\'s a "cat" <b>', "input_subdir": "cats"}
         wish = {"workflow_slug": "script", "input_payload": values, "idempotency_key": "script"}
@@ -114,7 +114,7 @@ async def test_clip_is_compared_with_its_input_and_escape_leads_back(shared: Pag
     await page.locator("body").focus()
     await page.keyboard.press(".")
     await expect(video).to_have_js_property("paused", True)
-    assert 0.03 < float(await video.evaluate("each => each.currentTime")) < 0.06
+    assert 0.03 < float(await video.evaluate("video => video.currentTime")) < 0.06
     await page.keyboard.press("m")
     await expect(video).to_have_js_property("muted", False)
     await page.get_by_role("radio", name="Compare").click()

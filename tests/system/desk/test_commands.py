@@ -15,7 +15,7 @@ from PIL import Image
 from comfyrelay import __version__
 from comfyrelay.client import Client
 from comfyrelay.simulator import Simulator, Slow
-from tests.integration.desk.test_script_jobs import SAVES, open_desk
+from tests.integration.desk.test_script_jobs import SAVES, open_script_desk
 from tests.support import commands, graphs
 from tests.support.api_calls import png
 from tests.support.chromium import PROMPT_GRAPH
@@ -121,7 +121,7 @@ async def test_shared_sampler_steps_are_set_by_name_and_move_the_boundary(desk: 
     # the simulator does not have these nodes
     code, out, err = await command(desk.ready.url, *words, "steps=8", "--anyway", "--json")
     assert code == 0, err
-    [job] = [each async for each in desk.client.jobs(batch_id=json.loads(out)["id"])]
+    [job] = [job async for job in desk.client.jobs(batch_id=json.loads(out)["id"])]
     about = await desk.client.about(job.id)
     assert about is not None
     values = {input_.label: input_.value for input_ in about.inputs}
@@ -223,7 +223,7 @@ async def test_run_saves_every_file_and_show_prints_its_path(desk: OpenDesk, tmp
     )
     assert code == 0
     ran = json.loads(out)
-    assert [Path(each).read_bytes()[:4] for each in ran["saved"]] == [b"\x89PNG"] * 3
+    assert [Path(path).read_bytes()[:4] for path in ran["saved"]] == [b"\x89PNG"] * 3
     code, out, _ = await command(desk.ready.url, "show", ran["id"])
     paths = [line.rpartition("  ")[0] for line in out.splitlines() if line.startswith(str(desk.desk.output_folder))]
     assert len(paths) == 3
@@ -231,12 +231,12 @@ async def test_run_saves_every_file_and_show_prints_its_path(desk: OpenDesk, tmp
 
 
 async def test_run_prints_a_script_command_before_it_runs(tmp_path: Path) -> None:
-    async with open_desk(tmp_path, SAVES) as desk:
+    async with open_script_desk(tmp_path, SAVES) as desk:
         given = ("--set", "positive=it's so", "--set", "input_subdir=cats", "--set", "extra_args=--seed 7")
         code, out, err = await command(desk.ready.url, "run", "script", *given, "--out", str(tmp_path / "made"))
         assert code == 0
         [line] = [splitline for splitline in err.splitlines() if splitline.startswith("$ ")]
-        [job] = [each async for each in desk.client.jobs()]
+        [job] = [job async for job in desk.client.jobs()]
         about = await desk.client.about(job.id)
         assert about is not None
         assert shlex.split(line[2:]) == (about.attempts[0].about or {})["argv"]
@@ -244,7 +244,7 @@ async def test_run_prints_a_script_command_before_it_runs(tmp_path: Path) -> Non
         # an invalid command is not submitted
         code, _, err = await command(desk.ready.url, "run", "script", "--set", "input_subdir=../up")
         assert (code, "name a folder inside the input folder" in err) == (2, True)
-        assert len([each async for each in desk.client.jobs()]) == 1
+        assert len([job async for job in desk.client.jobs()]) == 1
 
 
 async def test_missing_options_are_named_as_command_options(desk: OpenDesk, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ async def test_graph_with_two_inputs_runs_with_both(
 ) -> None:
     red, blue = pictures(tmp_path)
     (tmp_path / "two.json").write_text(json.dumps(graph))
-    words = [each.format(red=red, blue=blue) for each in given]
+    words = [word.format(red=red, blue=blue) for word in given]
     code, out, err = await command(
         desk.ready.url, "run", str(tmp_path / "two.json"), *words, "--out", str(tmp_path / "made"), "--json"
     )
@@ -312,7 +312,7 @@ async def test_second_input_is_part_of_every_batch_item(desk: OpenDesk, tmp_path
     code, out, err = await command(desk.ready.url, "batch", "add", str(tmp_path / "two.JSON"), *given)
     assert (code, err) == (0, "")
     made = []
-    for job in [each async for each in desk.client.jobs(batch_id=json.loads(out)["id"])]:
+    for job in [job async for job in desk.client.jobs(batch_id=json.loads(out)["id"])]:
         await desk.ended(job.id)
         saved = await desk.client.download_outputs(job.id, tmp_path / job.id)
         made.append(sorted(map(colour_of, saved)))
@@ -384,7 +384,7 @@ async def test_refused_run_leaves_no_workflow_behind(desk: OpenDesk, tmp_path: P
     # existing workflows stay
     kept = (await desk.client.add_graph(THREE, name="three")).data.slug
     assert (await command(desk.ready.url, "run", str(tmp_path / "three.json"), "--input", red))[0] == 2
-    assert [each.slug for each in await desk.client.workflows()] == [kept]
+    assert [workflow.slug for workflow in await desk.client.workflows()] == [kept]
 
 
 async def test_input_files_are_checked_before_a_desk_starts(tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ async def test_desk_started_for_a_job_prints_only_the_outputs(tmp_path: Path) ->
 
 async def test_ambiguous_workflow_name_is_refused_with_the_slugs(desk: OpenDesk, tmp_path: Path) -> None:
     other = {**THREE, "2": {**THREE["2"], "inputs": {"images": ["1", 0], "filename_prefix": "hello"}}}
-    older, newer = [(await desk.client.add_graph(each, name="three")).data.slug for each in (THREE, other)]
+    older, newer = [(await desk.client.add_graph(graph, name="three")).data.slug for graph in (THREE, other)]
     code, out, err = await command(desk.ready.url, "run", "three")
     assert (code, out) == (2, "")
     assert f"2 workflows are called 'three'. Use a slug instead, newest first: {newer}, {older}." in err
@@ -448,7 +448,7 @@ async def test_failed_save_names_the_job_and_the_kept_file(tmp_path: Path, fast_
         folder.touch()
         async with Simulator(port=port):
             ran = await running.ended()
-        [job] = [each async for each in client.jobs()]
+        [job] = [job async for job in client.jobs()]
         assert ran.code == 2
         assert f"Job {job.id} completed, but its output was not saved" in ran.err
         assert f"It is at {made.output_folder}" in ran.err
@@ -459,10 +459,10 @@ async def test_first_seed_alone_increments_the_others(desk: OpenDesk, tmp_path: 
     given = ("--prompt", "a hill", "--tries", "2", "--seed", str(2**64 - 1), "--json")
     code, out, _ = await command(desk.ready.url, "batch", "add", str(tmp_path / "portrait.json"), *given)
     assert code == 0
-    jobs = [each async for each in desk.client.jobs(batch_id=json.loads(out)["id"])]
+    jobs = [job async for job in desk.client.jobs(batch_id=json.loads(out)["id"])]
     seeds = []
-    for each in sorted(jobs, key=lambda job: job.item_no):
-        about = await desk.client.about(each.id)
+    for item in sorted(jobs, key=lambda job: job.item_no):
+        about = await desk.client.about(item.id)
         assert about is not None
         seeds += [value.value for value in about.inputs if value.key == "seed"]
     assert seeds == [2**64 - 1, 0]
