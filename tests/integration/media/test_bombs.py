@@ -37,18 +37,20 @@ async def refusal(objects: LocalObjects, data: bytes, mime_type: str, limits: Pr
     return refused.value.detail
 
 
-def reads(data: bytes) -> Callable[[int, int], bytes]:
+def reader_of(data: bytes) -> Callable[[int, int], bytes]:
     return lambda start, length: data[start : start + length]
 
 
-def look(data: bytes, limits: ProbeLimits) -> MediaInfo:
-    return probe_process.probe("image", size=len(data), limits=limits, read=reads(data))
+def probe_image(data: bytes, limits: ProbeLimits) -> MediaInfo:
+    return probe_process.probe("image", size=len(data), limits=limits, read=reader_of(data))
 
 
 async def test_oversized_header_is_refused_before_decoding(
     objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe_process, "probe", lambda *_args, **_more: pytest.fail("it was decoded"))
+    monkeypatch.setattr(
+        probe_process, "probe", lambda *_args, **_more: pytest.fail("the file was decoded: refuse it by its header")
+    )
     webp = media_samples.webp_that_claims(16_000, 11_000)
     assert len(webp) == 34
     text = "The output is too large: it has 16000 × 11000 pixels, and at most 100,000,000 are allowed."
@@ -58,7 +60,7 @@ async def test_oversized_header_is_refused_before_decoding(
     assert "2 frames at most" in await refusal(objects, moving, "image/png", ProbeLimits(max_frames=2))
 
 
-async def test_picture_of_too_many_frames_is_refused_at_the_first_that_is_too_many(objects: LocalObjects) -> None:
+async def test_animation_is_refused_at_the_first_excess_frame(objects: LocalObjects) -> None:
     asked: list[int] = []
     data = media_samples.gif_of(MANY)
 
@@ -69,52 +71,52 @@ async def test_picture_of_too_many_frames_is_refused_at_the_first_that_is_too_ma
     with pytest.raises(MediaRefused) as refused:
         probe_process.probe("image", size=len(data), limits=ProbeLimits(), read=read)
     assert refused.value.why == "frames"
-    # the rest of it was never read
+    # the rest was not read
     assert max(asked) < len(data) / 4
     text = "The output is too long: an image may have 10,000 frames at most."
     assert await refusal(objects, data, "image/gif") == text
 
 
-async def test_tiff_of_too_many_pages_is_refused(objects: LocalObjects) -> None:
+async def test_tiff_with_too_many_pages_is_refused(objects: LocalObjects) -> None:
     data = media_samples.image("TIFF", frames=4)
     assert "3 frames" in await refusal(objects, data, "image/tiff", ProbeLimits(max_frames=3))
 
 
-async def test_text_that_unpacks_to_gigabytes_is_refused(objects: LocalObjects) -> None:
+async def test_decompression_bomb_in_png_text_is_refused(objects: LocalObjects) -> None:
     data = media_samples.png_with_text(100_000_000)
     assert len(data) < 200_000
     assert await refusal(objects, data, "image/png") == "The output is not a readable image."
 
 
-async def test_video_without_its_end_is_refused(objects: LocalObjects) -> None:
+async def test_truncated_video_is_refused(objects: LocalObjects) -> None:
     assert await refusal(objects, media_samples.video()[:-500], "video/mp4") == "The output is not a readable video."
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="this system does not limit memory")
-async def test_picture_that_needs_more_memory_than_allowed_is_refused(objects: LocalObjects) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not limit the memory of a process")
+async def test_image_that_exceeds_the_memory_limit_is_refused(objects: LocalObjects) -> None:
     file = io.BytesIO()
     Image.new("P", (9000, 9000)).save(file, "GIF")
     text = "The output needs more than 32 MiB of memory to be read."
     assert await refusal(objects, file.getvalue(), "image/gif", ProbeLimits(max_memory_bytes=32 * 1024**2)) == text
-    # the limit refuses it
-    assert look(file.getvalue(), ProbeLimits()).width == 9000
+    # without the limit it is accepted
+    assert probe_image(file.getvalue(), ProbeLimits()).width == 9000
 
 
-def test_process_that_takes_too_long_is_killed_and_the_next_file_has_another() -> None:
+def test_slow_probe_process_is_killed_and_replaced() -> None:
     process = ProbeProcess()
     data = media_samples.gif_of(MANY)
     limits = ProbeLimits(max_frames=MANY, timeout_seconds=0.01)
     with pytest.raises(MediaRefused) as refused:
-        process.probe("image", size=len(data), limits=limits, read=reads(data))
+        process.probe("image", size=len(data), limits=limits, read=reader_of(data))
     assert refused.value.why == "time"
     assert not process.is_idle
     process.kill()
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
-    assert look(media_samples.image("PNG"), ProbeLimits()).frames == 1
+    assert probe_image(media_samples.image("PNG"), ProbeLimits()).frames == 1
 
 
-def test_process_that_dies_of_a_file_refuses_it() -> None:
+def test_file_that_crashes_the_process_is_refused() -> None:
     process = ProbeProcess()
 
     def read(_start: int, _length: int) -> bytes:
@@ -127,32 +129,32 @@ def test_process_that_dies_of_a_file_refuses_it() -> None:
     process.kill()
 
 
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="only Linux shows what a process was given")
-def test_process_has_what_python_needs_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc to read the environment of a process")
+def test_process_environment_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     monkeypatch.setenv("COMFYRELAY_SIGNING_SECRETS", "hush")
-    # on Windows it would not start, or not find its packages, without these
+    # Python on Windows needs these to start and to find its packages
     needed = ("SYSTEMROOT", "APPDATA", "USERPROFILE", "TEMP")
     for name in needed:
         monkeypatch.setenv(name, "/tmp")
     process = ProbeProcess()
-    given = Path(f"/proc/{process.pid}/environ").read_bytes()
+    environment = Path(f"/proc/{process.pid}/environ").read_bytes()
     process.kill()
-    assert b"hush" not in given
-    assert [name for name in needed if f"{name}=".encode() not in given] == []
+    assert b"hush" not in environment
+    assert [name for name in needed if f"{name}=".encode() not in environment] == []
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="another system is played on Linux")
-def test_server_watches_a_process_that_cannot_limit_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="simulates another system on Linux")
+def test_server_limits_the_memory_of_a_process_without_rlimits(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.BytesIO()
     Image.effect_noise((5000, 5000), 50).save(file, "TIFF")
     data = file.getvalue()
     monkeypatch.setenv("PYTHONPATH", str(WITHOUT_POSIX))
     monkeypatch.setattr(probe_process, "LIMITS_MEMORY", False)
     process = ProbeProcess()
-    assert process.probe("image", size=len(data), limits=ProbeLimits(), read=reads(data)).width == 5000
+    assert process.probe("image", size=len(data), limits=ProbeLimits(), read=reader_of(data)).width == 5000
     with pytest.raises(MediaRefused) as refused:
-        process.probe("image", size=len(data), limits=ProbeLimits(max_memory_bytes=8 * 1024**2), read=reads(data))
+        process.probe("image", size=len(data), limits=ProbeLimits(max_memory_bytes=8 * 1024**2), read=reader_of(data))
     assert refused.value.why == "memory"
     process.kill()
 
@@ -164,13 +166,13 @@ def test_server_watches_a_process_that_cannot_limit_its_memory(monkeypatch: pyte
         *(("WEBP", {"lossless": True}), ("WEBP", {"exif": b"Exif\0\0"})),
     ],
 )
-def test_headers_are_read_as_pillow_reads_them(kind: str, options: dict[str, object]) -> None:
+def test_image_header_matches_pillow(kind: str, options: dict[str, object]) -> None:
     file = io.BytesIO()
     Image.new("RGB", (300, 200), "red").save(file, kind, **options)
     assert read_image_header(file.getvalue()) == ImageHeader(width=300, height=200)
 
 
-def test_frames_of_a_moving_png_are_claimed() -> None:
+def test_header_of_an_animated_png_has_its_frames() -> None:
     assert read_image_header(media_samples.image("PNG", frames=3)) == ImageHeader(width=64, height=48, frames=3)
 
 
@@ -193,22 +195,20 @@ class Counted(bytes):
     ],
     ids=["fill bytes", "markers", "chunks"],
 )
-def test_every_header_is_read_fast(head: bytes) -> None:
+def test_header_is_read_in_bounded_steps(head: bytes) -> None:
     """Headers are read on the event loop."""
     counted = Counted(head)
     read_image_header(counted)
     assert counted.reads < 10_000
 
 
-def test_fill_bytes_before_a_marker_are_passed_over() -> None:
+def test_fill_bytes_before_a_marker_are_skipped() -> None:
     data = media_samples.image("JPEG")
     assert read_image_header(data[:2] + b"\xff" * 1000 + data[2:]) == read_image_header(data) != None  # noqa: E711
 
 
 @pytest.mark.parametrize("blocks", [b"\x21\xfe" + b"\1a" * 300_000, b"\x21\xfe\0" * 300_000], ids=["blocks", "parts"])
-async def test_gif_of_countless_small_blocks_is_refused_before_all_of_it_is_read(
-    objects: LocalObjects, blocks: bytes
-) -> None:
+async def test_gif_with_too_many_blocks_is_refused(objects: LocalObjects, blocks: bytes) -> None:
     data = b"GIF89a\x08\0\x08\0\0\0\0" + blocks
     text = "The output is made of too many small blocks to be read: save it again with another program."
     assert await refusal(objects, data, "image/gif") == text
@@ -218,13 +218,13 @@ async def test_gif_of_countless_small_blocks_is_refused_before_all_of_it_is_read
     st.sampled_from([b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8", b"RIFFxxxxWEBPVP8X", b"RIFFxxxxWEBPVP8 ", b"GIF8", b"BM"]),
     st.binary(max_size=80),
 )
-def test_no_header_is_too_strange(start: bytes, rest: bytes) -> None:
+def test_any_bytes_can_be_read_as_a_header(start: bytes, rest: bytes) -> None:
     read_image_header(start + rest)
 
 
-def test_reader_of_gifs_agrees_with_pillow() -> None:
+def test_gif_frame_count_matches_pillow() -> None:
     for frames in (1, 2, 7):
         data = media_samples.gif_of(frames)
         with Image.open(io.BytesIO(data)) as image:
-            assert look(data, ProbeLimits()).frames == getattr(image, "n_frames") == frames  # noqa: B009
-    assert look(media_samples.image("GIF", frames=5), ProbeLimits()).frames == 5
+            assert probe_image(data, ProbeLimits()).frames == getattr(image, "n_frames") == frames  # noqa: B009
+    assert probe_image(media_samples.image("GIF", frames=5), ProbeLimits()).frames == 5

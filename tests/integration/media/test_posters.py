@@ -21,8 +21,8 @@ from tests.support.world import PATIENCE_SECONDS
 PATIENT = ProbeLimits(drawing_seconds=PATIENCE_SECONDS)
 
 
-def drawn(data: bytes, kind: str = "image") -> dict[str, Rendition]:
-    """In this process, where it can be inspected."""
+def draw(data: bytes, kind: str = "image") -> dict[str, Rendition]:
+    """Draw in this process."""
     pieces: list[Rendition] = []
     posters.draw(io.BytesIO(data), kind, PATIENT, pieces.append)  # type: ignore[arg-type]
     return {piece.name: piece for piece in pieces}
@@ -33,7 +33,7 @@ def picture(piece: Rendition) -> Image.Image:
     return Image.open(io.BytesIO(piece.data), formats=["WEBP"])
 
 
-def film(colours: list[str], *, size: tuple[int, int] = (64, 48), rate: int = 10) -> bytes:
+def encode_video(colours: list[str], *, size: tuple[int, int] = (64, 48), rate: int = 10) -> bytes:
     """A video with one colour per frame."""
     file = io.BytesIO()
     with av.open(file, mode="w", format="mp4") as output:
@@ -48,7 +48,7 @@ def film(colours: list[str], *, size: tuple[int, int] = (64, 48), rate: int = 10
     return file.getvalue()
 
 
-def saved(image: Image.Image, kind: str, **more: object) -> bytes:
+def encode(image: Image.Image, kind: str, **more: object) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **more)
     return file.getvalue()
@@ -90,24 +90,24 @@ async def test_images_and_videos_have_posters_and_videos_have_previews(store: Ob
         ((2, 8000), (1, 480)),
     ],
 )
-def test_poster_fits_into_480_points_and_is_not_made_larger(size: tuple[int, int], shown: tuple[int, int]) -> None:
-    pieces = drawn(media_samples.image("PNG", size))
+def test_poster_fits_into_480_pixels_and_is_not_enlarged(size: tuple[int, int], shown: tuple[int, int]) -> None:
+    pieces = draw(media_samples.image("PNG", size))
     assert [*pieces] == ["poster"]
     assert picture(pieces["poster"]).size == shown
 
 
-def test_poster_of_the_busiest_picture_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    noise = saved(Image.effect_noise((900, 900), 200), "PNG")
+def test_poster_of_noise_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = encode(Image.effect_noise((900, 900), 200), "PNG")
     monkeypatch.setattr(posters, "POSTER_FORMATS", ((480, 100),))
-    assert drawn(noise) == {}
+    assert draw(noise) == {}
     monkeypatch.undo()
-    assert len(drawn(noise)["poster"].data) <= posters.POSTER_BYTES
+    assert len(draw(noise)["poster"].data) <= posters.POSTER_BYTES
 
 
 @pytest.mark.parametrize("kind", ["AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP"])
-def test_every_format_of_pictures_has_a_poster(kind: str) -> None:
+def test_every_image_format_has_a_poster(kind: str) -> None:
     red = Image.new("RGB", (600, 300), "red")
-    poster = picture(drawn(saved(red, kind))["poster"]).convert("RGB")
+    poster = picture(draw(encode(red, kind))["poster"]).convert("RGB")
     assert poster.size == (480, 240)
     assert poster.getpixel((240, 120))[0] > 200  # type: ignore[index]
 
@@ -115,16 +115,16 @@ def test_every_format_of_pictures_has_a_poster(kind: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "kind"), [("CMYK", "JPEG"), ("CMYK", "TIFF"), ("L", "JPEG"), ("1", "PNG"), ("P", "GIF")]
 )
-def test_colours_for_print_and_few_colours_have_posters_that_browsers_show(mode: str, kind: str) -> None:
-    data = saved(Image.new("RGB", (60, 30), "white").convert(mode), kind)
-    poster = picture(drawn(data)["poster"])
+def test_poster_of_unusual_colour_modes_is_rgb(mode: str, kind: str) -> None:
+    data = encode(Image.new("RGB", (60, 30), "white").convert(mode), kind)
+    poster = picture(draw(data)["poster"])
     assert poster.mode in ("RGB", "RGBA")
     assert poster.convert("RGB").getpixel((30, 15)) == pytest.approx((255, 255, 255), abs=6)
 
 
-def test_webp_that_moves_has_a_poster_that_stands_still_and_a_preview() -> None:
+def test_animated_webp_has_a_still_poster_and_a_preview() -> None:
     frames = [Image.new("RGB", (64, 48), colour) for colour in ("red", "green", "blue", "white")]
-    pieces = drawn(saved(frames[0], "WEBP", save_all=True, append_images=frames[1:], duration=100, lossless=True))
+    pieces = draw(encode(frames[0], "WEBP", save_all=True, append_images=frames[1:], duration=100, lossless=True))
     assert pieces.keys() == {"poster", "preview"}
     assert getattr(picture(pieces["poster"]), "n_frames", 1) == 1
 
@@ -134,30 +134,30 @@ def test_poster_follows_the_camera_orientation() -> None:
     exif = image.getexif()
     exif[0x0112] = 6
     for kind in ("JPEG", "WEBP", "PNG"):
-        found = picture(drawn(saved(image, kind, exif=exif))["poster"])
+        found = picture(draw(encode(image, kind, exif=exif))["poster"])
         assert found.size == (200, 400)
         assert not found.getexif()
 
 
 def test_transparency_and_deep_colours_are_kept() -> None:
-    clear = picture(drawn(saved(Image.new("RGBA", (40, 40), (255, 0, 0, 0)), "PNG"))["poster"])
+    clear = picture(draw(encode(Image.new("RGBA", (40, 40), (255, 0, 0, 0)), "PNG"))["poster"])
     assert clear.convert("RGBA").getpixel((20, 20))[3] == 0  # type: ignore[index]
-    deep = picture(drawn(saved(Image.new("I;16", (40, 40), 0x8000), "PNG"))["poster"]).convert("L")
+    deep = picture(draw(encode(Image.new("I;16", (40, 40), 0x8000), "PNG"))["poster"]).convert("L")
     assert deep.getpixel((20, 20)) == pytest.approx(128, abs=4)
 
 
-def test_poster_of_a_video_is_its_first_frame_that_is_not_dark() -> None:
-    late = drawn(film(["black"] * 5 + ["red"] * 10 + ["white"] * 10), "video")
+def test_poster_of_a_video_is_its_first_bright_frame() -> None:
+    late = draw(encode_video(["black"] * 5 + ["red"] * 10 + ["white"] * 10), "video")
     assert picture(late["poster"]).convert("RGB").getpixel((30, 20)) == pytest.approx((255, 0, 0), abs=40)
-    # if it is dark for a second, the brightest frame of that second
-    dark = drawn(film(["black"] * 5 + ["#141414"] + ["black"] * 14 + ["white"] * 5), "video")
+    # after a dark second, the brightest frame of that second
+    dark = draw(encode_video(["black"] * 5 + ["#141414"] + ["black"] * 14 + ["white"] * 5), "video")
     assert picture(dark["poster"]).convert("L").getpixel((30, 20)) == pytest.approx(20, abs=8)
 
 
 def test_preview_is_short_small_silent_and_streamable() -> None:
     size = (1000, 500)
-    data = film(["red", "blue"] * 100, size=size, rate=40)
-    preview = drawn(data, "video")["preview"]
+    data = encode_video(["red", "blue"] * 100, size=size, rate=40)
+    preview = draw(data, "video")["preview"]
     assert preview.extension == "mp4"
     assert preview.data.index(b"moov") < preview.data.index(b"mdat")
     with av.open(io.BytesIO(preview.data), "r") as shown:
@@ -166,20 +166,20 @@ def test_preview_is_short_small_silent_and_streamable() -> None:
         times = [frame.time or 0.0 for frame in shown.decode(video=0)]
     assert times[-1] < posters.PREVIEW_SECONDS
     assert len(times) <= posters.PREVIEW_RATE * posters.PREVIEW_SECONDS + 1
-    # a video of one frame does not move
-    assert "preview" not in drawn(film(["red"]), "video")
+    # a video of one frame has no preview
+    assert "preview" not in draw(encode_video(["red"]), "video")
 
 
-def test_image_that_moves_keeps_its_pace() -> None:
-    frames = [Image.new("RGB", (64, 48), each) for each in ("red", "green", "blue")]
-    data = saved(frames[0], "GIF", save_all=True, append_images=frames[1:], duration=500)
-    with av.open(io.BytesIO(drawn(data)["preview"].data), "r") as shown:
+def test_preview_of_an_animation_keeps_its_timing() -> None:
+    frames = [Image.new("RGB", (64, 48), colour) for colour in ("red", "green", "blue")]
+    data = encode(frames[0], "GIF", save_all=True, append_images=frames[1:], duration=500)
+    with av.open(io.BytesIO(draw(data)["preview"].data), "r") as shown:
         assert [round(frame.time or 0, 2) for frame in shown.decode(video=0)] == [0, 0.5, 1]
 
 
 def test_preview_without_an_h264_encoder_is_webm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("av.codecs_available", {"libvpx"})
-    preview = drawn(film(["red", "blue"] * 5), "video")["preview"]
+    preview = draw(encode_video(["red", "blue"] * 5), "video")["preview"]
     assert preview.extension == "webm"
     with av.open(io.BytesIO(preview.data), "r") as shown:
         assert len(list(shown.decode(video=0))) == 10
@@ -208,14 +208,14 @@ def test_poster_made_before_the_timeout_is_kept() -> None:
     assert found.preview is None
 
 
-def test_process_that_draws_too_long_is_killed_and_the_next_file_has_another() -> None:
-    data = film(["red", "blue"] * 5)
+def test_slow_drawing_process_is_killed_and_replaced() -> None:
+    data = encode_video(["red", "blue"] * 5)
 
     def read(start: int, length: int) -> bytes:
         return data[start : start + length]
 
     with pytest.raises(MediaRefused, match="time"):
-        probe_process.draw("video", size=len(data), limits=ProbeLimits(drawing_seconds=0.001), read=read)
+        probe_process.draw("video", size=len(data), limits=ProbeLimits(drawing_seconds=0), read=read)
     assert probe_process.draw("video", size=len(data), limits=PATIENT, read=read).preview is not None
 
 
@@ -228,7 +228,7 @@ def test_process_that_draws_too_long_is_killed_and_the_next_file_has_another() -
         ("../../x", "webp", b"RIFF1234WEBP"),
     ],
 )
-def test_poster_that_is_no_image_is_refused(name: str, extension: str, data: bytes) -> None:
+def test_invalid_rendition_is_refused(name: str, extension: str, data: bytes) -> None:
     with pytest.raises(MediaRefused):
         probe_process._with_rendition(Renditions(), name, extension, data)
     assert probe_process._with_rendition(Renditions(), "poster", "webp", b"RIFF1234WEBP").poster is not None

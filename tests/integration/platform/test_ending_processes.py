@@ -8,7 +8,7 @@ import pytest
 
 from comfyrelay.system.commands import detached
 
-_CARELESS = """
+PARENT_WITHOUT_WAIT = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"])
 print(child.pid, flush=True)
@@ -16,10 +16,10 @@ time.sleep(10_000)
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="nobody has to take note there")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no zombie processes")
 def test_zombie_process_counts_as_stopped() -> None:
     """Like an orphan in a container without an init process."""
-    with subprocess.Popen([sys.executable, "-c", _CARELESS], stdout=subprocess.PIPE) as parent:
+    with subprocess.Popen([sys.executable, "-c", PARENT_WITHOUT_WAIT], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         try:

@@ -34,7 +34,7 @@ def test_calls_missing_on_windows_are_detected(line: str) -> None:
     assert list(findings(ast.parse(line)))
 
 
-def test_nothing_outside_the_package_calls_what_windows_has_not() -> None:
+def test_only_the_system_package_makes_calls_missing_on_windows() -> None:
     found = [
         f"{path.relative_to(SOURCE)}, {finding}"
         for path in sorted(SOURCE.rglob("*.py"))
@@ -44,7 +44,7 @@ def test_nothing_outside_the_package_calls_what_windows_has_not() -> None:
     assert found == []
 
 
-def test_module_that_asks_for_the_system_is_refused_by_ruff() -> None:
+def test_ruff_refuses_platform_checks_outside_the_system_package() -> None:
     lines = ["import fcntl", "import psutil", "import sys", "from os import name", "sys.platform"]
     command = (sys.executable, "-m", "ruff", "check", "--select", "TID251", "--output-format", "concise")
     for place, count in (("server/main.py", 4), ("system/files.py", 0)):

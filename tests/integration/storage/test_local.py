@@ -21,7 +21,7 @@ def files_in(root: Path) -> list[str]:
     return sorted(str(file.relative_to(root)) for file in root.rglob("*"))
 
 
-async def test_object_is_a_file(objects: LocalObjects, root: Path) -> None:
+async def test_object_is_stored_as_a_file(objects: LocalObjects, root: Path) -> None:
     await objects.put("tenants/7/a.png", b"x")
     assert (root / "tenants/7/a.png").read_bytes() == b"x"
 
@@ -37,7 +37,7 @@ async def test_link_out_of_the_folder_is_refused(objects: LocalObjects, root: Pa
                 await call
         with pytest.raises(InvalidInput):
             async with objects.receive(path):
-                pytest.fail("It was received.")
+                pytest.fail(f"An upload to {path} was accepted: refuse paths that lead out of the folder.")
     assert await paths_in(objects) == []
     assert (tmp_path / "a").read_bytes() == b"outside"
     assert not (tmp_path / "new").exists()
@@ -51,7 +51,7 @@ async def test_foreign_files_are_not_listed(objects: LocalObjects, root: Path) -
     assert await paths_in(objects) == ["a/b"]
 
 
-async def test_object_cannot_be_a_folder_too(objects: LocalObjects) -> None:
+async def test_object_cannot_also_be_a_folder(objects: LocalObjects) -> None:
     await objects.put("a/b", b"x")
     for path in ("a", "a/b/c", "a/b/c/d"):
         with pytest.raises(InvalidInput):
@@ -60,7 +60,7 @@ async def test_object_cannot_be_a_folder_too(objects: LocalObjects) -> None:
     assert await paths_in(objects) == ["a/b"]
 
 
-async def test_empty_folders_do_not_pile_up(objects: LocalObjects, root: Path) -> None:
+async def test_empty_folders_are_removed(objects: LocalObjects, root: Path) -> None:
     for path in ("a/b/c/1", "a/b/2", "3"):
         await objects.put(path, b"")
     await objects.remove("a/b/c/1")
@@ -69,7 +69,7 @@ async def test_empty_folders_do_not_pile_up(objects: LocalObjects, root: Path) -
     assert files_in(root) == []
 
 
-async def test_removing_does_not_take_the_folder_from_a_writer(objects: LocalObjects) -> None:
+async def test_removal_does_not_disturb_concurrent_writers(objects: LocalObjects) -> None:
     async def write(number: int) -> None:
         for _ in range(200):
             await objects.put(f"a/b/{number}", b"x")
@@ -79,15 +79,15 @@ async def test_removing_does_not_take_the_folder_from_a_writer(objects: LocalObj
     assert await paths_in(objects) == []
 
 
-def _full(_: int) -> None:
+def raise_disk_full(_: int) -> None:
     raise OSError(28, "No space left on device")
 
 
-async def test_failed_put_leaves_the_old_object_and_no_rubbish(
+async def test_failed_put_keeps_the_old_object_and_leaves_no_files(
     objects: LocalObjects, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await objects.put("a", b"old")
-    monkeypatch.setattr("os.fsync", _full)
+    monkeypatch.setattr("os.fsync", raise_disk_full)
     with pytest.raises(StorageUnavailable, match="No space left"):
         await objects.put("a", b"new")
     with pytest.raises(StorageUnavailable, match="No space left"):
@@ -110,10 +110,10 @@ async def test_bytes_are_copied_if_hard_links_are_not_supported(
     assert await objects.get("b/output") == b"first"
     with pytest.raises(NotFound):
         await objects.copy("nothing", "c/output")
-    assert sorted([each.path async for each in objects.list()]) == ["a/upload", "b/output"]
+    assert sorted([entry.path async for entry in objects.list()]) == ["a/upload", "b/output"]
 
 
-async def test_upload_appears_when_it_is_complete(objects: LocalObjects, root: Path) -> None:
+async def test_upload_is_visible_once_it_is_complete(objects: LocalObjects, root: Path) -> None:
     await objects.put("a/b", b"old")
     async with objects.receive("a/b", size=6, max_size=6) as receiver:
         await receiver.write(b"012")
@@ -129,7 +129,7 @@ async def test_upload_appears_when_it_is_complete(objects: LocalObjects, root: P
     ("size", "max_size", "message"),
     [(5, None, "ended after 4 of 5"), (3, None, "at most 3"), (None, 3, "at most 3"), (9, 3, "at most 3")],
 )
-async def test_upload_of_another_size_leaves_nothing(
+async def test_upload_of_another_size_leaves_no_files(
     objects: LocalObjects, root: Path, size: int | None, max_size: int | None, message: str
 ) -> None:
     async def upload() -> None:
@@ -142,7 +142,7 @@ async def test_upload_of_another_size_leaves_nothing(
     assert files_in(root) == []
 
 
-async def test_upload_that_breaks_off_leaves_nothing(objects: LocalObjects, root: Path) -> None:
+async def test_interrupted_upload_leaves_no_files(objects: LocalObjects, root: Path) -> None:
     async def upload() -> None:
         async with objects.receive("a") as receiver:
             await receiver.write(b"0123")
@@ -154,14 +154,14 @@ async def test_upload_that_breaks_off_leaves_nothing(objects: LocalObjects, root
 
 
 @pytest.mark.parametrize("steps", range(8))
-async def test_canceled_upload_leaves_nothing(objects: LocalObjects, root: Path, steps: int) -> None:
+async def test_canceled_upload_leaves_no_files(objects: LocalObjects, root: Path, steps: int) -> None:
     async def upload() -> None:
         async with objects.receive("folder/a") as receiver:
             for _ in range(1000):
                 await receiver.write(bytes(100_000))
 
     task = asyncio.create_task(upload())
-    # cancelled before it starts, while the file is created, and between and in writes
+    # before it starts, while the file is created, between writes and in a write
     for _ in range(steps):
         await asyncio.sleep(0 if steps < 4 else 0.001)
     task.cancel()
@@ -190,7 +190,7 @@ async def test_reader_keeps_the_object_that_it_opened(objects: LocalObjects) -> 
     assert first + b"".join([piece async for piece in stream]) == b"1" * 600_000
 
 
-async def test_leftovers_of_a_killed_process_are_removed(objects: LocalObjects, root: Path) -> None:
+async def test_partial_files_of_a_killed_process_are_removed(objects: LocalObjects, root: Path) -> None:
     await objects.put("a/b/c", b"x")
     for folder in ("", "a/b/"):
         (root / f"{folder}.put-left").write_bytes(b"part")
@@ -200,14 +200,14 @@ async def test_leftovers_of_a_killed_process_are_removed(objects: LocalObjects, 
     assert files_in(root) == ["a", "a/.put-new", "a/b", "a/b/c"]
 
 
-async def test_url_leads_to_the_server(objects: LocalObjects) -> None:
+async def test_url_starts_with_the_base_url(objects: LocalObjects) -> None:
     url = await objects.sign_download("a b/ü?.png", ttl_seconds=60)
     assert url.startswith("http://relay.test/files/a%20b/%C3%BC%3F.png?expires=")
 
 
 async def test_secrets_can_be_rotated(root: Path) -> None:
     def query(url: str) -> dict[str, str]:
-        return dict(each.split("=") for each in url.partition("?")[2].split("&"))
+        return dict(field.split("=") for field in url.partition("?")[2].split("&"))
 
     def store(*secrets: str) -> LocalObjects:
         return LocalObjects(root, base_url="http://relay.test", secrets=secrets)
@@ -232,7 +232,7 @@ async def test_secrets_can_be_rotated(root: Path) -> None:
         lambda root: LocalObjects(root, secrets=SECRETS),
     ],
 )
-async def test_without_a_secret_all_but_urls_works(root: Path, make: Callable[[Path], LocalObjects]) -> None:
+async def test_store_without_a_secret_signs_no_urls(root: Path, make: Callable[[Path], LocalObjects]) -> None:
     objects = make(root)
     await objects.put("a", b"x")
     assert await read(objects, "a") == b"x"
@@ -242,19 +242,19 @@ async def test_without_a_secret_all_but_urls_works(root: Path, make: Callable[[P
         await objects.sign_upload("a", content_type="image/png", ttl_seconds=60)
 
 
-async def test_without_secrets_no_url_is_valid(root: Path) -> None:
+async def test_store_without_secrets_accepts_no_url(root: Path) -> None:
     with pytest.raises(Forbidden):
         LocalObjects(root).verify("GET", "a", {"expires": "99999999999", "signature": ""})
 
 
-# a string is a sequence of strings, too, and its first letter would make a poor secret
+# a string is a sequence of strings, whose first letter would become the secret
 @pytest.mark.parametrize("secrets", [("short",), ("",), "one long text that is not in a list"])
 def test_weak_secret_is_refused(root: Path, secrets: str | tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError, match="at least 16"):
         LocalObjects(root, secrets=secrets)
 
 
-async def test_place_that_is_no_folder_is_not_ready(root: Path) -> None:
+async def test_check_fails_if_the_root_is_not_a_folder(root: Path) -> None:
     root.write_bytes(b"")
     with pytest.raises(ConfigurationError, match="storage URL"):
         await LocalObjects(root).check()
@@ -262,6 +262,6 @@ async def test_place_that_is_no_folder_is_not_ready(root: Path) -> None:
         await LocalObjects(root / "below").check()
 
 
-async def test_being_ready_leaves_no_trace(objects: LocalObjects, root: Path) -> None:
+async def test_check_leaves_no_files(objects: LocalObjects, root: Path) -> None:
     await objects.check()
     assert files_in(root) == []

@@ -18,13 +18,13 @@ async def test_file_url_opens_a_folder(tmp_path: Path) -> None:
     assert (folder / "a").read_bytes() == b"x"
 
 
-async def test_folder_gets_what_its_urls_need(tmp_path: Path) -> None:
+async def test_local_store_signs_urls_with_its_base_url_secret_and_clock(tmp_path: Path) -> None:
     clock = Clock()
     store = open_objects(tmp_path.as_uri(), base_url="http://relay.test", secrets=SECRETS, clock=clock)
     url = await store.sign_download("a", ttl_seconds=60)
     assert url.startswith("http://relay.test/files/a?")
     assert isinstance(store, LocalObjects)
-    query = dict(each.split("=") for each in url.partition("?")[2].split("&"))
+    query = dict(field.split("=") for field in url.partition("?")[2].split("&"))
     store.verify("GET", "a", query)
     clock.later_seconds = 70
     with pytest.raises(Forbidden, match="expired"):

@@ -25,7 +25,7 @@ def calls(store: ObjectStore) -> list[Awaitable[object]]:
 
 
 @asynccontextmanager
-async def served_by(handler: Handler, prefix: str = "") -> AsyncIterator[S3Objects]:
+async def open_store(handler: Handler, prefix: str = "") -> AsyncIterator[S3Objects]:
     """A store on a server that answers with this handler."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
@@ -72,27 +72,27 @@ def test_wrong_endpoint_is_named(aws: None) -> None:
         S3Objects(BUCKET, endpoint_url="not a url")
 
 
-async def test_server_that_is_not_there_is_unavailable(aws: None, unused_tcp_port: int) -> None:
+async def test_unreachable_server_is_unavailable(aws: None, unused_tcp_port: int) -> None:
     store = S3Objects(BUCKET, endpoint_url=f"http://127.0.0.1:{unused_tcp_port}")
     for call in (store.check(), store.stat("a")):
         with pytest.raises(StorageUnavailable, match="cannot be reached"):
             await call
 
 
-async def test_server_in_trouble_is_asked_three_times(aws: None) -> None:
+async def test_failing_server_is_tried_three_times(aws: None) -> None:
     seen = []
 
     async def handle(request: web.Request) -> web.Response:
         seen.append(request.method)
         return answer(503, "SlowDown")
 
-    async with served_by(handle) as store:
+    async with open_store(handle) as store:
         with pytest.raises(StorageUnavailable, match="SlowDown"):
             await store.get("a")
     assert seen == ["GET"] * 3
 
 
-async def test_broken_answer_is_no_short_object(aws: None) -> None:
+async def test_truncated_answer_is_an_error(aws: None) -> None:
     async def handle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": "100"})
         await response.prepare(request)
@@ -101,7 +101,7 @@ async def test_broken_answer_is_no_short_object(aws: None) -> None:
         request.transport.close()
         return response
 
-    async with served_by(handle) as store:
+    async with open_store(handle) as store:
         for call in (store.get("a"), read(store, "a", start=3)):
             with pytest.raises(StorageUnavailable):
                 await call
@@ -118,7 +118,7 @@ async def test_listing_joins_all_pages(aws: None) -> None:
         text = f"<IsTruncated>{str(page < 3).lower()}</IsTruncated>{more}{contents}"
         return web.Response(content_type="text/xml", text=f"<ListBucketResult>{text}</ListBucketResult>")
 
-    async with served_by(handle, "p") as store:
+    async with open_store(handle, "p") as store:
         assert [(entry.path, entry.size) async for entry in store.list()] == [("1", 1), ("2", 2), ("3", 3)]
 
 
@@ -130,36 +130,36 @@ async def test_large_removal_is_split_into_batches(aws: None) -> None:
         failed = "<Error><Key>p/x</Key><Code>InternalError</Code></Error>" if len(batches) == 3 else ""
         return web.Response(content_type="text/xml", text=f"<DeleteResult>{failed}</DeleteResult>")
 
-    async with served_by(handle) as store:
+    async with open_store(handle) as store:
         with pytest.raises(StorageUnavailable, match=r"1 of 500 objects \(InternalError\)"):
             await store.remove_many(f"a/{number}" for number in range(2500))
     assert batches == [1000, 1000, 500]
 
 
-async def test_browsers_of_other_origins_are_let_in(aws: None) -> None:
+async def test_cors_rule_is_added_and_updated(aws: None) -> None:
     rules = ["<CORSRule><ID>theirs</ID><AllowedMethod>GET</AllowedMethod><AllowedOrigin>*</AllowedOrigin></CORSRule>"]
 
     async def handle(request: web.Request) -> web.Response:
         if request.method == "PUT":
-            rules[:] = [ElementTree.tostring(each).decode() for each in ElementTree.fromstring(await request.read())]
+            rules[:] = [ElementTree.tostring(rule).decode() for rule in ElementTree.fromstring(await request.read())]
         elif not rules:
             return answer(404, "NoSuchCORSConfiguration")
         text = f"<CORSConfiguration>{''.join(rules)}</CORSConfiguration>"
         return web.Response(content_type="text/xml", text=text.replace("ns0:", ""))
 
-    async with served_by(handle) as store:
+    async with open_store(handle) as store:
         await store.ensure_cors(["https://old.test"])
         await store.ensure_cors(["https://new.test", "https://other.test"])
         assert len(rules) == 2
         assert "theirs" in rules[0]
-        assert all(each in rules[1] for each in ("https://new.test", "https://other.test", "PUT"))
+        assert all(value in rules[1] for value in ("https://new.test", "https://other.test", "PUT"))
         assert "https://old.test" not in rules[1]
         rules.clear()
         await store.ensure_cors(["https://new.test"])
         assert len(rules) == 1
 
 
-async def test_error_of_a_server_without_cors_rules_says_what_to_do(s3: S3Objects) -> None:
+async def test_server_without_cors_support_is_reported_with_advice(s3: S3Objects) -> None:
     with pytest.raises(ConfigurationError, match=r"allow GET, HEAD and PUT from https://a\.test"):
         await s3.ensure_cors(["https://a.test"])
 
@@ -172,7 +172,7 @@ async def test_error_of_a_server_without_cors_rules_says_what_to_do(s3: S3Object
         ({"AWS_ENDPOINT_URL_S3": "https://minio.test:9000"}, "https://minio.test:9000/bucket/p/a?"),
     ],
 )
-async def test_usual_names_say_where_it_is(
+async def test_region_and_endpoint_come_from_the_aws_variables(
     aws: None, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], start: str
 ) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL")
@@ -184,7 +184,7 @@ async def test_usual_names_say_where_it_is(
     assert f"%2F{region}%2Fs3%2F" in url
 
 
-async def test_two_prefixes_are_two_stores(aws: None) -> None:
+async def test_prefixes_are_separate_stores(aws: None) -> None:
     one, other = S3Objects(BUCKET, "prefix/one"), S3Objects(BUCKET, "/prefix/other/")
     await asyncio.gather(one.put("a", b"1"), other.put("a", b"2"))
     assert [await one.get("a"), await other.get("a")] == [b"1", b"2"]

@@ -19,7 +19,7 @@ PNG = {"Content-Type": "image/png"}
 REFUSED = (400, 403)
 
 
-async def test_upload_and_a_download(store: ObjectStore, http: httpx.AsyncClient) -> None:
+async def test_uploaded_object_can_be_downloaded(store: ObjectStore, http: httpx.AsyncClient) -> None:
     upload = await store.sign_upload(PATH, content_type="image/png", size=5, max_size=10, ttl_seconds=60)
     assert (upload.method, upload.headers) == ("PUT", PNG)
     answer = await http.request(upload.method, upload.url, headers=upload.headers, content=b"12345")
@@ -35,17 +35,11 @@ async def test_upload_and_a_download(store: ObjectStore, http: httpx.AsyncClient
     assert "Content-Disposition" not in answer.headers
 
 
-async def test_large_upload_of_unknown_size(store: ObjectStore, http: httpx.AsyncClient) -> None:
-    upload = await store.sign_upload(PATH, content_type="video/mp4", ttl_seconds=60)
-    data = bytes(range(256)) * 20_000
-    assert (await http.put(upload.url, headers=upload.headers, content=data)).status_code == 200
-    assert await store.get(PATH) == data
-
-
-async def test_empty_upload(store: ObjectStore, http: httpx.AsyncClient) -> None:
-    upload = await store.sign_upload(PATH, content_type="image/png", size=0, ttl_seconds=60)
-    assert (await http.put(upload.url, headers=PNG, content=b"")).status_code == 200
-    assert await store.get(PATH) == b""
+async def test_large_and_empty_uploads_are_accepted(store: ObjectStore, http: httpx.AsyncClient) -> None:
+    for data, size in ((bytes(range(256)) * 20_000, None), (b"", 0)):
+        upload = await store.sign_upload(PATH, content_type="video/mp4", size=size, ttl_seconds=60)
+        assert (await http.put(upload.url, headers=upload.headers, content=data)).status_code == 200
+        assert await store.get(PATH) == data
 
 
 async def test_upload_that_differs_from_the_signature_is_refused(store: ObjectStore, http: httpx.AsyncClient) -> None:
@@ -56,7 +50,7 @@ async def test_upload_that_differs_from_the_signature_is_refused(store: ObjectSt
     assert await paths_in(store) == []
 
 
-async def test_size_cannot_be_hidden(store: ObjectStore, http: httpx.AsyncClient) -> None:
+async def test_chunked_upload_cannot_exceed_its_size(store: ObjectStore, http: httpx.AsyncClient) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield b"123"
         yield b"456"
@@ -66,12 +60,12 @@ async def test_size_cannot_be_hidden(store: ObjectStore, http: httpx.AsyncClient
     assert await paths_in(store) == []
 
 
-async def test_upload_that_is_larger_than_allowed_gets_no_url(store: ObjectStore) -> None:
+async def test_oversized_upload_is_not_signed(store: ObjectStore) -> None:
     with pytest.raises(InvalidInput, match="at most 10 bytes"):
         await store.sign_upload(PATH, content_type="image/png", size=11, max_size=10, ttl_seconds=60)
 
 
-async def test_upload_url_is_for_nothing_else(store: ObjectStore, http: httpx.AsyncClient) -> None:
+async def test_upload_url_allows_only_uploads(store: ObjectStore, http: httpx.AsyncClient) -> None:
     await store.put(PATH, b"old")
     upload = await store.sign_upload(PATH, content_type="image/png", ttl_seconds=60)
     for method in ("GET", "HEAD", "POST", "DELETE"):
@@ -79,7 +73,7 @@ async def test_upload_url_is_for_nothing_else(store: ObjectStore, http: httpx.As
     assert await store.get(PATH) == b"old"
 
 
-async def test_download_url_is_for_nothing_else(store: ObjectStore, http: httpx.AsyncClient) -> None:
+async def test_download_url_allows_only_downloads(store: ObjectStore, http: httpx.AsyncClient) -> None:
     await store.put(PATH, b"old")
     url = await store.sign_download(PATH, ttl_seconds=60, content_type="image/png")
     for method in ("PUT", "POST", "DELETE"):
@@ -100,10 +94,10 @@ async def test_every_part_of_a_url_is_signed(store: ObjectStore, http: httpx.Asy
         changed = [urlunsplit(parts._replace(query=urlencode(other))) for other in others]
         changed.append(url.replace("tenants/7/ai-jobs/1/%C3%BC%20output.png", "tenants/8/secret"))
         changed.append(urlunsplit(parts._replace(query="")))
-        for each in changed:
+        for changed_url in changed:
             content = b"new" if method == "PUT" else None
-            answer = await http.request(method, each, headers=PNG, content=content)
-            assert answer.status_code in REFUSED, each
+            answer = await http.request(method, changed_url, headers=PNG, content=content)
+            assert answer.status_code in REFUSED, changed_url
     assert await store.get(PATH) == b"old"
 
 
@@ -131,7 +125,7 @@ async def test_url_states_its_expiry(store: ObjectStore, clock: Clock) -> None:
     assert 890 < (upload.expires_at - clock()).total_seconds() <= 901
 
 
-async def test_nothing_is_downloaded_where_nothing_is(store: ObjectStore, http: httpx.AsyncClient) -> None:
+async def test_missing_object_answers_404(store: ObjectStore, http: httpx.AsyncClient) -> None:
     assert (await http.get(await store.sign_download(PATH, ttl_seconds=60))).status_code == 404
 
 
@@ -166,24 +160,24 @@ async def test_invalid_content_type_is_refused(store: ObjectStore) -> None:
             await store.sign_download(PATH, content_type=content_type, ttl_seconds=60)
 
 
-async def test_head_is_allowed_where_get_is(local: LocalObjects, http: httpx.AsyncClient) -> None:
-    # only here: S3 signs the method
+async def test_local_download_url_allows_head(local: LocalObjects, http: httpx.AsyncClient) -> None:
+    # S3 signs the method
     await local.put(PATH, b"12345")
     answer = await http.head(await local.sign_download(PATH, ttl_seconds=60))
     assert (answer.status_code, answer.headers["Content-Length"]) == (200, "5")
 
 
-@pytest.mark.parametrize("hidden", [False, True])
-async def test_server_holds_an_upload_to_the_largest_size(
-    local: LocalObjects, http: httpx.AsyncClient, *, hidden: bool
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_local_upload_is_limited_to_the_largest_size(
+    local: LocalObjects, http: httpx.AsyncClient, *, is_chunked: bool
 ) -> None:
-    # only here: a pre-signed PUT of S3 cannot limit it
+    # a pre-signed PUT of S3 cannot limit the size
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(11):
             yield b"x"
 
     upload = await local.sign_upload(PATH, content_type="image/png", max_size=10, ttl_seconds=60)
-    answer = await http.put(upload.url, headers=PNG, content=pieces() if hidden else b"x" * 11)
+    answer = await http.put(upload.url, headers=PNG, content=pieces() if is_chunked else b"x" * 11)
     assert answer.status_code == 422
     assert "at most 10 bytes" in answer.text
     assert await paths_in(local) == []
@@ -193,11 +187,11 @@ async def test_server_holds_an_upload_to_the_largest_size(
 async def test_s3_signs_length_and_content_type(s3: S3Objects) -> None:
     known = await s3.sign_upload(PATH, content_type="image/png", size=5, ttl_seconds=60)
     unknown = await s3.sign_upload(PATH, content_type="image/png", max_size=5, ttl_seconds=60)
-    signed = [dict(parse_qsl(urlsplit(each.url).query))["X-Amz-SignedHeaders"] for each in (known, unknown)]
+    signed = [dict(parse_qsl(urlsplit(upload.url).query))["X-Amz-SignedHeaders"] for upload in (known, unknown)]
     assert signed == ["content-length;content-type;host", "content-type;host"]
     assert "checksum" not in known.url.lower()
 
 
-async def test_s3_signs_for_seven_days_at_most(s3: S3Objects) -> None:
+async def test_s3_url_is_valid_for_at_most_seven_days(s3: S3Objects) -> None:
     with pytest.raises(ConfigurationError, match="seven days"):
         await s3.sign_download(PATH, ttl_seconds=7 * 24 * 3600 + 1)
