@@ -14,7 +14,7 @@ from comfyrelay.domain.bulk import MAX_ITEMS, Mode, SeedMode
 from comfyrelay.errors import InvalidInput
 
 names = st.lists(st.text(min_size=1, max_size=5), max_size=4)
-some_tries = st.integers(1, 4)
+try_counts = st.integers(1, 4)
 plans = st.builds(
     lambda mode, start, more: SeedPlan(mode=mode, start=start, maximum=min(start + more, MAX_SEED)),
     st.sampled_from(SeedMode),
@@ -34,20 +34,20 @@ def seeds_of(items: list[PlannedItem]) -> list[int | None]:
 
 
 class TestProduct:
-    @given(names, names, names, some_tries)
+    @given(names, names, names, try_counts)
     def test_product_has_one_item_per_combination_in_list_order(
         self, inputs: list[str], prompts: list[str], negatives: list[str], tries: int
     ) -> None:
         items = expand(inputs=inputs, prompts=prompts, negatives=negatives, tries=tries)
         found = [(item.input, item.payload.get("prompt"), item.payload.get("negative_prompt")) for item in items]
         lists: list[list[Any]] = [inputs, prompts, negatives]
-        combinations = itertools.product(*(each or [None] for each in lists))
+        combinations = itertools.product(*(values or [None] for values in lists))
         assert found == [combination for combination in combinations for _ in range(tries)]
 
     def test_empty_request_is_one_item_with_the_defaults(self) -> None:
         assert expand() == [PlannedItem(input=None)]
 
-    def test_all_items_have_the_common_values_and_a_prompt_of_the_list_goes_first(self) -> None:
+    def test_items_have_the_common_values_and_listed_prompts_win(self) -> None:
         items = expand(prompts=["a", "b"], base={"steps": 4, "prompt": "x", "seed": 9})
         assert [item.payload for item in items] == [
             {"steps": 4, "prompt": "a", "seed": 9},
@@ -88,8 +88,10 @@ class TestProduct:
 
 
 class TestPairwise:
-    @given(st.lists(st.tuples(st.text(min_size=1), st.text(min_size=1)), min_size=1, max_size=5), names, some_tries)
-    def test_input_n_goes_with_prompt_n(self, pairs: list[tuple[str, str]], negatives: list[str], tries: int) -> None:
+    @given(st.lists(st.tuples(st.text(min_size=1), st.text(min_size=1)), min_size=1, max_size=5), names, try_counts)
+    def test_inputs_and_prompts_are_paired_by_position(
+        self, pairs: list[tuple[str, str]], negatives: list[str], tries: int
+    ) -> None:
         inputs, prompts = zip(*pairs, strict=True)
         items = expand(inputs=inputs, prompts=prompts, negatives=negatives, tries=tries, mode=Mode.PAIRWISE)
         assert len(items) == len(pairs) * (len(negatives) or 1) * tries
@@ -99,11 +101,11 @@ class TestPairwise:
     def test_lists_of_different_lengths_are_refused_with_both_counts(
         self, inputs: list[str], prompts: list[str]
     ) -> None:
-        told = refusal(inputs=inputs, prompts=prompts, mode=Mode.PAIRWISE)
-        assert f"{len(inputs)} inputs and {len(prompts)} prompts" in told.detail
-        assert list(told.errors) == ["prompts"]
+        refused = refusal(inputs=inputs, prompts=prompts, mode=Mode.PAIRWISE)
+        assert f"{len(inputs)} inputs and {len(prompts)} prompts" in refused.detail
+        assert list(refused.errors) == ["prompts"]
 
-    def test_two_empty_lists_make_no_batch(self) -> None:
+    def test_empty_lists_are_refused(self) -> None:
         assert "0 items" in refusal(mode=Mode.PAIRWISE).detail
 
 
@@ -117,11 +119,11 @@ class TestSeeds:
         assert all(item.seed is not None and 0 <= item.seed <= plan.maximum for item in items)
         assert [item.payload["seed"] for item in items] == seeds_of(items)
 
-    def test_fixed_is_the_same_for_all(self) -> None:
+    def test_fixed_seed_is_the_same_for_all_items(self) -> None:
         plan = SeedPlan(mode=SeedMode.FIXED, start=MAX_SEED)
         assert seeds_of(expand(prompts=["a", "b"], seeds=plan)) == [MAX_SEED] * 2
 
-    def test_increment_continues_from_item_to_item(self) -> None:
+    def test_incremented_seed_continues_over_all_items(self) -> None:
         plan = SeedPlan(mode=SeedMode.INCREMENT, start=7)
         assert seeds_of(expand(prompts=["a", "b"], tries=2, seeds=plan)) == [7, 8, 9, 10]
 
@@ -138,9 +140,9 @@ class TestSeeds:
         one, same, other = (seeds_of(expand(tries=9, seeds=SeedPlan(), rng=random.Random(n))) for n in (1, 1, 2))
         assert one == same != other
 
-    def test_random_ones_can_be_counted_exactly_by_a_page(self) -> None:
+    def test_random_seeds_are_exact_in_javascript(self) -> None:
         found = seeds_of(expand(tries=1000, seeds=SeedPlan(), rng=random.Random(1)))
-        assert all(each is not None and float(each) == each < 2**53 for each in found)
+        assert all(seed is not None and float(seed) == seed < 2**53 for seed in found)
 
     @pytest.mark.parametrize("plan", [SeedPlan(start=-1), SeedPlan(start=MAX_SEED + 1), SeedPlan(start=5, maximum=4)])
     def test_start_out_of_range_is_refused(self, plan: SeedPlan) -> None:

@@ -35,12 +35,12 @@ def refusal(root: Path, subdir: str) -> str:
 
 class TestInputs:
     def test_inputs_are_the_media_of_the_folder_in_natural_order(self, root: Path) -> None:
-        found = [each.name for each in inputs_in(root, "a")]
+        found = [path.name for path in inputs_in(root, "a")]
         assert found == ["clip.mp4", "Shot1.jpg", "shot2.PNG", "shot10.png", "song.wav"]
 
     def test_input_folder_itself_is_listed(self, root: Path) -> None:
         (root / "top.png").write_bytes(b"x")
-        assert [each.name for each in inputs_in(root)] == [each.name for each in inputs_in(root, ".")] == ["top.png"]
+        assert [path.name for path in inputs_in(root)] == [path.name for path in inputs_in(root, ".")] == ["top.png"]
 
     def test_folder_without_media_has_none(self, root: Path) -> None:
         (root / "empty").mkdir()
@@ -54,18 +54,18 @@ class TestInputs:
             *("a\0", "\0", "a\0/../secret"),
         ],
     )
-    def test_way_out_is_refused(self, root: Path, subdir: str) -> None:
+    def test_path_out_of_the_folder_is_refused(self, root: Path, subdir: str) -> None:
         assert "is not allowed" in refusal(root, subdir)
 
     def test_absolute_path_is_refused_even_if_it_is_inside(self, root: Path) -> None:
         assert "is not allowed" in refusal(root, str(root / "a"))
 
-    def test_folder_that_is_a_link_out_is_refused(self, root: Path) -> None:
+    def test_folder_link_out_of_the_folder_is_refused(self, root: Path) -> None:
         (root / "link").symlink_to(root.parent / "secret")
         assert "leads out" in refusal(root, "link")
         assert "leads out" in refusal(root, "link/.")
 
-    def test_file_that_is_a_link_out_is_refused(self, root: Path) -> None:
+    def test_file_link_out_of_the_folder_is_refused(self, root: Path) -> None:
         (root / "a" / "mine.png").symlink_to(root.parent / "secret" / "private.png")
         assert refusal(root, "a") == "'mine.png' is a link that leads out of the input folder."
 
@@ -90,7 +90,9 @@ class TestInputs:
         assert "cannot be read" in refusal(root, subdir)
 
     @given(st.text(max_size=20) | st.lists(st.sampled_from(["a", "..", ".", "/", "\\", "\0", "C:"])).map("".join))
-    def test_no_text_leads_out(self, tmp_path_factory: pytest.TempPathFactory, subdir: str) -> None:
+    def test_accepted_folder_is_inside_the_input_folder(
+        self, tmp_path_factory: pytest.TempPathFactory, subdir: str
+    ) -> None:
         base = tmp_path_factory.getbasetemp() / "no-way-out"
         inside = base / "inputs" / "a"
         inside.mkdir(parents=True, exist_ok=True)
@@ -100,20 +102,20 @@ class TestInputs:
             found = inputs_in(inside.parent, subdir)
         except InvalidInput:
             return
-        assert all(each.resolve().is_relative_to(inside.parent) for each in found)
+        assert all(path.resolve().is_relative_to(inside.parent) for path in found)
 
 
 class TestNaturalOrder:
-    def test_numbers_count_and_leading_zeros_do_not(self) -> None:
+    def test_numbers_are_compared_by_value(self) -> None:
         names = ["10", "9", "009", "a", "1", "a10b2", "a10b10", "a2"]
         assert sorted(names, key=natural_key) == ["1", "009", "9", "10", "a", "a2", "a10b2", "a10b10"]
 
     @given(st.data())
-    def test_any_texts_have_one_order(self, data: st.DataObject) -> None:
+    def test_order_is_total(self, data: st.DataObject) -> None:
         names = data.draw(st.lists(st.text("0123456789ab²٣ é.-", max_size=12)))
         assert sorted(names, key=natural_key) == sorted(data.draw(st.permutations(names)), key=natural_key)
 
-    def test_number_of_any_length(self) -> None:
+    def test_long_numbers_are_compared(self) -> None:
         assert sorted(["9" * 5000, "1" + "0" * 5000, "7"], key=natural_key)[0] == "7"
 
 
@@ -123,12 +125,12 @@ def test_file_kind_follows_the_extension() -> None:
 
 
 class TestReadableNames:
-    def test_say_number_label_and_seed(self) -> None:
+    def test_name_has_number_label_and_seed(self) -> None:
         assert readable_name("red fox · walks on", 42, 7, ".mp4") == "0007_red-fox-walks-on_seed42.mp4"
         assert readable_name("red fox", None, 7, "MP4") == "0007_red-fox.mp4"
         assert readable_name("", None, 7, "") == "0007"
 
-    def test_letters_of_any_script_stay(self) -> None:
+    def test_letters_of_all_scripts_are_kept(self) -> None:
         assert readable_name("Füchse: 狐 🦊 हिन्दी", None, 1, "png") == "0001_Füchse-狐-हिन्दी.png"
 
     @given(st.text(), st.none() | st.integers(0, 2**63), st.integers(0, 10**6), st.text(max_size=12))
@@ -141,13 +143,13 @@ class TestReadableNames:
         assert not PureWindowsPath(name).is_reserved()
 
     @given(st.text(), st.text(), st.integers(0, 10**6), st.integers(0, 10**6))
-    def test_different_numbers_give_different_names(self, one: str, other: str, n: int, m: int) -> None:
+    def test_different_numbers_have_different_names(self, one: str, other: str, n: int, m: int) -> None:
         first, second = (
             readable_name(label, None, number, "png").casefold() for label, number in ((one, n), (other, m))
         )
         assert (first != second) or n == m
 
-    def test_can_be_written(self, tmp_path: Path) -> None:
+    def test_name_is_a_valid_file_name(self, tmp_path: Path) -> None:
         name = readable_name('a/b\\c: "d" <e> |f| *?\n' + "狐" * 300, 2**63 - 1, 10_000, ".webp")
         (tmp_path / name).write_bytes(b"x")
         assert os.listdir(tmp_path) == [name]  # noqa: PTH208
@@ -170,7 +172,7 @@ class TestPrompts:
     def test_rules_inside_a_line_do_not_end_a_prompt(self, tmp_path: Path) -> None:
         assert prompts(tmp_path, "a\u2028b\x0bc 🐈 \"d\" 'e' ----\n") == ["a\u2028b\x0bc 🐈 \"d\" 'e' ----"]
 
-    def test_byte_order_mark_is_no_part_of_the_first(self, tmp_path: Path) -> None:
+    def test_byte_order_mark_is_ignored(self, tmp_path: Path) -> None:
         assert prompts(tmp_path, b"\xef\xbb\xbfa cat") == ["a cat"]
 
     @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def test_copy_from_before_a_kill_is_reused(tmp_path: Path) -> None:
     chosen = choose_name(source, place, "0123abcd", {place})
     put_file(source, chosen, None)
     assert chosen == place
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["0001_cat.png", "source"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0001_cat.png", "source"]
 
 
 def test_saved_name_with_other_content_is_not_replaced(tmp_path: Path) -> None:

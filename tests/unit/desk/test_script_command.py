@@ -13,16 +13,16 @@ from comfyrelay.errors import ConfigurationError, InvalidInput
 from tests.support.script_runs import job, settings_in
 
 
-def test_command_is_the_contract(tmp_path: Path) -> None:
+def test_command_has_all_documented_options(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, extra_options={"--fps": r"\d+", "--upscale": ""})
-    given = job(
+    script_job = job(
         negative="blurry",
         profile="production",
         tries=3,
         randomize_seed=True,
         extra_args=("--fps", "16", "--upscale", "--fps=24"),
     )
-    assert command_of(settings, given) == [
+    assert command_of(settings, script_job) == [
         *(sys.executable, str(tmp_path / "script.py"), "--wait"),
         *("--profile", "production", "--template-api", str(tmp_path / "templates" / "wan.json")),
         *("--input-subdir", "cats", "--positive", "a cat", "--negative", "blurry", "--tries", "3", "--randomize-seed"),
@@ -38,12 +38,12 @@ def test_missing_values_come_from_the_configuration(tmp_path: Path) -> None:
     assert not {"--negative", "--tries", "--randomize-seed"} & set(argv)
 
 
-def test_empty_negative_prompt_is_said(tmp_path: Path) -> None:
+def test_empty_negative_prompt_is_passed(tmp_path: Path) -> None:
     argv = command_of(settings_in(tmp_path), job(negative=""))
     assert argv[-2:] == ["--negative", ""]
 
 
-def test_without_a_script_it_is_ours(tmp_path: Path) -> None:
+def test_shipped_script_is_the_default(tmp_path: Path) -> None:
     argv = command_of(settings_in(tmp_path, script=None), job())
     assert argv[:4] == [sys.executable, "-m", "comfyrelay", "batch-i2v"]
     assert argv[4:6] == ["--input-root", str(tmp_path / "input")]
@@ -61,14 +61,14 @@ PATHS = ["..", "../cats", "cats/../..", "/etc", "~/../..", "cats\\..\\..", "C:\\
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("field", ["input_subdir", "template"])
-def test_no_path_leads_out_of_its_folder(tmp_path: Path, field: str, path: str) -> None:
+def test_path_out_of_its_folder_is_refused(tmp_path: Path, field: str, path: str) -> None:
     settings = settings_in(tmp_path)
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "key.json").write_text("{}")
     (tmp_path / "input" / "out").symlink_to(tmp_path / "secret")
-    given = path if field == "input_subdir" else f"{path}/key.json"
+    value = path if field == "input_subdir" else f"{path}/key.json"
     with pytest.raises(InvalidInput) as refused:
-        command_of(settings, job(**{field: given}))
+        command_of(settings, job(**{field: value}))
     assert set(refused.value.errors) == {field}
 
 
@@ -86,19 +86,19 @@ def test_templates_are_the_graphs_in_the_folder_itself(tmp_path: Path) -> None:
         command_of(settings, job(template="link.json"))
 
 
-def test_no_profile_but_the_configured(tmp_path: Path) -> None:
+def test_unknown_profile_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="not one of look-dev, production"):
         command_of(settings_in(tmp_path), job(profile="--help"))
 
 
 @pytest.mark.parametrize("tries", [0, -1, 1001])
-def test_tries_have_bounds(tmp_path: Path, tries: int) -> None:
+def test_number_of_tries_is_limited(tmp_path: Path, tries: int) -> None:
     with pytest.raises(InvalidInput, match="between 1 and 1000"):
         command_of(settings_in(tmp_path), job(tries=tries))
 
 
 @pytest.mark.parametrize("field", ["positive", "negative", "input_subdir"])
-def test_text_that_no_command_line_can_hold_is_refused(tmp_path: Path, field: str) -> None:
+def test_text_too_long_for_a_command_line_is_refused(tmp_path: Path, field: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         command_of(settings_in(tmp_path), job(**{field: "é" * 60_000}))
     assert set(refused.value.errors) == {field}
@@ -106,7 +106,7 @@ def test_text_that_no_command_line_can_hold_is_refused(tmp_path: Path, field: st
 
 @pytest.mark.parametrize("field", ["positive", "negative", "input_subdir", "template"])
 @pytest.mark.parametrize("text", ["a\0b", "half \ud83d a pair"])
-def test_characters_that_no_command_line_can_hold_are_refused(field: str, text: str) -> None:
+def test_characters_invalid_in_a_command_line_are_refused(field: str, text: str) -> None:
     with pytest.raises(ValidationError, match="cannot be stored"):
         job(**{field: text})
     with pytest.raises(InvalidInput) as refused:
@@ -134,7 +134,7 @@ def test_characters_that_no_command_line_can_hold_are_refused(field: str, text: 
         ("",),
     ],
 )
-def test_no_option_but_the_allowed(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_unknown_option_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     settings = settings_in(tmp_path, extra_options={"--fps": r"\d+", "--upscale": ""})
     with pytest.raises(InvalidInput) as refused:
         command_of(settings, job(extra_args=arguments))
@@ -168,7 +168,7 @@ def test_request_cannot_choose_the_program(field: str) -> None:
         {"shell": True},
     ],
 )
-def test_configuration_that_would_open_the_contract_is_refused(settings: dict[str, Any]) -> None:
+def test_unsafe_configuration_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ScriptSettings(**settings)
 

@@ -30,5 +30,5 @@ def test_configuration_on_the_page_is_valid() -> None:
     assert settings.extra_options == {"--seed": "[0-9]+", "--upscale": ""}
 
 
-def test_shipped_script_knows_the_profiles_that_are_configured_by_default() -> None:
+def test_shipped_script_has_the_default_profiles() -> None:
     assert list(PROFILES) == ScriptSettings().profiles

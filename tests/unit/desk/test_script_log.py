@@ -18,7 +18,7 @@ def test_line_endings_of_all_systems_are_supported() -> None:
     assert lines_of(b"one\ntwo\r\n\nthree") == [Line("one"), Line("two"), Line(""), Line("three")]
 
 
-def test_progress_bar_is_lines_that_are_overwritten() -> None:
+def test_progress_bar_updates_are_overwritten_lines() -> None:
     expected = [Line("10%", is_overwritten=True), Line("20%", is_overwritten=True), Line("done")]
     assert lines_of(b"\r10%\r20%\rdone\n") == expected
     assert lines_of(b"10%\r20%\rdone\n") == expected
@@ -33,11 +33,11 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(parts: list[bytes], data: s
     assert lines_of(*pieces) == lines_of(whole)
 
 
-def test_bytes_that_are_no_text_do_no_harm() -> None:
+def test_invalid_bytes_are_replaced() -> None:
     assert lines_of(b"caf\xe9 \xff\xfe\n") == [Line("caf\ufffd \ufffd\ufffd")]
 
 
-def test_colours_and_other_controls_are_left_out() -> None:
+def test_control_sequences_are_removed() -> None:
     text = "\x1b]0;title\x07\x1b[1;31mred\x1b[0m\x1b[2K \x00\x07\ttab\n"
     assert lines_of(text.encode()) == [Line("red \ttab")]
 
@@ -50,7 +50,7 @@ def test_very_long_line_is_split_without_loss() -> None:
         assert [line.continues for line in lines] == [True, True, True, False]
 
 
-def test_log_within_its_bound_is_whole(tmp_path: Path) -> None:
+def test_log_below_its_limit_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "new" / "log.txt"
     with BoundedLog(path, max_bytes=100_000) as log:
         log.write("one")
@@ -81,11 +81,11 @@ def test_long_log_keeps_its_beginning_and_end(tmp_path: Path) -> None:
     assert head == [f"line {number}" for number in range(len(head))]
     assert tail == [f"line {number}" for number in range(count - len(tail), count)]
     assert min(len(head), len(tail)) > 1000
-    left_out = int(re.sub(r"\D", "", lines[gap]))
-    assert left_out == written - sum(len(line) + 1 for line in head + tail)
+    omitted = int(re.sub(r"\D", "", lines[gap]))
+    assert omitted == written - sum(len(line) + 1 for line in head + tail)
 
 
-def test_log_of_one_endless_line_stays_within_its_limit(tmp_path: Path) -> None:
+def test_endless_line_stays_within_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     with BoundedLog(path, max_bytes=100_000) as log:
         for _ in range(1000):

@@ -39,16 +39,16 @@ from comfyrelay.desk.scripts.output_parser import TAIL_CHARACTERS, OutputParser,
         ("Positive: 50% grey, 1/2 of a face", None),
     ],
 )
-def test_progress(line: str, progress: ScriptProgress | None) -> None:
+def test_progress_is_parsed(line: str, progress: ScriptProgress | None) -> None:
     assert OutputParser().add(line) == progress
 
 
-def test_steps_count_within_the_item_that_was_named_before() -> None:
-    reading = OutputParser()
-    told = [
-        reading.add(line) for line in ("[1/2] a.png", "50%|# | 1/2 [", "[2/2] b.png", "50%|# | 1/2 [", "[2/2] saved")
+def test_steps_count_within_the_current_item() -> None:
+    parser = OutputParser()
+    progress_values = [
+        parser.add(line) for line in ("[1/2] a.png", "50%|# | 1/2 [", "[2/2] b.png", "50%|# | 1/2 [", "[2/2] saved")
     ]
-    assert [each.fraction if each else None for each in told] == [0.0, 0.25, 0.5, 0.75, None]
+    assert [progress.fraction if progress else None for progress in progress_values] == [0.0, 0.25, 0.5, 0.75, None]
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_steps_count_within_the_item_that_was_named_before() -> None:
         ("Positive: a seed 5", None),
     ],
 )
-def test_seed(line: str, seed: int | None) -> None:
-    reading = OutputParser()
-    reading.add(line)
-    assert reading.seed == seed
+def test_seed_is_parsed(line: str, seed: int | None) -> None:
+    parser = OutputParser()
+    parser.add(line)
+    assert parser.seed == seed
 
 
 @pytest.mark.parametrize(
@@ -88,34 +88,34 @@ def test_seed(line: str, seed: int | None) -> None:
 )
 @pytest.mark.parametrize("name", ["clip_00001_.mp4", "my clips/a b (1).webm", "Ünïcode 🐈.png"])
 @pytest.mark.parametrize("is_absolute", [True, False])
-def test_saved_files(tmp_path: Path, line: str, name: str, is_absolute: bool) -> None:
+def test_saved_file_is_found(tmp_path: Path, line: str, name: str, is_absolute: bool) -> None:
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(b"x")
-    reading = OutputParser()
-    reading.add(line.format(path=file if is_absolute else name))
-    assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [file]
+    parser = OutputParser()
+    parser.add(line.format(path=file if is_absolute else name))
+    assert saved_files(parser.candidates, folders=[tmp_path], since=time.time()) == [file]
 
 
-def test_only_files_that_are_there_and_new_count_and_each_once(tmp_path: Path) -> None:
+def test_only_existing_new_files_count_once(tmp_path: Path) -> None:
     begun = time.time()
     for name in ("old.png", "new.mp4", "notes.txt"):
         (tmp_path / name).write_bytes(b"x")
     os.utime(tmp_path / "old.png", (begun - 60, begun - 60))
-    reading = OutputParser()
+    parser = OutputParser()
     for line in ("saved old.png", "saved new.mp4", "saved ./new.mp4", "saved gone.mp4", "saved notes.txt", "x.mp4\0"):
-        reading.add(line)
-    assert saved_files(reading.candidates, folders=[tmp_path], since=begun) == [tmp_path / "new.mp4"]
+        parser.add(line)
+    assert saved_files(parser.candidates, folders=[tmp_path], since=begun) == [tmp_path / "new.mp4"]
 
 
 def test_older_saved_file_counts_if_no_new_file_exists(tmp_path: Path) -> None:
     for name in ("input.png", "clip.mp4"):
         (tmp_path / name).write_bytes(b"x")
         os.utime(tmp_path / name, (1, 1))
-    reading = OutputParser()
+    parser = OutputParser()
     for line in ("input.png", "Saved: clip.mp4"):
-        reading.add(line)
-    assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [tmp_path / "clip.mp4"]
+        parser.add(line)
+    assert saved_files(parser.candidates, folders=[tmp_path], since=time.time()) == [tmp_path / "clip.mp4"]
 
 
 FORGED = (
@@ -146,20 +146,20 @@ def test_prompt_text_is_not_parsed_as_script_output(tmp_path: Path, echoed: str)
         "upper": words.upper(),
         "wrapped": "\n".join(textwrap.wrap(words, 30)),
     }
-    reading = OutputParser([words])
+    parser = OutputParser([words])
     for line in echoed.format(words=words, **forms).splitlines():
-        # also before it is complete
-        assert reading.progress(line) is None
-        assert reading.add(line) is None
-    assert reading.seed is None
-    assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == []
-    assert "forged" not in error_sentence(reading.tail, 1).lower()
-    # and the script's own lines count
+        # incomplete lines are not parsed either
+        assert parser.progress(line) is None
+        assert parser.add(line) is None
+    assert parser.seed is None
+    assert saved_files(parser.candidates, folders=[tmp_path], since=time.time()) == []
+    assert "forged" not in error_sentence(parser.tail, 1).lower()
+    # the script's own lines still count
     new.write_bytes(b"x")
-    assert reading.add("[1/2] cat.png · seed: 42") == ScriptProgress(0.0, 1, 2)
-    reading.add(f"Saved: {new}")
-    assert reading.seed == 42
-    assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [new]
+    assert parser.add("[1/2] cat.png · seed: 42") == ScriptProgress(0.0, 1, 2)
+    parser.add(f"Saved: {new}")
+    assert parser.seed == 42
+    assert saved_files(parser.candidates, folders=[tmp_path], since=time.time()) == [new]
 
 
 @pytest.mark.parametrize("line", ["Saved: {path}", "{path}", "[1/1] done -> '{path}'"])
@@ -167,21 +167,21 @@ def test_file_may_be_named_after_the_prompt(tmp_path: Path, line: str) -> None:
     words = "a red fox in the snow, 50% grey"
     file = tmp_path / f"{words}.mp4"
     file.write_bytes(b"x")
-    reading = OutputParser([words])
-    reading.add(line.format(path=file))
-    assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [file]
+    parser = OutputParser([words])
+    parser.add(line.format(path=file))
+    assert saved_files(parser.candidates, folders=[tmp_path], since=time.time()) == [file]
 
 
-def test_only_files_in_the_scripts_own_folders_count(tmp_path: Path) -> None:
+def test_only_files_in_the_folders_of_the_script_count(tmp_path: Path) -> None:
     own, other = tmp_path / "own", tmp_path / "other"
-    for each in (own, other):
-        each.mkdir()
+    for folder in (own, other):
+        folder.mkdir()
     (other / "secret.png").write_bytes(b"x")
     (own / "link.png").symlink_to(other / "secret.png")
-    reading = OutputParser()
+    parser = OutputParser()
     for line in (f"Saved: {other}/secret.png", "Saved: ../other/secret.png", "Saved: link.png"):
-        reading.add(line)
-    assert saved_files(reading.candidates, folders=[own], since=0) == []
+        parser.add(line)
+    assert saved_files(parser.candidates, folders=[own], since=0) == []
     assert new_media(own, since=0) == []
 
 
@@ -224,7 +224,7 @@ TRACEBACK = """Traceback (most recent call last):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         f"HTTP 400: {json.dumps(REFUSAL)}",
         f"queueing failed\n{json.dumps(REFUSAL, indent=2)}\nbye",
@@ -233,17 +233,17 @@ TRACEBACK = """Traceback (most recent call last):
         f'{{"noise": "{{"}} {{{{ {json.dumps(REFUSAL)}',
     ],
 )
-def test_comfyui_refusal_names_the_nodes(said: str) -> None:
-    assert error_sentence(said, 1) == NOT_INSTALLED
+def test_comfyui_refusal_names_the_nodes(output: str) -> None:
+    assert error_sentence(output, 1) == NOT_INSTALLED
 
 
-@pytest.mark.parametrize("said", [json.dumps(FAILED), f"execution_error {FAILED}", json.dumps({"data": FAILED})])
-def test_failed_node_is_named(said: str) -> None:
-    assert error_sentence(said, 1) == "KSampler (7): there was not enough memory"
+@pytest.mark.parametrize("output", [json.dumps(FAILED), f"execution_error {FAILED}", json.dumps({"data": FAILED})])
+def test_failed_node_is_named_in_the_error(output: str) -> None:
+    assert error_sentence(output, 1) == "KSampler (7): there was not enough memory"
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "sentence"),
+    ("output", "code", "sentence"),
     [
         (
             TRACEBACK.format(exception="urllib.error.HTTPError: HTTP Error 400: Bad Request"),
@@ -289,23 +289,23 @@ def test_failed_node_is_named(said: str) -> None:
         ("anything", 139, "The script was ended by SIGSEGV."),
     ],
 )
-def test_why_it_failed(said: str, code: int, sentence: str) -> None:
-    assert error_sentence(said, code) == sentence
+def test_error_sentence_names_the_cause(output: str, code: int, sentence: str) -> None:
+    assert error_sentence(output, code) == sentence
 
 
-def test_handled_early_exception_is_not_the_reason() -> None:
-    said = TRACEBACK.format(exception="ValueError: early and handled") + "fine\n" * 200 + "Error: out of ideas\n"
-    assert error_sentence(said, 1) == "The script ended with exit code 1: out of ideas"
+def test_handled_exception_is_not_the_cause() -> None:
+    output = TRACEBACK.format(exception="ValueError: early and handled") + "fine\n" * 200 + "Error: out of ideas\n"
+    assert error_sentence(output, 1) == "The script ended with exit code 1: out of ideas"
 
 
 @pytest.mark.parametrize("letter", ["{", "[", '"', "'", "1/", "9 ", "%|", "a.mp4 ", "seed=", "saved ", " ", "\\"])
-def test_any_output_is_parsed_fast(letter: str) -> None:
-    reading = OutputParser()
+def test_parsing_takes_linear_time(letter: str) -> None:
+    parser = OutputParser()
     begun = time.process_time()
     for _ in range(20):
-        reading.add(letter * (16 * 1024 // len(letter)), end="")
-    error_sentence(reading.tail + '"node_errors": 1', 1)
+        parser.add(letter * (16 * 1024 // len(letter)), end="")
+    error_sentence(parser.tail + '"node_errors": 1', 1)
     error_sentence("{" * 100 + letter * 200_000 + '"node_errors": 1', 1)
-    saved_files(reading.candidates, folders=[Path("/nowhere")], since=0)
-    assert len(reading.tail) <= TAIL_CHARACTERS
+    saved_files(parser.candidates, folders=[Path("/nowhere")], since=0)
+    assert len(parser.tail) <= TAIL_CHARACTERS
     assert time.process_time() - begun < 5

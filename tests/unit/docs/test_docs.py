@@ -41,7 +41,7 @@ def section(text: str, heading: str) -> str:
     """The text under a heading, up to the next heading of the same or a higher level."""
     level = len(heading) - len(heading.lstrip("#"))
     found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{level}}} |\Z)", text, re.M | re.S)
-    assert found is not None, f"no heading {heading!r}"
+    assert found is not None, f"The page has no heading {heading!r}: add it."
     return found[1]
 
 
@@ -51,7 +51,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     while pending:
         name, command = pending.pop()
         yield name, [word for param in command.params for word in param.opts]
-        pending.extend((f"{name} {word}", each) for word, each in getattr(command, "commands", {}).items())
+        pending.extend((f"{name} {word}", subcommand) for word, subcommand in getattr(command, "commands", {}).items())
 
 
 def anchors(page: Path) -> set[str]:
@@ -134,8 +134,8 @@ def test_every_reconcile_finding_is_documented(kind: FindingKind) -> None:
 @pytest.mark.parametrize(
     ("heading", "table"),
     [
-        *(("## Central", each) for each in central.metadata.tables),
-        *(("## Shard", each) for each in tenant.metadata.tables),
+        *(("## Central", table) for table in central.metadata.tables),
+        *(("## Shard", table) for table in tenant.metadata.tables),
     ],
 )
 def test_every_table_is_documented(heading: str, table: str) -> None:
@@ -174,10 +174,12 @@ def test_every_threat_names_its_tests(row: str) -> None:
     assert named
     for path, names in named:
         text = read(ROOT / path)
-        assert [each for each in re.findall(r"\w+", names) if f"def {each}(" not in text] == []
+        assert [name for name in re.findall(r"\w+", names) if f"def {name}(" not in text] == []
 
 
-@pytest.mark.parametrize(("page", "link"), [pytest.param(*each, id=f"{each[0].name}-{each[1]}") for each in links()])
+@pytest.mark.parametrize(
+    ("page", "link"), [pytest.param(*found, id=f"{found[0].name}-{found[1]}") for found in links()]
+)
 def test_links_resolve(page: Path, link: str) -> None:
     path, _, anchor = link.partition("#")
     target = (page.parent / path).resolve() if path else page
@@ -194,7 +196,7 @@ def test_every_page_is_reachable_from_the_readme() -> None:
         if page not in reached:
             reached.add(page)
             found = [(page.parent / link.partition("#")[0]).resolve() for here, link in links() if here == page]
-            pending.extend(each for each in found if each.suffix == ".md")
+            pending.extend(target for target in found if target.suffix == ".md")
     assert sorted(set(PAGES) - reached) == []
 
 
@@ -207,7 +209,7 @@ def test_readme_imports_only_public_modules() -> None:
     assert set(imported) <= set(PUBLIC)
 
 
-PACKAGES = sorted(each.parent.name for each in (ROOT / "src" / "comfyrelay").glob("*/__init__.py"))
+PACKAGES = sorted(path.parent.name for path in (ROOT / "src" / "comfyrelay").glob("*/__init__.py"))
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -230,5 +232,5 @@ def test_pages_have_no_unfilled_placeholders(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_wrap_at_120(page: Path) -> None:
-    # table rows and images are one line each
+    # table rows and images cannot be wrapped
     assert [line for line in read(page).splitlines() if len(line) > 120 and not line.startswith(("|", "!["))] == []

@@ -17,9 +17,9 @@ _PLACE = re.compile(r"`((?:comfyui|desk|domain|services|store|system|web|worker)
 def docstrings(module: Path) -> dict[str, str]:
     """The tests of a module with their docstrings."""
     return {
-        each.name: ast.get_docstring(each) or ""
-        for each in ast.parse(read(module)).body
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name.startswith("test_")
+        node.name: ast.get_docstring(node) or ""
+        for node in ast.parse(read(module)).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     }
 
 
@@ -43,4 +43,4 @@ def test_requirements_match_acceptance_tests(module: Path) -> None:
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.stem)
 def test_named_modules_exist(module: Path) -> None:
     named = _PLACE.findall(page_section(module))
-    assert [each for each in named if not (ROOT / "src" / "comfyrelay" / each).exists()] == []
+    assert [place for place in named if not (ROOT / "src" / "comfyrelay" / place).exists()] == []

@@ -28,20 +28,20 @@ def writes(data: bytes) -> Callable[[Path], Awaitable[None]]:
 
 
 async def not_fetched(_to: Path) -> None:
-    raise AssertionError("It should have been here.")
+    raise AssertionError("The asset was downloaded again: use the cached file.")
 
 
 async def get(cache: AssetCache, number: int) -> Path:
     return await cache.get(digest(number), ".png", writes(content(number)))
 
 
-async def used(cache: AssetCache, *numbers: int) -> None:
+async def use(cache: AssetCache, *numbers: int) -> None:
     """Use these assets one after the other, like a job."""
     for number in numbers:
         cache.release(await get(cache, number))
 
 
-def kept(folder: Path) -> set[int]:
+def cached_numbers(folder: Path) -> set[int]:
     return {int(path.read_bytes()) for path in folder.iterdir()}
 
 
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "assets"
 
 
-async def test_file_is_fetched_once(folder: Path) -> None:
+async def test_asset_is_downloaded_once(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=100)
     path = await get(cache, 1)
     assert (path.read_bytes(), path.suffix) == (content(1), ".png")
@@ -80,84 +80,84 @@ async def test_next_waiter_downloads_if_the_first_is_cancelled(folder: Path) -> 
     cache = AssetCache(folder, max_bytes=100)
     begun = asyncio.Event()
 
-    async def for_ever(to: Path) -> None:
+    async def download_forever(to: Path) -> None:
         to.write_bytes(b"a part")
         begun.set()
         await asyncio.Event().wait()
 
-    first = asyncio.create_task(cache.get(digest(1), ".png", for_ever))
+    first = asyncio.create_task(cache.get(digest(1), ".png", download_forever))
     await begun.wait()
     second = asyncio.create_task(get(cache, 1))
     first.cancel()
     assert (await second).read_bytes() == content(1)
-    assert kept(folder) == {1}
+    assert cached_numbers(folder) == {1}
 
 
 async def test_least_recently_used_asset_is_removed_first(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=30)
-    await used(cache, 1, 2, 3, 1, 4)
-    assert kept(folder) == {1, 3, 4}
+    await use(cache, 1, 2, 3, 1, 4)
+    assert cached_numbers(folder) == {1, 3, 4}
     assert cache.bytes == 30
 
 
 async def test_removal_calls_the_callback(folder: Path) -> None:
-    gone: list[str] = []
-    cache = AssetCache(folder, max_bytes=20, on_removed=gone.append)
-    await used(cache, 1, 2, 3)
-    assert gone == [f"{digest(1)}.png"]
+    removed: list[str] = []
+    cache = AssetCache(folder, max_bytes=20, on_removed=removed.append)
+    await use(cache, 1, 2, 3)
+    assert removed == [f"{digest(1)}.png"]
     assert set(cache.names) == {f"{digest(2)}.png", f"{digest(3)}.png"}
     # also at startup, with another limit
-    AssetCache(folder, max_bytes=10, on_removed=gone.append)
-    assert gone[1:] == [f"{digest(2)}.png"]
+    AssetCache(folder, max_bytes=10, on_removed=removed.append)
+    assert removed[1:] == [f"{digest(2)}.png"]
 
 
 async def test_asset_in_use_is_never_removed(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=20)
     first, second = await get(cache, 1), await get(cache, 1)
-    await used(cache, 2, 3, 4)
-    assert kept(folder) == {1, 4}
+    await use(cache, 2, 3, 4)
+    assert cached_numbers(folder) == {1, 4}
     cache.release(first)
-    await used(cache, 5, 6)
-    assert kept(folder) == {1, 6}
+    await use(cache, 5, 6)
+    assert cached_numbers(folder) == {1, 6}
     cache.release(second)
-    await used(cache, 7, 8)
-    assert kept(folder) == {7, 8}
+    await use(cache, 7, 8)
+    assert cached_numbers(folder) == {7, 8}
 
 
-async def test_file_larger_than_the_cache_exists_while_in_use(folder: Path) -> None:
+async def test_oversized_asset_is_removed_after_use(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=5)
     path = await get(cache, 1)
     assert path.is_file()
     cache.release(path)
-    assert (kept(folder), cache.bytes) == (set(), 0)
+    assert (cached_numbers(folder), cache.bytes) == (set(), 0)
 
 
-async def test_restart_forgets_neither_the_files_nor_their_order(folder: Path) -> None:
+async def test_files_and_their_order_survive_a_restart(folder: Path) -> None:
     before = AssetCache(folder, max_bytes=100)
-    await used(before, 1, 2, 3, 1)
+    await use(before, 1, 2, 3, 1)
     (folder / ".0123").write_bytes(b"a download that was cut off")
     after = AssetCache(folder, max_bytes=30)
     assert after.bytes == 30
     assert await after.get(digest(3), ".png", not_fetched) == folder / f"{digest(3)}.png"
-    await used(after, 4)
-    assert kept(folder) == {1, 3, 4}
+    await use(after, 4)
+    assert cached_numbers(folder) == {1, 3, 4}
 
 
-async def test_smaller_limit_holds_from_the_start(folder: Path) -> None:
-    await used(AssetCache(folder, max_bytes=100), 1, 2, 3)
+async def test_smaller_limit_applies_at_startup(folder: Path) -> None:
+    await use(AssetCache(folder, max_bytes=100), 1, 2, 3)
     assert AssetCache(folder, max_bytes=20).bytes == 20
-    assert kept(folder) == {2, 3}
+    assert cached_numbers(folder) == {2, 3}
 
 
 async def test_content_with_a_wrong_digest_is_refused(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=100)
     with pytest.raises(TransferFailed, match="does not match its checksum"):
         await cache.get(digest(1), ".png", writes(content(2)))
-    assert (kept(folder), cache.bytes) == (set(), 0)
+    assert (cached_numbers(folder), cache.bytes) == (set(), 0)
     assert (await get(cache, 1)).read_bytes() == content(1)
 
 
-async def test_download_that_fails_leaves_nothing(folder: Path) -> None:
+async def test_failed_download_leaves_no_file(folder: Path) -> None:
     async def fail(to: Path) -> None:
         to.write_bytes(b"a part")
         raise TransferFailed("gone")
@@ -165,20 +165,20 @@ async def test_download_that_fails_leaves_nothing(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=100)
     with pytest.raises(TransferFailed, match="gone"):
         await cache.get(digest(1), ".png", fail)
-    assert kept(folder) == set()
+    assert cached_numbers(folder) == set()
 
 
 async def test_deleted_file_is_downloaded_again(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=100)
-    await used(cache, 1)
+    await use(cache, 1)
     (folder / f"{digest(1)}.png").unlink()
-    await used(cache, 1)
-    assert (kept(folder), cache.bytes, cache.misses) == ({1}, 10, 2)
+    await use(cache, 1)
+    assert (cached_numbers(folder), cache.bytes, cache.misses) == ({1}, 10, 2)
 
 
-async def test_time_of_use_is_kept_in_the_file(folder: Path) -> None:
+async def test_time_of_use_is_stored_in_the_file(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=100)
     path = await get(cache, 1)
     os.utime(path, (1, 1))
-    await used(cache, 1)
+    await use(cache, 1)
     assert path.stat().st_mtime > 1_000

@@ -20,10 +20,10 @@ from comfyrelay.worker.estimate import MAX_WORKFLOWS, TypicalDurations, fits, se
         (0, 0.0, 60, 60),
         (20, 0.0, 60, 40),
         (60, 0.0, 60, 0),
-        # later than usual: as late again
+        # longer than usual: the same delay again
         (61, 0.0, 60, 1),
         (200, 0.0, 60, 140),
-        # both: the larger
+        # both known: the larger
         (1, 0.5, 60, 59),
         (20, 0.1, 60, 180),
         (20, 0.5, 40, 20),

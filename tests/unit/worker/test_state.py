@@ -16,8 +16,8 @@ def state(tmp_path: Path) -> StateFolder:
     return state
 
 
-def again(state: StateFolder) -> StateFolder:
-    """Like after a kill: the same folder, another process."""
+def reopen(state: StateFolder) -> StateFolder:
+    """Open the same folder as after a kill."""
     state.close()
     newer = StateFolder(state.folder)
     newer.open()
@@ -29,20 +29,20 @@ def test_folder_is_used_by_one_process(state: StateFolder) -> None:
         StateFolder(state.folder).open()
 
 
-def test_folder_that_cannot_be_made_is_said_to_be(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_a_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="COMFYRELAY_WORKER_DATA_DIR"):
         StateFolder(tmp_path / "file" / "worker").open()
 
 
-def test_token_is_kept(state: StateFolder) -> None:
+def test_token_is_stored_privately(state: StateFolder) -> None:
     assert state.saved_token() is None
     state.save_token("secret")
-    assert again(state).saved_token() == "secret"
+    assert reopen(state).saved_token() == "secret"
     assert (state.folder / "token.json").stat().st_mode & 0o077 == 0
 
 
-def test_forgotten_or_broken_token_is_none(state: StateFolder) -> None:
+def test_deleted_or_broken_token_is_none(state: StateFolder) -> None:
     state.save_token("secret")
     (state.folder / "token.json").write_text("{")
     assert state.saved_token() is None
@@ -51,14 +51,14 @@ def test_forgotten_or_broken_token_is_none(state: StateFolder) -> None:
     assert state.saved_token() is None
 
 
-def test_leases_are_found_again_with_their_runs_and_output(state: StateFolder) -> None:
+def test_leases_survive_a_restart_with_their_runs_and_output(state: StateFolder) -> None:
     lease = make_lease(input_name="a.mp4")
     state.note(lease)
     lease.urls = fresh = lease.urls.model_copy(update={"output_url": "http://127.0.0.1:9/newer"})
     lease.began_after_seconds = 1.5
     lease.about["argv"] = ["python", "mine.py"]
     state.note(lease, runs=[("http://gpu", "prompt-1")], output={"path": "x"})
-    (held,) = again(state).held_leases()
+    (held,) = reopen(state).held_leases()
     assert (held.lease.job, held.lease.urls) == (lease.job, fresh)
     assert (held.lease.began_after_seconds, held.lease.about) == (1.5, lease.about)
     assert list(held.runs) == [("http://gpu", "prompt-1")]
@@ -74,25 +74,25 @@ def test_ended_lease_leaves_no_state(state: StateFolder) -> None:
     assert list(state.work.iterdir()) == []
 
 
-def test_files_of_leases_that_are_not_held_are_removed_at_the_start(state: StateFolder) -> None:
+def test_files_of_ended_leases_are_removed_at_startup(state: StateFolder) -> None:
     held, gone = make_lease(1), make_lease(2)
     state.note(held)
     for lease in (held, gone):
         (state.folder_of(lease) / "output.png").write_bytes(b"x")
-    assert [each.name for each in again(state).work.iterdir()] == [held.name]
+    assert [path.name for path in reopen(state).work.iterdir()] == [held.name]
 
 
-def test_broken_entry_does_not_keep_a_worker_from_starting(state: StateFolder) -> None:
+def test_broken_entry_is_removed_at_startup(state: StateFolder) -> None:
     (state.folder / "held" / "7-abc.json").write_text("{")
     assert state.held_leases() == []
     assert list((state.folder / "held").iterdir()) == []
 
 
-def test_unfinished_runs_are_kept_until_they_are_removed(state: StateFolder) -> None:
+def test_unfinished_runs_are_kept_until_they_are_forgotten(state: StateFolder) -> None:
     state.record_unfinished("comfyui-1", "p1")
     state.record_unfinished("comfyui-2", "p2")
     (state.folder / "left" / "p3.json").write_text("{")
     state.forget_unfinished("p1")
     state.forget_unfinished("p1")
-    assert again(state).unfinished_runs() == [("comfyui-2", "p2")]
-    assert [each.name for each in (state.folder / "left").iterdir()] == ["p2.json"]
+    assert reopen(state).unfinished_runs() == [("comfyui-2", "p2")]
+    assert [path.name for path in (state.folder / "left").iterdir()] == ["p2.json"]
