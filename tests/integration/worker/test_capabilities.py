@@ -4,14 +4,13 @@ import asyncio
 from typing import Any
 
 from comfyrelay.worker.comfyui.capabilities import Capabilities
-from tests.integration.worker.test_servers import loader, odd_comfyui, open_servers
+from tests.integration.worker.test_servers import fake_comfyui, loader, open_servers
 from tests.support.world import PATIENCE_SECONDS
 
 
-async def test_server_back_soon_after_a_check_is_checked_again() -> None:
-    """There is a pause after each check; changes during it are not missed."""
+async def test_change_during_the_pause_after_a_check_is_reported() -> None:
     info: dict[str, Any] = {}
-    async with odd_comfyui({}, info) as url, open_servers(url) as servers:
+    async with fake_comfyui({}, info) as url, open_servers(url) as servers:
         capabilities = Capabilities(servers, {}, min_refresh_seconds=0.2)
         keeping = asyncio.create_task(capabilities.keep())
         try:

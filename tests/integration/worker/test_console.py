@@ -59,7 +59,7 @@ class Terminal:
         try:
             chunk = await self._reader.read(65536)
         except OSError:
-            # how a terminal reports that the other end is closed
+            # a terminal reports a closed other end as an error
             chunk = b""
         self.raw += chunk.decode()
         return bool(chunk)
@@ -99,7 +99,7 @@ async def lines_of(code: str) -> list[dict[str, Any]]:
         code,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # which makes rich assume a terminal
+        # FORCE_COLOR makes rich assume a terminal
         env={**os.environ, "FORCE_COLOR": "1", "PYTHONPATH": str(Path.cwd())},
     )
     out, err = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
@@ -113,7 +113,7 @@ FAILED = (
 )
 
 
-async def test_event_is_one_readable_line() -> None:
+async def test_event_is_shown_as_one_readable_line() -> None:
     async with terminal(
         f"{COMPLETED}; {FAILED}; log.info('worker.stopped', reason='spot_interruption', jobs=None)"
     ) as shown:
@@ -126,7 +126,7 @@ async def test_event_is_one_readable_line() -> None:
     assert "\x1b[2J" not in shown.raw
 
 
-def test_desk_writes_lines_for_people_also_where_there_is_no_terminal() -> None:
+def test_desk_writes_readable_lines_without_a_terminal() -> None:
     written = io.StringIO()
     with WorkerConsole(Console(file=written, width=120), level="warning", is_for_machines=False) as console:
         console.status([])
@@ -135,7 +135,7 @@ def test_desk_writes_lines_for_people_also_where_there_is_no_terminal() -> None:
     assert re.fullmatch(r"\d\d:\d\d:\d\d comfyui +http://x:1 offline Nobody\.\n", written.getvalue())
 
 
-async def test_narrow_terminal_gets_the_shorter_line() -> None:
+async def test_narrow_terminal_shows_shorter_lines() -> None:
     async with terminal(
         f"{COMPLETED}; console.status([lease(progress=0.5, node_title='A node of a long name')])", width=40
     ) as shown:
@@ -146,7 +146,7 @@ async def test_narrow_terminal_gets_the_shorter_line() -> None:
     assert "A node" in line
 
 
-async def test_without_colours_nothing_is_lost() -> None:
+async def test_output_without_colours_is_complete() -> None:
     async with terminal(f"{COMPLETED}; console.status([lease(progress=0.25)])", env={"NO_COLOR": "1"}) as shown:
         await shown.until(r"job completed +abcd5678 9f8e7d6c 12\.3 s\n")
         bar = (await shown.until(r"running +(━+)[╸╺]? +25%"))[1]
@@ -155,7 +155,7 @@ async def test_without_colours_nothing_is_lost() -> None:
     assert not re.search(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d|38;[\d;]+)m", shown.raw)
 
 
-async def test_status_line_shows_how_far_each_job_is_and_goes_when_the_worker_does() -> None:
+async def test_status_lines_show_progress_and_are_erased_at_the_end() -> None:
     held = "[lease(progress=0.4, node_title='KSampler'), lease(OTHER_JOB, phase=Phase.FETCHING)]"
     async with terminal(f"console.status({held}); {COMPLETED}") as shown:
         await shown.until(r"abcd5678 9f8e7d6c running +━+[╸╺]?━* +40% KSampler +\d+ s")
@@ -165,19 +165,14 @@ async def test_status_line_shows_how_far_each_job_is_and_goes_when_the_worker_do
     assert re.search(r"\x1b\[\?25h\r(\x1b\[1A\x1b\[2K){2}$", shown.raw)
 
 
-async def test_status_line_shows_only_a_few_jobs() -> None:
+async def test_status_line_shows_a_few_jobs_or_that_the_worker_waits() -> None:
     async with terminal("console.status([lease() for _ in range(9)])") as shown:
         await shown.until("and 5 more")
-        await shown.end()
-
-
-async def test_status_line_without_jobs_says_waiting() -> None:
     async with terminal("console.status([])") as shown:
         await shown.until("waiting for a job")
-        await shown.end()
 
 
-async def test_terminal_that_cannot_move_gets_lines_only() -> None:
+async def test_dumb_terminal_shows_no_status_line() -> None:
     async with terminal(f"console.status([lease()]); {COMPLETED}", env={"TERM": "dumb"}) as shown:
         await shown.until(r"12\.3 s\n")
         text = await shown.end()
@@ -200,7 +195,7 @@ except ValueError:
 
 
 async def test_events_are_json_on_standard_error_without_a_terminal() -> None:
-    completed, said = await lines_of(
+    completed, stopped = await lines_of(
         f"{COMPLETED}; console.status([lease()]); log.debug('no'); log.info('worker.stopped', reason='shutdown')"
     )
     assert re.match(r"\d{4}-\d\d-\d\dT", completed.pop("timestamp"))
@@ -213,7 +208,7 @@ async def test_events_are_json_on_standard_error_without_a_terminal() -> None:
         "attempt": 1,
         "seconds": 12.34,
     }
-    assert (said["event"], said["reason"]) == ("worker.stopped", "shutdown")
+    assert (stopped["event"], stopped["reason"]) == ("worker.stopped", "shutdown")
 
 
 LEAKY = """
@@ -262,7 +257,7 @@ def test_log_field_is_redacted(value: object, shown: object) -> None:
 @pytest.mark.parametrize(
     "name", ["token", "lease_token", "fleet_secret", "comfy_cloud_api_key", "graph", "output_headers"]
 )
-def test_field_with_a_private_name_is_hidden(name: str) -> None:
+def test_private_field_is_hidden(name: str) -> None:
     assert without_secrets(None, "info", {name: "x", "prompt_id": "p", "tokens": 3}) == {
         name: "…",
         "prompt_id": "p",

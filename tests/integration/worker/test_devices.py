@@ -30,11 +30,11 @@ def stats(name: str = "cuda:0 NVIDIA RTX : cudaMallocAsync", *, total: int = 24 
         ("mps", "mps"),
     ],
 )
-def test_gpu_has_its_common_name(name: str, shown: str) -> None:
+def test_gpu_name_is_reduced_to_its_model(name: str, shown: str) -> None:
     assert readable(name) == shown
 
 
-def test_memory_in_use_is_what_comfyui_could_not_take() -> None:
+def test_used_memory_is_total_minus_free() -> None:
     assert describe(stats(), []) == {"name": "NVIDIA RTX", "memory_total": 24 * GIB, "memory_used": 4 * GIB}
 
 
@@ -48,12 +48,12 @@ def test_load_among_identical_gpus_is_matched_by_memory_use() -> None:
     assert "load" not in describe(stats("cuda:0 NVIDIA H200"), gpus)
 
 
-@pytest.mark.parametrize("said", [{}, {"devices": []}, {"devices": [{"name": 1}]}, {"devices": "x"}])
-def test_server_without_usable_stats_has_no_device_details(said: Any) -> None:
-    assert describe(said, []) == {}
+@pytest.mark.parametrize("stats_answer", [{}, {"devices": []}, {"devices": [{"name": 1}]}, {"devices": "x"}])
+def test_server_without_usable_stats_has_no_device_details(stats_answer: Any) -> None:
+    assert describe(stats_answer, []) == {}
 
 
-def test_without_nvml_nothing_is_known_of_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_is_unknown_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_name: str) -> Any:
         raise ImportError
 
@@ -61,7 +61,7 @@ def test_without_nvml_nothing_is_known_of_the_load(monkeypatch: pytest.MonkeyPat
     assert local_gpus() == []
 
 
-async def test_each_server_is_listed_and_an_unreachable_one_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_server_is_listed_and_unreachable_ones_have_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Simulator(vram_bytes=20 * GIB) as simulator:
         changed = asyncio.Event()
         settings = WorkerSettings(comfyui_base_url=[simulator.url, "http://127.0.0.1:1"])
@@ -82,7 +82,7 @@ async def test_each_server_is_listed_and_an_unreachable_one_has_its_reason(monke
             }
             assert away.model_dump(exclude_unset=True) == {"server": "comfyui-2", "away": away.away}
             assert "127.0.0.1:1" in (away.away or "")
-            # the receiver would silently drop these
+            # the control plane would silently drop an unknown field
             monkeypatch.setattr(devices, "describe", lambda *_: {"memory_totl": 1})
             with pytest.raises(TypeError, match="Device has no field memory_totl"):
                 await found.refresh()

@@ -22,7 +22,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 @dataclass
 class Plane:
-    """Answers heartbeats, with `stop` once that is set; a heartbeat that may wait for it waits."""
+    """Answers heartbeats with `stop`; long-polling heartbeats wait until it is set."""
 
     lease: Lease
     news: list[dict[str, Any]] = field(default_factory=list)
@@ -42,17 +42,17 @@ class Plane:
             {"data": {"lease_expires_at": "2030-01-01T00:00:00Z", "stop": self.stop, "urls": None}}
         )
 
-    def say(self, stop: str) -> None:
+    def request_stop(self, stop: str) -> None:
         self.stop = stop
         self.must_stop.set()
 
-    async def until_news(self, count: int) -> None:
+    async def wait_for_news(self, count: int) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS), self.has_news:
             await self.has_news.wait_for(lambda: len(self.news) >= count)
 
 
 @asynccontextmanager
-async def pulsing(
+async def send_heartbeats(
     phase: Phase = Phase.RUNNING, *, devices: Sequence[Device] = ()
 ) -> AsyncIterator[tuple[Plane, HeartbeatLoop]]:
     plane = Plane(make_lease(phase=phase))
@@ -72,30 +72,30 @@ async def pulsing(
 
 
 async def test_fast_progress_is_sent_once_a_second() -> None:
-    async with pulsing() as (plane, heartbeats):
+    async with send_heartbeats() as (plane, heartbeats):
         loop = asyncio.get_running_loop()
         began_at, steps = loop.time(), 0
-        waiting = asyncio.create_task(plane.until_news(3))
+        waiting = asyncio.create_task(plane.wait_for_news(3))
         while not waiting.done():
             steps += 1
             heartbeats.progress(steps / 100_000, step=steps)
             await asyncio.sleep(0.005)
         await waiting
-        # the first at once, then one a second: never earlier, even on a slow machine
+        # the first is sent at once, the others never earlier than a second after the one before
         assert loop.time() - began_at >= 2 * NEWS_SECONDS
-        told = [each["progress"]["step"] for each in plane.news]
-        assert told == sorted(told)
-        assert told[-1] > len(told), "what came in between is left out"
+        steps_sent = [body["progress"]["step"] for body in plane.news]
+        assert steps_sent == sorted(steps_sent)
+        assert steps_sent[-1] > len(steps_sent), "every step was sent: send only the newest of each second"
 
 
 async def test_progress_contains_only_known_fields() -> None:
-    async with pulsing() as (plane, heartbeats):
+    async with send_heartbeats() as (plane, heartbeats):
         heartbeats.progress(0.0)
-        await plane.until_news(1)
+        await plane.wait_for_news(1)
         plane.lease.began_at, plane.lease.server = datetime(2030, 1, 1, tzinfo=UTC), "comfyui-1"
         heartbeats.progress(0.123456, node_id="3", node="KSampler", step=0.0, steps=20.0)
-        await plane.until_news(2)
-        assert [each["progress"] for each in plane.news] == [
+        await plane.wait_for_news(2)
+        assert [body["progress"] for body in plane.news] == [
             {"value": 0.0, "phase": "running"},
             {
                 "value": 0.1235,
@@ -111,35 +111,35 @@ async def test_progress_contains_only_known_fields() -> None:
 
 
 async def test_devices_contain_only_known_fields() -> None:
-    async with pulsing(devices=[Device(server="comfyui-1", load=0.5)]) as (plane, heartbeats):
+    async with send_heartbeats(devices=[Device(server="comfyui-1", load=0.5)]) as (plane, heartbeats):
         heartbeats.log("a line")
-        await plane.until_news(1)
+        await plane.wait_for_news(1)
         assert plane.news[0]["devices"] == [{"server": "comfyui-1", "load": 0.5}]
 
 
 @pytest.mark.parametrize("phase", [Phase.FETCHING, Phase.WAITING])
 async def test_waiting_job_is_returned_on_a_release_request(phase: Phase) -> None:
-    async with pulsing(phase) as (plane, _):
-        plane.say("release")
+    async with send_heartbeats(phase) as (plane, _):
+        plane.request_stop("release")
         await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
         assert plane.lease.stop is LeaseStop.RELEASE
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.STORING, Phase.SETTLING])
 async def test_running_job_ignores_a_release_request(phase: Phase) -> None:
-    async with pulsing(phase) as (plane, heartbeats):
-        plane.say("release")
+    async with send_heartbeats(phase) as (plane, heartbeats):
+        plane.request_stop("release")
         for number in (1, 2):
             heartbeats.log("a line")
-            await plane.until_news(number)
+            await plane.wait_for_news(number)
         assert plane.lease.stop is None
-        plane.say("cancel")
+        plane.request_stop("cancel")
         await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
         assert plane.lease.stop is LeaseStop.CANCEL
 
 
 async def test_waiting_heartbeat_receives_the_stop_request() -> None:
-    async with pulsing() as (plane, _):
-        plane.say("cancel")
+    async with send_heartbeats() as (plane, _):
+        plane.request_stop("cancel")
         await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
         assert plane.news == []

@@ -15,7 +15,7 @@ from comfyrelay.worker.files.assets import AssetCache
 from comfyrelay.worker.files.inputs import MAX_DOWNLOADS, Inputs, asset_folder
 from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.lease import Lease
-from tests.support.leases import Storage, answering, make_asset, make_lease, no_refresh, open_storage
+from tests.support.leases import Storage, answer_with, make_asset, make_lease, no_refresh, open_storage
 from tests.support.world import PATIENCE_SECONDS
 
 LUT = b"an asset of the effect"
@@ -56,7 +56,7 @@ async def never(_request: web.Request) -> web.StreamResponse:
     raise AssertionError
 
 
-async def test_everything_is_fetched_and_placed(bench: Bench) -> None:
+async def test_inputs_are_fetched_and_assigned_to_their_folders(bench: Bench) -> None:
     lease = bench.lease()
     photo, lut = await bench.inputs.fetch(lease, refresh=no_refresh)
     assert isinstance(photo.source, Path)
@@ -65,8 +65,8 @@ async def test_everything_is_fetched_and_placed(bench: Bench) -> None:
     assert (photo.placeholder, photo.folder, photo.shared) == ("__photo.jpg__", f"job-{lease.name}", False)
     assert (lut.placeholder, lut.folder, lut.shared) == ("__lut.png__", "assets", True)
     assert (photo.content_hash, lut.content_hash) == (None, hashlib.sha256(LUT).hexdigest())
-    for each in (photo, lut):
-        each.check()
+    for attachment in (photo, lut):
+        attachment.check()
 
 
 async def test_only_the_suffix_of_a_user_file_name_is_kept(bench: Bench) -> None:
@@ -75,12 +75,12 @@ async def test_only_the_suffix_of_a_user_file_name_is_kept(bench: Bench) -> None
     assert "Grandma" not in f"{photo}{bench.files}"
 
 
-async def test_assets_are_kept_and_the_users_files_are_not(bench: Bench) -> None:
+async def test_assets_are_cached_and_user_files_are_removed(bench: Bench) -> None:
     for number in (1, 2):
         lease = bench.lease(number)
         await bench.inputs.fetch(lease, refresh=no_refresh)
         bench.inputs.clean(lease)
-        # a repetition, as a precaution
+        # cleaning twice does no harm
         bench.inputs.clean(lease)
         assert bench.files == []
     assert [request.path for request in bench.storage.requests].count("/lut.png") == 1
@@ -123,15 +123,17 @@ async def test_asset_stays_while_a_job_needs_it(bench: Bench, tmp_path: Path) ->
         ("a.not!safe", "none", "text", ".bin"),
     ],
 )
-async def test_suffixes(bench: Bench, name: str | None, url: str, kind: str, suffix: str) -> None:
-    bench.storage.answers = [answering(200, body=b"x")]
+async def test_suffix_is_that_of_the_name_the_url_or_the_type(
+    bench: Bench, name: str | None, url: str, kind: str, suffix: str
+) -> None:
+    bench.storage.answers = [answer_with(200, body=b"x")]
     asset = make_asset(url, type=kind, is_primary_input=True)
     lease = make_lease(assets=(asset,), urls=bench.storage.urls(url), input_name=name)
     (attachment,) = await bench.inputs.fetch(lease, refresh=no_refresh)
     assert attachment.name == f"0{suffix}"
 
 
-async def test_only_the_primary_input_has_the_users_name(bench: Bench) -> None:
+async def test_only_the_primary_input_has_the_suffix_of_the_user_file(bench: Bench) -> None:
     lease = make_lease(
         assets=(make_asset("photo.jpg"),), urls=bench.storage.urls("photo.jpg"), input_name="something.webm"
     )
@@ -139,7 +141,7 @@ async def test_only_the_primary_input_has_the_users_name(bench: Bench) -> None:
     assert attachment.name == "0.jpg"
 
 
-async def test_several_come_at_once_but_not_all(bench: Bench) -> None:
+async def test_concurrent_downloads_are_limited(bench: Bench) -> None:
     names = [f"{number}.png" for number in range(3 * MAX_DOWNLOADS)]
     bench.storage.files |= dict.fromkeys(names, b"x")
     lease = make_lease(assets=tuple(map(make_asset, names)), urls=bench.storage.urls(*names))
@@ -152,23 +154,23 @@ async def test_missing_input_leaves_no_files(bench: Bench, tmp_path: Path) -> No
     cache = AssetCache(tmp_path / "small", max_bytes=0)
     transfers = Transfers(retries=0)
     inputs = Inputs(transfers, cache, folder=bench.work, asset_folder="assets")
-    come = asyncio.Event()
+    may_answer = asyncio.Event()
 
-    async def late_if_gone(request: web.Request) -> web.StreamResponse:
+    async def answer_missing_files_late(request: web.Request) -> web.StreamResponse:
         if (content := bench.storage.files.get(request.path.lstrip("/"))) is not None:
             return web.Response(body=content)
-        await come.wait()
+        await may_answer.wait()
         return web.Response(status=404)
 
     lease = make_lease(
         assets=(make_asset("gone.png"), make_asset("photo.jpg"), make_asset("lut.png", content=LUT)),
         urls=bench.storage.urls("gone.png", "photo.jpg", "lut.png"),
     )
-    bench.storage.answers = [late_if_gone] * 3
+    bench.storage.answers = [answer_missing_files_late] * 3
     task = asyncio.create_task(inputs.fetch(lease, refresh=no_refresh))
     while cache.bytes == 0 or bench.files != [f"{lease.name}/inputs/1.jpg"]:  # noqa: ASYNC110  (files send no event)
         await asyncio.sleep(0.01)
-    come.set()
+    may_answer.set()
     with pytest.raises(TransferFailed) as caught:
         await task
     assert caught.value.fault is Fault.JOB
@@ -177,13 +179,13 @@ async def test_missing_input_leaves_no_files(bench: Bench, tmp_path: Path) -> No
 
 
 async def test_missing_input_fails_without_waiting_for_the_others(bench: Bench) -> None:
-    bench.storage.answers = [answering(404), never]
+    bench.storage.answers = [answer_with(404), never]
     async with asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(TransferFailed):
             await bench.inputs.fetch(bench.lease(), refresh=no_refresh)
 
 
-async def test_cancelling_leaves_nothing(bench: Bench) -> None:
+async def test_canceled_fetch_leaves_no_files(bench: Bench) -> None:
     bench.storage.answers = [never, never]
     task = asyncio.create_task(bench.inputs.fetch(bench.lease(), refresh=no_refresh))
     await bench.storage.arrived.wait()
@@ -193,11 +195,11 @@ async def test_cancelling_leaves_nothing(bench: Bench) -> None:
     assert bench.files == []
 
 
-async def test_urls_that_a_heartbeat_replaced_are_used(bench: Bench) -> None:
+async def test_urls_replaced_by_a_heartbeat_are_used(bench: Bench) -> None:
     lease = bench.lease()
     fresh = lease.urls
     lease.urls = bench.storage.urls("photo.jpg", "lut.png")
-    bench.storage.answers = [answering(403), answering(403)]
+    bench.storage.answers = [answer_with(403), answer_with(403)]
     refreshed = 0
 
     async def refresh() -> None:
@@ -217,12 +219,12 @@ async def test_invalid_hash_is_refused(bench: Bench) -> None:
     assert caught.value.fault is Fault.JOB
 
 
-async def test_job_without_files(bench: Bench) -> None:
+async def test_job_without_files_has_no_inputs(bench: Bench) -> None:
     assert await bench.inputs.fetch(make_lease(), refresh=no_refresh) == []
     bench.inputs.clean(make_lease())
 
 
-def test_each_worker_has_a_folder_for_its_assets_on_a_server() -> None:
+def test_workers_have_separate_asset_folders() -> None:
     workers = ["/a/gpu-1", "/b/gpu-1", "/a/gpu-2", "/a/gpu.2", "/a/gpü", "/a/gpö", f"/a/{'x' * 200}"]
     folders = [asset_folder(Path(worker)) for worker in workers]
     assert len(set(folders)) == len(workers)

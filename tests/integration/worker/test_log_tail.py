@@ -61,7 +61,7 @@ async def test_log_lines_are_sent_when_a_poll_or_heartbeat_requests_them() -> No
         assert await sent.get() == {"lines": ["one", "two"]}
 
 
-async def test_control_plane_that_refuses_logs_delays_nothing() -> None:
+async def test_refused_logs_do_not_stop_polling() -> None:
     async with plane(["one"]) as (control, sent, status), asyncio.timeout(PATIENCE_SECONDS):
         status["logs"] = 404
         for _ in range(2):
@@ -91,7 +91,7 @@ def test_log_lines_are_sent_with_secrets_hidden(is_terminal: bool) -> None:
     assert "hush" not in line
 
 
-def test_only_the_newest_are_kept_and_as_many_as_may_be_sent() -> None:
+def test_only_the_newest_lines_within_the_limits_are_kept() -> None:
     recent = LogTail()
     for number in range(MAX_LOG_LINES + 5):
         recent(None, "info", {"event": f"line {number}"})
@@ -99,6 +99,6 @@ def test_only_the_newest_are_kept_and_as_many_as_may_be_sent() -> None:
     assert json.loads(recent.last()[-1])["event"] == f"line {MAX_LOG_LINES + 4}"
     for _ in range(MAX_LOG_LINES):
         recent(None, "info", {"event": "ü" * LONGEST_LINE})
-    kept = recent.last()
-    assert 0 < sum(len(each.encode()) for each in kept) <= MAX_LOG_BYTES
-    assert all(len(each) <= LONGEST_LINE for each in kept)
+    lines = recent.last()
+    assert 0 < sum(len(line.encode()) for line in lines) <= MAX_LOG_BYTES
+    assert all(len(line) <= LONGEST_LINE for line in lines)

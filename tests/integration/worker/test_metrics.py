@@ -36,7 +36,7 @@ class Servers:
     names: dict[str, list[str]] = field(default_factory=lambda: {"self_hosted": ["a", "b"], "cloud": []})
 
     def online(self, provider: str) -> Sequence[str]:
-        # only the loop that changes it may read it
+        # fails outside the event loop, which changes the names
         asyncio.get_running_loop()
         return self.names[provider]
 
@@ -47,7 +47,7 @@ class Worker:
     def __init__(self) -> None:
         self.metrics = WorkerMetrics()
         self.close = self.metrics.serve(0, "127.0.0.1")
-        # These are as much of the real objects as the metrics read.
+        # the parts of the real objects that the metrics read
         self.cache: Any = Cache()
         self.control: Any = Control()
         self.servers: Any = Servers()
@@ -86,7 +86,7 @@ async def test_metrics_are_served(worker: Worker) -> None:
     figures = await worker.read()
     assert figures["comfyrelay_worker_jobs_total|completed"] == 2
     assert figures["comfyrelay_worker_jobs_total|failed"] == 1
-    # also events that never happened: from nothing to one is an increase
+    # outcomes that never happened are 0, so that the first one is an increase
     assert figures["comfyrelay_worker_jobs_total|requeued"] == 0
     assert figures["comfyrelay_worker_run_seconds_sum"] == 12
     assert figures["comfyrelay_worker_run_seconds_bucket|10.0"] == 0
@@ -117,7 +117,7 @@ async def test_current_state_is_read_at_each_scrape(worker: Worker) -> None:
     assert figures["comfyrelay_worker_comfyui_online|self_hosted"] == 0
 
 
-async def test_how_many_are_on_a_gpu_and_why_is_read_too(worker: Worker) -> None:
+async def test_processes_per_gpu_and_their_reason_are_exposed(worker: Worker) -> None:
     gpus = {"GPU-1": GpuStatus(processes=2, reason="2 processes: no jobs are waiting.", changed="Trying 2 processes.")}
     worker.metrics.watch(
         cache=worker.cache, control=worker.control, servers=worker.servers, held=list, gpus=lambda: gpus
@@ -127,13 +127,13 @@ async def test_how_many_are_on_a_gpu_and_why_is_read_too(worker: Worker) -> None
     assert figures["comfyrelay_worker_packing_info|GPU-1|Trying 2 processes."] == 1
 
 
-async def test_before_the_worker_is_up_there_is_an_answer_too(worker: Worker) -> None:
+async def test_metrics_are_served_before_the_worker_has_started(worker: Worker) -> None:
     figures = await worker.read()
     assert figures["comfyrelay_worker_control_plane_up"] == 0
     assert figures["comfyrelay_worker_held|running"] == 0
 
 
-async def test_run_time_grows_only_while_jobs_run(worker: Worker) -> None:
+async def test_busy_seconds_grow_only_while_jobs_run(worker: Worker) -> None:
     name = "comfyrelay_worker_busy_seconds_total"
     loop = asyncio.get_running_loop()
     worker.watch()
@@ -150,13 +150,13 @@ async def test_run_time_grows_only_while_jobs_run(worker: Worker) -> None:
     worker.metrics.update()
     most = 2 * (loop.time() - began)
     third = (await worker.read())[f"{name}|self_hosted"]
-    # two of them ran
+    # two jobs ran at once
     assert least <= third <= most
     assert (await worker.read())[f"{name}|self_hosted"] == third
     assert (await worker.read())[f"{name}|cloud"] == 0
 
 
-async def test_port_in_use_is_a_clear_error() -> None:
+async def test_port_in_use_is_a_configuration_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"port {port} .*--metrics-port"):
@@ -181,7 +181,7 @@ async def test_metrics_contain_no_job_ids_or_tokens(worker: Worker) -> None:
         assert private not in text
 
 
-def test_every_figure_is_documented() -> None:
+def test_every_metric_is_documented() -> None:
     page = Path("docs/howto/workers.md").read_text()
     names = {
         family.name for family in WorkerMetrics().registry.collect() if family.name.startswith("comfyrelay_worker_")

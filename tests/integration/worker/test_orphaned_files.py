@@ -1,7 +1,4 @@
-"""Files that stopped or failed runs left in ComfyUI are removed, and no others.
-
-So are inputs that it reads after their upload was abandoned.
-"""
+"""Only files of stopped or failed runs, and inputs of abandoned uploads, are removed from ComfyUI."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -48,18 +45,16 @@ async def servers(simulator: Simulator) -> AsyncIterator[Servers]:
 
 @pytest.fixture
 async def orphaned_files(simulator: Simulator, state: StateFolder, servers: Servers) -> AsyncIterator[OrphanedFiles]:
-    orphaned_files = OrphanedFiles(
-        state, servers=servers, folders=ComfyFolders(lambda: [simulator.folder], asset_folder="assets")
-    )
+    orphaned_files = make_orphaned_files(simulator, state, servers)
     yield orphaned_files
     await orphaned_files.close()
 
 
 def previews(simulator: Simulator) -> list[Path]:
-    return [each for each in (simulator.folder / "temp").rglob("*") if each.is_file()]
+    return [path for path in (simulator.folder / "temp").rglob("*") if path.is_file()]
 
 
-async def failed_run(simulator: Simulator, **extra_data: str) -> str:
+async def leave_preview(simulator: Simulator, **extra_data: str) -> str:
     """A run that has left a preview."""
     graph = {
         "1": invert()["1"],
@@ -77,27 +72,29 @@ async def failed_run(simulator: Simulator, **extra_data: str) -> str:
     return prompt_ids[0]
 
 
-async def until_forgotten(state: StateFolder) -> None:
+async def wait_until_forgotten(state: StateFolder) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while state.unfinished_runs():  # noqa: ASYNC110  (files send no event)
             await asyncio.sleep(0.01)
 
 
-async def test_files_of_our_runs_go(simulator: Simulator, state: StateFolder, orphaned_files: OrphanedFiles) -> None:
-    prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
+async def test_files_of_worker_runs_are_removed(
+    simulator: Simulator, state: StateFolder, orphaned_files: OrphanedFiles
+) -> None:
+    prompt_id = await leave_preview(simulator, **{MARK: "1-abc"})
     orphaned_files.add([("comfyui-1", prompt_id)])
     assert state.unfinished_runs() == [("comfyui-1", prompt_id)]
-    await until_forgotten(state)
+    await wait_until_forgotten(state)
     assert previews(simulator) == []
 
 
-async def test_files_of_script_runs_stay(
+async def test_files_of_script_runs_are_kept(
     simulator: Simulator, state: StateFolder, orphaned_files: OrphanedFiles
 ) -> None:
     """The prompts of a script are among its runs, and their files belong to its user."""
-    prompt_id = await failed_run(simulator)
+    prompt_id = await leave_preview(simulator)
     orphaned_files.add([("comfyui-1", prompt_id)])
-    await until_forgotten(state)
+    await wait_until_forgotten(state)
     assert len(previews(simulator)) == 1
     async with httpx.AsyncClient() as http:
         assert prompt_id in (await http.get(f"{simulator.url}/history")).json()
@@ -119,17 +116,17 @@ async def test_server_removed_from_the_settings_is_not_waited_for(
 async def test_removed_server_is_not_waited_for(
     simulator: Simulator, state: StateFolder, servers: Servers, orphaned_files: OrphanedFiles
 ) -> None:
-    prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
+    prompt_id = await leave_preview(simulator, **{MARK: "1-abc"})
     await simulator.stop()
     orphaned_files.add([("comfyui-1", prompt_id)])
     await servers.remove("comfyui-1")
-    await until_forgotten(state)
+    await wait_until_forgotten(state)
 
 
-async def test_server_that_is_away_is_waited_for_by_the_next_process(
+async def test_run_on_an_unreachable_server_stays_recorded_for_the_next_process(
     simulator: Simulator, state: StateFolder, orphaned_files: OrphanedFiles
 ) -> None:
-    prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
+    prompt_id = await leave_preview(simulator, **{MARK: "1-abc"})
     await simulator.stop()
     orphaned_files.add([("comfyui-1", prompt_id)])
     await orphaned_files.close()
@@ -146,21 +143,21 @@ async def network(simulator: Simulator) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def beyond(network: Proxy) -> AsyncIterator[Servers]:
+async def proxied_servers(network: Proxy) -> AsyncIterator[Servers]:
     """The server behind a network that can be blocked."""
     servers = Servers(WorkerSettings(comfyui_base_url=[network.url]), on_change=lambda: None)
     yield servers
     await servers.close()
 
 
-def sweeper(simulator: Simulator, state: StateFolder, servers: Servers) -> OrphanedFiles:
+def make_orphaned_files(simulator: Simulator, state: StateFolder, servers: Servers) -> OrphanedFiles:
     return OrphanedFiles(
         state, servers=servers, folders=ComfyFolders(lambda: [simulator.folder], asset_folder="assets")
     )
 
 
 def inputs(simulator: Simulator) -> list[Path]:
-    return [each for each in (simulator.folder / "input" / UPLOAD_FOLDER).rglob("*") if each.is_file()]
+    return [path for path in (simulator.folder / "input" / UPLOAD_FOLDER).rglob("*") if path.is_file()]
 
 
 async def run_with_input(servers: Servers) -> None:
@@ -179,52 +176,52 @@ async def abandon_upload(network: Proxy, servers: Servers) -> None:
     await asyncio.wait({run})
 
 
-async def until_read(simulator: Simulator) -> None:
+async def wait_until_read(simulator: Simulator) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not simulator.log.uploads_written:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
-async def until_no_upload(state: StateFolder) -> None:
+async def wait_until_no_upload(state: StateFolder) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while state.unanswered_uploads():  # noqa: ASYNC110  (files send no event)
             await asyncio.sleep(0.01)
 
 
 async def test_input_read_after_the_end_of_its_job_is_removed(
-    simulator: Simulator, state: StateFolder, network: Proxy, beyond: Servers
+    simulator: Simulator, state: StateFolder, network: Proxy, proxied_servers: Servers
 ) -> None:
-    orphaned_files = sweeper(simulator, state, beyond)
-    await abandon_upload(network, beyond)
-    assert beyond.own["comfyui-1"].pop_unanswered_upload(FOLDER)
+    orphaned_files = make_orphaned_files(simulator, state, proxied_servers)
+    await abandon_upload(network, proxied_servers)
+    assert proxied_servers.own["comfyui-1"].pop_unanswered_upload(FOLDER)
     orphaned_files.add_upload("comfyui-1", FOLDER)
     assert state.unanswered_uploads() == [("comfyui-1", FOLDER)]
     assert state.unfinished_runs() == []
     network.let_go()
-    await until_read(simulator)
-    await until_no_upload(state)
+    await wait_until_read(simulator)
+    await wait_until_no_upload(state)
     assert inputs(simulator) == []
     await orphaned_files.close()
 
 
 async def test_input_read_after_its_worker_was_killed_is_removed(
-    simulator: Simulator, state: StateFolder, network: Proxy, beyond: Servers
+    simulator: Simulator, state: StateFolder, network: Proxy, proxied_servers: Servers
 ) -> None:
-    await abandon_upload(network, beyond)
-    orphaned_files = sweeper(simulator, state, beyond)
+    await abandon_upload(network, proxied_servers)
+    orphaned_files = make_orphaned_files(simulator, state, proxied_servers)
     orphaned_files.add_upload("comfyui-1", FOLDER)
     await orphaned_files.close()
     network.let_go()
-    await until_read(simulator)
+    await wait_until_read(simulator)
     assert len(inputs(simulator)) == 1
-    following = sweeper(simulator, state, beyond)
-    following.resume()
-    await until_no_upload(state)
+    next_orphaned_files = make_orphaned_files(simulator, state, proxied_servers)
+    next_orphaned_files.resume()
+    await wait_until_no_upload(state)
     assert inputs(simulator) == []
-    await following.close()
+    await next_orphaned_files.close()
 
 
-async def test_input_that_was_answered_is_nobodys_to_wait_for(simulator: Simulator, servers: Servers) -> None:
+async def test_answered_upload_is_not_recorded(simulator: Simulator, servers: Servers) -> None:
     await run_with_input(servers)
     assert len(inputs(simulator)) == 1
     assert not servers.own["comfyui-1"].pop_unanswered_upload(FOLDER)
@@ -234,12 +231,10 @@ async def test_input_that_was_answered_is_nobodys_to_wait_for(simulator: Simulat
     assert not servers.own["comfyui-1"].pop_unanswered_upload(FOLDER)
 
 
-async def test_input_that_was_never_sent_is_nobodys_to_wait_for(
-    simulator: Simulator, servers: Servers, tmp_path: Path
-) -> None:
-    gone = Attachment(source=tmp_path / "gone.png", node="1", input="image", content_hash="0" * 64, folder=FOLDER)
+async def test_unsent_upload_is_not_recorded(simulator: Simulator, servers: Servers, tmp_path: Path) -> None:
+    missing = Attachment(source=tmp_path / "missing.png", node="1", input="image", content_hash="0" * 64, folder=FOLDER)
     with pytest.raises(InvalidInput):
-        await servers.own["comfyui-1"].run(invert(), attachments=[gone])
+        await servers.own["comfyui-1"].run(invert(), attachments=[missing])
     await simulator.stop()
     with pytest.raises(ServerUnreachable):
         await run_with_input(servers)
@@ -252,21 +247,21 @@ async def test_upload_is_not_recorded_without_a_known_comfyui_folder(state: Stat
     assert state.unanswered_uploads() == []
 
 
-async def test_server_that_hangs_for_good_is_not_waited_for_for_ever(
-    simulator: Simulator, state: StateFolder, network: Proxy, beyond: Servers, monkeypatch: pytest.MonkeyPatch
+async def test_hanging_server_is_waited_for_up_to_a_limit(
+    simulator: Simulator, state: StateFolder, network: Proxy, proxied_servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("comfyrelay.worker.comfyui.orphaned_files.LONGEST_HANG_SECONDS", 0.1)
-    orphaned_files = sweeper(simulator, state, beyond)
+    orphaned_files = make_orphaned_files(simulator, state, proxied_servers)
     network.hold()
     orphaned_files.add_upload("comfyui-1", FOLDER)
-    await until_no_upload(state)
+    await wait_until_no_upload(state)
     await orphaned_files.close()
 
 
-async def test_input_is_waited_for_by_one_only(network: Proxy, beyond: Servers) -> None:
-    await abandon_upload(network, beyond)
-    assert beyond.own["comfyui-1"].pop_unanswered_upload(FOLDER)
-    assert not beyond.own["comfyui-1"].pop_unanswered_upload(FOLDER)
+async def test_unanswered_upload_is_reported_once(network: Proxy, proxied_servers: Servers) -> None:
+    await abandon_upload(network, proxied_servers)
+    assert proxied_servers.own["comfyui-1"].pop_unanswered_upload(FOLDER)
+    assert not proxied_servers.own["comfyui-1"].pop_unanswered_upload(FOLDER)
 
 
 async def test_upload_to_a_server_removed_from_the_settings_is_not_waited_for(

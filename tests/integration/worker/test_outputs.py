@@ -15,13 +15,13 @@ from comfyrelay.errors import NoOutput, OutputGone, ServerUnreachable, TooLarge
 from comfyrelay.simulator import LostFile, Simulator
 from comfyrelay.worker.files.outputs import CollectedOutput, collect, collect_more, pick
 from tests.support.graphs import clip, invert, words
-from tests.support.leases import hanging_up, make_lease, open_storage
+from tests.support.leases import disconnect, make_lease, open_storage
 
 VIDEO: dict[str, Any] = {"output_extension": "mp4", "output_mime_type": "video/mp4"}
 TEXT: dict[str, Any] = {"output_extension": "txt", "output_mime_type": "text/plain"}
 
 
-def made(*files: str, texts: dict[str, tuple[str, ...]] | None = None) -> RunResult:
+def make_result(*files: str, texts: dict[str, tuple[str, ...]] | None = None) -> RunResult:
     """Files as `node/name`; previews begin with `temp-`."""
     return RunResult(
         prompt_id="p",
@@ -38,47 +38,50 @@ def made(*files: str, texts: dict[str, tuple[str, ...]] | None = None) -> RunRes
     [
         (["1/a.png"], None, "a.png"),
         (["1/a.png", "2/b.png"], "2", "b.png"),
-        # of the right kind, even if another node has one with the exact suffix
+        # the output node wins over a better suffix of another node
         (["1/a.mp4", "2/b.png"], "2", "b.png"),
         (["2/a.png", "2/b.mp4"], "2", "b.mp4"),
         (["2/a.png", "2/b.webm"], "2", "b.webm"),
         (["2/a.webm", "2/b.MP4"], "2", "b.MP4"),
-        # the target made nothing
+        # the output node has no file
         (["1/a.png", "3/b.mp4"], "2", "b.mp4"),
         (["1/temp-a.mp4", "1/b.mp4"], "1", "b.mp4"),
         (["1/temp-a.mp4"], "1", "temp-a.mp4"),
         (["1/a.mp4", "1/b.mp4"], None, "a.mp4"),
     ],
 )
-def test_file_that_is_wanted(files: list[str], node: str | None, expected: str) -> None:
-    picked = pick(made(*files), make_lease(output_node_id=node, **VIDEO))
+def test_output_is_chosen_by_node_kind_and_suffix(files: list[str], node: str | None, expected: str) -> None:
+    picked = pick(make_result(*files), make_lease(output_node_id=node, **VIDEO))
     assert isinstance(picked, OutputFile)
     assert picked.filename == expected
 
 
-def test_leading_dot_does_no_harm() -> None:
-    picked = pick(made("1/a.webm", "1/b.mp4"), make_lease(**{**VIDEO, "output_extension": ".mp4"}))
+def test_extension_may_have_a_leading_dot() -> None:
+    picked = pick(make_result("1/a.webm", "1/b.mp4"), make_lease(**{**VIDEO, "output_extension": ".mp4"}))
     assert isinstance(picked, OutputFile)
     assert picked.filename == "b.mp4"
 
 
-def test_texts_are_outputs_where_a_text_is_wanted() -> None:
+def test_text_is_the_output_of_a_text_workflow() -> None:
     texts = {"1": ("one",), "2": ("two", "three")}
-    assert pick(made(texts=texts), make_lease(**TEXT)) == "one"
-    assert pick(made(texts=texts), make_lease(output_node_id="2", **TEXT)) == "two\nthree"
-    assert pick(made(texts=texts), make_lease(output_extension="json", output_mime_type="application/json")) == "one"
-    # rather than an image next to it
-    assert pick(made("3/a.png", texts=texts), make_lease(**TEXT)) == "one"
-    assert isinstance(pick(made("3/a.txt", texts=texts), make_lease(**TEXT)), OutputFile)
+    assert pick(make_result(texts=texts), make_lease(**TEXT)) == "one"
+    assert pick(make_result(texts=texts), make_lease(output_node_id="2", **TEXT)) == "two\nthree"
+    assert (
+        pick(make_result(texts=texts), make_lease(output_extension="json", output_mime_type="application/json"))
+        == "one"
+    )
+    # a text wins over an image, and a text file over a text
+    assert pick(make_result("3/a.png", texts=texts), make_lease(**TEXT)) == "one"
+    assert isinstance(pick(make_result("3/a.txt", texts=texts), make_lease(**TEXT)), OutputFile)
 
 
-def test_text_is_no_picture() -> None:
+def test_run_without_a_matching_output_is_refused() -> None:
     with pytest.raises(NoOutput):
-        pick(made(texts={"1": ("one",)}), make_lease())
+        pick(make_result(texts={"1": ("one",)}), make_lease())
     with pytest.raises(NoOutput):
-        pick(made(), make_lease(**TEXT))
+        pick(make_result(), make_lease(**TEXT))
     with pytest.raises(NoOutput, match="empty"):
-        pick(made(texts={"1": ("",)}), make_lease(**TEXT))
+        pick(make_result(texts={"1": ("",)}), make_lease(**TEXT))
 
 
 @pytest.fixture
@@ -113,7 +116,7 @@ async def test_file_is_saved_with_its_metadata(comfy: ComfyClient, tmp_path: Pat
     assert CollectedOutput.from_json(json.loads(json.dumps(collected.to_json()))) == collected
 
 
-async def test_unexpected_media_kind_is_reported_as_it_is(comfy: ComfyClient, tmp_path: Path) -> None:
+async def test_output_is_reported_with_its_real_media_type(comfy: ComfyClient, tmp_path: Path) -> None:
     collected = await collect(comfy, await comfy.run(invert()), make_lease(**VIDEO), tmp_path / "output.mp4")
     assert collected.mime_type == "image/png"
 
@@ -130,13 +133,13 @@ async def test_extra_files_are_limited_in_number_and_size(comfy: ComfyClient, tm
     result = await comfy.run(invert())
     [first] = result.files
     many = replace(result, files=(first, *(replace(first, node_id=f"{number}") for number in range(90, 95))))
-    kept, left_out = await collect_more(comfy, many, make_lease(max_output_files=3), tmp_path)
-    assert ([each.name for each in kept], left_out) == (["more-2.png", "more-3.png"], 3)
-    kept, left_out = await collect_more(comfy, many, make_lease(max_output_bytes=10), tmp_path)
-    assert (kept, left_out) == ((), 5)
+    paths, omitted = await collect_more(comfy, many, make_lease(max_output_files=3), tmp_path)
+    assert ([path.name for path in paths], omitted) == (["more-2.png", "more-3.png"], 3)
+    paths, omitted = await collect_more(comfy, many, make_lease(max_output_bytes=10), tmp_path)
+    assert (paths, omitted) == ((), 5)
 
 
-async def test_text_becomes_a_file(comfy: ComfyClient, tmp_path: Path) -> None:
+async def test_text_output_is_saved_as_a_file(comfy: ComfyClient, tmp_path: Path) -> None:
     result = await comfy.run(words("grüße"))
     collected = await collect(comfy, result, make_lease(**TEXT), tmp_path / "output.txt")
     assert (tmp_path / "output.txt").read_text("utf-8") == "grüße"
@@ -150,9 +153,9 @@ async def test_extra_texts_are_reported_and_stored_as_files(comfy: ComfyClient, 
     lease = make_lease(output_node_id="3")
     collected = await collect(comfy, result, lease, tmp_path / "output.png")
     assert (collected.mime_type, collected.metadata["texts"]) == ("image/png", {"7": "seven", "8": "eight \0"})
-    kept, left_out = await collect_more(comfy, result, lease, tmp_path)
-    assert ([each.name for each in kept], left_out) == (["more-2.txt", "more-3.txt"], 0)
-    assert [each.read_text("utf-8") for each in kept] == ["seven", "eight \N{REPLACEMENT CHARACTER}"]
+    paths, omitted = await collect_more(comfy, result, lease, tmp_path)
+    assert ([path.name for path in paths], omitted) == (["more-2.txt", "more-3.txt"], 0)
+    assert [path.read_text("utf-8") for path in paths] == ["seven", "eight \N{REPLACEMENT CHARACTER}"]
 
 
 async def test_extra_texts_are_reported_up_to_a_limit(comfy: ComfyClient, tmp_path: Path) -> None:
@@ -169,8 +172,8 @@ async def test_socket_image_can_be_the_output(comfy: ComfyClient, tmp_path: Path
     lease = make_lease(output_node_id="3")
     collected = await collect(comfy, result, lease, tmp_path / "output.png")
     assert (collected.mime_type, (tmp_path / "output.png").read_bytes()) == ("image/png", result.files[0].content)
-    kept, _ = await collect_more(comfy, result, lease, tmp_path)
-    assert [each.read_bytes() for each in kept] == [result.files[1].content]
+    paths, _ = await collect_more(comfy, result, lease, tmp_path)
+    assert [path.read_bytes() for path in paths] == [result.files[1].content]
 
 
 async def test_missing_file_is_reported_and_leaves_nothing(
@@ -183,7 +186,7 @@ async def test_missing_file_is_reported_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_server_that_restarts_before_the_file_was_read_has_it_afterwards(
+async def test_output_is_read_after_a_restart_of_the_server(
     simulator: Simulator, comfy: ComfyClient, tmp_path: Path
 ) -> None:
     result = await comfy.run(invert())
@@ -195,13 +198,13 @@ async def test_server_that_restarts_before_the_file_was_read_has_it_afterwards(
     assert (await reading).size == (tmp_path / "output.png").stat().st_size > 0
 
 
-async def test_connection_that_is_lost_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_connection_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("comfyrelay.worker.files.outputs.PAUSES_SECONDS", (0.01, 0.02, 0.03))
     async with open_storage() as server, ComfyClient(server.url("")) as comfy:
         server.files["view"] = b"made"
-        server.answers = [hanging_up, hanging_up]
-        collected = await collect(comfy, made("1/a.png"), make_lease(), tmp_path / "output.png")
+        server.answers = [disconnect, disconnect]
+        collected = await collect(comfy, make_result("1/a.png"), make_lease(), tmp_path / "output.png")
         assert (collected.size, len(server.requests)) == (4, 3)
-        server.answers = [hanging_up] * 9
+        server.answers = [disconnect] * 9
         with pytest.raises(ServerUnreachable):
-            await collect(comfy, made("1/a.png"), make_lease(), tmp_path / "output.png")
+            await collect(comfy, make_result("1/a.png"), make_lease(), tmp_path / "output.png")

@@ -14,18 +14,18 @@ from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.jobs import previews
 from comfyrelay.worker.jobs.previews import MAX_BYTES, PreviewUploader, shrink
 from comfyrelay.worker.lease import Lease, PreviewTarget
-from tests.support.leases import Storage, answering, make_lease, open_storage
+from tests.support.leases import Storage, answer_with, make_lease, open_storage
 from tests.support.world import PATIENCE_SECONDS
 
 
-def picture(side: int, form: str, *, seed: int = 0) -> bytes:
+def make_image(side: int, form: str, *, seed: int = 0) -> bytes:
     """Noise, which no format compresses."""
-    made = io.BytesIO()
-    Image.frombytes("RGB", (side, side), random.Random(seed).randbytes(side * side * 3)).save(made, form)
-    return made.getvalue()
+    file = io.BytesIO()
+    Image.frombytes("RGB", (side, side), random.Random(seed).randbytes(side * side * 3)).save(file, form)
+    return file.getvalue()
 
 
-SMALL = picture(32, "JPEG")
+SMALL = make_image(32, "JPEG")
 
 
 @asynccontextmanager
@@ -33,10 +33,10 @@ async def sending(*, pause_seconds: float = 0.0) -> AsyncIterator[tuple[Storage,
     async with open_storage() as storage:
         transfers = Transfers()
         lease = make_lease()
-        made = PreviewUploader(lease, transfers, pause_seconds=pause_seconds)
+        uploader = PreviewUploader(lease, transfers, pause_seconds=pause_seconds)
         try:
-            async with made.sending():
-                yield storage, lease, made
+            async with uploader.sending():
+                yield storage, lease, uploader
         finally:
             await transfers.close()
 
@@ -47,7 +47,7 @@ def watch(storage: Storage, lease: Lease, *, seconds: float = 1000.0) -> None:
     lease.watched.notify()
 
 
-async def put(storage: Storage, count: int) -> None:
+async def wait_for_uploads(storage: Storage, count: int) -> None:
     """Wait until this many images have been stored and answered."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while len(storage.requests) < count or storage.at_once:
@@ -56,23 +56,23 @@ async def put(storage: Storage, count: int) -> None:
 
 
 async def test_unwatched_run_sends_no_preview_and_keeps_the_newest() -> None:
-    async with sending() as (storage, lease, made):
+    async with sending() as (storage, lease, uploader):
         for number in range(100):
-            made.take(picture(8, "JPEG", seed=number))
+            uploader.take(make_image(8, "JPEG", seed=number))
         assert storage.requests == []
         watch(storage, lease)
-        await put(storage, 1)
-        assert storage.files == {"preview": picture(8, "JPEG", seed=99)}
+        await wait_for_uploads(storage, 1)
+        assert storage.files == {"preview": make_image(8, "JPEG", seed=99)}
         assert storage.requests[0].headers["Content-Type"] == "image/jpeg"
 
 
 async def test_previews_are_rate_limited() -> None:
-    async with sending(pause_seconds=1000.0) as (storage, lease, made):
+    async with sending(pause_seconds=1000.0) as (storage, lease, uploader):
         watch(storage, lease)
-        made.take(SMALL)
-        await put(storage, 1)
+        uploader.take(SMALL)
+        await wait_for_uploads(storage, 1)
         for number in range(100):
-            made.take(picture(8, "JPEG", seed=number))
+            uploader.take(make_image(8, "JPEG", seed=number))
         await asyncio.sleep(0)
         assert len(storage.requests) == 1
 
@@ -80,55 +80,55 @@ async def test_previews_are_rate_limited() -> None:
 async def test_finished_run_sends_no_preview() -> None:
     async with open_storage() as storage:
         transfers, lease = Transfers(), make_lease()
-        made = PreviewUploader(lease, transfers)
-        async with made.sending():
+        uploader = PreviewUploader(lease, transfers)
+        async with uploader.sending():
             pass
         watch(storage, lease)
-        made.take(SMALL)
+        uploader.take(SMALL)
         await asyncio.sleep(0)
         assert storage.requests == []
         await transfers.close()
 
 
-async def test_look_that_is_over_counts_no_more() -> None:
-    async with sending() as (storage, lease, made):
+async def test_expired_viewer_gets_no_preview() -> None:
+    async with sending() as (storage, lease, uploader):
         watch(storage, lease, seconds=0.0)
-        made.take(SMALL)
+        uploader.take(SMALL)
         lease.watched.notify()
         await asyncio.sleep(0)
         watch(storage, lease)
-        await put(storage, 1)
+        await wait_for_uploads(storage, 1)
         assert len(storage.requests) == 1
 
 
-async def test_storage_in_trouble_costs_a_picture_and_nothing_else() -> None:
-    async with sending() as (storage, lease, made):
-        storage.answers += [answering(500), answering(403)]
+async def test_failed_upload_skips_only_its_image() -> None:
+    async with sending() as (storage, lease, uploader):
+        storage.answers += [answer_with(500), answer_with(403)]
         watch(storage, lease)
         for number in (1, 2, 3):
-            made.take(picture(8, "JPEG", seed=number))
-            await put(storage, number)
-        assert storage.files == {"preview": picture(8, "JPEG", seed=3)}
+            uploader.take(make_image(8, "JPEG", seed=number))
+            await wait_for_uploads(storage, number)
+        assert storage.files == {"preview": make_image(8, "JPEG", seed=3)}
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
-def test_large_picture_is_made_small(form: str) -> None:
-    small = shrink(picture(1024, form))
+def test_large_image_is_shrunk(form: str) -> None:
+    small = shrink(make_image(1024, form))
     assert small is not None
     assert len(small) <= MAX_BYTES
     with Image.open(io.BytesIO(small)) as image:
         assert (image.format, image.size) == ("JPEG", (512, 512))
 
 
-def test_small_jpeg_is_sent_as_it_is() -> None:
+def test_small_jpeg_is_sent_unchanged() -> None:
     assert shrink(SMALL) is SMALL
 
 
-def test_without_pillow_only_what_is_small_enough_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_images_are_not_sent_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(previews, "find_spec", lambda _name: None)
     assert shrink(SMALL) is SMALL
-    assert shrink(picture(512, "JPEG")) is None
-    assert shrink(picture(8, "PNG")) is None
+    assert shrink(make_image(512, "JPEG")) is None
+    assert shrink(make_image(8, "PNG")) is None
 
 
 def test_invalid_image_is_not_sent() -> None:

@@ -80,14 +80,14 @@ class Aws:
         found: bool = answer["AutoScalingInstances"][0]["ProtectedFromScaleIn"]
         return found
 
-    async def until(self, is_so: Callable[[list[bool]], bool]) -> None:
+    async def until(self, condition: Callable[[list[bool]], bool]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS), self.news:
-            await self.news.wait_for(lambda: is_so(self.wishes))
+            await self.news.wait_for(lambda: condition(self.wishes))
 
 
 @pytest.fixture
 async def aws(moto_url: str, scaling: Any) -> AsyncIterator[Aws]:
-    # by name: all of these servers in one process share their groups
+    # by name, because the moto servers of one process share their groups
     [group] = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[GROUP])["AutoScalingGroups"]
     aws = Aws("", scaling, group["Instances"][0]["InstanceId"])
     scaling.set_instance_protection(
@@ -95,7 +95,7 @@ async def aws(moto_url: str, scaling: Any) -> AsyncIterator[Aws]:
     )
     aws.opened.set()
 
-    async def pass_on(request: web.Request) -> web.Response:
+    async def forward(request: web.Request) -> web.Response:
         body = await request.read()
         async with aws.news:
             aws.wishes.append(parse_qs(body.decode())["ProtectedFromScaleIn"] == ["true"])
@@ -112,7 +112,7 @@ async def aws(moto_url: str, scaling: Any) -> AsyncIterator[Aws]:
         return web.Response(status=answer.status, body=content)
 
     app = web.Application()
-    app.router.add_post("/", pass_on)
+    app.router.add_post("/", forward)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -123,7 +123,7 @@ async def aws(moto_url: str, scaling: Any) -> AsyncIterator[Aws]:
 
 
 @asynccontextmanager
-async def protecting(aws: Aws, *, off_after_seconds: float = 0.0, **more: Any) -> AsyncIterator[Protection]:
+async def open_protection(aws: Aws, *, off_after_seconds: float = 0.0, **more: Any) -> AsyncIterator[Protection]:
     group = ScalingGroup(
         **{"name": GROUP, "instance_id": aws.instance_id, "region": REGION, "endpoint_url": aws.url, **more}
     )
@@ -136,31 +136,31 @@ async def protecting(aws: Aws, *, off_after_seconds: float = 0.0, **more: Any) -
 
 
 async def test_instance_is_protected_only_while_it_works(aws: Aws) -> None:
-    async with protecting(aws) as protection:
+    async with open_protection(aws) as protection:
         protection.want(True)
         await aws.until(lambda wishes: wishes == [True])
     assert await aws.is_protected()
-    async with protecting(aws) as protection:
+    async with open_protection(aws) as protection:
         protection.want(False)
-    # also when it is closed at once; and protection left on by an earlier process is turned off
+    # closing at once still turns off the protection of an earlier process
     assert aws.wishes == [True, False]
     assert not await aws.is_protected()
 
 
 async def test_unchanged_protection_makes_no_request(aws: Aws) -> None:
-    async with protecting(aws) as protection:
+    async with open_protection(aws) as protection:
         protection.want(True)
         await aws.until(lambda wishes: wishes == [True])
         protection.want(True)
     assert aws.wishes == [True]
-    async with protecting(aws):
+    async with open_protection(aws):
         pass
     assert aws.wishes == [True]
 
 
 async def test_last_protection_request_wins(aws: Aws) -> None:
     aws.opened.clear()
-    async with protecting(aws) as protection:
+    async with open_protection(aws) as protection:
         protection.want(True)
         await aws.until(lambda wishes: wishes == [True])
         for protected in (False, True, False, True, False):
@@ -171,8 +171,8 @@ async def test_last_protection_request_wins(aws: Aws) -> None:
     assert not await aws.is_protected()
 
 
-async def test_between_two_jobs_it_stays_on_and_does_not_delay_leaving(aws: Aws) -> None:
-    async with protecting(aws, off_after_seconds=3600) as protection:
+async def test_protection_stays_on_between_jobs_and_ends_at_once_on_close(aws: Aws) -> None:
+    async with open_protection(aws, off_after_seconds=3600) as protection:
         protection.want(True)
         await aws.until(lambda _: aws.granted == 1)
         for protected in (False, True, False):
@@ -186,7 +186,7 @@ async def test_between_two_jobs_it_stays_on_and_does_not_delay_leaving(aws: Aws)
 async def test_refused_protection_is_retried_and_logged_once(aws: Aws) -> None:
     aws.refuses = True
     with capture_logs() as logs:
-        async with protecting(aws) as protection:
+        async with open_protection(aws) as protection:
             protection.want(True)
             await aws.until(lambda wishes: len(wishes) >= 3)
             aws.refuses = False
@@ -198,7 +198,7 @@ async def test_refused_protection_is_retried_and_logged_once(aws: Aws) -> None:
 
 async def test_failed_request_is_followed_by_an_explicit_reset(aws: Aws) -> None:
     """The answer may have been lost, although the request succeeded."""
-    async with protecting(aws) as protection:
+    async with open_protection(aws) as protection:
         protection.want(False)
         await aws.until(lambda wishes: wishes == [False])
         aws.refuses = True
@@ -215,14 +215,14 @@ async def test_failed_request_is_followed_by_an_explicit_reset(aws: Aws) -> None
 )
 async def test_aws_errors_do_not_block_deregistering(aws: Aws, wrong: dict[str, Any]) -> None:
     with capture_logs() as logs:
-        async with protecting(aws, **wrong) as protection:
+        async with open_protection(aws, **wrong) as protection:
             protection.want(True)
     assert "worker.protection_failed" in [entry["event"] for entry in logs]
 
 
 async def test_hanging_aws_call_does_not_delay_deregistering(aws: Aws) -> None:
     aws.opened.clear()
-    async with protecting(aws) as protection:
+    async with open_protection(aws) as protection:
         protection.want(True)
         await aws.until(bool)
         began = time.monotonic()
@@ -230,7 +230,7 @@ async def test_hanging_aws_call_does_not_delay_deregistering(aws: Aws) -> None:
     aws.opened.set()
 
 
-async def test_without_a_start_there_is_nothing_to_close(aws: Aws) -> None:
+async def test_unstarted_protection_can_be_closed(aws: Aws) -> None:
     protection = Protection(ScalingGroup(GROUP, instance_id="i-0", region=REGION))
     protection.want(True)
     await protection.close()

@@ -36,7 +36,7 @@ async def client(simulator: Simulator) -> AsyncIterator[RecoveringClient]:
     await client.close()
 
 
-async def fail_on_the_gpu(simulator: Simulator, client: RecoveringClient) -> None:
+async def cause_gpu_fault(simulator: Simulator, client: RecoveringClient) -> None:
     simulator.misbehave(Fail(class_type="ImageInvert", exception_type="RuntimeError", message=BAD_GPU, times=1))
     with pytest.raises(DeviceFault):
         await client.run(invert())
@@ -49,11 +49,11 @@ async def test_memory_is_freed_before_out_of_memory_is_raised(simulator: Simulat
     assert simulator.log.count("POST", "/free") == 1
 
 
-async def test_gpu_in_a_bad_state_is_not_fit_until_comfyui_was_restarted(
+async def test_faulty_gpu_is_refused_until_comfyui_was_restarted(
     simulator: Simulator, client: RecoveringClient
 ) -> None:
     await client.check()
-    await fail_on_the_gpu(simulator, client)
+    await cause_gpu_fault(simulator, client)
     assert client.has_gpu_fault
     for _ in range(2):
         with pytest.raises(ServerRefused, match="restarted"):
@@ -64,7 +64,7 @@ async def test_gpu_in_a_bad_state_is_not_fit_until_comfyui_was_restarted(
             try:
                 await client.check()
             except ServerRefused:
-                # the loss of the old connection may be unnoticed so far
+                # the client may not have noticed the lost connection yet
                 await asyncio.sleep(0.05)
     assert (await client.run(invert())).files
 
@@ -84,10 +84,10 @@ class TestRestarts:
         assert not client.is_restarting
         await client.check()
 
-    async def test_sick_one_is_restarted_at_once_and_gets_no_job_meanwhile(
+    async def test_faulty_server_is_restarted_at_once_and_gets_no_job_meanwhile(
         self, simulator: Simulator, client: RecoveringClient, tmp_path: Path
     ) -> None:
-        await fail_on_the_gpu(simulator, client)
+        await cause_gpu_fault(simulator, client)
         trace = tmp_path / "restarted"
         restarts = self.restarts(sys.executable, "-c", f"open({str(trace)!r}, 'w')")
         restarts.restart_unless_recovered(client)
@@ -110,7 +110,7 @@ class TestRestarts:
     async def test_failing_restart_command_leaves_the_server_restarting(
         self, simulator: Simulator, client: RecoveringClient
     ) -> None:
-        await fail_on_the_gpu(simulator, client)
+        await cause_gpu_fault(simulator, client)
         restarts = self.restarts("/nothing/here")
         with capture_logs() as logs:
             restarts.restart_unless_recovered(client)
@@ -122,14 +122,14 @@ class TestRestarts:
         await restarts.close()
 
 
-class Ended(SupervisedProcess):
+class ExitedProcess(SupervisedProcess):
     """A process that exited after this output."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[float, str]] = []
+        self.lines: list[tuple[float, str]] = []
 
     async def exit_since(self, began: float) -> ProcessExit:
-        return ProcessExit(at=began, reason="it was killed.", lines=self.said)
+        return ProcessExit(at=began, reason="it was killed.", lines=self.lines)
 
     async def mark_run_started(self) -> None: ...
 
@@ -137,20 +137,20 @@ class Ended(SupervisedProcess):
 
 
 async def test_job_error_excludes_output_of_earlier_jobs(simulator: Simulator) -> None:
-    ended = Ended()
-    client = RecoveringClient(simulator.url, timeouts=RunTimeouts(refused_seconds=0.1), process=ended)
+    process = ExitedProcess()
+    client = RecoveringClient(simulator.url, timeouts=RunTimeouts(refused_seconds=0.1), process=process)
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
     begun, accepted = asyncio.Event(), asyncio.Event()
-    ended.said.append((monotonic(), "a picture of somebody else"))
+    process.lines.append((monotonic(), "a picture of somebody else"))
     first = asyncio.create_task(
         client.run(invert(), on_event=lambda event: begun.set() if isinstance(event, Started) else None)
     )
     async with asyncio.timeout(PATIENCE_SECONDS):
         await begun.wait()
-        # it waits behind the first, and the output is not its own
+        # it waits behind the first, whose output follows
         second = asyncio.create_task(client.run(invert(), on_event=lambda _event: accepted.set()))
         await accepted.wait()
-        ended.said.append((monotonic(), "the last word of the first"))
+        process.lines.append((monotonic(), "the last word of the first"))
         await simulator.stop()
         stuck.end()
         with pytest.raises(RunLost, match="it was killed") as of_first:

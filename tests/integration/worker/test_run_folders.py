@@ -38,11 +38,11 @@ def result(*files: OutputFile, prompt_id: str = "p1") -> RunResult:
     return RunResult(prompt_id=prompt_id, files=files)
 
 
-def remove(base: Path, made: RunResult | None = None, *, prompt_ids: tuple[str, ...] = ()) -> None:
-    ComfyFolders(lambda: [base], asset_folder="assets").remove(lease=LEASE, result=made, prompt_ids=prompt_ids)
+def remove(base: Path, run_result: RunResult | None = None, *, prompt_ids: tuple[str, ...] = ()) -> None:
+    ComfyFolders(lambda: [base], asset_folder="assets").remove(lease=LEASE, result=run_result, prompt_ids=prompt_ids)
 
 
-def test_jobs_folders_go_and_the_others_stay(base: Path) -> None:
+def test_only_the_folders_of_the_job_are_removed(base: Path) -> None:
     other = make_lease(2)
     for path in (
         f"input/comfyrelay/{job_folder(LEASE)}/a.png",
@@ -68,14 +68,14 @@ def test_jobs_folders_go_and_the_others_stay(base: Path) -> None:
 def test_result_files_are_removed_from_any_subfolder(base: Path) -> None:
     for path in ("output/a.png", "output/sub/b.png", "temp/preview_00001_.png", "input/c.png", "output/c.png"):
         write(base / path)
-    made = result(
+    run_result = result(
         OutputFile(node_id="1", filename="a.png"),
         OutputFile(node_id="1", filename="b.png", subfolder="sub"),
         OutputFile(node_id="2", filename="preview_00001_.png", type="temp"),
         OutputFile(node_id="3", filename="c.png", type="input"),
         OutputFile(node_id="3", filename="gone.png"),
     )
-    remove(base, made)
+    remove(base, run_result)
     assert files_in(base) == ["input/c.png", "output/c.png"]
 
 
@@ -105,7 +105,7 @@ def test_outside_files_and_whole_folders_are_never_removed(base: Path, subfolder
     assert files_in(base.parent) == before
 
 
-def test_nor_by_an_absolute_path(base: Path) -> None:
+def test_absolute_paths_are_never_removed(base: Path) -> None:
     outside = write(base.parent / "outside" / "secret")
     remove(base, result(OutputFile(node_id="1", filename="secret", subfolder=str(outside.parent))))
     remove(base, result(OutputFile(node_id="1", filename=str(outside))))
@@ -113,7 +113,7 @@ def test_nor_by_an_absolute_path(base: Path) -> None:
 
 
 @pytest.mark.parametrize("prompt_id", ["..", ".", "", "../..", "/", "a/b", "p\0"])
-def test_prompt_id_is_no_path(base: Path, prompt_id: str) -> None:
+def test_prompt_id_is_not_used_as_a_path(base: Path, prompt_id: str) -> None:
     write(base / "output" / "comfyrelay" / "p9" / "a.png")
     write(base / "output" / "mine.png")
     before = files_in(base)
@@ -131,7 +131,7 @@ def test_link_is_not_followed(base: Path) -> None:
     assert not (base / "output" / "a.png").is_symlink()
 
 
-def test_folders_themselves_may_be_links(base: Path, tmp_path: Path) -> None:
+def test_files_in_linked_folders_are_removed(base: Path, tmp_path: Path) -> None:
     """As on a machine with a second disk."""
     (tmp_path / "disk").mkdir()
     (base / "output").rmdir()
@@ -170,14 +170,14 @@ class TestAssets:
     def test_asset_is_removed_by_its_cache_name(self, base: Path, folders: ComfyFolders) -> None:
         folders.remove_asset(self.CACHED[0])
         assert files_in(base) == sorted([self.COPIES[1], *self.OTHERS])
-        # again, as for an asset that ComfyUI never had
+        # removing a missing asset does no harm
         folders.remove_asset(self.CACHED[0])
 
     def test_assets_missing_from_the_cache_are_removed(self, base: Path, folders: ComfyFolders) -> None:
         folders.keep_assets([self.CACHED[1], f"{'c' * 64}.png"])
         assert files_in(base) == sorted([self.COPIES[1], *self.OTHERS])
 
-    def test_link_to_elsewhere_is_not_followed(self, base: Path, tmp_path: Path) -> None:
+    def test_linked_asset_folder_is_not_followed(self, base: Path, tmp_path: Path) -> None:
         outside = write(tmp_path / "outside" / f"{'a' * 40}.png")
         (base / "input" / "comfyrelay").mkdir()
         (base / "input" / "comfyrelay" / "assets").symlink_to(outside.parent)
@@ -203,7 +203,7 @@ class TestRealRun:
         }
         photo = Attachment(placeholder="__IMG__", source=PNG, name="a.png", folder=job_folder(LEASE))
         async with ComfyClient(simulator.url) as comfy:
-            made = await comfy.run(graph, attachments=[photo])
+            run_result = await comfy.run(graph, attachments=[photo])
         assert len(files_in(simulator.folder)) == 3
-        remove(simulator.folder, made)
+        remove(simulator.folder, run_result)
         assert files_in(simulator.folder) == []

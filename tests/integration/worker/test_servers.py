@@ -63,9 +63,9 @@ async def test_larger_gpu_gets_the_job_that_ran_out_of_memory(tmp_path: Path) ->
         simulators = [await stack.enter_async_context(Simulator(gpu=option)) for option in options]
         servers = await stack.enter_async_context(open_servers(*(simulator.url for simulator in simulators), online=3))
         for _ in range(3):
-            ran, lease = RunHistory(), make_lease(ran_out_bytes=8 * GIB)
-            await servers.run(lease, invert(), (), history=ran, on_event=lambda _: None, on_move=lambda: None)
-            assert ran.client_id == "comfyui-2"
+            history, lease = RunHistory(), make_lease(ran_out_bytes=8 * GIB)
+            await servers.run(lease, invert(), (), history=history, on_event=lambda _: None, on_move=lambda: None)
+            assert history.client_id == "comfyui-2"
 
 
 def workflows(count: int) -> Iterator[Graph]:
@@ -79,22 +79,22 @@ async def test_newest_warm_workflows_of_each_server_are_reported() -> None:
         accepted = asyncio.Event()
 
         async def run(graph: Graph, on_event: Callable[[PoolJobEvent], None] = lambda _: None) -> str:
-            ran = RunHistory()
-            await servers.run(make_lease(), graph, (), history=ran, on_event=on_event, on_move=lambda: None)
-            return f"{ran.client_id} {workflow_hash(graph)}"
+            history = RunHistory()
+            await servers.run(make_lease(), graph, (), history=history, on_event=on_event, on_move=lambda: None)
+            return f"{history.client_id} {workflow_hash(graph)}"
 
         async with asyncio.timeout(PATIENCE_SECONDS):
             stuck = first.misbehave(Stuck(class_type="ImageInvert"))
-            held_up = asyncio.create_task(run(invert(), lambda _: accepted.set()))
+            delayed_run = asyncio.create_task(run(invert(), lambda _: accepted.set()))
             await accepted.wait()
             many = [await run(workflow) for workflow in workflows(MAX_WARM + 5)]
             stuck.end()
-            alone = await held_up
-        told = servers.warm_hashes()
-    assert {each.split()[0] for each in many} == {"comfyui-2"}
+            alone = await delayed_run
+        reported = servers.warm_hashes()
+    assert {run.split()[0] for run in many} == {"comfyui-2"}
     assert alone.split()[0] == "comfyui-1"
-    newest = [each.split()[1] for each in (alone, *reversed(many))]
-    assert told == newest[:MAX_WARM]
+    newest = [run.split()[1] for run in (alone, *reversed(many))]
+    assert reported == newest[:MAX_WARM]
 
 
 async def test_node_exception_fails_the_job_without_another_server() -> None:
@@ -113,7 +113,7 @@ class TestUnreachableServer:
     """A job does not wait for an unreachable server, even if this worker has others."""
 
     @pytest.fixture(autouse=True)
-    def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short_offline_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("comfyrelay.worker.comfyui.servers.OFFLINE_SECONDS", 1.0)
 
     async def test_job_failed_by_one_server_does_not_wait_for_an_unreachable_one(self) -> None:
@@ -156,16 +156,16 @@ class TestUnreachableServer:
 
 
 @asynccontextmanager
-async def odd_comfyui(stats: Any, info: Any) -> AsyncIterator[str]:
+async def fake_comfyui(stats: Any, info: Any) -> AsyncIterator[str]:
     """A ComfyUI that reports these values."""
 
-    said = {"/system_stats": stats, "/object_info": info}
+    answers = {"/system_stats": stats, "/object_info": info}
 
     async def answer(request: web.Request) -> web.Response:
-        return web.json_response(said[request.path])
+        return web.json_response(answers[request.path])
 
     app = web.Application()
-    for path in said:
+    for path in answers:
         app.router.add_get(path, answer)
     async with TestServer(app) as server:
         yield str(server.make_url("")).rstrip("/")
@@ -180,34 +180,34 @@ def loader(*names: Any) -> dict[str, Any]:
     [{}, {"system": None, "devices": None}, {"system": "?", "devices": "?"}, {"devices": ["?", 7, None]}],
 )
 async def test_server_with_invalid_stats_is_still_reported(stats: dict[str, Any]) -> None:
-    async with odd_comfyui(stats, {"A": loader("a.safetensors")}) as url, open_servers(url) as servers:
-        told = await gather(servers, {})
-    assert told["comfyui"] == [{"url": url, "version": None, "gpus": []}]
-    assert (told["node_types"], told["models"]) == (["A"], ["a.safetensors"])
+    async with fake_comfyui(stats, {"A": loader("a.safetensors")}) as url, open_servers(url) as servers:
+        report = await gather(servers, {})
+    assert report["comfyui"] == [{"url": url, "version": None, "gpus": []}]
+    assert (report["node_types"], report["models"]) == (["A"], ["a.safetensors"])
 
 
-async def test_each_server_reports_what_it_lacks_of_the_common_set() -> None:
+async def test_server_reports_missing_nodes_and_models() -> None:
     both, one = {"A": loader("a.safetensors"), "B": loader("b.safetensors")}, {"A": loader("a.safetensors")}
-    async with odd_comfyui({}, both) as first, odd_comfyui({}, one) as second, open_servers(first, second) as servers:
-        told = await gather(servers, {})
-    assert (told["node_types"], told["models"]) == (["A", "B"], ["a.safetensors", "b.safetensors"])
-    lacks = [each.get("lacks") for each in told["comfyui"]]
+    async with fake_comfyui({}, both) as first, fake_comfyui({}, one) as second, open_servers(first, second) as servers:
+        report = await gather(servers, {})
+    assert (report["node_types"], report["models"]) == (["A", "B"], ["a.safetensors", "b.safetensors"])
+    lacks = [server.get("lacks") for server in report["comfyui"]]
     assert lacks == [None, {"node_types": ["B"], "models": ["b.safetensors"]}]
 
 
-async def test_names_that_are_no_valid_text_are_skipped() -> None:
+async def test_invalid_names_are_skipped() -> None:
     """A file name on a Linux disk may be any bytes; a control plane would refuse the whole report."""
     names = ["good.safetensors", "half \udce4.safetensors", "zero \0.safetensors", "line\n.safetensors"]
-    async with odd_comfyui({}, {"A": loader(*names), "B\0": loader()}) as url, open_servers(url) as servers:
-        told = await gather(servers, {})
-    assert (told["node_types"], told["models"]) == (["A"], ["good.safetensors"])
+    async with fake_comfyui({}, {"A": loader(*names), "B\0": loader()}) as url, open_servers(url) as servers:
+        report = await gather(servers, {})
+    assert (report["node_types"], report["models"]) == (["A"], ["good.safetensors"])
 
 
 async def test_configured_capabilities_do_not_hide_detected_ones() -> None:
-    said = {"room": "attic", "node_types": ["Everything"], "providers": ["cloud"]}
-    async with odd_comfyui({}, {"A": loader()}) as url, open_servers(url) as servers:
-        capabilities = Capabilities(servers, said)
-        assert capabilities.current == said
+    configured = {"room": "attic", "node_types": ["Everything"], "providers": ["cloud"]}
+    async with fake_comfyui({}, {"A": loader()}) as url, open_servers(url) as servers:
+        capabilities = Capabilities(servers, configured)
+        assert capabilities.current == configured
         await capabilities.refresh()
     assert capabilities.current["room"] == "attic"
     assert (capabilities.current["node_types"], capabilities.current["providers"]) == (["A"], ["self_hosted"])

@@ -1,6 +1,7 @@
 """Shutdown notices: why a worker deregisters, how long it has, and which of two notices wins."""
 
 import asyncio
+import itertools
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ import pytest
 from comfyrelay.worker.host.imds import Imds
 from comfyrelay.worker.host.shutdown_notices import RETRY_INTERVALS, Notice, Notices
 from tests.support.ec2_metadata import LIFECYCLE, REBALANCE, SPOT, Metadata
+from tests.support.full import full_only
 from tests.support.world import PATIENCE_SECONDS
 
 SHUTDOWN_SECONDS = 30.0
@@ -18,7 +20,7 @@ ASG_SECONDS = 110.0
 
 
 @asynccontextmanager
-async def watching(url: str, *, interval_seconds: float = 0.005) -> AsyncIterator[Notices]:
+async def watch_notices(url: str, *, interval_seconds: float = 0.005) -> AsyncIterator[Notices]:
     imds = Imds(url, pause_seconds=0.0)
     notices = Notices(
         imds=imds, interval_seconds=interval_seconds, shutdown_seconds=SHUTDOWN_SECONDS, asg_seconds=ASG_SECONDS
@@ -35,12 +37,12 @@ def is_watching(notices: Notices) -> bool:
     return notices._watching is not None and not notices._watching.done()
 
 
-async def next_after(notices: Notices, notice: Notice | None) -> Notice:
+async def wait_for_newer(notices: Notices, notice: Notice | None) -> Notice:
     return await asyncio.wait_for(notices.wait_newer(notice), PATIENCE_SECONDS)
 
 
 async def test_no_notice_exists_until_ec2_sends_one() -> None:
-    async with Metadata() as metadata, watching(metadata.url) as notices:
+    async with Metadata() as metadata, watch_notices(metadata.url) as notices:
         for path in (SPOT, LIFECYCLE, REBALANCE):
             await metadata.until_asked(path, 2)
         assert notices.current is None
@@ -52,9 +54,9 @@ async def test_no_notice_exists_until_ec2_sends_one() -> None:
     [(120, 120), (90, 90), (3600, 120), (0, 0), (-30, 0)],
 )
 async def test_spot_notice_sets_the_remaining_time(seconds: float, left: float) -> None:
-    async with Metadata() as metadata, watching(metadata.url) as notices:
+    async with Metadata() as metadata, watch_notices(metadata.url) as notices:
         metadata.interrupt(seconds=seconds)
-        notice = await next_after(notices, None)
+        notice = await wait_for_newer(notices, None)
         assert (notice.reason, notice.at_once) == ("spot_interruption", False)
         # both times are in whole seconds
         assert notice.seconds == pytest.approx(left, abs=2)
@@ -64,56 +66,56 @@ async def test_spot_notice_sets_the_remaining_time(seconds: float, left: float) 
 
 
 async def test_remaining_time_follows_the_clock_of_ec2() -> None:
-    async with Metadata(clock_seconds=-7200) as metadata, watching(metadata.url) as notices:
+    async with Metadata(clock_seconds=-7200) as metadata, watch_notices(metadata.url) as notices:
         metadata.interrupt(seconds=100)
-        assert (await next_after(notices, None)).seconds == pytest.approx(100, abs=2)
+        assert (await wait_for_newer(notices, None)).seconds == pytest.approx(100, abs=2)
 
 
-@pytest.mark.parametrize("said", ['{"action": "terminate"}', '{"action": "stop", "time": "soon"}'])
-async def test_notice_without_a_valid_time_means_now(said: str) -> None:
-    async with Metadata() as metadata, watching(metadata.url) as notices:
-        metadata.arm(SPOT, said)
-        notice = await next_after(notices, None)
+@pytest.mark.parametrize("text", ['{"action": "terminate"}', '{"action": "stop", "time": "soon"}'])
+async def test_notice_without_a_valid_time_means_now(text: str) -> None:
+    async with Metadata() as metadata, watch_notices(metadata.url) as notices:
+        metadata.arm(SPOT, text)
+        notice = await wait_for_newer(notices, None)
         assert (notice.reason, notice.seconds) == ("spot_interruption", 0.0)
 
 
-@pytest.mark.parametrize("said", ["", "<html></html>", "[]", "null", '{"time": "2030-01-01T00:00:00Z"}'])
-async def test_invalid_notice_is_ignored(said: str) -> None:
-    async with Metadata() as metadata, watching(metadata.url) as notices:
-        metadata.arm(SPOT, said)
-        metadata.arm(REBALANCE, said)
+@pytest.mark.parametrize("text", ["", "<html></html>", "[]", "null", '{"time": "2030-01-01T00:00:00Z"}'])
+async def test_invalid_notice_is_ignored(text: str) -> None:
+    async with Metadata() as metadata, watch_notices(metadata.url) as notices:
+        metadata.arm(SPOT, text)
+        metadata.arm(REBALANCE, text)
         await metadata.until_asked(SPOT, 2)
         await metadata.until_asked(REBALANCE, 2)
         assert notices.current is None
 
 
-async def test_rebalance_recommendation_is_no_hurry() -> None:
-    async with Metadata() as metadata, watching(metadata.url) as notices:
+async def test_rebalance_recommendation_sets_no_deadline() -> None:
+    async with Metadata() as metadata, watch_notices(metadata.url) as notices:
         metadata.recommend_rebalance()
-        notice = await next_after(notices, None)
+        notice = await wait_for_newer(notices, None)
         assert (notice.reason, notice.seconds, notice.seconds_left) == ("spot_rebalance", None, None)
 
 
 @pytest.mark.parametrize("state", ["Terminated", "Warmed:Terminated"])
 async def test_termination_by_the_group_leaves_the_configured_time(state: str) -> None:
-    async with Metadata() as metadata, watching(metadata.url) as notices:
+    async with Metadata() as metadata, watch_notices(metadata.url) as notices:
         metadata.arm(LIFECYCLE, state)
-        notice = await next_after(notices, None)
+        notice = await wait_for_newer(notices, None)
         assert (notice.reason, notice.seconds) == ("asg_termination", ASG_SECONDS)
 
 
 @pytest.mark.parametrize("state", ["InService", "Standby", "Detached", "Warmed:Running", "Warmed:Stopped"])
 async def test_other_group_states_cause_no_notice(state: str) -> None:
-    async with Metadata() as metadata, watching(metadata.url) as notices:
+    async with Metadata() as metadata, watch_notices(metadata.url) as notices:
         metadata.arm(LIFECYCLE, state)
         await metadata.until_asked(LIFECYCLE, 2)
         assert notices.current is None
 
 
 async def test_only_a_more_urgent_notice_replaces_the_current_one() -> None:
-    async with Metadata() as metadata, watching(metadata.url) as notices:
+    async with Metadata() as metadata, watch_notices(metadata.url) as notices:
         metadata.recommend_rebalance()
-        rebalance = await next_after(notices, None)
+        rebalance = await wait_for_newer(notices, None)
         # the same again, and the same with a later time
         await metadata.until_asked(REBALANCE, 2)
         metadata.recommend_rebalance()
@@ -121,15 +123,15 @@ async def test_only_a_more_urgent_notice_replaces_the_current_one() -> None:
         assert notices.current is rebalance
 
         metadata.interrupt(seconds=100)
-        spot = await next_after(notices, rebalance)
+        spot = await wait_for_newer(notices, rebalance)
         assert spot.reason == "spot_interruption"
-        # nor when a clock jump makes it seem sooner
+        # a clock jump does not make it more urgent
         metadata.clock_seconds += 60
         await metadata.until_asked(SPOT, 2)
         assert notices.current is spot
 
         metadata.interrupt(seconds=10)
-        sooner = await next_after(notices, spot)
+        sooner = await wait_for_newer(notices, spot)
         assert sooner.seconds == pytest.approx(10, abs=2)
 
 
@@ -157,20 +159,20 @@ def notice(seconds: float | None, *, came_at: float = 0.0, at_once: bool = False
         (notice(0, at_once=True, came_at=3), notice(0, at_once=True, came_at=2), False),
     ],
 )
-def test_which_of_two_is_more_urgent(new: Notice, known: Notice | None, is_newer: bool) -> None:
+def test_earlier_end_and_immediate_stop_are_more_urgent(new: Notice, known: Notice | None, is_newer: bool) -> None:
     assert new.is_more_urgent(known) is is_newer
 
 
 async def test_every_waiter_gets_the_notice() -> None:
     notices = Notices(imds=None, shutdown_seconds=SHUTDOWN_SECONDS, asg_seconds=ASG_SECONDS)
-    waiting = [asyncio.create_task(next_after(notices, None)) for _ in range(3)]
+    waiting = [asyncio.create_task(wait_for_newer(notices, None)) for _ in range(3)]
     await asyncio.sleep(0)
     first = notice(None)
     notices.add(first)
     assert await asyncio.gather(*waiting) == [first] * 3
     # a later waiter gets it at once, and one that knows it keeps waiting
-    assert await next_after(notices, None) is first
-    later = asyncio.create_task(next_after(notices, first))
+    assert await wait_for_newer(notices, None) is first
+    later = asyncio.create_task(wait_for_newer(notices, first))
     notices.add(notice(None))
     await asyncio.sleep(0)
     assert not later.done()
@@ -179,7 +181,7 @@ async def test_every_waiter_gets_the_notice() -> None:
     assert await later is second
 
 
-async def test_off_ec2_it_is_tried_a_few_times_and_then_never_again() -> None:
+async def test_polling_stops_after_a_few_tries_on_other_machines() -> None:
     connections = 0
 
     async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -189,24 +191,24 @@ async def test_off_ec2_it_is_tried_a_few_times_and_then_never_again() -> None:
 
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    # no pause between requests here, so each of the three of one check is made
-    async with server, watching(f"http://{host}:{port}", interval_seconds=0.001) as notices:
+    # every check makes three requests
+    async with server, watch_notices(f"http://{host}:{port}", interval_seconds=0.001) as notices:
         assert notices._watching is not None
         await asyncio.wait_for(notices._watching, PATIENCE_SECONDS)
         assert connections == 3 * (1 + len(RETRY_INTERVALS))
         assert notices.current is None
 
 
-async def test_unreachable_metadata_service_on_ec2_is_polled_further() -> None:
-    async with Metadata() as metadata, watching(metadata.url) as notices:
+async def test_polling_continues_on_ec2_while_metadata_is_unreachable() -> None:
+    async with Metadata() as metadata, watch_notices(metadata.url) as notices:
         await metadata.until_asked(SPOT)
         metadata.refuses = True
-        # more checks, of three requests each, than off EC2
+        # more checks, of three requests each, than on other machines
         await metadata.until(lambda: metadata.refused >= 3 * (len(RETRY_INTERVALS) + 3))
         assert is_watching(notices)
         metadata.refuses = False
         metadata.interrupt()
-        assert (await next_after(notices, None)).reason == "spot_interruption"
+        assert (await wait_for_newer(notices, None)).reason == "spot_interruption"
 
 
 LOOPS = {
@@ -239,8 +241,8 @@ with asyncio.Runner(loop_factory=LOOP) as runner:
 
 @asynccontextmanager
 async def program(loop: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    text = PROGRAM.replace("LOOP", LOOPS[loop])
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", text, stdout=asyncio.subprocess.PIPE)
+    source = PROGRAM.replace("LOOP", LOOPS[loop])
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", source, stdout=asyncio.subprocess.PIPE)
     try:
         yield process
     finally:
@@ -254,10 +256,14 @@ async def line(process: asyncio.subprocess.Process) -> str:
     return (await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS)).decode().strip()
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)],
+    ("loop", "first", "second"),
+    [
+        ("default", signal.SIGTERM, signal.SIGINT),
+        ("uvloop", signal.SIGTERM, signal.SIGTERM),
+        ("without signal handlers", signal.SIGINT, signal.SIGINT),
+        *full_only(*itertools.product(LOOPS, (signal.SIGTERM, signal.SIGINT), (signal.SIGTERM, signal.SIGINT))),
+    ],
 )
 async def test_first_signal_leaves_time_and_second_signal_none(
     loop: str, first: signal.Signals, second: signal.Signals
