@@ -19,11 +19,11 @@ WORKERS = 1_000
 DISPATCHES = 1_000_000
 CALLS = 40
 GOAL_MS = 100.0
-# Sizes of the tenants' side relative to the queue.
+# Rows of the tenants.
 TENANTS = 2_000
 MOVED = 100_000
 
-# One statement each. Most jobs of a week are done; each worker has one, some wait, some failed.
+# Most jobs of a week are completed, some failed or wait, and every worker runs one.
 CENTRAL = (
     """
     INSERT INTO workers (worker_id, display_name, fleet_id, stage, capabilities, devices, warm_hashes, max_concurrency,
@@ -73,7 +73,7 @@ CENTRAL = (
            CASE WHEN n % 2 = 0 THEN 'lease' ELSE 'complete' END
       FROM generate_series(1, $1::bigint) AS n
     """,
-    # counted incrementally as in production, not a million at once
+    # usage is counted incrementally, as in production
     """
     INSERT INTO cursors (name, position)
     SELECT 'usage', max(id) FROM worker_audit_logs WHERE created_at < now() - interval '10 minutes'
@@ -127,9 +127,9 @@ SHARD = (
 Steps = Sequence[Sequence[str]]
 FLEETS, WORKFLOWS, EFFECTS = "/fleets?limit=200", "/workflows?limit=200", "/effects?limit=200"
 FLEET, WORKER = "/fleets/production/bench", "/workers/crowd-00500"
-LATELY = f"from={date.today() - timedelta(days=29)}&to={date.today()}"
+LAST_30_DAYS = f"from={date.today() - timedelta(days=29)}&to={date.today()}"
 DEAD = "/webhooks/deliveries?status=dead"
-FIT = "POST /workflows/bench/validate?limit=200"
+VALIDATE = "POST /workflows/bench/validate?limit=200"
 PAGES: Mapping[str, Steps] = {
     f"overview, {range_}": [
         [
@@ -143,53 +143,53 @@ PAGES: Mapping[str, Steps] = {
     for range_ in ("hour", "day", "week")
 } | {
     "workers": [["/workers?limit=50", FLEETS]],
-    "workers, the next": [["/workers?limit=50&cursor=500/crowd-00500"]],
+    "workers, next page": [["/workers?limit=50&cursor=500/crowd-00500"]],
     "workers, by GPU": [["/workers?limit=50&sort=-gpu", FLEETS]],
-    "workers, busy ones": [["/workers?limit=50&state=busy", FLEETS]],
-    "workers, searched": [["/workers?limit=50&search=0099", FLEETS]],
-    "workers, nothing found": [["/workers?limit=50&search=nowhere", FLEETS]],
+    "workers, busy": [["/workers?limit=50&state=busy", FLEETS]],
+    "workers, search": [["/workers?limit=50&search=0099", FLEETS]],
+    "workers, search without matches": [["/workers?limit=50&search=nowhere", FLEETS]],
     "add a worker": [
         ["/workers?limit=50", FLEETS],
         [f"{FLEET}/join-command", "/audit-logs?event=register&limit=20"],
     ],
     "worker": [[WORKER], [f"{WORKER}/audit-logs?limit=50"]],
-    "worker's log": [[f"{WORKER}/logs"]],
-    "fleets": [[FLEETS, f"/usage?by=fleet&{LATELY}"], [f"{FLEET}/autoscaling"]],
+    "log of a worker": [[f"{WORKER}/logs"]],
+    "fleets": [[FLEETS, f"/usage?by=fleet&{LAST_30_DAYS}"], [f"{FLEET}/autoscaling"]],
     "fleet": [[FLEET, f"{FLEET}/autoscaling"], [f"{FLEET}/metrics"]],
-    "fleet's workflows": [[FLEET, f"{FLEET}/autoscaling"], [WORKFLOWS]],
-    "fleet's decisions": [[FLEET, f"{FLEET}/autoscaling"], [f"{FLEET}/decisions?limit=50"]],
-    "fleet's costs": [
+    "workflows of a fleet": [[FLEET, f"{FLEET}/autoscaling"], [WORKFLOWS]],
+    "decisions of a fleet": [[FLEET, f"{FLEET}/autoscaling"], [f"{FLEET}/decisions?limit=50"]],
+    "costs of a fleet": [
         [FLEET, f"{FLEET}/autoscaling"],
-        [f"/usage?by=fleet&{LATELY}", f"/usage?by=workflow&{LATELY}"],
+        [f"/usage?by=fleet&{LAST_30_DAYS}", f"/usage?by=workflow&{LAST_30_DAYS}"],
     ],
     "dispatches": [["/dispatches?limit=100", WORKFLOWS]],
     "dispatches, queued": [["/dispatches?limit=100&status=queued", WORKFLOWS]],
     "dispatches, leased": [["/dispatches?limit=100&status=leased", WORKFLOWS]],
     "dispatches, failed": [["/dispatches?limit=100&status=failed", WORKFLOWS]],
-    "dispatches, done": [["/dispatches?limit=100&status=completed", WORKFLOWS]],
+    "dispatches, completed": [["/dispatches?limit=100&status=completed", WORKFLOWS]],
     "dispatches of a workflow": [["/dispatches?limit=100&workflow=bench", WORKFLOWS]],
     "dispatches of a tenant": [["/dispatches?limit=100&tenant=crowd-7", WORKFLOWS]],
     "dispatches of a worker": [["/dispatches?limit=100&worker=crowd-00500", WORKFLOWS]],
-    "dispatches of a stage without any": [["/dispatches?limit=100&stage=staging", WORKFLOWS]],
-    "dispatches, searched": [["/dispatches?limit=100&search=memory", WORKFLOWS]],
-    "dispatches, nothing found": [["/dispatches?limit=100&search=nowhere", WORKFLOWS]],
-    "dispatch that is done": [
+    "dispatches of an empty stage": [["/dispatches?limit=100&stage=staging", WORKFLOWS]],
+    "dispatches, search": [["/dispatches?limit=100&search=memory", WORKFLOWS]],
+    "dispatches, search without matches": [["/dispatches?limit=100&search=nowhere", WORKFLOWS]],
+    "completed dispatch": [
         ["/dispatches?limit=100", WORKFLOWS, "/dispatches/500001"],
         [f"{WORKER}/audit-logs?limit=200"],
     ],
-    "dispatch that waits": [
+    "queued dispatch": [
         ["/dispatches?limit=100&status=queued", WORKFLOWS, "/dispatches/995001"],
         ["/dispatches/995001/waiting"],
     ],
     "workflows": [[WORKFLOWS, EFFECTS, FLEETS]],
     "workflow": [["/workflows/bench"]],
-    "workflow's workers": [["/workflows/bench"], [FIT, FLEETS]],
-    "workflow's versions": [["/workflows/bench"], ["/workflows/bench/versions?limit=200"]],
+    "workers of a workflow": [["/workflows/bench"], [VALIDATE, FLEETS]],
+    "versions of a workflow": [["/workflows/bench"], ["/workflows/bench/versions?limit=200"]],
     "effects": [[EFFECTS, WORKFLOWS]],
     "effect": [["/effects/bench"], [WORKFLOWS, FLEETS]],
     "tenants": [["/tenants?limit=50"]],
-    "tenants, searched": [["/tenants?limit=50&search=user-19"]],
-    "tenants, nobody found": [["/tenants?limit=50&search=nobody"]],
+    "tenants, search": [["/tenants?limit=50&search=user-19"]],
+    "tenants, search without matches": [["/tenants?limit=50&search=nobody"]],
     "tenant": [["/tenants/crowd-7"], ["/tenants/crowd-7/transactions?limit=50"]],
     "webhooks": [["/webhooks/deliveries?limit=50", "/outbox/dead"]],
     "webhooks, dead": [[f"{DEAD}&limit=50", "/outbox/dead"]],
@@ -201,7 +201,7 @@ PAGES: Mapping[str, Steps] = {
 async def fill(here: Site, shard: str, scale: float) -> None:
     """Insert rows by the million, bypassing the services."""
     workers, rows = max(10, int(WORKERS * scale)), max(1_000, int(DISPATCHES * scale))
-    given: Sequence[tuple[int, ...]] = (
+    parameters: Sequence[tuple[int, ...]] = (
         (workers,),
         (),
         (rows, workers, TENANTS),
@@ -212,16 +212,16 @@ async def fill(here: Site, shard: str, scale: float) -> None:
         (TENANTS,),
         (),
     )
-    await _execute(here.central, CENTRAL, given)
+    await _execute(here.central, CENTRAL, parameters)
     moved = int(MOVED * scale)
     await _execute(shard, SHARD, ((TENANTS,), (moved,), (moved,), (), ()))
 
 
-async def _execute(url: str, statements: Sequence[str], given: Sequence[tuple[int, ...]]) -> None:
+async def _execute(url: str, statements: Sequence[str], parameters: Sequence[tuple[int, ...]]) -> None:
     connection = await asyncpg.connect(url)
     try:
         await connection.execute("SET synchronous_commit = off")
-        for statement, values in zip(statements, given, strict=True):
+        for statement, values in zip(statements, parameters, strict=True):
             await connection.execute(statement, *values, timeout=600)
         await connection.execute("VACUUM ANALYZE", timeout=600)
     finally:
@@ -235,16 +235,16 @@ async def page_figures(here: Site, token: str, scale: float) -> list[Figure]:
 async def figures_of(url: str, token: str, scale: float, pages: Mapping[str, Steps]) -> list[Figure]:
     headers = {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession(url, headers=headers) as session:
-        return [await _page(session, name, _there(steps, scale)) for name, steps in pages.items()]
+        return [await _page(session, name, _scaled(steps, scale)) for name, steps in pages.items()]
 
 
-def _there(steps: Steps, scale: float) -> Steps:
-    """At a smaller scale the median is another row."""
+def _scaled(steps: Steps, scale: float) -> Steps:
+    """Replace the ids of rows that do not exist at a smaller scale."""
     if scale >= 1:
         return steps
     last = int(DISPATCHES * scale)
     moved = {"crowd-00500": "crowd-00005", "500/": "5/", "/500001": "/501", "/995001": f"/{last - last // 200 + 1}"}
-    return [[_replaced(each, moved) for each in step] for step in steps]
+    return [[_replaced(call, moved) for call in step] for step in steps]
 
 
 def _replaced(text: str, moved: Mapping[str, str]) -> str:
@@ -254,19 +254,19 @@ def _replaced(text: str, moved: Mapping[str, str]) -> str:
 
 
 async def _page(session: aiohttp.ClientSession, name: str, steps: Steps) -> Figure:
-    took = []
+    times_ms = []
     for _ in range(CALLS + 3):
         began = time.perf_counter()
         for step in steps:
-            await asyncio.gather(*(_call(session, each) for each in step))
-        took.append(1000 * (time.perf_counter() - began))
+            await asyncio.gather(*(_call(session, call) for call in step))
+        times_ms.append(1000 * (time.perf_counter() - began))
     # the first calls warm up connections and plans
-    took = sorted(took[3:])
-    p50, p95 = statistics.median(took), took[int(0.95 * len(took))]
-    print(f"{name:<34} p50 {p50:>7.1f} ms  p95 {p95:>7.1f} ms  least {took[0]:>7.1f} ms", flush=True)
-    reach = f"< {GOAL_MS:g} ms"
-    said = f"p50 {p50:.1f} ms, best {took[0]:.1f} ms"
-    return Figure(f"console: {name}, p95", p95, "ms", said, None, reach, p95 < GOAL_MS)
+    times_ms = sorted(times_ms[3:])
+    p50, p95 = statistics.median(times_ms), times_ms[int(0.95 * len(times_ms))]
+    print(f"{name:<34} p50 {p50:>7.1f} ms  p95 {p95:>7.1f} ms  least {times_ms[0]:>7.1f} ms", flush=True)
+    goal = f"< {GOAL_MS:g} ms"
+    comparison = f"p50 {p50:.1f} ms, best {times_ms[0]:.1f} ms"
+    return Figure(f"console: {name}, p95", p95, "ms", comparison, None, goal, p95 < GOAL_MS)
 
 
 async def _call(session: aiohttp.ClientSession, call: str) -> None:
@@ -288,7 +288,7 @@ async def _measure(server: Server, scale: float) -> list[Figure]:
         began = time.perf_counter()
         await fill(here, server.url("console_main"), scale)
         print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
-        filled = Figure("console: filling, before it is measured", time.perf_counter() - began, "s")
+        filled = Figure("console: insert test data", time.perf_counter() - began, "s")
         accounts = here.engine.accounts
         admin = await accounts.tenancy.create_user(email="root@example.org", is_admin=True)
         token = (await accounts.sign_in.issue(admin, name="bench")).secret

@@ -46,8 +46,8 @@ async def one_at_a_time(filled: Filled) -> None:
     async def work(worker: str) -> None:
         request = LeaseRequest(worker_id=worker, providers=PROVIDERS)
         while leased := await engine.queue.polls.poll(request):
-            for each in leased:
-                await engine.queue.settle.report(_completed(each), wait_for_tenant=False)
+            for dispatch in leased:
+                await engine.queue.settle.report(_completed(dispatch), wait_for_tenant=False)
 
     await asyncio.gather(*(work(worker) for worker in filled.workers))
 
@@ -57,7 +57,7 @@ def _completed(leased: LeasedDispatch) -> Report:
 
 
 def many_per_call(limit: int) -> Callable[[Filled], Awaitable[None]]:
-    """Each worker leases and completes `limit` jobs in one call each."""
+    """Each worker leases `limit` jobs in one call, and completes them in another."""
 
     async def run(filled: Filled) -> None:
         engine = filled.engine
@@ -65,7 +65,7 @@ def many_per_call(limit: int) -> Callable[[Filled], Awaitable[None]]:
         async def work(worker: str) -> None:
             request = LeaseRequest(worker_id=worker, providers=PROVIDERS, limit=limit)
             while leased := await engine.queue.leasing.lease(request):
-                for answer in await engine.queue.settle.report_many([_completed(each) for each in leased]):
+                for answer in await engine.queue.settle.report_many([_completed(dispatch) for dispatch in leased]):
                     if isinstance(answer, Exception):
                         raise answer
 
@@ -109,7 +109,7 @@ async def sqlite_rate(folder: Path, *, jobs: int) -> float:
         elapsed = time.perf_counter() - begin
         report = await engine.operations.reconciler.run()
         if not report.is_clean or report.jobs != filled.jobs:
-            raise RuntimeError(f"queue, jobs and ledger do not agree: {report.findings[:3]}")
+            raise RuntimeError(f"Queue, jobs and ledger are inconsistent: {report.findings[:3]}")
     return filled.jobs / elapsed
 
 
@@ -129,7 +129,7 @@ async def check_rows(central_url: str, shard_urls: list[str], jobs: int) -> None
     }
     wrong = {name: (found[name], expected[name]) for name in expected if found[name] != expected[name]}
     if wrong:
-        raise RuntimeError(f"rows are missing or too many, (found, expected): {wrong}")
+        raise RuntimeError(f"Unexpected numbers of rows, as (found, expected): {wrong}")
 
 
 async def measure(jobs: int) -> None:

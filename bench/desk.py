@@ -58,7 +58,7 @@ RARE = "the only zeppelin"
 GOAL_MS = 50.0
 GOAL_ADD_SECONDS = 10.0
 TICKS = os.sysconf("SC_CLK_TCK")
-# An installed package has bytecode, so the checkout keeps it, too.
+# Keep bytecode, as an installed package does.
 COMPILED = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "bench-desk-pyc")}
 
 
@@ -78,7 +78,7 @@ class DeskProcess:
             **(
                 {"COMFYRELAY_DESK_COMFYUI_URL": self.comfyui_url}
                 if self.comfyui_url
-                else {"COMFYRELAY_DESK_STAND_IN": "1"}
+                else {"COMFYRELAY_DESK_SIMULATOR": "1"}
             ),
             **COMPILED,
         }
@@ -92,11 +92,11 @@ class DeskProcess:
         """Seconds from process start to the first answer, and its CPU seconds."""
         began = time.perf_counter()
         await self.service.start()
-        await self._answers()
+        await self._wait_for_answer()
         seconds = time.perf_counter() - began
-        return seconds, self.processor_seconds()
+        return seconds, self.cpu_seconds()
 
-    def processor_seconds(self) -> float:
+    def cpu_seconds(self) -> float:
         """CPU seconds of the process so far."""
         times = Path(f"/proc/{self.service.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(times[11]) + int(times[12])) / TICKS
@@ -106,16 +106,15 @@ class DeskProcess:
             self.service.send(signal.SIGTERM)
         await self.service.ended()
 
-    async def _answers(self) -> None:
+    async def _wait_for_answer(self) -> None:
         while True:
             assert self.service.is_running, self.service.text()[-4000:]
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
             except OSError:
-                # an open port sends no event
                 await asyncio.sleep(0.005)
                 continue
-            # a client that connects early waits for the application
+            # the answer follows when the application has started
             writer.write(f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nConnection: close\r\n\r\n".encode())
             answer = await reader.read()
             writer.close()
@@ -140,11 +139,13 @@ async def running(folder: Path, comfyui_url: str | None) -> AsyncIterator[tuple[
 async def start_figures(simulator_url: str, filled: Path, jobs: int, rounds: int) -> list[Figure]:
     figures = []
     for name, comfyui_url, folder in (
-        ("empty folder, simulator", None, None),
-        ("empty folder, ComfyUI", simulator_url, None),
+        ("new folder, simulator", None, None),
+        ("new folder, ComfyUI", simulator_url, None),
         (f"{jobs:,} jobs, ComfyUI", simulator_url, filled),
     ):
-        figures.append(_lasting(f"start of `up`, {name}", [await _start(folder, comfyui_url) for _ in range(rounds)]))
+        figures.append(
+            duration_figure(f"start of `up`, {name}", [await _start(folder, comfyui_url) for _ in range(rounds)])
+        )
     return figures
 
 
@@ -165,15 +166,13 @@ async def command_figures(desk: DeskProcess, rounds: int) -> list[Figure]:
         "comfyrelay --help": ["-m", "comfyrelay", "--help"],
         "comfyrelay jobs": ["-m", "comfyrelay", "jobs"],
     }.items():
-        figures.append(_lasting(name, [await _command(desk, arguments) for _ in range(rounds)]))
+        figures.append(duration_figure(name, [await _command(desk, arguments) for _ in range(rounds)]))
     return figures
 
 
-def _lasting(name: str, found: Sequence[tuple[float, float]]) -> Figure:
+def duration_figure(name: str, found: Sequence[tuple[float, float]]) -> Figure:
     """Median wall time and minimum CPU time."""
-    return Figure(
-        name, statistics.median(each[0] for each in found), "s", f"processor {min(each[1] for each in found):.2f} s"
-    )
+    return Figure(name, statistics.median(run[0] for run in found), "s", f"CPU {min(run[1] for run in found):.2f} s")
 
 
 async def _command(desk: DeskProcess, arguments: Sequence[str]) -> tuple[float, float]:
@@ -193,9 +192,8 @@ def _children_seconds() -> float:
 # ------------------------------------------------------------------------------------------------ adding
 
 
-async def own_workflow(client: Client) -> str:
-    made = await client.create_workflow(GRAPH, name="bench", properties=PROPERTIES)
-    return str(made.slug)
+async def create_workflow(client: Client) -> str:
+    return str((await client.create_workflow(GRAPH, name="bench", properties=PROPERTIES)).slug)
 
 
 def write_pictures(folder: Path, count: int) -> None:
@@ -212,9 +210,9 @@ def prompts(count: int) -> list[str]:
 
 async def add(client: Client, slug: str, folder: str, texts: Sequence[str]) -> tuple[str, float]:
     """Add a batch of folder × prompts. Returns its id and the seconds until the answer."""
-    wish = {"workflow_slug": slug, "input_subdir": folder, "prompts": list(texts), "label": f"{folder} of the cat"}
+    request = {"workflow_slug": slug, "input_subdir": folder, "prompts": list(texts), "label": f"{folder} of the cat"}
     began = time.perf_counter()
-    batch = await client.add_batch(wish)
+    batch = await client.add_batch(request)
     return batch.id, time.perf_counter() - began
 
 
@@ -226,16 +224,16 @@ async def add_singles(client: Client, slug: str, file: Path, count: int) -> None
     file_id = await client.upload(file)
     numbers = iter(range(count))
 
-    async def some() -> None:
+    async def submit() -> None:
         for number in numbers:
             label = RARE if number == count // 2 else f"portrait {number:04d}"
             values = {"prompt": prompts(1)[0]}
             await client.submit(workflow_slug=slug, input_payload=values, input_file_id=file_id, label=label)
 
-    await asyncio.gather(*(some() for _ in range(8)))
+    await asyncio.gather(*(submit() for _ in range(8)))
 
 
-async def end_some(data_dir: Path, count: int) -> None:
+async def end_jobs(data_dir: Path, count: int) -> None:
     """Lease and settle jobs in queue order, like an infinitely fast worker."""
     async with Engine(Settings(data_dir=data_dir)) as engine:
         await engine.workers.workers.register(worker_id="bench", fleet_slug="desk", max_concurrency=100)
@@ -243,12 +241,15 @@ async def end_some(data_dir: Path, count: int) -> None:
         done = 0
         while done < count and (leased := await engine.queue.leasing.lease(request)):
             reports = [
-                Report(verb=Verb.FAIL, dispatch_id=each.dispatch_id, lease_token=each.lease_token, error=ERROR)
+                Report(verb=Verb.FAIL, dispatch_id=dispatch.dispatch_id, lease_token=dispatch.lease_token, error=ERROR)
                 if number % FAILED_EVERY == 0
                 else Report(
-                    verb=Verb.COMPLETE, dispatch_id=each.dispatch_id, lease_token=each.lease_token, output=OUTPUT
+                    verb=Verb.COMPLETE,
+                    dispatch_id=dispatch.dispatch_id,
+                    lease_token=dispatch.lease_token,
+                    output=OUTPUT,
                 )
-                for number, each in enumerate(leased, done)
+                for number, dispatch in enumerate(leased, done)
             ]
             for answer in await engine.queue.settle.report_many(reports):
                 if isinstance(answer, Exception):
@@ -267,78 +268,77 @@ async def page_figures(desk: DeskProcess, data_dir: Path, batch_id: str, rounds:
     async with aiohttp.ClientSession(desk.url, headers=headers) as http:
 
         async def get(path: str, **query: Any) -> Any:
-            given = {name: str(value) for name, value in query.items() if value}
-            async with http.get(path, params=given) as answer:
+            params = {name: str(value) for name, value in query.items() if value}
+            async with http.get(path, params=params) as answer:
                 assert answer.status == 200, await answer.text()
                 return (await answer.json())["data"]
 
-        async def deep(path: str, **query: Any) -> str:
+        async def last_cursor(path: str, **query: Any) -> str:
             """The cursor of the last page."""
             cursor = ""
-            while following := (await get(path, limit=200, cursor=cursor, **query))["next_cursor"]:
-                cursor = following
+            while next_cursor := (await get(path, limit=200, cursor=cursor, **query))["next_cursor"]:
+                cursor = next_cursor
             return cursor
 
-        jobs, alone = "/api/ai-jobs", {"no_batch": "true"}
-        an_item = (await get(jobs, batch_id=batch_id, limit=1))["items"][0]["id"]
-        asked: dict[str, tuple[str, dict[str, Any]]] = {
-            "the queue at a glance": ("/api/desk/now", {}),
-            "first page of jobs": (jobs, {"limit": 50, **alone}),
+        jobs, single = "/api/ai-jobs", {"no_batch": "true"}
+        item_id = (await get(jobs, batch_id=batch_id, limit=1))["items"][0]["id"]
+        requests: dict[str, tuple[str, dict[str, Any]]] = {
+            "status of the queue": ("/api/desk/now", {}),
+            "first page of jobs": (jobs, {"limit": 50, **single}),
             "first page of batches": ("/api/batches", {"limit": 50}),
-            "what is running": (jobs, {"limit": 50, "status": "processing"}),
-            "filter: failed": (jobs, {"limit": 50, "status": "failed", **alone}),
-            "filter: completed": (jobs, {"limit": 50, "status": "completed", **alone}),
-            "filter that nothing fits": (jobs, {"limit": 50, "status": "canceled", **alone}),
-            "search that hits one": (jobs, {"limit": 50, "q": RARE}),
-            "search that hits half": (jobs, {"limit": 50, "q": "picture 00"}),
-            "search that hits nothing": (jobs, {"limit": 50, "q": "xylophone"}),
-            "search among the failed": (jobs, {"limit": 50, "q": "not in list", "status": "failed"}),
-            "last page of jobs": (jobs, {"limit": 200, "cursor": await deep(jobs, **alone), **alone}),
+            "running jobs": (jobs, {"limit": 50, "status": "processing"}),
+            "failed jobs": (jobs, {"limit": 50, "status": "failed", **single}),
+            "completed jobs": (jobs, {"limit": 50, "status": "completed", **single}),
+            "filter without matches": (jobs, {"limit": 50, "status": "canceled", **single}),
+            "search with one match": (jobs, {"limit": 50, "q": RARE}),
+            "search that matches half": (jobs, {"limit": 50, "q": "picture 00"}),
+            "search without matches": (jobs, {"limit": 50, "q": "xylophone"}),
+            "search in failed jobs": (jobs, {"limit": 50, "q": "not in list", "status": "failed"}),
+            "last page of jobs": (jobs, {"limit": 200, "cursor": await last_cursor(jobs, **single), **single}),
             "last page of a search": (
                 jobs,
-                {"limit": 200, "search": "picture", "cursor": await deep(jobs, search="picture")},
+                {"limit": 200, "q": "picture", "cursor": await last_cursor(jobs, q="picture")},
             ),
-            "last page of batches": ("/api/batches", {"limit": 200, "cursor": await deep("/api/batches")}),
-            "a large batch": (f"/api/batches/{batch_id}", {}),
-            "its items": (jobs, {"batch_id": batch_id, "limit": 100}),
-            "its items that run": (jobs, {"batch_id": batch_id, "status": "processing", "limit": 50}),
-            "its last items": (
+            "last page of batches": ("/api/batches", {"limit": 200, "cursor": await last_cursor("/api/batches")}),
+            "large batch": (f"/api/batches/{batch_id}", {}),
+            "items of the batch": (jobs, {"batch_id": batch_id, "limit": 100}),
+            "running items of the batch": (jobs, {"batch_id": batch_id, "status": "processing", "limit": 50}),
+            "last items of the batch": (
                 jobs,
-                {"batch_id": batch_id, "limit": 200, "cursor": await deep(jobs, batch_id=batch_id)},
+                {"batch_id": batch_id, "limit": 200, "cursor": await last_cursor(jobs, batch_id=batch_id)},
             ),
-            "a job": (f"{jobs}/{an_item}", {}),
-            "all that is known of it": (f"/api/desk/jobs/{an_item}", {}),
+            "job": (f"{jobs}/{item_id}", {}),
+            "details of the job": (f"/api/desk/jobs/{item_id}", {}),
         }
         figures = []
-        for name, (path, query) in asked.items():
-            took, used = [], desk.processor_seconds()
+        for name, (path, query) in requests.items():
+            took, used = [], desk.cpu_seconds()
             for _ in range(rounds):
                 began = time.perf_counter()
                 await get(path, **query)
                 took.append(1000 * (time.perf_counter() - began))
             took.sort()
             p50, p95 = statistics.median(took), took[int(0.95 * len(took))]
-            used = 1000 * (desk.processor_seconds() - used) / rounds
-            against = f"p95 {p95:.0f} ms, processor {used:.0f} ms"
-            reach = f"≤ {GOAL_MS:g} ms"
-            figures.append(Figure(f"{name}, p50", p50, "ms", against, reach=reach, holds=p50 <= GOAL_MS))
+            used = 1000 * (desk.cpu_seconds() - used) / rounds
+            baseline = f"p95 {p95:.0f} ms, CPU {used:.0f} ms"
+            goal = f"≤ {GOAL_MS:g} ms"
+            figures.append(Figure(f"{name}, p50", p50, "ms", baseline, goal=goal, is_met=p50 <= GOAL_MS))
         return figures
 
 
-# ------------------------------------------------------------------------------------------------ all of it
+# ------------------------------------------------------------------------------------------------ all figures
 
 
 async def measure(scale: float) -> list[Figure]:
-    """The figures of the desk."""
     items, rounds = max(PROMPTS, int(ITEMS * scale)), 5
     figures: list[Figure] = []
-    with tempfile.TemporaryDirectory(prefix="bench-desk-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="bench-desk-") as name:
+        folder = Path(name)
         data_dir, inputs = folder / "data", folder / "data" / "inputs"
         async with Simulator() as simulator:
             simulator.misbehave(Slow(class_type="ImageInvert", seconds=3600, steps=3600))
             async with running(folder, simulator.url) as (_, client):
-                slug = await own_workflow(client)
+                slug = await create_workflow(client)
                 write_pictures(inputs / "few", items // PROMPTS)
                 write_pictures(inputs / "many", items)
                 write_pictures(inputs / "ten", SMALL_BATCH)
@@ -347,13 +347,13 @@ async def measure(scale: float) -> list[Figure]:
                     await add(client, slug, "ten", prompts(1))
                 crossed = [await add(client, slug, "few", prompts(PROMPTS)) for _ in range(2)]
                 many = await add(client, slug, "many", prompts(1))
-            seconds = statistics.median(each[1] for each in crossed)
+            seconds = statistics.median(added[1] for added in crossed)
             figures += [
-                _added(f"adding {items:,} items, {items // PROMPTS} pictures × {PROMPTS} prompts", items, seconds),
-                _added(f"adding {items:,} items, as many pictures", items, many[1]),
+                add_figure(f"adding {items:,} items, {items // PROMPTS} pictures × {PROMPTS} prompts", items, seconds),
+                add_figure(f"adding {items:,} items, as many pictures", items, many[1]),
             ]
             total = int(SINGLES * scale) + int(SMALL_BATCHES * scale) * SMALL_BATCH + 3 * items
-            await end_some(data_dir, int(total * ENDED_SHARE))
+            await end_jobs(data_dir, int(total * ENDED_SHARE))
             async with running(folder, simulator.url) as (desk, client):
                 figures += await page_figures(desk, data_dir, crossed[1][0], rounds=40)
                 figures += await command_figures(desk, rounds)
@@ -361,6 +361,6 @@ async def measure(scale: float) -> list[Figure]:
     return figures
 
 
-def _added(name: str, items: int, seconds: float) -> Figure:
+def add_figure(name: str, items: int, seconds: float) -> Figure:
     goal = f"≤ {GOAL_ADD_SECONDS:g} s"
-    return Figure(name, seconds, "s", f"{items / seconds:,.0f} /s", reach=goal, holds=seconds <= GOAL_ADD_SECONDS)
+    return Figure(name, seconds, "s", f"{items / seconds:,.0f} /s", goal=goal, is_met=seconds <= GOAL_ADD_SECONDS)

@@ -91,7 +91,10 @@ async def add_jobs(filled: Filled, user: User, effect_id: int, count: int) -> No
         user_id=user.id,
         idempotency_key=uuid.uuid4().hex,
         effect_id=effect_id,
-        items=[ItemRequest(video_id=each, input_payload={"prompt": f"number {n}"}) for n, each in enumerate(video_ids)],
+        items=[
+            ItemRequest(video_id=video_id, input_payload={"prompt": f"number {n}"})
+            for n, video_id in enumerate(video_ids)
+        ],
     )
     await engine.jobs.batches.submit(request)
     filled.jobs += count

@@ -1,16 +1,16 @@
-"""A row of the table."""
+"""A measured figure."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, its comparison and its goal."""
+    """A row of the table: a value, what it is compared with, and its goal."""
 
     name: str
     value: float
     unit: str
-    against: str = ""
+    baseline: str = ""
     ratio: float | None = None
-    reach: str = ""
-    holds: bool | None = None
+    goal: str = ""
+    is_met: bool | None = None

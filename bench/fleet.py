@@ -15,25 +15,28 @@ from comfyrelay.autoscaling.simulation.world import WorldSettings
 from comfyrelay.domain.autoscaling.spec import Policy
 
 SEEDS = (1, 2, 3, 4, 5)
-FURTHER_SEEDS = (11, 12, 13, 14, 15)
+HELD_OUT_SEEDS = (11, 12, 13, 14, 15)
 POLICIES = (Policy.REFERENCE, Policy.CHEAP, Policy.BALANCED)
 DAYS = 23.0
 
 
-def _one(seed: int, days: float) -> dict[Policy, SimulationSummary]:
+def _simulate(seed: int, days: float) -> dict[Policy, SimulationSummary]:
     requests, setting = generate(Workload(days=days), seed), WorldSettings()
-    return {each: summary(each, simulate(requests, each, setting, seed=seed), setting) for each in POLICIES}
+    return {policy: summary(policy, simulate(requests, policy, setting, seed=seed), setting) for policy in POLICIES}
 
 
 def measure(scale: float) -> list[Figure]:
-    """`scale` shortens the 23 days."""
-    seeds = (*SEEDS, *FURTHER_SEEDS)
+    """Simulate 23 days, or `scale` of them."""
+    seeds = (*SEEDS, *HELD_OUT_SEEDS)
     found = []
     with ProcessPoolExecutor(os.cpu_count()) as processes:
-        for seed, each in zip(seeds, processes.map(_one, seeds, [DAYS * min(scale, 1.0)] * len(seeds)), strict=True):
-            found.append(each)
+        for seed, summaries in zip(
+            seeds, processes.map(_simulate, seeds, [DAYS * min(scale, 1.0)] * len(seeds)), strict=True
+        ):
+            found.append(summaries)
             text = "  ".join(
-                f"{policy} p95 {each[policy].wait_p95:.0f} s, {each[policy].machine_hours:.0f} h" for policy in POLICIES
+                f"{policy} p95 {summaries[policy].wait_p95:.0f} s, {summaries[policy].machine_hours:.0f} h"
+                for policy in POLICIES
             )
             print(f"seed {seed:>2}  {text}", flush=True)
     return [
@@ -48,19 +51,19 @@ def _speed(scale: float) -> Figure:
     begin = time.perf_counter()
     simulate(requests, Policy.BALANCED)
     seconds = time.perf_counter() - begin
-    return Figure(f"{len(requests):,} requests simulated", seconds, "s", reach="≤ 20 s", holds=seconds <= 20)
+    return Figure(f"{len(requests):,} requests simulated", seconds, "s", goal="≤ 20 s", is_met=seconds <= 20)
 
 
-def _figures(which: str, found: list[dict[Policy, SimulationSummary]]) -> list[Figure]:
-    """The median of the seeds counts; the worst is shown next to it."""
+def _figures(seeds: str, found: list[dict[Policy, SimulationSummary]]) -> list[Figure]:
+    """The median of the seeds, with the worst in parentheses."""
     figures = []
-    for policy, most_wait, most_hours in ((Policy.BALANCED, 0.25, 1.0), (Policy.CHEAP, 1.0, 0.7)):
-        waits = [each[policy].wait_p95 / each[Policy.REFERENCE].wait_p95 for each in found]
-        hours = [each[policy].machine_hours / each[Policy.REFERENCE].machine_hours for each in found]
-        for what, ratios, most in (("p95 wait", waits, most_wait), ("machine-hours", hours, most_hours)):
-            name = f"{policy}, {what}, {which} (worst {max(ratios):.2f} ×)"
+    for policy, max_wait, max_hours in ((Policy.BALANCED, 0.25, 1.0), (Policy.CHEAP, 1.0, 0.7)):
+        waits = [summaries[policy].wait_p95 / summaries[Policy.REFERENCE].wait_p95 for summaries in found]
+        hours = [summaries[policy].machine_hours / summaries[Policy.REFERENCE].machine_hours for summaries in found]
+        for quantity, ratios, limit in (("p95 wait", waits, max_wait), ("machine-hours", hours, max_hours)):
+            name = f"{policy}, {quantity}, {seeds} (worst {max(ratios):.2f} ×)"
             ratio = median(ratios)
-            figures.append(Figure(name, ratio, "×", "reference", ratio, f"≤ {most:g} ×", ratio <= most))
-    ended = sum(each[policy].busy_ended for each in found for policy in POLICIES)
-    figures.append(Figure(f"busy workers ended, {which}", ended, "", reach="0", holds=ended == 0))
+            figures.append(Figure(name, ratio, "×", "reference", ratio, f"≤ {limit:g} ×", ratio <= limit))
+    ended = sum(summaries[policy].busy_ended for summaries in found for policy in POLICIES)
+    figures.append(Figure(f"busy machines terminated, {seeds}", ended, "", goal="0", is_met=ended == 0))
     return figures

@@ -1,6 +1,8 @@
-"""How many ComfyUI processes one GPU should run: a simulator's own queue against one to four behind a pool, and
-against GPU sharing.  A job takes time of one thread, and GPU time that concurrent runs share. Both are calibrated so
-that one, two and four processes make the same images per minute as on a real GPU (docs/howto/several-on-one-gpu.md)."""
+"""Images per minute of one GPU: a simulator's own queue, one to four processes behind a pool, and `auto`.
+
+A job takes time of one thread, and GPU time that concurrent runs share. Both are calibrated so that one, two and four
+processes make as many images as on a real GPU (docs/howto/several-on-one-gpu.md).
+"""
 
 import asyncio
 import tempfile
@@ -21,7 +23,7 @@ from comfyrelay.worker.comfyui.packing import Packer
 from comfyrelay.worker.comfyui.servers import AHEAD_SECONDS
 from tests.support.simulated_gpus import KEY, SimulatedGpus, picture
 
-# Few steps, because each may be late on a busy machine.
+# Few steps, because every step may be late on a busy machine.
 STEPS = 5
 # Speed-up over the real GPU, so that everything ends in five minutes; results are scaled back.
 SPEED = 4.0
@@ -29,7 +31,7 @@ SPEED = 4.0
 CHECK_SECONDS = packing.CHECK_SECONDS / SPEED
 # The simulators use no CPU, so spare cores are not part of the measurement.
 CORES = 16.0
-AT_REST = ("not worth it for what runs now.", "no more are allowed on one GPU.")
+SETTLED_REASONS = ("not worth it for what runs now.", "no more are allowed on one GPU.")
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ class Curve:
     name: str
     thread_seconds: float
     gpu_seconds: float
-    # `auto` against one process
-    at_least: float
+    # goal for `auto`, relative to ComfyUI's own queue
+    min_ratio: float
 
 
 # Measured rates. Time-sliced: 53 images of 512 × 512 a minute with one process, 81 with two, 107 with four; 42, 52 and
@@ -105,21 +107,17 @@ async def fixed(curve: Curve, count: int, jobs: int) -> float:
 
 @dataclass(frozen=True)
 class Settled:
-    """The result of GPU sharing:
-
-    images per minute at rest, the number of processes and the reason, the seconds until rest, and until that number was
-    first reached.
-    """
+    """The settled state of `auto`, and the seconds until it settled and until it first had this many processes."""
 
     rate: float
     count: int
-    why: str
+    reason: str
     seconds: float
     reached_seconds: float
 
 
 async def auto(curve: Curve, jobs: int) -> Settled:
-    """The same with the number that GPU sharing settles on."""
+    """Measure with the number of processes that `auto` settles on."""
     async with gpu_with(curve, 1) as (pool, gpus):
         packer = Packer(gpus, pool, spare_cores=lambda _busy: CORES, loads=dict, check_seconds=CHECK_SECONDS)
         keeping = asyncio.create_task(packer.keep())
@@ -128,18 +126,18 @@ async def auto(curve: Curve, jobs: int) -> Settled:
         began = loop.time()
         reached: dict[int, float] = {}
         try:
-            while not (told := packer.statuses.get(KEY)) or not told.reason.endswith(AT_REST):
-                if told:
-                    reached.setdefault(told.processes, loop.time() - began)
+            while not (status := packer.statuses.get(KEY)) or not status.reason.endswith(SETTLED_REASONS):
+                if status:
+                    reached.setdefault(status.processes, loop.time() - began)
                 await asyncio.sleep(0.05)
             seconds = loop.time() - began
-            rate = await _throughput(pool, warm=2 * told.processes, jobs=jobs)
+            rate = await _throughput(pool, warm=2 * status.processes, jobs=jobs)
             return Settled(
                 rate=rate,
-                count=told.processes,
-                why=told.changed or "",
+                count=status.processes,
+                reason=status.changed or "",
                 seconds=seconds,
-                reached_seconds=reached.get(told.processes, seconds),
+                reached_seconds=reached.get(status.processes, seconds),
             )
         finally:
             for task in (filling, keeping):
@@ -180,43 +178,43 @@ async def measure(scale: float) -> list[Figure]:
         rates = {count: await fixed(curve, count, jobs) for count in (1, 2, 3, 4)}
         settled = await auto(curve, jobs)
         found, count = settled.rate, settled.count
-        print(f"{curve.name}: {count} at once. {settled.why}", flush=True)
+        print(f"{curve.name}: {count} processes. {settled.reason}", flush=True)
         best = max(rates.values())
         figures += [
             Figure(f"{curve.name}: ComfyUI's own queue, filled ahead", own, "/min"),
             *(
-                Figure(f"{curve.name}: {each} on the GPU", rate, "/min", "its own queue", rate / own)
-                for each, rate in rates.items()
+                Figure(f"{curve.name}: {processes} processes", rate, "/min", "ComfyUI's own queue", rate / own)
+                for processes, rate in rates.items()
             ),
             Figure(
-                f"{curve.name}: one behind a pool",
+                f"{curve.name}: one process behind a pool",
                 rates[1],
                 "/min",
-                "its own queue",
+                "ComfyUI's own queue",
                 rates[1] / own,
                 "≥ 0.98 ×",
                 rates[1] / own >= 0.98,
             ),
             Figure(
-                f"{curve.name}: auto ({count} on the GPU)",
+                f"{curve.name}: auto ({count} processes)",
                 found,
                 "/min",
-                "the best of 1 to 4",
+                "best of 1 to 4",
                 found / best,
                 "≥ 0.95 ×",
                 found / best >= 0.95,
             ),
             Figure(
-                f"{curve.name}: auto ({count} on the GPU)",
+                f"{curve.name}: auto ({count} processes)",
                 found,
                 "/min",
-                "its own queue",
+                "ComfyUI's own queue",
                 found / own,
-                f"≥ {curve.at_least:g} ×",
-                found / own >= curve.at_least,
+                f"≥ {curve.min_ratio:g} ×",
+                found / own >= curve.min_ratio,
             ),
             # wall time: jobs are sped up four times, process starts are not
-            Figure(f"{curve.name}: auto had {count} after", settled.reached_seconds, "s"),
-            Figure(f"{curve.name}: auto was at rest after", settled.seconds, "s"),
+            Figure(f"{curve.name}: auto reached {count} processes after", settled.reached_seconds, "s"),
+            Figure(f"{curve.name}: auto settled after", settled.seconds, "s"),
         ]
     return figures

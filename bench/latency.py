@@ -52,10 +52,10 @@ async def lease_latency(server: Server, *, rows: int, queued: int, samples: int 
             leased = await engine.queue.leasing.lease(request)
             times.append(time.perf_counter() - begin)
             if not leased:
-                raise RuntimeError("nothing was leased")
+                raise RuntimeError("No job was leased.")
             await engine.outbox.delivery.idle()
         # The first ones warm up connections and plans.
-        measured = sorted(1000 * each for each in times[50:])
+        measured = sorted(1000 * seconds for seconds in times[50:])
         return Latency(statistics.median(measured), measured[int(0.99 * len(measured))])
 
 
@@ -82,8 +82,10 @@ async def hot_share(server: Server, *, leases: int = 200, beats: int = 20) -> fl
         before = await _updates(central_url, at_least=leases)
         for beat in range(beats):
             heartbeats = [
-                Heartbeat(dispatch_id=each.dispatch_id, lease_token=each.lease_token, progress={"fraction": beat / 20})
-                for each in leased
+                Heartbeat(
+                    dispatch_id=dispatch.dispatch_id, lease_token=dispatch.lease_token, progress={"fraction": beat / 20}
+                )
+                for dispatch in leased
             ]
             await engine.queue.heartbeats.beat_many(heartbeats)
         after = await _updates(central_url, at_least=before[0] + leases * beats)
@@ -91,7 +93,7 @@ async def hot_share(server: Server, *, leases: int = 200, beats: int = 20) -> fl
 
 
 async def _updates(url: str, *, at_least: int = 0) -> tuple[int, int]:
-    """All and HOT updates of the dispatches. Statistics arrive late, so pending ones are awaited."""
+    """All and HOT updates of the dispatches, once the delayed statistics have arrived."""
     connection = await asyncpg.connect(url)
     try:
         for _ in range(200):
@@ -102,7 +104,7 @@ async def _updates(url: str, *, at_least: int = 0) -> tuple[int, int]:
             await connection.execute("SELECT pg_stat_clear_snapshot()")
             if row["n_tup_upd"] >= at_least:
                 return row["n_tup_upd"], row["n_tup_hot_upd"]
-        raise RuntimeError("the statistics did not arrive")
+        raise RuntimeError("The statistics of PostgreSQL did not arrive within 20 s.")
     finally:
         await connection.close()
 

@@ -22,8 +22,8 @@ from bench.desk import (
     PROMPTS,
     DeskProcess,
     add,
-    end_some,
-    own_workflow,
+    create_workflow,
+    end_jobs,
     prompts,
     running,
     write_pictures,
@@ -55,14 +55,14 @@ _SCRIPT = re.compile(r'(?:type="module"[^>]*src|rel="modulepreload"[^>]*href)="/
 # The area is complete and the page responds.
 _LOADED = """async () => {
   const frame = () => new Promise((done) => requestAnimationFrame(done));
-  const there = () => IS_THERE;
+  const isLoaded = () => IS_LOADED;
   const busy = [];
   new PerformanceObserver((seen) => busy.push(...seen.getEntries())).observe({ type: "longtask", buffered: true });
-  while (!there()) await frame();
+  while (!isLoaded()) await frame();
   await frame();
   await frame();
   const shown = performance.now();
-  const ready = () => Math.max(shown, ...busy.map((each) => each.startTime + each.duration));
+  const ready = () => Math.max(shown, ...busy.map((task) => task.startTime + task.duration));
   while (performance.now() - ready() < 300) await frame();
   const [navigation] = performance.getEntriesByType("navigation");
   const [painted] = performance.getEntriesByName("first-contentful-paint");
@@ -74,7 +74,7 @@ _LOADED = """async () => {
 }"""
 # A batch by its label, or a job by its prompt.
 _QUEUE = '/of the cat|cat on a roof/.test(document.querySelector("main")?.innerText)'
-_GALLERY = '[...document.querySelectorAll("main img")].some((each) => each.complete && each.naturalWidth)'
+_GALLERY = '[...document.querySelectorAll("main img")].some((image) => image.complete && image.naturalWidth)'
 # Records, in wall-clock time, when a text appeared on the screen.
 SEEN = """(text) => new Promise((done) => {
   const look = () => {
@@ -85,8 +85,8 @@ SEEN = """(text) => new Promise((done) => {
 })"""
 _INPUT = """() => {
   window.inputs = [];
-  new PerformanceObserver((seen) => window.inputs.push(...seen.getEntries().map((each) => [each.name, each.duration])))
-    .observe({ type: "event", durationThreshold: 16 });
+  const record = (list) => window.inputs.push(...list.getEntries().map((entry) => [entry.name, entry.duration]));
+  new PerformanceObserver(record).observe({ type: "event", durationThreshold: 16 });
 }"""
 
 
@@ -96,19 +96,19 @@ async def history(folder: Path, simulator_url: str, jobs: int) -> AsyncIterator[
     batch = min(jobs, BATCH)
     write_pictures(folder / "data" / "inputs" / "many", batch // PROMPTS)
     async with running(folder, simulator_url) as (_, client):
-        slug = await own_workflow(client)
+        slug = await create_workflow(client)
         for _ in range(jobs // batch):
             await add(client, slug, "many", prompts(PROMPTS))
-        # the worker's job is already running
-        for each in [job async for job in client.jobs(status="processing")]:
-            await client.cancel("job", each.id)
-    await end_some(folder / "data", jobs)
-    draw_all(folder / "data")
+        # the worker has already started one
+        for job in [job async for job in client.jobs(status="processing")]:
+            await client.cancel("job", job.id)
+    await end_jobs(folder / "data", jobs)
+    add_images(folder / "data")
     async with running(folder, simulator_url) as (desk, client):
         yield desk, client
 
 
-def draw_all(data_dir: Path) -> None:
+def add_images(data_dir: Path) -> None:
     """Give every output an image and a poster."""
     original = data_dir / "objects" / "bench.png"
     original.write_bytes(picture(1))
@@ -116,8 +116,8 @@ def draw_all(data_dir: Path) -> None:
         of_outputs = "id IN (SELECT id FROM outputs)"
         database.execute(f"UPDATE files SET poster = 'webp', width = 640, height = 480 WHERE {of_outputs}")
         for (path,) in database.execute(f"SELECT path FROM files WHERE {of_outputs}"):
-            for each in (path, poster_path(path, "webp")):
-                place = data_dir / "objects" / each
+            for name in (path, poster_path(path, "webp")):
+                place = data_dir / "objects" / name
                 place.parent.mkdir(parents=True, exist_ok=True)
                 os.link(original, place)
 
@@ -130,19 +130,19 @@ def script_figure() -> Figure:
     names = _SCRIPT.findall((APP / "index.html").read_text("utf-8"))
     size = sum(len(gzip.compress((APP / name).read_bytes(), 9)) for name in names) / 1000
     goal = GOAL_BYTES / 1000
-    return Figure("initial script, gzip", size, "KB", f"{len(names)} files", reach=f"≤ {goal:g} KB", holds=size <= goal)
+    return Figure("initial script, gzip", size, "KB", f"{len(names)} files", goal=f"≤ {goal:g} KB", is_met=size <= goal)
 
 
-async def load_figures(context: BrowserContext, path: str, is_there: str, name: str) -> list[Figure]:
+async def load_figures(context: BrowserContext, path: str, loaded_condition: str, name: str) -> list[Figure]:
     """Several loads, each with an empty cache."""
-    found = [await _load(context, path, is_there) for _ in range(LOADS)]
-    middle = {key: statistics.median(each[key] for each in found) for key in found[0]}
-    worst = {key: max(each[key] for each in found) for key in found[0]}
+    found = [await _load(context, path, loaded_condition) for _ in range(LOADS)]
+    middle = {key: statistics.median(load[key] for load in found) for key in found[0]}
+    worst = {key: max(load[key] for load in found) for key in found[0]}
 
-    def figure(key: str, what: str, goal: float | None = None) -> Figure:
-        reach = "" if goal is None else f"≤ {goal:g} ms"
-        holds = None if goal is None else middle[key] <= goal
-        return Figure(f"{name}: {what}", middle[key], "ms", f"worst {worst[key]:.0f} ms", reach=reach, holds=holds)
+    def figure(key: str, label: str, goal_ms: float | None = None) -> Figure:
+        goal = "" if goal_ms is None else f"≤ {goal_ms:g} ms"
+        is_met = None if goal_ms is None else middle[key] <= goal_ms
+        return Figure(f"{name}: {label}", middle[key], "ms", f"worst {worst[key]:.0f} ms", goal=goal, is_met=is_met)
 
     return [
         figure("byte", "time to first byte"),
@@ -151,22 +151,22 @@ async def load_figures(context: BrowserContext, path: str, is_there: str, name: 
     ]
 
 
-async def _load(context: BrowserContext, path: str, is_there: str) -> dict[str, float]:
+async def _load(context: BrowserContext, path: str, loaded_condition: str) -> dict[str, float]:
     page = await context.new_page()
     session = await context.new_cdp_session(page)
     await session.send("Network.clearBrowserCache")
     await page.goto(path, wait_until="commit")
-    found: dict[str, float] = await page.evaluate(_LOADED.replace("IS_THERE", is_there))
+    found: dict[str, float] = await page.evaluate(_LOADED.replace("IS_LOADED", loaded_condition))
     await page.close()
     return found
 
 
-# ------------------------------------------------------------------------------------------------ answering
+# ------------------------------------------------------------------------------------------------ responding
 
 
 async def event_figures(page: Page, client: Client, slug: str, file_id: str) -> list[Figure]:
     """From the answer to a submission until another page shows the job."""
-    took = []
+    times_ms = []
     for number in range(EVENTS):
         label = f"seen {number:03d}"
         seen = asyncio.create_task(page.evaluate(SEEN, label))
@@ -174,14 +174,14 @@ async def event_figures(page: Page, client: Client, slug: str, file_id: str) -> 
             workflow_slug=slug, input_payload={"prompt": label}, input_file_id=file_id, label=label
         )
         began = time.time()
-        took.append(max(0.0, await seen - 1000 * began))
+        times_ms.append(max(0.0, await seen - 1000 * began))
         await client.cancel("job", job.id)
-    took.sort()
-    p50, p95 = statistics.median(took), took[int(0.95 * len(took))]
-    reach = f"≤ {GOAL_EVENT_MS:g} ms"
+    times_ms.sort()
+    p50, p95 = statistics.median(times_ms), times_ms[int(0.95 * len(times_ms))]
+    goal = f"≤ {GOAL_EVENT_MS:g} ms"
     return [
         Figure("event to screen, p50", p50, "ms"),
-        Figure("event to screen, p95", p95, "ms", reach=reach, holds=p95 <= GOAL_EVENT_MS),
+        Figure("event to screen, p95", p95, "ms", goal=goal, is_met=p95 <= GOAL_EVENT_MS),
     ]
 
 
@@ -192,50 +192,49 @@ async def input_figures(page: Page, name: str, keys: Sequence[str]) -> list[Figu
         await page.keyboard.press(keys[number % len(keys)], delay=40)
     # entries follow the paint they describe
     await page.wait_for_timeout(1000)
-    slow = sorted(each for kind, each in await page.evaluate("window.inputs") if kind == "keydown")
-    took = [MIN_INPUT_MS] * (PRESSES - len(slow)) + slow
-    p95 = took[int(0.95 * len(took))]
-    reach = f"≤ {GOAL_INPUT_MS:g} ms"
-    return [Figure(f"{name}, p95", p95, "ms", f"worst {took[-1]:.0f} ms", reach=reach, holds=p95 <= GOAL_INPUT_MS)]
+    slow = sorted(duration for kind, duration in await page.evaluate("window.inputs") if kind == "keydown")
+    times_ms = [MIN_INPUT_MS] * (PRESSES - len(slow)) + slow
+    p95 = times_ms[int(0.95 * len(times_ms))]
+    goal = f"≤ {GOAL_INPUT_MS:g} ms"
+    return [Figure(f"{name}, p95", p95, "ms", f"worst {times_ms[-1]:.0f} ms", goal=goal, is_met=p95 <= GOAL_INPUT_MS)]
 
 
 async def idle_figure(desk: DeskProcess) -> Figure:
     """CPU share of an open, idle page."""
-    used = desk.processor_seconds()
+    used = desk.cpu_seconds()
     await asyncio.sleep(IDLE_SECONDS)
-    share = 100 * (desk.processor_seconds() - used) / IDLE_SECONDS
-    reach = f"≤ {GOAL_IDLE_PERCENT:g} %"
+    share = 100 * (desk.cpu_seconds() - used) / IDLE_SECONDS
+    goal = f"≤ {GOAL_IDLE_PERCENT:g} %"
     return Figure(
-        "the desk while idle, a page open", share, "%", "of one core", reach=reach, holds=share <= GOAL_IDLE_PERCENT
+        "idle desk with an open page", share, "%", "of one core", goal=goal, is_met=share <= GOAL_IDLE_PERCENT
     )
 
 
-# ------------------------------------------------------------------------------------------------ all of it
+# ------------------------------------------------------------------------------------------------ all figures
 
 
 async def measure(scale: float) -> list[Figure]:
-    """The figures of the page."""
     jobs = max(PROMPTS, int(JOBS * scale))
     build_app()
     figures = [script_figure()]
-    with tempfile.TemporaryDirectory(prefix="bench-page-") as place:
+    with tempfile.TemporaryDirectory(prefix="bench-page-") as folder:
         async with Simulator() as simulator, open_chromium() as chromium:
             simulator.misbehave(Slow(class_type="ImageInvert", seconds=3600, steps=3600))
-            async with history(Path(place), simulator.url, jobs) as (desk, client):
+            async with history(Path(folder), simulator.url, jobs) as (desk, client):
                 context = await chromium.new_context(base_url=desk.url, viewport={"width": 1440, "height": 900})
                 await sign_in(context, client)
                 figures += await load_figures(context, "/queue", _QUEUE, f"queue, {jobs:,} jobs")
                 figures += await load_figures(context, "/gallery", _GALLERY, f"gallery, {jobs:,} outputs")
                 page = await context.new_page()
                 await page.goto("/queue", wait_until="commit")
-                await page.evaluate(_LOADED.replace("IS_THERE", _QUEUE))
+                await page.evaluate(_LOADED.replace("IS_LOADED", _QUEUE))
                 figures.append(await idle_figure(desk))
-                figures += await input_figures(page, "a key in the list", ["j", "j", "j", "k"])
+                figures += await input_figures(page, "key press in the list", ["j", "j", "j", "k"])
                 await page.keyboard.press("/")
-                figures += await input_figures(page, "a key in the search", [*"roof", *(["Backspace"] * 4)])
+                figures += await input_figures(page, "key press in the search", [*"roof", *(["Backspace"] * 4)])
                 await page.keyboard.press("Escape")
-                slug = await own_workflow(client)
-                file_id = await client.upload(next((Path(place) / "data" / "inputs" / "many").iterdir()))
+                slug = await create_workflow(client)
+                file_id = await client.upload(next((Path(folder) / "data" / "inputs" / "many").iterdir()))
                 figures += await event_figures(page, client, slug, file_id)
                 await context.close()
     return figures

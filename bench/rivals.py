@@ -1,6 +1,6 @@
-"""Empty jobs per second of two other PostgreSQL job queues, one worker process each.
+"""Empty jobs per second of two other PostgreSQL job queues with one worker process.
 
-Jobs are enqueued in bulk beforehand.  The clock runs from the start of the worker until
+Jobs are enqueued in bulk beforehand. The clock runs from the start of the worker until
 it has returned, with every job recorded as done in the database.
 """
 
@@ -22,7 +22,7 @@ CHUNK = 5_000
 
 
 async def _settle(url: str) -> None:
-    """Give the planner statistics of the filled tables, as a server in use has them."""
+    """Update the planner statistics, as autovacuum does in production."""
     connection = await asyncpg.connect(url)
     try:
         await connection.execute("VACUUM ANALYZE")

@@ -38,7 +38,7 @@ SELECT $1, n, now(), now(), 3, 'production', 'self_hosted', 't', 'j' || n, 'main
 """
 WITHOUT_MACHINES = "UPDATE machines SET ended_at = now(), reason = 'unneeded' WHERE ended_at IS NULL"
 GOAL_SECONDS = 1.0
-# defaults of a fleet
+# The default policy of a fleet.
 POLICY = "balanced"
 MINE, OTHERS = "mine", "others"
 
@@ -92,14 +92,14 @@ async def _launches(server: Server, *, samples: int, queued: int) -> list[Figure
         # one takes jobs and one scales: they communicate through the database
         engine = await stack.enter_async_context(engine_on(central, shards, data_dir=folder))
         scaler = await stack.enter_async_context(engine_on(central, shards, data_dir=folder))
-        for each in (engine, scaler):
-            await each.notify_channel.start()
+        for instance in (engine, scaler):
+            await instance.notify_channel.start()
         await _set_up(engine, central, queued)
         user = await engine.accounts.tenancy.create_user(email="bench@example.org")
         provider = Provider()
         await stack.enter_async_context(scaling(scaler, provider))
         connection = await asyncpg.connect(central)
-        took = []
+        seconds = []
         for number in range(samples + 1):
             effect_id = await _next_effect(engine, number)
             # at a random time between two ticks
@@ -112,18 +112,18 @@ async def _launches(server: Server, *, samples: int, queued: int) -> list[Figure
             )
             job = await engine.jobs.submit.submit(request)
             await asyncio.wait_for(provider.called.wait(), 30)
-            took.append(provider.called_at - began)
+            seconds.append(provider.called_at - began)
             await engine.queue.control.cancel(job.tenant_id, job.id)
         if provider.ordered != samples + 1:
-            raise RuntimeError(f"{samples + 1} jobs have launched {provider.ordered} machines, not one each.")
+            raise RuntimeError(f"{samples + 1} jobs have launched {provider.ordered} machines; expected one per job.")
         await connection.close()
     # skip the first sample: it includes the leader election
-    ordered = sorted(took[1:])
+    ordered = sorted(seconds[1:])
     p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
-    what = f"submit until the provider is called, {POLICY}, {queued:,} queued"
+    name = f"submit until the provider is called, {POLICY}, {queued:,} queued"
     return [
-        Figure(f"{what}, p50", 1000 * statistics.median(ordered), "ms"),
-        Figure(f"{what}, p99", 1000 * p99, "ms", reach=f"≤ {GOAL_SECONDS:g} s", holds=p99 <= GOAL_SECONDS),
+        Figure(f"{name}, p50", 1000 * statistics.median(ordered), "ms"),
+        Figure(f"{name}, p99", 1000 * p99, "ms", goal=f"≤ {GOAL_SECONDS:g} s", is_met=p99 <= GOAL_SECONDS),
     ]
 
 

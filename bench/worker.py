@@ -23,7 +23,7 @@ from tests.support.whole_system import System, open_system
 
 RUN_SECONDS = 3.0
 TRANSFER_SECONDS = 1.0
-LOOK_EVERY_SECONDS = 0.02
+SAMPLE_SECONDS = 0.02
 
 
 def picture(number: int, *, side: int = 64) -> bytes:
@@ -58,8 +58,10 @@ async def seconds_to_completed(system: System, effect_id: int, file_id: str) -> 
         async for line in stream.aiter_lines():
             if line == "event: job:completed":
                 return time.perf_counter() - began
-            assert line not in ("event: job:failed", "event: job:canceled"), "the job did not work"
-    raise AssertionError("the stream ended before the job")
+            assert line not in ("event: job:failed", "event: job:canceled"), (
+                "The job failed or was canceled: read the log of the worker."
+            )
+    raise AssertionError("The event stream ended before the job.")
 
 
 async def added_ms(count: int) -> list[float]:
@@ -68,7 +70,7 @@ async def added_ms(count: int) -> list[float]:
         async with open_system(Path(folder), {}, quiet=True) as system:
             own = await own_seconds(system, min(count, 20))
             effect = await system.effect()
-            files = [await _uploaded(system, picture(number)) for number in range(count)]
+            files = [await _upload(system, picture(number)) for number in range(count)]
             await system.started(api_base_url=str(system.http.base_url))
             await seconds_to_completed(system, effect, files[0])
             return sorted([1000 * (await seconds_to_completed(system, effect, file) - own) for file in files])
@@ -80,14 +82,14 @@ async def busy_share(jobs: int, **settings: Any) -> float:
         async with open_system(Path(folder), {}, quiet=True) as system:
             effect = await system.effect()
             pictures = [picture(number, side=256) for number in range(jobs)]
-            submitted = [await system.submit(effect, each) for each in pictures]
+            submitted = [await system.submit(effect, content) for content in pictures]
             system.simulator.misbehave(Slow(class_type="ImageInvert", seconds=RUN_SECONDS))
             system.files.bytes_per_second = len(pictures[0]) / TRANSFER_SECONDS
             seen: list[bool] = []
             watching = asyncio.create_task(_watch(system.simulator.url, seen))
             await system.started(**settings)
-            for each in submitted:
-                await system.until(each, "completed", seconds=jobs * 10)
+            for job_id in submitted:
+                await system.until(job_id, "completed", seconds=jobs * 10)
             watching.cancel()
             await asyncio.wait({watching})
     first, last = seen.index(True), len(seen) - seen[::-1].index(True)
@@ -102,32 +104,31 @@ async def _watch(url: str, seen: list[bool]) -> None:
         while True:
             queue = (await http.get("/queue")).json()
             seen.append(bool(queue["queue_running"]))
-            next_at += LOOK_EVERY_SECONDS
+            next_at += SAMPLE_SECONDS
             await asyncio.sleep(max(0.0, next_at - loop.time()))
 
 
-async def _uploaded(system: System, content: bytes) -> str:
+async def _upload(system: System, content: bytes) -> str:
     return await system.upload(content, name="cat.png", mime_type="image/png")
 
 
 async def measure(scale: float) -> list[Figure]:
-    """The figures of the worker."""
     added = await added_ms(max(5, int(50 * scale)))
     jobs = max(4, int(20 * scale))
-    apart = await busy_share(jobs, prefetch=0, upload_behind=0)
-    together = await busy_share(jobs)
+    sequential = await busy_share(jobs, prefetch=0, upload_behind=0)
+    overlapped = await busy_share(jobs)
     p50, p90 = statistics.median(added), added[int(0.9 * len(added))]
     return [
-        Figure("time added to a small image, p50", p50, "ms", reach="≤ 150 ms", holds=p50 <= 150),
+        Figure("time added to a small image, p50", p50, "ms", goal="≤ 150 ms", is_met=p50 <= 150),
         Figure("time added to a small image, p90", p90, "ms"),
-        Figure("GPU at work, 1 s + 3 s + 1 s, one after the other", apart, "%"),
+        Figure("GPU utilisation, 1 s + 3 s + 1 s, sequential", sequential, "%"),
         Figure(
-            "GPU at work, 1 s + 3 s + 1 s, overlapped",
-            together,
+            "GPU utilisation, 1 s + 3 s + 1 s, overlapped",
+            overlapped,
             "%",
-            "one after the other",
-            together / apart,
+            "sequential",
+            overlapped / sequential,
             "≥ 95 %",
-            together >= 95,
+            overlapped >= 95,
         ),
     ]
