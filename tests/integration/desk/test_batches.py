@@ -1,4 +1,4 @@
-"""Batches of the desk: from folders and lists to jobs, and from jobs to files with readable names."""
+"""Batches of the desk: folders and lists become jobs, whose outputs have readable names."""
 
 import asyncio
 import hashlib
@@ -196,7 +196,10 @@ async def test_invalid_batch_is_refused_with_a_reason(desk: OpenDesk, tmp_path: 
     (desk.desk.input_folder / "empty").mkdir()
     (desk.desk.input_folder / "link").symlink_to(tmp_path)
     refusals = [
-        *(({"output_folder": path}, "inside the output folder") for path in ("../up", "/etc", "C:\\x", "a/../../b")),
+        *(
+            ({"output_folder": path}, "inside the output folder")
+            for path in ("../up", "/etc", "~/x", "C:\\x", "a/../../b")
+        ),
         *(({"input_subdir": path}, "input folder|cannot be read") for path in ("..", "/etc", "mine/../../x", "link")),
         ({"input_subdir": "empty"}, "no images, videos or audio files"),
         ({"preset": "none"}, "no preset 'none'"),
@@ -205,7 +208,7 @@ async def test_invalid_batch_is_refused_with_a_reason(desk: OpenDesk, tmp_path: 
         with pytest.raises(ComfyRelayError, match=reason):
             await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "examples", **fields})
     assert [job async for job in desk.client.jobs()] == []
-    # the size of the body is no reason: ten thousand long prompts are read, and the workflow is unknown
+    # a body with ten thousand long prompts is not too large: only its workflow is unknown
     values = {f"value_{number}": number for number in range(20)}
     items = [{"input_payload": {"prompt": "a cat " * 300, **values}}] * 10_000
     async with owner_http(desk.ready.url) as http:

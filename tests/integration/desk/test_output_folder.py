@@ -34,7 +34,7 @@ def images_by_inode(*folders: Path) -> dict[int, list[Path]]:
     for folder in folders:
         for path in folder.rglob("*.png"):
             found.setdefault(path.stat().st_ino, []).append(path)
-    # without the sample of every desk
+    # every desk has a sample image
     return {inode: paths for inode, paths in found.items() if "sample.png" not in {path.name for path in paths}}
 
 

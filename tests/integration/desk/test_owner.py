@@ -141,7 +141,7 @@ async def test_session_and_secret_survive_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_registered_account_of_another_user_gives_no_access(shared_desk: OpenDesk) -> None:
+async def test_registered_account_of_another_user_has_no_access(shared_desk: OpenDesk) -> None:
     url = shared_desk.ready.url
     async with owner_http(url) as http:
         account = {"email": "other@example.com", "password": "long enough"}
@@ -191,7 +191,7 @@ async def test_secret_is_not_sent_to_the_port_of_a_closed_desk(tmp_path: Path) -
         assert found.secret != load_secret(tmp_path)
         assert pass_for(f"http://example.com:{port}") is None
         assert pass_for(f"http://127.0.0.1:{free_port()}") is None
-    # as a killed desk leaves it
+    # a killed desk leaves its note
     with desk_note(tmp_path, address=("127.0.0.1", port), secret="left behind"):
         assert pass_for(url) is None
         async with stranger("127.0.0.1", port) as received, Client(url) as client:
@@ -225,7 +225,7 @@ async def test_pass_is_not_sent_to_the_port_of_a_stopping_desk(tmp_path: Path) -
         before = pass_for(desk.ready.url)
         assert before is not None
         _, held = await asyncio.open_connection("127.0.0.1", port)
-        # a worker may call without the owner's secret, and this call does not end
+        # workers need no secret of the owner, and this incomplete call does not end
         held.write(b"POST /api/worker/register HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % port)
         held.write(b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
         await held.drain()
@@ -241,7 +241,7 @@ async def test_pass_is_not_sent_to_the_port_of_a_stopping_desk(tmp_path: Path) -
         await stopping
     assert len(received) == 1
     assert "authorization" not in received[0]
-    # and the pass sent to the earlier desk is refused by the next one
+    # the next desk refuses the pass of the earlier one
     async with open_desk(make_desk(tmp_path)) as next_desk, httpx.AsyncClient(base_url=next_desk.ready.url) as http:
         answer = await http.get("/api/me", headers={"Authorization": f"Bearer {before.secret}"})
         assert answer.status_code == 401
@@ -253,7 +253,7 @@ async def _is_free(port: int) -> bool:
     except ConnectionRefusedError:
         return True
     except ConnectionResetError:
-        # it was closed at this moment
+        # the port was closed while connecting
         return False
     writer.close()
     return False
@@ -278,7 +278,7 @@ async def test_client_of_another_user_is_pointed_to_the_token(
 
 
 async def _leased(desk: OpenDesk, http: httpx.AsyncClient) -> tuple[str, dict[str, Any], dict[str, str]]:
-    """A job leased with a worker token; its holder may report anything."""
+    """Lease a job with a worker token; return its id, the lease and the headers."""
     body = {"worker_id": "another", "fleet_slug": FLEET}
     secret = load_secrets(desk.desk.settings).fleet["production"][0]
     registered = await http.post("/api/worker/register", json=body, headers={"X-Fleet-Secret": secret})

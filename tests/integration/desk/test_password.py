@@ -26,7 +26,7 @@ from tests.support.world import PATIENCE_SECONDS
 pytestmark = pytest.mark.usefixtures("built_app")
 
 PASSWORD = "a cat & a hill = 2"
-# An address of this machine that is no name of the desk, as another machine would use one.
+# An address of this machine other than loopback, as another machine would use it.
 OTHER_ADDRESS = "127.0.0.2"
 ROTATE = "/api/admin/workers/desk/rotate-token"
 

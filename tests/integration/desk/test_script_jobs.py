@@ -1,4 +1,4 @@
-"""Desk jobs that run the user's script: queued, shown, run, cancelled and kept like any other job."""
+"""Desk jobs that run the user's script: queued, shown, run, canceled and stored like any other job."""
 
 import asyncio
 import json
@@ -275,7 +275,7 @@ async def test_script_and_a_graph_do_not_run_at_the_same_time(tmp_path: Path) ->
         await wait_for_log(desk, script, "waiting")
         slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
         graph = (await desk.client.submit(workflow_slug=slug)).id
-        # it is leased, to have its inputs fetched, and waits for the GPU
+        # it is leased to fetch its inputs, and waits for the GPU
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for event in desk.client.events(graph):
                 if event.type == "job:started":
@@ -454,7 +454,7 @@ async def test_script_job_uses_the_script_and_inputs_from_its_submission(tmp_pat
         (tmp_path / "templates" / "wan.json").write_text("{}")
         again = [(await desk.client.rerun_job(first.id)).data.id]
         if (await desk.client.job(waiting)).status == "paused":
-            # otherwise it was quicker than the pause
+            # otherwise it ended before the pause
             again.append((await desk.client.resume("job", waiting)).data.id)
         for job_id in again:
             assert (await desk.ended(job_id)).status == "completed"

@@ -1,4 +1,4 @@
-"""The script runner with real scripts: their outcomes and logs, and no process is left behind."""
+"""The script runner with real scripts: outcomes, logs, and the end of all processes."""
 
 import asyncio
 import json
@@ -329,7 +329,7 @@ from pathlib import Path
 from tests.support.script_runs import ScriptRun, job, settings_in
 
 async def main(base):
-    # the first run imports what is needed
+    # the first run loads the modules
     await ScriptRun(settings_in(base, "print()"), base / "log.txt").run()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     run = ScriptRun(settings_in(base, (base / "noisy.py").read_text(), max_log_bytes=1_000_000), base / "log.txt")

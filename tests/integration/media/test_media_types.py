@@ -1,4 +1,4 @@
-"""File names give the same media types on every machine."""
+"""Media types of file names."""
 
 import subprocess
 import sys

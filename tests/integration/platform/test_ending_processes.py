@@ -18,7 +18,7 @@ time.sleep(10_000)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no zombie processes")
 def test_zombie_process_counts_as_stopped() -> None:
-    """Like an orphan in a container without an init process."""
+    """Orphans in a container without an init process stay zombies."""
     with subprocess.Popen([sys.executable, "-c", PARENT_WITHOUT_WAIT], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())

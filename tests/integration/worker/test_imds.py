@@ -49,7 +49,7 @@ async def test_instance_id_region_and_type_are_read() -> None:
 
 
 async def test_metadata_without_a_token_is_refused() -> None:
-    """The simulator requires it, so that the other tests prove something."""
+    """The simulated service requires a token, so that the other tests can fail."""
     async with Metadata() as metadata, httpx.AsyncClient(base_url=metadata.url) as http:
         assert (await http.get("/latest/meta-data/instance-id")).status_code == 401
         assert (await http.put("/latest/api/token")).status_code == 400

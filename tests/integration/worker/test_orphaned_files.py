@@ -55,7 +55,7 @@ def previews(simulator: Simulator) -> list[Path]:
 
 
 async def leave_preview(simulator: Simulator, **extra_data: str) -> str:
-    """A run that has left a preview."""
+    """Run a graph that fails after its preview; return the prompt id."""
     graph = {
         "1": invert()["1"],
         "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},

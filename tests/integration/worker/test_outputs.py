@@ -176,7 +176,7 @@ async def test_socket_image_can_be_the_output(comfy: ComfyClient, tmp_path: Path
     assert [path.read_bytes() for path in paths] == [result.files[1].content]
 
 
-async def test_missing_file_is_reported_and_leaves_nothing(
+async def test_missing_file_is_reported_and_leaves_no_file(
     simulator: Simulator, comfy: ComfyClient, tmp_path: Path
 ) -> None:
     result = await comfy.run(invert())

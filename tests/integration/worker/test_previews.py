@@ -1,4 +1,4 @@
-"""Previews of one job: which of ComfyUI's images go to storage, when, and how small."""
+"""Previews of one job: which images of ComfyUI are uploaded, when, and in which size."""
 
 import asyncio
 import io

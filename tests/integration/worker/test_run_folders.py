@@ -132,7 +132,6 @@ def test_link_is_not_followed(base: Path) -> None:
 
 
 def test_files_in_linked_folders_are_removed(base: Path, tmp_path: Path) -> None:
-    """As on a machine with a second disk."""
     (tmp_path / "disk").mkdir()
     (base / "output").rmdir()
     (base / "output").symlink_to(tmp_path / "disk")

@@ -28,7 +28,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 @asynccontextmanager
 async def open_servers(*urls: str, online: int = 0) -> AsyncIterator[Servers]:
-    """Open when this many of them are online."""
+    """Open the servers, and wait until `online` of them are."""
     changed = asyncio.Event()
     servers = Servers(WorkerSettings(comfyui_base_url=list(urls)), on_change=changed.set)
     await servers.open()

@@ -1,4 +1,4 @@
-"""The frozen inputs of script jobs, when two are added at once."""
+"""Frozen inputs of script jobs."""
 
 import shutil
 from pathlib import Path

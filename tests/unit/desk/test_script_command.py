@@ -1,4 +1,4 @@
-"""The command line of a script job follows the contract, and contains nothing that the configuration does not allow."""
+"""The command line of a script job has the documented options, and only what the configuration allows."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The documentation is complete and matches the code, every link works, and the engine example runs."""
+"""The documentation is complete, matches the code, and has no broken link."""
 
 import re
 from collections.abc import Iterator
