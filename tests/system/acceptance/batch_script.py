@@ -31,7 +31,7 @@ def finished(prompt_id: str) -> Any:
     while not (found := ask(f"/history/{prompt_id}").get(prompt_id)):
         time.sleep(0.05)
     if found["status"]["status_str"] != "success":
-        [(_, why)] = [each for each in found["status"]["messages"] if each[0] == "execution_error"]
+        [(_, why)] = [message for message in found["status"]["messages"] if message[0] == "execution_error"]
         sys.exit(f"Error: {why['node_type']} failed: {why['exception_message']}")
     return found
 

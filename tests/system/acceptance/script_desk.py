@@ -67,7 +67,7 @@ class ScriptDesk(OpenDesk):
     async def graphs(self, count: int, **more: Any) -> tuple[str, list[str]]:
         """Add a batch of such jobs; return its id and the ids of its items in order."""
         made = [await self.new_graph() for _ in range(count)]
-        items = [{"input_payload": each["input_payload"]} for each in made]
+        items = [{"input_payload": item["input_payload"]} for item in made]
         batch = await self.client.submit_batch(items, workflow_slug=made[0]["workflow_slug"], **more)
         return batch.id, await self.items(batch.id)
 
@@ -80,8 +80,8 @@ class ScriptDesk(OpenDesk):
 
     async def items(self, batch_id: str) -> list[str]:
         """The jobs of a batch, in order."""
-        found = [each async for each in self.client.jobs(batch_id=batch_id)]
-        return [each.id for each in sorted(found, key=lambda job: job.item_no)]
+        found = [job async for job in self.client.jobs(batch_id=batch_id)]
+        return [item.id for item in sorted(found, key=lambda job: job.item_no)]
 
     async def status(self, job_id: str) -> str:
         return str((await self.client.job(job_id)).status)
@@ -115,7 +115,7 @@ class ScriptDesk(OpenDesk):
                 if event.type == "job:paused":
                     return
 
-    async def until_said(self, job_id: str, words: str) -> None:
+    async def wait_for_log(self, job_id: str, words: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for log in self.client.logs(job_id, is_followed=True):
                 if words in log.line:
@@ -144,7 +144,7 @@ class ScriptDesk(OpenDesk):
     async def submit_form(self, page: PageDriver) -> str:
         """Submit the filled script form after its command is shown; return the job's id."""
         await page.add("Run job")
-        [job] = [each async for each in self.client.jobs()]
+        [job] = [job async for job in self.client.jobs()]
         return str(job.id)
 
     async def reset(self) -> None:
@@ -187,7 +187,7 @@ async def open_desk_at(
 ) -> AsyncIterator[ScriptDesk]:
     """Open a desk with one or several ComfyUI, in a folder that an earlier desk may have used."""
     comfyui = folder / "comfyui"
-    urls = [each.url for each in (simulator, *others)]
+    urls = [comfyui.url for comfyui in (simulator, *others)]
     made = make_desk(folder / "desk", comfyui_url=urls, input_folder=comfyui / "input", **desk)
     made.script = write_script_files(folder)
     async with (
@@ -221,12 +221,12 @@ def config_in(folder: Path) -> Path:
     """The same as a configuration file."""
     path = folder / "comfyrelay.toml"
     path.write_text(
-        "[desk.script]\n" + "".join(f"{key} = {_toml(each)}\n" for key, each in write_script_files(folder).items())
+        "[desk.script]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in write_script_files(folder).items())
     )
     return path
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {json.dumps(each)}" for key, each in value.items()) + " }"
+        return "{ " + ", ".join(f"{json.dumps(key)} = {json.dumps(entry)}" for key, entry in value.items()) + " }"
     return json.dumps(value)

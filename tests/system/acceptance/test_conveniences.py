@@ -9,7 +9,7 @@ from playwright.async_api import expect
 from comfyrelay.desk.notifications.notifier import why_unusable
 from comfyrelay.simulator import Fail
 from tests.support.chromium import PageDriver
-from tests.support.webhook_receiver import receiving
+from tests.support.webhook_receiver import open_receiver
 from tests.system.acceptance.script_desk import ScriptDesk, choose_script, open_script_desk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -36,7 +36,7 @@ async def test_saved_preset_is_kept(desk: ScriptDesk) -> None:
     [job_id] = await desk.items((await desk.client.add_batch(wish)).id)
     await desk.ended(job_id)
     argv = (await desk.last_attempt(job_id))["argv"]
-    assert [argv[argv.index(each) + 1] for each in ("--profile", "--tries")] == ["production", "2"]
+    assert [argv[argv.index(option) + 1] for option in ("--profile", "--tries")] == ["production", "2"]
     await desk.client.remove_preset(kept.id)
 
 
@@ -49,7 +49,7 @@ async def test_folders_and_prompts_are_combined_into_jobs(desk: ScriptDesk) -> N
     for job_id in await desk.items(batch.id):
         assert (await desk.ended(job_id)).status == "completed"
         argv = (await desk.last_attempt(job_id))["argv"]
-        seen.append(tuple(argv[argv.index(each) + 1] for each in ("--input-subdir", "--positive")))
+        seen.append(tuple(argv[argv.index(option) + 1] for option in ("--input-subdir", "--positive")))
     assert seen == [("cats", "by day"), ("cats", "by night"), ("dogs", "by day"), ("dogs", "by night")]
     batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": ["cats", "dogs"]})
     assert [(await desk.ended(item)).label for item in await desk.items(batch.id)] == ["cat", "dog"]
@@ -60,7 +60,7 @@ async def test_job_can_have_its_own_output_folder(desk: ScriptDesk) -> None:
     wish = {"effect_slug": "invert-image", "input_subdir": "cats", "output_folder": "film/scene 1"}
     [job_id] = await desk.items((await desk.client.add_batch(wish)).id)
     await desk.ended(job_id)
-    assert [each.name for each in (desk.desk.output_folder / "film" / "scene 1").iterdir()] == ["0001_cat.png"]
+    assert [path.name for path in (desk.desk.output_folder / "film" / "scene 1").iterdir()] == ["0001_cat.png"]
 
 
 async def test_generated_files_are_linked_directly(desk: ScriptDesk, page: PageDriver) -> None:
@@ -82,7 +82,7 @@ async def test_generated_files_are_linked_directly(desk: ScriptDesk, page: PageD
 
 async def test_completion_and_failure_are_notified(tmp_path: Path) -> None:
     """A webhook reports completion and failure as text."""
-    async with receiving() as receiver:
+    async with open_receiver() as receiver:
         url = receiver.url.replace("http://", "json://")
         async with open_script_desk(tmp_path, notify_urls=[url], notify_on=["completed", "failed"]) as script_desk:
             await script_desk.ended(await script_desk.graph("cat"))
@@ -90,8 +90,8 @@ async def test_completion_and_failure_are_notified(tmp_path: Path) -> None:
             script_desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ."))
             await script_desk.ended(await script_desk.graph("dog"))
             await receiver.wait_for(2)
-    assert [json.loads(body)["title"] for _, body in receiver.heard] == ["cat is done", "dog failed"]
-    assert "The sides differ." in json.loads(receiver.heard[1][1])["message"]
+    assert [json.loads(body)["title"] for _, body in receiver.received] == ["cat is done", "dog failed"]
+    assert "The sides differ." in json.loads(receiver.received[1][1])["message"]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ async def test_timeout_while_queueing_keeps_all_output_and_offers_a_retry(desk: 
     assert (found.status, str(found.error)[:9]) == ("failed", "Timed out")
     for log in (await desk.log(job_id), Path((await desk.last_attempt(job_id))["log"]).read_text().splitlines()):
         assert "[1/1] cat.png" in log
-        assert [each for each in log if "Traceback" in each]
+        assert [line for line in log if "Traceback" in line]
     slow.end()
     await page.open_job(job_id)
     await page.actions.get_by_role("button", name="Retry", exact=True).click()

@@ -77,7 +77,7 @@ async def test_job_completes_only_after_its_run(desk: ScriptDesk) -> None:
     """The script waits for ComfyUI, so a succeeded job has made its files."""
     desk.simulator.misbehave(HELD)
     job_id = await desk.script()
-    await desk.until_said(job_id, "seed: ")
+    await desk.wait_for_log(job_id, "seed: ")
     await desk.until(lambda: desk.simulator.log.count("POST", "/prompt") > 0)
     assert await desk.status(job_id) == "processing"
     desk.simulator.behave()
@@ -102,7 +102,7 @@ async def test_job_is_pending_then_running_then_succeeded(desk: ScriptDesk, page
     await page.chip("Waiting", 1).click()
     await expect(page.names).to_have_text(["second"])
     desk.simulator.behave()
-    assert [(await desk.ended(each)).status for each in (first, second)] == ["completed", "completed"]
+    assert [(await desk.ended(job_id)).status for job_id in (first, second)] == ["completed", "completed"]
     await page.chip("Done", 2).click()
     await expect(page.names).to_have_text(["second", "first"])
     await expect(page.unit("second")).to_contain_text("Done")
@@ -145,7 +145,7 @@ async def test_job_is_enqueued(desk: ScriptDesk) -> None:
     await desk.until_running(await desk.graph("running"))
     await desk.until_fetched(await desk.graph("fetched"))
     waiting = [await desk.graph(f"job {number}") for number in range(3)]
-    places = [(await desk.client.job(each)).waiting for each in waiting]
+    places = [(await desk.client.job(job_id)).waiting for job_id in waiting]
     assert [place and place.position for place in places] == [1, 2, 3]
 
 
@@ -165,7 +165,7 @@ async def test_cancelled_running_job_stops_its_run(desk: ScriptDesk) -> None:
     """Canceling a running job stops the script and its runs in ComfyUI."""
     desk.simulator.misbehave(SLOW)
     job_id = await desk.script()
-    await desk.until_said(job_id, "seed: ")
+    await desk.wait_for_log(job_id, "seed: ")
     await desk.client.cancel("job", job_id)
     assert (await desk.ended(job_id)).status == "canceled"
     # the GPU is free for the next job, although the slow node would take ten minutes
@@ -188,7 +188,7 @@ async def test_paused_job_is_resumed(desk: ScriptDesk) -> None:
 
 
 @pytest.mark.parametrize(
-    "button", ["Pause after the current job", "Pause after what runs"], ids=["of a batch", "of everything"]
+    "button", ["Pause after the current job", "Pause after current jobs"], ids=["of a batch", "of everything"]
 )
 async def test_pause_lets_the_running_item_finish(desk: ScriptDesk, page: PageDriver, button: str) -> None:
     """A pause stops the items after the running one, and loses nothing of it."""
@@ -268,7 +268,7 @@ async def test_videos_saved_by_a_script_are_found_and_shown(desk: ScriptDesk, pa
     """Paths of saved files are read from the log; the video can be watched and downloaded on the page."""
     job_id = await desk.script(tries=2, randomize_seed=True)
     await desk.ended(job_id)
-    outputs = [Path(each) for each in (await desk.last_attempt(job_id))["outputs"]]
+    outputs = [Path(path) for path in (await desk.last_attempt(job_id))["outputs"]]
     assert [output.suffix for output in outputs] == [".mp4", ".mp4"]
     assert all(output.is_file() and output.is_relative_to(desk.comfyui / "output") for output in outputs)
     await page.open_job(job_id)

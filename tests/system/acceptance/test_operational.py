@@ -36,14 +36,14 @@ async def test_jobs_run_one_at_a_time_by_default(desk: ScriptDesk) -> None:
     """ComfyUI never runs more than one of our jobs, script or graph, so that two do not compete for GPU memory."""
     desk.simulator.misbehave(HELD)
     jobs = [await desk.graph("graph"), await desk.script(), await desk.graph("another")]
-    for place, each in enumerate(jobs):
-        await desk.until_running(each)
+    for place, job in enumerate(jobs):
+        await desk.until_running(job)
         # ComfyUI is done with it, but its output is still being stored
         for before in jobs[:place]:
             await desk.ended(before)
         queue = (await desk.http.get(f"{desk.simulator.url}/queue")).json()
         assert len(queue["queue_running"]) + len(queue["queue_pending"]) <= 1
-        assert [name for name in jobs if await _is_running(desk, name)] == [each]
+        assert [name for name in jobs if await _is_running(desk, name)] == [job]
         desk.simulator.behave()
         desk.simulator.misbehave(HELD)
     desk.simulator.behave()
@@ -53,14 +53,14 @@ async def test_jobs_run_one_at_a_time_by_default(desk: ScriptDesk) -> None:
 async def test_setting_allows_parallel_jobs(tmp_path: Path) -> None:
     """With two GPUs, each has its own ComfyUI; one setting names both, and two jobs run."""
     async with Simulator(folder=tmp_path / "comfyui") as one, Simulator() as other:
-        for each in (one, other):
-            each.misbehave(HELD)
+        for comfyui in (one, other):
+            comfyui.misbehave(HELD)
         async with open_desk_at(tmp_path, one, other, finish_seconds=0) as script_desk:
             jobs = [await script_desk.graph(f"job {number}") for number in range(2)]
             for job_id in jobs:
                 await script_desk.until_running(job_id)
-            for each in (one, other):
-                each.behave()
+            for comfyui in (one, other):
+                comfyui.behave()
             assert [(await script_desk.ended(job)).status for job in jobs] == ["completed", "completed"]
 
 
@@ -101,8 +101,8 @@ async def test_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None
             await script_desk.client.pause("job", items[4], now=True)
             await script_desk.client.move("job", items[3], "top")
         kept = 0
-        for each in (tmp_path / "desk").glob("*.db"):
-            with contextlib.closing(sqlite3.connect(each)) as database:
+        for path in (tmp_path / "desk").glob("*.db"):
+            with contextlib.closing(sqlite3.connect(path)) as database:
                 names = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
                 kept += database.execute("SELECT count(*) FROM ai_jobs").fetchone()[0] if "ai_jobs" in names else 0
         assert kept == 6
@@ -209,7 +209,7 @@ async def _is_running(desk: ScriptDesk, job_id: str) -> bool:
     """Running, not only prefetched."""
     now = await desk.client.now()
     assert now is not None
-    return job_id in [each.id for each in now.running]
+    return job_id in [job.id for job in now.running]
 
 
 async def _killed_while_running(desk: DeskProcess, simulator: Simulator) -> str:

@@ -64,7 +64,7 @@ async def test_event_records_its_job_time_kind_and_text(desk: ScriptDesk) -> Non
     job_id = await desk.graph()
     await desk.ended(job_id)
     seen = [event async for event in desk.client.events(job_id) if event.id is not None]
-    assert [(each.id, each.type) for each in seen] == [(1, "job:queued"), (2, "job:started"), (3, "job:completed")]
-    assert all(moment(each.data["at"]) for each in seen)
+    assert [(event.id, event.type) for event in seen] == [(1, "job:queued"), (2, "job:started"), (3, "job:completed")]
+    assert all(moment(event.data["at"]) for event in seen)
     missed = [event async for event in desk.client.events(job_id, after=2) if event.id is not None]
-    assert [each.type for each in missed] == ["job:completed"]
+    assert [event.type for event in missed] == ["job:completed"]

@@ -82,10 +82,10 @@ async def test_user_text_never_becomes_a_path(desk: ScriptDesk, tmp_path: Path) 
     await desk.ended(item)
     await desk.ended(job_id := await desk.graph("../../../evil"))
     assert {*desk.desk.output_folder.parent.iterdir()} == before
-    for each in (item, job_id):
-        [saved] = await desk.client.download_outputs(each, tmp_path)
+    for output_job in (item, job_id):
+        [saved] = await desk.client.download_outputs(output_job, tmp_path)
         assert saved.parent == tmp_path
-        [copied] = (await desk.about(each)).files
+        [copied] = (await desk.about(output_job)).files
         assert Path(copied.path).resolve().is_relative_to(desk.desk.output_folder)
 
 
@@ -142,7 +142,7 @@ async def test_every_command_is_recorded(desk: ScriptDesk, outcome: str) -> None
         desk.simulator.misbehave(SLOW if outcome == "canceled" else Fail(class_type="ImageInvert"))
     job_id = await desk.script(positive='it\'s a "cat"')
     if outcome == "canceled":
-        await desk.until_said(job_id, "seed: ")
+        await desk.wait_for_log(job_id, "seed: ")
         await desk.client.cancel("job", job_id)
     assert (await desk.ended(job_id)).status == outcome
     kept = await desk.last_attempt(job_id)
@@ -157,7 +157,7 @@ async def test_every_log_is_kept(desk: ScriptDesk) -> None:
     """The output of a stopped run is kept, in the file and with the job."""
     desk.simulator.misbehave(SLOW)
     job_id = await desk.script()
-    await desk.until_said(job_id, "seed: ")
+    await desk.wait_for_log(job_id, "seed: ")
     await desk.client.cancel("job", job_id)
     await desk.ended(job_id)
     assert "[1/1] cat.png" in await desk.log(job_id)
@@ -175,12 +175,12 @@ async def test_job_history_is_kept_in_order(desk: ScriptDesk) -> None:
     desk.simulator.behave()
     await desk.ended(job_id)
     seen = [event async for event in desk.client.events(job_id) if event.id is not None]
-    assert [each.type for each in seen] == [
+    assert [event.type for event in seen] == [
         *("job:queued", "job:paused", "job:resumed", "job:started", "job:completed"),
     ]
-    assert [each.id for each in seen] == sorted(each.id or 0 for each in seen)
-    assert all(each.data["at"] for each in seen)
-    [database] = [each for each in desk.ready.data_dir.glob("*.db") if "job_events" in _tables(each)]
+    assert [event.id for event in seen] == sorted(event.id or 0 for event in seen)
+    assert all(event.data["at"] for event in seen)
+    [database] = [path for path in desk.ready.data_dir.glob("*.db") if "job_events" in _tables(path)]
     with (
         contextlib.closing(sqlite3.connect(database)) as opened,
         pytest.raises(sqlite3.IntegrityError, match="append-only"),

@@ -139,8 +139,8 @@ async def test_job_page_has_log_parameters_and_output(desk: ScriptDesk, page: Pa
     await page.open_job(job_id)
     await expect(page.page.get_by_role("log")).to_contain_text("[1/1] cat.png")
     values = page.page.locator("section", has=page.page.get_by_role("heading", name="Values"))
-    for each in ("a cat yawns", "medium", "clip.json", "cats"):
-        await expect(values).to_contain_text(each)
+    for text in ("a cat yawns", "medium", "clip.json", "cats"):
+        await expect(values).to_contain_text(text)
     await expect(page.page.locator("main video").first).to_be_visible()
 
 
@@ -153,7 +153,7 @@ async def test_queue_is_managed_in_a_terminal(desk: ScriptDesk) -> None:
     log = desk.ready.data_dir / "commands.log"
     code, said = await run_command("top", "--once", environment=environment, log=log)
     assert code == 0, said
-    for each in ("busy", "waiting one", "ImageInvert"):
-        assert each in said
+    for text in ("busy", "waiting one", "ImageInvert"):
+        assert text in said
     assert (await run_command("cancel", waiting, environment=environment, log=log))[0] == 0
     assert (await desk.ended(waiting)).status == "canceled"

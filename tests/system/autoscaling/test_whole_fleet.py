@@ -56,7 +56,7 @@ class WholeFleet:
 
     async def leased(self) -> set[str]:
         """The workers with leases."""
-        return {each["worker_id"] for each in await self.central.fetch(LEASED)}
+        return {row["worker_id"] for row in await self.central.fetch(LEASED)}
 
     async def until_working(self, count: int, *, but: frozenset[str] = frozenset()) -> list[str]:
         found: set[str] = set()
@@ -86,7 +86,7 @@ class WholeFleet:
         await until(is_nothing_left, patience_seconds=3 * PATIENCE_SECONDS)
 
     def order(self, worker_id: str) -> dict[str, Any]:
-        orders: list[dict[str, Any]] = [json.loads(each.read_text()) for each in self.folder.glob("*/order.json")]
+        orders: list[dict[str, Any]] = [json.loads(path.read_text()) for path in self.folder.glob("*/order.json")]
         return next(order for order in orders if order["id"] == worker_id)
 
     def kill_machine(self, worker_id: str) -> None:
@@ -96,17 +96,21 @@ class WholeFleet:
 
     def processes(self) -> set[int]:
         found = set()
-        for each in psutil.process_iter():
+        for process in psutil.process_iter():
             with suppress(psutil.Error):
-                words = each.cmdline()
-                if MODULE in words and words[-1].startswith(str(self.folder)) and each.status() != psutil.STATUS_ZOMBIE:
-                    found.add(each.pid)
+                words = process.cmdline()
+                if (
+                    MODULE in words
+                    and words[-1].startswith(str(self.folder))
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
+                    found.add(process.pid)
         return found
 
     async def check(self, *, lost: int) -> None:
         """Each order launched one machine, and no need was ordered twice. `lost` machines were killed."""
-        launched = [each["key"] for each in await self.central.fetch(LAUNCHED)]
-        started = [each.parent.name for each in self.folder.glob("*/begun.json")]
+        launched = [row["key"] for row in await self.central.fetch(LAUNCHED)]
+        started = [path.parent.name for path in self.folder.glob("*/begun.json")]
         assert sorted(launched) == sorted(set(launched)) == sorted(started)
         assert 1 <= len(launched) <= self.max_machines + lost
 
@@ -185,7 +189,7 @@ async def whole_fleet(
 
 async def kill_leader(fleet: WholeFleet) -> None:
     """The other candidate takes over."""
-    [leader] = [leader for leader in fleet.leaders if leader.said("leadership.changed", leads=True)]
+    [leader] = [leader for leader in fleet.leaders if leader.logged("leadership.changed", leads=True)]
     await leader.kill()
 
 

@@ -93,8 +93,8 @@ class Filling:
 
     async def batch_ended(self, batch_id: str) -> None:
         found = await self.call("GET", f"/api/ai-jobs?batch_id={batch_id}&limit=200")
-        for each in found["items"]:
-            await self.ended(each["id"])
+        for job in found["items"]:
+            await self.ended(job["id"])
 
     async def fill(self, texts: Texts, *, graph: dict[str, Any] | None = None) -> Filled:
         """Add content of each kind. The first waiting job is blocked by a node that never finishes."""
@@ -110,8 +110,8 @@ class Filling:
             for number, prompt in enumerate(texts.prompts)
         ]
         batch = await self.submit_batch("text-to-image", texts.batch, items)
-        for each in (done, clip):
-            assert (await self.ended(each))["status"] == "completed"
+        for job in (done, clip):
+            assert (await self.ended(job))["status"] == "completed"
         await self.batch_ended(batch)
         await self.misbehave("Fail", class_type="ImageInvert", message=texts.error)
         failed = await self.submit("invert-image", texts.labels[2], input_file_id=file_id)

@@ -85,9 +85,9 @@ async def _work(system: System, effects: Mapping[str, int]) -> dict[str, str]:
 async def _people(system: System) -> None:
     for email in PEOPLE:
         await system.admin("POST", "/users", {"email": email, "name": email.partition("@")[0].title()})
-    for number, each in enumerate((await system.admin("GET", "/tenants"))["items"]):
+    for number, tenant in enumerate((await system.admin("GET", "/tenants"))["items"]):
         gift = {"amount": 250 * (number + 1), "reference": f"gift-{number}", "description": "Monthly tokens"}
-        await system.admin("POST", f"/tenants/{each['id']}/credits", gift)
+        await system.admin("POST", f"/tenants/{tenant['id']}/credits", gift)
     scaled = {
         "slug": "spot",
         "name": "Spot L40S",

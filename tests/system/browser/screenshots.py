@@ -22,7 +22,7 @@ from playwright.async_api import Browser, BrowserContext, Page
 from comfyrelay.simulator import Fail, Simulator, Slow
 from tests.support.chromium import open_chromium
 from tests.support.desk import make_desk
-from tests.support.web_app import DESKTOP, PHONE, THEMES, build_app, hearing, open_context, settled
+from tests.support.web_app import DESKTOP, PHONE, THEMES, build_app, open_context, record_page, settled
 from tests.support.whole_system import open_system
 from tests.system.browser import sample_server
 from tests.system.browser.sample_desk import Filling, picture
@@ -59,7 +59,7 @@ async def fill(filling: Filling, simulator: Simulator) -> dict[str, str]:
         for attempt, (width, height) in enumerate(SHAPES)
     ]
     boards = await filling.submit_batch("text-to-image", "Storyboard: the long way home", stills)
-    clips = [{"input_file_id": each, "label": name} for each, name in zip(files, NAMES, strict=True)]
+    clips = [{"input_file_id": file_id, "label": name} for file_id, name in zip(files, NAMES, strict=True)]
     moving = await filling.submit_batch("image-to-clip", "Clips of the storyboard", clips)
     single = await filling.submit("text-to-image", "Title card", input_payload={"prompt": SCENES[4], "seed": 7})
     await filling.batch_ended(boards)
@@ -75,7 +75,7 @@ async def fill(filling: Filling, simulator: Simulator) -> dict[str, str]:
     await filling.ended(failed)
     simulator.behave()
     made = (await filling.call("GET", "/api/gallery?limit=60"))["items"]
-    await filling.call("POST", "/api/gallery/marks", {"ids": [each["id"] for each in made[::5]], "starred": True})
+    await filling.call("POST", "/api/gallery/marks", {"ids": [job["id"] for job in made[::5]], "starred": True})
     await filling.call("POST", "/api/presets", {"name": "Widescreen", "values": {"workflow_slug": "text-to-image"}})
     # still in progress
     simulator.misbehave(Slow(class_type="KSampler", seconds=3600, steps=30, previews=True))
@@ -112,7 +112,7 @@ class Camera:
             if self.words and not any(word in name for word in self.words):
                 continue
             page = await context.new_page()
-            heard = hearing(page)
+            heard = record_page(page)
             await page.goto(path)
             await settled(page, heard)
             await self.shoot(page, f"{name}-{kind}")
@@ -171,7 +171,7 @@ async def take_setup(camera: Camera, chromium: Browser, place: Path) -> None:
             assert address is not None
             async with open_visitor(chromium, system, theme=theme, screen=screen) as context:
                 page = await context.new_page()
-                heard = hearing(page)
+                heard = record_page(page)
                 await page.goto(f"/setup#{address[2]}")
                 steps = count(1)
 
@@ -192,9 +192,9 @@ async def main(folder: Path, part: str, words: list[str]) -> None:
     build_app()
     camera = Camera(folder, words)
     async with open_chromium() as chromium:
-        for each in PARTS[part]:
+        for name in PARTS[part]:
             with tempfile.TemporaryDirectory(prefix="comfyrelay-screenshots-") as place:
-                await each(camera, chromium, Path(place))
+                await name(camera, chromium, Path(place))
     for complaint in camera.complaints:
         print(complaint, file=sys.stderr)
     print(f"{len(camera.names)} pictures are in {folder}")

@@ -48,7 +48,7 @@ _SCROLL = """async ([seconds, end]) => {
     scroller.scrollTop = end * scroller.scrollHeight * (now - start) / (seconds * 1000);
   }
   frames.sort((a, b) => a - b);
-  return { frames: frames.length, over50: frames.filter((each) => each > 50).length,
+  return { frames: frames.length, over50: frames.filter((frame) => frame > 50).length,
            median: frames[frames.length >> 1], p95: frames[Math.floor(frames.length * 0.95)], worst: frames.at(-1),
            height: scroller.scrollHeight, tiles: document.querySelectorAll("[data-id]").length };
 }"""
@@ -87,8 +87,8 @@ def _fill(path: Path) -> None:
     with closing(sqlite3.connect(path, timeout=30)) as connection:
         known = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
         if {"outputs", "files", "ai_jobs"} <= known:
-            for each in _FILL:
-                connection.execute(each)
+            for statement in _FILL:
+                connection.execute(statement)
             connection.commit()
 
 

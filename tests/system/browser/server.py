@@ -16,7 +16,7 @@ from comfyrelay.server.http.context import SESSION_COOKIE
 from tests.support.chromium import PATIENCE_MS
 from tests.support.processes import Service
 from tests.support.storage import BUCKET
-from tests.support.web_app import DESKTOP, POLICY, Heard, Screen, Theme, hearing
+from tests.support.web_app import DESKTOP, POLICY, PageLog, Screen, Theme, record_page
 from tests.support.whole_system import WORKER_CONSTANTS, System, open_system
 from tests.support.world import PostgresBackend
 
@@ -102,12 +102,12 @@ async def open_visitor(
 @asynccontextmanager
 async def open_as(
     who: Who, chromium: Browser, system: System, *, theme: Theme = "dark", screen: Screen = DESKTOP
-) -> AsyncIterator[tuple[Page, Heard]]:
+) -> AsyncIterator[tuple[Page, PageLog]]:
     """A page signed in as `who`, and its recorded messages and requests."""
     async with open_visitor(chromium, system, theme=theme, screen=screen) as context:
         await sign_in(context, system, system.admin_token if who == "admin" else system.user_token)
         page = await context.new_page()
-        yield page, hearing(page)
+        yield page, record_page(page)
 
 
 async def sign_in(context: BrowserContext, system: System, token: str) -> None:

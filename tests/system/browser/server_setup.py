@@ -59,7 +59,7 @@ async def set_up(
     await expect(page.get_by_role("heading", name="Setup complete")).to_be_visible()
     after = page.get_by_role("img", name="After")
     await expect(after).to_be_visible()
-    assert await after.evaluate("(each) => each.decode().then(() => each.naturalWidth)") == 512
+    assert await after.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 512
     # coming back does not run and charge a second job
     await page.goto("/setup")
     await expect(page.get_by_role("heading", name="Setup complete")).to_be_visible()

@@ -20,8 +20,8 @@ from tests.support.api import PASSWORD
 from tests.support.api_calls import png
 from tests.support.chromium import _DROP, PROMPT_GRAPH
 from tests.support.editor_files import empty, invert, node, save, workflow
-from tests.support.web_app import PHONE, Heard, settled
-from tests.support.webhook_receiver import receiving
+from tests.support.web_app import PHONE, PageLog, settled
+from tests.support.webhook_receiver import open_receiver
 from tests.support.whole_system import FLEET, System
 from tests.support.world import PATIENCE_SECONDS, PostgresBackend, execute, memory_folder
 from tests.system.browser.server import open_as, open_server, open_visitor, url_of
@@ -51,12 +51,12 @@ PAGES = {
     "where nothing matches": "/console/workflows?q=%3Cimg+src%3Dx+onerror%3Dwindow.injected%3D1%3E",
 }
 _WIDER = """() => [document.documentElement, document.querySelector("main")]
-  .filter((each) => each.scrollWidth > each.clientWidth)
-  .map((each) => `${each.tagName} is ${each.scrollWidth} wide in ${each.clientWidth}`)"""
+  .filter((element) => element.scrollWidth > element.clientWidth)
+  .map((element) => `${element.tagName} is ${element.scrollWidth} wide in ${element.clientWidth}`)"""
 
-_PUSHED_ASIDE = """(found) => found.map((each) => each.parentElement)
-  .filter((each) => each.scrollWidth > each.clientWidth)
-  .map((each) => `${each.getAttribute("aria-label")} is ${each.scrollWidth} wide in ${each.clientWidth}`)"""
+_PUSHED_ASIDE = """(found) => found.map((element) => element.parentElement)
+  .filter((element) => element.scrollWidth > element.clientWidth)
+  .map((element) => `${element.getAttribute("aria-label")} is ${element.scrollWidth} wide in ${element.clientWidth}`)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ async def site(real_postgres_backend: PostgresBackend, s3_server: str, built_app
             await system.admin("PATCH", "/effects/hostile", {"name": name})
             first = await system.started("gpu-1", simulators=system.simulators[:1], data_dir=str(folder / "worker-1"))
             # editor files need node definitions
-            await first.until_said("worker.definitions_sent")
+            await first.wait_for_log("worker.definitions_sent")
             await system.started("gpu-2", simulators=system.simulators[1:], data_dir=str(folder / "worker-2"))
             me = await system.user("GET", "/me")
             credits = {"amount": 10, "reference": MARKUP.replace(":", ""), "description": MARKUP}
@@ -108,7 +108,7 @@ async def site(real_postgres_backend: PostgresBackend, s3_server: str, built_app
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def admin(chromium: Browser, site: Site) -> AsyncIterator[tuple[Page, Heard]]:
+async def admin(chromium: Browser, site: Site) -> AsyncIterator[tuple[Page, PageLog]]:
     async with open_as("admin", chromium, site.system) as (page, heard):
         yield page, heard
 
@@ -117,7 +117,7 @@ async def drop(page: Page, name: str, content: bytes, mime: str = "application/j
     await page.evaluate(_DROP, [[name, mime, base64.b64encode(content).decode()]])
 
 
-async def opened(page: Page, heard: Heard, path: str) -> None:
+async def opened(page: Page, heard: PageLog, path: str) -> None:
     await page.goto(path)
     await settled(page, heard)
 
@@ -145,9 +145,9 @@ async def build_form(page: Page, system: System) -> None:
     await page.get_by_role("button", name="Save", exact=True).click()
     await expect(page.get_by_text("Saved.", exact=True).first).to_be_visible()
     kept = await system.admin("GET", "/workflows/negative-film")
-    width = next(each for each in kept["properties"] if each["label"] == "How wide")
+    width = next(field for field in kept["properties"] if field["label"] == "How wide")
     assert (width["maximum"], width["default_value"]) == (256, 64)
-    assert [each["label"] for each in kept["properties"] if not each["user_configurable"]] == ["Batch size"]
+    assert [field["label"] for field in kept["properties"] if not field["user_configurable"]] == ["Batch size"]
 
 
 async def run_on_second_worker(page: Page, system: System) -> None:
@@ -162,12 +162,12 @@ async def run_on_second_worker(page: Page, system: System) -> None:
     await run.get_by_label("Worker").click()
     await page.get_by_role("option", name="gpu-2").click()
     await expect(run).to_contain_text("Runs on gpu-2 as soon as it is free.")
-    async with page.expect_response(lambda each: each.url.endswith("/test-run")) as asked:
+    async with page.expect_response(lambda response: response.url.endswith("/test-run")) as asked:
         await run.get_by_role("button", name="Run", exact=True).click()
     job_id = (await (await asked.value).json())["data"]["job_id"]
     result = run.get_by_role("img", name="Test run result")
     await expect(result).to_be_visible()
-    assert await result.evaluate("(each) => each.decode().then(() => each.naturalWidth)") == 96
+    assert await result.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 96
     await expect(run).to_contain_text("on gpu-2.")
     [dispatch] = (await system.admin("GET", f"/dispatches?search={job_id}"))["items"]
     assert dispatch["last_worker_id"] == "gpu-2"
@@ -195,10 +195,10 @@ async def publish(page: Page, system: System) -> None:
 async def offered(system: System, slug: str) -> Any:
     """The effect as users see it, or None."""
     found = (await system.user("GET", "/effects"))["items"]
-    return next((each for each in found if each["slug"] == slug), None)
+    return next((effect for effect in found if effect["slug"] == slug), None)
 
 
-async def run_in_studio(page: Page, heard: Heard) -> bytes:
+async def run_in_studio(page: Page, heard: PageLog) -> bytes:
     """Run the effect as a user, from the gallery to the file and its cost."""
     await opened(page, heard, "/studio")
     card = page.get_by_role("list", name="Effects").get_by_role("link", name=re.compile("Film negative"))
@@ -224,7 +224,7 @@ async def run_in_studio(page: Page, heard: Heard) -> bytes:
 
 @pytest.mark.journey
 async def test_editor_file_becomes_an_effect_that_users_can_run(
-    admin: tuple[Page, Heard], site: Site, chromium: Browser
+    admin: tuple[Page, PageLog], site: Site, chromium: Browser
 ) -> None:
     page, heard = admin
     system = site.system
@@ -256,7 +256,7 @@ async def test_editor_file_becomes_an_effect_that_users_can_run(
     assert await offered(system, "film-negative") is None
 
 
-async def test_invalid_workflow_and_missing_nodes_are_explained(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_invalid_workflow_and_missing_nodes_are_explained(admin: tuple[Page, PageLog], site: Site) -> None:
     page, heard = admin
     await opened(page, heard, "/console/workflows")
     lacking = workflow([empty(), node(2, "Foo"), node(3, "Bar", title="The bar")])
@@ -275,7 +275,7 @@ async def test_invalid_workflow_and_missing_nodes_are_explained(admin: tuple[Pag
         await expect(dialog).to_have_count(0)
 
 
-async def test_missing_requirements_are_listed_per_worker(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_missing_requirements_are_listed_per_worker(admin: tuple[Page, PageLog], site: Site) -> None:
     page, heard = admin
     await opened(page, heard, "/console/workflows")
     graph = json.loads(json.dumps(PROMPT_GRAPH))
@@ -300,7 +300,7 @@ async def test_missing_requirements_are_listed_per_worker(admin: tuple[Page, Hea
     await expect(page.get_by_role("link", name="painter")).to_have_count(0)
 
 
-async def test_failed_test_run_shows_node_and_reason(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_failed_test_run_shows_node_and_reason(admin: tuple[Page, PageLog], site: Site) -> None:
     page, heard = admin
     for simulator in site.system.simulators:
         simulator.misbehave(Fail(class_type="EmptyImage", message="the tensors do not fit"))
@@ -317,7 +317,7 @@ async def test_failed_test_run_shows_node_and_reason(admin: tuple[Page, Heard], 
             simulator.behave()
 
 
-async def test_earlier_version_can_be_restored(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_earlier_version_can_be_restored(admin: tuple[Page, PageLog], site: Site) -> None:
     page, heard = admin
     await site.system.admin("POST", "/workflows", {"slug": "twice", "graph": PROMPT_GRAPH})
     await opened(page, heard, "/console/workflows/twice")
@@ -329,7 +329,7 @@ async def test_earlier_version_can_be_restored(admin: tuple[Page, Heard], site: 
     await page.get_by_role("button", name="Save", exact=True).click()
     await expect(page.get_by_text("Version 3")).to_be_visible()
     kept = await site.system.admin("GET", "/workflows/twice")
-    assert all(each["user_configurable"] for each in kept["properties"])
+    assert all(field["user_configurable"] for field in kept["properties"])
 
 
 async def lose_the_answer(route: Route) -> None:
@@ -337,7 +337,7 @@ async def lose_the_answer(route: Route) -> None:
     await route.abort()
 
 
-async def test_granted_tokens_are_visible_to_admin_and_user(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_granted_tokens_are_visible_to_admin_and_user(admin: tuple[Page, PageLog], site: Site) -> None:
     page, heard = admin
     before = (await site.system.user("GET", "/wallet"))["balance"]
     await opened(page, heard, "/console/tenants")
@@ -352,7 +352,7 @@ async def test_granted_tokens_are_visible_to_admin_and_user(admin: tuple[Page, H
     await expect(dialog.get_by_text("Remove the colon.")).to_be_visible()
     await dialog.get_by_label("Reference").fill("invoice 7")
     await dialog.get_by_label("Description").fill("For the film")
-    await dialog.get_by_role("button", name="Give 2,500 tokens").click()
+    await dialog.get_by_role("button", name="Add 2,500 tokens").click()
     await expect(page.get_by_role("region", name="Tokens")).to_contain_text(f"{before + 2500:,}")
     row = page.get_by_role("row").filter(has_text="invoice 7")
     await expect(row).to_contain_text("For the film")
@@ -364,19 +364,19 @@ async def test_granted_tokens_are_visible_to_admin_and_user(admin: tuple[Page, H
         await page.get_by_role("button", name="Add tokens").click()
         await expect(dialog.get_by_label("Reference")).to_have_value(re.compile("^console .* root@example.com$"))
         await dialog.get_by_label("Amount").fill("30")
-        await dialog.get_by_role("button", name="Give 30 tokens").click()
+        await dialog.get_by_role("button", name="Add 30 tokens").click()
         await expect(dialog.get_by_text("ComfyRelay is not responding.", exact=False)).to_be_visible()
         await dialog.get_by_role("button", name="Cancel").click()
         await expect(page.get_by_role("region", name="Tokens")).to_contain_text(f"{before + 2530:,}")
     await page.unroute("**/credits")
     await page.get_by_role("button", name="Add tokens").click()
     await dialog.get_by_label("Amount").fill("30")
-    await dialog.get_by_role("button", name="Give 30 tokens").click()
+    await dialog.get_by_role("button", name="Add 30 tokens").click()
     await expect(dialog).to_be_hidden()
     assert (await site.system.user("GET", "/wallet"))["balance"] == before + 2530
 
 
-async def test_new_account_link_works_once(admin: tuple[Page, Heard], site: Site, chromium: Browser) -> None:
+async def test_new_account_link_works_once(admin: tuple[Page, PageLog], site: Site, chromium: Browser) -> None:
     page, heard = admin
     email = f"{uuid4()}@example.com"
     await opened(page, heard, "/console/tenants")
@@ -416,7 +416,7 @@ async def test_new_account_link_works_once(admin: tuple[Page, Heard], site: Site
         await expect(visitor.get_by_role("heading", name="This link does not work")).to_be_visible()
 
 
-async def test_limits_of_a_tenant_are_set(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_limits_of_a_tenant_are_set(admin: tuple[Page, PageLog], site: Site) -> None:
     page, heard = admin
     await opened(page, heard, f"/console/tenants/{site.tenant}")
     limits = page.get_by_role("region", name="Limits")
@@ -426,7 +426,7 @@ async def test_limits_of_a_tenant_are_set(admin: tuple[Page, Heard], site: Site)
     assert (await site.system.admin("GET", f"/tenants/{site.tenant}"))["limits"]["max_active_jobs"] == 150
 
 
-async def test_leaving_with_unsaved_changes_asks_first(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_leaving_with_unsaved_changes_asks_first(admin: tuple[Page, PageLog], site: Site) -> None:
     page, heard = admin
     await site.system.admin("POST", "/workflows", {"slug": "guarded", "graph": PROMPT_GRAPH})
     body = {"slug": "guarded", "name": "Guarded", "workflow_slug": "guarded", "credits_cost": 1}
@@ -471,11 +471,11 @@ async def test_leaving_with_unsaved_changes_asks_first(admin: tuple[Page, Heard]
 
 
 async def test_failed_delivery_appears_on_an_open_page_and_can_be_resent(
-    admin: tuple[Page, Heard], site: Site, chromium: Browser
+    admin: tuple[Page, PageLog], site: Site, chromium: Browser
 ) -> None:
     page, heard = admin
     system = site.system
-    async with receiving() as receiver:
+    async with open_receiver() as receiver:
         receiver.statuses = [500, 500]
         effect = await system.admin("GET", "/effects/hostile")
         job = await system.submit(effect["id"], webhook_url=receiver.url)
@@ -508,7 +508,7 @@ async def test_failed_delivery_appears_on_an_open_page_and_can_be_resent(
         await expect(row).to_contain_text("Delivered")
 
 
-async def test_full_check_shows_results_and_time(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_full_check_shows_results_and_time(admin: tuple[Page, PageLog], site: Site) -> None:
     page, heard = admin
     await opened(page, heard, "/console/reconcile")
     await page.get_by_role("button", name="Run check").click()
@@ -516,7 +516,7 @@ async def test_full_check_shows_results_and_time(admin: tuple[Page, Heard], site
     await expect(page.get_by_text("Last check")).to_be_visible()
 
 
-async def test_settings_are_searchable_and_secrets_are_hidden(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_settings_are_searchable_and_secrets_are_hidden(admin: tuple[Page, PageLog], site: Site) -> None:
     page, heard = admin
     await opened(page, heard, "/console/settings")
     for name, value in site.system.settings.items():
@@ -530,7 +530,7 @@ async def test_settings_are_searchable_and_secrets_are_hidden(admin: tuple[Page,
 
 
 @pytest.mark.parametrize("path", ["/console/nowhere", "/nowhere", "/studio/nowhere/at-all"])
-async def test_unknown_page_links_back(path: str, admin: tuple[Page, Heard]) -> None:
+async def test_unknown_page_links_back(path: str, admin: tuple[Page, PageLog]) -> None:
     page, heard = admin
     await opened(page, heard, "/console/effects")
     # through a link inside the app
@@ -558,7 +558,7 @@ async def test_console_is_closed_to_other_users(chromium: Browser, site: Site) -
 
 @pytest.mark.parametrize("name", PAGES)
 async def test_page_is_accessible_and_shows_markup_as_text(
-    name: str, admin: tuple[Page, Heard], site: Site, axe: str
+    name: str, admin: tuple[Page, PageLog], site: Site, axe: str
 ) -> None:
     page, heard = admin
     await opened(page, heard, site.path(name))

@@ -12,7 +12,7 @@ from playwright.async_api import Browser, Locator, Page, Route, expect
 
 from comfyrelay.simulator import Slow
 from tests.support.chromium import PROMPT_GRAPH
-from tests.support.web_app import DESKTOP, PHONE, Heard, Screen, settled
+from tests.support.web_app import DESKTOP, PHONE, PageLog, Screen, settled
 from tests.support.whole_system import System
 from tests.support.world import PATIENCE_SECONDS
 from tests.system.browser.server import open_as, start_workers, started_by
@@ -58,14 +58,14 @@ class Server:
         try:
             yield found
         finally:
-            for each in found:
-                dispatch = await self.system.lease_of(each)
+            for job_id in found:
+                dispatch = await self.system.lease_of(job_id)
                 if dispatch["status"] in ("queued", "leased"):
                     await self.system.admin("POST", f"/dispatches/{dispatch['id']}/cancel")
             for simulator in self.system.simulators:
                 simulator.behave()
-            for each in found:
-                await self.system.until(each, "canceled")
+            for job_id in found:
+                await self.system.until(job_id, "canceled")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -156,8 +156,8 @@ async def test_drained_worker_can_be_resumed(admin: Page, server: Server) -> Non
 
 async def test_new_token_is_shown_once_and_its_worker_registers_again(admin: Page, server: Server) -> None:
     system = server.system
-    worker = next(each for each in system.workers if each.name == "gpu-2")
-    registered = len(worker.said("worker.registered"))
+    worker = next(worker for worker in system.workers if worker.name == "gpu-2")
+    registered = len(worker.logged("worker.registered"))
     await admin.goto("/console/workers/gpu-2")
     await admin.get_by_role("button", name="New token").click()
     await confirm(admin, "Create token", says="stops working within 5 seconds")
@@ -173,7 +173,7 @@ async def test_new_token_is_shown_once_and_its_worker_registers_again(admin: Pag
     await expect(admin.get_by_role("region", name="Audit log")).to_contain_text("Got a new token")
     assert token not in await admin.content()
     # the worker knows the fleet's secret and recovers
-    await worker.until_said("worker.registered", count=registered + 1)
+    await worker.wait_for_log("worker.registered", count=registered + 1)
     await system.admin("POST", "/workers/gpu-1/drain")
     job = await system.plain(server.effect)
     await system.completed(job)
@@ -184,7 +184,7 @@ async def test_new_token_is_shown_once_and_its_worker_registers_again(admin: Pag
 async def test_rejected_worker_is_listed_first_and_can_be_approved(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers/gpu-2")
     await admin.get_by_role("button", name="Revoke", exact=True).click()
-    await confirm(admin, "Revoke", says="whatever it reports is refused")
+    await confirm(admin, "Revoke", says="its reports are rejected")
     await expect(admin.get_by_text("Revoked: gets no jobs")).to_be_visible()
     assert not (await server.system.admin("GET", "/workers/gpu-2"))["is_approved"]
     await admin.goto("/console")
@@ -217,9 +217,9 @@ async def test_displayed_command_starts_a_worker_that_appears(admin: Page, serve
     await expect(dialog.get_by_text(" connected")).to_be_visible()
     await expect(dialog.get_by_text("All requirements of its workflows are installed.")).to_be_visible()
     await added.kill()
-    for each in (await server.system.admin("GET", "/workers"))["items"]:
-        if each["worker_id"] not in ("gpu-1", "gpu-2"):
-            await server.system.silence(each["worker_id"])
+    for worker in (await server.system.admin("GET", "/workers"))["items"]:
+        if worker["worker_id"] not in ("gpu-1", "gpu-2"):
+            await server.system.silence(worker["worker_id"])
 
 
 async def test_overview_shows_running_and_waiting_jobs(admin: Page, server: Server) -> None:
@@ -297,8 +297,8 @@ async def test_job_lists_every_worker_that_leased_it(admin: Page, server: Server
             await expect(attempts).to_contain_text(f"{first}: returned to the queue")
             await expect(attempts).to_contain_text(f"{other}: running")
             happened = admin.get_by_role("region", name="Timeline")
-            for each in (first, other):
-                await expect(happened.get_by_role("link", name=each).first).to_be_visible()
+            for worker in (first, other):
+                await expect(happened.get_by_role("link", name=worker).first).to_be_visible()
         finally:
             await system.admin("POST", f"/workers/{first}/approve")
 
@@ -318,7 +318,7 @@ async def waiting_of(system: System, jobs: list[str]) -> int:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             found = [await system.lease_of(job) for job in jobs]
-            waiting: list[int] = [each["id"] for each in found if each["status"] == "queued"]
+            waiting: list[int] = [dispatch["id"] for dispatch in found if dispatch["status"] == "queued"]
             if len(waiting) == 1:
                 return waiting[0]
             await asyncio.sleep(0.05)
@@ -380,9 +380,9 @@ async def test_fleet_figures_are_separate_from_the_totals(admin: Page, server: S
     own = admin.get_by_role("region", name="This fleet")
     await expect(own).to_contain_text("Running")
     together = admin.get_by_role("region", name="Its workflows on all fleets (Production)")
-    for each in ("Queued", "Done, last hour", "Failed, last hour", "Time per job"):
-        await expect(together).to_contain_text(each)
-        await expect(own).not_to_contain_text(each)
+    for label in ("Queued", "Done, last hour", "Failed, last hour", "Time per job"):
+        await expect(together).to_contain_text(label)
+        await expect(own).not_to_contain_text(label)
 
 
 async def test_fleet_without_autoscaler_is_reported(admin: Page, server: Server) -> None:
@@ -444,7 +444,7 @@ async def test_console_is_closed_to_other_users(chromium: Browser, server: Serve
 
 
 @asynccontextmanager
-async def opened(chromium: Browser, server: Server, name: str, screen: Screen) -> AsyncIterator[tuple[Page, Heard]]:
+async def opened(chromium: Browser, server: Server, name: str, screen: Screen) -> AsyncIterator[tuple[Page, PageLog]]:
     async with open_as("admin", chromium, server.system, screen=screen) as (page, heard):
         await page.goto(PAGES[name].format(done=server.done))
         await settled(page, heard)

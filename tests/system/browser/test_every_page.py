@@ -16,7 +16,7 @@ from comfyrelay.comfyui.processes.log import NAME as LOG_NAME
 from tests.support.chromium import PROMPT_GRAPH
 from tests.support.desk import make_desk
 from tests.support.desk_owner import owner_http
-from tests.support.web_app import DESKTOP, PHONE, THEMES, UI, Heard, Screen, hearing, open_context, settled
+from tests.support.web_app import DESKTOP, PHONE, THEMES, UI, PageLog, Screen, open_context, record_page, settled
 from tests.system.browser.sample_desk import Filled, Filling, Texts, picture
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -61,18 +61,18 @@ _AXE = """async ([type, values]) => {
 }"""
 # The main touch targets: the areas and the filled buttons.
 _SMALL = """() => [...document.querySelectorAll("nav[aria-label=Areas] :is(a, button), main [class*=primary]")]
-  .map((each) => [each.textContent, each.getBoundingClientRect()])
+  .map((element) => [element.textContent, element.getBoundingClientRect()])
   .filter(([, { width, height }]) => width && height && (width < 44 || height < 44))
   .map(([text, { width, height }]) => `${text}: ${width} × ${height}`)"""
 _WIDER = """() => [document.documentElement, document.querySelector("main")]
-  .filter((each) => each.scrollWidth > each.clientWidth)
-  .map((each) => `${each.tagName} is ${each.scrollWidth} wide in ${each.clientWidth}`)"""
+  .filter((element) => element.scrollWidth > element.clientWidth)
+  .map((element) => `${element.tagName} is ${element.scrollWidth} wide in ${element.clientWidth}`)"""
 
 # Elements that are clipped by their container.
-_CUT = """(found) => found.filter((each) => {
-  const [own, around] = [each.getBoundingClientRect(), each.parentElement.getBoundingClientRect()];
-  return each.scrollWidth > each.clientWidth || own.left < around.left || own.right > around.right + 1;
-}).map((each) => each.textContent)"""
+_CUT = """(found) => found.filter((element) => {
+  const [own, around] = [element.getBoundingClientRect(), element.parentElement.getBoundingClientRect()];
+  return element.scrollWidth > element.clientWidth || own.left < around.left || own.right > around.right + 1;
+}).map((element) => element.textContent)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +114,15 @@ def axe() -> str:
     return (UI / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")
 
 
-async def opened(context: BrowserContext, path: str) -> tuple[Page, Heard]:
+async def opened(context: BrowserContext, path: str) -> tuple[Page, PageLog]:
     page = await context.new_page()
-    heard = hearing(page)
+    heard = record_page(page)
     await page.goto(path)
     await settled(page, heard)
     return page, heard
 
 
-def unexpected(heard: Heard) -> list[str]:
+def unexpected(heard: PageLog) -> list[str]:
     """Complaints, except about the missing file that the kit shows."""
     return [complaint for complaint in heard.complaints if "/files/gone" not in complaint]
 
@@ -135,7 +135,7 @@ async def violations(page: Page, axe: str, *, rules: Sequence[str] = ()) -> str:
     return "\n".join(await page.evaluate(_AXE, ["rule", rules] if rules else ["tag", WCAG]))
 
 
-async def is_accessible(page: Page, heard: Heard, axe: str) -> None:
+async def is_accessible(page: Page, heard: PageLog, axe: str) -> None:
     first, *others = THEMES
     assert await violations(page, axe) == "", first
     for theme in others:
@@ -229,8 +229,8 @@ async def test_desk_sheet_shows_the_doctor_results(desk: Desk, contexts: Context
         about = (await http.get("/api/desk")).json()["data"]
         said = (await http.get("/api/desk/findings")).json()["data"]["items"]
     await expect(sheet.get_by_role("listitem")).to_have_count(len(said))
-    for each in ("data_dir", "input_folder", "output_folder"):
-        await expect(sheet.get_by_text(about[each], exact=True)).to_be_visible()
+    for name in ("data_dir", "input_folder", "output_folder"):
+        await expect(sheet.get_by_text(about[name], exact=True)).to_be_visible()
     await expect(sheet).to_contain_text("comfyrelay up --comfyui-url")
     await is_accessible(page, heard, axe)
     await assert_nothing_injected(page)
@@ -306,7 +306,7 @@ async def test_markup_is_shown_as_text(route: str, text: str, desk: Desk, contex
 @pytest.mark.parametrize("route", ["job that failed", "queue with a job"])
 async def test_markup_in_a_log_is_shown_as_text(route: str, desk: Desk, contexts: Contexts) -> None:
     page = await contexts[DESKTOP].new_page()
-    heard = hearing(page)
+    heard = record_page(page)
 
     async def with_markup(asked: Route) -> None:
         answer = await asked.fetch()
@@ -333,7 +333,7 @@ async def test_unknown_url_shows_a_not_found_page(desk: Desk, contexts: Contexts
 
 async def test_api_documentation_loads_no_external_files(desk: Desk, contexts: Contexts) -> None:
     page = await contexts[DESKTOP].new_page()
-    heard = hearing(page)
+    heard = record_page(page)
     await page.goto("/docs")
     await expect(page.get_by_role("heading", name=re.compile("ComfyRelay"))).to_be_visible()
     await expect(page.get_by_text("/api/ai-jobs", exact=True).first).to_be_visible()

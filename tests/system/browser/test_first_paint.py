@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Browser, Request, Route, expect
 
 from tests.support.chromium import until
-from tests.support.web_app import THEMES, Theme, hearing, open_context, settled
+from tests.support.web_app import THEMES, Theme, open_context, record_page, settled
 from tests.support.world import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -25,7 +25,7 @@ async def test_shell_is_painted_before_scripts_and_styles_arrive(
 
     async with open_context(chromium, shared_desk, theme=theme) as context:
         page = await context.new_page()
-        heard = hearing(page)
+        heard = record_page(page)
         await page.route("**/assets/**", held)
         await page.goto("/queue", wait_until="commit")
         await until(page, 'performance.getEntriesByName("first-contentful-paint").length > 0')
@@ -54,7 +54,7 @@ async def test_area_data_is_requested_once_before_its_scripts_load(
 
     async with open_context(chromium, shared_desk) as context:
         page = await context.new_page()
-        heard = hearing(page)
+        heard = record_page(page)
         await page.route("**/assets/main-*.js", held)
         # an open page refetches earlier data
         await page.route("**/api/events", lambda route: route.abort())
@@ -68,7 +68,7 @@ async def test_area_data_is_requested_once_before_its_scripts_load(
         await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
         await settled(page, heard)
         # every prefetched response was used
-        assert {each: asked.count(each) for each in early} == dict.fromkeys(early, 1)
+        assert {path: asked.count(path) for path in early} == dict.fromkeys(early, 1)
 
 
 async def test_hidden_tab_loads_as_well(chromium: Browser, shared_desk: str) -> None:

@@ -49,7 +49,7 @@ def opener(page: Page, name: str) -> Locator:
 
 async def made(driver: PageDriver, *labels: str, effect: str = "Invert an image") -> str:
     """Run a batch, wait for its outputs and return its id."""
-    effects = {each["name"]: each["id"] for each in (await driver.call("GET", "/api/effects?limit=50"))["items"]}
+    effects = {effect["name"]: effect["id"] for effect in (await driver.call("GET", "/api/effects?limit=50"))["items"]}
     file_id = await driver.upload()
     items = [{"input_file_id": file_id, "label": label} for label in labels]
     body = {"effect_id": effects[effect], "label": f"batch {uuid4()}", "items": items}
@@ -80,7 +80,7 @@ async def test_new_outputs_appear_without_moving_the_current_one(driver: PageDri
     await page.goto("/gallery")
     await expect(tiles(page).first).to_be_visible()
     scroller = page.locator("[data-gallery]")
-    await scroller.evaluate("each => { each.scrollTop = 150; }")
+    await scroller.evaluate("element => { element.scrollTop = 150; }")
     seen = tiles(page).filter(visible=True).nth(3)
     name = await seen.get_attribute("data-id")
     before = await page.locator(f"[data-id='{name}']").bounding_box()
@@ -138,7 +138,7 @@ async def test_keys_star_and_reject_in_grid_and_lightbox(driver: PageDriver) -> 
     await expect(page.get_by_text("Note saved", exact=True).first).to_be_visible()
     await page.keyboard.press("Escape")
     await expect(page.get_by_role("dialog")).to_have_count(0)
-    marks = {each["label"]: (each["starred"], each["rejected"], each["note"]) for each in await listed(driver, batch)}
+    marks = {file["label"]: (file["starred"], file["rejected"], file["note"]) for file in await listed(driver, batch)}
     assert marks == {
         "one": (True, False, "for the poster"),
         "two": (False, True, None),
@@ -151,13 +151,13 @@ async def test_keys_star_and_reject_in_grid_and_lightbox(driver: PageDriver) -> 
 async def test_lightbox_and_comparison_share_grid_keys_and_fit_a_phone(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "a", "b", "c", "d")
-    ids = [each["id"] for each in await listed(driver, batch)]
+    ids = [file["id"] for file in await listed(driver, batch)]
     await page.set_viewport_size({"width": 390, "height": 844})
     await page.goto(f"/gallery?batch={batch}&compare={','.join(ids)}")
     compare = page.get_by_role("dialog", name="Compare")
     await expect(compare.get_by_role("button", name="Remove D")).to_be_visible()
     outside = """() => [...document.querySelectorAll("[role=dialog] button")]
-      .map((each) => each.getBoundingClientRect()).filter((each) => each.right > innerWidth).length"""
+      .map((element) => element.getBoundingClientRect()).filter((box) => box.right > innerWidth).length"""
     assert await page.evaluate(outside) == 0
     await page.keyboard.press("d")
     await page.keyboard.press("2")
@@ -196,8 +196,8 @@ async def test_ratings_and_collections_sync_between_tabs(driver: PageDriver) -> 
         await page.evaluate("(address) => void window.open(address)", f"/gallery?batch={batch}")
     other = await opened.value
     await page.goto(f"/gallery?batch={batch}")
-    for each in (page, other):
-        await expect(tiles(each)).to_have_count(1)
+    for tab in (page, other):
+        await expect(tiles(tab)).to_have_count(1)
     await opener(page, "both").focus()
     await page.keyboard.press("s")
     await expect(opener(other, "both")).to_have_accessible_name(re.compile("starred"))
@@ -217,22 +217,22 @@ async def test_two_compared_clips_play_in_sync(driver: PageDriver) -> None:
     await page.get_by_role("button", name="Compare").click()
     videos = page.get_by_role("dialog", name="Compare").locator("video")
     await expect(videos).to_have_count(2)
-    await until(page, "[...document.querySelectorAll('video')].every(each => each.readyState >= 2)")
+    await until(page, "[...document.querySelectorAll('video')].every(video => video.readyState >= 2)")
     await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
-    times = "[...document.querySelectorAll('[role=dialog] video')].map(each => each.currentTime)"
+    times = "[...document.querySelectorAll('[role=dialog] video')].map(video => video.currentTime)"
     first, second = await page.evaluate(times)
     assert first == second
     await page.get_by_label("Playback position").fill("0.2")
     assert await page.evaluate(times) == [0.2, 0.2]
-    assert await page.evaluate("[...document.querySelectorAll('[role=dialog] video')].every(each => each.paused)")
+    assert await page.evaluate("[...document.querySelectorAll('[role=dialog] video')].every(video => video.paused)")
     # zoom applies to both
-    widths = "[...document.querySelectorAll('[role=dialog] video')].map(each => each.getBoundingClientRect().width)"
+    widths = "[...document.querySelectorAll('[role=dialog] video')].map(video => video.getBoundingClientRect().width)"
     # the differences load later and take some of the height
     await expect(page.get_by_role("region", name="Differences")).to_be_visible()
     fitting, _ = await page.evaluate(widths)
     await page.locator("[data-pane=A] video").hover()
     await page.mouse.wheel(0, -400)
-    await until(page, f"{widths}.every((each, _at, all) => each > {fitting} * 1.2 && Math.abs(each - all[0]) < 1)")
+    await until(page, f"{widths}.every((width, _at, all) => width > {fitting} * 1.2 && Math.abs(width - all[0]) < 1)")
     await page.get_by_role("radio", name="Slider").click()
     await expect(page.get_by_role("slider", name=re.compile("Divider"))).to_be_visible()
     await page.keyboard.press("Escape")
@@ -250,7 +250,7 @@ async def test_zip_contains_the_selection(driver: PageDriver) -> None:
         await page.get_by_role("button", name="Download as zip").click()
     path = await (await downloading.value).path()
     with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
-        names = sorted(each.rpartition("/")[2] for each in archive.namelist())
+        names = sorted(name.rpartition("/")[2] for name in archive.namelist())
         assert archive.testzip() is None
     assert [name[:5] for name in names] == ["zip a", "zip c"]
 
@@ -295,7 +295,7 @@ async def test_outputs_are_copied_to_a_folder(driver: PageDriver) -> None:
     await page.get_by_role("button", name="Copy", exact=True).click()
     await expect(page.get_by_text(re.compile("1 output copied to .*best of")).first).to_be_visible()
     root = Path((await driver.call("GET", "/api/desk"))["output_folder"])
-    assert [each.name[:7] for each in (root / "best of").iterdir()] == ["copy me"]
+    assert [path.name[:7] for path in (root / "best of").iterdir()] == ["copy me"]
 
 
 @pytest.mark.journey
@@ -325,7 +325,7 @@ async def test_deletion_names_its_outputs_and_removes_them(driver: PageDriver) -
     await driver.let_go()
     await expect(page.get_by_text("1 output deleted").first).to_be_visible()
     await expect(tiles(page)).to_have_count(1)
-    assert [each["label"] for each in await listed(driver, batch)] == ["stays"]
+    assert [file["label"] for file in await listed(driver, batch)] == ["stays"]
 
 
 async def test_all_matches_can_be_selected_from_the_url(driver: PageDriver) -> None:
@@ -354,14 +354,14 @@ async def test_output_is_used_as_an_input_without_upload(driver: PageDriver) -> 
     batch = await made(driver, "used")
     [item] = await listed(driver, batch)
     sent: list[str] = []
-    page.on("request", lambda each: sent.append(each.url) if each.method == "POST" else None)
+    page.on("request", lambda request: sent.append(request.url) if request.method == "POST" else None)
     await page.goto(f"/gallery?batch={batch}&open={item['id']}")
     await page.get_by_role("dialog").get_by_role("button", name="More").click()
     await page.get_by_role("menuitem", name="Use as input").click()
     await expect(page).to_have_url(re.compile("/create\\?workflow="))
     await expect(page.get_by_role("button", name=re.compile("^Remove .*png$"))).to_be_attached()
     await expect(page.get_by_role("dialog")).to_have_count(0)
-    assert not [each for each in sent if "uploads" in each]
+    assert not [url for url in sent if "uploads" in url]
 
 
 async def test_markup_in_names_notes_and_prompts_is_shown_as_text(driver: PageDriver) -> None:

@@ -238,9 +238,9 @@ async def test_long_queue_loads_more_at_its_end(shared: PageDriver) -> None:
     await expect(shared.unit("job 54")).to_be_visible()
     listed = shared.page.get_by_role("list", name="Batches and jobs")
     async with shared.page.expect_response(re.compile(r"/api/queue\?.*cursor=")):
-        await listed.evaluate("each => each.scrollTo(0, each.scrollHeight)")
+        await listed.evaluate("element => element.scrollTo(0, element.scrollHeight)")
     while not await shared.unit("oldest").count():
-        await listed.evaluate("each => each.scrollTo(0, each.scrollHeight)")
+        await listed.evaluate("element => element.scrollTo(0, element.scrollHeight)")
         await shared.page.evaluate("() => new Promise(requestAnimationFrame)")
     await expect(shared.names.last).to_have_text("oldest")
     await expect(shared.unit("large")).to_have_count(1)

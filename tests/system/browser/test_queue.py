@@ -53,7 +53,7 @@ async def order(driver: PageDriver, *labels: str) -> None:
     """Check that waiting jobs have this order on the page and on the server."""
     await expect(names(driver)).to_have_text(["runs", "fetched", *labels])
     found = (await driver.call("GET", "/api/queue"))["items"]
-    assert [each["label"] for each in found] == ["runs", "fetched", *labels]
+    assert [job["label"] for job in found] == ["runs", "fetched", *labels]
 
 
 async def test_empty_queue_says_what_to_do_next(queue: PageDriver) -> None:
@@ -217,7 +217,7 @@ async def test_running_job_shows_its_preview_in_queue_and_on_its_page(queue: Pag
     await page.goto(f"/jobs/{job_id}")
     picture = page.get_by_role("img", name="Live preview of one")
     await expect(picture).to_be_visible()
-    assert await picture.evaluate("each => each.decode().then(() => each.naturalWidth > 0)")
+    assert await picture.evaluate("image => image.decode().then(() => image.naturalWidth > 0)")
 
 
 async def test_two_tabs_show_the_same_queue(queue: PageDriver, shared_desk: str, chromium: Browser) -> None:

@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tests.support.api import PASSWORD
-from tests.support.web_app import DESKTOP, PHONE, Heard, Screen, hearing, settled
+from tests.support.web_app import DESKTOP, PHONE, PageLog, Screen, record_page, settled
 from tests.support.world import PostgresBackend, memory_folder
 from tests.system.browser.server import open_server, open_visitor, started_by, url_of
 from tests.system.browser.server_setup import PRINTED, set_up
@@ -21,7 +21,7 @@ async def shown_on(page: Page, screen: Screen) -> None:
     await page.set_viewport_size({"width": screen.width, "height": screen.height})
 
 
-async def check_accessibility(page: Page, heard: Heard, axe: str) -> None:
+async def check_accessibility(page: Page, heard: PageLog, axe: str) -> None:
     """Check the current step on desktop in both themes, and on a phone."""
     await page.emulate_media(color_scheme="dark")
     await settled(page, heard)
@@ -43,7 +43,7 @@ async def test_setup_of_an_empty_server_leads_to_a_finished_job(
             open_visitor(chromium, system) as context,
         ):
             page = await context.new_page()
-            heard = hearing(page)
+            heard = record_page(page)
             await page.goto("/")
             await page.wait_for_url(re.compile("/setup$"))
             # the first visitor does not become administrator without the code

@@ -10,7 +10,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from tests.support.api import PASSWORD
-from tests.support.web_app import PHONE, hearing, settled
+from tests.support.web_app import PHONE, record_page, settled
 from tests.support.whole_system import System
 from tests.system.browser.server import open_as, open_visitor, url_of
 from tests.system.browser.test_every_page import axe, is_accessible
@@ -151,7 +151,7 @@ async def test_expired_session_asks_to_sign_in_and_keeps_input(visitor: Page, sh
     await dialog.get_by_role("button", name="Sign in", exact=True).click()
     await expect(dialog.get_by_role("alert")).to_have_text("The email or the password is wrong.")
     async with visitor.expect_response(
-        lambda each: "/api/gallery" in each.url and "what" in each.url and each.status == 200
+        lambda response: "/api/gallery" in response.url and "what" in response.url and response.status == 200
     ):
         await dialog.get_by_label("Password", exact=True).fill(PASSWORD)
         await dialog.get_by_role("button", name="Sign in", exact=True).click()
@@ -192,7 +192,7 @@ async def test_signed_out_page_is_clean(path: str, chromium: Browser, shared_ser
     _, link = await invited(shared_server)
     async with open_visitor(chromium, shared_server, screen=PHONE) as context:
         page = await context.new_page()
-        heard = hearing(page)
+        heard = record_page(page)
         await page.goto(path.format(token=link["url"].partition("#")[2]))
         await settled(page, heard)
         await is_accessible(page, heard, axe)

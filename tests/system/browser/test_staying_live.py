@@ -13,7 +13,7 @@ from comfyrelay.server.user import live
 from comfyrelay.simulator import Simulator, Stuck
 from tests.support.desk import make_desk
 from tests.support.desk_owner import owner_http
-from tests.support.web_app import hearing, open_context, settled
+from tests.support.web_app import open_context, record_page, settled
 from tests.system.browser.sample_desk import Filling, picture
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -51,7 +51,7 @@ async def add(filling: Filling, *labels: str) -> list[str]:
 
 async def open_queue(context: BrowserContext, shown: Sequence[str]) -> Page:
     page = await context.new_page()
-    heard = hearing(page)
+    heard = record_page(page)
     await page.goto("/queue")
     await settled(page, heard)
     await shows(page, shown)
@@ -63,8 +63,8 @@ async def shows(page: Page, labels: Sequence[str], gone: Sequence[str] = ()) -> 
     main = page.get_by_role("main")
     for label in labels:
         await expect(main.get_by_text(label, exact=True)).to_have_count(1)
-    for each in gone:
-        await expect(main.get_by_text(each, exact=True)).to_have_count(0)
+    for label in gone:
+        await expect(main.get_by_text(label, exact=True)).to_have_count(0)
 
 
 async def says(page: Page, text: str) -> None:
@@ -107,7 +107,9 @@ async def test_tabs_share_one_stream_that_survives_its_tab(desk: Desk, chromium:
     ):
         [running, first] = await add(filling, "runs", "first")
         streams: list[str] = []
-        context.on("request", lambda each: streams.append(each.url) if each.resource_type == "eventsource" else None)
+        context.on(
+            "request", lambda request: streams.append(request.url) if request.resource_type == "eventsource" else None
+        )
         tabs = [await open_queue(context, ["first"])]
         for job_id in [running, first] * 3:
             tab = await context.new_page()
@@ -163,7 +165,7 @@ async def test_page_reconnects_when_its_desk_returns(desk: Desk, chromium: Brows
         await add(filling, "third")
         await shows(page, ["second", "third"], gone=["first"])
         await is_silent(page)
-        streams = [each for each in asked if each.url.endswith("/api/events")]
+        streams = [request for request in asked if request.url.endswith("/api/events")]
         assert "last-event-id" in await streams[-1].all_headers()
         await add(filling, "fourth")
         await shows(page, ["second", "third", "fourth"])
@@ -180,7 +182,7 @@ async def test_page_fetches_missed_changes_after_sleep(desk: Desk, chromium: Bro
         await context.add_init_script(_DEAF)
         page = await context.new_page()
         await page.clock.install()
-        heard = hearing(page)
+        heard = record_page(page)
         await page.goto("/queue")
         await settled(page, heard)
         await shows(page, ["first"])
@@ -215,7 +217,7 @@ async def test_page_with_an_expired_session_shows_how_to_open_another(
     monkeypatch.setattr(auth, "CHECK_SECONDS", 0.5)
     async with desk.open() as (_worker, ready), open_context(chromium, ready.url) as context:
         page = await context.new_page()
-        heard = hearing(page)
+        heard = record_page(page)
         await page.goto("/gallery")
         await settled(page, heard)
         async with owner_http(ready.url) as http:

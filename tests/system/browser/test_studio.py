@@ -18,8 +18,8 @@ from comfyrelay.simulator import Fail, OutOfMemory, Stuck
 from tests.support.api import PASSWORD
 from tests.support.graphs import invert_file
 from tests.support.network_proxy import Proxy
-from tests.support.web_app import DESKTOP, PHONE, Heard, Screen, hearing, settled
-from tests.support.webhook_receiver import receiving
+from tests.support.web_app import DESKTOP, PHONE, PageLog, Screen, record_page, settled
+from tests.support.webhook_receiver import open_receiver
 from tests.support.whole_system import COST, INPUT, System
 from tests.support.world import PostgresBackend, execute, memory_folder
 from tests.system.browser.sample_desk import picture
@@ -52,7 +52,7 @@ class User:
     system: System
     context: BrowserContext
     page: Page
-    heard: Heard
+    heard: PageLog
     email: str
     token: str
     tenant_id: str
@@ -149,7 +149,7 @@ async def signed_in(
             system=system,
             context=context,
             page=page,
-            heard=hearing(page),
+            heard=record_page(page),
             email=email,
             token=made["token"],
             tenant_id=made["user"]["tenant_id"],
@@ -170,7 +170,7 @@ async def user(chromium: Browser, system: System) -> AsyncIterator[User]:
 async def decoded(image: Locator) -> int:
     """Return the width of a loaded picture."""
     await expect(image).to_be_visible()
-    return int(await image.evaluate("(each) => each.decode().then(() => each.naturalWidth)"))
+    return int(await image.evaluate("(image) => image.decode().then(() => image.naturalWidth)"))
 
 
 class TestCreating:
@@ -238,7 +238,7 @@ class TestCreating:
         job_id = await user.job_in_address()
         await expect(user.state.get_by_text("Done", exact=True).last).to_be_visible()
         # exactly once
-        assert [each["id"] for each in (await user.call("GET", "/ai-jobs"))["items"]] == [job_id]
+        assert [job["id"] for job in (await user.call("GET", "/ai-jobs"))["items"]] == [job_id]
         assert (await user.call("GET", "/wallet"))["balance"] == 100 - COST
 
     async def test_upload_cut_off_by_the_storage_restarts(self, user: User) -> None:
@@ -268,7 +268,7 @@ class TestCreating:
             await expect(page.get_by_role("button", name="Starts after the upload")).to_be_visible()
             assert (await user.call("GET", "/ai-jobs"))["items"] == []
             async with page.expect_request(
-                lambda each: each.method == "POST" and each.url.endswith("/ai-jobs")
+                lambda request: request.method == "POST" and request.url.endswith("/ai-jobs")
             ) as sent:
                 files.let_go()
         finally:
@@ -332,7 +332,7 @@ class TestCreating:
     async def test_upload_is_cancelled_and_replaced_by_another_file(self, user: User) -> None:
         await user.choose("Negative")
         await user.give({"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no picture"})
-        await expect(user.page.get_by_text("notes.txt is not a picture. Choose another file.")).to_be_visible()
+        await expect(user.page.get_by_text("notes.txt is not an image. Choose another file.")).to_be_visible()
         files = user.system.files
         files.hold(b"PUT /")
         try:
@@ -381,7 +381,7 @@ class TestCreating:
         await expect(user.state.get_by_text(re.compile(r"^Number \d+ in the queue$"))).to_be_visible()
         estimate = re.compile(r"^Starts in (a moment|about .+)\. Takes .+\.$")
         await expect(user.state.get_by_text(estimate)).to_be_visible()
-        fetched = [each["id"] for each in (await user.call("GET", "/ai-jobs"))["items"] if each["is_prefetched"]]
+        fetched = [job["id"] for job in (await user.call("GET", "/ai-jobs"))["items"] if job["is_prefetched"]]
         assert len(fetched) == len(user.system.simulators)
         await user.page.goto(f"/studio/videos/{fetched[0]}")
         await expect(user.state.get_by_text("You are next")).to_be_visible()
@@ -442,13 +442,13 @@ class TestCreating:
         async with signed_in(chromium, system, tokens=3) as user:
             await user.choose("Negative")
             card = user.page.get_by_role("status").filter(has_text="You need 7 tokens and have 3")
-            await expect(card).to_contain_text("4 tokens more are needed")
+            await expect(card).to_contain_text("This effect needs 4 more tokens.")
             await expect(card).to_contain_text("Ask your administrator")
             await expect(user.page.get_by_role("button", name=re.compile("Drop an image here"))).to_be_disabled()
             await expect(user.page.get_by_role("button", name="Start for 7 tokens")).to_be_disabled()
             await user.credit(4)
             await expect(user.page.get_by_role("button", name=re.compile("Drop an image here"))).to_be_enabled()
-            assert [address for address in user.heard.addresses if address.endswith("/uploads")] == []
+            assert [address for address in user.received.addresses if address.endswith("/uploads")] == []
 
     async def test_rerun_needs_enough_tokens(self, chromium: Browser, system: System) -> None:
         async with signed_in(chromium, system, tokens=COST) as user:
@@ -556,7 +556,7 @@ class TestWallet:
 
     async def test_webhook_is_added_tested_delivered_and_redelivered(self, user: User) -> None:
         page = user.page
-        async with receiving() as receiver:
+        async with open_receiver() as receiver:
             await page.goto("/wallet?tab=webhooks")
             await page.get_by_label("URL").fill("ftp://example.com")
             await page.get_by_role("button", name="Add webhook").click()
@@ -575,7 +575,7 @@ class TestWallet:
             await expect(page.get_by_text("Test failed. The response was 500.")).to_be_visible()
             await page.get_by_role("button", name="Send test").click()
             await expect(page.get_by_text("Test delivered: your server responded with 204")).to_be_visible()
-            headers, body = receiver.heard[1]
+            headers, body = receiver.received[1]
             assert Webhook(secret).verify(body, headers)["type"] == "webhook.test"
 
             job_id = await user.submitted("plain", input_payload={"color": 3})
@@ -587,7 +587,7 @@ class TestWallet:
             await row.get_by_role("button", name=re.compile("Resend delivery of job")).click()
             await receiver.wait_for(4)
             await expect(row).to_contain_text(re.compile("Delivered.*responded 204"))
-            (first, received), (second, again) = receiver.heard[2:]
+            (first, received), (second, again) = receiver.received[2:]
             assert (first["webhook-id"], received) == (second["webhook-id"], again)
             assert json.loads(received)["data"]["job_id"] == job_id
 
@@ -599,7 +599,7 @@ class TestWallet:
 
 @pytest.mark.journey
 async def test_tenant_sees_no_data_of_another(chromium: Browser, system: System, user: User) -> None:
-    async with receiving() as receiver:
+    async with open_receiver() as receiver:
         await user.call("PUT", "/webhook", {"url": receiver.url})
         await user.call("POST", "/tokens", {"name": "secret laptop"})
         job_id = await user.submitted()
@@ -617,7 +617,7 @@ async def test_tenant_sees_no_data_of_another(chromium: Browser, system: System,
             *(f"/jobs/{job_id}", "/create", f"/create?from={job_id}"),
         ):
             await other.page.goto(path)
-            await settled(other.page, other.heard)
+            await settled(other.page, other.received)
             # also in dialogs
             text = await other.page.locator("body").inner_text()
             pictures = await other.page.locator("body :is(img, video)").count()
@@ -636,8 +636,8 @@ async def assert_isolated(other: User, user: User, job_id: str, output: dict[str
         """() => {
           window.received = [];
           const stream = new EventSource("/api/events");
-          for (const each of ["changed", "queue", "progress", "gallery", "wallet"]) {
-            stream.addEventListener(each, ({ data }) => window.received.push(`${each} ${data}`));
+          for (const name of ["changed", "queue", "progress", "gallery", "wallet"]) {
+            stream.addEventListener(name, ({ data }) => window.received.push(`${name} ${data}`));
           }
           return new Promise((open) => stream.addEventListener("queue", open, { once: true }));
         }"""
@@ -655,7 +655,7 @@ async def assert_isolated(other: User, user: User, job_id: str, output: dict[str
         })"""
     )
     received = "\n".join(await other.page.evaluate("window.received"))
-    assert [each for each in (second, job_id, user.email, user.tenant_id) if each in received] == []
+    assert [text for text in (second, job_id, user.email, user.tenant_id) if text in received] == []
     assert received.count("wallet") == 1
     for path in (
         f"/api/ai-jobs/{job_id}",
@@ -665,7 +665,7 @@ async def assert_isolated(other: User, user: User, job_id: str, output: dict[str
         assert (await other.context.request.get(path)).status == 404, path
     as_input = f"/api/ai-jobs/{job_id}/outputs/1/as-input"
     assert (await other.context.request.post(as_input, headers={"Origin": url_of(other.system)})).status == 404
-    shown = {address.partition("?")[0] for address in other.heard.addresses}
+    shown = {address.partition("?")[0] for address in other.received.addresses}
     assert output["url"].partition("?")[0] not in shown
 
 
@@ -697,7 +697,7 @@ class Filled:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def filled(chromium: Browser, system: System) -> AsyncIterator[Filled]:
     """A user with content, on desktop and on a phone."""
-    async with signed_in(chromium, system) as user, receiving() as receiver:
+    async with signed_in(chromium, system) as user, open_receiver() as receiver:
         await user.call("PUT", "/webhook", {"url": receiver.url})
         await user.call("POST", "/tokens", {"name": f"laptop {MARKUP}", "expires_in_days": 90})
         done = await user.submitted(file=HOSTILE.file, label=HOSTILE.labels[0])
@@ -716,7 +716,7 @@ async def filled(chromium: Browser, system: System) -> AsyncIterator[Filled]:
                 system=system,
                 context=context,
                 page=page,
-                heard=hearing(page),
+                heard=record_page(page),
                 email=user.email,
                 token=user.token,
                 tenant_id=user.tenant_id,
@@ -725,14 +725,14 @@ async def filled(chromium: Browser, system: System) -> AsyncIterator[Filled]:
 
 
 async def opened(user: User, path: str) -> None:
-    user.heard.complaints.clear()
+    user.received.complaints.clear()
     await user.page.goto(path)
-    await settled(user.page, user.heard)
+    await settled(user.page, user.received)
 
 
 def unexpected(user: User) -> list[str]:
     """Complaints, except about pages that return 404."""
-    return [complaint for complaint in user.heard.complaints if "status of 404" not in complaint]
+    return [complaint for complaint in user.received.complaints if "status of 404" not in complaint]
 
 
 @pytest.mark.parametrize("route", PAGES)
@@ -741,7 +741,7 @@ async def test_page_is_clean(route: str, filled: Filled, axe: str) -> None:
     user = filled.desktop
     await user.page.emulate_media(color_scheme="dark")
     await opened(user, PAGES[route].format(**filled.ids))
-    await is_accessible(user.page, user.heard, axe)
+    await is_accessible(user.page, user.received, axe)
     await assert_nothing_injected(user.page)
     assert unexpected(user) == []
 

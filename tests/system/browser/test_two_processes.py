@@ -14,7 +14,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.support.processes import Service
 from tests.support.server_processes import free_port
-from tests.support.web_app import hearing
+from tests.support.web_app import record_page
 from tests.support.whole_system import System
 from tests.support.world import PATIENCE_SECONDS, PostgresBackend, memory_folder
 from tests.system.browser.server import open_server, open_visitor, sign_in, url_of
@@ -96,7 +96,7 @@ async def test_page_stays_live_across_processes_and_when_one_dies(
             async with server, open_visitor(chromium, system, url=address) as context:
                 await sign_in(context, system, system.user_token)
                 page = await context.new_page()
-                heard = hearing(page)
+                heard = record_page(page)
                 await page.goto("/queue")
                 await expect(page.get_by_role("heading", name="Queue", exact=True)).to_be_visible()
                 # created at one server, reported by either

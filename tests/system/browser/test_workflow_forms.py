@@ -27,7 +27,7 @@ async def test_dropped_graph_becomes_a_form_with_node_ranges_and_choices(shared:
     # by default each run gets a new seed
     await expect(form.get_by_role("textbox", name="Seed")).to_have_value("")
     shown = form.locator("[data-field]:not(details *)")
-    keys = await shown.evaluate_all("all => all.map(each => each.dataset.field)")
+    keys = await shown.evaluate_all("all => all.map(element => element.dataset.field)")
     assert {*keys} >= {"prompt", "negative_prompt", "seed", "width", "height", "steps", "tries"}
     assert keys[:2] == ["prompt", "negative_prompt"]
     steps = form.get_by_role("textbox", name="Steps")

@@ -17,7 +17,7 @@ from tests.support import commands
 from tests.support.api_calls import complete, fail, lease, lease_of, run
 from tests.support.client_site import Site
 from tests.support.graphs import invert
-from tests.support.webhook_receiver import receiving
+from tests.support.webhook_receiver import open_receiver
 from tests.support.world import PATIENCE_SECONDS
 
 
@@ -84,9 +84,9 @@ async def test_batches_are_listed_with_their_progress(site: Site) -> None:
     await fail(site.api, site.worker, await lease(site.worker), "Too dark.")
     ran = await site.command("batches")
     assert (ran.code, ran.err) == (0, "")
-    assert [each in ran.out for each in (batch["id"][-8:], "1 of 3", "boats", "2 queued, 1 failed")] == [True] * 4
+    assert [text in ran.out for text in (batch["id"][-8:], "1 of 3", "boats", "2 queued, 1 failed")] == [True] * 4
     listed = json.loads((await site.command("batches", "--json", "--limit", "1")).out)
-    assert [each["id"] for each in listed] == [other["id"]]
+    assert [job["id"] for job in listed] == [other["id"]]
 
 
 async def test_tables_fit_80_columns_and_show_whole_errors(site: Site) -> None:
@@ -283,7 +283,7 @@ async def test_batch_supports_every_job_action(site: Site) -> None:
     assert "1 job submitted again." in (await site.command("retry", short)).out
     assert "2 jobs canceled." in (await site.command("cancel", short)).out
     again = json.loads((await site.command("retry", short, "--all", "--json")).out)
-    assert [(each["total"], each["id"] != batch["id"]) for each in again] == [(2, True)]
+    assert [(rerun["total"], rerun["id"] != batch["id"]) for rerun in again] == [(2, True)]
 
 
 async def test_job_is_retried_as_a_new_one(site: Site) -> None:
@@ -300,7 +300,7 @@ async def test_adjacent_jobs_move_down_together(site: Site) -> None:
     moved = await site.command("move", jobs[0]["id"], jobs[1]["id"], "--to", "down")
     assert moved.out.count("Moved.") == 2
     waiting = [(await site.client.job(job["id"])).waiting for job in jobs]
-    assert [each and each.position for each in waiting] == [2, 3, 1, 4]
+    assert [position and position.position for position in waiting] == [2, 3, 1, 4]
 
 
 async def test_jobs_moved_to_the_top_keep_the_given_order(site: Site) -> None:
@@ -308,7 +308,7 @@ async def test_jobs_moved_to_the_top_keep_the_given_order(site: Site) -> None:
     assert (await site.command("move", jobs[2]["id"], jobs[3]["id"], "--to", "top")).code == 0
     assert (await site.command("move", jobs[0]["id"], "--to", "down")).code == 0
     waiting = [(await site.client.job(job["id"])).waiting for job in jobs]
-    assert [each and each.position for each in waiting] == [4, 3, 1, 2]
+    assert [position and position.position for position in waiting] == [4, 3, 1, 2]
 
 
 # Presets
@@ -368,12 +368,12 @@ async def test_top_shows_queue_progress_and_outcomes_once(site: Site) -> None:
     await site.api.engine.outbox.delivery.idle()
     ran = await site.command("top", "--once")
     assert (ran.code, ran.err) == (0, "")
-    for each in ("processing 1", "queued 1", "40%", "KSampler, step 8 of 20", "boats #1", "Too dark.", done["id"][-8:]):
-        assert each in ran.out
+    for text in ("processing 1", "queued 1", "40%", "KSampler, step 8 of 20", "boats #1", "Too dark.", done["id"][-8:]):
+        assert text in ran.out
     seen = json.loads((await site.command("top", "--json")).out)
     assert seen["counts"] == {"processing": 1, "queued": 1, "paused": 0}
-    assert [each["id"] for each in seen["batches"]] == [batch["id"]]
-    assert [each["status"] for each in seen["outcomes"]] == ["completed", "failed"]
+    assert [batch["id"] for batch in seen["batches"]] == [batch["id"]]
+    assert [outcome["status"] for outcome in seen["outcomes"]] == ["completed", "failed"]
     # only administrators see workers
     assert seen["workers"] is None
 
@@ -479,7 +479,7 @@ def _own_terminal(fd: int) -> Callable[[], None]:
 
 
 async def test_notify_test_lists_delivered_and_failed_messages(site: Site) -> None:
-    async with receiving() as receiver:
+    async with open_receiver() as receiver:
         good = receiver.url.replace("http://", "json://user:hunter22@")
         with listen("127.0.0.1", 0) as probe:
             port = probe.getsockname()[1]
@@ -493,4 +493,4 @@ async def test_notify_test_lists_delivered_and_failed_messages(site: Site) -> No
     assert json.loads(as_json.out)["failures"][0]["url"] == f"json://127.0.0.1:{port}/…"
     for secret in ("hunter22", "topsecret"):
         assert secret not in ran.out + ran.err + as_json.out + as_json.err
-    assert "notifications arrive here" in receiver.heard[0][1]
+    assert "notifications arrive here" in receiver.received[0][1]

@@ -60,8 +60,8 @@ async def test_batch_of_a_graph_works_as_on_a_desk(site: Site, tmp_path: Path) -
         "a lake · try 1",
         "a lake · try 2",
     ]
-    texts = [json.dumps(each) for each in await graphs_of(site, 4)]
-    assert [("a hill" in each, f'"seed": {5 + n}' in each) for n, each in enumerate(texts)] == [
+    texts = [json.dumps(graph) for graph in await graphs_of(site, 4)]
+    assert [("a hill" in text, f'"seed": {5 + n}' in text) for n, text in enumerate(texts)] == [
         (True, True),
         (True, True),
         (False, True),
@@ -120,7 +120,7 @@ async def test_workflows_are_listed_renamed_replaced_and_removed(site: Site) -> 
     replaced = await site.client.replace_workflow(slug, other)
     assert replaced.message.startswith("Replaced.")
     assert 7 in [property_.default_value for property_ in replaced.data.properties]
-    assert [(each.slug, each.name) for each in await site.client.workflows()] == [(slug, "second")]
+    assert [(workflow.slug, workflow.name) for workflow in await site.client.workflows()] == [(slug, "second")]
     job = await site.client.submit(workflow_slug=slug)
     with pytest.raises(Conflict, match="have not ended"):
         await site.client.remove_workflow(slug)
@@ -143,7 +143,7 @@ async def test_reusable_batch_is_answered_by_a_completed_job(site: Site, tmp_pat
     await complete(site.api, worker, await lease(worker, "gpu-own"))
     ran = await site.command(*words, "--reuse")
     assert ran.code == 0, ran.err
-    [job] = [each async for each in site.client.jobs(batch_id=json.loads(ran.out)["id"])]
-    [done] = [each async for each in site.client.jobs(batch_id=first["id"])]
+    [job] = [job async for job in site.client.jobs(batch_id=json.loads(ran.out)["id"])]
+    [done] = [job async for job in site.client.jobs(batch_id=first["id"])]
     assert (job.status, job.reused_from) == ("completed", done.id)
     assert done.id in (await site.command("show", job.id)).out

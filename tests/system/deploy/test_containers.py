@@ -61,20 +61,20 @@ class ComposedProcesses:
         own = {"/data": str(self._folder / "s3"), "/data/comfyrelay": str(self._folder / "s3" / "comfyrelay")}
         ports = {":9000": self.port["s3"], "8188": self.port["comfyui"], "9100": self.port["worker"]}
         found = {**own, **{key: f"{'127.0.0.1:' * key.startswith(':')}{port}" for key, port in ports.items()}}
-        return [found.get(each, each) for each in service(name)["command"]]
+        return [found.get(word, word) for word in service(name)["command"]]
 
     def comfyrelay(self, name: str, **more: str) -> Service:
         environment = {"HOME": str(self._folder), **self.environment(name), **more}
         return Service(name, *self.words(name), environment=environment, log=self._folder / f"{name}.log")
 
     @asynccontextmanager
-    async def started(self, each: Service) -> AsyncIterator[None]:
-        await each.start()
+    async def started(self, process: Service) -> AsyncIterator[None]:
+        await process.start()
         try:
-            await self.wait_until_healthy([sys.executable, *(self.text(word) for word in _check(each.name))], {})
+            await self.wait_until_healthy([sys.executable, *(self.text(word) for word in _check(process.name))], {})
             yield
         finally:
-            await each.kill()
+            await process.kill()
 
     async def wait_until_healthy(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         """Wait until the health check succeeds."""
@@ -108,17 +108,17 @@ async def s3(processes: ComposedProcesses) -> AsyncIterator[None]:
 async def databases(postgres_url: str) -> AsyncIterator[dict[str, str]]:
     """The databases of the compose file, under unique names."""
     name = f"composed_{free_port()}"
-    made = {f"relay_{each}": f"{name}_{each}" for each in ("central", "tenants")}
+    made = {f"relay_{role}": f"{name}_{role}" for role in ("central", "tenants")}
     postgres = service("postgres")
     assert postgres["environment"]["POSTGRES_DB"] == "relay_central"
     assert composed(FILLED)["configs"]["shards"]["content"] == "CREATE DATABASE relay_tenants;"
     connection = await asyncpg.connect(postgres_url.format("postgres"))
-    for each in made.values():
-        await connection.execute(f"CREATE DATABASE {each}")
+    for database in made.values():
+        await connection.execute(f"CREATE DATABASE {database}")
     address = f"postgresql://relay:{FILLED['POSTGRES_PASSWORD']}@postgres/"
     yield {f"{address}{before}": postgres_url.format(after) for before, after in made.items()}
-    for each in made.values():
-        await connection.execute(f"DROP DATABASE {each} WITH (FORCE)")
+    for database in made.values():
+        await connection.execute(f"DROP DATABASE {database} WITH (FORCE)")
     await connection.close()
 
 
@@ -133,18 +133,18 @@ async def test_composed_services_run_a_job(databases: dict[str, str], tmp_path: 
     inside = {**{"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, **processes.environment("server"), **at}
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(s3(processes))
-        for each in (server, comfyui):
-            await stack.enter_async_context(processes.started(each))
+        for process in (server, comfyui):
+            await stack.enter_async_context(processes.started(process))
         token = await _admin(inside)
         await _catalogue(address, token, fleet=processes.environment("worker")["FLEET_SLUG"])
         await stack.enter_async_context(processes.started(worker))
         asking = {**inside, "COMFYRELAY_URL": address, "COMFYRELAY_TOKEN": token}
         done = await run("run", "invert", "--out", str(tmp_path / "made"), env=asking)
-        assert done.code == 0, done.err + "".join(each.text() for each in (server, comfyui, worker))
+        assert done.code == 0, done.err + "".join(process.text() for process in (server, comfyui, worker))
     [made] = (tmp_path / "made").iterdir()
     assert made.read_bytes().startswith(b"\x89PNG")
-    stored = [each for each in (tmp_path / "s3" / "comfyrelay").rglob("*") if each.is_file()]
-    assert made.read_bytes() in [each.read_bytes() for each in stored]
+    stored = [path for path in (tmp_path / "s3" / "comfyrelay").rglob("*") if path.is_file()]
+    assert made.read_bytes() in [path.read_bytes() for path in stored]
 
 
 def _check(name: str) -> list[str]:

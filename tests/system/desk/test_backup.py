@@ -49,7 +49,7 @@ async def outputs(desk: OpenDesk, batch_id: str, to: Path) -> dict[str, str]:
 
 
 def modes(folder: Path) -> set[tuple[str, int]]:
-    return {("folder" if each.is_dir() else "file", stat.S_IMODE(each.stat().st_mode)) for each in folder.rglob("*")}
+    return {("folder" if path.is_dir() else "file", stat.S_IMODE(path.stat().st_mode)) for path in folder.rglob("*")}
 
 
 @pytest.mark.journey
@@ -100,7 +100,7 @@ async def test_restored_backup_of_a_busy_desk_continues_its_work(tmp_path: Path)
             jobs = [job async for job in desk.client.jobs(batch_id=batch_id)]
             old = [job.id for job in jobs if job.completed_at is not None and job.completed_at < made_at]
             assert len(old) >= 2
-            assert [after[each] for each in old] == [before[each] for each in old]
+            assert [after[name] for name in old] == [before[name] for name in old]
         assert (await command("reconcile", data_dir=data)).code == 0
 
 

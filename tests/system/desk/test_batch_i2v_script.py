@@ -96,9 +96,9 @@ async def test_each_attempt_at_an_input_has_its_own_seed(folder: Path, simulator
     code, lines = await run(folder, simulator, "--tries", "2", "--seed", "7")
     assert code == 0
     assert [graph["2"]["inputs"]["seed"] for graph in await graphs(simulator)] == [7, 8, 9, 10]
-    names = [each.name for each in saved(lines)]
+    names = [path.name for path in saved(lines)]
     assert [re.sub(r"_.*_", " ", name) for name in names] == [f"000{n} seed{n + 6}.png" for n in (1, 2, 3, 4)]
-    assert all(each.parent == folder / "work" / "output" and each.stat().st_size for each in saved(lines))
+    assert all(path.parent == folder / "work" / "output" and path.stat().st_size for path in saved(lines))
     assert "Note: the template has no prompt, so the given prompt is not used." in lines
 
 
@@ -196,7 +196,7 @@ async def test_redirected_output_has_no_terminal_codes(folder: Path, simulator: 
     ran = await (await start(folder, simulator)).ended()
     assert "\r" not in ran.out + ran.err
     assert "\x1b" not in ran.out + ran.err
-    tenths = [int(each[1]) // 10 for each in re.finditer(r"^\[1/2\] (\d+)%", ran.out, re.M)]
+    tenths = [int(match[1]) // 10 for match in re.finditer(r"^\[1/2\] (\d+)%", ran.out, re.M)]
     assert len(tenths) > 3
     assert tenths == sorted(set(tenths))
 
@@ -210,7 +210,7 @@ async def test_runner_runs_the_script_and_parses_its_output(folder: Path, simula
     assert (result.exit_code, result.error, result.seed) == (0, None, 14)
     assert result.outputs == sorted((folder / "work" / "output").iterdir())
     assert len(result.outputs) == 4
-    told = [(each.item, each.fraction) for each in heard.progress]
+    told = [(report.item, report.fraction) for report in heard.progress]
     assert {item for item, _ in told} == {1, 2, 3, 4}
     assert told == sorted(told)
     assert any(0 < fraction < 0.25 for _, fraction in told)

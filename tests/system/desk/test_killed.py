@@ -61,7 +61,7 @@ class DeskProcess:
                 await asyncio.sleep(0.05)
 
     async def jobs(self, batch_id: str) -> list[Job]:
-        found = [each async for each in self.client.jobs(batch_id=batch_id)]
+        found = [job async for job in self.client.jobs(batch_id=batch_id)]
         return sorted(found, key=lambda job: job.item_no)
 
     async def agrees(self) -> None:
@@ -110,8 +110,8 @@ async def test_every_item_of_a_killed_desk_ends_once_and_in_order(tmp_path: Path
             # start times have a resolution of 0.1 s, so two neighbours may seem swapped
             places = sorted(range(items), key=began.__getitem__)
             assert all(abs(place - number) <= 1 for number, place in enumerate(places)), places
-            [folder] = [each for each in (tmp_path / "data" / "outputs").iterdir() if each.is_dir()]
-            names = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
+            [folder] = [path for path in (tmp_path / "data" / "outputs").iterdir() if path.is_dir()]
+            names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
             assert [name[:4] for name in names] == [f"{number:04d}" for number in range(1, items + 1)]
             await desk.agrees()
 
@@ -173,10 +173,10 @@ async def test_pauses_and_order_survive_a_kill(tmp_path: Path) -> None:
             await desk.service.kill()
             slow.end()
             await desk.start()
-            for each in (first, second, third):
-                async for _ in desk.client.events(each.id):
+            for job in (first, second, third):
+                async for _ in desk.client.events(job.id):
                     pass
-            ended = [(await desk.client.job(each.id)).completed_at for each in (first, second, third)]
+            ended = [(await desk.client.job(job.id)).completed_at for job in (first, second, third)]
             assert ended[0] is not None
             assert ended[1] is not None
             assert ended[2] is not None

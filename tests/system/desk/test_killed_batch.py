@@ -47,12 +47,12 @@ async def test_interrupted_items_run_again_and_none_is_lost(tmp_path: Path, item
             assert [job.item_no for job in jobs] == list(range(items))
             # one ran at each kill
             attempts = [attempt for job in jobs for attempt in await attempts_of(desk, job.id)]
-            killed_runs = [each.error for each in attempts if each.outcome == "failed"]
+            killed_runs = [attempt.error for attempt in attempts if attempt.outcome == "failed"]
             # the previous one may not have been stored
             assert kills <= len(killed_runs) <= 2 * kills
             assert set(killed_runs) == {"The worker was killed while it ran this job."}
-            [folder] = [each for each in (tmp_path / "data" / "outputs").iterdir() if each.is_dir()]
-            names = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
+            [folder] = [path for path in (tmp_path / "data" / "outputs").iterdir() if path.is_dir()]
+            names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
             assert [name[:4] for name in names] == [f"{number:04d}" for number in range(1, items + 1)]
             await desk.agrees()
 
@@ -78,7 +78,7 @@ async def test_interrupted_jobs_are_requeued_before_comfyui_returns(
             assert [job.progress for job in jobs] == [None] * 3
             assert [job.attempts for job in jobs] == [1, 0, 0]
             waiting = [(await desk.client.job(job.id)).waiting for job in jobs]
-            assert all(each is not None and "ComfyUI" in each.text for each in waiting), waiting
+            assert all(reason is not None and "ComfyUI" in reason.text for reason in waiting), waiting
             await simulator.start()
             assert await desk.all_ended(batch_id) == {"completed": 3}
             assert [job.attempts for job in await desk.jobs(batch_id)] == [2, 1, 1]

@@ -10,7 +10,7 @@ from comfyrelay.comfyui.processes.log import last_lines_in
 from comfyrelay.comfyui.processes.process import ComfyProcess
 from comfyrelay.desk.doctor import examine
 from comfyrelay.protocol.desk import CheckVerdict
-from tests.support.comfyui_install import FakeInstall, until_at_work
+from tests.support.comfyui_install import FakeInstall, wait_until_running
 from tests.support.desk import make_desk, open_desk
 from tests.support.desk_owner import owner_http
 from tests.support.graphs import invert
@@ -43,8 +43,8 @@ async def test_job_survives_a_crash_of_the_managed_comfyui(
         assert desk.ready.comfyui_dir == install.folder
         workflow = (await desk.client.create_workflow(invert(), name="mine", output_node_id="3")).slug
         job = await desk.client.submit(workflow_slug=workflow)
-        await until_at_work(install, 1)
-        assert (await desk.client.desk()).comfyui == [f"http://127.0.0.1:{install.lives[0]['port']}"]
+        await wait_until_running(install, 1)
+        assert (await desk.client.desk()).comfyui == [f"http://127.0.0.1:{install.starts[0]['port']}"]
         install.behave()
         install.kill()
         done = await desk.ended(job.id)
@@ -58,14 +58,14 @@ async def test_job_survives_a_crash_of_the_managed_comfyui(
         assert (process["name"], process["gpu"], process["restarts"]) == ("comfyui-1", "CPU", 1)
         assert {"To see the GUI go to: http://127.0.0.1", "got prompt"} <= set(process["lines"])
         assert process["lines"] == last_lines_in(Path(process["log"]))
-    assert install.living == []
+    assert install.running_pids == []
 
 
 def _responds_after_restart(install: FakeInstall) -> Callable[[ComfyProcess], Awaitable[bool]]:
     responds = ComfyProcess.responds
 
     async def responds_if_restarted(process: ComfyProcess) -> bool:
-        return len(install.lives) > 1 and await responds(process)
+        return len(install.starts) > 1 and await responds(process)
 
     return responds_if_restarted
 
@@ -77,12 +77,12 @@ async def test_doctor_finds_the_install_and_prints_how_to_use_it(
     monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path / "desk"))
     monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_URL", "http://127.0.0.1:1")
     install = FakeInstall(tmp_path / "ComfyUI")
-    found = {each.about: each for each in [each async for each in examine()]}
+    found = {finding.about: finding for finding in [finding async for finding in examine()]}
     about = f"ComfyUI {install.folder}"
     assert found[about].text.endswith(f"comfyrelay up --comfyui {install.folder}")
     monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_DIR", str(install.folder))
     monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_PYTHON", sys.executable)
-    found = {each.about: each for each in [each async for each in examine()]}
+    found = {finding.about: finding for finding in [finding async for finding in examine()]}
     assert found[about].verdict is CheckVerdict.BROKEN
     assert "No module named 'torch'" in found[about].text
     assert "COMFYRELAY_DESK_COMFYUI_PYTHON" in found[about].text

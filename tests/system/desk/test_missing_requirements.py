@@ -54,7 +54,10 @@ async def test_editor_file_waits_for_its_nodes_and_runs_once_they_exist(
         code, _, err = await command(url, "run", str(saved), "--anyway")
         no_job_yet = "It cannot become a job yet, not even with --anyway."
         assert code == 2
-        assert f"{no_job_yet} `comfyrelay workflows add {saved} --anyway` stores it. It can be run once a worker has" in err
+        assert (
+            f"{no_job_yet} `comfyrelay workflows add {saved} --anyway` stores it. It can be run once a worker has"
+            in err
+        )
         code, _, err = await command(url, "workflows", "add", str(saved))
         assert (code, "Or add it with --anyway: then it waits" in err) == (2, True)
         assert await desk.client.workflows() == []

@@ -24,7 +24,7 @@ def pictures(*folders: Path) -> dict[int, list[Path]]:
         for path in folder.rglob("*.png"):
             found.setdefault(path.stat().st_ino, []).append(path)
     # the sample that every desk has
-    return {inode: paths for inode, paths in found.items() if "sample.png" not in {each.name for each in paths}}
+    return {inode: paths for inode, paths in found.items() if "sample.png" not in {path.name for path in paths}}
 
 
 async def test_delete_names_its_files_and_removes_them(desk: OpenDesk, tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ async def test_delete_names_its_files_and_removes_them(desk: OpenDesk, tmp_path:
 async def test_command_names_the_files_before_it_asks(desk: OpenDesk) -> None:
     slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
     batch = await desk.client.submit_batch([{}, {}], workflow_slug=slug, label="two")
-    for each in [job.id async for job in desk.client.jobs(batch_id=batch.id)]:
-        await desk.ended(each)
+    for job_id in [job.id async for job in desk.client.jobs(batch_id=batch.id)]:
+        await desk.ended(job_id)
     code, out, err = await command(desk.ready.url, "delete", batch.id)
     # the question is not confirmed
     assert (code, out.strip()) == (1, "")

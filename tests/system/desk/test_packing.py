@@ -58,9 +58,9 @@ async def test_process_count_follows_the_queue_and_is_shown(
             # far more jobs than the worker leases, so only the desk knows the queue length
             adding = asyncio.create_task(keep_adding(desk, workflow))
             slots = await seen(desk, lambda slots: len(slots) == 2)
-            slots = await seen(desk, lambda slots: all("no more are allowed" in (each.packing or "") for each in slots))
+            slots = await seen(desk, lambda slots: all("this is the limit for one GPU" in (slot.packing or "") for slot in slots))
             adding.cancel()
-            assert [(each.server, each.on_gpu) for each in slots] == [("comfyui-1", 2), ("comfyui-2", 2)]
+            assert [(slot.server, slot.on_gpu) for slot in slots] == [("comfyui-1", 2), ("comfyui-2", 2)]
             assert "2 at once" in " ".join((await take_snapshot(desk.client, JobLabels(desk.client))).gpus)
             now = await desk.client.now()
             assert now is not None
@@ -74,7 +74,7 @@ async def test_process_count_follows_the_queue_and_is_shown(
             [slot] = await seen(desk, lambda slots: len(slots) == 1)
             assert slot.on_gpu == 1
             assert await asyncio.to_thread(on_gpu, metrics) == 1
-        assert install.living == []
+        assert install.running_pids == []
     changes = [log["change"] for log in logs if log["event"] == "worker.packing" and log["change"] != "nothing"]
     assert changes == ["add", "remove"]
     # its own starts and stops cause no warning
@@ -91,5 +91,5 @@ async def keep_adding(desk: OpenDesk, workflow: str) -> None:
 
 
 def on_gpu(metrics: WorkerMetrics) -> float:
-    found = [sample for each in metrics.registry.collect() for sample in each.samples]
-    return next(each.value for each in found if each.name == "comfyrelay_worker_comfyui_on_gpu")
+    found = [sample for metric in metrics.registry.collect() for sample in metric.samples]
+    return next(sample.value for sample in found if sample.name == "comfyrelay_worker_comfyui_on_gpu")

@@ -24,8 +24,8 @@ def open_to_others(folder: Path) -> list[str]:
 
     The folders here keep others out.
     """
-    found = [each for each in (folder, *folder.rglob("*")) if each.is_dir() or each.stat().st_nlink == 1]
-    return [f"{each} {each.stat().st_mode & 0o777:o}" for each in found if each.stat().st_mode & 0o077]
+    found = [path for path in (folder, *folder.rglob("*")) if path.is_dir() or path.stat().st_nlink == 1]
+    return [f"{path} {path.stat().st_mode & 0o777:o}" for path in found if path.stat().st_mode & 0o077]
 
 
 @pytest.mark.journey

@@ -43,14 +43,14 @@ async def test_single_running_desk_is_found_with_its_folder(home: Path) -> None:
         ran = await command("run", "graph.json", "--out", "made", "--max-wait", "300")
         assert ran.code == 0, ran.err
         assert "is started for this job" not in ran.err
-        assert [each.max_wait_seconds async for each in desk.client.jobs()] == [300, None]
+        assert [job.max_wait_seconds async for job in desk.client.jobs()] == [300, None]
         added = await command("batch", "add", "graph.json", "--max-wait", "300")
         assert (added.code, "A desk has no more expensive fleet." in added.err) == (2, True)
         kept = await command("backup", "backups")
         assert kept.code == 0, kept.err
         [manifest] = (home / "backups").glob("*/manifest.json")
         assert "files/owner-secret" in manifest.read_text()
-        about = {each.about: each.text async for each in examine()}
+        about = {finding.about: finding.text async for finding in examine()}
         assert str(home / "elsewhere") in about["data folder"]
         assert "A desk is running there" in about[f"desk {desk.ready.url}"]
     assert running_desks() == []
@@ -85,10 +85,10 @@ async def test_command_must_name_one_of_several_desks(home: Path) -> None:
     async with open_desk(make_desk(home / "one")) as one, open_desk(make_desk(home / "two")) as two:
         ran = await command("jobs")
         assert (ran.code, ran.out) == (2, "")
-        for each in (one.ready.url, two.ready.url, str(home / "two"), "--url", "COMFYRELAY_URL"):
-            assert each in ran.err
+        for text in (one.ready.url, two.ready.url, str(home / "two"), "--url", "COMFYRELAY_URL"):
+            assert text in ran.err
         assert "--data-dir" in (await command("backup", "backups")).err
-        assert "desks" in {each.about async for each in examine()}
+        assert "desks" in {finding.about async for finding in examine()}
         port = two.ready.url.rpartition(":")[2]
         for env in ({"COMFYRELAY_PORT": port}, {"COMFYRELAY_DATA_DIR": str(home / "two")}):
             link = json.loads((await command("open", "--json", **env)).out)

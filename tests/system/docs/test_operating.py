@@ -19,7 +19,7 @@ TEXT = " ".join((ROOT / "docs" / "howto" / "operate-a-fleet.md").read_text("utf-
 ERROR = "the tensors do not fit"
 
 
-def page_says(*sentences: str) -> None:
+def guide_says(*sentences: str) -> None:
     """Check that the guide contains these sentences."""
     for sentence in sentences:
         assert sentence in TEXT
@@ -27,7 +27,7 @@ def page_says(*sentences: str) -> None:
 
 def button(where: Page | Locator, name: str) -> Locator:
     """A button that the guide names."""
-    page_says(f"**{name}**")
+    guide_says(f"**{name}**")
     return where.get_by_role("button", name=name, exact=True)
 
 
@@ -54,66 +54,68 @@ async def test_guide_matches_the_console(system: System, chromium: Browser) -> N
 
 
 async def view_overview(page: Page) -> None:
-    page_says("open **Console** (`g` then `o`)", "jobs wait, and no worker is online | add one")
+    guide_says("open **Console** (`g` then `o`)", "jobs waiting, no worker online | add a worker")
     await page.goto("/")
     await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
     await page.keyboard.press("g")
     await page.keyboard.press("o")
     await page.wait_for_url(re.compile("/console$"))
     attention = page.get_by_role("region", name="Needs attention")
-    await expect(attention).to_contain_text("1 job waits, and no worker is online")
+    await expect(attention).to_contain_text("1 job waiting, no worker online")
 
 
 async def add_worker(page: Page, system: System) -> str:
-    page_says("**Workers → Add a worker**, choose the fleet, and run both commands", "hidden until you press the eye")
+    guide_says("**Workers → Add worker**, choose the fleet, and run both commands", "hidden until you press the eye")
     await page.get_by_role("link", name="Workers", exact=True).first.click()
-    await page.get_by_role("button", name="Add a worker").first.click()
+    await page.get_by_role("button", name="Add worker").first.click()
     dialog = page.get_by_role("dialog")
-    install = await dialog.get_by_role("group", name="Once, in a Python environment").locator("code").inner_text()
-    page_says(f"`{install}`")
-    command = dialog.get_by_role("group", name="Then, beside ComfyUI")
-    await command.get_by_role("button", name="Show the secret").click()
-    page_says("The dialog shows the worker when it registers, with any missing nodes and models")
-    await expect(dialog.get_by_text("Waiting for it to appear…")).to_be_visible()
+    install = (
+        await dialog.get_by_role("group", name="Install once, in a Python environment").locator("code").inner_text()
+    )
+    guide_says(f"`{install}`")
+    command = dialog.get_by_role("group", name="Start the worker next to ComfyUI")
+    await command.get_by_role("button", name="Show secret").click()
+    guide_says("The dialog shows the worker when it registers, with any missing nodes and models")
+    await expect(dialog.get_by_text("Waiting for the worker…")).to_be_visible()
     await started_by(await command.locator("code").inner_text(), system).start()
-    await expect(dialog.get_by_text(" is here")).to_be_visible()
-    await expect(dialog.get_by_text("It has all that its workflows need.")).to_be_visible()
-    await dialog.get_by_role("link", name="Open it").click()
+    await expect(dialog.get_by_text(" connected")).to_be_visible()
+    await expect(dialog.get_by_text("All requirements of its workflows are installed.")).to_be_visible()
+    await dialog.get_by_role("link", name="Open worker").click()
     await page.wait_for_url(re.compile("/console/workers/.+"))
     [found] = (await system.admin("GET", "/workers"))["items"]
     return str(found["worker_id"])
 
 
 async def view_worker(page: Page, worker_id: str) -> None:
-    page_says("| Idle | it waits for a job |", "states what keeps it from working", "who approved or revoked it")
+    guide_says("| Idle | it waits for a job |", "A worker's page lists its problems", "who approved or revoked it")
     await page.goto(f"/console/workers/{worker_id}")
-    await expect(page.get_by_text("Nothing keeps it from working.")).to_be_visible()
+    await expect(page.get_by_text("No problems.")).to_be_visible()
     await expect(page.get_by_role("main").get_by_text("Idle", exact=True).first).to_be_visible()
-    page_says("**Show its log** fetches the last lines from the worker")
-    await page.get_by_role("button", name="Show its log").click()
-    await expect(page.get_by_role("log", name="Last lines of its log")).to_contain_text("worker.")
+    guide_says("**Show log** fetches the last lines from the worker")
+    await page.get_by_role("button", name="Show log").click()
+    await expect(page.get_by_role("log", name="Last log lines")).to_contain_text("worker.")
 
 
 async def remove_worker(page: Page, system: System, worker_id: str, effect: int) -> None:
-    page_says("**Drain** (`d`)", "Stop it once its page says that it holds no job.")
+    guide_says("**Drain** (`d`)", "Stop it once its page says that it has no jobs left.")
     await page.goto(f"/console/workers/{worker_id}")
     await expect(button(page, "Drain")).to_be_visible()
     await page.keyboard.press("d")
-    await expect(page.get_by_text("it holds no job any more")).to_be_visible()
+    await expect(page.get_by_text("Drained: no jobs left.")).to_be_visible()
     await button(page, "Resume").click()
-    await expect(page.get_by_text("Nothing keeps it from working.")).to_be_visible()
+    await expect(page.get_by_text("No problems.")).to_be_visible()
 
-    page_says("The new one is shown once. A worker that has the fleet's secret registers again automatically.")
+    guide_says("The new one is shown once. A worker that has the fleet's secret registers again automatically.")
     await button(page, "New token").click()
     dialog = page.get_by_role("dialog")
-    await dialog.get_by_role("button", name="Make a new token").click()
+    await dialog.get_by_role("button", name="Create token").click()
     await dialog.get_by_role("button", name="I have copied it").click()
     await system.completed(await system.plain(effect))
 
-    page_says("its reports are refused until you approve it.", "revoked | if that was a mistake, approve it there")
+    guide_says("its reports are refused until you approve it.", "revoked | if that was a mistake, approve it there")
     await button(page, "Revoke").click()
     await page.get_by_role("dialog").get_by_role("button", name="Revoke", exact=True).click()
-    await expect(page.get_by_text("It is revoked: it gets no jobs")).to_be_visible()
+    await expect(page.get_by_text("Revoked: gets no jobs")).to_be_visible()
     await page.goto("/console")
     attention = page.get_by_role("region", name="Needs attention")
     await expect(attention).to_contain_text("is revoked")
@@ -123,7 +125,7 @@ async def remove_worker(page: Page, system: System, worker_id: str, effect: int)
 
 
 async def find_waiting_and_failed_jobs(page: Page, system: System, effect: int) -> None:
-    page_says("Open **Dispatches**, filter by *Queued*, and open one. It shows why it waits and how many workers can")
+    guide_says("Open **Dispatches**, filter by *Queued*, and open one. It shows why it waits and how many workers can")
     [worker] = (await system.admin("GET", "/workers"))["items"]
     await system.admin("POST", f"/workers/{worker['worker_id']}/drain")
     waiting = await system.plain(effect)
@@ -133,12 +135,12 @@ async def find_waiting_and_failed_jobs(page: Page, system: System, effect: int) 
     await page.locator("[data-row]").get_by_role("button", name=str(number)).click()
     panel = page.get_by_role("complementary", name=f"Dispatch {number}")
     await expect(panel.get_by_role("status")).to_contain_text("can run it")
-    page_says("A higher **priority** puts one job before the others.")
+    guide_says("A higher **priority** puts one job before the others.")
     await panel.get_by_label("Priority").fill("7")
     await panel.get_by_role("button", name="Set", exact=True).click()
-    await expect(page.get_by_text("Its priority is changed.").first).to_be_visible()
+    await expect(page.get_by_text("Priority changed.").first).to_be_visible()
 
-    page_says("**Dispatches**, *Failed*. Each has a one-sentence error", "**Run it again** creates a new job")
+    guide_says("**Dispatches**, *Failed*. Each has a one-sentence error", "**Retry** creates a new job")
     system.simulator.misbehave(Fail(class_type="ImageInvert", message=ERROR))
     await system.admin("POST", f"/workers/{worker['worker_id']}/undrain")
     await system.until(waiting, "failed")
@@ -147,21 +149,26 @@ async def find_waiting_and_failed_jobs(page: Page, system: System, effect: int) 
     await page.get_by_role("button", name="Failed", exact=True).click()
     await page.locator("[data-row]").get_by_role("button", name=str(number)).click()
     await expect(panel).to_contain_text(ERROR)
-    await panel.get_by_role("button", name="Run it again").click()
-    await expect(page.get_by_text("It runs again as job").first).to_be_visible()
+    await panel.get_by_role("button", name="Retry").click()
+    await expect(page.get_by_text("Retried as job").first).to_be_visible()
 
 
 async def change_fleet(page: Page, system: System) -> None:
-    page_says("**Fleets → your fleet**")
+    guide_says("**Fleets → your fleet**")
     await page.goto("/console")
     await page.get_by_role("link", name="Fleets", exact=True).first.click()
     await page.get_by_role("table").get_by_role("link", name="home", exact=True).click()
     await page.wait_for_url(re.compile("/console/fleets/production/home$"))
-    for name in ("Workflows", "Scaling", "Decisions", "Costs"):
-        page_says(f"- **{name}**")
+    for name, tab in (
+        ("Workflows", "workflows"),
+        ("Autoscaling", "scaling"),
+        ("Decisions", "decisions"),
+        ("Costs", "costs"),
+    ):
+        guide_says(f"- **{name}**")
         await page.get_by_role("tab", name=name, exact=True).click()
-        await page.wait_for_url(re.compile(f"tab={name.lower()}"))
-    page_says(
+        await page.wait_for_url(re.compile(f"tab={tab}"))
+    guide_says(
         "- **Pause** stops launching and terminating", "a fleet is paused | nothing is launched or terminated until"
     )
     scaled = {"slug": "cloud", "workflow_slugs": ["portrait"], "machines": {"provider": "local"}, "force": True}

@@ -21,9 +21,9 @@ import pkgutil
 from importlib import import_module
 from importlib.util import find_spec
 for name in ("cli", "client", "comfy", "pool", "worker"):
-    room = import_module(f"comfyrelay.{name}")
-    for each in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
-        import_module(each.name)
+    package = import_module(f"comfyrelay.{name}")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        import_module(module.name)
 print(*(name for name in %r if find_spec(name)))
 """
 
@@ -121,4 +121,4 @@ def test_extras_contain_the_modules_that_commands_require(wheel: Wheel) -> None:
     for extra, modules in MODULES.items():
         names = {canonicalize_name(name) for module in modules for name in distributions[module]}
         assert names <= wheel.needs([extra]).keys() - base
-        assert names == {canonicalize_name(each) for each in wheel.direct(extra)}
+        assert names == {canonicalize_name(name) for name in wheel.direct(extra)}

@@ -108,7 +108,7 @@ async def test_desk_runs_a_batch_from_windows_folders(tmp_path: Path) -> None:
         assert code == 0, said
         assert len(list((root / "made → here").iterdir())) == 1
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(made := sorted(each.name for each in data.glob("outputs/aux_/[!.]*"))) < 2:
+            while len(made := sorted(path.name for path in data.glob("outputs/aux_/[!.]*"))) < 2:
                 assert desk.returncode is None, log.read_text()
                 await asyncio.sleep(0.05)
         assert made == ["0001_one-picture.png", "0002_Zwei-ä.png"]

@@ -15,7 +15,7 @@ import pytest
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
-from comfyrelay.store.tenant import job_list, jobs
+from comfyrelay.store.tenant import job_list
 from tests.support.api import FLEET_SECRET, PASSWORD, SECRETS
 from tests.support.server_processes import ServerProcess, server_process
 from tests.support.world import GRAPH, PROMPT, PostgresBackend
@@ -159,7 +159,7 @@ class KilledServers:
 
     @asynccontextmanager
     async def some_server(self, dice: random.Random) -> AsyncIterator[httpx.AsyncClient]:
-        while not (able := [each for each in self.alive if each is not None]):  # noqa: ASYNC110
+        while not (able := [server for server in self.alive if server is not None]):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         yield dice.choice(able).http
 

@@ -17,7 +17,7 @@ async def test_server_starts_without_a_shard_and_serves_it_later(
 ) -> None:
     async with open_world(real_postgres_backend, tmp_path) as world:
         ada, bob = await world.user(shard="a"), await world.user(shard="b")
-        tokens = [(await world.engine.accounts.sign_in.issue(each, name="test")).secret for each in (ada, bob)]
+        tokens = [(await world.engine.accounts.sign_in.issue(user, name="test")).secret for user in (ada, bob)]
         own = world.engine.databases
 
         async def statuses(http: httpx.AsyncClient) -> list[int]:

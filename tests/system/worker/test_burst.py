@@ -45,7 +45,7 @@ async def test_impatient_jobs_burst_to_the_cloud_until_the_budget_is_spent(any_s
         assert (await system.lease_of(hasty))["worker_id"] == "cloud-1"
         late = await system.submit(effect, input_payload={"color": 92}, max_wait_seconds=10)
         await until_waiting_reason(system, late, "Not sent to Comfy Cloud: the hourly cost limit is reached.")
-        assert [(await system.lease_of(each))["provider"] for each in (running, patient, hasty, late)] == [
+        assert [(await system.lease_of(job_id))["provider"] for job_id in (running, patient, hasty, late)] == [
             "self_hosted",
             "self_hosted",
             "cloud",
@@ -65,5 +65,5 @@ async def test_impatient_jobs_burst_to_the_cloud_until_the_budget_is_spent(any_s
     assert done["cost_micros"] == burst["cost_micros"] > 0
     assert burst["reason"].startswith("Sent to Comfy Cloud: the wait would be about")
     assert (await system.lease_of(hasty))["cost_micros"] == done["cost_micros"]
-    assert all([(await system.job(each))["cost_micros"] > 0 for each in (running, patient, late)])
+    assert all([(await system.job(job_id))["cost_micros"] > 0 for job_id in (running, patient, late)])
     assert (await system.user("GET", "/wallet"))["balance"] == TOKENS - 4 * COST

@@ -83,4 +83,4 @@ async def test_unwritable_comfyui_folders_are_named(tmp_path: Path) -> None:
         finally:
             closed.chmod(0o700)
     assert found.verdict == CheckVerdict.WARNING
-    assert f"cannot write in {closed}" in found.text
+    assert f"cannot write to {closed}" in found.text

@@ -38,11 +38,11 @@ async def metadata() -> AsyncIterator[Metadata]:
 
 async def stop_delay(system: System, worker: Service, job: str, verb: str) -> float:
     """Seconds from the response to the user until the worker released the job, from the logs of both."""
-    await worker.until_said("worker.job_requeued", job_id=job, reason=verb)
-    [let_go] = worker.said("worker.job_requeued", job_id=job, reason=verb)
+    await worker.wait_for_log("worker.job_requeued", job_id=job, reason=verb)
+    [let_go] = worker.logged("worker.job_requeued", job_id=job, reason=verb)
     # the request is logged after its response, possibly after the worker stopped
-    await system.server.until_said("request", path=f"/api/ai-jobs/{job}/{verb}")
-    [asked] = system.server.said("request", path=f"/api/ai-jobs/{job}/{verb}")
+    await system.server.wait_for_log("request", path=f"/api/ai-jobs/{job}/{verb}")
+    [asked] = system.server.logged("request", path=f"/api/ai-jobs/{job}/{verb}")
     return (datetime.fromisoformat(let_go["timestamp"]) - datetime.fromisoformat(asked["timestamp"])).total_seconds()
 
 
@@ -89,7 +89,7 @@ class TestShutdown:
         system, worker, metadata = going
         await system.plain_effect()
         await worker.start()
-        await worker.until_said("worker.registered")
+        await worker.wait_for_log("worker.registered")
         request_shutdown(worker, metadata)
         assert await worker.ended() == 0
         assert (await system.admin("GET", "/workers"))["items"] == []
@@ -134,7 +134,7 @@ class TestShutdown:
         await worker.start()
         await system.files.until_held()
         request_shutdown(worker, metadata)
-        await worker.until_said("worker.draining")
+        await worker.wait_for_log("worker.draining")
         system.files.let_go()
         assert await worker.ended() == 0
         assert (await system.until(job, "completed"))["attempts"] == 1
@@ -147,7 +147,7 @@ class TestShutdown:
         await worker.start()
         await system.files.until_held()
         request_shutdown(worker, metadata)
-        await worker.until_said("worker.draining")
+        await worker.wait_for_log("worker.draining")
         system.files.let_go()
         second = await system.image(effect)
         assert await worker.ended() == 0
@@ -186,7 +186,7 @@ async def test_second_signal_exits_at_once(system: System) -> None:
     worker = await system.started(shutdown_seconds=600)
     await system.files.until_held()
     worker.send(signal.SIGINT)
-    await worker.until_said("worker.draining")
+    await worker.wait_for_log("worker.draining")
     worker.send(signal.SIGINT)
     assert await worker.ended() == 0
     await assert_finished_by_another(system, job)
@@ -199,7 +199,7 @@ async def test_rebalance_recommendation_lets_the_job_finish(system: System, meta
     job = await system.image(effect)
     await system.until_running()
     metadata.recommend_rebalance()
-    await worker.until_said("worker.draining")
+    await worker.wait_for_log("worker.draining")
     second = await system.image(effect)
     stuck.end()
     await system.completed(job)
@@ -346,12 +346,12 @@ class TestStopping:
         await system.files.until_asked("GET /files/tenants/", 2)
         await system.started("idle", simulators=[system.simulators[1]])
         await system.completed(fetched)
-        assert worker.said("worker.job_requeued", job_id=fetched, reason="released")
+        assert worker.logged("worker.job_requeued", job_id=fetched, reason="released")
         assert (await system.job(fetched))["attempts"] == 1
         # the running job is not requested back
         stuck.end()
         await system.completed(running)
-        assert [each["job_id"] for each in worker.said("worker.job_requeued")] == [fetched]
+        assert [entry["job_id"] for entry in worker.logged("worker.job_requeued")] == [fetched]
 
     @pytest.mark.journey
     async def test_draining_worker_finishes_its_jobs_and_gets_no_new_ones(self, system: System) -> None:
@@ -378,9 +378,9 @@ class TestStopping:
         worker = await system.started("revoked", simulators=[system.simulators[0]])
         job = await system.image(effect)
         await system.until_running()
-        await worker.until_said("worker.job_started")
+        await worker.wait_for_log("worker.job_started")
         await system.admin("POST", "/workers/revoked/revoke")
-        await worker.until_said("worker.job_lost")
+        await worker.wait_for_log("worker.job_lost")
         assert system.simulators[0].log.interrupts == 1
         await system.started("trusted", simulators=[system.simulators[1]])
         await system.completed(job)

@@ -84,8 +84,8 @@ async def test_job_moved_to_another_gpu_waits_there_and_restarts(system: System)
     stuck = [simulator.misbehave(Stuck(class_type="ImageInvert")) for simulator in system.simulators]
     worker = await system.started(prefetch=0)
     jobs = [await system.plain(effect) for _ in range(2)]
-    await worker.until_said("worker.job_started", count=2)
-    [moved] = [each["job_id"] for each in worker.said("worker.job_started", server="comfyui-1")]
+    await worker.wait_for_log("worker.job_started", count=2)
+    [moved] = [entry["job_id"] for entry in worker.logged("worker.job_started", server="comfyui-1")]
     system.simulators[0].misbehave(
         Fail(class_type="SaveImage", exception_type="ModuleNotFoundError", message="no torch")
     )
@@ -95,7 +95,7 @@ async def test_job_moved_to_another_gpu_waits_there_and_restarts(system: System)
     stuck[1].end()
     for job in jobs:
         await system.completed(job)
-    lines = [each["line"] for each in (await system.user("GET", f"/ai-jobs/{moved}/logs"))["items"]]
+    lines = [entry["line"] for entry in (await system.user("GET", f"/ai-jobs/{moved}/logs"))["items"]]
     assert [line for line in lines if line.startswith("Running on")] == [
         "Running on comfyui-1.",
         "Running on comfyui-2.",
@@ -124,7 +124,7 @@ async def test_job_too_large_for_the_gpu_fails_with_advice_and_no_charge(system:
     assert (found["attempts"], system.simulator.log.prompts_queued) == (1, 2)
     assert "GiB of the GPU to itself" in found["error"]
     assert "Use fewer pixels or frames" in found["error"]
-    lines = [each["line"] for each in (await system.user("GET", f"/ai-jobs/{job}/logs"))["items"]]
+    lines = [entry["line"] for entry in (await system.user("GET", f"/ai-jobs/{job}/logs"))["items"]]
     assert any("it runs again, alone on its GPU." in line for line in lines)
 
 
@@ -133,7 +133,7 @@ async def test_gpu_in_a_bad_state_gets_no_jobs_until_comfyui_restarts(system: Sy
     system.simulator.misbehave(Fail(class_type="ImageInvert", message=BAD_DEVICE, times=1))
     worker = await system.started()
     job = await system.plain(effect)
-    await worker.until_said("worker.comfyui_gpu_fault")
+    await worker.wait_for_log("worker.comfyui_gpu_fault")
     await system.until(job, "queued")
     # long enough for a poll
     await system.reconcile()
@@ -154,7 +154,7 @@ async def test_gpu_in_a_bad_state_is_restarted_with_its_command(system: System, 
         variables={"COMFY_CLOUD_API_KEY": "the-key", "COMFY_PROVIDERS": "self_hosted", "CUDA_VISIBLE_DEVICES": "1"},
     )
     job = await system.plain(effect)
-    await worker.until_said("worker.restarting_comfyui")
+    await worker.wait_for_log("worker.restarting_comfyui")
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not marker.exists():  # noqa: ASYNC110  (files send no signal)
             await asyncio.sleep(0.02)
@@ -195,7 +195,7 @@ async def test_worker_can_start_before_its_comfyui(system: System) -> None:
     await system.simulator.stop()
     worker = system.worker()
     await worker.start()
-    await worker.until_said("worker.waiting_for_comfyui")
+    await worker.wait_for_log("worker.waiting_for_comfyui")
     await system.simulator.start()
     await system.completed(job)
 
@@ -218,8 +218,8 @@ async def test_comfyui_without_node_definitions_does_not_get_the_job_again(syste
         comfyui.refuse(b"GET /object_info")
         worker = await system.started(variables={"COMFYUI_BASE_URL": comfyui.url})
         job = await system.plain(effect)
-        await worker.until_said("worker.job_failed", fault="worker")
-        assert len(worker.said("worker.job_leased")) == 1
+        await worker.wait_for_log("worker.job_failed", fault="worker")
+        assert len(worker.logged("worker.job_leased")) == 1
         assert len((await system.admin("GET", "/workers/gpu-1"))["blocks"]) == 1
         await system.started("gpu-2")
         await system.completed(job)
@@ -233,7 +233,7 @@ async def test_missing_input_fails_the_job_and_not_the_worker(system: System) ->
     effect = await system.effect()
     job = await system.image(effect)
     objects = system.folder / "server" / "objects" / "tenants"
-    [file] = [each for each in objects.rglob("uploads/*") if each.is_file()]
+    [file] = [path for path in objects.rglob("uploads/*") if path.is_file()]
     file.unlink()
     await system.started()
     assert (await system.until(job, "failed"))["attempts"] == 1
@@ -248,12 +248,12 @@ async def test_worker_that_cannot_write_pauses_claiming(system: System) -> None:
     work.rmdir()
     work.write_text("in the way")
     job = await system.image(effect)
-    await worker.until_said("worker.disk_error")
+    await worker.wait_for_log("worker.disk_error")
     await system.until(job, "queued")
     await system.started("gpu-2")
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 2
-    assert len(worker.said("worker.job_leased")) == 1
+    assert len(worker.logged("worker.job_leased")) == 1
     work.unlink()
     work.mkdir()
 

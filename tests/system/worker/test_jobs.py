@@ -22,7 +22,7 @@ LOGO = {"key": "logo", "type": "image", "placeholder": "{{LOGO}}"}
 async def _until_in(folder: Path, content: bytes) -> None:
     """Wait until the folder has one file, with this content."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while [each.read_bytes() for each in folder.iterdir()] != [content]:  # noqa: ASYNC110  (files send no signal)
+        while [path.read_bytes() for path in folder.iterdir()] != [content]:  # noqa: ASYNC110  (files send no signal)
             await asyncio.sleep(0.02)
 
 
@@ -76,7 +76,7 @@ async def test_websocket_images_survive_a_kill_and_a_lost_connection(
     worker = await system.started()
     job = await system.submit(effect, png("#102030"))
     await system.until_running()
-    await worker.until_said("worker.job_started")
+    await worker.wait_for_log("worker.job_started")
     await worker.kill()
     running.end()
     dropped = system.simulator.misbehave(DropSocket(class_type="ImageInvert", times=1))
@@ -131,7 +131,7 @@ async def test_effect_asset_is_downloaded_and_uploaded_once(system: System, by: 
 
 async def test_comfyui_keeps_the_effect_assets_that_the_worker_caches(system: System) -> None:
     colours = ("#445566", "#665544")
-    paths = [await system.asset(png(each)) for each in colours]
+    paths = [await system.asset(png(color)) for color in colours]
     effects = [
         await system.effect(f"logo-{number}", invert_file("{{LOGO}}"), properties=[{**LOGO, "default_value": path}])
         for number, path in enumerate(paths)
@@ -148,7 +148,7 @@ async def test_comfyui_keeps_the_effect_assets_that_the_worker_caches(system: Sy
     for cached in system.folder.rglob("worker/*/assets/*"):
         cached.unlink()
     await worker.start()
-    await worker.until_said("worker.registered", count=2)
+    await worker.wait_for_log("worker.registered", count=2)
     assert list(copies.iterdir()) == []
 
 
@@ -159,7 +159,7 @@ async def test_two_workers_on_one_comfyui_folder_keep_each_others_assets(system:
     await system.completed(await system.submit(effect))
     async with Simulator(folder=system.simulator.folder) as second:
         another = await system.started("gpu-2", simulators=[second])
-        assert [each.read_bytes() for each in _copies(system, "gpu-1").iterdir()] == [png("#445566")]
+        assert [path.read_bytes() for path in _copies(system, "gpu-1").iterdir()] == [png("#445566")]
         # before its ComfyUI stops
         another.send(signal.SIGTERM)
         assert await another.ended() == 0
@@ -177,7 +177,7 @@ async def test_user_files_are_not_cached(system: System) -> None:
         await system.completed(await system.submit(effect, input_file_id=file_id))
         assert system.files.asked("GET /files/tenants/") == 2 * number, "the input and the test's look at the output"
         assert system.left_on_comfyui(system.simulator) == []
-    assert not [each for each in system.folder.rglob("worker/**/*.png") if each.read_bytes() == picture]
+    assert not [path for path in system.folder.rglob("worker/**/*.png") if path.read_bytes() == picture]
 
 
 @pytest.mark.journey
@@ -227,7 +227,7 @@ async def test_worker_can_serve_both_providers(system: System) -> None:
 @pytest.mark.parametrize("simulators", [2])
 async def test_two_gpus_of_a_worker_run_in_parallel(system: System, simulators: int) -> None:
     effect = await system.plain_effect()
-    stuck = [each.misbehave(Stuck(class_type="ImageInvert")) for each in system.simulators]
+    stuck = [simulator.misbehave(Stuck(class_type="ImageInvert")) for simulator in system.simulators]
     await system.started()
     jobs = [await system.plain(effect) for _ in range(2)]
     for simulator in system.simulators:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from comfyrelay.comfyui.processes import state_files
-from tests.support.comfyui_install import FakeInstall, until_at_work
+from tests.support.comfyui_install import FakeInstall, wait_until_running
 from tests.support.processes import Service, run_command
 from tests.support.whole_system import System
 from tests.support.world import PATIENCE_SECONDS
@@ -38,7 +38,7 @@ def managed_settings(install: FakeInstall, **more: Any) -> dict[str, Any]:
 async def until_all_stopped(install: FakeInstall) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         # processes send no signal when they exit
-        while install.living:  # noqa: ASYNC110
+        while install.running_pids:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -50,9 +50,9 @@ async def first_slot(system: System) -> Any:
 def leftover_files(worker: Service, folder: Path) -> list[Path]:
     root = folder / "worker" / worker.name / "comfyui"
     kinds = ("input", "output", "temp")
-    found = [each for kind in kinds for each in root.glob(f"*/{kind}/**/*") if each.is_file()]
+    found = [path for kind in kinds for path in root.glob(f"*/{kind}/**/*") if path.is_file()]
     # borrowed files are links
-    return [each for each in found if not each.is_symlink()]
+    return [path for path in found if not path.is_symlink()]
 
 
 async def test_two_processes_on_a_gpu_run_in_parallel_and_recover(system: System, install: FakeInstall) -> None:
@@ -60,20 +60,20 @@ async def test_two_processes_on_a_gpu_run_in_parallel_and_recover(system: System
     install.behave(misbehave=[STUCK])
     worker = await system.started(**managed_settings(install, per_gpu=2))
     jobs = [await system.plain(effect), await system.plain(effect)]
-    await until_at_work(install, 2)
+    await wait_until_running(install, 2)
     # each has its own folders and none of the worker's secrets
-    outputs = {life["argv"][life["argv"].index("--output-directory") + 1] for life in install.lives}
+    outputs = {life["argv"][life["argv"].index("--output-directory") + 1] for life in install.starts}
     assert len(outputs) == 2
-    assert not any("FLEET_SECRET" in life["environment"] for life in install.lives)
+    assert not any("FLEET_SECRET" in life["environment"] for life in install.starts)
     install.behave()
-    for life in install.lives:
+    for life in install.starts:
         os.kill(life["pid"], signal.SIGKILL)
     for job in jobs:
         await system.completed(job)
     assert leftover_files(worker, system.folder) == []
     worker.send(signal.SIGTERM)
     assert await worker.ended() == 0
-    assert install.living == []
+    assert install.running_pids == []
 
 
 @pytest.mark.parametrize("is_launcher", [False, True], ids=["itself", "its launcher"])
@@ -85,12 +85,12 @@ async def test_killed_process_completes_both_of_its_jobs_after_restart(
     # by then it is known to be short
     for _ in range(2):
         await system.completed(await system.plain(effect))
-    [life] = install.lives
+    [life] = install.starts
     url = f"http://127.0.0.1:{life['port']}"
     async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(PATIENCE_SECONDS):
         assert (await http.post("/simulator/misbehave", json=STUCK)).is_success
         jobs = [await system.plain(effect), await system.plain(effect)]
-        while [len(each) for each in (await http.get("/queue")).json().values()] != [1, 1]:  # noqa: ASYNC110
+        while [len(runs) for runs in (await http.get("/queue")).json().values()] != [1, 1]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     os.kill(psutil.Process(life["pid"]).ppid() if is_launcher else life["pid"], signal.SIGKILL)
     for job in jobs:
@@ -106,7 +106,7 @@ async def test_slots_report_the_process_count_and_its_reason(system: System, ins
     install.behave(misbehave=[STUCK])
     await system.started(**{**managed_settings(install, per_gpu="auto"), "comfyui_args": ""})
     job = await system.plain(effect)
-    await until_at_work(install, 1)
+    await wait_until_running(install, 1)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (slot := await first_slot(system)) is None or slot["packing"] is None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -125,8 +125,8 @@ async def test_killed_worker_takes_its_comfyui_with_it_and_its_job_resumes(
     install.behave(misbehave=[STUCK], child=True)
     worker = await system.started(**managed_settings(install))
     job = await system.plain(effect)
-    await until_at_work(install, 1)
-    assert len(install.living) == 2
+    await wait_until_running(install, 1)
+    assert len(install.running_pids) == 2
     await worker.kill()
     await until_all_stopped(install)
     install.behave()
@@ -139,7 +139,7 @@ async def test_last_output_of_a_crashed_comfyui_is_kept_for_the_operator(system:
     install.behave(misbehave=[STUCK])
     await system.started(**managed_settings(install))
     job = await system.plain(effect)
-    await until_at_work(install, 1)
+    await wait_until_running(install, 1)
     install.behave()
     install.kill()
     await system.completed(job)
@@ -193,7 +193,7 @@ async def test_real_comfyui_is_started_restarted_and_stopped(system: System) -> 
             os.kill(pid, signal.SIGKILL)
     for job in jobs:
         await system.completed(job)
-    await worker.until_said("comfyui.up", count=len(found) + 1)
+    await worker.wait_for_log("comfyui.up", count=len(found) + 1)
     assert leftover_files(worker, system.folder) == []
     for note, log in state_files.find(system.folder / "worker"):
         assert "To see the GUI go to" in log.read_text("utf-8"), note

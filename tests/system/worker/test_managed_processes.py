@@ -68,7 +68,7 @@ async def world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         await servers.open()
         await managed_servers.open()
         yield World(install, servers, managed_servers, held)
-    assert install.living == []
+    assert install.running_pids == []
 
 
 async def test_added_process_is_removed_after_its_output_is_fetched(world: World) -> None:
@@ -93,7 +93,7 @@ async def test_added_process_is_removed_after_its_output_is_fetched(world: World
     world.held.clear()
     await going
     assert [*world.servers.own] == ["comfyui-1"]
-    assert len(world.install.living) == 1
+    assert len(world.install.running_pids) == 1
 
 
 async def test_process_with_a_taken_port_moves_to_another(world: World) -> None:
@@ -102,7 +102,7 @@ async def test_process_with_a_taken_port_moves_to_another(world: World) -> None:
     world.install.kill()
     await world.until(lambda: "exited" in (world.servers.unavailable_reason("comfyui-1") or ""))
     with socket.create_server(("127.0.0.1", int(before.rpartition(":")[2]))):
-        await world.until(lambda: [each.url for each in world.servers.own.values()] not in ([], [before]))
+        await world.until(lambda: [server.url for server in world.servers.own.values()] not in ([], [before]))
         await world.until_online(1)
 
 
@@ -112,7 +112,7 @@ async def test_process_with_a_bad_gpu_state_is_restarted(world: World) -> None:
     assert world.servers.supervisor is not None
     world.servers.supervisor.restart("comfyui-1", "The GPU was in a bad state.")
     await world.until(lambda: "bad state" in (world.servers.unavailable_reason("comfyui-1") or ""))
-    await world.until(lambda: len(world.install.lives) == 2)
+    await world.until(lambda: len(world.install.starts) == 2)
     await world.until_online(1)
 
 
@@ -127,7 +127,7 @@ async def test_process_that_changed_its_port_can_be_removed(world: World) -> Non
         await world.until(lambda: "comfyui-2" in world.servers.own and world.servers.own["comfyui-2"].url != url)
         await world.managed_servers.remove(gpu.key, url)
     assert [*world.servers.own] == ["comfyui-1"]
-    assert world.install.living == [world.install.lives[0]["pid"]]
+    assert world.install.running_pids == [world.install.starts[0]["pid"]]
     with pytest.raises(NotFound, match=url):
         await world.managed_servers.remove(gpu.key, url)
 
@@ -146,11 +146,11 @@ async def test_process_that_moves_during_removal_does_not_return(world: World) -
         await world.until(lambda: "exited" in (world.servers.unavailable_reason("comfyui-2") or ""))
         taker.bind(("127.0.0.1", int(url.rpartition(":")[2])))
         taker.listen()
-        await world.until(lambda: len(world.install.lives) == 3)
+        await world.until(lambda: len(world.install.starts) == 3)
         world.held.clear()
         await going
     assert [*world.servers.own] == [*world.servers.pool.stats().clients] == ["comfyui-1"]
-    assert world.install.living == [world.install.lives[0]["pid"]]
+    assert world.install.running_pids == [world.install.starts[0]["pid"]]
 
 
 async def test_process_that_fails_to_start_is_not_a_server(world: World) -> None:

@@ -38,7 +38,7 @@ async def test_completion_during_a_server_outage_is_delivered_later(system: Syst
     await system.server.kill()
     stuck.end()
     # the output goes to the server's address
-    await worker.until_said("transfer.retried")
+    await worker.wait_for_log("transfer.retried")
     await system.start_server()
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 1
@@ -58,7 +58,7 @@ async def test_worker_that_was_cut_off_too_long_loses_its_job(system: System) ->
     output = await system.completed(job)
     stuck.end()
     await system.api.restore()
-    await lost.until_said("worker.job_lost")
+    await lost.wait_for_log("worker.job_lost")
     assert await system.completed(job) == output
     found = await system.job(job)
     assert (found["attempts"], len(found["outputs"])) == (2, 1)
@@ -79,7 +79,7 @@ async def test_completion_after_the_lease_is_refused(system: System) -> None:
     await system.expire_lease(job)
     output = await system.completed(job)
     system.api.let_go()
-    await late.until_said("worker.job_lost")
+    await late.wait_for_log("worker.job_lost")
     assert await system.completed(job) == output
     assert (await system.lease_of(job))["last_worker_id"] == "other"
 
@@ -109,8 +109,8 @@ async def test_lease_is_returned_if_the_server_never_accepts_completion(system: 
     worker = await system.started(verdict_timeout_seconds=1)
     system.api.refuse(COMPLETE)
     job = await system.image(effect)
-    await worker.until_said("worker.report_retried")
-    await worker.until_said("worker.job_lost")
+    await worker.wait_for_log("worker.report_retried")
+    await worker.wait_for_log("worker.job_lost")
     await system.expire_lease(job)
     system.api.let_go()
     await system.completed(job)
@@ -129,7 +129,7 @@ async def test_worker_waits_for_an_unresponsive_server(system: System) -> None:
     system.api.let_go()
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 1
-    assert len(worker.said("worker.report_retried")) == 1
+    assert len(worker.logged("worker.report_retried")) == 1
 
 
 @pytest.mark.journey
@@ -186,7 +186,7 @@ async def test_worker_killed_during_a_job_reports_it_after_restart(system: Syste
     worker = await system.started()
     job = await system.image(effect)
     await system.until_running()
-    await worker.until_said("worker.job_started")
+    await worker.wait_for_log("worker.job_started")
     await worker.kill()
     running.end()
     await worker.start()
@@ -301,7 +301,7 @@ class TestRecovery:
         system.api.refuse(ANY_CALL)
         system.files.let_go()
         await worker.start()
-        await worker.until_said("worker.report_retried")
+        await worker.wait_for_log("worker.report_retried")
         worker.send(signal.SIGTERM)
         await assert_finished_after_restart(system, worker, job)
 
@@ -313,7 +313,7 @@ async def test_output_is_delivered_after_a_stop_during_a_server_outage(system: S
     await system.files.until_held()
     system.api.refuse(ANY_CALL)
     system.files.let_go()
-    await worker.until_said("worker.report_retried")
+    await worker.wait_for_log("worker.report_retried")
     for _ in range(2):
         worker.send(signal.SIGTERM)
     await assert_finished_after_restart(system, worker, job)
@@ -327,7 +327,7 @@ async def test_job_of_a_lost_worker_goes_to_another(system: System) -> None:
     dead = await system.started("dead", simulators=[system.simulators[0]])
     job = await system.image(effect)
     await system.until_running(system.simulators[0])
-    await dead.until_said("worker.job_started")
+    await dead.wait_for_log("worker.job_started")
     await dead.kill()
     # when the other is up, no heartbeat of the dead worker is in flight
     await system.started("other", simulators=[system.simulators[1]])
@@ -336,7 +336,7 @@ async def test_job_of_a_lost_worker_goes_to_another(system: System) -> None:
     running.end()
     # so that its disk is clean as well
     await dead.start()
-    await dead.until_said("worker.job_lost")
+    await dead.wait_for_log("worker.job_lost")
 
 
 async def _status(system: System, request: str) -> int:

@@ -33,8 +33,8 @@ async def command(system: System, *words: str) -> Any:
 
 async def jobs_of(system: System, batch_id: str) -> Sequence[Any]:
     found = (await system.user("GET", f"/ai-jobs?batch_id={batch_id}"))["items"]
-    system._submitted.extend(each["id"] for each in found)
-    return [await system.until(each["id"], "completed") for each in found]
+    system._submitted.extend(job["id"] for job in found)
+    return [await system.until(job["id"], "completed") for job in found]
 
 
 @pytest.mark.parametrize(("settings", "simulators"), [({"DEFAULT_FLEET": FLEET}, 2)])
@@ -49,9 +49,9 @@ async def test_editor_file_runs_on_a_fleet_as_on_a_desk(any_system: System, tmp_
     # both have the same nodes and models, so only one uploads them
     await system.api.until_asked("POST /api/worker/definitions", 2)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not (sent := [*first.said("worker.definitions_sent"), *second.said("worker.definitions_sent")]):  # noqa: ASYNC110
+        while not (sent := [*first.logged("worker.definitions_sent"), *second.logged("worker.definitions_sent")]):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    assert {each["sha256"] for each in sent} == {sent[0]["sha256"]}
+    assert {report["sha256"] for report in sent} == {sent[0]["sha256"]}
 
     words = ("run", str(tmp_path / "editor.json"), "--set", "1.width=40", "--out", str(tmp_path / "made"))
     ran = await command(system, *words)
@@ -70,11 +70,11 @@ async def test_editor_file_runs_on_a_fleet_as_on_a_desk(any_system: System, tmp_
 async def test_changed_node_definitions_are_uploaded_again(system: System) -> None:
     await system.plain_effect()
     worker = await system.started(poll_wait_seconds=0.5)
-    await worker.until_said("worker.definitions_sent")
+    await worker.wait_for_log("worker.definitions_sent")
     port, folder = int(system.simulator.url.rpartition(":")[2]), system.simulator.folder
     await system.simulator.stop()
     async with Simulator(port=port, folder=folder, models={"checkpoints": ["new.safetensors"]}):
-        await worker.until_said("worker.definitions_sent", count=2)
+        await worker.wait_for_log("worker.definitions_sent", count=2)
     graph = {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "new.safetensors"}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},

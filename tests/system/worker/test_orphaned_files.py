@@ -37,7 +37,7 @@ async def until_clean(system: System) -> None:
 
 
 def notes(system: System) -> list[str]:
-    return [each.name for each in system.folder.rglob("worker/*/left/*")]
+    return [path.name for path in system.folder.rglob("worker/*/left/*")]
 
 
 async def until_no_notes(system: System) -> None:
@@ -59,15 +59,15 @@ async def paused(system: System, job: str, _worker: Service) -> None:
 async def killed(system: System, job: str, worker: Service) -> None:
     await worker.kill()
     await worker.start()
-    await worker.until_said("worker.job_failed")
+    await worker.wait_for_log("worker.job_failed")
 
 
 async def canceled_and_killed(system: System, job: str, worker: Service) -> None:
     await canceled(system, job, worker)
-    await worker.until_said("worker.job_requeued")
+    await worker.wait_for_log("worker.job_requeued")
     await worker.kill()
     await worker.start()
-    await worker.until_said("worker.registered", count=2)
+    await worker.wait_for_log("worker.registered", count=2)
 
 
 async def stopped_by_signal(system: System, job: str, worker: Service) -> None:
@@ -159,7 +159,7 @@ async def test_inputs_of_a_killed_worker_are_removed_even_if_unread(system: Syst
         await comfyui.until_held()
         await worker.kill()
         await worker.start()
-        await worker.until_said("worker.inputs_removed_later")
+        await worker.wait_for_log("worker.inputs_removed_later")
         comfyui.let_go()
         await system.completed(job)
         await until_clean(system)

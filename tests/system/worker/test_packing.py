@@ -226,12 +226,12 @@ async def test_memory_of_each_gpu_limits_its_processes(tmp_path: Path) -> None:
         await until_reason(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.", key="large")
         await until_reason(packer, lambda reason: reason.startswith("2 processes: the GPU has 12.0 GiB"), key="middle")
         await until_reason(packer, lambda reason: reason.startswith("1 process: the GPU has 8.0 GiB"), key="small")
-        assert {each.key: len(each.processes) for each in gpus.gpus()} == {"small": 1, "middle": 2, "large": 3}
+        assert {gpu.key: len(gpu.processes) for gpu in gpus.gpus()} == {"small": 1, "middle": 2, "large": 3}
         assert not pool.stats().failed
         pool.enqueue = _refuse  # type: ignore[method-assign]
         for key in sizes:
             await until_reason(packer, lambda reason: reason == "1 process: no jobs are waiting.", key=key)
-        assert [len(each.processes) for each in gpus.gpus()] == [1, 1, 1]
+        assert [len(gpu.processes) for gpu in gpus.gpus()] == [1, 1, 1]
 
 
 class OneGpu:
@@ -246,8 +246,8 @@ class OneGpu:
         return lambda: None
 
     def stats(self) -> Any:
-        each = {name: SimpleNamespace(gpu=KEY, running=int(name in self._busy)) for name in ("a", "b")}
-        return SimpleNamespace(clients=each)
+        clients = {name: SimpleNamespace(gpu=KEY, running=int(name in self._busy)) for name in ("a", "b")}
+        return SimpleNamespace(clients=clients)
 
 
 @pytest.mark.parametrize(

@@ -73,5 +73,5 @@ async def test_previews_can_be_disabled(system: System) -> None:
         [run] = (await http.get("/history")).json().values()
         assert run["prompt"][3]["preview_method"] == "none"
         # the test removes the file that stays there
-        for each in (system.simulator.folder / "output").rglob("*.png"):
-            each.unlink()
+        for path in (system.simulator.folder / "output").rglob("*.png"):
+            path.unlink()

@@ -47,7 +47,7 @@ async def test_refused_registration_is_retried_until_it_succeeds(
         assert await first.ended() == 0
         assert await waiting
         assert state.saved_token() == control.token != ""
-        assert [each["worker_id"] for each in (await system.admin("GET", "/workers"))["items"]] == [name]
+        assert [worker["worker_id"] for worker in (await system.admin("GET", "/workers"))["items"]] == [name]
     finally:
         waiting.cancel()
         await control.close()
@@ -60,8 +60,8 @@ async def test_worker_refused_by_a_full_fleet_says_so_and_can_be_stopped(system:
     await system.started("gpu-1")
     second = system.worker("gpu-2")
     await second.start()
-    await second.until_said("worker.registration_refused")
-    assert "Raise its limit, or wait until a worker leaves." in second.said("worker.registration_refused")[0]["why"]
+    await second.wait_for_log("worker.registration_refused")
+    assert "Raise its limit, or wait until a worker leaves." in second.logged("worker.registration_refused")[0]["why"]
     second.send(signal.SIGTERM)
     assert await second.ended() == 0
 
@@ -97,11 +97,11 @@ async def test_worker_keeps_its_job_when_its_token_is_rotated(system: System) ->
     job = await system.submit(effect)
     await system.until_running(system.simulator)
     await system.admin("POST", "/workers/gpu-1/rotate-token")
-    await worker.until_said("worker.registered", count=2)
+    await worker.wait_for_log("worker.registered", count=2)
     stuck.end()
     await system.completed(job)
-    assert worker.said("worker.job_lost") == []
-    assert worker.said("worker.job_leased")[1:] == []
+    assert worker.logged("worker.job_lost") == []
+    assert worker.logged("worker.job_leased")[1:] == []
 
 
 async def test_worker_that_cannot_register_again_releases_its_job(system: System) -> None:
@@ -111,9 +111,9 @@ async def test_worker_that_cannot_register_again_releases_its_job(system: System
     await system.submit(effect)
     await system.until_running(system.simulator)
     await system.admin("POST", "/workers/gpu-1/revoke")
-    await worker.until_said("worker.job_lost")
+    await worker.wait_for_log("worker.job_lost")
     stuck.end()
-    assert len(worker.said("worker.registered")) == 1
+    assert len(worker.logged("worker.registered")) == 1
 
 
 async def test_refused_worker_reports_it_before_comfyui_answers(system: System) -> None:

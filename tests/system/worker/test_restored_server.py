@@ -33,12 +33,12 @@ async def test_workers_unknown_to_the_backup_reconnect_without_double_charge(
 
     # one lease ended, the worker's token changed, and there is a new worker
     stuck.end()
-    for each in (running, waiting):
-        await system.completed(each)
+    for job_id in (running, waiting):
+        await system.completed(job_id)
     worker.send(signal.SIGTERM)
     assert await worker.ended() == 0
     await worker.start()
-    await worker.until_said("worker.registered", count=2)
+    await worker.wait_for_log("worker.registered", count=2)
     other = await system.started("gpu-2")
     await system.api.cut()
     await system.server.kill()
@@ -49,11 +49,11 @@ async def test_workers_unknown_to_the_backup_reconnect_without_double_charge(
     await system.until(running, "queued")
     await system.api.restore()
 
-    await worker.until_said("worker.token_refused")
-    await other.until_said("worker.token_refused")
-    for each in (running, waiting):
-        await system.completed(each)
+    await worker.wait_for_log("worker.token_refused")
+    await other.wait_for_log("worker.token_refused")
+    for job_id in (running, waiting):
+        await system.completed(job_id)
     assert await system.completed(done) == output
-    await worker.until_said("worker.registered", count=3)
-    await other.until_said("worker.registered", count=2)
+    await worker.wait_for_log("worker.registered", count=3)
+    await other.wait_for_log("worker.registered", count=2)
     assert (await system.user("GET", "/wallet"))["balance"] == TOKENS - 3 * COST

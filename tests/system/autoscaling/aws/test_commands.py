@@ -150,7 +150,7 @@ async def test_alarms_use_the_namespace_of_the_metrics(account: Account, environ
 
     assert done.code == 0, done.err
     [alarm] = account.client("cloudwatch").describe_alarms()["MetricAlarms"]
-    metrics = [each["MetricStat"]["Metric"] for each in alarm["Metrics"] if "MetricStat" in each]
+    metrics = [metric["MetricStat"]["Metric"] for metric in alarm["Metrics"] if "MetricStat" in metric]
     assert {metric["Namespace"] for metric in metrics} == {"Studio"}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from comfyrelay.comfyui.processes.mps import PROGRAM
-from tests.support.comfyui_install import is_living
+from tests.support.comfyui_install import is_running_process
 
 _PROGRAM = """#!{python}
 import json, os, signal, socket, subprocess, sys
@@ -79,12 +79,12 @@ class MpsControl:
         (self.folder / "behaviour.json").write_text(json.dumps(how))
 
     @property
-    def lives(self) -> list[dict[str, Any]]:
+    def starts(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text("utf-8")) for path in sorted(self.folder.glob("life-*.json"))]
 
     @property
-    def living(self) -> list[int]:
-        return [pid for life in self.lives for pid in (life["pid"], life["server"]) if is_living(pid)]
+    def running_pids(self) -> list[int]:
+        return [pid for life in self.starts for pid in (life["pid"], life["server"]) if is_running_process(pid)]
 
     @property
     def quits(self) -> int:

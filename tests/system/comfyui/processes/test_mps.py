@@ -50,7 +50,7 @@ def control(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsContro
     # independent of MPS on this machine
     monkeypatch.setattr(mps, "USUAL_PIPES", folder / "usual")
     yield made
-    assert made.living == []
+    assert made.running_pids == []
 
 
 @asynccontextmanager
@@ -73,7 +73,7 @@ async def supervised(
         yield supervisor
     finally:
         await supervisor.close()
-    assert install.living == []
+    assert install.running_pids == []
 
 
 def supervisor_folder(folder: Path) -> Path:
@@ -88,7 +88,7 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 async def until_up(supervisor: Supervisor, count: int) -> None:
-    await until(lambda: [each.state for each in supervisor.processes] == [ProcessState.UP] * count)
+    await until(lambda: [process.state for process in supervisor.processes] == [ProcessState.UP] * count)
 
 
 def pipes_of(life: Mapping[str, dict[str, str]]) -> str | None:
@@ -105,11 +105,11 @@ async def test_processes_share_one_daemon_that_quits_after_them(
 ) -> None:
     async with supervised(install, folder, gpus=GPUS) as supervisor:
         await until_up(supervisor, 4)
-        [daemon] = control.lives
+        [daemon] = control.starts
         pipes = pipes_of(daemon)
         assert pipes is not None
-        assert {pipes_of(life) for life in install.lives} == {pipes}
-        assert {life["environment"][mps.LOGS] for life in install.lives} == {
+        assert {pipes_of(life) for life in install.starts} == {pipes}
+        assert {life["environment"][mps.LOGS] for life in install.starts} == {
             str(supervisor_folder(folder) / mps.FOLDER)
         }
         # GPU numbers mean the same to the daemon and its clients
@@ -149,9 +149,9 @@ async def test_daemon_is_not_started_without_need(
 ) -> None:
     async with supervised(install, folder, **how) as supervisor:  # type: ignore[arg-type]
         await until_up(supervisor, 1 if "per_gpu" in str(how) else 2)
-        assert {pipes_of(life) for life in install.lives} == {None}
+        assert {pipes_of(life) for life in install.starts} == {None}
         assert not any(note.mps for note, _ in state_files.find(folder))
-    assert control.lives == []
+    assert control.starts == []
 
 
 async def test_operator_daemon_is_used(
@@ -160,10 +160,10 @@ async def test_operator_daemon_is_used(
     monkeypatch.setenv(mps.PIPES, "/run/theirs")
     async with supervised(install, folder) as supervisor:
         await until_up(supervisor, 2)
-        assert {pipes_of(life) for life in install.lives} == {"/run/theirs"}
+        assert {pipes_of(life) for life in install.starts} == {"/run/theirs"}
         assert all(note.mps for note, _ in state_files.find(folder))
         assert mps_reason(folder) == f"They share the GPU through the NVIDIA MPS of {mps.PIPES}."
-    assert control.lives == []
+    assert control.starts == []
 
 
 async def test_daemon_at_the_default_path_is_used(install: FakeInstall, folder: Path, control: MpsControl) -> None:
@@ -185,8 +185,8 @@ async def test_processes_run_without_mps_if_it_cannot_start(
     control.behave(fails="Failed to create the pipe directory")
     async with supervised(install, folder) as supervisor:
         await until_up(supervisor, 2)
-        assert {pipes_of(life) for life in install.lives} == {None}
-        assert [each.starts for each in supervisor.processes] == [1, 1]
+        assert {pipes_of(life) for life in install.starts} == {None}
+        assert [process.starts for process in supervisor.processes] == [1, 1]
         assert "could not be started (it exited with code 1; Failed to create the pipe directory)" in mps_reason(folder)
         assert not any(note.mps for note, _ in state_files.find(folder))
 
@@ -200,11 +200,13 @@ async def test_mps_error_restarts_all_processes_without_it(
         # returns after its second start, which is without MPS
         added = await supervisor.add("GPU-1")
         assert added.starts == 2
-        await until(lambda: len(install.living) == 3 and all(each.starts == 2 for each in supervisor.processes))
+        await until(
+            lambda: len(install.running_pids) == 3 and all(process.starts == 2 for process in supervisor.processes)
+        )
         await until_up(supervisor, 3)
-        assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
+        assert {pipes_of(life) for life in install.starts if life["pid"] in install.running_pids} == {None}
         # no process uses it
-        await until(lambda: control.living == [])
+        await until(lambda: control.running_pids == [])
         assert control.quits == 1
         assert "it was disabled (comfyui-3 reported: RuntimeError: Unexpected error" in mps_reason(folder)
         assert not any(note.mps for note, _ in state_files.find(folder))
@@ -216,9 +218,9 @@ async def test_failed_first_start_under_mps_is_repeated_without_it(
     install.behave(mps="exits")
     async with supervised(install, folder) as supervisor:
         await until_up(supervisor, 2)
-        assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
+        assert {pipes_of(life) for life in install.starts if life["pid"] in install.running_pids} == {None}
         assert "the first process under it, did not start" in mps_reason(folder)
-        await until(lambda: control.living == [])
+        await until(lambda: control.running_pids == [])
 
 
 async def test_early_exit_restarts_only_that_process_without_mps(
@@ -227,14 +229,14 @@ async def test_early_exit_restarts_only_that_process_without_mps(
     async with supervised(install, folder) as supervisor:
         await until_up(supervisor, 2)
         install.kill()
-        await until(lambda: len(install.lives) == 3)
+        await until(lambda: len(install.starts) == 3)
         await until_up(supervisor, 2)
-        assert [pipes_of(life) is None for life in install.lives] == [False, False, True]
+        assert [pipes_of(life) is None for life in install.starts] == [False, False, True]
         # it exited without MPS as well, so MPS was not the cause
         install.kill()
-        await until(lambda: len(install.lives) == 4)
+        await until(lambda: len(install.starts) == 4)
         await until_up(supervisor, 2)
-        assert pipes_of(install.lives[3]) is not None
+        assert pipes_of(install.starts[3]) is not None
         assert mps_reason(folder) == "They share the GPU through NVIDIA MPS."
 
 
@@ -250,9 +252,9 @@ async def test_gpu_fault_restarts_all_processes_of_that_gpu_under_mps(
         await cause_gpu_fault(supervisor, install)
         await until_up(supervisor, 4)
         # each once: no start was refused as too early, and the other GPU was not affected
-        assert {each.starts for each in supervisor.processes if each.gpu is faulty} == {2}
-        assert {each.starts for each in supervisor.processes if each.gpu is not faulty} == {1}
-        assert {pipes_of(life) for life in install.lives} == {pipes_of(control.lives[0])}
+        assert {process.starts for process in supervisor.processes if process.gpu is faulty} == {2}
+        assert {process.starts for process in supervisor.processes if process.gpu is not faulty} == {1}
+        assert {pipes_of(life) for life in install.starts} == {pipes_of(control.starts[0])}
         assert mps_reason(folder) == "They share the GPU through NVIDIA MPS."
 
 
@@ -260,25 +262,25 @@ async def test_repeated_gpu_faults_disable_mps(install: FakeInstall, folder: Pat
     async with supervised(install, folder) as supervisor:
         for number in range(mps.MAX_FAULTS):
             await until_up(supervisor, 2)
-            assert control.living, number
+            assert control.running_pids, number
             await cause_gpu_fault(supervisor, install)
         await until_up(supervisor, 2)
-        assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
+        assert {pipes_of(life) for life in install.starts if life["pid"] in install.running_pids} == {None}
         assert "3 GPU faults affected" in mps_reason(folder)
-        await until(lambda: control.living == [])
+        await until(lambda: control.running_pids == [])
 
 
 def newest_process(supervisor: Supervisor, install: FakeInstall) -> ManagedProcess:
-    return next(each for each in supervisor.processes if each.url.endswith(f":{install.lives[-1]['port']}"))
+    return next(process for process in supervisor.processes if process.url.endswith(f":{install.starts[-1]['port']}"))
 
 
 async def cause_gpu_fault(supervisor: Supervisor, install: FakeInstall) -> None:
     """As a worker restarts its ComfyUI after a GPU failure."""
-    faulty, before = newest_process(supervisor, install), len(install.lives)
+    faulty, before = newest_process(supervisor, install), len(install.starts)
     install.fault()
     await until(lambda: "illegal memory access" in "".join(faulty.log.last_lines))
     supervisor.restart(faulty.name, "The GPU was in a bad state.")
-    await until(lambda: len(install.lives) == before + 2)
+    await until(lambda: len(install.starts) == before + 2)
 
 
 async def test_dead_daemon_restarts_all_processes_without_mps(
@@ -286,11 +288,11 @@ async def test_dead_daemon_restarts_all_processes_without_mps(
 ) -> None:
     async with supervised(install, folder) as supervisor:
         await until_up(supervisor, 2)
-        os.kill(control.lives[0]["pid"], signal.SIGKILL)
-        await until(lambda: [each.starts for each in supervisor.processes] == [2, 2])
+        os.kill(control.starts[0]["pid"], signal.SIGKILL)
+        await until(lambda: [process.starts for process in supervisor.processes] == [2, 2])
         await until_up(supervisor, 2)
-        assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
-        assert control.living == []
+        assert {pipes_of(life) for life in install.starts if life["pid"] in install.running_pids} == {None}
+        assert control.running_pids == []
         assert "its daemon exited with code 137" in mps_reason(folder)
 
 
@@ -301,8 +303,8 @@ async def test_unresponsive_daemon_is_killed(
     control.behave(deaf=True)
     async with supervised(install, folder) as supervisor:
         await until_up(supervisor, 2)
-    assert control.lives[0]["heard"][-1] == "quit"
-    assert (control.quits, control.living) == (0, [])
+    assert control.starts[0]["heard"][-1] == "quit"
+    assert (control.quits, control.running_pids) == (0, [])
 
 
 _SUPERVISOR_PROGRAM = """
@@ -329,13 +331,13 @@ async def test_killed_supervisor_leaves_no_process_behind(
         [sys.executable, "-c", dedent(_SUPERVISOR_PROGRAM), str(install.folder), str(supervisor_folder(folder))]
     )
     try:
-        await until(lambda: len(install.lives) == 2)
-        [daemon] = control.lives
+        await until(lambda: len(install.starts) == 2)
+        [daemon] = control.starts
         pipes = pipes_of(daemon)
         assert pipes is not None
         life.kill()
         life.wait()
-        await until(lambda: control.living == [] and install.living == [])
+        await until(lambda: control.running_pids == [] and install.running_pids == [])
         assert Path(pipes).exists()
         async with supervised(install, folder) as supervisor:
             assert not Path(pipes).exists()

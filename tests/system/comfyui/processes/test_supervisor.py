@@ -91,7 +91,7 @@ async def open_watched(install: FakeInstall, folder: Path, **options: object) ->
         stack.push_async_callback(made.supervisor.close)
         await made.supervisor.open()
         yield made
-    assert install.living == []
+    assert install.running_pids == []
     left = [note for note, _ in state_files.find(folder.parent) if note.is_alive]
     assert left == []
 
@@ -102,15 +102,15 @@ async def test_crashed_process_is_restarted_on_its_gpu_and_port(install: FakeIns
         await watched.until_state(ProcessState.UP)
         [gpu] = watched.supervisor.gpus()
         assert (gpu.key, gpu.name, gpu.processes) == ("GPU-1", "Test 9000", tuple(watched.urls))
-        assert install.lives[0]["environment"]["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+        assert install.starts[0]["environment"]["CUDA_VISIBLE_DEVICES"] == "GPU-1"
         install.kill()
         await watched.until(lambda: watched.first.last_exit)
         assert watched.first.last_exit is not None
         assert "it was killed" in watched.first.last_exit.reason
         assert watched.first.last_exit.lines[-1][1] == "To see the GUI go to: http://127.0.0.1"
-        await watched.until(lambda: len(install.lives) == 2 and watched.first.state is ProcessState.UP)
+        await watched.until(lambda: len(install.starts) == 2 and watched.first.state is ProcessState.UP)
         # its children are gone as well
-        assert len(install.living) == 2
+        assert len(install.running_pids) == 2
         assert len(watched.urls) == 1
         note = state_files.read(watched.first.folder)
         assert note is not None
@@ -140,7 +140,7 @@ async def test_port_taken_before_the_first_start_is_avoided(install: FakeInstall
     try:
         async with open_watched(install, folder, on_url=take) as watched:
             await watched.until_state(ProcessState.UP)
-            assert len(watched.urls) == len(install.lives) == 2
+            assert len(watched.urls) == len(install.starts) == 2
     finally:
         taken[0].close()
 
@@ -152,26 +152,26 @@ async def test_killed_process_is_restarted_without_leftovers(
 ) -> None:
     install.behave(**how)
     async with open_watched(install, folder) as watched:
-        await watched.until(lambda: install.lives and install.lives[0]["children"][0] in recorded_pids(watched))
+        await watched.until(lambda: install.starts and install.starts[0]["children"][0] in recorded_pids(watched))
         if "sleep" not in how:
             await watched.until_state(ProcessState.UP)
-        [life] = install.lives
+        [life] = install.starts
         install.behave()
         os.kill(life["pid"] if whose == "its own" else launcher_of(life), signal.SIGKILL)
         await watched.until(lambda: watched.first.last_exit)
         assert watched.first.last_exit is not None
         assert ("it was killed" if whose == "its own" else "killed by signal 9") in watched.first.last_exit.reason
         await watched.until_state(ProcessState.UP)
-        assert install.living == [install.lives[1]["pid"]]
+        assert install.running_pids == [install.starts[1]["pid"]]
 
 
 async def test_process_of_a_killed_launcher_is_stopped_on_close(install: FakeInstall, folder: Path) -> None:
     install.behave(child=True)
     async with open_watched(install, folder, timings=Timings(poll_seconds=0.05)) as watched:
         await watched.until_state(ProcessState.UP)
-        os.kill(launcher_of(install.lives[0]), signal.SIGKILL)
+        os.kill(launcher_of(install.starts[0]), signal.SIGKILL)
         await watched.supervisor.close()
-        assert install.living == []
+        assert install.running_pids == []
 
 
 async def test_close_during_a_restart_stops_the_process(
@@ -186,7 +186,7 @@ async def test_close_during_a_restart_stops_the_process(
         await watched.until(lambda: "SIGTERM" in watched.first.log.last_lines)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await watched.supervisor.close()
-        assert len(install.lives) == 1
+        assert len(install.starts) == 1
 
 
 async def test_process_that_never_starts_is_given_up_and_retried_later(install: FakeInstall, folder: Path) -> None:
@@ -194,7 +194,7 @@ async def test_process_that_never_starts_is_given_up_and_retried_later(install: 
     timings = Timings(poll_seconds=0.05, first_pause_seconds=0.01, failed_starts=3, given_up_seconds=1.0)
     async with open_watched(install, folder, timings=timings) as watched:
         await watched.until_state(ProcessState.GIVEN_UP)
-        assert len(install.lives) == 3
+        assert len(install.starts) == 3
         why = watched.first.unavailable_reason or ""
         assert "ComfyUI exited during startup (exit code 3)." in why
         assert "ModuleNotFoundError: No module named 'torchsde'" in why
@@ -243,14 +243,14 @@ async def test_hung_process_is_restarted(install: FakeInstall, folder: Path) -> 
         silent_seconds=1.0,
     )
     async with open_watched(install, folder, timings=timings) as watched:
-        await watched.until(lambda: install.lives)
+        await watched.until(lambda: install.starts)
         install.behave()
         await watched.until(lambda: watched.first.last_exit)
         assert "nor printed anything for too long during startup" in (watched.first.reason or "")
         await watched.until_state(ProcessState.UP)
         up = watched.first.last_exit
         # running, but unresponsive
-        os.kill(install.lives[-1]["pid"], signal.SIGSTOP)
+        os.kill(install.starts[-1]["pid"], signal.SIGSTOP)
         await watched.until(lambda: watched.first.last_exit is not up)
         assert "ComfyUI has not responded for" in str(watched.first.last_exit)
         await watched.until_state(ProcessState.UP)
@@ -260,7 +260,7 @@ async def test_process_with_a_bad_gpu_state_is_restarted(install: FakeInstall, f
     async with open_watched(install, folder) as watched:
         await watched.until_state(ProcessState.UP)
         watched.supervisor.restart("comfyui-1", "The GPU was in a bad state.")
-        await watched.until(lambda: len(install.lives) == 2)
+        await watched.until(lambda: len(install.starts) == 2)
         assert watched.first.reason is not None
         assert watched.first.reason.startswith("The GPU was in a bad state.")
         await watched.until_state(ProcessState.UP)
@@ -268,11 +268,11 @@ async def test_process_with_a_bad_gpu_state_is_restarted(install: FakeInstall, f
 
 async def test_bad_gpu_state_reported_before_startup_ends_restarts_it(install: FakeInstall, folder: Path) -> None:
     async with open_watched(install, folder) as watched:
-        await watched.until(lambda: install.lives)
+        await watched.until(lambda: install.starts)
         assert watched.first.state is ProcessState.STARTING
         await watched.supervisor.mark_run_started("comfyui-1")
         watched.supervisor.restart("comfyui-1", "The GPU was in a bad state.")
-        await watched.until(lambda: len(install.lives) == 2)
+        await watched.until(lambda: len(install.starts) == 2)
         assert "bad state" in str(watched.first.last_exit)
 
 
@@ -288,7 +288,7 @@ async def test_unusable_folder_is_reported_as_the_reason(install: FakeInstall, f
     async with open_watched(install, folder) as watched:
         await watched.until(lambda: watched.first.last_exit)
         assert "cannot be used: Not a directory" in (watched.first.unavailable_reason or "")
-        assert install.lives == []
+        assert install.starts == []
 
 
 async def test_process_is_added_to_a_gpu_and_removed(install: FakeInstall, folder: Path) -> None:
@@ -298,7 +298,7 @@ async def test_process_is_added_to_a_gpu_and_removed(install: FakeInstall, folde
         assert watched.supervisor.gpus()[0].processes == (watched.urls[0], added.url)
         await watched.supervisor.remove(added.name)
         assert watched.supervisor.gpus()[0].processes == (watched.urls[0],)
-        assert len(install.living) == 1
+        assert len(install.running_pids) == 1
         install.behave(exit=1)
         with pytest.raises(NotStarted, match="torchsde"):
             await watched.supervisor.add("GPU-1")
@@ -310,11 +310,11 @@ async def test_process_is_added_to_a_gpu_and_removed(install: FakeInstall, folde
 async def test_each_gpu_gets_the_requested_number_of_processes(install: FakeInstall, folder: Path) -> None:
     gpus = [GPU, LocalGpu(key="GPU-2", variables={"CUDA_VISIBLE_DEVICES": "GPU-2"})]
     async with open_watched(install, folder, per_gpu=2, gpus=gpus) as watched:
-        await watched.until(lambda: all(each.state is ProcessState.UP for each in watched.supervisor.processes))
-        assert [len(each.processes) for each in watched.supervisor.gpus()] == [2, 2]
-        seen = sorted(life["environment"]["CUDA_VISIBLE_DEVICES"] for life in install.lives)
+        await watched.until(lambda: all(process.state is ProcessState.UP for process in watched.supervisor.processes))
+        assert [len(gpu.processes) for gpu in watched.supervisor.gpus()] == [2, 2]
+        seen = sorted(life["environment"]["CUDA_VISIBLE_DEVICES"] for life in install.starts)
         assert seen == ["GPU-1", "GPU-1", "GPU-2", "GPU-2"]
-        assert len({life["port"] for life in install.lives}) == 4
+        assert len({life["port"] for life in install.starts}) == 4
 
 
 async def test_leftover_process_is_stopped_before_the_first_start(install: FakeInstall, folder: Path) -> None:
