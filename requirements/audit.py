@@ -1,7 +1,6 @@
-"""Hold what is pinned against the advisories that are public: `make audit`.
+"""`make audit`: check the pinned packages for published advisories.
 
-Exit codes: 0 nothing is known against any of it, 1 something is, or some of it was not checked, 3 the advisories cannot
-be reached from here.
+Exit codes: 0 if there are none, 1 if there are some or a package was not checked, 3 if the service cannot be reached.
 """
 
 import json
@@ -11,8 +10,8 @@ import sys
 from pathlib import Path
 
 FOUND, UNREACHABLE = 1, 3
-# How pip-audit, and the library that it calls with, speak of a service that does not answer.
-_AWAY = re.compile(
+# How pip-audit and its HTTP library report an unreachable service.
+_UNREACHABLE_ERROR = re.compile(
     r"Could not connect|requests\.exceptions\.(\w*Connection\w*|\w*Timeout|ProxyError|SSLError)|HTTPError: 5\d\d"
 )
 HERE = Path(__file__).parent
@@ -30,27 +29,32 @@ def audit(locks: list[Path], options: list[str]) -> int:
     try:
         packages = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
-        # pip-audit ends with 1 for these as well as for what it finds
-        return _not_done(done.stderr.strip())
-    skipped = {each["name"]: each["skip_reason"] for each in packages if "skip_reason" in each}
-    for name, why in sorted(skipped.items()):
-        print(f"{name}: not checked, {why}")
+        # pip-audit also exits with 1 if it finds advisories
+        return _report_failure(done.stderr.strip())
+    skipped = {package["name"]: package["skip_reason"] for package in packages if "skip_reason" in package}
+    for name, reason in sorted(skipped.items()):
+        print(f"{name}: not checked, {reason}")
     known = {
-        (each["name"], each["version"], found["id"]): found for each in packages for found in each.get("vulns", [])
+        (package["name"], package["version"], advisory["id"]): advisory
+        for package in packages
+        for advisory in package.get("vulns", [])
     }
-    for (name, version, id_), found in sorted(known.items()):
-        print(f"{name} {version}: {id_}, mended in {', '.join(found['fix_versions']) or 'no version yet'}")
-    checked = {each["name"] for each in packages if "skip_reason" not in each}
+    for (name, version, id_), advisory in sorted(known.items()):
+        print(f"{name} {version}: {id_}, fixed in {', '.join(advisory['fix_versions']) or 'no version yet'}")
+    checked = {package["name"] for package in packages if "skip_reason" not in package}
     print(f"{len(checked)} packages, {len(known)} advisories{f', {len(skipped)} not checked' if skipped else ''}.")
     return FOUND if known or skipped else 0
 
 
-def _not_done(words: str) -> int:
-    if _AWAY.search(words) is None:
-        print(words or "pip-audit ended without a word.", file=sys.stderr)
+def _report_failure(text: str) -> int:
+    if _UNREACHABLE_ERROR.search(text) is None:
+        print(text or "pip-audit failed without a message.", file=sys.stderr)
         return FOUND
-    print(words.splitlines()[-1][:500], file=sys.stderr)
-    print("The advisories cannot be reached from here: nothing was checked. Run it where they can.", file=sys.stderr)
+    print(text.splitlines()[-1][:500], file=sys.stderr)
+    print(
+        "The advisory service cannot be reached. Nothing was checked: run this on a machine with internet access.",
+        file=sys.stderr,
+    )
     return UNREACHABLE
 
 

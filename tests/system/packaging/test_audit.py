@@ -71,7 +71,7 @@ def test_vulnerable_version_is_named_with_its_fix(tmp_path: Path) -> None:
     with advisories(ADVISORY) as url:
         done = audit(tmp_path, url)
     assert done.returncode == 1, done.stderr
-    assert "demo 1.0: GHSA-demo, mended in 1.1" in done.stdout
+    assert "demo 1.0: GHSA-demo, fixed in 1.1" in done.stdout
     assert "1 packages, 1 advisories." in done.stdout
 
 
@@ -87,7 +87,7 @@ def test_unreachable_advisories_fail_the_audit(tmp_path: Path) -> None:
         pass
     done = audit(tmp_path, url)
     assert done.returncode == 3
-    assert done.stderr.endswith("nothing was checked. Run it where they can.\n")
+    assert done.stderr.endswith("Nothing was checked: run this on a machine with internet access.\n")
 
 
 def test_unchecked_package_is_named_and_fails_the_audit(tmp_path: Path) -> None:
