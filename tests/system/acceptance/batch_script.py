@@ -45,22 +45,22 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=60)
     parser.add_argument("--wait", action="store_true")
     parser.add_argument("--randomize-seed", action="store_true")
-    given = parser.parse_args()
-    template = json.loads(Path(given.template_api).read_text())
-    images = sorted((HOME / "input" / given.input_subdir).glob("*.png"))
-    print(f"profile {given.profile}, {len(images)} images", file=sys.stderr)
-    todo = [image for image in images for _ in range(given.tries)]
+    arguments = parser.parse_args()
+    template = json.loads(Path(arguments.template_api).read_text())
+    images = sorted((HOME / "input" / arguments.input_subdir).glob("*.png"))
+    print(f"profile {arguments.profile}, {len(images)} images", file=sys.stderr)
+    todo = [image for image in images for _ in range(arguments.tries)]
     for number, image in enumerate(todo, start=1):
         print(f"[{number}/{len(todo)}] {image.name}")
         for node in template.values():
             if node["class_type"] == "LoadImage":
-                node["inputs"]["image"] = f"{given.input_subdir}/{image.name}"
+                node["inputs"]["image"] = f"{arguments.input_subdir}/{image.name}"
             if "seed" in node["inputs"]:
-                chosen = random.randrange(2**32) if given.randomize_seed else given.seed
+                chosen = random.randrange(2**32) if arguments.randomize_seed else arguments.seed
                 node["inputs"]["seed"] = node["inputs"]["seed"] if chosen is None else chosen
                 print("seed:", node["inputs"]["seed"])
-        prompt_id = ask("/prompt", {"prompt": template, "client_id": "me"}, timeout=given.timeout)["prompt_id"]
-        if given.wait:
+        prompt_id = ask("/prompt", {"prompt": template, "client_id": "me"}, timeout=arguments.timeout)["prompt_id"]
+        if arguments.wait:
             for outputs in finished(prompt_id)["outputs"].values():
                 for file in outputs.get("images", []):
                     print("Saved video:", HOME / file["type"] / file["subfolder"] / file["filename"])

@@ -66,15 +66,15 @@ class ScriptDesk(OpenDesk):
 
     async def graphs(self, count: int, **more: Any) -> tuple[str, list[str]]:
         """Add a batch of such jobs; return its id and the ids of its items in order."""
-        made = [await self.new_graph() for _ in range(count)]
-        items = [{"input_payload": item["input_payload"]} for item in made]
-        batch = await self.client.submit_batch(items, workflow_slug=made[0]["workflow_slug"], **more)
+        jobs = [await self.new_graph() for _ in range(count)]
+        items = [{"input_payload": item["input_payload"]} for item in jobs]
+        batch = await self.client.submit_batch(items, workflow_slug=jobs[0]["workflow_slug"], **more)
         return batch.id, await self.items(batch.id)
 
     async def new_graph(self) -> dict[str, Any]:
-        made = await self.client.add_graph(invert(), name="mine")
-        [colour] = [key for key, places in made.data.positions.items() if places == ["1.color"]]
-        return {"workflow_slug": made.data.slug, "input_payload": {colour: next(self.numbers)}}
+        workflow = await self.client.add_graph(invert(), name="mine")
+        [colour] = [key for key, places in workflow.data.positions.items() if places == ["1.color"]]
+        return {"workflow_slug": workflow.data.slug, "input_payload": {colour: next(self.numbers)}}
 
     # reading
 
@@ -188,14 +188,14 @@ async def open_desk_at(
     """Open a desk with one or several ComfyUI, in a folder that an earlier desk may have used."""
     comfyui = folder / "comfyui"
     urls = [comfyui.url for comfyui in (simulator, *others)]
-    made = make_desk(folder / "desk", comfyui_url=urls, input_folder=comfyui / "input", **desk)
-    made.script = write_script_files(folder)
+    settings = make_desk(folder / "desk", comfyui_url=urls, input_folder=comfyui / "input", **desk)
+    settings.script = write_script_files(folder)
     async with (
-        made.open() as (_worker, ready),
+        settings.open() as (_worker, ready),
         Client(ready.url) as client,
         owner_http(ready.url, timeout=PATIENCE_SECONDS) as http,
     ):
-        yield ScriptDesk(client=client, ready=ready, desk=made, simulator=simulator, comfyui=comfyui, http=http)
+        yield ScriptDesk(client=client, ready=ready, desk=settings, simulator=simulator, comfyui=comfyui, http=http)
 
 
 def write_script_files(folder: Path) -> dict[str, Any]:

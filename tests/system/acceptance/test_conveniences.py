@@ -31,13 +31,13 @@ async def test_presets_are_applied_with_one_click(desk: ScriptDesk, page: PageDr
 
 async def test_saved_preset_is_kept(desk: ScriptDesk) -> None:
     """Frequently used values are saved under a name and applied to every job that names it."""
-    kept = await desk.client.create_preset("night", {"profile": "production", "tries": 2})
+    preset = await desk.client.create_preset("night", {"profile": "production", "tries": 2})
     wish = {"workflow_slug": "script", "input_subdir": "cats", "prompts": ["a cat"], "preset": "night"}
     [job_id] = await desk.items((await desk.client.add_batch(wish)).id)
     await desk.ended(job_id)
     argv = (await desk.last_attempt(job_id))["argv"]
     assert [argv[argv.index(option) + 1] for option in ("--profile", "--tries")] == ["production", "2"]
-    await desk.client.remove_preset(kept.id)
+    await desk.client.remove_preset(preset.id)
 
 
 async def test_folders_and_prompts_are_combined_into_jobs(desk: ScriptDesk) -> None:

@@ -27,8 +27,8 @@ async def test_refused_graph_fails_the_job_and_names_the_node(desk: ScriptDesk) 
 async def test_refused_graph_has_the_same_error_without_a_script(desk: ScriptDesk) -> None:
     """The error is the same whether a script or the queue sent the graph."""
     wrong = {**invert(), "2": {"class_type": "ImageInvert", "inputs": {}}}
-    made = await desk.client.add_graph(wrong, name="wrong")
-    found = await desk.ended((await desk.client.submit(workflow_slug=made.data.slug)).id)
+    workflow = await desk.client.add_graph(wrong, name="wrong")
+    found = await desk.ended((await desk.client.submit(workflow_slug=workflow.data.slug)).id)
     assert (found.status, found.error) == ("failed", "ImageInvert (2): input 'image' is not connected")
 
 

@@ -82,9 +82,9 @@ async def test_job_completes_only_after_its_run(desk: ScriptDesk) -> None:
     assert await desk.status(job_id) == "processing"
     desk.simulator.behave()
     assert (await desk.ended(job_id)).status == "completed"
-    kept = await desk.last_attempt(job_id)
-    assert kept["argv"][2] == "--wait"
-    assert Path(kept["outputs"][0]).is_file()
+    attempt = await desk.last_attempt(job_id)
+    assert attempt["argv"][2] == "--wait"
+    assert Path(attempt["outputs"][0]).is_file()
 
 
 # Lifecycle
@@ -256,9 +256,9 @@ async def test_script_output_is_in_a_log_file_of_its_job(desk: ScriptDesk) -> No
     await desk.ended(job_id)
     text = Path((await desk.last_attempt(job_id))["log"]).read_text("utf-8").splitlines()
     # the first goes to standard error, the second to standard output
-    for said in ("profile medium, 1 images", "[1/1] cat.png"):
-        assert said in text
-        assert said in await desk.log(job_id)
+    for line in ("profile medium, 1 images", "[1/1] cat.png"):
+        assert line in text
+        assert line in await desk.log(job_id)
     other = await desk.script()
     await desk.ended(other)
     assert (await desk.last_attempt(other))["log"] != (await desk.last_attempt(job_id))["log"]

@@ -100,12 +100,12 @@ async def test_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None
             await script_desk.until_fetched(items[1])
             await script_desk.client.pause("job", items[4], now=True)
             await script_desk.client.move("job", items[3], "top")
-        kept = 0
+        rows = 0
         for path in (tmp_path / "desk").glob("*.db"):
             with contextlib.closing(sqlite3.connect(path)) as database:
                 names = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-                kept += database.execute("SELECT count(*) FROM ai_jobs").fetchone()[0] if "ai_jobs" in names else 0
-        assert kept == 6
+                rows += database.execute("SELECT count(*) FROM ai_jobs").fetchone()[0] if "ai_jobs" in names else 0
+        assert rows == 6
         simulator.behave()
         simulator.misbehave(HELD)
         async with open_desk_at(tmp_path, simulator) as script_desk:
@@ -189,10 +189,10 @@ async def test_first_start_and_first_picture_need_no_setup(tmp_path: Path) -> No
                 await asyncio.sleep(0.05)
         sample = tmp_path / "data" / "inputs" / "examples" / "sample.png"
         words = ("run", "invert-image", "--input", str(sample), "--out", str(tmp_path / "made"))
-        code, said = await run_command(*words, environment=environment, log=tmp_path / "run.log")
-        assert code == 0, said
-        [made] = (tmp_path / "made").iterdir()
-        assert Image.open(made).size == Image.open(sample).size
+        code, output = await run_command(*words, environment=environment, log=tmp_path / "run.log")
+        assert code == 0, output
+        [file] = (tmp_path / "made").iterdir()
+        assert Image.open(file).size == Image.open(sample).size
         up.send(signal.SIGINT)
         assert await up.ended() == 0, up.text()
     finally:
@@ -214,8 +214,8 @@ async def _is_running(desk: ScriptDesk, job_id: str) -> bool:
 
 async def _killed_while_running(desk: DeskProcess, simulator: Simulator) -> str:
     simulator.misbehave(SLOW)
-    made = await desk.client.add_graph(invert(), name="mine")
-    job = await desk.client.submit(workflow_slug=made.data.slug)
+    workflow = await desk.client.add_graph(invert(), name="mine")
+    job = await desk.client.submit(workflow_slug=workflow.data.slug)
     async for event in desk.client.events(job.id):
         if event.type == "progress":
             break

@@ -44,8 +44,8 @@ async def test_attempt_records_times_exit_code_seed_and_outcome(desk: ScriptDesk
     await desk.ended(job_id)
     [attempt] = (await desk.about(job_id)).attempts
     assert (attempt.number, attempt.outcome, attempt.seed) == (1, "completed", 77)
-    kept = attempt.about or {}
-    assert (kept["exit_code"], len(kept["outputs"])) == (0, 1)
+    record = attempt.about or {}
+    assert (record["exit_code"], len(record["outputs"])) == (0, 1)
     assert moment(attempt.started_at) <= moment(attempt.ended_at)
 
 

@@ -92,9 +92,9 @@ async def test_user_text_never_becomes_a_path(desk: ScriptDesk, tmp_path: Path) 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../../etc/passwd", "cat.png [output]"])
 async def test_imported_graph_asks_for_its_files(desk: ScriptDesk, name: str) -> None:
     """An imported graph works on the files of its job: each file that it names becomes a file to choose."""
-    made = await desk.client.add_graph(invert_file(name), name="mine")
+    workflow = await desk.client.add_graph(invert_file(name), name="mine")
     with pytest.raises(ComfyRelayError) as missing:
-        await desk.client.submit(workflow_slug=made.data.slug, input_payload={"image": name})
+        await desk.client.submit(workflow_slug=workflow.data.slug, input_payload={"image": name})
     assert "image" in getattr(missing.value, "errors", {})
 
 
@@ -145,10 +145,10 @@ async def test_every_command_is_recorded(desk: ScriptDesk, outcome: str) -> None
         await desk.wait_for_log(job_id, "seed: ")
         await desk.client.cancel("job", job_id)
     assert (await desk.ended(job_id)).status == outcome
-    kept = await desk.last_attempt(job_id)
-    assert kept["argv"][1:3] == [str(SCRIPT), "--wait"]
-    assert kept["argv"][kept["argv"].index("--positive") + 1] == 'it\'s a "cat"'
-    command, *_ = Path(kept["log"]).read_text("utf-8").splitlines()
+    attempt = await desk.last_attempt(job_id)
+    assert attempt["argv"][1:3] == [str(SCRIPT), "--wait"]
+    assert attempt["argv"][attempt["argv"].index("--positive") + 1] == 'it\'s a "cat"'
+    command, *_ = Path(attempt["log"]).read_text("utf-8").splitlines()
     assert command.startswith("$ ")
     assert """--positive 'it'"'"'s a "cat"'""" in command
 

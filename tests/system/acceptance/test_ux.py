@@ -105,8 +105,8 @@ async def test_timeout_is_named(desk: ScriptDesk, page: PageDriver) -> None:
 async def test_unreachable_comfyui_is_shown_first(tmp_path: Path, chromium: Browser, built_app: None) -> None:
     """A job that waits for an unreachable server says so."""
     nobody = f"http://127.0.0.1:{free_port()}"
-    made = make_desk(tmp_path, comfyui_url=[nobody])
-    async with made.open() as (_worker, ready), open_page(chromium, ready.url) as page:
+    settings = make_desk(tmp_path, comfyui_url=[nobody])
+    async with settings.open() as (_worker, ready), open_page(chromium, ready.url) as page:
         why = f"No server listens at {nobody}. Is ComfyUI running there?"
         await expect(page.page.get_by_role("status", name="ComfyUI")).to_have_text(why)
         (job_id,) = await page.submit("waits")
@@ -151,9 +151,9 @@ async def test_queue_is_managed_in_a_terminal(desk: ScriptDesk) -> None:
     await desk.until_fetched(waiting := await desk.graph("waiting one"))
     environment = {"COMFYRELAY_URL": desk.ready.url, "COLUMNS": "160"}
     log = desk.ready.data_dir / "commands.log"
-    code, said = await run_command("top", "--once", environment=environment, log=log)
-    assert code == 0, said
+    code, output = await run_command("top", "--once", environment=environment, log=log)
+    assert code == 0, output
     for text in ("busy", "waiting one", "ImageInvert"):
-        assert text in said
+        assert text in output
     assert (await run_command("cancel", waiting, environment=environment, log=log))[0] == 0
     assert (await desk.ended(waiting)).status == "canceled"

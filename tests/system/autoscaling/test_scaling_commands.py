@@ -91,9 +91,9 @@ async def test_run_scales_until_it_is_stopped_and_releases_leadership(fleets: Fl
     [decision] = await fleets.decisions()
     assert "only reports" in decision.reason
     # its clock differs from the test's
-    left = await fleets.world.engine.autoscaling.leadership.current()
-    assert left is not None
-    assert left.expires_at <= utc_now()
+    leader = await fleets.world.engine.autoscaling.leadership.current()
+    assert leader is not None
+    assert leader.expires_at <= utc_now()
 
 
 async def test_provider_message_is_shown_verbatim(fleets: Fleets, env: Mapping[str, str]) -> None:

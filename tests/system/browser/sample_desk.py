@@ -52,11 +52,11 @@ class Filling:
     @asynccontextmanager
     async def of(cls, url: str) -> AsyncIterator[Self]:
         async with owner_http(url) as http:
-            made = cls(http, "")
-            made.comfyui = (await made.call("GET", "/api/desk"))["comfyui"][0]
-            effects = (await made.call("GET", "/api/effects"))["items"]
-            made.effects = {effect["slug"]: effect["id"] for effect in effects}
-            yield made
+            desk = cls(http, "")
+            desk.comfyui = (await desk.call("GET", "/api/desk"))["comfyui"][0]
+            effects = (await desk.call("GET", "/api/effects"))["items"]
+            desk.effects = {effect["slug"]: effect["id"] for effect in effects}
+            yield desk
 
     async def call(self, method: str, path: str, body: Any = None) -> Any:
         answer = await self.http.request(method, path, json=body)
@@ -72,12 +72,14 @@ class Filling:
 
     async def upload(self, name: str, content: bytes, mime_type: str = "image/png") -> str:
         about = {"mime_type": mime_type, "size": len(content), "original_filename": name}
-        made = await self.call("POST", "/api/videos/uploads", about)
-        (await self.http.put(made["upload_url"], content=content, headers=made["upload_headers"])).raise_for_status()
-        return str(made["file"]["id"])
+        upload = await self.call("POST", "/api/videos/uploads", about)
+        (
+            await self.http.put(upload["upload_url"], content=content, headers=upload["upload_headers"])
+        ).raise_for_status()
+        return str(upload["file"]["id"])
 
-    async def submit(self, effect: str, label: str | None = None, **given: Any) -> str:
-        body = {"effect_id": self.effects[effect], "label": label, "idempotency_key": str(uuid4()), **given}
+    async def submit(self, effect: str, label: str | None = None, **fields: Any) -> str:
+        body = {"effect_id": self.effects[effect], "label": label, "idempotency_key": str(uuid4()), **fields}
         return str((await self.call("POST", "/api/ai-jobs", body))["id"])
 
     async def submit_batch(self, effect: str, label: str, items: Sequence[dict[str, Any]]) -> str:
@@ -140,6 +142,6 @@ def picture(number: int, width: int = 640, height: int = 480) -> bytes:
         base = height * (5 + hill) // 8
         points = [(width * step // 8, base - ((number + step * (hill + 3) * 37) % 70)) for step in range(9)]
         draw.polygon([(0, height), *points, (width, height)], fill=(30 - hill * 8, 60 - hill * 14, 50 - hill * 8))
-    kept = io.BytesIO()
-    image.save(kept, "PNG")
-    return kept.getvalue()
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()

@@ -53,14 +53,14 @@ async def fill(system: System) -> dict[str, str]:
 
 
 async def _offer(system: System) -> dict[str, int]:
-    made = {}
+    effects = {}
     for number, (slug, name, price) in enumerate(EFFECTS):
         graph = invert_file("{{INPUT}}")
-        made[slug] = await system.effect(slug, graph, properties=[{**INPUT, "label": "Your picture"}])
+        effects[slug] = await system.effect(slug, graph, properties=[{**INPUT, "label": "Your picture"}])
         preview = await system.asset(picture(number + 2, 960, 640), name=f"{slug}.png")
         await system.admin("PATCH", f"/effects/{slug}", {"name": name, "credits_cost": price, "preview_path": preview})
         await system.admin("PATCH", f"/workflows/{slug}", {"name": name})
-    return made
+    return effects
 
 
 async def _work(system: System, effects: Mapping[str, int]) -> dict[str, str]:
@@ -153,11 +153,11 @@ async def _figures(central: Database) -> None:
             }
         )
     names = ("waiting", "oldest_wait_seconds", "busy", "slots", "begun", "waited_seconds", "done", "failed", "tokens")
-    said = ", ".join(f"json_extract(value, '$.{name}')" for name in names)
+    values = ", ".join(f"json_extract(value, '$.{name}')" for name in names)
     await execute(
         central,
         f"INSERT OR REPLACE INTO samples (minute, workers, {', '.join(names)})"
-        f" SELECT CAST(strftime('%s', 'now') AS INTEGER) / 60 - json_extract(value, '$.ago'), 14, {said}"
+        f" SELECT CAST(strftime('%s', 'now') AS INTEGER) / 60 - json_extract(value, '$.ago'), 14, {values}"
         " FROM json_each(:rows)",
         rows=json.dumps(rows),
     )

@@ -74,8 +74,8 @@ async def fill(filling: Filling, simulator: Simulator) -> dict[str, str]:
     failed = await filling.submit("invert-image", "Poster in print size", input_file_id=files[1])
     await filling.ended(failed)
     simulator.behave()
-    made = (await filling.call("GET", "/api/gallery?limit=60"))["items"]
-    await filling.call("POST", "/api/gallery/marks", {"ids": [job["id"] for job in made[::5]], "starred": True})
+    jobs = (await filling.call("GET", "/api/gallery?limit=60"))["items"]
+    await filling.call("POST", "/api/gallery/marks", {"ids": [job["id"] for job in jobs[::5]], "starred": True})
     await filling.call("POST", "/api/presets", {"name": "Widescreen", "values": {"workflow_slug": "text-to-image"}})
     # still in progress
     simulator.misbehave(Slow(class_type="KSampler", seconds=3600, steps=30, previews=True))
@@ -90,7 +90,7 @@ async def fill(filling: Filling, simulator: Simulator) -> dict[str, str]:
         "queue-batch": f"/queue?batch={graded}",
         "queue-failed": "/queue?status=failed",
         "gallery": "/gallery",
-        "gallery-open": f"/gallery?open={made[0]['id']}",
+        "gallery-open": f"/gallery?open={jobs[0]['id']}",
         "gallery-starred": "/gallery?mark=starred",
         "job-picture": f"/jobs/{single}",
         "job-clip": f"/jobs/{clip}",
@@ -112,11 +112,11 @@ class Camera:
             if self.words and not any(word in name for word in self.words):
                 continue
             page = await context.new_page()
-            heard = record_page(page)
+            page_log = record_page(page)
             await page.goto(path)
-            await settled(page, heard)
+            await settled(page, page_log)
             await self.shoot(page, f"{name}-{kind}")
-            self.complaints.extend(f"{name}, {kind}: {complaint}" for complaint in heard.complaints)
+            self.complaints.extend(f"{name}, {kind}: {complaint}" for complaint in page_log.complaints)
             await page.close()
 
     async def shoot(self, page: Page, name: str) -> None:
@@ -171,12 +171,12 @@ async def take_setup(camera: Camera, chromium: Browser, place: Path) -> None:
             assert address is not None
             async with open_visitor(chromium, system, theme=theme, screen=screen) as context:
                 page = await context.new_page()
-                heard = record_page(page)
+                page_log = record_page(page)
                 await page.goto(f"/setup#{address[2]}")
                 steps = count(1)
 
                 async def come_to(step: str, page: Page = page, steps: Iterator[int] = steps) -> None:
-                    await settled(page, heard)  # noqa: B023 - called before the next iteration
+                    await settled(page, page_log)  # noqa: B023 - called before the next iteration
                     await camera.shoot(page, f"setup-{next(steps)}-{step}-{screen.name}-{theme}")  # noqa: B023
 
                 await set_up(page, lambda command: started_by(command, system).start(), come_to)

@@ -69,9 +69,9 @@ def started_by(command: str, system: System, name: str = "first") -> Service:
     }
     environment = {**variables, **own}
     log = system.folder / f"{name}.log"
-    made = Service(name, "worker", environment=environment, log=log, constants=WORKER_CONSTANTS)
-    system.workers.append(made)
-    return made
+    worker = Service(name, "worker", environment=environment, log=log, constants=WORKER_CONSTANTS)
+    system.workers.append(worker)
+    return worker
 
 
 def url_of(system: System) -> str:

@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Browser, Locator, expect
 
 from comfyrelay.simulator import Fail, Simulator
-from tests.integration.desk.test_simulated_jobs import usual_place
+from tests.integration.desk.test_simulated_jobs import desk_without_url
 from tests.support.chromium import PageDriver, open_page
 from tests.support.desk import fast_reconnect, make_desk
 from tests.support.server_processes import free_port
@@ -77,7 +77,7 @@ async def test_simulator_is_announced_until_a_comfyui_answers(
     chromium: Browser, tmp_path: Path, fast_reconnect: None
 ) -> None:
     port = free_port()
-    async with usual_place(tmp_path, port).open() as (_worker, ready), open_page(chromium, ready.url) as driver:
+    async with desk_without_url(tmp_path, port).open() as (_worker, ready), open_page(chromium, ready.url) as driver:
         await driver.choose("Invert an image")
         await expect(driver.plan).to_contain_text("Runs on the built-in simulator")
         async with Simulator(port=port):

@@ -109,17 +109,17 @@ async def site(real_postgres_backend: PostgresBackend, s3_server: str, built_app
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def admin(chromium: Browser, site: Site) -> AsyncIterator[tuple[Page, PageLog]]:
-    async with open_as("admin", chromium, site.system) as (page, heard):
-        yield page, heard
+    async with open_as("admin", chromium, site.system) as (page, page_log):
+        yield page, page_log
 
 
 async def drop(page: Page, name: str, content: bytes, mime: str = "application/json") -> None:
     await page.evaluate(_DROP, [[name, mime, base64.b64encode(content).decode()]])
 
 
-async def opened(page: Page, heard: PageLog, path: str) -> None:
+async def opened(page: Page, page_log: PageLog, path: str) -> None:
     await page.goto(path)
-    await settled(page, heard)
+    await settled(page, page_log)
 
 
 async def more(page: Page, verb: str) -> None:
@@ -144,10 +144,10 @@ async def build_form(page: Page, system: System) -> None:
     await page.get_by_label("Default", exact=True).fill("64")
     await page.get_by_role("button", name="Save", exact=True).click()
     await expect(page.get_by_text("Saved.", exact=True).first).to_be_visible()
-    kept = await system.admin("GET", "/workflows/negative-film")
-    width = next(field for field in kept["properties"] if field["label"] == "How wide")
+    workflow = await system.admin("GET", "/workflows/negative-film")
+    width = next(field for field in workflow["properties"] if field["label"] == "How wide")
     assert (width["maximum"], width["default_value"]) == (256, 64)
-    assert [field["label"] for field in kept["properties"] if not field["user_configurable"]] == ["Batch size"]
+    assert [field["label"] for field in workflow["properties"] if not field["user_configurable"]] == ["Batch size"]
 
 
 async def run_on_second_worker(page: Page, system: System) -> None:
@@ -162,9 +162,9 @@ async def run_on_second_worker(page: Page, system: System) -> None:
     await run.get_by_label("Worker").click()
     await page.get_by_role("option", name="gpu-2").click()
     await expect(run).to_contain_text("Runs on gpu-2 as soon as it is free.")
-    async with page.expect_response(lambda response: response.url.endswith("/test-run")) as asked:
+    async with page.expect_response(lambda response: response.url.endswith("/test-run")) as requested:
         await run.get_by_role("button", name="Run", exact=True).click()
-    job_id = (await (await asked.value).json())["data"]["job_id"]
+    job_id = (await (await requested.value).json())["data"]["job_id"]
     result = run.get_by_role("img", name="Test run result")
     await expect(result).to_be_visible()
     assert await result.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 96
@@ -198,9 +198,9 @@ async def offered(system: System, slug: str) -> Any:
     return next((effect for effect in found if effect["slug"] == slug), None)
 
 
-async def run_in_studio(page: Page, heard: PageLog) -> bytes:
+async def run_in_studio(page: Page, page_log: PageLog) -> bytes:
     """Run the effect as a user, from the gallery to the file and its cost."""
-    await opened(page, heard, "/studio")
+    await opened(page, page_log, "/studio")
     card = page.get_by_role("list", name="Effects").get_by_role("link", name=re.compile("Film negative"))
     await expect(card).to_contain_text("3 tokens")
     cover = card.locator("img")
@@ -226,39 +226,39 @@ async def run_in_studio(page: Page, heard: PageLog) -> bytes:
 async def test_editor_file_becomes_an_effect_that_users_can_run(
     admin: tuple[Page, PageLog], site: Site, chromium: Browser
 ) -> None:
-    page, heard = admin
+    page, page_log = admin
     system = site.system
-    await opened(page, heard, "/console/workflows")
+    await opened(page, page_log, "/console/workflows")
     await drop(page, "Negative film.json", json.dumps(SAVED).encode())
     await page.wait_for_url(re.compile("/console/workflows/negative-film$"))
     await build_form(page, system)
     await run_on_second_worker(page, system)
     await publish(page, system)
-    assert heard.complaints == []
+    assert page_log.complaints == []
 
     before = (await system.user("GET", "/wallet"))["balance"]
-    async with open_as("user", chromium, system) as (studio, said):
-        made = await run_in_studio(studio, said)
-        assert said.complaints == []
-    assert (int.from_bytes(made[16:20]), int.from_bytes(made[20:24])) == (100, 48)
+    async with open_as("user", chromium, system) as (studio, studio_log):
+        video = await run_in_studio(studio, studio_log)
+        assert studio_log.complaints == []
+    assert (int.from_bytes(video[16:20]), int.from_bytes(video[20:24])) == (100, 48)
     assert (await system.user("GET", "/wallet"))["balance"] == before - 3
 
     # ComfyUI's output contains its workflow
-    await opened(page, heard, "/console/workflows")
-    await drop(page, "found.png", made, "image/png")
+    await opened(page, page_log, "/console/workflows")
+    await drop(page, "found.png", video, "image/png")
     await page.wait_for_url(re.compile("/console/workflows/found$"))
     await expect(page.get_by_role("form", name="found")).to_be_visible()
 
     # an unpublished effect is not offered
-    await opened(page, heard, "/console/effects/film-negative")
+    await opened(page, page_log, "/console/effects/film-negative")
     await page.get_by_role("button", name="Unpublish").click()
     await expect(page.get_by_role("button", name="Publish", exact=True)).to_be_visible()
     assert await offered(system, "film-negative") is None
 
 
 async def test_invalid_workflow_and_missing_nodes_are_explained(admin: tuple[Page, PageLog], site: Site) -> None:
-    page, heard = admin
-    await opened(page, heard, "/console/workflows")
+    page, page_log = admin
+    await opened(page, page_log, "/console/workflows")
     lacking = workflow([empty(), node(2, "Foo"), node(3, "Bar", title="The bar")])
     cases: list[tuple[str, bytes, str, list[str]]] = [
         ("w.json", b"{", "application/json", ["Could not add w.json", "is not valid JSON"]),
@@ -276,8 +276,8 @@ async def test_invalid_workflow_and_missing_nodes_are_explained(admin: tuple[Pag
 
 
 async def test_missing_requirements_are_listed_per_worker(admin: tuple[Page, PageLog], site: Site) -> None:
-    page, heard = admin
-    await opened(page, heard, "/console/workflows")
+    page, page_log = admin
+    await opened(page, page_log, "/console/workflows")
     graph = json.loads(json.dumps(PROMPT_GRAPH))
     graph["1"]["inputs"]["ckpt_name"] = "nowhere.safetensors"
     await drop(page, "painter.json", json.dumps(graph).encode())
@@ -301,11 +301,11 @@ async def test_missing_requirements_are_listed_per_worker(admin: tuple[Page, Pag
 
 
 async def test_failed_test_run_shows_node_and_reason(admin: tuple[Page, PageLog], site: Site) -> None:
-    page, heard = admin
+    page, page_log = admin
     for simulator in site.system.simulators:
         simulator.misbehave(Fail(class_type="EmptyImage", message="the tensors do not fit"))
     try:
-        await opened(page, heard, "/console/workflows/hostile")
+        await opened(page, page_log, "/console/workflows/hostile")
         run = page.get_by_role("region", name="Test run")
         await run.get_by_role("button", name="Run", exact=True).click()
         alert = run.get_by_role("alert")
@@ -318,9 +318,9 @@ async def test_failed_test_run_shows_node_and_reason(admin: tuple[Page, PageLog]
 
 
 async def test_earlier_version_can_be_restored(admin: tuple[Page, PageLog], site: Site) -> None:
-    page, heard = admin
+    page, page_log = admin
     await site.system.admin("POST", "/workflows", {"slug": "twice", "graph": PROMPT_GRAPH})
-    await opened(page, heard, "/console/workflows/twice")
+    await opened(page, page_log, "/console/workflows/twice")
     await page.get_by_role("switch", name="Let users change Steps").click()
     await page.get_by_role("button", name="Save", exact=True).click()
     await expect(page.get_by_text("Saved.", exact=True).first).to_be_visible()
@@ -328,8 +328,8 @@ async def test_earlier_version_can_be_restored(admin: tuple[Page, PageLog], site
     await page.get_by_role("button", name="Restore version 1").click()
     await page.get_by_role("button", name="Save", exact=True).click()
     await expect(page.get_by_text("Version 3")).to_be_visible()
-    kept = await site.system.admin("GET", "/workflows/twice")
-    assert all(field["user_configurable"] for field in kept["properties"])
+    workflow = await site.system.admin("GET", "/workflows/twice")
+    assert all(field["user_configurable"] for field in workflow["properties"])
 
 
 async def lose_the_answer(route: Route) -> None:
@@ -338,12 +338,12 @@ async def lose_the_answer(route: Route) -> None:
 
 
 async def test_granted_tokens_are_visible_to_admin_and_user(admin: tuple[Page, PageLog], site: Site) -> None:
-    page, heard = admin
+    page, page_log = admin
     before = (await site.system.user("GET", "/wallet"))["balance"]
-    await opened(page, heard, "/console/tenants")
+    await opened(page, page_log, "/console/tenants")
     await page.get_by_placeholder("Search by email").fill("ada@")
     await page.wait_for_url("**/console/tenants?q=ada%40")
-    await settled(page, heard)
+    await settled(page, page_log)
     await page.get_by_role("link", name="ada@example.com").click()
     await page.get_by_role("button", name="Add tokens").click()
     dialog = page.get_by_role("dialog")
@@ -377,9 +377,9 @@ async def test_granted_tokens_are_visible_to_admin_and_user(admin: tuple[Page, P
 
 
 async def test_new_account_link_works_once(admin: tuple[Page, PageLog], site: Site, chromium: Browser) -> None:
-    page, heard = admin
+    page, page_log = admin
     email = f"{uuid4()}@example.com"
-    await opened(page, heard, "/console/tenants")
+    await opened(page, page_log, "/console/tenants")
     await page.get_by_role("button", name="New account").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Email").fill(email)
@@ -417,8 +417,8 @@ async def test_new_account_link_works_once(admin: tuple[Page, PageLog], site: Si
 
 
 async def test_limits_of_a_tenant_are_set(admin: tuple[Page, PageLog], site: Site) -> None:
-    page, heard = admin
-    await opened(page, heard, f"/console/tenants/{site.tenant}")
+    page, page_log = admin
+    await opened(page, page_log, f"/console/tenants/{site.tenant}")
     limits = page.get_by_role("region", name="Limits")
     await limits.get_by_label("Maximum active jobs").fill("150")
     await limits.get_by_role("button", name="Save").click()
@@ -427,12 +427,12 @@ async def test_limits_of_a_tenant_are_set(admin: tuple[Page, PageLog], site: Sit
 
 
 async def test_leaving_with_unsaved_changes_asks_first(admin: tuple[Page, PageLog], site: Site) -> None:
-    page, heard = admin
+    page, page_log = admin
     await site.system.admin("POST", "/workflows", {"slug": "guarded", "graph": PROMPT_GRAPH})
     body = {"slug": "guarded", "name": "Guarded", "workflow_slug": "guarded", "credits_cost": 1}
     await site.system.admin("POST", "/effects", body)
     for kind, back in (("workflows/guarded", "Workflows"), ("effects/guarded", "Effects")):
-        await opened(page, heard, f"/console/{back.lower()}")
+        await opened(page, page_log, f"/console/{back.lower()}")
         await page.locator(f"a[href='/console/{kind}']").first.click()
         if back == "Workflows":
             await page.get_by_role("tab", name="Settings").click()
@@ -455,25 +455,25 @@ async def test_leaving_with_unsaved_changes_asks_first(admin: tuple[Page, PageLo
         await dialog.get_by_role("button", name="Discard changes").click()
         await page.wait_for_url(re.compile(f"/console/{back.lower()}$"))
         # no question after saving
-        await opened(page, heard, f"/console/{kind}?tab=settings")
+        await opened(page, page_log, f"/console/{kind}?tab=settings")
         await name.fill("Guarded twice")
         await page.get_by_role("button", name="Save", exact=True).click()
         await expect(page.get_by_text("Saved.", exact=True).first).to_be_visible()
         await leave.click()
         await page.wait_for_url(re.compile(f"/console/{back.lower()}$"))
     # a deleted item cannot be saved
-    await opened(page, heard, "/console/effects/guarded")
+    await opened(page, page_log, "/console/effects/guarded")
     await page.get_by_role("main").get_by_label("Name", exact=True).fill("Gone")
     await more(page, "Delete")
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     await page.wait_for_url(re.compile("/console/effects$"))
-    assert heard.complaints == []
+    assert page_log.complaints == []
 
 
 async def test_failed_delivery_appears_on_an_open_page_and_can_be_resent(
     admin: tuple[Page, PageLog], site: Site, chromium: Browser
 ) -> None:
-    page, heard = admin
+    page, page_log = admin
     system = site.system
     async with open_receiver() as receiver:
         receiver.statuses = [500, 500]
@@ -485,7 +485,7 @@ async def test_failed_delivery_appears_on_an_open_page_and_can_be_resent(
             # the answer is recorded after it was sent
             while not (await system.admin("GET", "/webhooks/deliveries?status=failing"))["items"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        await opened(page, heard, "/console/webhooks")
+        await opened(page, page_log, "/console/webhooks")
         row = page.get_by_role("row").filter(has_text=receiver.url)
         await expect(row).to_have_count(0)
         async with open_as("admin", chromium, system) as (overview, _):
@@ -509,16 +509,16 @@ async def test_failed_delivery_appears_on_an_open_page_and_can_be_resent(
 
 
 async def test_full_check_shows_results_and_time(admin: tuple[Page, PageLog], site: Site) -> None:
-    page, heard = admin
-    await opened(page, heard, "/console/reconcile")
+    page, page_log = admin
+    await opened(page, page_log, "/console/reconcile")
     await page.get_by_role("button", name="Run check").click()
     await expect(page.get_by_role("heading", name="No mismatches")).to_be_visible()
     await expect(page.get_by_text("Last check")).to_be_visible()
 
 
 async def test_settings_are_searchable_and_secrets_are_hidden(admin: tuple[Page, PageLog], site: Site) -> None:
-    page, heard = admin
-    await opened(page, heard, "/console/settings")
+    page, page_log = admin
+    await opened(page, page_log, "/console/settings")
     for name, value in site.system.settings.items():
         if "SECRET" in name or "DATABASE" in name:
             assert value not in await page.content()
@@ -531,8 +531,8 @@ async def test_settings_are_searchable_and_secrets_are_hidden(admin: tuple[Page,
 
 @pytest.mark.parametrize("path", ["/console/nowhere", "/nowhere", "/studio/nowhere/at-all"])
 async def test_unknown_page_links_back(path: str, admin: tuple[Page, PageLog]) -> None:
-    page, heard = admin
-    await opened(page, heard, "/console/effects")
+    page, page_log = admin
+    await opened(page, page_log, "/console/effects")
     # through a link inside the app
     await page.evaluate(
         "(path) => { history.pushState(null, '', path); dispatchEvent(new PopStateEvent('popstate')) }", path
@@ -545,13 +545,13 @@ async def test_unknown_page_links_back(path: str, admin: tuple[Page, PageLog]) -
 
 
 async def test_console_is_closed_to_other_users(chromium: Browser, site: Site) -> None:
-    async with open_as("user", chromium, site.system) as (page, heard):
+    async with open_as("user", chromium, site.system) as (page, page_log):
         for name in PAGES:
             await page.goto(site.path(name))
             await expect(page.get_by_role("heading", name="Page not found")).to_be_visible()
         await page.get_by_role("link", name="Go to the studio").click()
         await page.wait_for_url(re.compile("/studio$"))
-        assert [address for address in heard.addresses if "/api/admin" in address] == []
+        assert [address for address in page_log.addresses if "/api/admin" in address] == []
         for path in ("workflows", "effects", "tenants", "webhooks/deliveries", "reconcile/findings", "settings"):
             assert (await page.request.get(f"/api/admin/{path}")).status == 403
 
@@ -560,20 +560,20 @@ async def test_console_is_closed_to_other_users(chromium: Browser, site: Site) -
 async def test_page_is_accessible_and_shows_markup_as_text(
     name: str, admin: tuple[Page, PageLog], site: Site, axe: str
 ) -> None:
-    page, heard = admin
-    await opened(page, heard, site.path(name))
-    await is_accessible(page, heard, axe)
+    page, page_log = admin
+    await opened(page, page_log, site.path(name))
+    await is_accessible(page, page_log, axe)
     await assert_nothing_injected(page)
-    assert heard.complaints == []
+    assert page_log.complaints == []
     # pictures come from the storage
     own = (url_of(site.system), site.system.files.url)
-    assert [address for address in heard.addresses if not address.startswith((*own, "blob:"))] == []
+    assert [address for address in page_log.addresses if not address.startswith((*own, "blob:"))] == []
 
 
 @pytest.mark.parametrize("name", PAGES)
 async def test_page_fits_a_phone(name: str, chromium: Browser, site: Site, axe: str) -> None:
-    async with open_as("admin", chromium, site.system, screen=PHONE) as (page, heard):
-        await opened(page, heard, site.path(name))
+    async with open_as("admin", chromium, site.system, screen=PHONE) as (page, page_log):
+        await opened(page, page_log, site.path(name))
         assert await page.evaluate(_WIDER) == []
         assert await page.locator("table").evaluate_all(_PUSHED_ASIDE) == []
         await expect(page.locator("nav a[aria-current]").first).to_be_in_viewport(ratio=0.9)

@@ -86,9 +86,9 @@ async def server(shared_server: System) -> Server:
 @pytest_asyncio.fixture(loop_scope="session")
 async def admin(server: Server, chromium: Browser) -> AsyncIterator[Page]:
     """An administrator's page. Any browser error on it fails the test."""
-    async with open_as("admin", chromium, server.system) as (page, heard):
+    async with open_as("admin", chromium, server.system) as (page, page_log):
         yield page
-        assert heard.complaints == []
+        assert page_log.complaints == []
 
 
 def row(page: Page, name: str) -> Locator:
@@ -415,7 +415,7 @@ async def test_unchecked_component_is_not_shown_as_healthy(chromium: Browser, se
 
 
 async def test_command_is_copied_without_the_clipboard_api(chromium: Browser, server: Server) -> None:
-    async with open_as("admin", chromium, server.system) as (page, heard):
+    async with open_as("admin", chromium, server.system) as (page, page_log):
         # as over plain HTTP
         await page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
         await page.goto("/console/workers?open=add")
@@ -430,32 +430,32 @@ async def test_command_is_copied_without_the_clipboard_api(chromium: Browser, se
         await page.keyboard.press("ControlOrMeta+V")
         command = (await server.system.admin("GET", "/fleets/production/home/join-command"))["powershell"]
         await expect(search).to_have_value(command)
-        assert heard.complaints == []
+        assert page_log.complaints == []
 
 
 @pytest.mark.parametrize("path", ["/console", "/console/workers", "/console/workers/gpu-1", "/console/dispatches"])
 async def test_console_is_closed_to_other_users(chromium: Browser, server: Server, path: str) -> None:
-    async with open_as("user", chromium, server.system) as (page, heard):
+    async with open_as("user", chromium, server.system) as (page, page_log):
         await page.goto(path)
         await expect(page.get_by_text("Page not found")).to_be_visible()
-        await settled(page, heard)
-        assert [address for address in heard.addresses if "/api/admin/" in address] == []
+        await settled(page, page_log)
+        assert [address for address in page_log.addresses if "/api/admin/" in address] == []
         assert "gpu-1" not in await page.locator("main").inner_text()
 
 
 @asynccontextmanager
 async def opened(chromium: Browser, server: Server, name: str, screen: Screen) -> AsyncIterator[tuple[Page, PageLog]]:
-    async with open_as("admin", chromium, server.system, screen=screen) as (page, heard):
+    async with open_as("admin", chromium, server.system, screen=screen) as (page, page_log):
         await page.goto(PAGES[name].format(done=server.done))
-        await settled(page, heard)
-        yield page, heard
-        assert heard.complaints == []
+        await settled(page, page_log)
+        yield page, page_log
+        assert page_log.complaints == []
 
 
 @pytest.mark.parametrize("name", PAGES)
 async def test_console_page_is_accessible(chromium: Browser, server: Server, name: str, axe: str) -> None:
-    async with opened(chromium, server, name, DESKTOP) as (page, heard):
-        await is_accessible(page, heard, axe)
+    async with opened(chromium, server, name, DESKTOP) as (page, page_log):
+        await is_accessible(page, page_log, axe)
 
 
 @pytest.mark.parametrize("name", PAGES)

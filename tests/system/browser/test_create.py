@@ -129,10 +129,10 @@ async def test_dropped_editor_workflow_can_be_run(driver: PageDriver) -> None:
 
 async def test_invalid_workflow_is_explained_and_the_form_stays(driver: PageDriver) -> None:
     await choose(driver, "Invert an image")
-    for content, said in ((b"{", "is not valid JSON"), (b'{"nodes": [], "links": []}', "has no nodes")):
+    for content, message in ((b"{", "is not valid JSON"), (b'{"nodes": [], "links": []}', "has no nodes")):
         await driver.drop(("w.json", "application/json", content))
         dialog = driver.page.get_by_role("dialog")
-        await expect(dialog).to_contain_text(said)
+        await expect(dialog).to_contain_text(message)
         await dialog.get_by_text("Close", exact=True).click()
     await expect(driver.page.get_by_role("form", name="Invert an image")).to_be_visible()
 
@@ -251,10 +251,10 @@ async def test_rerun_of_an_image_to_image_output_asks_for_its_input(driver: Page
     dropped = await made_picture(driver, invert_file("gone.png"), input_file_id=await driver.upload())
     await driver.drop(dropped)
     await driver.page.get_by_role("dialog").get_by_role("button", name="Run again").click()
-    said = driver.page.get_by_text("“made.png” does not contain its input file. Choose the file.")
-    await expect(said).to_be_visible()
+    message = driver.page.get_by_text("“made.png” does not contain its input file. Choose the file.")
+    await expect(message).to_be_visible()
     await give(driver, {"name": "dog.png", "mimeType": "image/png", "buffer": sample_image()})
-    await expect(said).to_be_hidden()
+    await expect(message).to_be_hidden()
 
 
 async def test_typed_input_survives_escape_navigation_and_reload(driver: PageDriver) -> None:

@@ -116,15 +116,15 @@ def axe() -> str:
 
 async def opened(context: BrowserContext, path: str) -> tuple[Page, PageLog]:
     page = await context.new_page()
-    heard = record_page(page)
+    page_log = record_page(page)
     await page.goto(path)
-    await settled(page, heard)
-    return page, heard
+    await settled(page, page_log)
+    return page, page_log
 
 
-def unexpected(heard: PageLog) -> list[str]:
+def unexpected(page_log: PageLog) -> list[str]:
     """Complaints, except about the missing file that the kit shows."""
-    return [complaint for complaint in heard.complaints if "/files/gone" not in complaint]
+    return [complaint for complaint in page_log.complaints if "/files/gone" not in complaint]
 
 
 async def violations(page: Page, axe: str, *, rules: Sequence[str] = ()) -> str:
@@ -135,12 +135,12 @@ async def violations(page: Page, axe: str, *, rules: Sequence[str] = ()) -> str:
     return "\n".join(await page.evaluate(_AXE, ["rule", rules] if rules else ["tag", WCAG]))
 
 
-async def is_accessible(page: Page, heard: PageLog, axe: str) -> None:
+async def is_accessible(page: Page, page_log: PageLog, axe: str) -> None:
     first, *others = THEMES
     assert await violations(page, axe) == "", first
     for theme in others:
         await page.emulate_media(color_scheme=theme)
-        await settled(page, heard)
+        await settled(page, page_log)
         assert await violations(page, axe, rules=COLOURS) == "", theme
 
 
@@ -161,20 +161,20 @@ async def assert_nothing_injected(page: Page) -> None:
 async def test_page_is_clean(route: str, desk: Desk, contexts: Contexts, axe: str) -> None:
     """axe finds nothing in either theme, the console is empty, the policy blocks nothing, every request goes to the
     desk, and markup is shown as text."""
-    page, heard = await opened(contexts[DESKTOP], desk.path(route))
-    await is_accessible(page, heard, axe)
+    page, page_log = await opened(contexts[DESKTOP], desk.path(route))
+    await is_accessible(page, page_log, axe)
     await assert_nothing_injected(page)
-    assert unexpected(heard) == []
-    assert heard.elsewhere(desk.url) == []
+    assert unexpected(page_log) == []
+    assert page_log.elsewhere(desk.url) == []
     await page.close()
 
 
 @pytest.mark.parametrize("route", ROUTES)
 async def test_page_fits_a_phone(route: str, desk: Desk, contexts: Contexts, axe: str) -> None:
-    page, heard = await opened(contexts[PHONE], desk.path(route))
+    page, page_log = await opened(contexts[PHONE], desk.path(route))
     await fits(page)
     assert await violations(page, axe) == ""
-    assert unexpected(heard) == []
+    assert unexpected(page_log) == []
     await page.close()
 
 
@@ -194,11 +194,11 @@ async def test_gallery_filters_are_not_clipped(width: int, desk: Desk, contexts:
 
 @pytest.mark.parametrize("keys", ["Control+k", "?"], ids=["palette", "keys"])
 async def test_dialog_is_clean(keys: str, desk: Desk, contexts: Contexts, axe: str) -> None:
-    page, heard = await opened(contexts[DESKTOP], "/queue")
+    page, page_log = await opened(contexts[DESKTOP], "/queue")
     await page.keyboard.press(keys)
     await expect(page.get_by_role("dialog")).to_be_visible()
-    await is_accessible(page, heard, axe)
-    assert heard.complaints == []
+    await is_accessible(page, page_log, axe)
+    assert page_log.complaints == []
     await page.close()
 
 
@@ -221,20 +221,20 @@ async def test_right_to_left_label_does_not_reorder_its_surroundings(desk: Desk,
 
 
 async def test_desk_sheet_shows_the_doctor_results(desk: Desk, contexts: Contexts, axe: str) -> None:
-    page, heard = await opened(contexts[DESKTOP], "/queue")
+    page, page_log = await opened(contexts[DESKTOP], "/queue")
     await page.get_by_role("navigation", name="Areas").get_by_role("button", name="Settings").click()
     await page.get_by_role("button", name="ComfyUI and folders").click()
     sheet = page.get_by_role("dialog", name="This desk")
     async with owner_http(desk.url) as http:
         about = (await http.get("/api/desk")).json()["data"]
-        said = (await http.get("/api/desk/findings")).json()["data"]["items"]
-    await expect(sheet.get_by_role("listitem")).to_have_count(len(said))
+        findings = (await http.get("/api/desk/findings")).json()["data"]["items"]
+    await expect(sheet.get_by_role("listitem")).to_have_count(len(findings))
     for name in ("data_dir", "input_folder", "output_folder"):
         await expect(sheet.get_by_text(about[name], exact=True)).to_be_visible()
     await expect(sheet).to_contain_text("comfyrelay up --comfyui-url")
-    await is_accessible(page, heard, axe)
+    await is_accessible(page, page_log, axe)
     await assert_nothing_injected(page)
-    assert heard.complaints == []
+    assert page_log.complaints == []
     await page.keyboard.press("Escape")
     await expect(sheet).to_have_count(0)
     await page.close()
@@ -249,37 +249,37 @@ async def test_desk_sheet_shows_the_last_comfyui_output(desk: Desk, contexts: Co
     about: Any = {"name": "comfyui-1", "url": "http://127.0.0.1:1", "card": "Test 9000", "restarts": 2, "processes": {}}
     state_files.write(place, state_files.ProcessRecord(**about, state="given up", reason=why))
     (place / LOG_NAME).write_text(f"{MARKUP}\nModuleNotFoundError: No module named 'torchsde'\n")
-    page, heard = await opened(contexts[DESKTOP], "/queue")
+    page, page_log = await opened(contexts[DESKTOP], "/queue")
     await page.get_by_role("navigation", name="Areas").get_by_role("button", name="Settings").click()
     await page.get_by_role("button", name="ComfyUI and folders").click()
     sheet = page.get_by_role("dialog", name="This desk")
     await expect(sheet.get_by_text(why)).to_be_visible()
-    said = sheet.get_by_text("No module named 'torchsde'")
-    await expect(said).to_be_hidden()
+    message = sheet.get_by_text("No module named 'torchsde'")
+    await expect(message).to_be_hidden()
     await sheet.get_by_text("Show log").click()
-    await expect(said).to_be_visible()
-    await is_accessible(page, heard, axe)
+    await expect(message).to_be_visible()
+    await is_accessible(page, page_log, axe)
     await assert_nothing_injected(page)
-    assert heard.complaints == []
+    assert page_log.complaints == []
     await page.close()
     shutil.rmtree(data_dir / "worker" / "desk" / state_files.FOLDER)
 
 
 async def test_settings_are_clean_and_choose_the_theme(desk: Desk, contexts: Contexts, axe: str) -> None:
-    page, heard = await opened(contexts[DESKTOP], "/queue")
+    page, page_log = await opened(contexts[DESKTOP], "/queue")
     await page.get_by_role("navigation", name="Areas").get_by_role("button", name="Settings").click()
     await page.emulate_media(color_scheme="light")
     await page.get_by_role("dialog").get_by_text("Dark", exact=True).click()
     assert await violations(page, axe) == ""
     await page.reload()
-    await settled(page, heard)
+    await settled(page, page_log)
     assert await page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
     # the server writes the theme into the page, so it is painted before any script runs
     answer = await page.context.request.get("/queue")
     assert '<html data-theme="dark"' in await answer.text()
     await page.context.clear_cookies(name="comfyrelay_theme")
     await page.evaluate("localStorage.clear()")
-    assert heard.complaints == []
+    assert page_log.complaints == []
     await page.close()
 
 
@@ -306,17 +306,17 @@ async def test_markup_is_shown_as_text(route: str, text: str, desk: Desk, contex
 @pytest.mark.parametrize("route", ["job that failed", "queue with a job"])
 async def test_markup_in_a_log_is_shown_as_text(route: str, desk: Desk, contexts: Contexts) -> None:
     page = await contexts[DESKTOP].new_page()
-    heard = record_page(page)
+    page_log = record_page(page)
 
-    async def with_markup(asked: Route) -> None:
-        answer = await asked.fetch()
+    async def with_markup(route: Route) -> None:
+        answer = await route.fetch()
         found = await answer.json()
         found["data"]["items"] += [{"line": f"log {MARKUP}", "created_at": "2026-01-01T00:00:00Z"}]
-        await asked.fulfill(response=answer, json=found)
+        await route.fulfill(response=answer, json=found)
 
     await page.route("**/api/ai-jobs/*/logs?*", with_markup)
     await page.goto(desk.path(route))
-    await settled(page, heard)
+    await settled(page, page_log)
     await expect(page.get_by_role("log", name="Log", exact=True)).to_contain_text(f"log {MARKUP}")
     await assert_nothing_injected(page)
     # a pending request would fail with the page
@@ -333,12 +333,12 @@ async def test_unknown_url_shows_a_not_found_page(desk: Desk, contexts: Contexts
 
 async def test_api_documentation_loads_no_external_files(desk: Desk, contexts: Contexts) -> None:
     page = await contexts[DESKTOP].new_page()
-    heard = record_page(page)
+    page_log = record_page(page)
     await page.goto("/docs")
     await expect(page.get_by_role("heading", name=re.compile("ComfyRelay"))).to_be_visible()
     await expect(page.get_by_text("/api/ai-jobs", exact=True).first).to_be_visible()
-    assert heard.elsewhere(desk.url) == []
-    assert heard.complaints == []
+    assert page_log.elsewhere(desk.url) == []
+    assert page_log.complaints == []
     await page.close()
 
 
@@ -355,9 +355,9 @@ async def test_response_forbids_inline_scripts(route: str, desk: Desk, contexts:
 
 
 async def test_app_files_are_cached_and_api_responses_are_not(desk: Desk, contexts: Contexts) -> None:
-    page, heard = await opened(contexts[DESKTOP], "/queue")
+    page, page_log = await opened(contexts[DESKTOP], "/queue")
     context = contexts[DESKTOP]
-    assets = {address for address in heard.addresses if "/assets/" in address}
+    assets = {address for address in page_log.addresses if "/assets/" in address}
     assert assets
     for asset in assets:
         headers = (await context.request.get(asset)).headers

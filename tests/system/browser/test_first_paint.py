@@ -25,7 +25,7 @@ async def test_shell_is_painted_before_scripts_and_styles_arrive(
 
     async with open_context(chromium, shared_desk, theme=theme) as context:
         page = await context.new_page()
-        heard = record_page(page)
+        page_log = record_page(page)
         await page.route("**/assets/**", held)
         await page.goto("/queue", wait_until="commit")
         await until(page, 'performance.getEntriesByName("first-contentful-paint").length > 0')
@@ -33,7 +33,7 @@ async def test_shell_is_painted_before_scripts_and_styles_arrive(
         let_go.set()
         await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
         assert await page.locator(".first-paint").count() == 0
-        assert heard.complaints == []
+        assert page_log.complaints == []
 
 
 @pytest.mark.parametrize("path", ["/queue", "/gallery", "/create"])
@@ -41,7 +41,7 @@ async def test_area_data_is_requested_once_before_its_scripts_load(
     chromium: Browser, shared_desk: str, path: str
 ) -> None:
     let_go = asyncio.Event()
-    asked: list[str] = []
+    paths: list[str] = []
 
     async def held(route: Route) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -50,11 +50,11 @@ async def test_area_data_is_requested_once_before_its_scripts_load(
 
     def note(request: Request) -> None:
         if "/api/" in request.url:
-            asked.append(request.url)
+            paths.append(request.url)
 
     async with open_context(chromium, shared_desk) as context:
         page = await context.new_page()
-        heard = record_page(page)
+        page_log = record_page(page)
         await page.route("**/assets/main-*.js", held)
         # an open page refetches earlier data
         await page.route("**/api/events", lambda route: route.abort())
@@ -62,13 +62,13 @@ async def test_area_data_is_requested_once_before_its_scripts_load(
         first = {"/queue": "/api/queue?", "/gallery": "/api/gallery?", "/create": "/api/effects?"}[path]
         async with page.expect_request(lambda request: first in request.url):
             await page.goto(path, wait_until="commit")
-        early = set(asked)
-        assert len(asked) == len(early)
+        early = set(paths)
+        assert len(paths) == len(early)
         let_go.set()
         await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
-        await settled(page, heard)
+        await settled(page, page_log)
         # every prefetched response was used
-        assert {path: asked.count(path) for path in early} == dict.fromkeys(early, 1)
+        assert {path: paths.count(path) for path in early} == dict.fromkeys(early, 1)
 
 
 async def test_hidden_tab_loads_as_well(chromium: Browser, shared_desk: str) -> None:

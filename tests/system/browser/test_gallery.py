@@ -47,7 +47,7 @@ def opener(page: Page, name: str) -> Locator:
     return page.get_by_role("button", name=re.compile(f"^{re.escape(name)}, "))
 
 
-async def made(driver: PageDriver, *labels: str, effect: str = "Invert an image") -> str:
+async def run_batch(driver: PageDriver, *labels: str, effect: str = "Invert an image") -> str:
     """Run a batch, wait for its outputs and return its id."""
     effects = {effect["name"]: effect["id"] for effect in (await driver.call("GET", "/api/effects?limit=50"))["items"]}
     file_id = await driver.upload()
@@ -75,7 +75,7 @@ async def select(page: Page, *names: str) -> None:
 @pytest.mark.journey
 async def test_new_outputs_appear_without_moving_the_current_one(driver: PageDriver) -> None:
     page = driver.page
-    await made(driver, *(f"first {number}" for number in range(8)))
+    await run_batch(driver, *(f"first {number}" for number in range(8)))
     await page.set_viewport_size({"width": 390, "height": 500})
     await page.goto("/gallery")
     await expect(tiles(page).first).to_be_visible()
@@ -97,7 +97,7 @@ async def test_new_outputs_appear_without_moving_the_current_one(driver: PageDri
 
 async def test_filters_and_search_are_in_the_url_and_survive_reload(driver: PageDriver) -> None:
     page = driver.page
-    batch = await made(driver, "red boat", "blue boat", "red script_desk")
+    batch = await run_batch(driver, "red boat", "blue boat", "red script_desk")
     await page.get_by_role("searchbox").fill("boat red")
     await expect(tiles(page)).to_have_count(1)
     await expect(page).to_have_url(re.compile(r"q=boat\+red"))
@@ -115,7 +115,7 @@ async def test_filters_and_search_are_in_the_url_and_survive_reload(driver: Page
 
 async def test_keys_star_and_reject_in_grid_and_lightbox(driver: PageDriver) -> None:
     page = driver.page
-    batch = await made(driver, "one", "two", "three")
+    batch = await run_batch(driver, "one", "two", "three")
     # newest first
     await page.keyboard.press("j")
     await page.keyboard.press("s")
@@ -150,7 +150,7 @@ async def test_keys_star_and_reject_in_grid_and_lightbox(driver: PageDriver) -> 
 
 async def test_lightbox_and_comparison_share_grid_keys_and_fit_a_phone(driver: PageDriver) -> None:
     page = driver.page
-    batch = await made(driver, "a", "b", "c", "d")
+    batch = await run_batch(driver, "a", "b", "c", "d")
     ids = [file["id"] for file in await listed(driver, batch)]
     await page.set_viewport_size({"width": 390, "height": 844})
     await page.goto(f"/gallery?batch={batch}&compare={','.join(ids)}")
@@ -175,7 +175,7 @@ async def test_lightbox_and_comparison_share_grid_keys_and_fit_a_phone(driver: P
 
 async def test_back_undoes_a_search_and_effects_filter_outputs(driver: PageDriver) -> None:
     page = driver.page
-    batch = await made(driver, "one", "two")
+    batch = await run_batch(driver, "one", "two")
     await page.goto(f"/gallery?batch={batch}")
     search = page.get_by_role("searchbox")
     for typed in ("o", "on", "one"):
@@ -191,7 +191,7 @@ async def test_back_undoes_a_search_and_effects_filter_outputs(driver: PageDrive
 
 async def test_ratings_and_collections_sync_between_tabs(driver: PageDriver) -> None:
     page = driver.page
-    batch = await made(driver, "both")
+    batch = await run_batch(driver, "both")
     async with page.expect_popup() as opened:
         await page.evaluate("(address) => void window.open(address)", f"/gallery?batch={batch}")
     other = await opened.value
@@ -212,7 +212,7 @@ async def test_ratings_and_collections_sync_between_tabs(driver: PageDriver) -> 
 
 async def test_two_compared_clips_play_in_sync(driver: PageDriver) -> None:
     page = driver.page
-    await made(driver, "left clip", "right clip", effect="Make a short clip of an image")
+    await run_batch(driver, "left clip", "right clip", effect="Make a short clip of an image")
     await select(page, "left clip", "right clip")
     await page.get_by_role("button", name="Compare").click()
     videos = page.get_by_role("dialog", name="Compare").locator("video")
@@ -241,7 +241,7 @@ async def test_two_compared_clips_play_in_sync(driver: PageDriver) -> None:
 
 async def test_zip_contains_the_selection(driver: PageDriver) -> None:
     page = driver.page
-    await made(driver, "zip a", "zip b", "zip c")
+    await run_batch(driver, "zip a", "zip b", "zip c")
     await select(page, "zip a")
     await page.get_by_role("checkbox", name="Select zip c", exact=True).click(modifiers=["Shift"])
     await expect(page.get_by_text("3 selected")).to_be_visible()
@@ -257,7 +257,7 @@ async def test_zip_contains_the_selection(driver: PageDriver) -> None:
 
 async def test_collection_is_created_filled_renamed_and_deleted(driver: PageDriver) -> None:
     page = driver.page
-    batch = await made(driver, "in it", "not in it")
+    batch = await run_batch(driver, "in it", "not in it")
     name = f"for {batch}"
     await select(page, "in it")
     await page.get_by_role("button", name="Add to collection").click()
@@ -285,7 +285,7 @@ async def test_collection_is_created_filled_renamed_and_deleted(driver: PageDriv
 
 async def test_outputs_are_copied_to_a_folder(driver: PageDriver) -> None:
     page = driver.page
-    await made(driver, "copy me")
+    await run_batch(driver, "copy me")
     await select(page, "copy me")
     await page.get_by_role("button", name="Copy to folder").click()
     await page.get_by_label("Folder", exact=True).fill("../out")
@@ -301,7 +301,7 @@ async def test_outputs_are_copied_to_a_folder(driver: PageDriver) -> None:
 @pytest.mark.journey
 async def test_deletion_names_its_outputs_and_removes_them(driver: PageDriver) -> None:
     page = driver.page
-    batch = await made(driver, "stays", "goes")
+    batch = await run_batch(driver, "stays", "goes")
     await opener(page, "goes").focus()
     await page.keyboard.press("x")
     await page.keyboard.press("Delete")
@@ -330,7 +330,7 @@ async def test_deletion_names_its_outputs_and_removes_them(driver: PageDriver) -
 
 async def test_all_matches_can_be_selected_from_the_url(driver: PageDriver) -> None:
     page = driver.page
-    await made(driver, "all 1", "all 2", "all 3")
+    await run_batch(driver, "all 1", "all 2", "all 3")
     await page.keyboard.press("Control+a")
     await expect(page.get_by_text("3 selected")).to_be_visible()
     await expect(page).to_have_url(re.compile("sel=all"))
@@ -342,7 +342,7 @@ async def test_all_matches_can_be_selected_from_the_url(driver: PageDriver) -> N
 
 async def test_output_values_can_be_recalled(driver: PageDriver) -> None:
     page = driver.page
-    batch = await made(driver, "recalled")
+    batch = await run_batch(driver, "recalled")
     [item] = await listed(driver, batch)
     await page.goto(f"/gallery?batch={batch}&open={item['id']}")
     await page.get_by_role("dialog").get_by_role("button", name="Change and run").click()
@@ -351,7 +351,7 @@ async def test_output_values_can_be_recalled(driver: PageDriver) -> None:
 
 async def test_output_is_used_as_an_input_without_upload(driver: PageDriver) -> None:
     page = driver.page
-    batch = await made(driver, "used")
+    batch = await run_batch(driver, "used")
     [item] = await listed(driver, batch)
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.url) if request.method == "POST" else None)

@@ -155,14 +155,14 @@ async def test_failed_job_shows_its_reason_and_is_retried_once(shared: PageDrive
     await expect(shared.error.locator("pre")).to_contain_text("execution.py")
     await shared.actions.get_by_role("button", name="Retry", exact=True).click()
     await shared.status_is("Done")
-    made = shared.page.url
+    job_url = shared.page.url
     # retry and original link to each other; Retry is offered once, Again without limit
     await shared.page.get_by_role("link", name=first[-8:]).click()
     await shared.status_is("Failed")
     await expect(shared.actions.get_by_role("button", name="Run again", exact=True)).to_be_visible()
     await expect(shared.actions.get_by_role("button", name="Retry", exact=True)).to_have_count(0)
-    await shared.page.get_by_role("link", name=made[-8:]).click()
-    await expect(shared.page).to_have_url(made)
+    await shared.page.get_by_role("link", name=job_url[-8:]).click()
+    await expect(shared.page).to_have_url(job_url)
     assert len((await shared.call("GET", "/api/ai-jobs"))["items"]) == 2
 
 

@@ -27,8 +27,8 @@ async def test_text_output_is_shown_verbatim_and_copied(shared: PageDriver) -> N
     page = shared.page
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": HOSTILE}}}
-    made = await shared.call("POST", "/api/workflows", {"graph": graph, "name": "words"})
-    job = await shared.call("POST", "/api/ai-jobs", {"workflow_slug": made["slug"], "idempotency_key": "text"})
+    workflow = await shared.call("POST", "/api/workflows", {"graph": graph, "name": "words"})
+    job = await shared.call("POST", "/api/ai-jobs", {"workflow_slug": workflow["slug"], "idempotency_key": "text"})
     await shared.open_job(job["id"])
     await shared.status_is("Done")
     await expect(page.locator("pre").filter(has_text=HOSTILE).first).to_have_text(HOSTILE)

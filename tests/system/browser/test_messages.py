@@ -21,26 +21,26 @@ async def test_message_does_not_cover_its_button(shared: PageDriver) -> None:
     page = shared.page
     await shared.choose("Make a picture of a prompt")
     await shared.add()
-    said = page.get_by_role("region", name="Notifications").get_by_role("listitem").last
+    message = page.get_by_role("region", name="Notifications").get_by_role("listitem").last
     # it stays while it has focus or the pointer
-    await said.get_by_role("button", name="Close").focus()
+    await message.get_by_role("button", name="Close").focus()
     for width, height in ((1400, 500), (1280, 800), (1000, 700), (390, 844)):
         await page.set_viewport_size({"width": width, "height": height})
         button = shared.plan.get_by_role("button", name="Add job")
         await button.scroll_into_view_if_needed()
-        assert not await lies_on(said, button), (width, height)
-    await said.get_by_role("button", name="Close").click()
-    await expect(said).to_have_count(0)
+        assert not await lies_on(message, button), (width, height)
+    await message.get_by_role("button", name="Close").click()
+    await expect(message).to_have_count(0)
 
 
 async def test_hidden_tab_sends_no_requests(shared: PageDriver) -> None:
     page = shared.page
     await page.clock.install()
     await shared.open_queue()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
     # periodic requests of a page
-    while not asked:
+    while not requests:
         # a pending request is not repeated
         await page.clock.run_for(6000)
     await page.evaluate(
@@ -50,10 +50,10 @@ async def test_hidden_tab_sends_no_requests(shared: PageDriver) -> None:
           dispatchEvent(new Event("visibilitychange"));
         }"""
     )
-    assert asked
+    assert requests
     # a refresh that was due when the tab was hidden still happens
     for _ in range(3):
         await page.clock.run_for(2000)
-    asked.clear()
+    requests.clear()
     await page.clock.run_for(15_000)
-    assert asked == []
+    assert requests == []

@@ -204,9 +204,9 @@ async def test_finished_job_is_rerun_edited_or_used_as_input(queue: PageDriver) 
     await page.goto(f"/jobs/{job_id}")
     await actions.get_by_role("button", name="Run again").click()
     await page.wait_for_url(lambda url: "/jobs/" in url and job_id not in url)
-    made: dict[str, Any] = await queue.call("GET", f"/api/ai-jobs/{page.url.rsplit('/', 1)[1]}")
+    job: dict[str, Any] = await queue.call("GET", f"/api/ai-jobs/{page.url.rsplit('/', 1)[1]}")
     first = await queue.call("GET", f"/api/ai-jobs/{job_id}")
-    assert [made[key] for key in ("label", "input_file_id", "seed")] == ["one", first["input_file_id"], first["seed"]]
+    assert [job[key] for key in ("label", "input_file_id", "seed")] == ["one", first["input_file_id"], first["seed"]]
 
 
 async def test_running_job_shows_its_preview_in_queue_and_on_its_page(queue: PageDriver) -> None:

@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from comfyrelay.desk.password import set_password
-from tests.integration.desk.test_password import ELSEWHERE, PASSWORD, open_to_others
+from tests.integration.desk.test_password import OTHER_ADDRESS, PASSWORD, open_to_others
 from tests.support.desk import make_desk
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("built_app")]
@@ -22,10 +22,10 @@ async def is_open(page: Page) -> None:
 
 @pytest.mark.journey
 async def test_app_without_a_session_is_opened_by_a_link(tmp_path: Path, chromium: Browser) -> None:
-    made = make_desk(tmp_path / "desk", finish_seconds=0)
+    settings = make_desk(tmp_path / "desk", finish_seconds=0)
     context = await chromium.new_context()
     page = await context.new_page()
-    async with made.open() as (_worker, ready):
+    async with settings.open() as (_worker, ready):
         for path in ("", "/queue", "/gallery"):
             await page.goto(f"{ready.url}{path}")
             await expect(page.locator("code")).to_have_text("comfyrelay open")
@@ -36,7 +36,7 @@ async def test_app_without_a_session_is_opened_by_a_link(tmp_path: Path, chromiu
         # a second time, from the link that is still in the terminal
         await page.goto(ready.link)
         await is_open(page)
-    async with made.open():
+    async with settings.open():
         await page.goto(f"{ready.url}/gallery")
         await expect(page.get_by_role("heading", name="Gallery", exact=True)).to_be_visible()
     await context.close()
@@ -44,10 +44,10 @@ async def test_app_without_a_session_is_opened_by_a_link(tmp_path: Path, chromiu
 
 async def test_password_opens_the_app_from_another_machine(tmp_path: Path, chromium: Browser) -> None:
     set_password(tmp_path, PASSWORD)
-    made = open_to_others(tmp_path)
-    context = await chromium.new_context(base_url=f"http://{ELSEWHERE}:{made.settings.port}")
+    settings = open_to_others(tmp_path)
+    context = await chromium.new_context(base_url=f"http://{OTHER_ADDRESS}:{settings.settings.port}")
     page = await context.new_page()
-    async with made.open():
+    async with settings.open():
         await page.goto("/queue")
         field = page.get_by_label("Password")
         await field.fill("a guess")

@@ -21,13 +21,13 @@ async def shown_on(page: Page, screen: Screen) -> None:
     await page.set_viewport_size({"width": screen.width, "height": screen.height})
 
 
-async def check_accessibility(page: Page, heard: PageLog, axe: str) -> None:
+async def check_accessibility(page: Page, page_log: PageLog, axe: str) -> None:
     """Check the current step on desktop in both themes, and on a phone."""
     await page.emulate_media(color_scheme="dark")
-    await settled(page, heard)
-    await is_accessible(page, heard, axe)
+    await settled(page, page_log)
+    await is_accessible(page, page_log, axe)
     await shown_on(page, PHONE)
-    await settled(page, heard)
+    await settled(page, page_log)
     assert await violations(page, axe) == ""
     assert await page.evaluate(_WIDER) == []
     await shown_on(page, DESKTOP)
@@ -43,7 +43,7 @@ async def test_setup_of_an_empty_server_leads_to_a_finished_job(
             open_visitor(chromium, system) as context,
         ):
             page = await context.new_page()
-            heard = record_page(page)
+            page_log = record_page(page)
             await page.goto("/")
             await page.wait_for_url(re.compile("/setup$"))
             # the first visitor does not become administrator without the code
@@ -52,7 +52,7 @@ async def test_setup_of_an_empty_server_leads_to_a_finished_job(
             await page.get_by_label("Password", exact=True).fill(PASSWORD)
             await page.get_by_role("button", name="Create administrator").click()
             await expect(page.get_by_role("alert")).to_contain_text("not the code")
-            heard.complaints.clear()
+            page_log.complaints.clear()
 
             printed = PRINTED.search(system.server.text())
             assert printed is not None, system.server.text()
@@ -60,13 +60,13 @@ async def test_setup_of_an_empty_server_leads_to_a_finished_job(
             await set_up(
                 page,
                 lambda command: started_by(command, system).start(),
-                lambda _step: check_accessibility(page, heard, axe),
+                lambda _step: check_accessibility(page, page_log, axe),
             )
-            await check_accessibility(page, heard, axe)
+            await check_accessibility(page, page_log, axe)
             await page.get_by_role("link", name="Open console").click()
             await page.wait_for_url(re.compile("/console$"))
             # every other request goes to the storage
-            assert heard.complaints == []
-            others = heard.elsewhere(url_of(system))
+            assert page_log.complaints == []
+            others = page_log.elsewhere(url_of(system))
             assert others
             assert all(other.startswith(system.files.url) for other in others)

@@ -63,7 +63,7 @@ async def test_sign_in_leads_to_the_requested_page(chromium: Browser, shared_ser
 async def test_user_sees_the_areas_of_their_role(
     chromium: Browser, shared_server: System, who: str, lands: str, names: list[str]
 ) -> None:
-    async with open_as("admin" if who == "admin" else "user", chromium, shared_server) as (page, heard):
+    async with open_as("admin" if who == "admin" else "user", chromium, shared_server) as (page, page_log):
         await page.goto("/")
         await page.wait_for_url(re.compile(f"{lands}$"))
         links = page.get_by_role("navigation", name="Areas").get_by_role("link")
@@ -72,17 +72,17 @@ async def test_user_sees_the_areas_of_their_role(
             await links.filter(has_text=name).click()
             title = "Overview" if name == "Console" else name
             await expect(page.get_by_role("heading", name=title, exact=True).first).to_be_visible()
-            await settled(page, heard)
-        assert heard.complaints == []
+            await settled(page, page_log)
+        assert page_log.complaints == []
 
 
 async def test_unknown_url_is_a_page_of_the_app(chromium: Browser, shared_server: System) -> None:
-    async with open_as("user", chromium, shared_server) as (page, heard):
+    async with open_as("user", chromium, shared_server) as (page, page_log):
         answer = await page.goto("/nowhere/at/all")
         assert answer is not None
         assert answer.status == 404
         await expect(page.get_by_text("Page not found")).to_be_visible()
-        assert [complaint for complaint in heard.complaints if "status of 404" not in complaint] == []
+        assert [complaint for complaint in page_log.complaints if "status of 404" not in complaint] == []
 
 
 async def test_signing_out_ends_the_session(chromium: Browser, shared_server: System) -> None:
@@ -192,11 +192,11 @@ async def test_signed_out_page_is_clean(path: str, chromium: Browser, shared_ser
     _, link = await invited(shared_server)
     async with open_visitor(chromium, shared_server, screen=PHONE) as context:
         page = await context.new_page()
-        heard = record_page(page)
+        page_log = record_page(page)
         await page.goto(path.format(token=link["url"].partition("#")[2]))
-        await settled(page, heard)
-        await is_accessible(page, heard, axe)
+        await settled(page, page_log)
+        await is_accessible(page, page_log, axe)
         assert not await page.evaluate(_WIDER)
         # an invalid link and a missing session give these errors
-        assert [complaint for complaint in heard.complaints if "status of 40" not in complaint] == []
-        assert heard.elsewhere(url_of(shared_server)) == []
+        assert [complaint for complaint in page_log.complaints if "status of 40" not in complaint] == []
+        assert page_log.elsewhere(url_of(shared_server)) == []

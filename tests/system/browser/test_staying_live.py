@@ -51,9 +51,9 @@ async def add(filling: Filling, *labels: str) -> list[str]:
 
 async def open_queue(context: BrowserContext, shown: Sequence[str]) -> Page:
     page = await context.new_page()
-    heard = record_page(page)
+    page_log = record_page(page)
     await page.goto("/queue")
-    await settled(page, heard)
+    await settled(page, page_log)
     await shows(page, shown)
     return page
 
@@ -155,8 +155,8 @@ async def test_page_reconnects_when_its_desk_returns(desk: Desk, chromium: Brows
         opened = open_context(chromium, url)
         context = await opened.__aenter__()
         page = await open_queue(context, ["first", "second"])
-        asked: list[Request] = []
-        page.on("request", lambda request: asked.append(request))  # noqa: PLW0108 - Playwright marks the function it is given
+        requests: list[Request] = []
+        page.on("request", lambda request: requests.append(request))  # noqa: PLW0108 - Playwright marks the function it is given
     await says(page, LOST)
     await shows(page, ["first", "second"])
     async with desk.open() as (_worker, ready), Filling.of(url) as filling:
@@ -165,7 +165,7 @@ async def test_page_reconnects_when_its_desk_returns(desk: Desk, chromium: Brows
         await add(filling, "third")
         await shows(page, ["second", "third"], gone=["first"])
         await is_silent(page)
-        streams = [request for request in asked if request.url.endswith("/api/events")]
+        streams = [request for request in requests if request.url.endswith("/api/events")]
         assert "last-event-id" in await streams[-1].all_headers()
         await add(filling, "fourth")
         await shows(page, ["second", "third", "fourth"])
@@ -182,9 +182,9 @@ async def test_page_fetches_missed_changes_after_sleep(desk: Desk, chromium: Bro
         await context.add_init_script(_DEAF)
         page = await context.new_page()
         await page.clock.install()
-        heard = record_page(page)
+        page_log = record_page(page)
         await page.goto("/queue")
-        await settled(page, heard)
+        await settled(page, page_log)
         await shows(page, ["first"])
         await page.evaluate("window.deafUpTo = 0; window.epoch = 1")
         await add(filling, "second")
@@ -217,9 +217,9 @@ async def test_page_with_an_expired_session_shows_how_to_open_another(
     monkeypatch.setattr(auth, "CHECK_SECONDS", 0.5)
     async with desk.open() as (_worker, ready), open_context(chromium, ready.url) as context:
         page = await context.new_page()
-        heard = record_page(page)
+        page_log = record_page(page)
         await page.goto("/gallery")
-        await settled(page, heard)
+        await settled(page, page_log)
         async with owner_http(ready.url) as http:
             for session in (await http.get("/api/tokens")).json()["data"]["items"]:
                 (await http.delete(f"/api/tokens/{session['id']}")).raise_for_status()

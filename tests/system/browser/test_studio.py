@@ -52,7 +52,7 @@ class User:
     system: System
     context: BrowserContext
     page: Page
-    heard: PageLog
+    page_log: PageLog
     email: str
     token: str
     tenant_id: str
@@ -141,18 +141,18 @@ async def signed_in(
     email = f"{uuid4()}@example.com"
     answer = await system.http.post("/api/register", json={"email": email, "password": PASSWORD})
     system.http.cookies.clear()
-    made = answer.json()["data"]
+    upload = answer.json()["data"]
     async with open_visitor(chromium, system, screen=screen) as context:
-        await sign_in(context, system, made["token"])
+        await sign_in(context, system, upload["token"])
         page = await context.new_page()
         user = User(
             system=system,
             context=context,
             page=page,
-            heard=record_page(page),
+            page_log=record_page(page),
             email=email,
-            token=made["token"],
-            tenant_id=made["user"]["tenant_id"],
+            token=upload["token"],
+            tenant_id=upload["user"]["tenant_id"],
         )
         if tokens:
             await user.credit(tokens)
@@ -307,15 +307,15 @@ class TestCreating:
     async def test_expired_result_url_is_replaced(self, user: User) -> None:
         job_id = await user.submitted("plain", input_payload={"color": 77})
         await user.ended(job_id)
-        asked = 0
+        requests = 0
 
         async def old(route: Route) -> None:
             """As on a page that has been open for a long time."""
-            nonlocal asked
-            asked += 1
+            nonlocal requests
+            requests += 1
             answer = await route.fetch()
             body = await answer.json()
-            if asked == 1:
+            if requests == 1:
                 [output] = body["data"]["outputs"]
                 output["url"] = f"{output['url'].partition('?')[0]}?stale"
             await route.fulfill(response=answer, json=body)
@@ -448,7 +448,7 @@ class TestCreating:
             await expect(user.page.get_by_role("button", name="Start for 7 tokens")).to_be_disabled()
             await user.credit(4)
             await expect(user.page.get_by_role("button", name=re.compile("Drop an image here"))).to_be_enabled()
-            assert [address for address in user.received.addresses if address.endswith("/uploads")] == []
+            assert [address for address in user.page_log.addresses if address.endswith("/uploads")] == []
 
     async def test_rerun_needs_enough_tokens(self, chromium: Browser, system: System) -> None:
         async with signed_in(chromium, system, tokens=COST) as user:
@@ -617,7 +617,7 @@ async def test_tenant_sees_no_data_of_another(chromium: Browser, system: System,
             *(f"/jobs/{job_id}", "/create", f"/create?from={job_id}"),
         ):
             await other.page.goto(path)
-            await settled(other.page, other.received)
+            await settled(other.page, other.page_log)
             # also in dialogs
             text = await other.page.locator("body").inner_text()
             pictures = await other.page.locator("body :is(img, video)").count()
@@ -665,7 +665,7 @@ async def assert_isolated(other: User, user: User, job_id: str, output: dict[str
         assert (await other.context.request.get(path)).status == 404, path
     as_input = f"/api/ai-jobs/{job_id}/outputs/1/as-input"
     assert (await other.context.request.post(as_input, headers={"Origin": url_of(other.system)})).status == 404
-    shown = {address.partition("?")[0] for address in other.received.addresses}
+    shown = {address.partition("?")[0] for address in other.page_log.addresses}
     assert output["url"].partition("?")[0] not in shown
 
 
@@ -716,7 +716,7 @@ async def filled(chromium: Browser, system: System) -> AsyncIterator[Filled]:
                 system=system,
                 context=context,
                 page=page,
-                heard=record_page(page),
+                page_log=record_page(page),
                 email=user.email,
                 token=user.token,
                 tenant_id=user.tenant_id,
@@ -725,14 +725,14 @@ async def filled(chromium: Browser, system: System) -> AsyncIterator[Filled]:
 
 
 async def opened(user: User, path: str) -> None:
-    user.received.complaints.clear()
+    user.page_log.complaints.clear()
     await user.page.goto(path)
-    await settled(user.page, user.received)
+    await settled(user.page, user.page_log)
 
 
 def unexpected(user: User) -> list[str]:
     """Complaints, except about pages that return 404."""
-    return [complaint for complaint in user.received.complaints if "status of 404" not in complaint]
+    return [complaint for complaint in user.page_log.complaints if "status of 404" not in complaint]
 
 
 @pytest.mark.parametrize("route", PAGES)
@@ -741,7 +741,7 @@ async def test_page_is_clean(route: str, filled: Filled, axe: str) -> None:
     user = filled.desktop
     await user.page.emulate_media(color_scheme="dark")
     await opened(user, PAGES[route].format(**filled.ids))
-    await is_accessible(user.page, user.received, axe)
+    await is_accessible(user.page, user.page_log, axe)
     await assert_nothing_injected(user.page)
     assert unexpected(user) == []
 

@@ -96,14 +96,14 @@ async def test_page_stays_live_across_processes_and_when_one_dies(
             async with server, open_visitor(chromium, system, url=address) as context:
                 await sign_in(context, system, system.user_token)
                 page = await context.new_page()
-                heard = record_page(page)
+                page_log = record_page(page)
                 await page.goto("/queue")
                 await expect(page.get_by_role("heading", name="Queue", exact=True)).to_be_visible()
                 # created at one server, reported by either
                 await system.submit(effect, label="the first")
                 await _is_done(page, "the first")
                 assert len(balancer.served) == 2
-                assert heard.complaints == []
+                assert page_log.complaints == []
                 await system.server.kill()
                 system.http.base_url = httpx.URL(second)
                 await system.submit(effect, label="the second")

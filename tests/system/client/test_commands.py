@@ -111,10 +111,10 @@ async def test_tables_fit_80_columns_and_show_whole_errors(site: Site) -> None:
 
 async def test_workflows_are_listed_by_name(site: Site) -> None:
     assert "You have no workflows yet" in (await site.command("workflows")).out
-    made = await site.client.create_workflow(invert(), name="Portrait, soft", output_extension="png")
+    workflow = await site.client.create_workflow(invert(), name="Portrait, soft", output_extension="png")
     ran = await site.command("workflows")
-    assert (ran.code, made.slug in ran.out, "Portrait, soft" in ran.out) == (0, True, True)
-    assert [load["slug"] for load in json.loads((await site.command("workflows", "--json")).out)] == [made.slug]
+    assert (ran.code, workflow.slug in ran.out, "Portrait, soft" in ran.out) == (0, True, True)
+    assert [load["slug"] for load in json.loads((await site.command("workflows", "--json")).out)] == [workflow.slug]
     for words in (["rename", "nothing", "Other"], ["remove", "nothing"]):
         ran = await site.command("workflows", *words)
         assert (ran.code, "There are: Portrait, soft." in ran.err) == (2, True), ran.err
@@ -126,7 +126,7 @@ async def test_workflows_are_listed_by_name(site: Site) -> None:
 
 
 async def test_shell_completes_workflows_presets_and_ids(site: Site) -> None:
-    made = await site.client.create_workflow(invert(), name="portrait", output_extension="png")
+    workflow = await site.client.create_workflow(invert(), name="portrait", output_extension="png")
     other = invert() | {"4": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "x"}}}
     spaced = await site.client.create_workflow(other, name="two words", output_extension="png")
     await site.client.create_preset("medium", {"steps": 20})
@@ -137,7 +137,7 @@ async def test_shell_completes_workflows_presets_and_ids(site: Site) -> None:
         shell = {"_COMFYRELAY_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
         return [splitline for splitline in (await site.command(**{**shell, **env})).out.splitlines() if splitline]
 
-    assert await completed("comfyrelay workflows remove ") == [spaced.slug, made.name]
+    assert await completed("comfyrelay workflows remove ") == [spaced.slug, workflow.name]
     assert "portrait" in await completed("comfyrelay run por")
     assert await completed("comfyrelay run x --preset m") == ["medium"]
     assert {job["id"][-8:], batch["id"][-8:]} <= {*await completed("comfyrelay cancel ")}
@@ -290,8 +290,8 @@ async def test_job_is_retried_as_a_new_one(site: Site) -> None:
     job = await failed(site)
     [again] = json.loads((await site.command("retry", job["id"], "--json")).out)
     assert (again["retry_of"], again["status"]) == (job["id"], "queued")
-    told = (await site.command("retry", job["id"])).out
-    assert f"The job was already retried as {again['id']}, which is queued." in told.replace("\n", " ")
+    message = (await site.command("retry", job["id"])).out
+    assert f"The job was already retried as {again['id']}, which is queued." in message.replace("\n", " ")
     assert (await site.command("retry", job["id"], "--all")).code == 2
 
 
@@ -324,8 +324,8 @@ async def test_presets_are_added_listed_and_removed(site: Site, tmp_path: Path) 
     assert oldest["values"] == {"steps": 25, "profile": "medium"}
     assert "steps=25" in (await site.command("presets")).out
     assert (await site.command("presets", "remove", "medium")).out == "Removed preset medium.\n"
-    gone = await site.command("presets", "remove", "medium")
-    assert (gone.code, gone.err) == (2, "Error: There is no preset 'medium'.\n")
+    removed = await site.command("presets", "remove", "medium")
+    assert (removed.code, removed.err) == (2, "Error: There is no preset 'medium'.\n")
 
 
 @pytest.mark.parametrize("words", [["empty"], ["x", "--set", "no-equals-sign"], ["x", "--file", "nowhere.json"]])
@@ -340,13 +340,13 @@ async def test_preset_with_invalid_values_is_refused(site: Site, words: list[str
 async def test_unreachable_server_is_one_sentence_and_exit_code_2(site: Site) -> None:
     with listen("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
-    said = f"Error: There is no response at http://127.0.0.1:{port}. Start it with: comfyrelay up\n"
+    message = f"Error: There is no response at http://127.0.0.1:{port}. Start it with: comfyrelay up\n"
     for words in (["jobs"], ["show", "12345678"], ["cancel", "12345678"], ["presets"], ["top", "--once"]):
         ran = await site.command(*words, "--url", f"http://127.0.0.1:{port}")
-        assert (ran.code, ran.out, ran.err) == (2, "", said)
+        assert (ran.code, ran.out, ran.err) == (2, "", message)
     # without an address: the default address of a server with these settings
     ran = await site.command("jobs", COMFYRELAY_URL="", COMFYRELAY_PORT=str(port), COMFYRELAY_HOST="0.0.0.0")
-    assert (ran.code, ran.err) == (2, said)
+    assert (ran.code, ran.err) == (2, message)
 
 
 async def test_missing_token_is_reported(site: Site) -> None:
@@ -393,8 +393,8 @@ async def test_jobs_with_invalid_worker_reports_are_shown(site: Site, began_at: 
 
 async def test_top_shows_why_nothing_runs(site: Site) -> None:
     job = await site.submit()
-    said = f"job {job['id'][-8:]}: Next in the queue; a worker is free."
-    assert said in (await site.command("top", "--once")).out
+    message = f"job {job['id'][-8:]}: Next in the queue; a worker is free."
+    assert message in (await site.command("top", "--once")).out
 
 
 @asynccontextmanager

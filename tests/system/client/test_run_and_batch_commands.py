@@ -113,8 +113,7 @@ async def test_unreadable_editor_file_names_what_is_missing(site: Site, tmp_path
 
 
 async def test_workflows_are_listed_renamed_replaced_and_removed(site: Site) -> None:
-    made = await site.client.add_graph(PROMPT_GRAPH, name="first")
-    slug = made.data.slug
+    slug = (await site.client.add_graph(PROMPT_GRAPH, name="first")).data.slug
     assert (await site.client.rename_workflow(slug, "second")).data.name == "second"
     other = {**PROMPT_GRAPH, "5": {**PROMPT_GRAPH["5"], "inputs": {**PROMPT_GRAPH["5"]["inputs"], "steps": 7}}}
     replaced = await site.client.replace_workflow(slug, other)

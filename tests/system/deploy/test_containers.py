@@ -108,16 +108,16 @@ async def s3(processes: ComposedProcesses) -> AsyncIterator[None]:
 async def databases(postgres_url: str) -> AsyncIterator[dict[str, str]]:
     """The databases of the compose file, under unique names."""
     name = f"composed_{free_port()}"
-    made = {f"relay_{role}": f"{name}_{role}" for role in ("central", "tenants")}
+    databases = {f"relay_{role}": f"{name}_{role}" for role in ("central", "tenants")}
     postgres = service("postgres")
     assert postgres["environment"]["POSTGRES_DB"] == "relay_central"
     assert composed(FILLED)["configs"]["shards"]["content"] == "CREATE DATABASE relay_tenants;"
     connection = await asyncpg.connect(postgres_url.format("postgres"))
-    for database in made.values():
+    for database in databases.values():
         await connection.execute(f"CREATE DATABASE {database}")
     address = f"postgresql://relay:{FILLED['POSTGRES_PASSWORD']}@postgres/"
-    yield {f"{address}{before}": postgres_url.format(after) for before, after in made.items()}
-    for database in made.values():
+    yield {f"{address}{before}": postgres_url.format(after) for before, after in databases.items()}
+    for database in databases.values():
         await connection.execute(f"DROP DATABASE {database} WITH (FORCE)")
     await connection.close()
 
@@ -141,10 +141,10 @@ async def test_composed_services_run_a_job(databases: dict[str, str], tmp_path: 
         asking = {**inside, "COMFYRELAY_URL": address, "COMFYRELAY_TOKEN": token}
         done = await run("run", "invert", "--out", str(tmp_path / "made"), env=asking)
         assert done.code == 0, done.err + "".join(process.text() for process in (server, comfyui, worker))
-    [made] = (tmp_path / "made").iterdir()
-    assert made.read_bytes().startswith(b"\x89PNG")
+    [output] = (tmp_path / "made").iterdir()
+    assert output.read_bytes().startswith(b"\x89PNG")
     stored = [path for path in (tmp_path / "s3" / "comfyrelay").rglob("*") if path.is_file()]
-    assert made.read_bytes() in [path.read_bytes() for path in stored]
+    assert output.read_bytes() in [path.read_bytes() for path in stored]
 
 
 def _check(name: str) -> list[str]:
@@ -164,12 +164,12 @@ async def _admin(env: Mapping[str, str]) -> str:
 
 
 async def _catalogue(address: str, token: str, *, fleet: str) -> None:
-    made = {
+    found = {
         "fleets": {"slug": fleet, "name": "Simulators"},
         "workflows": {"slug": "invert", "graph": invert()},
         "effects": {"slug": "invert", "name": "Invert", "workflow_slug": "invert", "credits_cost": 0},
     }
     headers = {"Authorization": f"Bearer {token}"}
     async with httpx.AsyncClient(base_url=f"{address}/api/admin", headers=headers, timeout=PATIENCE_SECONDS) as http:
-        for path, body in made.items():
+        for path, body in found.items():
             (await http.post(f"/{path}", json=body)).raise_for_status()

@@ -26,9 +26,9 @@ async def command(*words: str, data_dir: Path) -> CommandResult:
 
 
 async def batch_of(client: Client, count: int) -> str:
-    made = await client.add_graph(invert(), name="mine")
+    workflow = await client.add_graph(invert(), name="mine")
     items = [{"input_payload": {"empty_image_color": number}} for number in range(count)]
-    batch = await client.submit_batch(items, workflow_slug=made.data.slug)
+    batch = await client.submit_batch(items, workflow_slug=workflow.data.slug)
     return str(batch.id)
 
 
@@ -57,14 +57,14 @@ async def test_restored_backup_of_a_busy_desk_continues_its_work(tmp_path: Path)
     data = tmp_path / "desk"
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.05))
-        wanted = make_desk(data, comfyui_url=[simulator.url])
-        async with open_desk(wanted) as desk, httpx.AsyncClient(base_url=desk.ready.url) as browser:
+        settings = make_desk(data, comfyui_url=[simulator.url])
+        async with open_desk(settings) as desk, httpx.AsyncClient(base_url=desk.ready.url) as browser:
             assert (await browser.get(desk.ready.link)).is_success
             session = dict(browser.cookies)
             batch_id = await batch_of(desk.client, 6)
             await until_done(desk, batch_id, 2)
-            made = await command("backup", str(tmp_path / "backups"), data_dir=data)
-            assert made.code == 0, made.err
+            ran = await command("backup", str(tmp_path / "backups"), data_dir=data)
+            assert ran.code == 0, ran.err
             await until_done(desk, batch_id, 6)
             before = await outputs(desk, batch_id, tmp_path / "before")
         secret = (data / SECRET_FILE).read_text()
@@ -84,7 +84,7 @@ async def test_restored_backup_of_a_busy_desk_continues_its_work(tmp_path: Path)
         assert (data / "secrets.json").read_bytes() == (backup / "files" / "secrets.json").read_bytes()
 
         async with (
-            open_desk(wanted) as desk,
+            open_desk(settings) as desk,
             httpx.AsyncClient(base_url=desk.ready.url, cookies=session) as browser,
             Client(desk.ready.url, token=secret.strip()) as program,
         ):

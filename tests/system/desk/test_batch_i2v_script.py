@@ -127,9 +127,9 @@ async def test_prompts_profile_and_overrides_are_applied(folder: Path, simulator
 
 
 async def test_command_without_wait_only_queues(folder: Path, simulator: Simulator) -> None:
-    given = ("--template-api", str(folder / "templates" / "wan.json"), "--input-subdir", "cats", "--positive", "x")
+    options = ("--template-api", str(folder / "templates" / "wan.json"), "--input-subdir", "cats", "--positive", "x")
     with contextlib.chdir(folder / "input"):
-        ran = await commands.run("batch-i2v", "--server", simulator.url, *given, env=os.environ)
+        ran = await commands.run("batch-i2v", "--server", simulator.url, *options, env=os.environ)
     assert ran.code == 0
     assert ran.out.count("queued: ") == simulator.log.prompts_queued == 2
 
@@ -210,11 +210,11 @@ async def test_runner_runs_the_script_and_parses_its_output(folder: Path, simula
     assert (result.exit_code, result.error, result.seed) == (0, None, 14)
     assert result.outputs == sorted((folder / "work" / "output").iterdir())
     assert len(result.outputs) == 4
-    told = [(report.item, report.fraction) for report in heard.progress]
-    assert {item for item, _ in told} == {1, 2, 3, 4}
-    assert told == sorted(told)
-    assert any(0 < fraction < 0.25 for _, fraction in told)
-    assert told[-1] == (4, 1.0)
+    reported = [(report.item, report.fraction) for report in heard.progress]
+    assert {item for item, _ in reported} == {1, 2, 3, 4}
+    assert reported == sorted(reported)
+    assert any(0 < fraction < 0.25 for _, fraction in reported)
+    assert reported[-1] == (4, 1.0)
     # one line per tenth, not per step
     assert len([line for line in heard.lines if "%" in line]) <= 4 * 11
 

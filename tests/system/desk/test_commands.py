@@ -50,9 +50,9 @@ async def start(url: str, *words: str, **more: str) -> commands.RunningCommand:
 
 
 async def test_show_lists_common_and_changed_values(desk: OpenDesk) -> None:
-    made = await desk.client.add_graph(PROMPT_GRAPH, name="portrait")
+    workflow = await desk.client.add_graph(PROMPT_GRAPH, name="portrait")
     payload = {"prompt": "a hill", "steps": 7}
-    job = await desk.client.submit(workflow_slug=made.data.slug, input_payload=payload)
+    job = await desk.client.submit(workflow_slug=workflow.data.slug, input_payload=payload)
     await desk.ended(job.id)
     code, out, _ = await command(desk.ready.url, "show", job.id[-8:])
     assert code == 0
@@ -94,11 +94,11 @@ async def test_run_uses_a_new_seed_unless_it_is_given_or_reproduced(desk: OpenDe
     async def run(what: object, *more: str) -> dict[str, Any]:
         code, out, err = await command(desk.ready.url, "run", str(what), *more, "--out", str(tmp_path), "--json")
         assert code == 0, err
-        made: dict[str, Any] = json.loads(out)
-        about = await desk.client.about(made["id"])
+        batch: dict[str, Any] = json.loads(out)
+        about = await desk.client.about(batch["id"])
         assert about is not None
-        assert [attempt.seed for attempt in about.attempts] == [made["seed"]]
-        return made
+        assert [attempt.seed for attempt in about.attempts] == [batch["seed"]]
+        return batch
 
     one, other = [await run(tmp_path / "noisy.json") for _ in range(2)]
     assert len({one["seed"], other["seed"], 40}) == 3
@@ -153,8 +153,8 @@ async def test_reusable_run_returns_the_output_of_an_identical_job(desk: OpenDes
         words = ("run", str(tmp_path / "three.json"), "--out", str(tmp_path), "--json", *more)
         code, out, err = await command(desk.ready.url, *words)
         assert code == 0, err
-        made: dict[str, Any] = json.loads(out)
-        return made
+        result: dict[str, Any] = json.loads(out)
+        return result
 
     first, again = await run(), await run("--reuse")
     assert again["reused_from"] == first["id"]
@@ -165,8 +165,8 @@ async def test_reusable_run_returns_the_output_of_an_identical_job(desk: OpenDes
 async def test_batch_without_a_label_is_named_after_its_workflow(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     for more, name in (((), "three"), (("--label", "mine"), "mine")):
-        given = ("batch", "add", str(tmp_path / "three.json"), *more, "--json")
-        assert json.loads((await command(desk.ready.url, *given))[1])["label"] == name
+        arguments = ("batch", "add", str(tmp_path / "three.json"), *more, "--json")
+        assert json.loads((await command(desk.ready.url, *arguments))[1])["label"] == name
 
 
 async def test_missing_model_is_reported_with_the_option_to_wait(desk: OpenDesk, tmp_path: Path) -> None:
@@ -178,16 +178,16 @@ async def test_missing_model_is_reported_with_the_option_to_wait(desk: OpenDesk,
     assert err.endswith("Install what is missing, or add it with --anyway: then it waits until a worker has it.\n")
     running = await start(desk.ready.url, *words, "--anyway")
     async with asyncio.timeout(TIMEOUT_SECONDS):
-        said = (await running.err.readline()).decode()
+        message = (await running.err.readline()).decode()
     await running.kill()
-    assert said.startswith("Waiting for a worker with the model rare.safetensors. Ctrl-C cancels the job;")
+    assert message.startswith("Waiting for a worker with the model rare.safetensors. Ctrl-C cancels the job;")
 
 
 async def test_invalid_port_is_explained(tmp_path: Path) -> None:
-    for port, said in (("70000", "must be at most 65535"), ("0", "must be at least 1")):
+    for port, message in (("70000", "must be at most 65535"), ("0", "must be at least 1")):
         code, out, err = await command("", "up", "--port", port, "--data-dir", str(tmp_path / "desk"))
         assert (code, out) == (2, "")
-        assert said in err
+        assert message in err
 
 
 async def test_run_prints_text_and_saves_all_other_outputs(desk: OpenDesk, tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ async def test_run_prints_text_and_saves_all_other_outputs(desk: OpenDesk, tmp_p
     socket = {"class_type": "SaveImageWebsocket", "inputs": {"images": ["1", 0]}}
     graph = {**THREE, "2": socket, "3": graphs.words("a caption")["1"]}
     (tmp_path / "both.json").write_text(json.dumps(graph))
-    given = ("run", str(tmp_path / "both.json"), "--out", str(tmp_path), "--json")
-    code, out, _ = await command(desk.ready.url, *given)
+    arguments = ("run", str(tmp_path / "both.json"), "--out", str(tmp_path), "--json")
+    code, out, _ = await command(desk.ready.url, *arguments)
     assert code == 0
     *pictures, text = map(Path, json.loads(out)["saved"])
     assert [picture.read_bytes()[:4] for picture in pictures] == [b"\x89PNG"] * 3
@@ -232,8 +232,8 @@ async def test_run_saves_every_file_and_show_prints_its_path(desk: OpenDesk, tmp
 
 async def test_run_prints_a_script_command_before_it_runs(tmp_path: Path) -> None:
     async with open_script_desk(tmp_path, SAVES) as desk:
-        given = ("--set", "positive=it's so", "--set", "input_subdir=cats", "--set", "extra_args=--seed 7")
-        code, out, err = await command(desk.ready.url, "run", "script", *given, "--out", str(tmp_path / "made"))
+        values = ("--set", "positive=it's so", "--set", "input_subdir=cats", "--set", "extra_args=--seed 7")
+        code, out, err = await command(desk.ready.url, "run", "script", *values, "--out", str(tmp_path / "made"))
         assert code == 0
         [line] = [splitline for splitline in err.splitlines() if splitline.startswith("$ ")]
         [job] = [job async for job in desk.client.jobs()]
@@ -250,7 +250,7 @@ async def test_run_prints_a_script_command_before_it_runs(tmp_path: Path) -> Non
 async def test_missing_options_are_named_as_command_options(desk: OpenDesk, tmp_path: Path) -> None:
     """No API field, no needless start of a desk, and the available names."""
     (tmp_path / "rare.json").write_text(json.dumps(workflow([node(2, "Rare"), node(3, "Rarer")])))
-    for words, said in (
+    for words, message in (
         (("run", "invert-image"), "The workflow needs a file: name one with --input."),
         (("batch", "add", "invert-image"), "The workflow needs a file: name one with --input."),
         (("run", "image-to-clip", "--set", "frames=-5"), "frames: This must be at least 1."),
@@ -265,7 +265,7 @@ async def test_missing_options_are_named_as_command_options(desk: OpenDesk, tmp_
         assert (code, out) == (2, "")
         # one sentence, once
         assert err.startswith("Error: ")
-        assert err.count(said) == 1
+        assert err.count(message) == 1
         assert "input_file_id" not in err
 
 
@@ -283,7 +283,7 @@ def colour_of(path: str | Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("graph", "given"),
+    ("graph", "arguments"),
     [
         (TWO, ("--input", "{red}", "--set", "4.image={blue}")),
         (TWO, ("--set", "1.image={red}", "--set", "Last frame.image={blue}")),
@@ -293,11 +293,11 @@ def colour_of(path: str | Path) -> str:
     ids=["one-of-them", "both", "both-of-a-graph-that-names-one"],
 )
 async def test_graph_with_two_inputs_runs_with_both(
-    desk: OpenDesk, tmp_path: Path, graph: dict[str, Any], given: tuple[str, ...]
+    desk: OpenDesk, tmp_path: Path, graph: dict[str, Any], arguments: tuple[str, ...]
 ) -> None:
     red, blue = pictures(tmp_path)
     (tmp_path / "two.json").write_text(json.dumps(graph))
-    words = [word.format(red=red, blue=blue) for word in given]
+    words = [word.format(red=red, blue=blue) for word in arguments]
     code, out, err = await command(
         desk.ready.url, "run", str(tmp_path / "two.json"), *words, "--out", str(tmp_path / "made"), "--json"
     )
@@ -308,15 +308,15 @@ async def test_graph_with_two_inputs_runs_with_both(
 async def test_second_input_is_part_of_every_batch_item(desk: OpenDesk, tmp_path: Path) -> None:
     red, blue = pictures(tmp_path)
     (tmp_path / "two.JSON").write_text(json.dumps(TWO))
-    given = ("--input", red, "--input", blue, "--set", f"4.image={blue}", "--json")
-    code, out, err = await command(desk.ready.url, "batch", "add", str(tmp_path / "two.JSON"), *given)
+    arguments = ("--input", red, "--input", blue, "--set", f"4.image={blue}", "--json")
+    code, out, err = await command(desk.ready.url, "batch", "add", str(tmp_path / "two.JSON"), *arguments)
     assert (code, err) == (0, "")
-    made = []
+    outputs = []
     for job in [job async for job in desk.client.jobs(batch_id=json.loads(out)["id"])]:
         await desk.ended(job.id)
         saved = await desk.client.download_outputs(job.id, tmp_path / job.id)
-        made.append(sorted(map(colour_of, saved)))
-    assert sorted(made) == [["blue", "blue"], ["blue", "red"]]
+        outputs.append(sorted(map(colour_of, saved)))
+    assert sorted(outputs) == [["blue", "blue"], ["blue", "red"]]
 
 
 async def test_file_error_names_the_file_as_typed(desk: OpenDesk, tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ async def test_file_error_names_the_file_as_typed(desk: OpenDesk, tmp_path: Path
     (folder / "notes.txt").write_text("no picture")
     (tmp_path / "clip.mp4").write_bytes(b"no real one")
     clip = str(tmp_path / "clip.mp4")
-    for words, said in (
+    for words, message in (
         (("run", two, "--input", red), "The workflow needs one more file: name it with --set 4.image=FILE."),
         (("batch", "add", two, "--input", red), "The workflow needs one more file: name it with --set 4.image=FILE."),
         (("run", two, "--input", red, "--set", "4.image=last.png"), "4.image: There is no file 'last.png' here."),
@@ -342,7 +342,7 @@ async def test_file_error_names_the_file_as_typed(desk: OpenDesk, tmp_path: Path
         code, out, err = await command(desk.ready.url, *words)
         assert (code, out) == (2, "")
         assert err.startswith("Error: ")
-        assert said in err
+        assert message in err
         assert "name one with --input" not in err
     assert [job async for job in desk.client.jobs()] == []
 
@@ -350,14 +350,14 @@ async def test_file_error_names_the_file_as_typed(desk: OpenDesk, tmp_path: Path
 async def test_rerun_of_an_image_to_image_output_asks_for_its_input(desk: OpenDesk, tmp_path: Path) -> None:
     red, _ = pictures(tmp_path)
     (tmp_path / "loads.json").write_text(json.dumps(graphs.invert_file("gone.png")))
-    made = ("--out", str(tmp_path / "made"))
-    words = ("run", str(tmp_path / "loads.json"), "--input", red, *made, "--json")
+    out_option = ("--out", str(tmp_path / "made"))
+    words = ("run", str(tmp_path / "loads.json"), "--input", red, *out_option, "--json")
     (picture,) = json.loads((await command(desk.ready.url, *words))[1])["saved"]
-    code, out, err = await command(desk.ready.url, "run", picture, *made)
+    code, out, err = await command(desk.ready.url, "run", picture, *out_option)
     assert (code, out) == (2, "")
     assert "but not its input: name it with --input." in err
     assert "every value as it was" not in err
-    code, out, err = await command(desk.ready.url, "run", picture, "--input", red, *made)
+    code, out, err = await command(desk.ready.url, "run", picture, "--input", red, *out_option)
     assert (code, "every value as it was" in err) == (0, True)
 
 
@@ -377,23 +377,23 @@ async def test_refused_run_leaves_no_workflow_behind(desk: OpenDesk, tmp_path: P
         ("run", "three.json", "--set", "no.such=1"),
         ("run", "three.json", "--input", red),
     ):
-        given = [str(tmp_path / word) if word.endswith(".json") else word for word in words]
-        code, _, err = await command(desk.ready.url, *given)
+        arguments = [str(tmp_path / word) if word.endswith(".json") else word for word in words]
+        code, _, err = await command(desk.ready.url, *arguments)
         assert code == 2, err
         assert await desk.client.workflows() == []
     # existing workflows stay
-    kept = (await desk.client.add_graph(THREE, name="three")).data.slug
+    slug = (await desk.client.add_graph(THREE, name="three")).data.slug
     assert (await command(desk.ready.url, "run", str(tmp_path / "three.json"), "--input", red))[0] == 2
-    assert [workflow.slug for workflow in await desk.client.workflows()] == [kept]
+    assert [workflow.slug for workflow in await desk.client.workflows()] == [slug]
 
 
 async def test_input_files_are_checked_before_a_desk_starts(tmp_path: Path) -> None:
     env = {"COMFYRELAY_DATA_DIR": str(tmp_path / "desk"), "COMFYRELAY_PORT": str(free_port())}
-    gone = str(tmp_path / "gone.png")
-    for words in (("invert-image", "--input", gone), (gone,), (gone, "--as-input", "invert-image")):
+    missing = str(tmp_path / "gone.png")
+    for words in (("invert-image", "--input", missing), (missing,), (missing, "--as-input", "invert-image")):
         ran = await (await start("", "run", *words, "--out", str(tmp_path / "made"), **env)).ended()
         assert (ran.code, ran.out) == (2, "")
-        assert f"There is no file {gone!r} here." in ran.err
+        assert f"There is no file {missing!r} here." in ran.err
     assert not (tmp_path / "desk").exists()
 
 
@@ -427,20 +427,20 @@ async def test_ambiguous_workflow_name_is_refused_with_the_slugs(desk: OpenDesk,
 async def test_unwritable_folder_is_reported_before_submission(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     (tmp_path / "taken.txt").touch()
-    for folder, said in (
+    for folder, message in (
         (tmp_path / "taken.txt", f"{tmp_path / 'taken.txt'} is a file, not a folder."),
         (Path("/proc/nope"), "--out: /proc/nope is not writable"),
     ):
         code, _, err = await command(desk.ready.url, "run", str(tmp_path / "three.json"), "--out", str(folder))
-        assert (code, said in err) == (2, True)
+        assert (code, message in err) == (2, True)
     assert [job async for job in desk.client.jobs()] == []
 
 
 async def test_failed_save_names_the_job_and_the_kept_file(tmp_path: Path, fast_reconnect: None) -> None:
-    made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{(port := free_port())}"])
+    settings = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{(port := free_port())}"])
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     folder = tmp_path / "made"
-    async with made.open() as (_, ready), Client(ready.url) as client, asyncio.timeout(TIMEOUT_SECONDS):
+    async with settings.open() as (_, ready), Client(ready.url) as client, asyncio.timeout(TIMEOUT_SECONDS):
         running = await start(ready.url, "run", str(tmp_path / "three.json"), "--out", str(folder))
         # its folder is lost while it waits for ComfyUI
         assert str(port) in (await running.err.readline()).decode()
@@ -451,13 +451,13 @@ async def test_failed_save_names_the_job_and_the_kept_file(tmp_path: Path, fast_
         [job] = [job async for job in client.jobs()]
         assert ran.code == 2
         assert f"Job {job.id} completed, but its output was not saved" in ran.err
-        assert f"It is at {made.output_folder}" in ran.err
+        assert f"It is at {settings.output_folder}" in ran.err
 
 
 async def test_first_seed_alone_increments_the_others(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "portrait.json").write_text(json.dumps(PROMPT_GRAPH))
-    given = ("--prompt", "a hill", "--tries", "2", "--seed", str(2**64 - 1), "--json")
-    code, out, _ = await command(desk.ready.url, "batch", "add", str(tmp_path / "portrait.json"), *given)
+    arguments = ("--prompt", "a hill", "--tries", "2", "--seed", str(2**64 - 1), "--json")
+    code, out, _ = await command(desk.ready.url, "batch", "add", str(tmp_path / "portrait.json"), *arguments)
     assert code == 0
     jobs = [job async for job in desk.client.jobs(batch_id=json.loads(out)["id"])]
     seeds = []
@@ -470,10 +470,10 @@ async def test_first_seed_alone_increments_the_others(desk: OpenDesk, tmp_path: 
 
 async def test_run_and_top_report_an_unreachable_comfyui(tmp_path: Path, fast_reconnect: None) -> None:
     port = free_port()
-    made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{port}"])
+    settings = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{port}"])
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     away = f"No server listens at http://127.0.0.1:{port}. Is ComfyUI running there?"
-    async with made.open() as (_, ready), Client(ready.url):
+    async with settings.open() as (_, ready), Client(ready.url):
         running = await start(ready.url, "run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"))
         async with asyncio.timeout(TIMEOUT_SECONDS):
             while away not in (line := (await running.err.readline()).decode()):
@@ -493,17 +493,17 @@ async def test_up_refuses_invalid_addresses_and_names_the_one_it_awaits(tmp_path
     assert not (tmp_path / "desk").exists()
     silent = f"http://127.0.0.1:{free_port()}"
     async with Simulator() as simulator:
-        given = ("--comfyui-url", simulator.url, "--comfyui-url", silent, "--data-dir", str(tmp_path / "desk"))
+        arguments = ("--comfyui-url", simulator.url, "--comfyui-url", silent, "--data-dir", str(tmp_path / "desk"))
         port = str(free_port())
-        running = await start("", "up", *given, "--port", port, COMFYRELAY_PROT="1")
+        running = await start("", "up", *arguments, "--port", port, COMFYRELAY_PROT="1")
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            said = (await running.out.readuntil(b"Press Ctrl-C to stop.")).decode()
+            output = (await running.out.readuntil(b"Press Ctrl-C to stop.")).decode()
             warning = (await running.err.readline()).decode()
             await running.kill()
-    assert f"is up at http://127.0.0.1:{port}\n" in said
+    assert f"is up at http://127.0.0.1:{port}\n" in output
     assert warning == "Warning: the variable COMFYRELAY_PROT is ignored. Did you mean COMFYRELAY_PORT?\n"
-    assert f"{silent} does not answer yet: jobs wait for it" in said
-    assert f"{simulator.url} does not answer" not in said
+    assert f"{silent} does not answer yet: jobs wait for it" in output
+    assert f"{simulator.url} does not answer" not in output
 
 
 async def test_up_on_other_addresses_requires_a_password(tmp_path: Path) -> None:
@@ -526,12 +526,12 @@ async def test_run_shows_the_elapsed_time_if_only_nodes_report_progress(tmp_path
                 *(sys.executable, "-m", "comfyrelay", *words), env=env, stdout=PIPE, stderr=theirs
             )
             os.close(theirs)
-            said = b""
+            output = b""
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                while b" left" not in said:
-                    said += await asyncio.to_thread(os.read, ours, 4096)
+                while b" left" not in output:
+                    output += await asyncio.to_thread(os.read, ours, 4096)
             running.kill()
             await running.wait()
     os.close(ours)
-    assert b"SaveImage, about " in said
-    assert b"-:--:--" not in said
+    assert b"SaveImage, about " in output
+    assert b"-:--:--" not in output

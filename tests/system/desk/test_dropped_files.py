@@ -22,9 +22,9 @@ async def test_run_reruns_a_picture_or_uses_it_as_input(tmp_path: Path) -> None:
         code, _, err = await command(desk.ready.url, "run", str(picture), "--out", str(tmp_path / "again"))
         assert code == 0, err
         assert f"{picture} contains the workflow that made it, which runs again" in err
-        given = ("run", str(picture), "--as-input", "invert-image", "--out", str(tmp_path / "inverted"))
-        code, out, err = await command(desk.ready.url, *given)
+        arguments = ("run", str(picture), "--as-input", "invert-image", "--out", str(tmp_path / "inverted"))
+        code, out, err = await command(desk.ready.url, *arguments)
         assert (code, "contains the workflow" in err) == (0, False), err
         assert Path(out.strip()).is_file()
-        code, _, err = await command(desk.ready.url, *given, "--input", str(picture))
+        code, _, err = await command(desk.ready.url, *arguments, "--input", str(picture))
         assert (code, "give only one of them" in err) == (2, True)

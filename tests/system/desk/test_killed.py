@@ -83,10 +83,10 @@ async def desk_process(
 
 
 async def submit_items(desk: DeskProcess, count: int) -> str:
-    made = await desk.client.add_graph(invert(), name="mine")
+    workflow = await desk.client.add_graph(invert(), name="mine")
     # different inputs, or ComfyUI would use its cache
     items = [{"input_payload": {"empty_image_color": number}, "label": f"item {number}"} for number in range(count)]
-    batch = await desk.client.submit_batch(items, workflow_slug=made.data.slug, label="many")
+    batch = await desk.client.submit_batch(items, workflow_slug=workflow.data.slug, label="many")
     return str(batch.id)
 
 
@@ -122,8 +122,8 @@ async def test_interrupted_job_fails_if_configured_and_a_retry_completes(
     async with Simulator() as simulator:
         slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
         async with desk_process(tmp_path, simulator, interrupted_jobs="fail") as desk:
-            made = await desk.client.add_graph(invert(), name="mine")
-            job = await desk.client.submit(workflow_slug=made.data.slug)
+            workflow = await desk.client.add_graph(invert(), name="mine")
+            job = await desk.client.submit(workflow_slug=workflow.data.slug)
             async for event in desk.client.events(job.id):
                 if event.type == "progress":
                     break
@@ -147,8 +147,8 @@ async def test_run_from_before_the_kill_is_stopped(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
         async with desk_process(tmp_path, simulator, interrupted_jobs="requeue") as desk:
-            made = await desk.client.add_graph(invert(), name="mine")
-            job = await desk.client.submit(workflow_slug=made.data.slug)
+            workflow = await desk.client.add_graph(invert(), name="mine")
+            job = await desk.client.submit(workflow_slug=workflow.data.slug)
             async for event in desk.client.events(job.id):
                 if event.type == "progress":
                     break
@@ -165,8 +165,8 @@ async def test_pauses_and_order_survive_a_kill(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
         async with desk_process(tmp_path, simulator, interrupted_jobs="requeue", prefetch="0") as desk:
-            made = await desk.client.add_graph(invert(), name="mine")
-            slug = made.data.slug
+            workflow = await desk.client.add_graph(invert(), name="mine")
+            slug = workflow.data.slug
             first, second, third, held = [await desk.client.submit(workflow_slug=slug, label=str(n)) for n in range(4)]
             await desk.client.move("job", third.id, "top")
             await desk.client.pause("job", held.id)

@@ -35,9 +35,9 @@ SCRIPT = """
     print("queued", prompt_id, flush=True)
     while not (found := json.load(urllib.request.urlopen(f"{base}/history/{prompt_id}")).get(prompt_id)):
         time.sleep(0.05)
-    made = Path("made.png").absolute()
-    made.write_bytes(PICTURE)
-    print("Saved:", made)
+    path = Path("made.png").absolute()
+    path.write_bytes(PICTURE)
+    print("Saved:", path)
 """
 
 
@@ -107,13 +107,13 @@ async def test_prompt_of_a_killed_script_is_stopped_before_the_next(tmp_path: Pa
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
         async with desk_with_script(tmp_path, simulator, interrupted_jobs=then) as desk:
-            job_id, left = await killed_during_script(desk, simulator, is_known=is_known)
-            assert await prompts_in(simulator) == {left}
+            job_id, orphan = await killed_during_script(desk, simulator, is_known=is_known)
+            assert await prompts_in(simulator) == {orphan}
             await desk.start()
             # it could not finish while the first prompt, of ten minutes, occupies ComfyUI
             if then == "fail":
                 assert await ended(desk, job_id) == "failed"
-                assert left not in await prompts_in(simulator)
+                assert orphan not in await prompts_in(simulator)
                 job_id = (await desk.client.retry("job", job_id)).data.id
             assert await ended(desk, job_id) == "completed"
             await desk.agrees()

@@ -32,14 +32,14 @@ async def test_job_survives_a_crash_of_the_managed_comfyui(
         # both poll it, and on a busy machine a job may start before the supervisor sees it up
         monkeypatch.setattr(ComfyProcess, "responds", _responds_after_restart(install))
     install.behave(misbehave=[STUCK])
-    made = make_desk(
+    settings = make_desk(
         tmp_path / "desk",
         simulator=False,
         comfyui_dir=install.folder,
         comfyui_python=sys.executable,
         comfyui_args=["--cpu"],
     )
-    async with open_desk(made) as desk:
+    async with open_desk(settings) as desk:
         assert desk.ready.comfyui_dir == install.folder
         workflow = (await desk.client.create_workflow(invert(), name="mine", output_node_id="3")).slug
         job = await desk.client.submit(workflow_slug=workflow)
@@ -50,9 +50,9 @@ async def test_job_survives_a_crash_of_the_managed_comfyui(
         done = await desk.ended(job.id)
         assert done.status == "completed"
         # on a desk the job's owner is the operator
-        said = [line.line async for line in desk.client.logs(job.id)]
-        assert "ComfyUI: got prompt" in said
-        assert not any("To see the GUI" in line for line in said)
+        lines = [line.line async for line in desk.client.logs(job.id)]
+        assert "ComfyUI: got prompt" in lines
+        assert not any("To see the GUI" in line for line in lines)
         async with owner_http(desk.ready.url) as http:
             [process] = (await http.get("/api/desk/comfyui")).json()["data"]["items"]
         assert (process["name"], process["gpu"], process["restarts"]) == ("comfyui-1", "CPU", 1)

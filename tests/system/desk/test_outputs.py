@@ -41,8 +41,8 @@ async def test_delete_names_its_files_and_removes_them(desk: OpenDesk, tmp_path:
     # the other job keeps its file in the output folder
     code, out, err = await command(desk.ready.url, "delete", second, "--keep-files", "--yes")
     assert (code, out, err) == (0, f"job {second}: Deleted.\n", "")
-    [[kept]] = pictures(desk.ready.data_dir / "objects", desk.ready.data_dir / "outputs").values()
-    assert kept.parent == desk.desk.output_folder
+    [[remaining]] = pictures(desk.ready.data_dir / "objects", desk.ready.data_dir / "outputs").values()
+    assert remaining.parent == desk.desk.output_folder
 
 
 async def test_command_names_the_files_before_it_asks(desk: OpenDesk) -> None:

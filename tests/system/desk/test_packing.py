@@ -43,7 +43,7 @@ async def test_process_count_follows_the_queue_and_is_shown(
     install = FakeInstall(tmp_path / "ComfyUI")
     gpu = {"folder": str(tmp_path / "gpu"), "memory_bytes": 24 * GIB, "context_bytes": GIB, "model_bytes": 2 * GIB}
     install.behave(gpu=gpu, step_seconds=0.7)
-    made = make_desk(
+    settings = make_desk(
         tmp_path / "desk",
         simulator=False,
         comfyui_dir=install.folder,
@@ -52,13 +52,15 @@ async def test_process_count_follows_the_queue_and_is_shown(
         per_gpu="auto",
     )
     with capture_logs() as logs:
-        async with open_desk(made) as desk:
+        async with open_desk(settings) as desk:
             workflow = (await desk.client.create_workflow(picture(0), name="mine", output_node_id="6")).slug
             jobs = [await desk.client.submit(workflow_slug=workflow) for _ in range(4)]
             # far more jobs than the worker leases, so only the desk knows the queue length
             adding = asyncio.create_task(keep_adding(desk, workflow))
             slots = await seen(desk, lambda slots: len(slots) == 2)
-            slots = await seen(desk, lambda slots: all("this is the limit for one GPU" in (slot.packing or "") for slot in slots))
+            slots = await seen(
+                desk, lambda slots: all("this is the limit for one GPU" in (slot.packing or "") for slot in slots)
+            )
             adding.cancel()
             assert [(slot.server, slot.on_gpu) for slot in slots] == [("comfyui-1", 2), ("comfyui-2", 2)]
             assert "2 at once" in " ".join((await take_snapshot(desk.client, JobLabels(desk.client))).gpus)

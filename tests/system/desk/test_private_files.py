@@ -30,11 +30,11 @@ def open_to_others(folder: Path) -> list[str]:
 
 @pytest.mark.journey
 async def test_desk_data_folder_is_private(tmp_path: Path) -> None:
-    port, made, outside = free_port(), tmp_path / "data", tmp_path / "mine"
+    port, data, outside = free_port(), tmp_path / "data", tmp_path / "mine"
     async with Simulator(folder=tmp_path / "comfyui") as simulator:
         environment = {
             **os.environ,
-            "COMFYRELAY_DATA_DIR": str(made),
+            "COMFYRELAY_DATA_DIR": str(data),
             "COMFYRELAY_PORT": str(port),
             "COMFYRELAY_DESK_COMFYUI_URL": simulator.url,
             "COMFYRELAY_DESK_OUTPUT_FOLDER": str(outside),
@@ -44,14 +44,14 @@ async def test_desk_data_folder_is_private(tmp_path: Path) -> None:
             await desk.out.readuntil(b"Press Ctrl-C to stop.")
             async with Client(f"http://127.0.0.1:{port}") as client:
                 job = await client.submit(
-                    effect_id=1, input_file_id=await client.upload(made / "inputs" / "examples" / "sample.png")
+                    effect_id=1, input_file_id=await client.upload(data / "inputs" / "examples" / "sample.png")
                 )
                 async for _event in client.events(job.id):
                     pass
                 about = await client.about(job.id)
             # while it runs, because SQLite then has more files
-            assert list(made.glob("*.db-wal"))
-            assert open_to_others(made) == []
+            assert list(data.glob("*.db-wal"))
+            assert open_to_others(data) == []
         finally:
             await desk.kill()
     assert about is not None

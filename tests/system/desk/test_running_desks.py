@@ -46,8 +46,8 @@ async def test_single_running_desk_is_found_with_its_folder(home: Path) -> None:
         assert [job.max_wait_seconds async for job in desk.client.jobs()] == [300, None]
         added = await command("batch", "add", "graph.json", "--max-wait", "300")
         assert (added.code, "A desk has no more expensive fleet." in added.err) == (2, True)
-        kept = await command("backup", "backups")
-        assert kept.code == 0, kept.err
+        backup = await command("backup", "backups")
+        assert backup.code == 0, backup.err
         [manifest] = (home / "backups").glob("*/manifest.json")
         assert "files/owner-secret" in manifest.read_text()
         about = {finding.about: finding.text async for finding in examine()}

@@ -41,7 +41,7 @@ async def system(real_postgres_backend: PostgresBackend, s3_server: str) -> Asyn
 
 async def test_guide_matches_the_console(system: System, chromium: Browser) -> None:
     effect = await system.plain_effect("portrait")
-    async with open_as("admin", chromium, system) as (page, heard):
+    async with open_as("admin", chromium, system) as (page, page_log):
         first = await system.plain(effect)
         await view_overview(page)
         worker_id = await add_worker(page, system)
@@ -50,7 +50,7 @@ async def test_guide_matches_the_console(system: System, chromium: Browser) -> N
         await remove_worker(page, system, worker_id, effect)
         await find_waiting_and_failed_jobs(page, system, effect)
         await change_fleet(page, system)
-        assert heard.complaints == []
+        assert page_log.complaints == []
 
 
 async def view_overview(page: Page) -> None:

@@ -105,8 +105,8 @@ def test_desk_starts_and_makes_its_first_picture(desk: Environment, tmp_path: Pa
             sample = tmp_path / "data" / "inputs" / "examples" / "sample.png"
             done = desk.run("run", "invert-image", "--input", str(sample), "--out", str(tmp_path / "made"), **environ)
             assert done.returncode == 0, done.stderr
-            [made] = (tmp_path / "made").iterdir()
-            assert made.stat().st_size > 0
+            [output] = (tmp_path / "made").iterdir()
+            assert output.stat().st_size > 0
             up.send_signal(signal.SIGINT)
             up.stdout.read()
             assert up.wait() == 0

@@ -14,8 +14,8 @@ def test_packages_are_installed_once_and_pip_last(tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
-    asked = "echo >>asked.txt"
-    instead = ("ENVIRONMENT=mkdir -p .venv", f"PACKAGES=sh -c '{asked} $$0'", "PROJECT=true")
+    recorder = "echo >>asked.txt"
+    instead = ("ENVIRONMENT=mkdir -p .venv", f"PACKAGES=sh -c '{recorder} $$0'", "PROJECT=true")
     subprocess.run(["make", "install", *instead], cwd=tmp_path, check=True, capture_output=True)
     *parts, last = (tmp_path / "asked.txt").read_text().split()
     assert sorted(parts) == [f".venv/part-{number}.txt" for number in range(4)]

@@ -73,9 +73,9 @@ async def test_windows_rules_hold_in_the_simulation(tmp_path: Path) -> None:
     asynchronous = ("--import-mode=importlib", "-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto")
     words = (*plain, *asynchronous, "--basetemp", str(tmp_path / "rules"))
     variables = environment(tmp_path / "rules", TESTS_WINDOWS_KEYS="pq", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
-    code, said = await call(*words, str(rules), variables=variables)
-    assert code == 0, said
-    assert re.search(r"^\d+ passed in", said, re.MULTILINE), said
+    code, output = await call(*words, str(rules), variables=variables)
+    assert code == 0, output
+    assert re.search(r"^\d+ passed in", output, re.MULTILINE), output
 
 
 async def test_desk_runs_a_batch_from_windows_folders(tmp_path: Path) -> None:
@@ -101,21 +101,21 @@ async def test_desk_runs_a_batch_from_windows_folders(tmp_path: Path) -> None:
     async with started("up", variables=variables, log=log) as desk:
         await until(log, "Press Ctrl-C to stop.", desk)
         words = ("batch", "add", "invert-image", "--input", str(inputs), "--label", 'CON: "night?"')
-        code, said = await call("-m", "comfyrelay", *words, "--output-folder", "aux", variables=variables)
-        assert code == 0, said
+        code, text = await call("-m", "comfyrelay", *words, "--output-folder", "aux", variables=variables)
+        assert code == 0, text
         again = ("run", "invert-image", "--input", str(inputs / "one picture.png"), "--out", str(root / "made → here"))
-        code, said = await call("-m", "comfyrelay", *again, variables=variables)
-        assert code == 0, said
+        code, text = await call("-m", "comfyrelay", *again, variables=variables)
+        assert code == 0, text
         assert len(list((root / "made → here").iterdir())) == 1
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(made := sorted(path.name for path in data.glob("outputs/aux_/[!.]*"))) < 2:
+            while len(names := sorted(path.name for path in data.glob("outputs/aux_/[!.]*"))) < 2:
                 assert desk.returncode is None, log.read_text()
                 await asyncio.sleep(0.05)
-        assert made == ["0001_one-picture.png", "0002_Zwei-ä.png"]
+        assert names == ["0001_one-picture.png", "0002_Zwei-ä.png"]
         await end(desk, CTRL_BREAK, log)
-    said = log.read_text("cp1252")
-    assert said.rstrip().splitlines()[-1].startswith("Stopped.")
-    assert "Traceback" not in said
+    text = log.read_text("cp1252")
+    assert text.rstrip().splitlines()[-1].startswith("Stopped.")
+    assert "Traceback" not in text
 
 
 async def test_server_worker_and_simulator_run_a_job_and_stop_on_ctrl_c(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ async def test_server_worker_and_simulator_run_a_job_and_stop_on_ctrl_c(tmp_path
         COMFYUI_BASE_URL=f"http://127.0.0.1:{comfyui}",
     )
     words = ("admin", "create", "--email", "root@example.com", "--password", "a long password")
-    code, said = await call("-m", "comfyrelay", *words, variables=variables)
-    assert code == 0, said
+    code, output = await call("-m", "comfyrelay", *words, variables=variables)
+    assert code == 0, output
     logs = {name: tmp_path / f"{name}.log" for name in ("simulator", "server", "worker")}
     async with (
         started("simulator", "--port", str(comfyui), variables=variables, log=logs["simulator"]) as simulator,
@@ -145,13 +145,13 @@ async def test_server_worker_and_simulator_run_a_job_and_stop_on_ctrl_c(tmp_path
     ):
         await until(logs["simulator"], "Press Ctrl-C to stop.", simulator)
         await until(logs["server"], "serves at", server)
-        headers = {"Authorization": f"Bearer {said.split()[-1]}"}
+        headers = {"Authorization": f"Bearer {output.split()[-1]}"}
         transport = httpx.AsyncHTTPTransport(retries=8)
         async with httpx.AsyncClient(transport=transport, base_url=url, headers=headers, timeout=60) as http:
             workflow = {"slug": "invert", "graph": invert(), "properties": [], **IMAGE}
             for path, body in (("workflows", workflow), ("fleets", {"slug": "gpus", "workflow_slugs": ["invert"]})):
-                made = await http.post(f"/api/admin/{path}", json=body)
-                assert made.is_success, made.text
+                response = await http.post(f"/api/admin/{path}", json=body)
+                assert response.is_success, response.text
         async with started("worker", variables=variables, log=logs["worker"]) as worker:
             await until(logs["worker"], "worker.registered", worker)
             await end(worker, CTRL_C, logs["worker"])

@@ -100,8 +100,8 @@ async def test_full_postgresql_disk_is_503_until_space_is_free(tmp_path: Path, p
             server.http.headers["Authorization"] = f"Bearer {secret}"
 
             async def upload() -> Any:
-                asked = {"mime_type": "image/png", "size": 100, "original_filename": "cat.png"}
-                return await server.http.post("/api/videos/uploads", json=asked)
+                upload = {"mime_type": "image/png", "size": 100, "original_filename": "cat.png"}
+                return await server.http.post("/api/videos/uploads", json=upload)
 
             assert (await upload()).is_success
             disk.fill()

@@ -127,9 +127,9 @@ async def test_disconnected_worker_gets_no_lease(site: Site) -> None:
     async with server_process(site.settings) as server:
         token = await registered(server.http, "gpu-1")
         async with httpx.AsyncClient(base_url=server.url) as http:
-            gone = asyncio.create_task(poll(http, "gpu-1", token, 30))
+            abandoned = asyncio.create_task(poll(http, "gpu-1", token, 30))
             await server.http.get("/healthz")
-            gone.cancel()
+            abandoned.cancel()
         job_id = await site.submit(server.http, "k")
         other = await registered(server.http, "gpu-2")
         job = await poll(server.http, "gpu-2", other, 30)
@@ -184,8 +184,12 @@ class KilledServers:
             answer = await self.insist(dice, "/api/worker/register", body, SECRET)
         token = {"Authorization": f"Bearer {answer.json()['data']['token']}"}
         while True:
-            asked = {"worker_id": body["worker_id"], "wait_seconds": 0.5, "request_id": f"{worker_id}-{dice.random()}"}
-            polled = await self.insist(dice, "/api/worker/poll", asked, token)
+            request = {
+                "worker_id": body["worker_id"],
+                "wait_seconds": 0.5,
+                "request_id": f"{worker_id}-{dice.random()}",
+            }
+            polled = await self.insist(dice, "/api/worker/poll", request, token)
             job = polled.json()["data"]["job"] if polled.is_success else None
             if job is not None:
                 lease = {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"]}
@@ -257,14 +261,14 @@ async def test_worker_log_at_one_server_is_visible_at_another(site: Site) -> Non
     async with server_process(site.settings) as one, server_process(site.settings) as other:
         worker = await registered(one.http, "gpu-1")
 
-        async def asked() -> None:
+        async def poll_once() -> None:
             body = {"worker_id": "gpu-1", "wait_seconds": 30}
             while True:
                 answer = await one.http.post("/api/worker/poll", json=body, headers=worker)
                 if answer.json()["data"]["wants_logs"]:
                     return
 
-        asking = asyncio.create_task(asked())
+        asking = asyncio.create_task(poll_once())
         looked = await other.http.get("/api/admin/workers/gpu-1/logs", headers=token)
         assert looked.status_code == 202
         await asking

@@ -21,8 +21,8 @@ async def test_server_starts_without_a_shard_and_serves_it_later(
         own = world.engine.databases
 
         async def statuses(http: httpx.AsyncClient) -> list[int]:
-            asked = [http.get("/api/ai-jobs", headers={"Authorization": f"Bearer {token}"}) for token in tokens]
-            return [answer.status_code for answer in await asyncio.gather(*asked)]
+            requests = [http.get("/api/ai-jobs", headers={"Authorization": f"Bearer {token}"}) for token in tokens]
+            return [answer.status_code for answer in await asyncio.gather(*requests)]
 
         async with open_gate(own.shards["b"].dsn, refuses_with="57P03") as away:
             settings: dict[str, Any] = {

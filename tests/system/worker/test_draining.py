@@ -42,8 +42,8 @@ async def stop_delay(system: System, worker: Service, job: str, verb: str) -> fl
     [let_go] = worker.logged("worker.job_requeued", job_id=job, reason=verb)
     # the request is logged after its response, possibly after the worker stopped
     await system.server.wait_for_log("request", path=f"/api/ai-jobs/{job}/{verb}")
-    [asked] = system.server.logged("request", path=f"/api/ai-jobs/{job}/{verb}")
-    return (datetime.fromisoformat(let_go["timestamp"]) - datetime.fromisoformat(asked["timestamp"])).total_seconds()
+    [request] = system.server.logged("request", path=f"/api/ai-jobs/{job}/{verb}")
+    return (datetime.fromisoformat(let_go["timestamp"]) - datetime.fromisoformat(request["timestamp"])).total_seconds()
 
 
 async def until_silent(system: System, job: str) -> None:
@@ -157,10 +157,10 @@ class TestShutdown:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_signal_stops_a_worker_that_is_not_registered_yet(tmp_path: Path, number: signal.Signals) -> None:
-    asked = asyncio.Event()
+    requested = asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.set()
+        requested.set()
         await reader.read()
         writer.close()
 
@@ -175,7 +175,7 @@ async def test_signal_stops_a_worker_that_is_not_registered_yet(tmp_path: Path, 
         }
         worker = Service("early", "worker", environment=environment, log=tmp_path / "log")
         await worker.start()
-        await asyncio.wait_for(asked.wait(), PATIENCE_SECONDS)
+        await asyncio.wait_for(requested.wait(), PATIENCE_SECONDS)
         worker.send(number)
         assert await worker.ended() == 0, worker.text()
 
@@ -227,12 +227,12 @@ class AutoScalingApi:
     refuses: int = 0
 
     async def answer(self, request: web.Request) -> web.Response:
-        said = {name: values[0] for name, values in parse_qs(await request.text()).items()}
-        self.received_calls.append(said)
-        if said["Action"] == "CompleteLifecycleAction" and self.refuses:
+        fields = {name: values[0] for name, values in parse_qs(await request.text()).items()}
+        self.received_calls.append(fields)
+        if fields["Action"] == "CompleteLifecycleAction" and self.refuses:
             self.refuses -= 1
             return web.Response(status=503, text="busy")
-        name = said["Action"]
+        name = fields["Action"]
         return web.Response(text=f"<{name}Response><{name}Result/></{name}Response>", content_type="text/xml")
 
     @property
@@ -277,11 +277,11 @@ class TestLifecycleHook:
         assert (await system.admin("GET", "/workers"))["items"] == []
         # the first call failed
         assert len(aws.completed) == 2
-        said = aws.completed[-1]
-        assert (said["AutoScalingGroupName"], said["LifecycleHookName"]) == ("gpu", "drain")
-        assert (said["InstanceId"], said["LifecycleActionResult"]) == ("i-0123456789abcdef0", "CONTINUE")
+        completion = aws.completed[-1]
+        assert (completion["AutoScalingGroupName"], completion["LifecycleHookName"]) == ("gpu", "drain")
+        assert (completion["InstanceId"], completion["LifecycleActionResult"]) == ("i-0123456789abcdef0", "CONTINUE")
         # no call follows: the instance may be terminated by then
-        assert aws.received_calls[-1] == said
+        assert aws.received_calls[-1] == completion
 
     async def test_stopped_worker_does_not_complete_the_lifecycle_action(
         self, system: System, metadata: Metadata, aws: AutoScalingApi

@@ -68,9 +68,9 @@ async def test_job_that_fails_on_one_gpu_succeeds_on_the_next(system: System) ->
     await system.started()
     job = await system.plain(effect)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not (given := [simulator.log.prompts_queued for simulator in system.simulators]).count(1):  # noqa: ASYNC110
+        while not (counts := [simulator.log.prompts_queued for simulator in system.simulators]).count(1):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    first = given.index(1)
+    first = counts.index(1)
     system.simulators[1 - first].behave()
     stuck[first].end()
     await system.completed(job)

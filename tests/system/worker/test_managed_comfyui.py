@@ -62,12 +62,12 @@ async def test_two_processes_on_a_gpu_run_in_parallel_and_recover(system: System
     jobs = [await system.plain(effect), await system.plain(effect)]
     await wait_until_running(install, 2)
     # each has its own folders and none of the worker's secrets
-    outputs = {life["argv"][life["argv"].index("--output-directory") + 1] for life in install.starts}
+    outputs = {start["argv"][start["argv"].index("--output-directory") + 1] for start in install.starts}
     assert len(outputs) == 2
-    assert not any("FLEET_SECRET" in life["environment"] for life in install.starts)
+    assert not any("FLEET_SECRET" in start["environment"] for start in install.starts)
     install.behave()
-    for life in install.starts:
-        os.kill(life["pid"], signal.SIGKILL)
+    for start in install.starts:
+        os.kill(start["pid"], signal.SIGKILL)
     for job in jobs:
         await system.completed(job)
     assert leftover_files(worker, system.folder) == []
@@ -85,14 +85,14 @@ async def test_killed_process_completes_both_of_its_jobs_after_restart(
     # by then it is known to be short
     for _ in range(2):
         await system.completed(await system.plain(effect))
-    [life] = install.starts
-    url = f"http://127.0.0.1:{life['port']}"
+    [start] = install.starts
+    url = f"http://127.0.0.1:{start['port']}"
     async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(PATIENCE_SECONDS):
         assert (await http.post("/simulator/misbehave", json=STUCK)).is_success
         jobs = [await system.plain(effect), await system.plain(effect)]
         while [len(runs) for runs in (await http.get("/queue")).json().values()] != [1, 1]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    os.kill(psutil.Process(life["pid"]).ppid() if is_launcher else life["pid"], signal.SIGKILL)
+    os.kill(psutil.Process(start["pid"]).ppid() if is_launcher else start["pid"], signal.SIGKILL)
     for job in jobs:
         await system.completed(job)
     log = system.folder / "worker" / worker.name / "comfyui" / "comfyui-1" / "comfyui.log"

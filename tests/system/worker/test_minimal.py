@@ -22,9 +22,9 @@ async def test_minimal_worker_runs_local_and_cloud_jobs_without_heartbeats(syste
     own = await system.effect("own")
     cloud = await system.effect("cloud", provider="cloud")
     worker = await registered(system)
-    for effect, asked in ((own, {}), (cloud, {"providers": ["cloud"]})):
+    for effect, options in ((own, {}), (cloud, {"providers": ["cloud"]})):
         job_id = await system.image(effect)
-        job = await to_thread(worker.poll, **asked)
+        job = await to_thread(worker.poll, **options)
         assert (job["job_id"], job["attempt"]) == (job_id, 1)
         await to_thread(worker.work, job)
         assert await to_thread(worker.complete, job) == "completed"

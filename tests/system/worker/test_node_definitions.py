@@ -79,8 +79,8 @@ async def test_changed_node_definitions_are_uploaded_again(system: System) -> No
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "new.safetensors"}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
     }
-    made = await system.user("POST", "/workflows", {"graph": graph})
-    assert made["properties"][0]["choices"] == ["new.safetensors"]
+    workflow = await system.user("POST", "/workflows", {"graph": graph})
+    assert workflow["properties"][0]["choices"] == ["new.safetensors"]
 
 
 async def test_jobs_run_if_the_server_rejects_node_definitions(system: System) -> None:

@@ -42,9 +42,9 @@ async def gpu_of(
 
     By default a GPU has 24 GiB and a process takes 5 GiB.
     """
-    given = {"context_bytes": GIB, "model_bytes": 4 * GIB, "pixel_bytes": 0, **gpu}
+    memory = {"context_bytes": GIB, "model_bytes": 4 * GIB, "pixel_bytes": 0, **gpu}
     options = {
-        key: SimulatedGpuOptions(folder=folder / key, **{"memory_bytes": size, **given}) for key, size in sizes.items()
+        key: SimulatedGpuOptions(folder=folder / key, **{"memory_bytes": size, **memory}) for key, size in sizes.items()
     }
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(

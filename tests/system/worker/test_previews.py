@@ -15,14 +15,14 @@ SEED = {"key": "seed", "type": "number", "placeholder": "{{SEED}}", "default_val
 
 
 def sampled() -> dict[str, Any]:
-    given = {"steps": 20, "cfg": 1, "sampler_name": "euler", "scheduler": "normal", "denoise": 1, "seed": "{{SEED}}"}
+    values = {"steps": 20, "cfg": 1, "sampler_name": "euler", "scheduler": "normal", "denoise": 1, "seed": "{{SEED}}"}
     sources = {"model": ["1", 0], "positive": ["2", 0], "negative": ["2", 0], "latent_image": ["3", 0]}
     node: Any = lambda kind, **inputs: {"class_type": kind, "inputs": inputs}  # noqa: E731
     return {
         "1": node("CheckpointLoaderSimple", ckpt_name="simulator.safetensors"),
         "2": node("CLIPTextEncode", text="a cat", clip=["1", 1]),
         "3": node("EmptyLatentImage", width=64, height=64, batch_size=1),
-        "4": {**node("KSampler", **sources, **given), "_meta": {"title": "Paint the cat"}},
+        "4": {**node("KSampler", **sources, **values), "_meta": {"title": "Paint the cat"}},
         "5": node("VAEDecode", samples=["4", 0], vae=["1", 2]),
         "6": node("SaveImage", images=["5", 0], filename_prefix="x"),
     }

@@ -59,12 +59,12 @@ async def test_fleet_is_planned_provisioned_and_removed(account: Account, enviro
     assert "autoscaling:SetDesiredCapacity" in dry.err
     assert "Permissions of the role of worker: ssm:GetParameter" in dry.err
 
-    made = await fleet(environment, "provision", "video", "--stage", "staging")
-    assert made.code == 0, made.err
-    assert made.out == dry.out
-    assert "done: make Auto Scaling group asg-staging-video" in made.err
+    provisioned = await fleet(environment, "provision", "video", "--stage", "staging")
+    assert provisioned.code == 0, provisioned.err
+    assert provisioned.out == dry.out
+    assert "done: make Auto Scaling group asg-staging-video" in provisioned.err
     assert account.group("asg-staging-video")["MaxSize"] == 4
-    assert SECRET not in made.out + made.err
+    assert SECRET not in provisioned.out + provisioned.err
 
     again = await fleet(environment, "provision", "video", "--stage", "staging")
     assert again.code == 0

@@ -24,19 +24,19 @@ def serve():
     if now.get("deaf"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"])
-    life = dict(pid=os.getpid(), server=server.pid, environment=dict(os.environ), heard=[])
+    start = dict(pid=os.getpid(), server=server.pid, environment=dict(os.environ), heard=[])
     control = socket.socket(socket.AF_UNIX)
     control.bind(str(pipes / "control"))
     control.listen()
     (pipes / "nvidia-cuda-mps-control.pid").write_text(str(os.getpid()))
     while True:
         with (here / "lives.part").open("w") as part:
-            json.dump(life, part)
+            json.dump(start, part)
         os.replace(here / "lives.part", here / f"life-{{os.getpid()}}.json")
         asked, _ = control.accept()
         with asked:
             word = asked.recv(100).decode().strip()
-            life["heard"].append(word)
+            start["heard"].append(word)
             asked.sendall(b"ok")
         if word == "quit" and not now.get("deaf"):
             server.terminate()
@@ -74,9 +74,9 @@ class MpsControl:
         self.program.chmod(self.program.stat().st_mode | stat.S_IXUSR)
         self.behave()
 
-    def behave(self, **how: Any) -> None:
+    def behave(self, **behavior: Any) -> None:
         """Set how later daemons behave: fail with this message, or ignore `quit` and SIGTERM (`deaf`)."""
-        (self.folder / "behaviour.json").write_text(json.dumps(how))
+        (self.folder / "behaviour.json").write_text(json.dumps(behavior))
 
     @property
     def starts(self) -> list[dict[str, Any]]:
@@ -84,7 +84,7 @@ class MpsControl:
 
     @property
     def running_pids(self) -> list[int]:
-        return [pid for life in self.starts for pid in (life["pid"], life["server"]) if is_running_process(pid)]
+        return [pid for start in self.starts for pid in (start["pid"], start["server"]) if is_running_process(pid)]
 
     @property
     def quits(self) -> int:

@@ -33,8 +33,8 @@ GPUS = [LocalGpu(key=key, variables={"CUDA_VISIBLE_DEVICES": key}) for key in ("
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with memory_folder() as made:
-        yield made
+    with memory_folder() as root:
+        yield root
 
 
 @pytest.fixture
@@ -44,13 +44,13 @@ def install(folder: Path) -> FakeInstall:
 
 @pytest.fixture
 def control(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsControl]:
-    made = MpsControl(folder / "bin")
-    monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
+    control = MpsControl(folder / "bin")
+    monkeypatch.setenv("PATH", f"{control.folder}:{os.environ['PATH']}")
     monkeypatch.delenv(mps.PIPES, raising=False)
     # independent of MPS on this machine
     monkeypatch.setattr(mps, "USUAL_PIPES", folder / "usual")
-    yield made
-    assert made.running_pids == []
+    yield control
+    assert control.running_pids == []
 
 
 @asynccontextmanager
@@ -91,8 +91,8 @@ async def until_up(supervisor: Supervisor, count: int) -> None:
     await until(lambda: [process.state for process in supervisor.processes] == [ProcessState.UP] * count)
 
 
-def pipes_of(life: Mapping[str, dict[str, str]]) -> str | None:
-    return life["environment"].get(mps.PIPES)
+def pipes_of(start: Mapping[str, dict[str, str]]) -> str | None:
+    return start["environment"].get(mps.PIPES)
 
 
 def mps_reason(folder: Path) -> str:
@@ -108,8 +108,8 @@ async def test_processes_share_one_daemon_that_quits_after_them(
         [daemon] = control.starts
         pipes = pipes_of(daemon)
         assert pipes is not None
-        assert {pipes_of(life) for life in install.starts} == {pipes}
-        assert {life["environment"][mps.LOGS] for life in install.starts} == {
+        assert {pipes_of(start) for start in install.starts} == {pipes}
+        assert {start["environment"][mps.LOGS] for start in install.starts} == {
             str(supervisor_folder(folder) / mps.FOLDER)
         }
         # GPU numbers mean the same to the daemon and its clients
@@ -126,12 +126,12 @@ async def test_temporary_folder_with_a_long_path_is_not_used(folder: Path, monke
     deep = folder / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    made = mps._private_folder()
+    folder_in_use = mps._private_folder()
     try:
-        assert len(str(made)) <= mps.LONGEST_PATH
+        assert len(str(folder_in_use)) <= mps.LONGEST_PATH
         assert list(deep.iterdir()) == []
     finally:
-        made.rmdir()
+        folder_in_use.rmdir()
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ async def test_daemon_is_not_started_without_need(
 ) -> None:
     async with supervised(install, folder, **how) as supervisor:  # type: ignore[arg-type]
         await until_up(supervisor, 1 if "per_gpu" in str(how) else 2)
-        assert {pipes_of(life) for life in install.starts} == {None}
+        assert {pipes_of(start) for start in install.starts} == {None}
         assert not any(note.mps for note, _ in state_files.find(folder))
     assert control.starts == []
 
@@ -160,7 +160,7 @@ async def test_operator_daemon_is_used(
     monkeypatch.setenv(mps.PIPES, "/run/theirs")
     async with supervised(install, folder) as supervisor:
         await until_up(supervisor, 2)
-        assert {pipes_of(life) for life in install.starts} == {"/run/theirs"}
+        assert {pipes_of(start) for start in install.starts} == {"/run/theirs"}
         assert all(note.mps for note, _ in state_files.find(folder))
         assert mps_reason(folder) == f"They share the GPU through the NVIDIA MPS of {mps.PIPES}."
     assert control.starts == []
@@ -185,7 +185,7 @@ async def test_processes_run_without_mps_if_it_cannot_start(
     control.behave(fails="Failed to create the pipe directory")
     async with supervised(install, folder) as supervisor:
         await until_up(supervisor, 2)
-        assert {pipes_of(life) for life in install.starts} == {None}
+        assert {pipes_of(start) for start in install.starts} == {None}
         assert [process.starts for process in supervisor.processes] == [1, 1]
         assert "could not be started (it exited with code 1; Failed to create the pipe directory)" in mps_reason(folder)
         assert not any(note.mps for note, _ in state_files.find(folder))
@@ -204,7 +204,7 @@ async def test_mps_error_restarts_all_processes_without_it(
             lambda: len(install.running_pids) == 3 and all(process.starts == 2 for process in supervisor.processes)
         )
         await until_up(supervisor, 3)
-        assert {pipes_of(life) for life in install.starts if life["pid"] in install.running_pids} == {None}
+        assert {pipes_of(start) for start in install.starts if start["pid"] in install.running_pids} == {None}
         # no process uses it
         await until(lambda: control.running_pids == [])
         assert control.quits == 1
@@ -218,7 +218,7 @@ async def test_failed_first_start_under_mps_is_repeated_without_it(
     install.behave(mps="exits")
     async with supervised(install, folder) as supervisor:
         await until_up(supervisor, 2)
-        assert {pipes_of(life) for life in install.starts if life["pid"] in install.running_pids} == {None}
+        assert {pipes_of(start) for start in install.starts if start["pid"] in install.running_pids} == {None}
         assert "the first process under it, did not start" in mps_reason(folder)
         await until(lambda: control.running_pids == [])
 
@@ -231,7 +231,7 @@ async def test_early_exit_restarts_only_that_process_without_mps(
         install.kill()
         await until(lambda: len(install.starts) == 3)
         await until_up(supervisor, 2)
-        assert [pipes_of(life) is None for life in install.starts] == [False, False, True]
+        assert [pipes_of(start) is None for start in install.starts] == [False, False, True]
         # it exited without MPS as well, so MPS was not the cause
         install.kill()
         await until(lambda: len(install.starts) == 4)
@@ -254,7 +254,7 @@ async def test_gpu_fault_restarts_all_processes_of_that_gpu_under_mps(
         # each once: no start was refused as too early, and the other GPU was not affected
         assert {process.starts for process in supervisor.processes if process.gpu is faulty} == {2}
         assert {process.starts for process in supervisor.processes if process.gpu is not faulty} == {1}
-        assert {pipes_of(life) for life in install.starts} == {pipes_of(control.starts[0])}
+        assert {pipes_of(start) for start in install.starts} == {pipes_of(control.starts[0])}
         assert mps_reason(folder) == "They share the GPU through NVIDIA MPS."
 
 
@@ -265,7 +265,7 @@ async def test_repeated_gpu_faults_disable_mps(install: FakeInstall, folder: Pat
             assert control.running_pids, number
             await cause_gpu_fault(supervisor, install)
         await until_up(supervisor, 2)
-        assert {pipes_of(life) for life in install.starts if life["pid"] in install.running_pids} == {None}
+        assert {pipes_of(start) for start in install.starts if start["pid"] in install.running_pids} == {None}
         assert "3 GPU faults affected" in mps_reason(folder)
         await until(lambda: control.running_pids == [])
 
@@ -291,7 +291,7 @@ async def test_dead_daemon_restarts_all_processes_without_mps(
         os.kill(control.starts[0]["pid"], signal.SIGKILL)
         await until(lambda: [process.starts for process in supervisor.processes] == [2, 2])
         await until_up(supervisor, 2)
-        assert {pipes_of(life) for life in install.starts if life["pid"] in install.running_pids} == {None}
+        assert {pipes_of(start) for start in install.starts if start["pid"] in install.running_pids} == {None}
         assert control.running_pids == []
         assert "its daemon exited with code 137" in mps_reason(folder)
 
@@ -327,7 +327,7 @@ _SUPERVISOR_PROGRAM = """
 async def test_killed_supervisor_leaves_no_process_behind(
     install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
-    life = subprocess.Popen(  # noqa: ASYNC220
+    process = subprocess.Popen(  # noqa: ASYNC220
         [sys.executable, "-c", dedent(_SUPERVISOR_PROGRAM), str(install.folder), str(supervisor_folder(folder))]
     )
     try:
@@ -335,35 +335,35 @@ async def test_killed_supervisor_leaves_no_process_behind(
         [daemon] = control.starts
         pipes = pipes_of(daemon)
         assert pipes is not None
-        life.kill()
-        life.wait()
+        process.kill()
+        process.wait()
         await until(lambda: control.running_pids == [] and install.running_pids == [])
         assert Path(pipes).exists()
         async with supervised(install, folder) as supervisor:
             assert not Path(pipes).exists()
             await until_up(supervisor, 2)
     finally:
-        life.kill()
-        life.wait()
+        process.kill()
+        process.wait()
 
 
 async def test_daemon_without_its_launcher_is_stopped_at_the_next_start(
     install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
-    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"])  # noqa: ASYNC220
+    orphan = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"])  # noqa: ASYNC220
     try:
         pipes = mps._private_folder()
         (supervisor_folder(folder) / mps.FOLDER).mkdir(parents=True)
-        processes = {str(left.pid): detached.started_at(left.pid), str(os.getpid()): 1.0}
+        processes = {str(orphan.pid): detached.started_at(orphan.pid), str(os.getpid()): 1.0}
         note = {"why": "…", "pipes": str(pipes), "processes": processes}
         (supervisor_folder(folder) / mps.FOLDER / mps.FILE).write_text(json.dumps(note))
         # also if MPS is off by then
         async with supervised(install, folder, setting="off"):
-            assert left.poll() is not None
+            assert orphan.poll() is not None
             assert not pipes.exists()
     finally:
-        left.kill()
-        left.wait()
+        orphan.kill()
+        orphan.wait()
 
 
 def test_mps_errors_of_cuda_are_recognized() -> None:

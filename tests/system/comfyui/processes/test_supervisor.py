@@ -63,8 +63,8 @@ class WatchedSupervisor:
         await self.until(lambda: self.first.state is state)
 
 
-def launcher_of(life: dict[str, Any]) -> int:
-    return psutil.Process(life["pid"]).ppid()
+def launcher_of(start: dict[str, Any]) -> int:
+    return psutil.Process(start["pid"]).ppid()
 
 
 def recorded_pids(watched: WatchedSupervisor) -> list[int]:
@@ -75,8 +75,8 @@ def recorded_pids(watched: WatchedSupervisor) -> list[int]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with memory_folder() as made:
-        yield made
+    with memory_folder() as root:
+        yield root
 
 
 @pytest.fixture
@@ -86,14 +86,14 @@ def install(folder: Path) -> FakeInstall:
 
 @asynccontextmanager
 async def open_watched(install: FakeInstall, folder: Path, **options: object) -> AsyncIterator[WatchedSupervisor]:
-    made = WatchedSupervisor(install, folder / "watched", **options)
+    watched = WatchedSupervisor(install, folder / "watched", **options)
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(made.supervisor.close)
-        await made.supervisor.open()
-        yield made
+        stack.push_async_callback(watched.supervisor.close)
+        await watched.supervisor.open()
+        yield watched
     assert install.running_pids == []
-    left = [note for note, _ in state_files.find(folder.parent) if note.is_alive]
-    assert left == []
+    orphans = [note for note, _ in state_files.find(folder.parent) if note.is_alive]
+    assert orphans == []
 
 
 async def test_crashed_process_is_restarted_on_its_gpu_and_port(install: FakeInstall, folder: Path) -> None:
@@ -155,9 +155,9 @@ async def test_killed_process_is_restarted_without_leftovers(
         await watched.until(lambda: install.starts and install.starts[0]["children"][0] in recorded_pids(watched))
         if "sleep" not in how:
             await watched.until_state(ProcessState.UP)
-        [life] = install.starts
+        [start] = install.starts
         install.behave()
-        os.kill(life["pid"] if whose == "its own" else launcher_of(life), signal.SIGKILL)
+        os.kill(start["pid"] if whose == "its own" else launcher_of(start), signal.SIGKILL)
         await watched.until(lambda: watched.first.last_exit)
         assert watched.first.last_exit is not None
         assert ("it was killed" if whose == "its own" else "killed by signal 9") in watched.first.last_exit.reason
@@ -312,14 +312,14 @@ async def test_each_gpu_gets_the_requested_number_of_processes(install: FakeInst
     async with open_watched(install, folder, per_gpu=2, gpus=gpus) as watched:
         await watched.until(lambda: all(process.state is ProcessState.UP for process in watched.supervisor.processes))
         assert [len(gpu.processes) for gpu in watched.supervisor.gpus()] == [2, 2]
-        seen = sorted(life["environment"]["CUDA_VISIBLE_DEVICES"] for life in install.starts)
+        seen = sorted(start["environment"]["CUDA_VISIBLE_DEVICES"] for start in install.starts)
         assert seen == ["GPU-1", "GPU-1", "GPU-2", "GPU-2"]
-        assert len({life["port"] for life in install.starts}) == 4
+        assert len({start["port"] for start in install.starts}) == 4
 
 
 async def test_leftover_process_is_stopped_before_the_first_start(install: FakeInstall, folder: Path) -> None:
     """As when the launcher was killed, too."""
-    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"])  # noqa: ASYNC220
+    orphan = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"])  # noqa: ASYNC220
     try:
         place = folder / "watched" / "comfyui-1"
         place.mkdir(parents=True)
@@ -338,15 +338,15 @@ async def test_leftover_process_is_stopped_before_the_first_start(install: FakeI
                 reason=None,
                 restarts=0,
                 # the second record has the reused pid of a dead process
-                processes={str(left.pid): detached.started_at(left.pid), str(os.getpid()): 1.0},
+                processes={str(orphan.pid): detached.started_at(orphan.pid), str(os.getpid()): 1.0},
             ),
         )
         async with open_watched(install, folder) as watched:
-            assert left.poll() is not None
+            assert orphan.poll() is not None
             await watched.until_state(ProcessState.UP)
             assert not (place / "output" / "old.png").exists()
             # workflows saved in the editor are not leftovers
             assert saved.exists()
     finally:
-        left.kill()
-        left.wait()
+        orphan.kill()
+        orphan.wait()
