@@ -306,7 +306,7 @@ MUTANTS = (
         old="        processes.limit_memory(own_bytes + limits.max_memory_bytes)\n",
         new="",
         tests="tests/integration/media/test_bombs.py",
-        only="more_memory_than_allowed",
+        only="exceeds_the_memory_limit",
     ),
     Mutant(
         name="a worker gets jobs although it lacks a requirement",
@@ -378,7 +378,7 @@ MUTANTS = (
         old=" or not budget.has_limit(job)",
         new="",
         tests="tests/unit/domain/test_burst.py",
-        only="without_a_limit",
+        only="within_a_budget",
     ),
     Mutant(
         name="burst: two servers spend at the same time",

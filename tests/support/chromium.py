@@ -119,7 +119,7 @@ class PageDriver:
 
     async def do(self, label: str, verb: str) -> None:
         """Choose an item from the menu of a queue entry."""
-        await self.page.get_by_role("button", name=f"More for {label}", exact=True).click()
+        await self.page.get_by_role("button", name=f"Actions for {label}", exact=True).click()
         await self.page.get_by_role("menuitem", name=verb, exact=True).click()
 
     async def let_go(self) -> None:
@@ -139,7 +139,7 @@ class PageDriver:
     @property
     def plan(self) -> Locator:
         """The summary next to a form."""
-        return self.page.get_by_label("What will be made")
+        return self.page.get_by_label("Summary")
 
     async def add(self, button: str = "Add job", *, count: int = 1) -> None:
         """Submit the form and wait for the confirmation."""
