@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from fastapi.routing import APIRoute
 
 from comfyrelay.server import user
@@ -19,11 +18,15 @@ ROUTES = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_every_route_is_documented(method: str, path: str) -> None:
+def test_every_route_is_documented() -> None:
+    assert ROUTES
+    assert [f"{method} {path}" for method, path in ROUTES if not is_documented(method, path)] == []
+
+
+def is_documented(method: str, path: str) -> bool:
     plain = re.sub(r"\{\w+_id\}", "{id}", path).replace("{path:path}", "{path}")
     verb = plain.rpartition("/")[2]
     is_listed = f"`{method} {plain}`" in PAGE
     is_abbreviated = "{id}/" in plain and (f"`{method} …/{verb}`" in PAGE or f"`/{verb}`" in PAGE)
     is_file = plain == "/files/{path}" and f"`{method}`" in PAGE
-    assert is_listed or is_abbreviated or is_file
+    return is_listed or is_abbreviated or is_file
