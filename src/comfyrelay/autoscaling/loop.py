@@ -36,9 +36,9 @@ from comfyrelay.services.engine import Engine
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 5.0
-# Jobs that arrive together are decided on together.
+# Wait this long after a wakeup, so that one decision covers jobs that arrive together.
 DEBOUNCE_SECONDS = 0.1
-# Deciding takes at most this share of the time, even with a long queue.
+# Target share of the time spent deciding. The pause after a decision is at most one tick.
 MAX_BUSY = 0.25
 PROVIDER_TIMEOUT_SECONDS = 60.0
 PRICES_INTERVAL_SECONDS = 300.0
@@ -152,7 +152,7 @@ class ScalingLoop:
                 await asyncio.sleep(DEBOUNCE_SECONDS)
             began = time.monotonic()
             await self._quietly("decide", self.decide_once)
-            # A long queue takes long to read. Leave time for other work.
+            # A long queue takes a long time to read. Leave time for other work.
             await asyncio.sleep(min(self._tick_seconds, (time.monotonic() - began) * (1 / MAX_BUSY - 1)))
 
     async def _observe_at_ticks(self) -> None:
@@ -223,7 +223,7 @@ class ScalingLoop:
             self._busy_fleets.discard(fleet.id)
 
     async def _observe(self, fleet: FleetRecord, provider: MachineProvider) -> Sequence[ProviderMachine] | None:
-        """Return the provider's machines, or `None` if the provider fails. Then its last answer counts."""
+        """Return the provider's machines, or `None` if the provider fails. The last known state is then kept."""
         state = self._state(fleet)
         try:
             async with asyncio.timeout(PROVIDER_TIMEOUT_SECONDS):

@@ -90,9 +90,9 @@ class ReplicaDecisions:
 
 
 def plan_replicas(plan: FleetPlan, fleet: ObservedFleet, pods: Sequence[Pod] | None) -> DesiredReplicas:
-    """Convert machines to pods.
+    """Convert the number of machines in a plan to a replica count.
 
-    Workers that run elsewhere, or in a pod that was just killed, are capacity but no replicas.
+    Workers that run elsewhere, or in a pod that was just killed, are capacity, but not replicas.
     """
     names = None if pods is None else {pod.name for pod in pods}
     machines = [machine for machine in fleet.machines if names is None or machine.id in names]
@@ -104,7 +104,7 @@ def plan_replicas(plan: FleetPlan, fleet: ObservedFleet, pods: Sequence[Pod] | N
 
 
 def add_starting_pods(fleet: ObservedFleet, pods: Sequence[Pod], now: datetime) -> ObservedFleet:
-    """Count pods without a worker as booting machines, and pods of the last minute as launches.
+    """Count pods without a worker as booting machines, and pods created in the last minute as launches.
 
     A pod has the price of the fleet's first instance type, because a cluster has no prices.
     """

@@ -48,7 +48,7 @@ class Pods:
         self.namespace = _read(account / "namespace")
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[Pod]:
-        """Return the pods with these labels, without completed ones."""
+        """Return the pods with these labels, except finished ones."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         answer = await self._call("GET", "", params={"labelSelector": selector})
         return [
@@ -59,7 +59,7 @@ class Pods:
                 deletion_cost=(pod["metadata"].get("annotations") or {}).get(DELETION_COST),
             )
             for pod in answer.json()["items"]
-            # Evicted pods, and pods of a lost node, can stay in the list for long.
+            # Evicted pods, and pods of a lost node, can stay in the list for a long time.
             if pod.get("status", {}).get("phase") not in ("Failed", "Succeeded")
         ]
 

@@ -32,7 +32,7 @@ class ProviderFleet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineOrder:
-    """An order for one machine. Repeating a key orders no second machine."""
+    """An order for one machine. Repeating a key does not order a second machine."""
 
     key: str
     instance_type: str | None = None
@@ -71,7 +71,7 @@ class MachineProvider(Protocol):
     can_launch: bool
 
     async def observe(self, fleet: ProviderFleet) -> Sequence[ProviderMachine]:
-        """Return every machine of the fleet that exists or is starting. Raise `ProviderError` if they are unknown."""
+        """Return every machine of the fleet that exists or is starting. Raise `ProviderError` if they cannot be listed."""
         ...
 
     async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:

@@ -1,4 +1,4 @@
-"""Run programs on this host for fleets: only those in the folder named by the server's settings."""
+"""Find the programs that fleets may run on this host. Only programs in the configured folder are allowed."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""The AWS resources of a fleet, as arguments of API calls. deploy/terraform describes the same resources."""
+"""The AWS resources of a fleet, as arguments for API calls. deploy/terraform describes the same resources."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Fallback:
-    """CloudWatch policies that launch machines, and never terminate them, while no autoscaling loop runs."""
+    """Scaling policies that launch machines even if no autoscaling loop runs. They never terminate machines."""
 
     from_zero: Mapping[str, Any]
     # The alarm without its action, which is the ARN of the policy.
@@ -69,7 +69,7 @@ def build_blueprint(
             "LifecycleHookName": HOOK,
             "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
             "HeartbeatTimeout": HOOK_SECONDS,
-            # Terminate the instance even if its worker never answers.
+            # Terminate the instance even if its worker never completes the hook.
             "DefaultResult": "CONTINUE",
         },
         budget=_budget(names, options),
@@ -201,7 +201,7 @@ def _fallback(names: Names, namespace: str) -> Fallback:
         },
         alarm={
             "AlarmName": names.from_zero,
-            "AlarmDescription": f"Jobs wait for {names.group}, and it has no worker.",
+            "AlarmDescription": f"Jobs are waiting for {names.group}, but it has no workers.",
             # Only at zero workers: a step at 5 machines would add another one each minute. A booting machine is no
             # worker yet, but the policy counts it until it is warm.
             "Metrics": [

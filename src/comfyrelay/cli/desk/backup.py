@@ -24,7 +24,7 @@ def backup(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for backups. Each gets a subfolder.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Back up the queue, files, outputs and secrets of a desk, also while it runs."""
+    """Back up the queue, files, outputs and secrets of a desk or a server on SQLite, even while it runs."""
     require("server")
     from rich.progress import DownloadColumn
 
@@ -44,7 +44,7 @@ def restore(
     ],
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Data folder. Default: COMFYRELAY_DATA_DIR, then ~/.local/share/comfyrelay."),
+        typer.Option(help="Data folder. Default: the `data_dir` setting (COMFYRELAY_DATA_DIR)."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing data. The old data is renamed.")] = False,
 ) -> None:

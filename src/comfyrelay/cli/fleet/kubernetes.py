@@ -11,7 +11,7 @@ from comfyrelay.extras import require
 
 
 def scaler(
-    bind: Annotated[str, typer.Option(help="Address and port for KEDA.")] = "127.0.0.1:8421",
+    bind: Annotated[str, typer.Option(help="Address and port to listen on for KEDA.")] = "127.0.0.1:8421",
     log_level: LogLevel = "info",
 ) -> None:
     """Report to KEDA how many workers each fleet needs, over gRPC, until Ctrl-C.

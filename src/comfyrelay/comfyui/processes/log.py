@@ -1,4 +1,4 @@
-"""Write the output of a ComfyUI process to a rotated log file and keep its last lines in memory."""
+"""Write the output of a ComfyUI process to a rotating log file and keep its last lines in memory."""
 
 import re
 from collections import deque
@@ -19,7 +19,7 @@ _MAX_LINE_BYTES = 2000
 
 
 class ProcessLog:
-    """Log of one process. A full disk loses lines of the file, but never stops the process."""
+    """Log of one process. If the disk is full, lines are missing from the file, but the process keeps running."""
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = monotonic) -> None:
         self.path = path
@@ -81,7 +81,7 @@ class ProcessLog:
 
 
 def last_lines_in(path: Path) -> list[str]:
-    """Return the last lines of a log file, or nothing if it does not exist."""
+    """Return the last lines of a log file, or an empty list if it cannot be read."""
     log = ProcessLog(path)
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(path.stat().st_size - LAST_LINES * _MAX_LINE_BYTES, 0))

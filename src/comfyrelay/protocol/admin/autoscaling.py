@@ -86,7 +86,9 @@ class FleetMachines(Request):
     def _boot_seconds_in_range(self) -> Self:
         seconds = (self.options or {}).get("boot_seconds")
         if isinstance(seconds, int | float) and not 0 <= seconds <= MAX_BOOT_SECONDS:
-            raise ValueError(f"options.boot_seconds is {seconds}. The maximum is {MAX_BOOT_SECONDS:g}, a day.")
+            raise ValueError(
+                f"options.boot_seconds is {seconds}. It must be between 0 and {MAX_BOOT_SECONDS:g} (one day)."
+            )
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Mark, collect and delete selected outputs."""
+"""Mark selected outputs, change their collections, and delete them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

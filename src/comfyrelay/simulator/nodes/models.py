@@ -1,4 +1,4 @@
-"""Nodes that need weights. Images are drawn from prompt and seed instead: equal inputs give equal images."""
+"""Simulated nodes that need model weights in ComfyUI. They draw images from their inputs instead."""
 
 import hashlib
 import random
@@ -35,7 +35,7 @@ class Latent:
 
 def load_checkpoint(_context: NodeContext, *, ckpt_name: str) -> NodeResult:
     if ckpt_name == BROKEN:
-        # An error that names a model file would count as the server's fault.
+        # ComfyUI's message for an unreadable checkpoint.
         raise RuntimeError("ERROR: Could not detect the type of this model.")
     return NodeResult(outputs=(ckpt_name, ckpt_name, ckpt_name))
 

@@ -1,4 +1,4 @@
-"""What all jobs of a worker share."""
+"""Dependencies that all jobs of a worker share."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class JobTools:
     # Called when a job enters another phase.
     on_change: Callable[[], None]
     on_progress: Callable[[], None]
-    # Called when this machine's disk refuses a write.
+    # Called when a write to this machine's disk fails.
     on_disk_error: Callable[[], None]
     # Called when an output is stored and about to be reported.
     on_output: OutputListener | None = None

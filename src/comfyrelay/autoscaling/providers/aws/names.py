@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from comfyrelay.autoscaling.providers.aws.access import AwsError
 from comfyrelay.autoscaling.providers.base import RefusalKind
 
-# The worker's notices and the published metrics use these names.
+# The CloudWatch metrics use these names as dimensions, and the IAM policy uses the fleet tag as a condition.
 FLEET_TAG = "FleetSlug"
 STAGE_TAG = "Stage"
 # The console shows this tag, and budgets filter by it: fleet and stage in one value.

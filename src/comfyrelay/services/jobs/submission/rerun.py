@@ -16,7 +16,7 @@ from comfyrelay.store.tenant.library import media
 
 
 async def retries(tx: Tx, old: Sequence[JobRecord], *, new_seeds: bool, vary: VaryValues) -> list[NewJobRecord]:
-    """Make retries of jobs. The idempotency key ensures that a job is retried at most once."""
+    """Create a retry of each job, and show its batch again. An idempotency key ensures that it is retried once."""
     payloads = await _payloads(tx, old, vary if new_seeds else None)
     if batch_ids := {job.batch_id for job in old if job.batch_id is not None}:
         await clearing.show_batches(tx, batch_ids)
@@ -64,7 +64,7 @@ async def _payloads(tx: Tx, old: Sequence[JobRecord], vary: VaryValues | None) -
         primary = JobPayload.from_json(payloads[job.id]).primary_input
         # Only files of users have a media type. Files of the catalogue are never deleted.
         if primary is not None and primary.mime_type is not None and job.input_file_id is None:
-            raise Conflict("The input of this job was deleted, so it cannot be retried.")
+            raise Conflict("This job cannot run again, because its input was deleted.")
     if vary is None:
         return payloads
     return {job_id: _varied(JobPayload.from_json(payload), vary).to_json() for job_id, payload in payloads.items()}

@@ -31,7 +31,7 @@ class MediaViews:
         self._urls: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     async def view_files(self, tenant_id: str, file_ids: Iterable[str]) -> dict[str, ShownMedia]:
-        """Return views of the tenant's files by id, without unknown ids."""
+        """Return views of the tenant's files by id. Unknown ids are omitted."""
         wanted = list(file_ids)
         if not wanted:
             return {}

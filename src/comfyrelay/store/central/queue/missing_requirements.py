@@ -1,4 +1,4 @@
-"""Requirements of jobs by workflow hash, and the workers that are known to miss a requirement."""
+"""Requirements of jobs by workflow hash, and the workers that are known to lack a requirement."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
@@ -50,7 +50,7 @@ _CAPABILITIES = cast(workers.c.capabilities, Text).label("capabilities")
 class Coverage(NamedTuple):
     """The answer to whether any worker can run jobs with a hash."""
 
-    # Workers are assigned to the workflow, but each of them misses a requirement.
+    # Workers are assigned to the workflow, but each of them lacks a requirement.
     is_unserved: bool
     was_used_lately: bool
 
@@ -98,7 +98,7 @@ def coverage_query(dialect: str) -> Select[Any]:
         .select_from(worker_workflows, workers)
         .where(_may_run(), ~select(g.c.worker_id).where(is_of_worker).correlate(n, workers).exists())
     )
-    # Usually no worker misses a requirement. Checking this first avoids reading thousands of workers.
+    # Usually no worker lacks a requirement. Checking this first avoids reading thousands of workers.
     is_missed = select(g.c.worker_id).where(g.c.workflow_hash == n.c.workflow_hash).correlate(n).exists()
     is_unserved = case((~is_missed, False), else_=unable.correlate(n).exists() & ~able.correlate(n).exists())
     lately = n.c.used_at > relay_now(bindparam("lately", type_=Float()))
@@ -166,7 +166,7 @@ def _requirements_of(dialect: str) -> Executable:
 
 
 async def write(tx: Tx, found: Mapping[Pair, Fitness]) -> None:
-    """Record missing requirements by worker and hash. Workers that miss nothing have no row."""
+    """Record missing requirements by worker and hash. A worker that lacks nothing has no row."""
     rows = [
         {
             "worker_id": worker_id,
@@ -227,7 +227,7 @@ def _unmet(rows: Sequence[Any]) -> UnmetRequirements:
 
 
 async def pairs_of(tx: Tx, worker_ids: Iterable[str]) -> set[Pair]:
-    """Return (worker, hash) pairs: the jobs with this hash that these workers must not get."""
+    """Return (worker, hash) pairs: these workers must not get jobs with these hashes."""
     return {(row.worker_id, row.workflow_hash) for row in await tx.fetch(_pairs_of, with_ids(sorted(worker_ids)))}
 
 
@@ -237,14 +237,14 @@ def _pairs_of(dialect: str) -> Executable:
 
 
 def unfinished_query() -> Select[Any]:
-    """Select the hashes of unfinished jobs. Each state has its own index."""
+    """Select the hashes of unfinished jobs. One SELECT per state lets each use a partial index."""
     states = (DispatchStatus.QUEUED, DispatchStatus.LEASED, DispatchStatus.PAUSED)
     first, *rest = (select(d.c.workflow_hash).where(d.c.status == sql_literal(state)) for state in states)
     return select(first.union(*rest).subquery())
 
 
 async def delete_unused(tx: Tx, *, unused_seconds: float) -> int:
-    """Delete requirements that no job has used for this long, with the workers that miss them. Return how many."""
+    """Delete requirements that no job has used for this long, except those of unfinished jobs. Return how many."""
     unfinished = set(await tx.scalars(unfinished_query()))
     old = select(requirements.c.workflow_hash).where(requirements.c.used_at < relay_now(-unused_seconds))
     unused = [hash_ for hash_ in await tx.scalars(old) if hash_ not in unfinished]

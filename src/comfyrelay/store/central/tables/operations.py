@@ -9,7 +9,8 @@ from comfyrelay.store.types import JsonText, UtcTime
 samples = Table(
     "samples",
     metadata,
-    # One row per minute since 1970: the counts of all processes, and the state as one of them saw it (null: none did).
+    # One row per minute, numbered since 1970. Counts are sums over all processes. The load columns come from one
+    # process, and are null if none recorded them.
     Column("minute", BigInteger, primary_key=True, autoincrement=False),
     Column("waiting", Integer),
     Column("oldest_wait_seconds", Float),
@@ -29,7 +30,7 @@ reconcile_runs = Table(
     metadata,
     Column("id", BigId, primary_key=True),
     Column("started_at", UtcTime, nullable=False),
-    # Null: it is running, or its process has exited.
+    # Null while the run is in progress, or if its process crashed.
     Column("ended_at", UtcTime),
     Column("jobs", BigInteger),
     Column("findings", JsonText),
