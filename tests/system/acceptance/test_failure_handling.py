@@ -65,7 +65,7 @@ async def test_temporary_error_is_retried(desk: ScriptDesk, trouble: ErrorBefore
     assert (await desk.ended(await desk.graph())).status == "completed"
 
 
-async def test_permanent_error_is_given_up_after_a_few_attempts(desk: ScriptDesk) -> None:
+async def test_retries_of_a_permanent_error_are_limited(desk: ScriptDesk) -> None:
     """Retries are limited, and each attempt is recorded."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device"))
     job_id = await desk.graph()

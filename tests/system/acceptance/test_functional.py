@@ -114,7 +114,7 @@ async def test_failing_job_is_failed(desk: ScriptDesk) -> None:
     assert (await desk.ended(await desk.graph())).status == "failed"
 
 
-async def test_stopped_job_is_cancelled(desk: ScriptDesk) -> None:
+async def test_stopped_job_is_canceled(desk: ScriptDesk) -> None:
     """A job that the user stops is neither failed nor completed."""
     desk.simulator.misbehave(SLOW)
     job_id = await desk.graph()
@@ -149,7 +149,7 @@ async def test_job_is_enqueued(desk: ScriptDesk) -> None:
     assert [place and place.position for place in places] == [1, 2, 3]
 
 
-async def test_cancelled_waiting_job_never_runs(desk: ScriptDesk) -> None:
+async def test_canceled_waiting_job_never_runs(desk: ScriptDesk) -> None:
     """Canceling a waiting job removes it from the queue at once."""
     desk.simulator.misbehave(HELD)
     await desk.until_running(await desk.graph("running"))
@@ -161,7 +161,7 @@ async def test_cancelled_waiting_job_never_runs(desk: ScriptDesk) -> None:
     assert not [line for line in await desk.log(job_id) if line.startswith("Running on")]
 
 
-async def test_cancelled_running_job_stops_its_run(desk: ScriptDesk) -> None:
+async def test_canceled_running_job_stops_its_run(desk: ScriptDesk) -> None:
     """Canceling a running job stops the script and its runs in ComfyUI."""
     desk.simulator.misbehave(SLOW)
     job_id = await desk.script()

@@ -239,7 +239,7 @@ async def test_overview_shows_running_and_waiting_jobs(admin: Page, server: Serv
 
 
 @pytest.mark.journey
-async def test_waiting_dispatch_can_be_prioritized_cancelled_and_rerun(admin: Page, server: Server) -> None:
+async def test_waiting_dispatch_can_be_prioritized_canceled_and_rerun(admin: Page, server: Server) -> None:
     async with server.busy(5) as jobs:
         await server.system.until_running(server.system.simulators[0])
         waiting = await waiting_of(server.system, jobs)
@@ -266,7 +266,7 @@ async def test_waiting_dispatch_can_be_prioritized_cancelled_and_rerun(admin: Pa
         await server.system.admin("POST", f"/dispatches/{again[0]['id']}/cancel")
 
 
-async def test_job_cancelled_by_its_user_updates_on_an_open_page(admin: Page, server: Server) -> None:
+async def test_job_canceled_by_its_user_updates_on_an_open_page(admin: Page, server: Server) -> None:
     async with server.busy(5) as jobs:
         waiting = await waiting_of(server.system, jobs)
         await admin.goto(f"/console/dispatches?status=queued&open={waiting}")

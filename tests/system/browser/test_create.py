@@ -350,7 +350,7 @@ async def test_presets_are_applied_saved_and_deleted(driver: PageDriver) -> None
     await expect(presets.get_by_role("button", name="eleven <b>", exact=True)).to_have_count(0)
 
 
-async def test_edited_rerun_shows_what_changed(driver: PageDriver) -> None:
+async def test_edited_rerun_shows_the_changes(driver: PageDriver) -> None:
     slug = (await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"}))["slug"]
     payload = {"prompt": "a lake\nat night", "seed": 18446744073709551615}
     wish = {"workflow_slug": slug, "input_payload": payload, "idempotency_key": str(uuid4())}

@@ -34,7 +34,7 @@ async def items(driver: PageDriver, batch_id: str) -> list[dict[str, Any]]:
     return found
 
 
-async def test_running_job_is_cancelled_and_retried_by_keys(shared: PageDriver) -> None:
+async def test_running_job_is_canceled_and_retried_by_keys(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     await shared.submit("long one")
     await shared.open_queue()
@@ -64,7 +64,7 @@ async def test_all_jobs_are_paused_and_resumed_at_once(shared: PageDriver) -> No
     await expect(shared.chip("Done", 3)).to_be_visible()
 
 
-async def test_partly_cancelled_batch_resumes_in_order(shared: PageDriver) -> None:
+async def test_partly_canceled_batch_resumes_in_order(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     batch_id = await shared.submit_batch("lakes", ["one", "two", "three", "four"])
     await shared.call("POST", f"/api/batches/{batch_id}/cancel")

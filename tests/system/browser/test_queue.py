@@ -56,7 +56,7 @@ async def order(driver: PageDriver, *labels: str) -> None:
     assert [job["label"] for job in found] == ["runs", "fetched", *labels]
 
 
-async def test_empty_queue_says_what_to_do_next(queue: PageDriver) -> None:
+async def test_empty_queue_shows_the_next_step(queue: PageDriver) -> None:
     await expect(queue.page.get_by_role("heading", name="Nothing in the queue")).to_be_visible()
     await expect(queue.page.locator("main").get_by_role("link", name="Create").last).to_have_attribute(
         "href", "/create"
@@ -88,7 +88,7 @@ async def test_waiting_jobs_are_reordered_by_dragging_and_by_keys(queue: PageDri
 
 
 @pytest.mark.journey
-async def test_batch_is_cancelled_after_a_question_and_retried(queue: PageDriver) -> None:
+async def test_batch_is_canceled_after_a_question_and_retried(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("Slow", **SLOW)
     await queue.submit_batch("lakes", ["one", "two", "three"])

@@ -329,7 +329,7 @@ class TestCreating:
         # a pending request would fail with the page
         await user.page.unroute_all(behavior="wait")
 
-    async def test_upload_is_cancelled_and_replaced_by_another_file(self, user: User) -> None:
+    async def test_upload_is_canceled_and_replaced_by_another_file(self, user: User) -> None:
         await user.choose("Negative")
         await user.give({"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no picture"})
         await expect(user.page.get_by_text("notes.txt is not an image. Choose another file.")).to_be_visible()
@@ -401,7 +401,7 @@ class TestCreating:
         for job in jobs[:-1]:
             await user.ended(job)
 
-    async def test_job_out_of_memory_says_what_to_do(self, user: User) -> None:
+    async def test_out_of_memory_job_shows_advice(self, user: User) -> None:
         for simulator in user.system.simulators:
             simulator.misbehave(OutOfMemory(class_type="ImageInvert"))
         job_id = await user.submitted()
@@ -469,7 +469,7 @@ class TestCreating:
             await expect(mask.get_by_role("button", name="Drop an image here")).to_be_disabled()
             await expect(mask.locator("input[type=file]")).to_be_disabled()
 
-    async def test_job_cancelled_by_an_administrator_says_so(self, user: User) -> None:
+    async def test_job_canceled_by_an_administrator_shows_it(self, user: User) -> None:
         for simulator in user.system.simulators:
             simulator.misbehave(Stuck(class_type="SaveImage"))
         job_id = await user.submitted()
@@ -500,7 +500,7 @@ class TestCreating:
         await user.page.get_by_role("link", name="My videos").first.click()
         await expect(user.page.get_by_role("list", name="Your videos").get_by_role("listitem")).to_have_count(2)
 
-    async def test_expired_result_says_so(self, user: User) -> None:
+    async def test_expired_result_is_labeled(self, user: User) -> None:
         video = await user.call("POST", "/videos", {"original_file_id": await user.uploaded()})
         await user.ended(await user.submitted(video_id=video["id"]))
         async with user.system._engine() as engine:

@@ -165,7 +165,7 @@ async def test_job_is_shown_with_its_error_or_its_output(site: Site) -> None:
     assert (shown["id"], shown["status"]) == (done["id"], "completed")
 
 
-async def test_waiting_job_shows_what_it_waits_for(site: Site) -> None:
+async def test_waiting_job_shows_the_reason(site: Site) -> None:
     job = await site.submit()
     assert "Next in the queue; a worker is free." in (await site.command("show", job["id"])).out
 
@@ -228,7 +228,7 @@ async def test_followed_logs_of_a_failed_job_exit_with_1(site: Site) -> None:
 # Actions
 
 
-async def test_several_jobs_are_paused_resumed_and_cancelled_at_once(site: Site) -> None:
+async def test_several_jobs_are_paused_resumed_and_canceled_at_once(site: Site) -> None:
     one, two = await site.submit(), await site.submit()
     ran = await site.command("pause", one["id"], two["id"][-8:])
     assert (ran.code, ran.out.count("The job is paused.")) == (0, 2)

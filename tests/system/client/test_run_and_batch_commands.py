@@ -105,7 +105,7 @@ async def test_file_for_a_graph_without_inputs_is_refused(site: Site, tmp_path: 
     assert "Leave --input out" in ran.err
 
 
-async def test_unreadable_editor_file_names_what_is_missing(site: Site, tmp_path: Path) -> None:
+async def test_unreadable_editor_file_names_the_missing_part(site: Site, tmp_path: Path) -> None:
     saved = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
     ran = await site.command("run", written(tmp_path, saved), "--out", str(tmp_path))
     assert ran.code == 2

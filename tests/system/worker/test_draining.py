@@ -94,7 +94,7 @@ class TestShutdown:
         assert await worker.ended() == 0
         assert (await system.admin("GET", "/workers"))["items"] == []
 
-    async def test_job_that_is_downloading_is_given_back(self, going: Going) -> None:
+    async def test_downloading_job_is_returned(self, going: Going) -> None:
         system, worker, metadata = going
         job = await system.image(await system.effect())
         system.files.hold(DOWNLOAD)
@@ -105,7 +105,7 @@ class TestShutdown:
         await assert_finished_by_another(system, job)
 
     @pytest.mark.journey
-    async def test_job_that_cannot_finish_in_time_is_interrupted_and_given_back(self, going: Going) -> None:
+    async def test_job_that_cannot_finish_in_time_is_interrupted_and_returned(self, going: Going) -> None:
         system, worker, metadata = going
         system.simulator.misbehave(ENDLESS)
         job = await system.image(await system.effect())
@@ -337,7 +337,7 @@ class TestStopping:
         assert (await system.job(job))["attempts"] == 1
 
     @pytest.mark.parametrize("simulators", [2])
-    async def test_prefetched_job_is_given_back_for_an_idle_worker(self, system: System) -> None:
+    async def test_prefetched_job_is_returned_for_an_idle_worker(self, system: System) -> None:
         effect = await system.effect()
         stuck = system.simulators[0].misbehave(Stuck(class_type="ImageInvert"))
         worker = await system.started("busy", simulators=[system.simulators[0]], variables=SELDOM)

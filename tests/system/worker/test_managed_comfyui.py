@@ -118,9 +118,7 @@ async def test_slots_report_the_process_count_and_its_reason(system: System, ins
 
 
 @pytest.mark.journey
-async def test_killed_worker_takes_its_comfyui_with_it_and_its_job_resumes(
-    system: System, install: FakeInstall
-) -> None:
+async def test_killed_worker_stops_its_comfyui_and_its_job_resumes(system: System, install: FakeInstall) -> None:
     effect = await system.plain_effect()
     install.behave(misbehave=[STUCK], child=True)
     worker = await system.started(**managed_settings(install))

@@ -235,7 +235,7 @@ async def test_run_from_before_the_kill_is_stopped_when_comfyui_returns(system: 
     assert not list(system.folder.glob("**/held/*.json"))
 
 
-async def test_worker_killed_before_the_run_returns_its_job_unpunished(system: System) -> None:
+async def test_worker_killed_before_the_run_returns_its_job_without_an_attempt(system: System) -> None:
     effect = await system.effect()
     job = await system.image(effect)
     system.files.hold(DOWNLOAD)
@@ -321,7 +321,7 @@ async def test_output_is_delivered_after_a_stop_during_a_server_outage(system: S
 
 @pytest.mark.journey
 @pytest.mark.parametrize("simulators", [2])
-async def test_job_of_a_lost_worker_goes_to_another(system: System) -> None:
+async def test_job_of_a_lost_worker_moves_to_another(system: System) -> None:
     effect = await system.effect()
     running = system.simulators[0].misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
     dead = await system.started("dead", simulators=[system.simulators[0]])

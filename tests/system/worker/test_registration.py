@@ -55,7 +55,7 @@ async def test_refused_registration_is_retried_until_it_succeeds(
 
 
 @pytest.mark.parametrize("settings", [{"MAX_FLEET_WORKERS": "1"}])
-async def test_worker_refused_by_a_full_fleet_says_so_and_can_be_stopped(system: System) -> None:
+async def test_worker_refused_by_a_full_fleet_reports_it_and_can_be_stopped(system: System) -> None:
     await system.plain_effect()
     await system.started("gpu-1")
     second = system.worker("gpu-2")
