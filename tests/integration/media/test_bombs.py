@@ -147,12 +147,12 @@ def test_process_environment_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.skipif(sys.platform != "linux", reason="simulates another system on Linux")
 def test_server_limits_the_memory_of_a_process_without_rlimits(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.BytesIO()
-    Image.effect_noise((5000, 5000), 50).save(file, "TIFF")
+    Image.effect_noise((4000, 4000), 50).save(file, "TIFF")
     data = file.getvalue()
     monkeypatch.setenv("PYTHONPATH", str(WITHOUT_POSIX))
     monkeypatch.setattr(probe_process, "LIMITS_MEMORY", False)
     process = ProbeProcess()
-    assert process.probe("image", size=len(data), limits=ProbeLimits(), read=reader_of(data)).width == 5000
+    assert process.probe("image", size=len(data), limits=ProbeLimits(), read=reader_of(data)).width == 4000
     with pytest.raises(MediaRefused) as refused:
         process.probe("image", size=len(data), limits=ProbeLimits(max_memory_bytes=8 * 1024**2), read=reader_of(data))
     assert refused.value.why == "memory"

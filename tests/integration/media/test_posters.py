@@ -155,7 +155,7 @@ def test_poster_of_a_video_is_its_first_bright_frame() -> None:
 
 
 def test_preview_is_short_small_silent_and_streamable() -> None:
-    size = (1000, 500)
+    size = (400, 200)
     data = encode_video(["red", "blue"] * 100, size=size, rate=40)
     preview = draw(data, "video")["preview"]
     assert preview.extension == "mp4"
