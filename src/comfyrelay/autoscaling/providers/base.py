@@ -71,7 +71,7 @@ class MachineProvider(Protocol):
     can_launch: bool
 
     async def observe(self, fleet: ProviderFleet) -> Sequence[ProviderMachine]:
-        """Return every machine of the fleet that exists or is starting. Raise `ProviderError` if they cannot be listed."""
+        """Return every machine of the fleet that exists or starts. Raise `ProviderError` if they cannot be listed."""
         ...
 
     async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
