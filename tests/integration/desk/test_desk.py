@@ -95,8 +95,8 @@ async def test_data_folder_is_used_by_one_process(shared_desk: OpenDesk) -> None
 )
 @pytest.mark.asyncio(loop_scope="module")
 async def test_foreign_hosts_and_origins_are_refused_everywhere(shared_desk: OpenDesk, headers: dict[str, str]) -> None:
-    paths = ("/", "/icon.svg", "/api/desk", "/api/desk/now", "/api/ai-jobs", "/api/workflows")
-    paths += ("/docs", "/files/a", "/api/worker/poll", "/metrics", "/nothing")
+    paths = ["/", "/icon.svg", "/api/desk", "/api/desk/now", "/api/ai-jobs", "/api/workflows"]
+    paths += ["/docs", "/files/a", "/api/worker/poll", "/metrics", "/nothing"]
     async with owner_http(shared_desk.ready.url) as http:
         for path, method in itertools.product(paths, ("GET", "POST", "OPTIONS")):
             answer = await http.request(method, path, headers=headers)
