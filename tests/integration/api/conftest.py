@@ -1,6 +1,6 @@
 """The API on SQLite with local files; tests marked `both_databases` also run on PostgreSQL with S3.
 
-The services below the API run on both databases in tests/integration/queue, ledger, store and workers.
+The store and the rules of the queue run on both databases in tests/integration/queue, ledger, store and workers.
 """
 
 from collections.abc import AsyncIterator

@@ -59,7 +59,7 @@ async def away(state: DeskStateOf, _user: CurrentUser) -> Answer[wire.Unreachabl
 @router.get(
     "/sample",
     response_class=Response,
-    responses={200: {"description": "A picture", "content": {"image/png": {}}}, **error_responses(401)},
+    responses={200: {"description": "An image", "content": {"image/png": {}}}, **error_responses(401)},
 )
 async def sample(_user: CurrentUser) -> Response:
     """Return an image for a first job."""

@@ -78,15 +78,8 @@ class Workers:
             await catalogue.fleet(tx, stage=stage, slug=fleet_slug, lock=True)
             if identity is not None:
                 await self._identities.claim(tx, identity, key_hash=key_hash)
-            known = await workers.get(tx, worker_id, lock=True)
-            is_same = known is not None and key_hash is not None and known.registration_key_hash == key_hash
-            if known is not None and is_same and not known.is_approved:
-                raise Forbidden("This worker is not approved.")
-            # With the fleet's secret, a worker may take over the name of a stale worker whose token was lost.
-            stale_seconds = self._settings.worker_stale_seconds
-            if not is_same and await workers.remove_if_offline(tx, worker_id, stale_seconds=stale_seconds):
-                await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event="replaced")])
-            fleet = await self._fleet_with_room(tx, stage, fleet_slug, member=known if is_same else None)
+            known = await self._find_returning(tx, worker_id, key_hash)
+            fleet = await self._fleet_with_room(tx, stage, fleet_slug, member=known)
             values = {
                 "fleet_id": fleet.id,
                 "stage": stage,
@@ -102,7 +95,7 @@ class Workers:
                 "capacity_type": capacity_type,
                 "instance_type": instance_type,
             }
-            renewed = await workers.renew(tx, worker_id, **values) if is_same else None
+            renewed = await workers.renew(tx, worker_id, **values) if known is not None else None
             worker = renewed or await workers.create(tx, worker_id=worker_id, **values)
             assigned = await workers.assign(tx, worker)
             self._require_workflows(assigned, stage, fleet_slug, workflow_slugs)
@@ -116,6 +109,18 @@ class Workers:
             return WorkerRegistered(worker=worker, workflows=assigned, leases=leases)
 
         return await self._databases.central.run(TransactionStep.WORKER, work)
+
+    async def _find_returning(self, tx: Tx, worker_id: str, key_hash: str | None) -> Worker | None:
+        """Return the registered worker if this call presents its key. Otherwise remove a stale worker of that name."""
+        known = await workers.get(tx, worker_id, lock=True)
+        if known is not None and key_hash is not None and known.registration_key_hash == key_hash:
+            if not known.is_approved:
+                raise Forbidden("This worker is not approved.")
+            return known
+        # With the fleet's secret, a worker may take over the name of a stale worker whose token was lost.
+        if await workers.remove_if_offline(tx, worker_id, stale_seconds=self._settings.worker_stale_seconds):
+            await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event="replaced")])
+        return None
 
     async def try_to_register(
         self, *, worker_id: str, fleet_slug: str, stage: Stage, workflow_slugs: Sequence[str] | None = None
