@@ -55,7 +55,7 @@ resource "aws_autoscaling_policy" "from_zero" {
 resource "aws_cloudwatch_metric_alarm" "from_zero" {
   count               = var.cloudwatch_fallback ? 1 : 0
   alarm_name          = local.from_zero
-  alarm_description   = "Jobs wait for ${local.group}, and it has no worker."
+  alarm_description   = "Jobs are waiting for ${local.group}, but it has no workers."
   comparison_operator = "GreaterThanThreshold"
   threshold           = 0
   evaluation_periods  = 1
