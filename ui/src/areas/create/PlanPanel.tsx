@@ -39,7 +39,8 @@ export function PlanPanel({ form, submission, command, found, folderProblem }: P
       ? texts.plan.noFolder
       : texts.plan.many(count, choice.outputMime);
   const isTrying =
-    desk !== null && (desk.simulated_jobs === "everything" || (desk.simulated_jobs === "examples" && choice.kind === "effect"));
+    desk !== null &&
+    (desk.simulated_jobs === "everything" || (desk.simulated_jobs === "examples" && choice.kind === "effect"));
   return (
     <aside className={styles.plan} aria-label={texts.plan.title}>
       <Heading>{texts.plan.title}</Heading>
