@@ -20,8 +20,7 @@ LOCK_NODE := requirements/node.txt
 .PHONY: help install up test test-all soak check docs schema mutants bench lock audit clean
 
 # loadfile: the tests of a file share fixtures. Four processes for two cores: tests often wait for other processes.
-# tests/conftest.py sorts the files, so that xdist must not.
-PYTEST := $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/pytest -n 4 --dist loadfile
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

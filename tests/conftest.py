@@ -30,7 +30,6 @@ from tests.support import full
 from tests.support.chromium import open_chromium
 from tests.support.engines import cheap_engines
 from tests.support.forked_commands import forking
-from tests.support.paths import ROOT
 from tests.support.storage import ACCESS_KEY, SECRET_KEY, serve_s3
 from tests.support.web_app import build_app
 from tests.support.world import PostgresBackend, SqliteBackend, World, memory_folder, open_world
@@ -63,17 +62,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     full.is_enabled = config.getoption("--full")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the slowest tests, so that no process is idle at the end."""
-    order = ["system", "integration", "unit"]
-
-    def rank(item: pytest.Item) -> int:
-        folder = item.path.relative_to(ROOT / "tests").parts[0]
-        return order.index(folder) if folder in order else 0
-
-    items.sort(key=rank)
 
 
 def pytest_collection_finish() -> None:
