@@ -77,11 +77,11 @@ def problem_of(response: httpx.Response, status: int) -> dict[str, Any]:
 
 @dataclass
 class Api:
-    """`anybody` is not signed in; the methods create other callers."""
+    """`anonymous` is not signed in; the methods create other callers."""
 
     context: Context
     clock: Clock
-    anybody: Caller
+    anonymous: Caller
 
     @property
     def engine(self) -> Engine:
@@ -93,7 +93,7 @@ class Api:
         if tokens:
             await self.engine.accounts.ledger.credit(user.tenant_id, tokens, reference="test")
         issued = await self.engine.accounts.sign_in.issue(user, name="test")
-        return Caller(self.anybody.http, {"Authorization": f"Bearer {issued.secret}"}, user)
+        return Caller(self.anonymous.http, {"Authorization": f"Bearer {issued.secret}"}, user)
 
     async def effect(self, slug: str = "clip", *, credits_cost: int = 7) -> int:
         """An effect with a workflow of the same slug, which the fleet `home` runs; returns the effect's id."""
@@ -112,8 +112,8 @@ class Api:
     async def worker(self, worker_id: str = "gpu-1", *, fleet: str = "home-clip", **more: Any) -> Caller:
         """A registered worker."""
         body = {"worker_id": worker_id, "fleet_slug": fleet, **more}
-        answer = await self.anybody.post("/api/worker/register", body, headers={"X-Fleet-Secret": FLEET_SECRET})
-        return Caller(self.anybody.http, {"Authorization": f"Bearer {answer['token']}"})
+        answer = await self.anonymous.post("/api/worker/register", body, headers={"X-Fleet-Secret": FLEET_SECRET})
+        return Caller(self.anonymous.http, {"Authorization": f"Bearer {answer['token']}"})
 
     async def stop_loops(self) -> None:
         """Stop all background loops."""
@@ -167,4 +167,4 @@ async def open_api(
                     mounts={"all://127.0.0.1": httpx.AsyncHTTPTransport()},
                 )
             )
-            yield Api(context=app.state.context, clock=clock, anybody=Caller(http))
+            yield Api(context=app.state.context, clock=clock, anonymous=Caller(http))

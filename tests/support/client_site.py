@@ -61,7 +61,7 @@ async def site(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[S
     listener = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with open_api(sqlite_backend, tmp_path / "server", public_url=url, max_active_jobs_per_user=100) as api:
-        app: Any = cast(httpx.ASGITransport, api.anybody.http._transport).app
+        app: Any = cast(httpx.ASGITransport, api.anonymous.http._transport).app
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         effect_id = await api.effect()

@@ -40,5 +40,5 @@ async def poll(worker: Caller, worker_id: str = "gpu-1", **more: Any) -> dict[st
 
 
 async def upload_output(api: Api, job: dict[str, Any], content: bytes = PICTURE) -> None:
-    answer = await api.anybody.http.put(job["output_url"], content=content, headers=job["output_headers"])
+    answer = await api.anonymous.http.put(job["output_url"], content=content, headers=job["output_headers"])
     assert answer.is_success, answer.text

@@ -24,26 +24,26 @@ from tests.support.world import SqliteBackend
 
 # Routes that require something other than a login.
 OPEN = {
-    "/api/entry": "anybody",
-    "/api/register": "anybody, limited by address",
-    "/api/login": "anybody, limited by address and by account",
+    "/api/entry": "anonymous",
+    "/api/register": "anonymous, limited by address",
+    "/api/login": "anonymous, limited by address and by account",
     "/api/setup": "the code that the server printed, limited by address",
     "/api/reset": "the secret of a link, limited by address",
     "/api/reset/check": "the secret of a link, limited by address",
     "/api/worker/register": "the fleet's secret",
     "/api/webhooks/payments": "a signature",
     "/files/{path}": "a signed grant",
-    "/docs": "anybody",
-    "/docs/start.js": "anybody",
-    "/docs/{name}": "anybody",
-    "/healthz": "anybody",
-    "/readyz": "anybody",
-    "/metrics": "anybody",
+    "/docs": "anonymous",
+    "/docs/start.js": "anonymous",
+    "/docs/{name}": "anonymous",
+    "/healthz": "anonymous",
+    "/readyz": "anonymous",
+    "/metrics": "anonymous",
     # the app, which shows nothing before it has called the API
-    "/": "anybody",
-    **{path: "anybody" for page in PAGES if page for path in (f"/{page}", f"/{page}/{{rest}}")},
-    "/assets/{name}": "anybody",
-    **{f"/{name}": "anybody" for name in ("icon.svg", "mask.svg")},
+    "/": "anonymous",
+    **{path: "anonymous" for page in PAGES if page for path in (f"/{page}", f"/{page}/{{rest}}")},
+    "/assets/{name}": "anonymous",
+    **{f"/{name}": "anonymous" for name in ("icon.svg", "mask.svg")},
 }
 
 
@@ -118,7 +118,7 @@ async def people(api: Api) -> People:
     created = People()
     revoked = await api.worker("revoked")
     created.callers = {
-        "nobody": api.anybody,
+        "nobody": api.anonymous,
         "other tenant": await api.user("other@example.com"),
         "admin": await api.user("admin@example.com", is_admin=True),
         "worker": await api.worker("gpu-1"),

@@ -24,8 +24,8 @@ async def user_of(desk: OperatorScenario) -> dict[str, Any]:
 
 
 async def sign_in(api: Api, email: str = "ada@example.com") -> Caller:
-    answer = await api.anybody.post("/api/login", {"email": email, "password": PASSWORD})
-    return Caller(api.anybody.http, {"Authorization": f"Bearer {answer['token']}"})
+    answer = await api.anonymous.post("/api/login", {"email": email, "password": PASSWORD})
+    return Caller(api.anonymous.http, {"Authorization": f"Bearer {answer['token']}"})
 
 
 async def change(desk: OperatorScenario, user_id: str, **changes: Any) -> Any:
@@ -126,7 +126,7 @@ class TestLimits:
 
 class TestActions:
     async def test_disabling_an_account_ends_all_its_sessions(self, desk: OperatorScenario) -> None:
-        token = Caller(desk.api.anybody.http, (await desk.api.user("eve@example.com")).headers)
+        token = Caller(desk.api.anonymous.http, (await desk.api.user("eve@example.com")).headers)
         session = await sign_in(desk.api, "eve@example.com")
         eve = await token.get("/api/me")
         await session.get("/api/me")
@@ -134,9 +134,9 @@ class TestActions:
         problem_of(await token.call("GET", "/api/me"), 401)
         problem_of(await session.call("GET", "/api/me"), 401)
         login = {"email": "eve@example.com", "password": PASSWORD}
-        assert "disabled" in problem_of(await desk.api.anybody.call("POST", "/api/login", login), 403)["detail"]
+        assert "disabled" in problem_of(await desk.api.anonymous.call("POST", "/api/login", login), 403)["detail"]
         # a caller without the password learns nothing
-        wrong = problem_of(await desk.api.anybody.call("POST", "/api/login", {**login, "password": "x" * 12}), 401)
+        wrong = problem_of(await desk.api.anonymous.call("POST", "/api/login", {**login, "password": "x" * 12}), 401)
         assert "disabled" not in wrong["detail"]
         [listed] = [tenant for tenant in (await desk.get("/tenants"))["items"] if tenant["email"] == "eve@example.com"]
         assert listed["is_disabled"] is True

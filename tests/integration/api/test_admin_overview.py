@@ -293,7 +293,7 @@ class TestEvents:
 async def test_only_administrators_get_events(desk: OperatorScenario) -> None:
     user = await desk.api.user("eve@example.com")
     problem_of(await user.call("GET", EVENTS), 403)
-    problem_of(await desk.api.anybody.call("GET", EVENTS), 401)
+    problem_of(await desk.api.anonymous.call("GET", EVENTS), 401)
 
 
 async def test_shutdown_ends_streams(desk: OperatorScenario) -> None:

@@ -134,7 +134,7 @@ class TestVersions:
 class TestPreviews:
     async def upload(self, desk: OperatorScenario, name: str = "cat.png", mime_type: str = "image/png") -> str:
         asset = await desk.send("POST", "/assets", {"mime_type": mime_type, "size": 3, "original_filename": name})
-        sent = await desk.api.anybody.http.put(asset["upload_url"], content=b"cat", headers=asset["upload_headers"])
+        sent = await desk.api.anonymous.http.put(asset["upload_url"], content=b"cat", headers=asset["upload_headers"])
         assert sent.is_success, sent.text
         path: str = asset["path"]
         return path
@@ -150,7 +150,7 @@ class TestPreviews:
         [offered] = (await user.get("/api/effects"))["items"]
         one = await user.get("/api/effects/clip")
         for url in (changed["preview_url"], listed["preview_url"], offered["preview_url"], one["preview_url"]):
-            assert (await desk.api.anybody.http.get(url)).content == b"cat"
+            assert (await desk.api.anonymous.http.get(url)).content == b"cat"
         # browsers cache by address
         assert offered["preview_url"] == one["preview_url"]
         assert "preview_path" not in one

@@ -258,7 +258,7 @@ class TestActions:
         assert len(rotated["token"]) == 64
         problem_of(await worker.call("POST", "/api/worker/poll", poll()), 401)
         headers = {"Authorization": f"Bearer {rotated['token']}"}
-        assert (await desk.api.anybody.post("/api/worker/poll", poll(), headers=headers))["job"] is None
+        assert (await desk.api.anonymous.post("/api/worker/poll", poll(), headers=headers))["job"] is None
         for path in ("/audit-logs", "/workers/gpu-1"):
             assert rotated["token"] not in (await desk.call("GET", path)).text
 

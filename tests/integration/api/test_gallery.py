@@ -437,7 +437,7 @@ class TestZips:
         one = await scenario.create_output()
         url = (await scenario.user.post("/api/gallery/zip", {"ids": [one]}))["url"]
         stranger = await scenario.api.user("eve@example.com")
-        problem_of(await scenario.api.anybody.call("GET", url), 401)
+        problem_of(await scenario.api.anonymous.call("GET", url), 401)
         problem_of(await stranger.call("GET", url), 404)
         assert (await scenario.user.call("GET", url)).status_code == 200
         await scenario.advance(minutes=15)

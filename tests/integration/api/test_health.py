@@ -28,28 +28,28 @@ async def two_shards(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -
 
 
 async def test_ready_server_reports_ready_without_authentication(api: Api) -> None:
-    assert await api.anybody.get("/healthz") == {"status": "ok"}
-    assert await api.anybody.get("/readyz") == {"status": "ok", "problems": {}}
+    assert await api.anonymous.get("/healthz") == {"status": "ok"}
+    assert await api.anonymous.get("/readyz") == {"status": "ok", "problems": {}}
 
 
 async def test_liveness_ignores_unreachable_databases(api: Api) -> None:
     await api.stop_loops()
     with database_down(api.engine.databases, "central"), database_down(api.engine.databases, "main"):
-        assert await api.anybody.get("/healthz") == {"status": "ok"}
+        assert await api.anonymous.get("/healthz") == {"status": "ok"}
 
 
 @pytest.mark.parametrize("name", ["central", "main"])
 async def test_unreachable_database_is_named(api: Api, name: str) -> None:
     await api.stop_loops()
     with database_down(api.engine.databases, name):
-        problem = problem_of(await api.anybody.call("GET", "/readyz"), 503)
+        problem = problem_of(await api.anonymous.call("GET", "/readyz"), 503)
     assert problem["errors"].keys() == {name}
     assert name in problem["detail"]
 
 
 async def test_outdated_schema_is_named(api: Api) -> None:
     await execute(api.engine.databases.shards["main"], "UPDATE alembic_version SET version_num = 'older'")
-    problem = problem_of(await api.anybody.call("GET", "/readyz"), 503)
+    problem = problem_of(await api.anonymous.call("GET", "/readyz"), 503)
     assert "comfyrelay db upgrade" in problem["errors"]["main"]
 
 
@@ -58,7 +58,7 @@ async def test_unusable_storage_is_named_without_its_path(api: Api, monkeypatch:
         raise StorageUnavailable("cannot write to /secret/folder")
 
     monkeypatch.setattr(api.engine.objects, "check", check)
-    problem = problem_of(await api.anybody.call("GET", "/readyz"), 503)
+    problem = problem_of(await api.anonymous.call("GET", "/readyz"), 503)
     assert problem["errors"].keys() == {"storage"}
     assert "/secret" not in str(problem)
 
@@ -89,14 +89,14 @@ async def test_frequent_health_checks_are_cached(api: Api, monkeypatch: pytest.M
 
     monkeypatch.setattr(api.engine.objects, "check", check)
     for _ in range(5):
-        await api.anybody.get("/readyz")
+        await api.anonymous.get("/readyz")
     assert len(checks) == 1
 
 
 async def test_unknown_address_is_html_for_browsers_and_json_for_programs(api: Api) -> None:
-    shown = await api.anybody.call("GET", "/nowhere", headers={"Accept": "text/html"})
+    shown = await api.anonymous.call("GET", "/nowhere", headers={"Accept": "text/html"})
     # 503 if the app is not built, with a page that says so
     assert shown.status_code in (404, 503)
     assert shown.headers["Content-Type"].startswith("text/html")
-    problem_of(await api.anybody.call("GET", "/nowhere", headers={"Accept": "application/json"}), 404)
-    problem_of(await api.anybody.call("GET", "/api/nowhere", headers={"Accept": "text/html"}), 404)
+    problem_of(await api.anonymous.call("GET", "/nowhere", headers={"Accept": "application/json"}), 404)
+    problem_of(await api.anonymous.call("GET", "/api/nowhere", headers={"Accept": "text/html"}), 404)

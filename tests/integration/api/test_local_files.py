@@ -31,7 +31,7 @@ def objects(api: Api) -> LocalObjects:
 
 @pytest.fixture
 def http(api: Api) -> httpx.AsyncClient:
-    return api.anybody.http
+    return api.anonymous.http
 
 
 @pytest.fixture
@@ -242,4 +242,4 @@ async def test_no_local_urls_with_remote_storage(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     async with open_api(sqlite_backend, tmp_path, storage_url="s3://bucket/prefix") as api:
-        problem_of(await api.anybody.http.get("/files/x"), 404)
+        problem_of(await api.anonymous.http.get("/files/x"), 404)

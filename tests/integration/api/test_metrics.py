@@ -25,7 +25,7 @@ async def figures(api: Api) -> dict[Sample, float]:
     """Read every sample again."""
     api.engine.operations.metrics._cache.clear()
     api.engine.autoscaling.figures._cache.clear()
-    answer = await api.anybody.call("GET", "/metrics")
+    answer = await api.anonymous.call("GET", "/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
     return {
@@ -112,8 +112,8 @@ async def test_latencies_are_measured_by_route_template(api: Api) -> None:
     caller = await api.user()
     for number in range(3):
         await caller.call("GET", f"/api/videos/00000000-0000-7000-8000-00000000000{number}")
-    await api.anybody.call("GET", "/api/me")
-    await api.anybody.call("GET", "/not/there")
+    await api.anonymous.call("GET", "/api/me")
+    await api.anonymous.call("GET", "/not/there")
     found = await figures(api)
     count = "request_seconds_count"
     assert at(found, count, method="GET", route="/api/videos/{video_id}", status="404") == 3
@@ -126,7 +126,7 @@ async def test_failed_request_is_counted_as_500(api: Api, monkeypatch: pytest.Mo
         raise RuntimeError
 
     monkeypatch.setattr(api.engine.operations.readiness, "check", check)
-    assert (await api.anybody.call("GET", "/readyz")).status_code == 500
+    assert (await api.anonymous.call("GET", "/readyz")).status_code == 500
     found = await figures(api)
     assert at(found, "request_seconds_count", method="GET", route="/readyz", status="500") == 1
 
@@ -223,5 +223,5 @@ async def test_database_metrics_are_cached(api: Api, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(cache, "_read", counted)
     for _ in range(5):
-        await api.anybody.call("GET", "/metrics")
+        await api.anonymous.call("GET", "/metrics")
     assert len(reads) == 1

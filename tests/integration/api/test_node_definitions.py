@@ -168,7 +168,7 @@ class TestInvalidUploads:
 
     async def test_only_workers_upload_definitions(self, api: Api, worker: Caller) -> None:
         packed = pack(DEFINITIONS)
-        for caller in (api.anybody, await api.user(), Caller(worker.http, {"Authorization": "Bearer wrong"})):
+        for caller in (api.anonymous, await api.user(), Caller(worker.http, {"Authorization": "Bearer wrong"})):
             problem_of(await caller.call("POST", "/api/worker/definitions", {"sha256": packed.sha256}), 401)
             problem_of(await put(caller, packed.sha256, packed.data), 401)
         await api.engine.workers.workers.set_approved("gpu-1", is_approved=False)

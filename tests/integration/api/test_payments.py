@@ -44,7 +44,7 @@ async def report(
     body = what if isinstance(what, bytes) else json.dumps(what).encode()
     at = api.clock.now.timestamp() - late_seconds
     signed = header if header is not None else f"t={int(at)},v1={signature(body, at)}"
-    return await api.anybody.http.post(PATH, content=body, headers={b"X-Signature": signed.encode("latin-1")})
+    return await api.anonymous.http.post(PATH, content=body, headers={b"X-Signature": signed.encode("latin-1")})
 
 
 async def tenant_of(api: Api, email: str = "ada@example.com") -> str:

@@ -43,7 +43,7 @@ class Run:
 
     async def put(self, data: bytes) -> httpx.Response:
         offer = await self.beat()
-        return await self.api.anybody.http.put(offer["preview_url"], content=data, headers=offer["preview_headers"])
+        return await self.api.anonymous.http.put(offer["preview_url"], content=data, headers=offer["preview_headers"])
 
     async def stored(self) -> list[str]:
         await self.api.engine.queue.previews.idle()
@@ -169,7 +169,7 @@ async def test_invalid_preview_is_not_shown(run: Run) -> None:
 async def test_preview_upload_requires_an_image_type(run: Run) -> None:
     await run.look()
     offer = await run.beat()
-    answer = await run.api.anybody.http.put(
+    answer = await run.api.anonymous.http.put(
         offer["preview_url"], content=jpeg(), headers={**offer["preview_headers"], "Content-Type": "text/html"}
     )
     assert answer.status_code == 403

@@ -76,10 +76,10 @@ async def test_body_limit_is_small_without_a_graph_or_batch(api: Api) -> None:
 
 async def test_large_body_is_not_read_before_authentication(api: Api) -> None:
     for path in ("/api/workflows", "/api/batches", "/api/worker/register", "/api/worker/heartbeat"):
-        answer = await api.anybody.call("POST", path, content=padded(LARGE * 10), headers=JSON)
+        answer = await api.anonymous.call("POST", path, content=padded(LARGE * 10), headers=JSON)
         problem_of(answer, 401)
         read: list[int] = []
-        answer = await api.anybody.call("POST", path, content=chunks(padded(LARGE * 10), read), headers=JSON)
+        answer = await api.anonymous.call("POST", path, content=chunks(padded(LARGE * 10), read), headers=JSON)
         problem_of(answer, 401)
         assert len(read) <= 4
 
@@ -97,7 +97,7 @@ async def test_graph_body_limit_is_large(api: Api) -> None:
 async def test_registration_with_the_secret_may_be_large(api: Api) -> None:
     await api.effect()
     body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "capabilities": {"node_types": ["x" * 50] * 900}}
-    answer = await api.anybody.call("POST", "/api/worker/register", body, headers={"X-Fleet-Secret": FLEET_SECRET})
+    answer = await api.anonymous.call("POST", "/api/worker/register", body, headers={"X-Fleet-Secret": FLEET_SECRET})
     assert answer.status_code == 201
 
 
@@ -113,10 +113,10 @@ async def test_large_body_is_validated_in_another_thread(api: Api) -> None:
             checked_in.append(threading.current_thread())
             return text
 
-    async def anybody(*_caller: object) -> None:
+    async def anonymous(*_caller: object) -> None:
         pass
 
-    @large_body(anybody)
+    @large_body(anonymous)
     async def take(body: Body) -> int:
         return len(body.text)
 
@@ -137,7 +137,7 @@ async def test_large_body_is_validated_in_another_thread(api: Api) -> None:
 async def test_fleet_secret_attempt_counts_once_per_request(api: Api) -> None:
     async def answers(**secret: str) -> list[int]:
         body = {"worker_id": "w", "fleet_slug": "nowhere", "capabilities": {"node_types": ["x" * SMALL]}}
-        tries = [await api.anybody.call("POST", "/api/worker/register", body, headers=secret) for _ in range(6)]
+        tries = [await api.anonymous.call("POST", "/api/worker/register", body, headers=secret) for _ in range(6)]
         return [answer.status_code for answer in tries]
 
     assert await answers(**{"X-Fleet-Secret": FLEET_SECRET}) == [404] * 6

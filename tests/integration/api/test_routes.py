@@ -38,7 +38,7 @@ async def test_frequent_routes_match_without_trying_other_routers(api: Api, monk
     ]
     for method, path, own in calls:
         tried.clear()
-        answer = await api.anybody.http.request(method, path)
+        answer = await api.anonymous.http.request(method, path)
         assert answer.status_code in {401, 403}
         assert tried
         assert [route for route in tried if not route.startswith(own)] == []

@@ -26,25 +26,25 @@ async def make_code(api: Api) -> str:
 
 
 async def set_up(api: Api, code: str, **more: Any) -> httpx.Response:
-    response = await api.anybody.call("POST", "/api/setup", {"code": code, **ROOT, **more})
-    api.anybody.http.cookies.clear()
+    response = await api.anonymous.call("POST", "/api/setup", {"code": code, **ROOT, **more})
+    api.anonymous.http.cookies.clear()
     return response
 
 
 async def reset(api: Api, link: Any, password: str = NEW) -> httpx.Response:
     token = link["url"].partition("#")[2]
-    response = await api.anybody.call("POST", "/api/reset", {"token": token, "password": password})
-    api.anybody.http.cookies.clear()
+    response = await api.anonymous.call("POST", "/api/reset", {"token": token, "password": password})
+    api.anonymous.http.cookies.clear()
     return response
 
 
 def bearer(api: Api, token: str) -> Caller:
-    return Caller(api.anybody.http, {"Authorization": f"Bearer {token}"})
+    return Caller(api.anonymous.http, {"Authorization": f"Bearer {token}"})
 
 
 async def sign_in(api: Api, password: str, email: str = "ada@example.com") -> httpx.Response:
-    response = await api.anybody.call("POST", "/api/login", {"email": email, "password": password})
-    api.anybody.http.cookies.clear()
+    response = await api.anonymous.call("POST", "/api/login", {"email": email, "password": password})
+    api.anonymous.http.cookies.clear()
     return response
 
 
@@ -55,14 +55,14 @@ async def admin(api: Api) -> Caller:
 
 class TestSettingUp:
     async def test_setup_code_creates_the_first_administrator(self, api: Api) -> None:
-        entry = await api.anybody.get("/api/entry")
+        entry = await api.anonymous.get("/api/entry")
         seconds = api.engine.settings.presigned_ttl_seconds
         expected = {"is_desk": False, "stage": "production", "can_sign_up": True, "needs_setup": True}
         assert entry == {**expected, "url_seconds": seconds}
         created = data_of(await set_up(api, await make_code(api)))
         assert created["user"]["is_admin"] is True
         assert (await bearer(api, created["token"]).get("/api/admin/fleets"))["items"] == []
-        assert (await api.anybody.get("/api/entry"))["needs_setup"] is False
+        assert (await api.anonymous.get("/api/entry"))["needs_setup"] is False
 
     async def test_setup_code_tolerates_case_and_spaces(self, api: Api) -> None:
         code = await make_code(api)
@@ -72,7 +72,7 @@ class TestSettingUp:
         await make_code(api)
         for code in ("AAAAA-AAAAA-AAAAA-AAAAA", "-", "\u0130"):
             problem_of(await set_up(api, code), 403)
-            assert (await api.anybody.get("/api/entry"))["needs_setup"] is True
+            assert (await api.anonymous.get("/api/entry"))["needs_setup"] is True
 
     async def test_setup_code_works_once_and_only_without_an_administrator(self, api: Api) -> None:
         codes = [await make_code(api), await make_code(api)]
@@ -107,7 +107,7 @@ class TestAccountsByAdministrators:
         problem_of(await admin.call("POST", "/api/admin/users", {"email": "ada@EXAMPLE.com"}), 409)
         problem_of(await admin.call("POST", "/api/admin/users/nobody/reset-link"), 404)
         token = link["url"].partition("#")[2]
-        assert await api.anybody.post("/api/reset/check", {"token": token}) == {"email": "ada@example.com"}
+        assert await api.anonymous.post("/api/reset/check", {"token": token}) == {"email": "ada@example.com"}
         created = data_of(await reset(api, link))
         assert created["user"] == {**created["user"], "name": "Ada", "is_admin": False, "id": link["user_id"]}
         assert (await sign_in(api, NEW)).is_success
@@ -126,7 +126,7 @@ class TestResetLinks:
         link = await admin.post("/api/admin/users", {"email": "ada@example.com"})
         await api.clock.set(api.clock.now + timedelta(seconds=RESET_SECONDS))
         token = link["url"].partition("#")[2]
-        problem_of(await api.anybody.call("POST", "/api/reset/check", {"token": token}), 404)
+        problem_of(await api.anonymous.call("POST", "/api/reset/check", {"token": token}), 404)
         problem_of(await reset(api, link), 404)
 
     async def test_new_reset_link_replaces_the_old_one(self, api: Api, admin: Caller) -> None:
@@ -175,7 +175,7 @@ class TestResetLinks:
 
     async def test_setup_code_sets_no_password(self, api: Api) -> None:
         code = (await make_code(api)).replace("-", "")
-        problem_of(await api.anybody.call("POST", "/api/reset", {"token": code, "password": NEW}), 404)
+        problem_of(await api.anonymous.call("POST", "/api/reset", {"token": code, "password": NEW}), 404)
 
 
 class TestBruteForce:
@@ -242,13 +242,13 @@ class TestStorage:
         found = await admin.post("/api/admin/storage/check")
         problems = {step["part"]: step["problem"] for step in found["tried"]}
         assert [problems[part] for part in ("write", "read", "remove")] == [None] * 3
-        sent = await api.anybody.http.put(
+        sent = await api.anonymous.http.put(
             found["upload_url"], content=found["upload_text"], headers=found["upload_headers"]
         )
         assert sent.is_success
-        assert (await api.anybody.http.get(found["download_url"])).text == found["upload_text"]
+        assert (await api.anonymous.http.get(found["download_url"])).text == found["upload_text"]
         assert await admin.post("/api/admin/storage/check")
-        assert (await api.anybody.http.get(found["download_url"])).status_code == 404, (
+        assert (await api.anonymous.http.get(found["download_url"])).status_code == 404, (
             "the next check did not remove the file of the last one"
         )
 
@@ -274,7 +274,7 @@ class TestJoining:
         )
         secret = found["variables"]["FLEET_SECRET"]
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
-        assert (await api.anybody.post("/api/worker/register", body, headers={"X-Fleet-Secret": secret}))["token"]
+        assert (await api.anonymous.post("/api/worker/register", body, headers={"X-Fleet-Secret": secret}))["token"]
         problem_of(await admin.call("GET", "/api/admin/fleets/production/nowhere/join-command"), 404)
 
     async def test_join_command_exists_for_windows(

@@ -14,12 +14,12 @@ ADA = {"email": "ada@example.com", "password": PASSWORD}
 
 
 def bearer(api: Api, token: str) -> Caller:
-    return Caller(api.anybody.http, {"Authorization": f"Bearer {token}"})
+    return Caller(api.anonymous.http, {"Authorization": f"Bearer {token}"})
 
 
 class TestSigningUp:
     async def test_sign_up_creates_an_account_and_a_session(self, api: Api) -> None:
-        response = await api.anybody.call("POST", "/api/register", {**ADA, "name": "Ada"})
+        response = await api.anonymous.call("POST", "/api/register", {**ADA, "name": "Ada"})
         assert response.status_code == 201
         data = data_of(response)
         assert data["user"]["email"] == "ada@example.com"
@@ -29,8 +29,8 @@ class TestSigningUp:
         assert me["is_admin"] is False
 
     async def test_email_is_unique_regardless_of_case(self, api: Api) -> None:
-        await api.anybody.post("/api/register", ADA)
-        again = await api.anybody.call("POST", "/api/register", {**ADA, "email": "ADA@example.com"})
+        await api.anonymous.post("/api/register", ADA)
+        again = await api.anonymous.call("POST", "/api/register", {**ADA, "email": "ADA@example.com"})
         problem_of(again, 409)
 
     async def test_sign_up_errors_name_the_field(self, api: Api) -> None:
@@ -41,37 +41,37 @@ class TestSigningUp:
             ({"email": "ada@example.com", "password": PASSWORD, "is_admin": True}, "is_admin"),
         ]
         for body, field in cases:
-            response = await api.anybody.call("POST", "/api/register", body)
+            response = await api.anonymous.call("POST", "/api/register", body)
             assert field in problem_of(response, 422)["errors"]
 
     async def test_sign_up_can_be_disabled(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
         async with open_api(sqlite_backend, tmp_path, allow_registration=False) as api:
-            problem_of(await api.anybody.call("POST", "/api/register", ADA), 403)
+            problem_of(await api.anonymous.call("POST", "/api/register", ADA), 403)
 
 
 class TestSigningIn:
     async def test_sign_in_returns_a_token(self, api: Api) -> None:
         await api.user("ada@example.com")
-        data = await api.anybody.post("/api/login", {**ADA, "email": "Ada@Example.com"})
+        data = await api.anonymous.post("/api/login", {**ADA, "email": "Ada@Example.com"})
         assert (await bearer(api, data["token"]).get("/api/me"))["email"] == "ada@example.com"
 
     async def test_failed_sign_in_does_not_reveal_accounts(self, api: Api) -> None:
         await api.user("ada@example.com")
         for email in ("ada@example.com", "nobody@example.com"):
-            response = await api.anybody.call("POST", "/api/login", {"email": email, "password": "wrong password"})
+            response = await api.anonymous.call("POST", "/api/login", {"email": email, "password": "wrong password"})
             assert problem_of(response, 401)["detail"] == "The email or the password is wrong."
 
     async def test_sign_in_allows_ten_attempts_a_minute_per_address(self, api: Api) -> None:
         for _ in range(10):
-            problem_of(await api.anybody.call("POST", "/api/login", ADA), 401)
-        response = await api.anybody.call("POST", "/api/login", ADA)
+            problem_of(await api.anonymous.call("POST", "/api/login", ADA), 401)
+        response = await api.anonymous.call("POST", "/api/login", ADA)
         problem_of(response, 429)
         assert int(response.headers["Retry-After"]) > 0
-        problem_of(await api.anybody.call("POST", "/api/register", ADA), 429)
+        problem_of(await api.anonymous.call("POST", "/api/register", ADA), 429)
 
     async def test_signing_out_ends_the_session(self, api: Api) -> None:
-        token = (await api.anybody.post("/api/register", ADA))["token"]
-        api.anybody.http.cookies.clear()
+        token = (await api.anonymous.post("/api/register", ADA))["token"]
+        api.anonymous.http.cookies.clear()
         caller = bearer(api, token)
         response = await caller.call("POST", "/api/logout")
         assert data_of(response) is None
@@ -79,35 +79,35 @@ class TestSigningIn:
         problem_of(await caller.call("GET", "/api/me"), 401)
 
     async def test_missing_token_is_401(self, api: Api) -> None:
-        response = await api.anybody.call("GET", "/api/me")
+        response = await api.anonymous.call("GET", "/api/me")
         problem_of(response, 401)
         assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
 class TestCookie:
     async def test_cookie_is_http_only_and_same_site(self, api: Api) -> None:
-        response = await api.anybody.call("POST", "/api/register", ADA)
+        response = await api.anonymous.call("POST", "/api/register", ADA)
         cookie = response.headers["Set-Cookie"].split("; ")
         assert cookie[0] == f"comfyrelay_session={data_of(response)['token']}"
         assert set(cookie[1:]) == {"HttpOnly", "SameSite=lax", "Path=/", f"Max-Age={30 * 86400}"}
 
     async def test_cookie_is_secure_on_https_only(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
         async with open_api(sqlite_backend, tmp_path, public_url="https://relay.test") as api:
-            response = await api.anybody.call("POST", "/api/register", ADA)
+            response = await api.anonymous.call("POST", "/api/register", ADA)
             assert "Secure" in response.headers["Set-Cookie"].split("; ")
 
     async def test_cookie_authenticates(self, api: Api) -> None:
-        await api.anybody.post("/api/register", ADA)
-        assert (await api.anybody.get("/api/me"))["email"] == "ada@example.com"
+        await api.anonymous.post("/api/register", ADA)
+        assert (await api.anonymous.get("/api/me"))["email"] == "ada@example.com"
 
     async def test_cross_site_request_with_the_cookie_is_refused(self, api: Api) -> None:
-        await api.anybody.post("/api/register", ADA)
+        await api.anonymous.post("/api/register", ADA)
         foreign = ({"Origin": origin} for origin in ("https://evil.test", "http://[bad"))
         for headers in ({}, {"Sec-Fetch-Site": "cross-site"}, *foreign):
-            response = await api.anybody.call("POST", "/api/tokens", {"name": "t"}, headers=headers)
+            response = await api.anonymous.call("POST", "/api/tokens", {"name": "t"}, headers=headers)
             problem_of(response, 403)
         for headers in ({"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://relay.test"}):
-            assert await api.anybody.post("/api/tokens", {"name": "t"}, headers=headers)
+            assert await api.anonymous.post("/api/tokens", {"name": "t"}, headers=headers)
 
 
 class TestTokens:
@@ -122,7 +122,7 @@ class TestTokens:
         assert issued["token"] not in str(listed)
 
     async def test_token_list_marks_sessions_and_the_current_token(self, api: Api) -> None:
-        token = (await api.anybody.post("/api/register", ADA))["token"]
+        token = (await api.anonymous.post("/api/register", ADA))["token"]
         user = bearer(api, token)
         await user.post("/api/tokens", {"name": "laptop"})
         listed = (await user.get("/api/tokens"))["items"]

@@ -187,7 +187,7 @@ class TestViews:
         assert output["size"] == len(png("blue"))
         assert output["filename"].startswith("clip-")
         assert output["filename"].endswith(".png")
-        got = await api.anybody.http.get(output["url"])
+        got = await api.anonymous.http.get(output["url"])
         assert got.content == png("blue")
         assert got.headers["Content-Disposition"] == f'attachment; filename="{output["filename"]}"'
         assert (job["status"], job["progress"], job["waiting"]) == ("completed", None, None)
@@ -312,7 +312,7 @@ class TestDeleting:
     ) -> None:
         job = await run(api, user, await api.worker(), effect)
         data_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"))
-        assert (await api.anybody.http.get(job["outputs"][0]["url"])).status_code == 404
+        assert (await api.anonymous.http.get(job["outputs"][0]["url"])).status_code == 404
         problem_of(await user.call("GET", f"/api/ai-jobs/{job['id']}"), 404)
         problem_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"), 404)
         wallet = await user.get("/api/wallet")

@@ -43,14 +43,14 @@ class TestUploads:
         assert started.keys() == {"file", "upload_url", "upload_headers", "expires_at"}
         assert started["file"]["original_filename"] == "cat.png"
         assert started["upload_headers"]["Content-Type"] == "image/png"
-        sent = await api.anybody.http.put(started["upload_url"], content=b"abc", headers=started["upload_headers"])
+        sent = await api.anonymous.http.put(started["upload_url"], content=b"abc", headers=started["upload_headers"])
         assert sent.status_code == 200
 
     async def test_upload_type_and_length_are_signed(self, api: Api) -> None:
         user = await api.user()
         started = await user.post("/api/videos/uploads", UPLOAD)
         for data, type_ in ((b"abcd", "image/png"), (b"ab", "image/png"), (b"abc", "text/html")):
-            sent = await api.anybody.http.put(started["upload_url"], content=data, headers={"Content-Type": type_})
+            sent = await api.anonymous.http.put(started["upload_url"], content=data, headers={"Content-Type": type_})
             assert sent.status_code == 403
 
     async def test_upload_of_another_type_is_refused(self, api: Api) -> None:
@@ -101,12 +101,12 @@ class TestVideos:
         body = {"original_file_id": started["file"]["id"], "title": "My cat"}
         response = await user.call("POST", "/api/videos", body)
         assert "not been uploaded" in problem_of(response, 422)["errors"]["original_file_id"]
-        await api.anybody.http.put(started["upload_url"], content=png(), headers=started["upload_headers"])
+        await api.anonymous.http.put(started["upload_url"], content=png(), headers=started["upload_headers"])
         response = await user.call("POST", "/api/videos", body)
         assert response.status_code == 201
         video = data_of(response)
         assert (video["status"], video["title"], video["job_id"]) == ("uploaded", "My cat", None)
-        assert (await api.anybody.http.get(video["original_file_url"])).content == png()
+        assert (await api.anonymous.http.get(video["original_file_url"])).content == png()
 
     async def test_other_users_file_makes_no_video(self, api: Api) -> None:
         user, other = await api.user(), await api.user("eve@example.com")
@@ -128,7 +128,7 @@ class TestVideos:
         await complete(api, worker, leased)
         seen = await user.get(f"/api/videos/{video['id']}")
         assert (seen["status"], seen["progress"], seen["error"]) == ("completed", None, None)
-        got = await api.anybody.http.get(seen["processed_file_url"])
+        got = await api.anonymous.http.get(seen["processed_file_url"])
         assert got.content == png("blue")
         assert got.headers["Content-Disposition"].startswith('attachment; filename="My cat-')
 
@@ -172,10 +172,10 @@ class TestDeleting:
         seen = await user.get(f"/api/videos/{video['id']}")
         urls = [seen["original_file_url"], seen["processed_file_url"], first["outputs"][0]["url"]]
         for url in urls:
-            assert (await api.anybody.http.get(url)).status_code == 200
+            assert (await api.anonymous.http.get(url)).status_code == 200
         data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
         for url in urls:
-            assert (await api.anybody.http.get(url)).status_code == 404
+            assert (await api.anonymous.http.get(url)).status_code == 404
         problem_of(await user.call("GET", f"/api/videos/{video['id']}"), 404)
         job = await user.get(f"/api/ai-jobs/{again['id']}")
         assert (job["status"], job["video_id"], job["outputs"]) == ("completed", None, [])
@@ -204,7 +204,7 @@ class TestDeleting:
         one, two = [await user.post("/api/videos", {"original_file_id": file}) for _ in range(2)]
         data_of(await user.call("DELETE", f"/api/videos/{one['id']}"))
         seen = await user.get(f"/api/videos/{two['id']}")
-        assert (await api.anybody.http.get(seen["original_file_url"])).status_code == 200
+        assert (await api.anonymous.http.get(seen["original_file_url"])).status_code == 200
 
     async def test_job_with_a_deleted_input_cannot_be_retried(self, api: Api) -> None:
         user, effect = await api.user(), await photo_effect(api)
@@ -224,9 +224,9 @@ class TestDeleting:
         with monkeypatch.context() as patch:
             patch.setattr(api.engine.objects, "remove_many", broken)
             data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
-        assert (await api.anybody.http.get(video["original_file_url"])).status_code == 200
+        assert (await api.anonymous.http.get(video["original_file_url"])).status_code == 200
         assert await api.engine.jobs.removal.run_once(grace_seconds=0) == 1
-        assert (await api.anybody.http.get(video["original_file_url"])).status_code == 404
+        assert (await api.anonymous.http.get(video["original_file_url"])).status_code == 404
         assert await api.engine.jobs.removal.run_once(grace_seconds=0) == 0
 
     async def test_concurrent_submission_for_a_deleted_video_is_refused(

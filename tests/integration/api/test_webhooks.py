@@ -584,5 +584,5 @@ class TestTenantWebhook:
         for path in (f"/api/ai-jobs/{job_id}/deliveries", "/api/ai-jobs/nothing/deliveries"):
             problem_of(await other.call("GET", path), 404)
         for method, path in (("GET", "/api/webhook"), ("DELETE", "/api/webhook")):
-            problem_of(await scenario.api.anybody.call(method, path), 401)
-        problem_of(await scenario.api.anybody.call("PUT", "/api/webhook", {}), 401)
+            problem_of(await scenario.api.anonymous.call(method, path), 401)
+        problem_of(await scenario.api.anonymous.call("PUT", "/api/webhook", {}), 401)

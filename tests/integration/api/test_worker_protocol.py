@@ -55,7 +55,7 @@ class TestRegister:
             "capacity_type": "spot",
             "instance_type": "g5.xlarge",
         }
-        response = await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS)
+        response = await api.anonymous.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS)
         assert response.status_code == 201
         answer = data_of(response)
         assert len(answer.pop("token")) == 64
@@ -71,7 +71,7 @@ class TestRegister:
     async def test_dry_run_reports_missing_requirements_and_registers_nothing(self, api: Api) -> None:
         await api.effect()
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "dry_run": True}
-        response = await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS)
+        response = await api.anonymous.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS)
         assert response.status_code == 200
         assert data_of(response) == {
             "worker_id": "gpu-1",
@@ -84,7 +84,7 @@ class TestRegister:
             "missing": {},
         }
         capabilities = {"node_types": ["Prompt", "SaveVideo"], "models": {"checkpoints": []}}
-        answer = await api.anybody.post(
+        answer = await api.anonymous.post(
             "/api/worker/register", {**body, "capabilities": capabilities}, headers=SECRET_HEADERS
         )
         assert answer["missing"] == {"clip": ["CheckpointLoader", "model.safetensors"]}
@@ -100,8 +100,10 @@ class TestRegister:
         ]
         for wrong, headers, status in cases:
             body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", **wrong}
-            dry_run = await api.anybody.call("POST", "/api/worker/register", {**body, "dry_run": True}, headers=headers)
-            real = await api.anybody.call("POST", "/api/worker/register", body, headers=headers)
+            dry_run = await api.anonymous.call(
+                "POST", "/api/worker/register", {**body, "dry_run": True}, headers=headers
+            )
+            real = await api.anonymous.call("POST", "/api/worker/register", body, headers=headers)
             assert problem_of(dry_run, status) == problem_of(real, status)
 
     async def test_wrong_or_foreign_fleet_secret_is_refused(self, api: Api) -> None:
@@ -113,22 +115,24 @@ class TestRegister:
         ]
         for headers, stage in cases:
             body = {"worker_id": "w", "fleet_slug": "home-clip", "stage": stage}
-            problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=headers), 401)
+            problem_of(await api.anonymous.call("POST", "/api/worker/register", body, headers=headers), 401)
 
     async def test_old_fleet_secret_is_valid_during_rotation(self, api: Api) -> None:
         await api.effect()
         body = {"worker_id": "w", "fleet_slug": "home-clip"}
-        await api.anybody.post("/api/worker/register", body, headers={"X-Fleet-Secret": SECRETS.fleet["production"][1]})
+        await api.anonymous.post(
+            "/api/worker/register", body, headers={"X-Fleet-Secret": SECRETS.fleet["production"][1]}
+        )
 
     async def test_unknown_fleet_is_not_found(self, api: Api) -> None:
         body = {"worker_id": "w", "fleet_slug": "nowhere"}
-        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 404)
+        problem_of(await api.anonymous.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 404)
 
     async def test_registered_worker_id_is_a_conflict(self, api: Api) -> None:
         await api.effect()
         await api.worker("gpu-1")
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
-        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 409)
+        problem_of(await api.anonymous.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 409)
 
     async def test_id_of_an_offline_worker_without_leases_is_reusable(self, api: Api) -> None:
         await submit_first_job(api)
@@ -138,9 +142,9 @@ class TestRegister:
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
         await api.clock.set(api.clock.now + timedelta(seconds=301))
         # it may still run its leased job
-        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 409)
+        problem_of(await api.anonymous.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 409)
         await lost.post("/api/worker/requeue", {**lease_of(job), "reason": "shutdown"})
-        await api.anybody.post("/api/worker/register", body, headers=SECRET_HEADERS)
+        await api.anonymous.post("/api/worker/register", body, headers=SECRET_HEADERS)
         problem_of(await lost.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
 
     async def test_id_of_a_revoked_worker_is_not_reusable(self, api: Api) -> None:
@@ -149,7 +153,7 @@ class TestRegister:
         await api.engine.workers.workers.set_approved("gpu-1", is_approved=False)
         await api.clock.set(api.clock.now + timedelta(seconds=301))
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
-        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 409)
+        problem_of(await api.anonymous.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 409)
 
     async def test_full_fleet_refuses_registration(self, api: Api) -> None:
         await api.effect()
@@ -158,16 +162,18 @@ class TestRegister:
         body = {"worker_id": "gpu-2", "fleet_slug": "small"}
         for dry_run in (False, True):
             sent = {**body, "dry_run": dry_run}
-            problem_of(await api.anybody.call("POST", "/api/worker/register", sent, headers=SECRET_HEADERS), 403)
+            problem_of(await api.anonymous.call("POST", "/api/worker/register", sent, headers=SECRET_HEADERS), 403)
         # a registered worker is not new
         sent = {**body, "worker_id": "gpu-1", "dry_run": True}
-        answer = await api.anybody.post("/api/worker/register", sent, headers=SECRET_HEADERS)
+        answer = await api.anonymous.post("/api/worker/register", sent, headers=SECRET_HEADERS)
         assert answer["workflows_assigned"] == ["clip"]
 
     async def test_fleet_without_an_active_workflow_refuses_registration(self, api: Api) -> None:
         await api.engine.workers.fleets.create(slug="empty")
         body = {"worker_id": "w", "fleet_slug": "empty"}
-        problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 422)
+        problem = problem_of(
+            await api.anonymous.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 422
+        )
         assert "no active workflow" in problem["errors"]["fleet_slug"]
 
     async def test_invalid_registration_names_the_field(self, api: Api) -> None:
@@ -179,7 +185,7 @@ class TestRegister:
         ]
         for body, field in cases:
             problem = problem_of(
-                await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 422
+                await api.anonymous.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 422
             )
             assert list(problem["errors"]) == [field]
 
@@ -196,8 +202,8 @@ class TestRegister:
     async def test_registrations_are_limited_by_address(self, api: Api) -> None:
         body = {"worker_id": "w", "fleet_slug": "nowhere"}
         for _ in range(10):
-            problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 404)
-        response = await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS)
+            problem_of(await api.anonymous.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 404)
+        response = await api.anonymous.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS)
         problem_of(response, 429)
         assert 0 < int(response.headers["Retry-After"]) <= 60
 
@@ -287,7 +293,7 @@ class TestPoll:
 
     async def test_missing_or_wrong_token_is_401(self, api: Api) -> None:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic x"}):
-            problem_of(await api.anybody.call("POST", "/api/worker/poll", {"worker_id": "w"}, headers=headers), 401)
+            problem_of(await api.anonymous.call("POST", "/api/worker/poll", {"worker_id": "w"}, headers=headers), 401)
 
     async def test_revoked_worker_is_refused(self, api: Api) -> None:
         await api.effect()

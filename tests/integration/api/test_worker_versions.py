@@ -32,12 +32,12 @@ class TestRegistration:
         first = await api.worker(registration_key=KEY)
         job = await lease(first)
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "registration_key": KEY}
-        again = await api.anybody.post(REGISTER, body, headers=SECRET_HEADERS)
+        again = await api.anonymous.post(REGISTER, body, headers=SECRET_HEADERS)
         assert again["leases"] == 1
         problem_of(await first.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
         problem_of(await first.call("POST", "/api/worker/heartbeat", lease_of(job)), 401)
         headers = {"Authorization": f"Bearer {again['token']}"}
-        await api.anybody.post("/api/worker/heartbeat", lease_of(job), headers=headers)
+        await api.anonymous.post("/api/worker/heartbeat", lease_of(job), headers=headers)
         assert (
             await api.engine.queue.wait_reasons.of_job(submission.user.tenant_id, submission.job_id)
         ).reason == "not_waiting"
@@ -48,7 +48,7 @@ class TestRegistration:
         keys: list[dict[str, Any]] = [{}, {"registration_key": None}, {"registration_key": "another" + KEY}]
         for other in keys:
             body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", **other}
-            problem_of(await api.anybody.call("POST", REGISTER, body, headers=SECRET_HEADERS), 409)
+            problem_of(await api.anonymous.call("POST", REGISTER, body, headers=SECRET_HEADERS), 409)
             assert await poll(worker) is None
 
     async def test_protocol_and_version_are_shown(self, api: Api) -> None:
@@ -63,7 +63,7 @@ class TestRegistration:
     async def test_outdated_worker_is_refused_with_a_message(self, api: Api) -> None:
         await api.effect()
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "protocol": 0}
-        refused = problem_of(await api.anybody.call("POST", REGISTER, body, headers=SECRET_HEADERS), 422)
+        refused = problem_of(await api.anonymous.call("POST", REGISTER, body, headers=SECRET_HEADERS), 422)
         assert refused["errors"] == {"protocol": TOO_OLD}
 
     async def test_outdated_worker_finishes_its_jobs_and_gets_no_new_ones(self, api: Api) -> None:

@@ -146,4 +146,4 @@ async def test_server_publishes_metrics_if_configured(
             await api.effect()
             await api.clock.set(api.clock.now + timedelta(minutes=1))
             await refusing.wait_for_calls(1)
-            assert (await api.anybody.call("GET", "/healthz")).status_code == 200
+            assert (await api.anonymous.call("GET", "/healthz")).status_code == 200

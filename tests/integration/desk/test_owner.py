@@ -53,23 +53,23 @@ async def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_every_call_except_health_checks_needs_the_owner(shared_desk: OpenDesk) -> None:
-    async with httpx.AsyncClient(base_url=shared_desk.ready.url) as anybody:
+    async with httpx.AsyncClient(base_url=shared_desk.ready.url) as anonymous:
         for path in PATHS:
             for method in ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"):
-                answer = await anybody.request(method, path, headers={"Authorization": "Bearer crt_wrong"})
+                answer = await anonymous.request(method, path, headers={"Authorization": "Bearer crt_wrong"})
                 assert answer.status_code == 401, f"{method} {path}"
-        problem = (await anybody.get("/api/desk")).json()
+        problem = (await anonymous.get("/api/desk")).json()
         assert (problem["status"], problem["type"]) == (401, "urn:comfyrelay:unauthorized")
         assert "comfyrelay open" in problem["detail"]
         for path in ("/healthz", "/readyz"):
-            assert (await anybody.get(path)).is_success
+            assert (await anonymous.get(path)).is_success
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_page_without_a_session_shows_how_to_sign_in(shared_desk: OpenDesk) -> None:
-    async with httpx.AsyncClient(base_url=shared_desk.ready.url) as anybody:
+    async with httpx.AsyncClient(base_url=shared_desk.ready.url) as anonymous:
         for path in ("/", "/open", "/open?link=guessed", f"/open?link={'x' * 100}"):
-            answer = await anybody.get(path)
+            answer = await anonymous.get(path)
             assert answer.status_code == 401
             assert "<code>comfyrelay open</code>" in answer.text
             assert "set-cookie" not in answer.headers

@@ -141,7 +141,7 @@ async def test_job_error_excludes_output_of_earlier_jobs(simulator: Simulator) -
     client = RecoveringClient(simulator.url, timeouts=RunTimeouts(refused_seconds=0.1), process=process)
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
     begun, accepted = asyncio.Event(), asyncio.Event()
-    process.lines.append((monotonic(), "a picture of somebody else"))
+    process.lines.append((monotonic(), "an image of another user"))
     first = asyncio.create_task(
         client.run(invert(), on_event=lambda event: begun.set() if isinstance(event, Started) else None)
     )

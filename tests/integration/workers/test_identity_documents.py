@@ -70,7 +70,7 @@ def recent_document(api: Api, **changes: Any) -> dict[str, Any]:
 async def register(api: Api, signed: str, **changes: Any) -> httpx.Response:
     headers = {"X-Instance-Identity": "".join(signed.split())}
     body = {"worker_id": INSTANCE, "fleet_slug": "home-clip", "registration_key": KEY, **changes}
-    return await api.anybody.call("POST", "/api/worker/register", body, headers=headers)
+    return await api.anonymous.call("POST", "/api/worker/register", body, headers=headers)
 
 
 async def register_refused(api: Api, signed: str, **changes: Any) -> str:
@@ -86,7 +86,7 @@ async def test_instance_with_a_signed_document_is_accepted(sqlite_api: Api, enco
     answer = await register(sqlite_api, signed)
     assert answer.status_code == 201
     token = answer.json()["data"]["token"]
-    poll = await sqlite_api.anybody.call(
+    poll = await sqlite_api.anonymous.call(
         "POST", "/api/worker/poll", {"worker_id": INSTANCE}, headers={"Authorization": f"Bearer {token}"}
     )
     assert poll.status_code == 200
@@ -164,7 +164,7 @@ async def test_document_is_accepted_only_with_the_key_of_its_first_registration(
     )
     # not even after the worker has deregistered
     token = {"Authorization": f"Bearer {first.json()['data']['token']}"}
-    answer = await api.anybody.call("POST", "/api/worker/deregister", {"reason": "shutdown"}, headers=token)
+    answer = await api.anonymous.call("POST", "/api/worker/deregister", {"reason": "shutdown"}, headers=token)
     assert answer.status_code == 200
     assert (await register_refused(api, signed, registration_key=another)).startswith(
         "This instance has already registered"
@@ -203,7 +203,7 @@ async def test_signed_document_without_content_is_refused(sqlite_api: Api, conte
 async def test_wrong_secret_is_refused_despite_a_valid_document(sqlite_api: Api) -> None:
     headers = {"X-Instance-Identity": aws().sign(recent_document(sqlite_api)), "X-Fleet-Secret": "wrong"}
     body = {"worker_id": INSTANCE, "fleet_slug": "home-clip", "registration_key": KEY}
-    problem_of(await sqlite_api.anybody.call("POST", "/api/worker/register", body, headers=headers), 401)
+    problem_of(await sqlite_api.anonymous.call("POST", "/api/worker/register", body, headers=headers), 401)
 
 
 async def test_only_the_secret_is_accepted_without_certificates(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ class TestWorker:
     ) -> AsyncIterator[Registrar]:
         control = ControlPlane("http://relay.test", worker_id=INSTANCE)
         await control._http.aclose()
-        control._http = api.anybody.http
+        control._http = api.anonymous.http
         imds = Imds(metadata.url)
         worker_settings = WorkerSettings(fleet_slug="home-clip", **settings)
         yield Registrar(worker_settings, control, StateFolder(folder), imds=imds)
