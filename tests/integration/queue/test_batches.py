@@ -29,6 +29,8 @@ from comfyrelay.store.tenant import jobs
 from tests.support.full import full_only
 from tests.support.world import GRAPH, PATIENCE_SECONDS, Crash, Desk, World, submit_batch
 
+pytestmark = pytest.mark.both_databases
+
 MANY = pytest.mark.parametrize("items", [500, *full_only(5_000)])
 
 

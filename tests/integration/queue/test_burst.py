@@ -20,8 +20,6 @@ from comfyrelay.store.notify import NotifyChannel
 from tests.support.burst import EXPECTED, PRICE, burst_scenario, cloud_worker
 from tests.support.world import PATIENCE_SECONDS, PostgresBackend, SqliteBackend, World, execute, open_world
 
-pytestmark = pytest.mark.any_database
-
 WAITING_FOR_LOCK = """
 SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
  WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted

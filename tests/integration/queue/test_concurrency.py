@@ -15,6 +15,8 @@ from comfyrelay.store.notify import NotifyChannel
 from tests.support.full import full_only
 from tests.support.world import OUTPUT, PostgresBackend, World, execute, open_world, submit_many
 
+pytestmark = pytest.mark.both_databases
+
 SERVERS = 16
 
 

@@ -14,6 +14,8 @@ from comfyrelay.store.central import tables as central
 from comfyrelay.store.tenant import history
 from tests.support.world import START, Desk, World, execute, shard_down, submit_many
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 async def desk(world: World) -> Desk:

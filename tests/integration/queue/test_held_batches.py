@@ -21,8 +21,6 @@ from comfyrelay.store.tenant.history import Position
 from tests.support.full import full_only
 from tests.support.world import GRAPH, PROMPT, Crash, Desk, World, submit_batch
 
-pytestmark = pytest.mark.any_database
-
 MISSING = "FancySampler (3): this node is not installed on the server"
 HELD = f"On hold: one item failed, and the others would fail the same way. {MISSING}. Fix this, then resume."
 

@@ -19,6 +19,8 @@ from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs
 from tests.support.world import PATIENCE_SECONDS, Crash, Desk, World, submit_batch
 
+pytestmark = pytest.mark.both_databases
+
 REFUNDED = {"JOB_RESERVE": -10, "JOB_REFUND": 10}
 CONSUMED = {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 

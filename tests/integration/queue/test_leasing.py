@@ -29,6 +29,8 @@ from tests.support.world import (
     submit_many,
 )
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 async def desk(world: World) -> Desk:

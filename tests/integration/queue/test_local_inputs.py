@@ -8,8 +8,6 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import InvalidInput, TooLarge
 from tests.support.world import World, execute
 
-pytestmark = pytest.mark.any_database
-
 
 @pytest.fixture
 async def user(world: World) -> User:

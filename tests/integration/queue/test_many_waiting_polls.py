@@ -19,8 +19,6 @@ from comfyrelay.store.database import Boundary, Tx
 from comfyrelay.store.notify import NotifyChannel
 from tests.support.world import PATIENCE_SECONDS, Desk, World, graph_of
 
-pytestmark = pytest.mark.any_database
-
 LONG = PATIENCE_SECONDS
 MANY = 2 * MAX_UNCHECKED + 4
 Waiting = asyncio.Task[list[LeasedDispatch]]

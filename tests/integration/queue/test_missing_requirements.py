@@ -22,8 +22,6 @@ from comfyrelay.store.central.workers import workers
 from comfyrelay.store.database import Tx
 from tests.support.world import GRAPH, PROMPT, Desk, World, submit_batch
 
-pytestmark = pytest.mark.any_database
-
 NODES = ["CheckpointLoader", "Prompt", "SaveVideo"]
 MODEL = "model.safetensors"
 ALL = {"node_types": NODES, "models": [MODEL]}

@@ -19,8 +19,6 @@ from comfyrelay.store.database import Boundary
 from comfyrelay.store.notify import CHANNEL, MAX_MESSAGES, NotifyChannel, PostgresNotifyChannel
 from tests.support.world import PATIENCE_SECONDS, Desk, PostgresBackend, World, open_world, submit_many
 
-pytestmark = pytest.mark.any_database
-
 LONG = PATIENCE_SECONDS
 
 

@@ -8,6 +8,8 @@ from comfyrelay.errors import Fault, OutOfMemory
 from tests.support.full import full_only
 from tests.support.world import Desk, World, execute
 
+pytestmark = pytest.mark.both_databases
+
 TEXT = "KSampler (4): there was not enough memory"
 
 

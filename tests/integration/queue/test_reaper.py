@@ -12,6 +12,8 @@ from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.store.central.queue import dispatches
 from tests.support.world import PATIENCE_SECONDS, Desk, World, execute, submit_many
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 async def desk(world: World) -> Desk:

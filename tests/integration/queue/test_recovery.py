@@ -12,6 +12,8 @@ from comfyrelay.store.tenant import tables as tenant
 from tests.support.crashes import interrupt, interrupt_delivery
 from tests.support.world import World
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.mark.parametrize("invalid", [{"status": "no such status"}, {"unknown_field": 1}])
 async def test_failing_update_blocks_no_other_update(world: World, invalid: dict[str, Any]) -> None:

@@ -17,6 +17,8 @@ from comfyrelay.store.tenant import retention
 from comfyrelay.store.tenant import tables as tenant
 from tests.support.world import PROMPT, Crash, Desk, World, execute, submit_batch
 
+pytestmark = pytest.mark.both_databases
+
 CONTENT = b"abc"
 SEED = {
     "key": "seed",

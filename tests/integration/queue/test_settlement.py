@@ -23,6 +23,8 @@ from comfyrelay.store.database import Boundary
 from comfyrelay.store.outbox import OutboxEntry
 from tests.support.world import OUTPUT, START, Desk, World, execute, shard_down, submit_many
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 async def desk(world: World) -> Desk:

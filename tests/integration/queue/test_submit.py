@@ -28,8 +28,6 @@ from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import tables as tenant
 from tests.support.world import PATIENCE_SECONDS, PROMPT, Crash, Desk, World, submit_batch
 
-pytestmark = pytest.mark.any_database
-
 VIDEO = {
     "key": "clip",
     "type": "video",

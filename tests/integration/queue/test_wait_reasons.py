@@ -11,8 +11,6 @@ from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable, Fault, NotFound
 from tests.support.world import Desk, World, submit_batch
 
-pytestmark = pytest.mark.any_database
-
 
 async def wait_reason(world: World, job: JobRecord) -> Waiting:
     return await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)

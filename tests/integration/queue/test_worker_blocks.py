@@ -12,6 +12,8 @@ from comfyrelay.store.central import audit
 from comfyrelay.store.central.queue import blocks
 from tests.support.world import START, Desk, PostgresBackend, SqliteBackend, World, graph_of, open_world
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 async def desk(world: World) -> Desk:
