@@ -74,7 +74,7 @@ class DeskProcess:
         self.environment = {
             "COMFYRELAY_DATA_DIR": str(self.folder / "data"),
             "COMFYRELAY_PORT": str(self.port),
-            "COMFYRELAY_DESK_FINISH_SECONDS": "0",
+            "COMFYRELAY_DESK_SHUTDOWN_SECONDS": "0",
             **(
                 {"COMFYRELAY_DESK_COMFYUI_URL": self.comfyui_url}
                 if self.comfyui_url

@@ -53,11 +53,11 @@ class DeskSettings(ManagedSettings):
         description="what happens to a job that was running when the desk was killed: `retry` (runs again, up to its "
         "attempts), `fail` (one click runs it again) or `requeue` (runs again, without limit)",
     )
-    at_once: Count | None = Field(None, description="number of simultaneous jobs; if not set, one per ComfyUI")
+    max_concurrency: Count | None = Field(None, description="number of simultaneous jobs; if not set, one per ComfyUI")
     prefetch: CountOrZero = Field(
         1, description="jobs whose inputs are downloaded while others run; per ComfyUI if jobs take at most 10 s"
     )
-    finish_seconds: SecondsOrZero = Field(
+    shutdown_seconds: SecondsOrZero = Field(
         10, description="seconds that Ctrl-C waits for the current job before it is requeued"
     )
     allowed_hosts: Hosts = Field(

@@ -116,7 +116,7 @@ class WorkerSettings(ManagedSettings):
     heartbeat_interval_seconds: Seconds = Field(30, description="how often a lease is extended")
     run_timeout_seconds: Seconds = Field(3600, description="maximum duration of a run")
     node_timeout_seconds: Seconds = Field(300, description="maximum time without progress in a run")
-    verdict_timeout_seconds: Seconds = Field(
+    report_timeout_seconds: Seconds = Field(
         3600,
         description="how long to retry reporting a job's result to a control plane that accepts heartbeats but "
         "rejects the report with an error; after that the lease expires",
@@ -135,7 +135,7 @@ class WorkerSettings(ManagedSettings):
     is_only_worker: bool = Field(
         False, description="whether this is the only worker: a job with a missing node or model fails without retries"
     )
-    killed_jobs: Literal["retry", "fail", "requeue"] = Field(
+    interrupted_jobs: Literal["retry", "fail", "requeue"] = Field(
         "retry",
         description="what the worker reports for a job that was running when the worker was killed: `retry` (uses up "
         "an attempt), `fail`, or `requeue`",

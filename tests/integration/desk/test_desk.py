@@ -246,7 +246,7 @@ async def values_of(desk: OpenDesk, job_id: str) -> dict[str, object]:
 async def test_running_job_is_requeued_when_the_desk_closes(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
-        async with open_desk(make_desk(tmp_path, comfyui_url=[simulator.url], finish_seconds=0)) as desk:
+        async with open_desk(make_desk(tmp_path, comfyui_url=[simulator.url], shutdown_seconds=0)) as desk:
             slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
             job = await desk.client.submit(workflow_slug=slug)
             async for event in desk.client.events(job.id):

@@ -88,7 +88,7 @@ async def test_batch_notification_is_sent_once_when_all_items_have_ended(tmp_pat
 async def test_batch_and_its_rerun_notify_after_a_restart(tmp_path: Path) -> None:
     async with open_receiver() as receiver, Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
-        async with open_desk_with(tmp_path, comfyui_url=[simulator.url], finish_seconds=0) as desk:
+        async with open_desk_with(tmp_path, comfyui_url=[simulator.url], shutdown_seconds=0) as desk:
             batch = await add_batch(desk, notify_urls=[hook(receiver)])
         assert receiver.received == []
         simulator.behave()

@@ -52,7 +52,7 @@ async def test_second_worker_gets_graphs_and_no_script(tmp_path: Path) -> None:
         while not pathlib.Path("go").exists():
             time.sleep(0.05)
     """) + textwrap.dedent(SAVES)
-    desk_settings = {"finish_seconds": 0, "prefetch": 0}
+    desk_settings = {"shutdown_seconds": 0, "prefetch": 0}
     async with (
         Simulator() as own,
         Simulator() as simulator,
@@ -76,7 +76,7 @@ async def test_second_worker_gets_graphs_and_no_script(tmp_path: Path) -> None:
 
 
 async def test_lease_contains_no_command(tmp_path: Path) -> None:
-    async with open_script_desk(tmp_path, WAITS, desk={"finish_seconds": 0, "prefetch": 0}) as desk:
+    async with open_script_desk(tmp_path, WAITS, desk={"shutdown_seconds": 0, "prefetch": 0}) as desk:
         await wait_for_log(desk, await submit(desk, positive="another cat"), "waiting")
         # as the worker received it, stored with details of the run
         [held] = (desk.ready.data_dir / "worker").glob("**/held/*.json")

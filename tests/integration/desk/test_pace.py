@@ -66,7 +66,7 @@ async def test_jobs_without_a_batch_can_be_listed_separately(desk: OpenDesk) -> 
 async def test_prefetched_job_counts_as_waiting_until_it_runs(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
-        async with open_desk(make_desk(tmp_path, comfyui_url=[simulator.url], finish_seconds=0)) as desk:
+        async with open_desk(make_desk(tmp_path, comfyui_url=[simulator.url], shutdown_seconds=0)) as desk:
             client = desk.client
             batch = await client.add_batch({**EXAMPLE, "tries": 3})
             jobs = await jobs_of(client, batch)

@@ -23,7 +23,7 @@ LARGE_SEED = 2**64 - 2
 async def http(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
     """The owner of one desk for all tests."""
     async with (
-        make_desk(tmp_path_factory.mktemp("desk"), finish_seconds=0).open() as (_worker, ready),
+        make_desk(tmp_path_factory.mktemp("desk"), shutdown_seconds=0).open() as (_worker, ready),
         owner_http(ready.url) as client,
     ):
         yield client

@@ -136,7 +136,7 @@ async def test_script_job_keeps_command_files_seed_exit_code_and_log(tmp_path: P
 
 async def test_script_progress_is_reported(tmp_path: Path) -> None:
     source = "print('[1/4] 50%', flush=True)\nimport time\ntime.sleep(600)"
-    async with open_script_desk(tmp_path, source, desk={"finish_seconds": 0}) as desk:
+    async with open_script_desk(tmp_path, source, desk={"shutdown_seconds": 0}) as desk:
         job_id = await submit(desk)
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for event in desk.client.events(job_id):
@@ -232,7 +232,7 @@ async def test_stopped_script_ends_with_its_processes_and_keeps_command_exit_cod
 
 
 async def test_closing_desk_ends_the_script_and_its_processes(tmp_path: Path) -> None:
-    async with open_script_desk(tmp_path, WAITS, desk={"finish_seconds": 0}) as desk:
+    async with open_script_desk(tmp_path, WAITS, desk={"shutdown_seconds": 0}) as desk:
         await wait_for_log(desk, await submit(desk), "waiting")
         running = pids(desk)
         assert [is_alive(pid) for pid in running] == [True, True]
@@ -270,7 +270,7 @@ async def queued_prompts(http: httpx.AsyncClient) -> set[str]:
 
 
 async def test_script_and_a_graph_do_not_run_at_the_same_time(tmp_path: Path) -> None:
-    async with open_script_desk(tmp_path, WAITS, desk={"finish_seconds": 0}) as desk:
+    async with open_script_desk(tmp_path, WAITS, desk={"shutdown_seconds": 0}) as desk:
         script = await submit(desk)
         await wait_for_log(desk, script, "waiting")
         slug = (await desk.client.add_graph(invert(), name="mine")).data.slug

@@ -12,7 +12,7 @@ from tests.system.acceptance.script_desk import ScriptDesk, open_script_desk
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def open_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ScriptDesk]:
-    async with open_script_desk(tmp_path_factory.mktemp("script_desk"), finish_seconds=0) as script_desk:
+    async with open_script_desk(tmp_path_factory.mktemp("script_desk"), shutdown_seconds=0) as script_desk:
         yield script_desk
 
 

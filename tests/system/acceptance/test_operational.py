@@ -55,7 +55,7 @@ async def test_setting_allows_parallel_jobs(tmp_path: Path) -> None:
     async with Simulator(folder=tmp_path / "comfyui") as one, Simulator() as other:
         for comfyui in (one, other):
             comfyui.misbehave(HELD)
-        async with open_desk_at(tmp_path, one, other, finish_seconds=0) as script_desk:
+        async with open_desk_at(tmp_path, one, other, shutdown_seconds=0) as script_desk:
             jobs = [await script_desk.graph(f"job {number}") for number in range(2)]
             for job_id in jobs:
                 await script_desk.until_running(job_id)
@@ -89,7 +89,7 @@ async def test_higher_priority_runs_first(desk: ScriptDesk) -> None:
 async def test_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None:
     """Accepted jobs, their order, pauses, history and logs are in database files on disk."""
     async with Simulator(folder=tmp_path / "comfyui") as simulator:
-        async with open_desk_at(tmp_path, simulator, finish_seconds=0) as script_desk:
+        async with open_desk_at(tmp_path, simulator, shutdown_seconds=0) as script_desk:
             done = await script_desk.script()
             await script_desk.ended(done)
             log = await script_desk.log(done)

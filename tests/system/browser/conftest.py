@@ -16,14 +16,14 @@ from tests.system.browser.server import open_server
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def desk_url(tmp_path: Path) -> AsyncIterator[str]:
-    async with make_desk(tmp_path / "data", finish_seconds=0).open() as (_worker, ready):
+    async with make_desk(tmp_path / "data", shutdown_seconds=0).open() as (_worker, ready):
         yield ready.url
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def shared_desk(tmp_path_factory: pytest.TempPathFactory, built_app: None) -> AsyncIterator[str]:
     """The address of a desk that all tests of a file share. Each test cleans up after itself."""
-    async with make_desk(tmp_path_factory.mktemp("shared"), finish_seconds=0).open() as (_worker, ready):
+    async with make_desk(tmp_path_factory.mktemp("shared"), shutdown_seconds=0).open() as (_worker, ready):
         yield ready.url
 
 

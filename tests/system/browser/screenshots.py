@@ -131,7 +131,7 @@ async def take_desk(camera: Camera, chromium: Browser, place: Path) -> None:
     # Clients read the desk's address from this folder. Other desks on this machine stay untouched.
     os.environ["XDG_STATE_HOME"] = f"{place}/state"
     async with Simulator() as simulator:
-        desk = make_desk(place / "data", finish_seconds=0, comfyui_url=[simulator.url])
+        desk = make_desk(place / "data", shutdown_seconds=0, comfyui_url=[simulator.url])
         async with desk.open() as (_worker, ready), Filling.of(ready.url) as filling:
             pages = await fill(filling, simulator)
             for screen, theme in KINDS:

@@ -70,7 +70,7 @@ async def _measure(page: Page, look: PageDriver) -> dict[str, Any]:
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        async with make_desk(Path(folder), finish_seconds=0).open() as (_worker, ready), open_chromium() as browser:
+        async with make_desk(Path(folder), shutdown_seconds=0).open() as (_worker, ready), open_chromium() as browser:
             page = await browser.new_page(viewport={"width": 1440, "height": 900}, base_url=ready.url)
             async with PageDriver.at(page, ready.url) as look:
                 [job_id] = await look.submit("the first")

@@ -391,7 +391,7 @@ async def test_edited_rerun_shows_the_changes(driver: PageDriver) -> None:
 
 
 async def test_server_folder_is_counted_and_added(tmp_path: Path, chromium: Browser) -> None:
-    desk = make_desk(tmp_path / "data", finish_seconds=0)
+    desk = make_desk(tmp_path / "data", shutdown_seconds=0)
     place = desk.input_folder / "mine"
     place.mkdir(parents=True)
     for number in range(3):

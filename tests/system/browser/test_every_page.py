@@ -89,7 +89,7 @@ class Desk:
 async def desk(tmp_path_factory: pytest.TempPathFactory, built_app: None) -> AsyncIterator[Desk]:
     folder = tmp_path_factory.mktemp("every-page")
     async with (
-        make_desk(folder / "data", finish_seconds=0).open() as (_worker, ready),
+        make_desk(folder / "data", shutdown_seconds=0).open() as (_worker, ready),
         Filling.of(ready.url) as filling,
     ):
         yield Desk(ready.url, await filling.fill(HOSTILE, graph=PROMPT_GRAPH))

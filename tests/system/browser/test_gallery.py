@@ -25,7 +25,7 @@ HOSTILE = "<img src=x onerror=\"window.hit=1\"><script>window.hit=1</script> & '
 async def gallery_desk(tmp_path_factory: pytest.TempPathFactory, built_app: Path) -> AsyncIterator[str]:
     """One desk for all of these tests; each test uses its own batch."""
     folder = tmp_path_factory.mktemp("gallery")
-    async with make_desk(folder / "data", finish_seconds=0).open() as (_worker, ready):
+    async with make_desk(folder / "data", shutdown_seconds=0).open() as (_worker, ready):
         yield ready.url
 
 

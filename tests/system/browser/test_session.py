@@ -22,7 +22,7 @@ async def is_open(page: Page) -> None:
 
 @pytest.mark.journey
 async def test_app_without_a_session_is_opened_by_a_link(tmp_path: Path, chromium: Browser) -> None:
-    settings = make_desk(tmp_path / "desk", finish_seconds=0)
+    settings = make_desk(tmp_path / "desk", shutdown_seconds=0)
     context = await chromium.new_context()
     page = await context.new_page()
     async with settings.open() as (_worker, ready):

@@ -41,7 +41,7 @@ async def simulator() -> AsyncIterator[Simulator]:
 
 @pytest.fixture
 def desk(tmp_path: Path, simulator: Simulator, built_app: None) -> Desk:
-    return make_desk(tmp_path / "data", comfyui_url=[simulator.url], finish_seconds=0, prefetch=0)
+    return make_desk(tmp_path / "data", comfyui_url=[simulator.url], shutdown_seconds=0, prefetch=0)
 
 
 async def add(filling: Filling, *labels: str) -> list[str]:

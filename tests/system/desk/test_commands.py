@@ -520,7 +520,7 @@ async def test_run_shows_the_elapsed_time_if_only_nodes_report_progress(tmp_path
     ours, theirs = os.openpty()
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="SaveImage", seconds=3600.0))
-        async with make_desk(tmp_path / "desk", comfyui_url=[simulator.url], finish_seconds=0).open() as (_, ready):
+        async with make_desk(tmp_path / "desk", comfyui_url=[simulator.url], shutdown_seconds=0).open() as (_, ready):
             env = {**os.environ, "COMFYRELAY_URL": ready.url, "COLUMNS": "200", "TERM": "xterm"}
             running = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "comfyrelay", *words), env=env, stdout=PIPE, stderr=theirs

@@ -106,7 +106,7 @@ async def test_short_network_cut_costs_no_attempt(system: System) -> None:
 async def test_lease_is_returned_if_the_server_never_accepts_completion(system: System) -> None:
     """Heartbeats alone would keep the lease forever."""
     effect = await system.effect()
-    worker = await system.started(verdict_timeout_seconds=1)
+    worker = await system.started(report_timeout_seconds=1)
     system.api.refuse(COMPLETE)
     job = await system.image(effect)
     await worker.wait_for_log("worker.report_retried")
@@ -121,7 +121,7 @@ async def test_worker_waits_for_an_unresponsive_server(system: System) -> None:
     """Without a limit: the lease may still be valid, and the worker has the output."""
     job = await system.image(await system.effect())
     system.files.hold(UPLOAD)
-    worker = await system.started(verdict_timeout_seconds=1)
+    worker = await system.started(report_timeout_seconds=1)
     await system.files.until_held()
     system.api.refuse(ANY_CALL)
     system.files.let_go()

@@ -1,5 +1,6 @@
 """The documentation is complete, matches the code, and has no broken link."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -88,10 +89,13 @@ def test_every_command_and_option_is_documented() -> None:
 
 
 def shown_default(settings: type[BaseModel], name: str) -> str:
+    """The default as it is written in TOML or JSON."""
     default = settings.model_fields[name].get_default(call_default_factory=True)
+    if default is None:
+        return "not set"
     if isinstance(default, Path):
         default = str(default).replace(str(Path.home()), "~")
-    return "not set" if default is None else f"`{default}`"
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
@@ -110,7 +114,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
 @pytest.mark.parametrize("name", ScriptSettings.model_fields)
 def test_every_script_setting_is_documented_with_its_default(name: str) -> None:
     field = ScriptSettings.model_fields[name]
-    shown = "not set" if field.default is None else f"`{field.default}`"
+    shown = shown_default(ScriptSettings, name)
     # these defaults depend on the machine
     default = ".+" if name in ("python", "working_folder", "input_folder", "template_folder") else re.escape(shown)
     row = rf"^\| `{name}` \| {default} \| {re.escape(str(field.description))} \|$"

@@ -101,7 +101,7 @@ def _run(settings: Settings, desk: DeskSettings, *, opens_page: bool) -> None:
         from comfyrelay.worker.console import WorkerConsole
 
     umask = restrict_to_user(settings.data_dir)
-    status = _StatusLines(finish_seconds=desk.finish_seconds, opens_page=opens_page)
+    status = _StatusLines(shutdown_seconds=desk.shutdown_seconds, opens_page=opens_page)
     with WorkerConsole(level="warning", is_for_machines=False) as console:
         running_desk = Desk(
             settings=settings,
@@ -118,8 +118,8 @@ def _run(settings: Settings, desk: DeskSettings, *, opens_page: bool) -> None:
 class _StatusLines:
     """The lines that `up` prints while the desk runs."""
 
-    def __init__(self, *, finish_seconds: float, opens_page: bool) -> None:
-        self._finish_seconds = finish_seconds
+    def __init__(self, *, shutdown_seconds: float, opens_page: bool) -> None:
+        self._shutdown_seconds = shutdown_seconds
         self._opens_page = opens_page
         self._is_awaiting_comfyui = False
 
@@ -137,7 +137,7 @@ class _StatusLines:
         print_line("           the link works once, for ten minutes; `comfyrelay open` makes another")
         if self._opens_page and not open_page(found.link):
             print_line("           no browser could be opened here: follow the link")
-        stopping = f"Running jobs then have {self._finish_seconds:g} s to finish, or are requeued."
+        stopping = f"Running jobs then have {self._shutdown_seconds:g} s to finish, or are requeued."
         print_line(f"Press Ctrl-C to stop. {stopping} Waiting jobs are kept.")
 
     def print_comfyui_found(self) -> None:

@@ -176,18 +176,18 @@ class JobRunner:
             await self._requeue_stopped(self.lease.stop)
 
     async def _settle_after_kill(self, collected: CollectedOutput | None) -> None:
-        killed_jobs = self._tools.settings.killed_jobs
+        interrupted_jobs = self._tools.settings.interrupted_jobs
         if not self._tools.control.token:
             # Without a token every report is refused.
             raise LeaseLost
         if collected is not None:
             self._enter(Phase.STORING)
             await self._store(collected)
-        elif not self._history.runs or killed_jobs == "requeue" or self._was_queued:
+        elif not self._history.runs or interrupted_jobs == "requeue" or self._was_queued:
             await self._reporter.requeue("worker_restart")
         else:
             # A job that kills its worker must run out of attempts.
-            fault = Fault.JOB if killed_jobs == "fail" else Fault.WORKER
+            fault = Fault.JOB if interrupted_jobs == "fail" else Fault.WORKER
             await self._reporter.fail("The worker was killed while it ran this job.", fault)
 
     async def _work(self) -> None:

@@ -93,7 +93,7 @@ class OutcomeReporter:
             if now - self._heartbeats.answered_at > UNREACHABLE_SECONDS:
                 since = now
             # Only a heartbeat that was sent since then shows that the control plane is reachable.
-            if self._heartbeats.sent_at - since >= self._tools.settings.verdict_timeout_seconds:
+            if self._heartbeats.sent_at - since >= self._tools.settings.report_timeout_seconds:
                 raise LeaseLost("The control plane accepts heartbeats, but not the report of the job's outcome.")
             if now >= next_log:
                 next_log = now + LOG_SECONDS
