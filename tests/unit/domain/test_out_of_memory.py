@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from comfyrelay.domain.queue.memory import (
     GIB,
     OutOfMemoryStep,
+    every_gpu_failed,
     in_gib,
     is_alone_on_gpu,
     is_larger,
     is_too_small,
+    judge_out_of_memory,
     largest_gpu,
     next_memory_step,
 )
@@ -27,6 +29,50 @@ def test_memory_steps_are_tried_once_in_order() -> None:
     assert next_memory_step(ran_alone=True, has_moved=False, has_larger_gpu=True) is OutOfMemoryStep.LARGER
     assert next_memory_step(ran_alone=True, has_moved=False, has_larger_gpu=False) is OutOfMemoryStep.NONE
     assert next_memory_step(ran_alone=True, has_moved=True, has_larger_gpu=True) is OutOfMemoryStep.NONE
+
+
+SMALL, LARGE = 8 * GIB, 24 * GIB
+
+
+def judge(
+    *untried: int | None, size: int | None = SMALL, failed: tuple[int | None, ...] = (), proven: bool = False
+) -> OutOfMemoryStep:
+    return judge_out_of_memory(size, untried=untried, failed=failed, has_run_elsewhere=proven)
+
+
+def test_job_is_at_fault_only_after_every_server_was_tried() -> None:
+    assert judge() is OutOfMemoryStep.NONE
+    assert judge(failed=(LARGE,), proven=True) is OutOfMemoryStep.NONE
+    for untried in (SMALL, GIB, LARGE, None):
+        assert judge(untried) is not OutOfMemoryStep.NONE
+
+
+def test_server_is_at_fault_while_an_equal_gpu_is_untried() -> None:
+    assert judge(SMALL) is OutOfMemoryStep.ELSEWHERE
+    assert judge(SMALL, LARGE) is OutOfMemoryStep.ELSEWHERE
+    assert judge(None) is OutOfMemoryStep.ELSEWHERE
+    assert judge(LARGE, size=None) is OutOfMemoryStep.ELSEWHERE
+
+
+def test_server_is_at_fault_if_an_equal_gpu_has_completed_the_workflow() -> None:
+    assert judge(LARGE, proven=True) is OutOfMemoryStep.ELSEWHERE
+
+
+def test_gpu_is_too_small_if_only_larger_ones_are_left_or_a_second_one_failed() -> None:
+    assert judge(LARGE) is OutOfMemoryStep.LARGER
+    assert judge(LARGE, GIB) is OutOfMemoryStep.LARGER
+    assert judge(SMALL, LARGE, failed=(SMALL,)) is OutOfMemoryStep.LARGER
+    assert judge(SMALL, LARGE, failed=(GIB,)) is OutOfMemoryStep.ELSEWHERE
+
+
+def test_final_error_names_the_memory_of_every_gpu() -> None:
+    advice = "Use fewer pixels or frames, a smaller batch or a smaller model, or run it on a GPU with more memory."
+    assert every_gpu_failed(f"KSampler: no memory. {advice}", [LARGE, LARGE, SMALL, None]) == (
+        "KSampler: no memory. It was tried on every GPU that can run it: 2 × 24 GiB, 8 GiB, an unknown size. " + advice
+    )
+    long = every_gpu_failed("x" * 500, [LARGE, LARGE])
+    assert len(long) == 300
+    assert long.endswith(f"x… It was tried on every GPU that can run it: 2 × 24 GiB. {advice}")
 
 
 @given(one=sizes, other=sizes)

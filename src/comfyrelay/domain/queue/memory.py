@@ -1,7 +1,10 @@
 """Decide what to do with a job that ran out of GPU memory, and compare GPU sizes."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+
+from comfyrelay.error_text import MAX_LENGTH
 
 GIB = 1024**3
 # ComfyUI device types without their own GPU memory: the first two share the machine's memory, and for DirectML
@@ -9,17 +12,20 @@ GIB = 1024**3
 NO_GPUS = ("cpu", "mps", "privateuseone")
 # GPUs of the same model report slightly different sizes, so a larger GPU must have at least this much more.
 LARGER_PERCENT = 5
+ADVICE = "Use fewer pixels or frames, a smaller batch or a smaller model, or run it on a GPU with more memory."
 # A job counts as alone on a GPU while other programs use at most this share of its memory.
 OTHERS_PERCENT = 10
 
 
 class OutOfMemoryStep(StrEnum):
-    """What to do after a job ran out of memory. `ALONE` and `LARGER` are tried once each and cost no attempt."""
+    """What to do after a job ran out of memory. The steps cost no attempt, and a job runs once per server at most."""
 
     # Rerun it with everything else on the GPU unloaded.
     ALONE = "alone"
-    # Rerun it on a GPU with more memory.
+    # Rerun it on a GPU with more memory: this one is too small.
     LARGER = "larger"
+    # Rerun it on another server, and block this one: it may be the only one that fails.
+    ELSEWHERE = "elsewhere"
     # Fail the job.
     NONE = "none"
 
@@ -29,6 +35,33 @@ def next_memory_step(*, ran_alone: bool, has_moved: bool, has_larger_gpu: bool) 
     if not ran_alone:
         return OutOfMemoryStep.ALONE
     return OutOfMemoryStep.LARGER if has_larger_gpu and not has_moved else OutOfMemoryStep.NONE
+
+
+def judge_out_of_memory(
+    gpu_bytes: int | None, *, untried: Sequence[int | None], failed: Sequence[int | None] = (), has_run_elsewhere: bool
+) -> OutOfMemoryStep:
+    """Decide who is at fault for a job that ran out of memory alone on a GPU: the server, the GPU's size or the job.
+
+    `untried` and `failed` are the GPU sizes of the other servers that may run the job, and that it has not been tried
+    on or ran out of memory on. `has_run_elsewhere`: another server with an equal or smaller GPU has completed the
+    workflow.
+    """
+    if not untried:
+        return OutOfMemoryStep.NONE
+    has_larger = any(gpu_bytes is not None and is_larger(size, gpu_bytes) for size in untried)
+    # Another GPU of this size shows whether the size or the server is the cause.
+    has_equal = any(is_same_size(size, gpu_bytes) for size in untried)
+    is_confirmed = any(size is not None and is_too_small(gpu_bytes, size) for size in failed)
+    if has_larger and not has_run_elsewhere and (is_confirmed or not has_equal):
+        return OutOfMemoryStep.LARGER
+    return OutOfMemoryStep.ELSEWHERE
+
+
+def is_same_size(gpu_bytes: int | None, other: int | None) -> bool:
+    """Whether two GPUs may have the same size; true if one size is unknown."""
+    if gpu_bytes is None or other is None:
+        return True
+    return not is_larger(gpu_bytes, other) and not is_larger(other, gpu_bytes)
 
 
 def is_larger(gpu_bytes: int | None, than: int) -> bool:
@@ -58,6 +91,21 @@ def in_gib(size: int) -> str:
 
 def larger_gpu_reason(gpu_bytes: int) -> str:
     return f"needs more memory than a GPU of {in_gib(gpu_bytes)}"
+
+
+def ran_out_reason(gpu_bytes: int | None) -> str:
+    """Return why a server is blocked for a workflow, and why its job moves to another server."""
+    return "ran out of memory" if gpu_bytes is None else f"ran out of memory on a GPU of {in_gib(gpu_bytes)}"
+
+
+def every_gpu_failed(error: str, sizes: Sequence[int | None]) -> str:
+    """Return the error of a job that ran out of memory on every GPU that can run it: their memory, and what to do."""
+    counts = Counter("an unknown size" if size is None else in_gib(size) for size in sizes)
+    listed = ", ".join(f"{count} × {size}" if count > 1 else size for size, count in counts.items())
+    tail = f" It was tried on every GPU that can run it: {listed}. {ADVICE}"
+    head = error.removesuffix(ADVICE).rstrip(" .")
+    room = MAX_LENGTH - len(tail) - 1
+    return (f"{head}." if len(head) <= room else f"{head[:room].rstrip()}…") + tail
 
 
 def larger_gpu_text(gpu_bytes: int) -> str:

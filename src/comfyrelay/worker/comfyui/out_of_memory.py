@@ -4,7 +4,7 @@ import re
 
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.nodes import models_in
-from comfyrelay.domain.queue.memory import in_gib
+from comfyrelay.domain.queue.memory import ADVICE, in_gib
 from comfyrelay.errors import OutOfMemory
 
 
@@ -16,10 +16,7 @@ def too_large_for(error: OutOfMemory, graph: Graph) -> str:
     size = f"with the {in_gib(error.gpu_bytes)} of the GPU to itself" if error.gpu_bytes else "alone on its GPU"
     what = " with ".join(filter(None, (_dimensions(graph), _first_model(graph))))
     about = f" ({what})" if what else ""
-    return (
-        f"{error.detail}, even {size}{about}. Use fewer pixels or frames, a smaller batch or a smaller model, or "
-        "run it on a GPU with more memory."
-    )
+    return f"{error.detail}, even {size}{about}. {ADVICE}"
 
 
 def runs_again(error: OutOfMemory) -> str:
