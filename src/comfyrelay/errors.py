@@ -47,6 +47,7 @@
     │   ├── PaymentRequired      job: Comfy Cloud requires payment
     │   └── RateLimited          worker: Comfy Cloud limits this account
     └── ConfigurationError       a setting is missing or invalid
+        ├── SchemaMismatch       the database has the schema of another version
         └── SchemaOutOfDate      the database needs `comfyrelay db upgrade`
 
 The docstring of a class is its default message.
@@ -135,9 +136,9 @@ class TooManyRequests(ComfyRelayError):
 
     code = "too_many_requests"
 
-    def __init__(self, *, retry_after_seconds: float) -> None:
+    def __init__(self, detail: str | None = None, *, retry_after_seconds: float) -> None:
         self.retry_after_seconds = retry_after_seconds
-        super().__init__()
+        super().__init__(detail)
 
 
 class RequestTimeout(ComfyRelayError):
@@ -334,6 +335,8 @@ class OutOfMemory(ComfyError):
     """There was not enough memory."""
 
     code = "out_of_memory"
+    # Whether the job had the GPU to itself, as far as the server can tell.
+    ran_alone: bool = False
     # The memory of the GPU, if no other job used it.
     gpu_bytes: int | None = None
     # GPU memory used by other programs, if they caused the error.
@@ -426,6 +429,12 @@ class ConfigurationError(ComfyRelayError):
     """The configuration is invalid."""
 
     code = "invalid_configuration"
+
+
+class SchemaMismatch(ConfigurationError):
+    """The database has the schema of another version."""
+
+    code = "schema_mismatch"
 
 
 class SchemaOutOfDate(ConfigurationError):

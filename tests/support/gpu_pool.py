@@ -56,10 +56,12 @@ async def shared_gpu(
 
 
 @asynccontextmanager
-async def gpus(folder: Path, *sizes: int, per_gpu: int = 1) -> AsyncIterator[tuple[WorkflowPool, list[Simulator]]]:
+async def gpus(
+    folder: Path, *sizes: int, per_gpu: int = 1, cooldown_seconds: float = 0.0
+) -> AsyncIterator[tuple[WorkflowPool, list[Simulator]]]:
     """A pool with this many simulators on each of these GPUs, on which a model takes 9 GiB."""
     async with AsyncExitStack() as stack:
-        failover = SmartFailover(cooldown_seconds=0)
+        failover = SmartFailover(cooldown_seconds=cooldown_seconds)
         simulators = []
         for number, gib in enumerate(sizes):
             gpu = SimulatedGpuOptions(

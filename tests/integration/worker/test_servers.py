@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -15,9 +16,11 @@ from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.comfyui.pool import PoolJobEvent
 from comfyrelay.errors import ComfyError, Fault, NodeFailed, NotInstalled
-from comfyrelay.simulator import Fail, SimulatedGpuOptions, Simulator, Stuck
+from comfyrelay.errors import OutOfMemory as NoMemory
+from comfyrelay.simulator import Fail, OutOfMemory, SimulatedGpuOptions, Simulator, Stuck
 from comfyrelay.simulator.gpu import GIB
 from comfyrelay.worker.comfyui.capabilities import Capabilities, gather
+from comfyrelay.worker.comfyui.recovery import SupervisedProcess
 from comfyrelay.worker.comfyui.servers import MAX_WARM, RunHistory, Servers
 from comfyrelay.worker.lease import PreviewTarget
 from comfyrelay.worker.settings import WorkerSettings
@@ -107,6 +110,94 @@ async def test_node_exception_fails_the_job_without_another_server() -> None:
             )
     assert caught.value.fault is Fault.JOB
     assert first.log.prompts_queued + second.log.prompts_queued == 1
+
+
+class SimulatedProcess(SupervisedProcess):
+    """The process of a simulator."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self.restarted = asyncio.Event()
+        self._simulator = simulator
+
+    async def mark_run_started(self) -> None: ...
+
+    async def restart_out_of_memory(self) -> None:
+        await self._simulator.restart()
+        self.restarted.set()
+
+
+class TestOutOfMemory:
+    """A managed ComfyUI that runs out of memory, although it should not, is restarted."""
+
+    colors = count()
+
+    @pytest.fixture
+    async def simulators(self) -> AsyncIterator[list[Simulator]]:
+        async with Simulator() as first, Simulator() as second:
+            yield [first, second]
+
+    @asynccontextmanager
+    async def managed(self, *simulators: Simulator) -> AsyncIterator[tuple[Servers, list[SimulatedProcess]]]:
+        changed = asyncio.Event()
+        servers = Servers(WorkerSettings(comfyui_dir=Path("ComfyUI")), on_change=changed.set)
+        await servers.open()
+        processes = [SimulatedProcess(simulator) for simulator in simulators]
+        for number, (simulator, process) in enumerate(zip(simulators, processes, strict=True)):
+            servers.add(f"comfyui-{number}", simulator.url, process=process, gpu=f"gpu-{number}")
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while len(servers.online("self_hosted")) < len(simulators):
+                    changed.clear()
+                    await changed.wait()
+                yield servers, processes
+        finally:
+            await servers.close()
+
+    async def run(self, servers: Servers) -> str | None:
+        # ComfyUI would answer an equal graph from its cache.
+        history, graph = RunHistory(), invert(next(self.colors))
+        await servers.run(make_lease(), graph, (), history=history, on_event=lambda _: None, on_move=lambda: None)
+        return history.client_id
+
+    async def test_server_is_blocked_and_restarted_if_another_may_have_enough(
+        self, simulators: list[Simulator]
+    ) -> None:
+        simulators[0].misbehave(OutOfMemory(class_type="ImageInvert"))
+        async with self.managed(*simulators) as (servers, processes):
+            assert [await self.run(servers) for _ in range(3)] == ["comfyui-1"] * 3
+            await processes[0].restarted.wait()
+            assert not processes[1].restarted.is_set()
+            assert simulators[0].log.prompts_queued == 2
+            [blocked, fine] = servers.pool.stats().clients.values()
+            assert (len(blocked.blocked_hashes), len(fine.blocked_hashes)) == (1, 0)
+
+    async def test_only_server_is_restarted_if_it_has_run_the_workflow_before(
+        self, simulators: list[Simulator]
+    ) -> None:
+        async with self.managed(simulators[0]) as (servers, [process]):
+            for _ in range(2):
+                assert await self.run(servers) == "comfyui-0"
+                failing = simulators[0].misbehave(OutOfMemory(class_type="ImageInvert"))
+                with pytest.raises(NoMemory):
+                    await self.run(servers)
+                await process.restarted.wait()
+                process.restarted.clear()
+                # It has not run the workflow since.
+                with pytest.raises(NoMemory):
+                    await self.run(servers)
+                assert not process.restarted.is_set()
+                failing.end()
+
+    async def test_server_with_another_fault_is_neither_blocked_nor_restarted(
+        self, simulators: list[Simulator]
+    ) -> None:
+        for simulator in simulators:
+            simulator.misbehave(Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="torch"))
+        async with self.managed(*simulators) as (servers, processes):
+            with pytest.raises(NodeFailed):
+                await self.run(servers)
+            assert [process.restarted.is_set() for process in processes] == [False, False]
+            assert not any(client.blocked_hashes for client in servers.pool.stats().clients.values())
 
 
 class TestUnreachableServer:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ import structlog
 
 from comfyrelay.comfyui.pool.members import Member
 from comfyrelay.comfyui.pool.ticket import Bucket
-from comfyrelay.domain.queue.memory import GIB, NO_GPUS, is_larger, is_too_small
-from comfyrelay.errors import ComfyRelayError
+from comfyrelay.domain.queue.memory import GIB, NO_GPUS, is_alone_on_gpu, is_larger, is_too_small
+from comfyrelay.errors import ComfyRelayError, OutOfMemory
 
 log = structlog.get_logger(__name__)
 
@@ -25,6 +26,8 @@ ANSWER_SECONDS = 5.0
 LEARN_SECONDS = 3.0
 # How long a workflow runs alone after it ran out of memory next to others. By then its needs are known better.
 ALONE_SECONDS = 3600.0
+# How long a job waits if other programs hold the GPU's memory.
+CROWDED_SECONDS = 30.0
 # ComfyUI unloads models between two prompts, shortly after the request.
 UNLOAD_ATTEMPTS = 50
 UNLOAD_PAUSE_SECONDS = 0.05
@@ -77,6 +80,8 @@ class GpuMemory:
         self._alone_until: dict[str, float] = {}
         # By workflow: the largest GPU that was too small for it alone.
         self._oversized: dict[str, int] = {}
+        # By workflow: the GPUs that have completed it.
+        self._completed: defaultdict[str, set[str]] = defaultdict(set)
 
     def usable(self, gpu: str) -> int | None:
         """Return the memory of a GPU that jobs may use, or `None` if unknown."""
@@ -180,11 +185,74 @@ class GpuMemory:
             self._total[key] = reported.total
         return self._total.get(key)
 
-    async def larger(self, than: int, members: Iterable[Member]) -> set[str]:
-        """Return the servers whose GPU has more memory than this."""
-        candidates = list(members)
-        sizes = await asyncio.gather(*(self.size(candidate) for candidate in candidates))
-        return {member.id for member, size in zip(candidates, sizes, strict=True) if is_larger(size, than)}
+    def known_size(self, member: Member) -> int | None:
+        """Return the memory of a server's GPU as far as it has been measured."""
+        return self._total.get(_gpu_key(member))
+
+    async def read_sizes(self, members: Iterable[Member]) -> None:
+        """Measure the GPUs whose size is not known yet."""
+        await asyncio.gather(*(self.size(member) for member in members))
+
+    def larger(self, than: int, members: Iterable[Member]) -> set[str]:
+        """Return the servers whose GPU is known to have more memory than this."""
+        return {member.id for member in members if is_larger(self.known_size(member), than)}
+
+    async def explain(self, error: OutOfMemory, bucket: Bucket, member: Member, members: Collection[Member]) -> None:
+        """Add to an error whether the job had the GPU to itself, the GPU's size, and what other programs held.
+
+        If other programs held much of the memory, the error says nothing about the job and the GPU.
+        """
+        # A server that cannot unload its models never runs a job more alone than this.
+        error.ran_alone = bucket.alone or member.comfyui is None
+        if member.gpu is not None:
+            self.record_out_of_memory(bucket.workflow_hash)
+        if not error.ran_alone:
+            return
+        await self.read_sizes(members)
+        size = self.known_size(member)
+        others = 0 if size is None else await self.held_by_others(member, members)
+        if size is None or is_alone_on_gpu(size, others):
+            error.gpu_bytes = size
+        else:
+            error.others_bytes = others
+            error.retry_after_seconds = CROWDED_SECONDS
+
+    def capable(
+        self, workflow: str, member: Member, members: Iterable[Member], *, ran_out_bytes: int | None
+    ) -> set[str]:
+        """Return the servers on other GPUs that may complete a workflow that this server ran out of memory for.
+
+        These are all but the GPUs that are smaller than `ran_out_bytes`. A GPU that has completed the workflow may
+        do it again.
+        """
+        others = [other for other in members if _gpu_key(other) != _gpu_key(member)]
+        return {
+            other.id
+            for other in others
+            if self.has_completed(workflow, other)
+            or ran_out_bytes is None
+            or (size := self.known_size(other)) is None
+            or not is_larger(ran_out_bytes, size)
+        }
+
+    def has_run_elsewhere(self, workflow: str, member: Member, members: Iterable[Member]) -> bool:
+        """Whether another GPU that is not larger than this server's has completed a workflow."""
+        size = self.known_size(member)
+        return size is not None and any(
+            is_too_small(self.known_size(other), size) and self.has_completed(workflow, other)
+            for other in members
+            if _gpu_key(other) != _gpu_key(member)
+        )
+
+    def has_completed(self, workflow: str, member: Member) -> bool:
+        return _gpu_key(member) in self._completed.get(workflow, ())
+
+    def record_completed(self, workflow: str, member: Member) -> None:
+        """Record that a workflow has completed on a server's GPU, so GPUs of that size are not too small for it."""
+        self._completed[workflow].add(_gpu_key(member))
+        failed_size = self._oversized.get(workflow)
+        if failed_size is not None and is_too_small(self.known_size(member), failed_size):
+            del self._oversized[workflow]
 
     def record_too_small(self, workflow: str, gpu_bytes: int) -> None:
         """Record that a workflow did not fit on a GPU of this size, although it had the GPU to itself."""

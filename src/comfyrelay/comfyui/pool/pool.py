@@ -249,6 +249,10 @@ class WorkflowPool:
             member.is_paused = is_paused
             self._scheduler.reconsider(client_id)
 
+    def recheck_server(self, client_id: str, reason: str) -> None:
+        """Take a server offline until a health check succeeds. Active runs continue."""
+        self._roster.get(client_id).suspect(reason)
+
     async def measure_memory(self, client_id: str) -> Memory | None:
         """Return the memory of a server and its GPU, and update the known need of the workflow that runs there."""
         member = self._roster.find(client_id)
@@ -268,7 +272,7 @@ class WorkflowPool:
         self.memory.record_too_small(workflow_hash(graph), gpu_bytes)
         if len(self._roster.online) > 1:
             # Measure the sizes: a GPU of unknown size is not avoided.
-            await self.memory.larger(gpu_bytes, self._roster.online)
+            await self.memory.read_sizes(self._roster.online)
 
     async def remove_server(self, client_id: str, *, finish: bool = False) -> None:
         """Remove a server.

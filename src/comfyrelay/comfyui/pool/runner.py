@@ -22,7 +22,7 @@ from comfyrelay.comfyui.pool.members import Member
 from comfyrelay.comfyui.pool.queues.queue import PoolJobStatus, QueueAdapter
 from comfyrelay.comfyui.pool.scheduler import Scheduler
 from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
-from comfyrelay.domain.queue.memory import OutOfMemoryStep, is_alone_on_gpu, next_memory_step
+from comfyrelay.domain.queue.memory import OutOfMemoryStep, judge_out_of_memory
 from comfyrelay.errors import (
     ComfyError,
     ComfyRelayError,
@@ -43,8 +43,6 @@ _SUSPECT_ERRORS = (ServerUnreachable, RunLost, RunTimedOut, DeviceFault)
 _SPREADING_ERRORS = (*_SUSPECT_ERRORS, OutOfMemory)
 # How long a job whose node raised an exception waits for other servers if all of them are unreachable.
 SECOND_ATTEMPT_SECONDS = 10.0
-# How long a job waits if other programs hold the GPU's memory.
-CROWDED_SECONDS = 30.0
 
 
 class _CollateralFailure(Exception):
@@ -148,8 +146,9 @@ class Runner:
                 if record.is_behind and (not record.has_started or member.failed_at >= began):
                     raise _CollateralFailure(outcome)
                 member.failed_at = asyncio.get_running_loop().time()
-            if member.gpu is not None and isinstance(outcome, OutOfMemory):
-                self._memory.record_out_of_memory(bucket.workflow_hash)
+            if isinstance(outcome, OutOfMemory):
+                # Measure while the server gets no other job: its block must come first.
+                await self._memory.explain(outcome, bucket, member, self._members)
             elif member.gpu is not None and isinstance(outcome, RunResult):
                 # Measure before the next run starts there and holds memory, too.
                 await self._memory.learn(bucket.workflow_hash, member, self._members)
@@ -185,6 +184,7 @@ class Runner:
         workflow_hash = record.ticket.bucket.workflow_hash
         self._record_cache_use(record.ticket, member, result)
         member.record_completed(workflow_hash, result.seconds)
+        self._memory.record_completed(workflow_hash, member)
         self._update_pins(record.ticket.bucket, member)
         self._blocks.record_success(member.id, workflow_hash)
         for client_id, (verdict, error) in record.failures.items():
@@ -219,67 +219,76 @@ class Runner:
         record.first_error = record.first_error or error
         record.last_error = error
         verdict = self._verdict(record, member, error)
-        if (
-            isinstance(error, OutOfMemory)
-            and verdict is not FailureVerdict.JOB
-            and member.comfyui is not None
-            and not await self._is_crowded(record, member, error)
-        ):
-            await self._handle_out_of_memory(record, member, error)
-            return
+        if isinstance(error, OutOfMemory) and verdict is not FailureVerdict.JOB:
+            await self._handle_out_of_memory(record, member, error, verdict)
+        else:
+            await self._handle_failure(record, member, error, verdict)
+
+    async def _handle_failure(self, record: Record, member: Member, error: ComfyError, verdict: FailureVerdict) -> None:
         if verdict is FailureVerdict.SERVER:
             self._blocks.record_failure(member.id, record.ticket.bucket.workflow_hash, error)
         if isinstance(error, _SUSPECT_ERRORS):
             member.suspect(error.detail)
         if (ticket := self._next_attempt(record, member, verdict)) is not None:
-            record.ticket = ticket
-            await self._retry(record, error)
+            await self._retry(record, ticket, error)
         elif verdict is not FailureVerdict.JOB and isinstance(error, NotInstalled):
             await self._completion.fail(record, all_refused_error(record))
         else:
             await self._completion.fail(record, error)
 
-    async def _is_crowded(self, record: Record, member: Member, error: OutOfMemory) -> bool:
-        """Whether the job ran without other jobs on its GPU, but other programs held much of the memory.
-
-        This says nothing about the job or the GPU. The job is retried later, when the memory may be free.
-        """
-        size = await self._memory.size(member) if record.ticket.bucket.alone else None
-        if size is None or is_alone_on_gpu(size, others := await self._memory.held_by_others(member, self._members)):
-            return False
-        error.others_bytes = others
-        error.retry_after_seconds = CROWDED_SECONDS
-        return True
-
-    async def _handle_out_of_memory(self, record: Record, member: Member, error: OutOfMemory) -> None:
-        """Retry a job alone or on a larger GPU. No server is blamed, and moving the job costs no attempt."""
+    async def _handle_out_of_memory(
+        self, record: Record, member: Member, error: OutOfMemory, verdict: FailureVerdict
+    ) -> None:
+        """Retry a job alone on its GPU, then on each other GPU that may have enough memory. This costs no attempt."""
         ticket, bucket = record.ticket, record.ticket.bucket
-        larger: set[str] = set()
-        if bucket.alone and (size := await self._memory.size(member)) is not None:
-            error.gpu_bytes = size
-            self._memory.record_too_small(bucket.workflow_hash, size)
-            larger = await self._memory.larger(size, self._members)
-        elsewhere = bucket._replace(
-            exclude_clients=bucket.exclude_clients | {other.id for other in self._members if other.id not in larger}
-        )
-        next_step = next_memory_step(
-            ran_alone=bucket.alone,
-            has_moved=ticket.ran_out_bytes is not None,
-            has_larger_gpu=bool(larger) and self._scheduler.has_online_server(elsewhere),
-        )
         again = replace(ticket, attempts=ticket.attempts - 1)
-        if next_step is OutOfMemoryStep.ALONE:
-            record.ticket = replace(again, bucket=bucket._replace(alone=True))
-        elif next_step is OutOfMemoryStep.LARGER:
-            # The job fails with this error if the larger GPU becomes unreachable.
-            record.first_error = error
-            record.ticket = replace(
-                again, bucket=elsewhere, ran_out_bytes=error.gpu_bytes, give_up_after_seconds=_give_up_seconds(ticket)
-            )
-        else:
-            await self._completion.fail(record, error)
+        if not error.ran_alone:
+            # The same GPU shows whether its server is at fault.
+            alone = bucket._replace(alone=True, preferred_clients=bucket.preferred_clients | {member.id})
+            await self._retry(record, replace(again, bucket=alone), error, at_once=True)
             return
-        await self._retry(record, error)
+        sizes = [size for size in (ticket.ran_out_bytes, error.gpu_bytes) if size is not None]
+        ran_out_bytes = max(sizes, default=None)
+        has_run_elsewhere = self._memory.has_run_elsewhere(bucket.workflow_hash, member, self._members)
+        capable = self._memory.capable(bucket.workflow_hash, member, self._members, ran_out_bytes=ran_out_bytes)
+        untried = [other for other in self._scheduler.online_servers(bucket) if other.id in capable]
+        step = judge_out_of_memory(
+            error.gpu_bytes,
+            untried=[self._memory.known_size(other) for other in untried],
+            failed=[earlier.gpu_bytes for earlier in _ran_out_alone(record, except_for=member).values()],
+            has_run_elsewhere=has_run_elsewhere,
+        )
+        is_job_fault = step is OutOfMemoryStep.NONE and error.gpu_bytes is not None and not has_run_elsewhere
+        if error.gpu_bytes is not None and (step is OutOfMemoryStep.LARGER or is_job_fault):
+            self._acquit_servers(record, error.gpu_bytes)
+        if is_job_fault:
+            await self._completion.fail(record, error)
+        elif step is OutOfMemoryStep.NONE:
+            # The server is at fault, and no other one is online.
+            error.gpu_bytes = None
+            await self._handle_failure(record, member, error, verdict)
+        else:
+            if step is OutOfMemoryStep.ELSEWHERE and verdict is FailureVerdict.SERVER:
+                self._blocks.record_failure(member.id, bucket.workflow_hash, error)
+            elif step is OutOfMemoryStep.LARGER:
+                capable &= self._memory.larger(ran_out_bytes or 0, self._members)
+            elsewhere = bucket.exclude_clients | {other.id for other in self._members if other.id not in capable}
+            # The job fails with this error if the other servers become unreachable.
+            record.first_error = error
+            moved = replace(
+                again,
+                bucket=bucket._replace(exclude_clients=elsewhere),
+                ran_out_bytes=ran_out_bytes,
+                give_up_after_seconds=_give_up_seconds(ticket),
+            )
+            await self._retry(record, moved, error, at_once=True)
+
+    def _acquit_servers(self, record: Record, gpu_bytes: int) -> None:
+        """Record that GPUs of this size are too small, and remove the blocks that this job caused."""
+        workflow_hash = record.ticket.bucket.workflow_hash
+        self._memory.record_too_small(workflow_hash, gpu_bytes)
+        for client_id in _ran_out_alone(record):
+            self._blocks.lift(client_id, workflow_hash)
 
     def _verdict(self, record: Record, member: Member, error: ComfyError) -> FailureVerdict:
         failure = Failure(
@@ -305,7 +314,7 @@ class Runner:
             # An unreachable or blocked server may have the missing nodes or models. A rejection costs no attempt.
             can_move = self._scheduler.has_server(elsewhere)
             return replace(ticket, bucket=elsewhere, attempts=ticket.attempts - 1) if can_move else None
-        can_move = self._scheduler.has_online_server(elsewhere)
+        can_move = bool(self._scheduler.online_servers(elsewhere))
         if verdict is FailureVerdict.ELSEWHERE:
             moved = replace(ticket, bucket=elsewhere, give_up_after_seconds=_give_up_seconds(ticket))
             return moved if can_move and not is_last else None
@@ -313,14 +322,14 @@ class Runner:
             return replace(ticket, bucket=elsewhere, attempts=ticket.attempts - 1) if can_move else None
         return None if is_last else ticket
 
-    async def _retry(self, record: Record, error: ComfyError) -> None:
+    async def _retry(self, record: Record, ticket: Ticket, error: ComfyError, *, at_once: bool = False) -> None:
         # The delay that a server requests does not apply to another one.
-        bucket = record.ticket.bucket
-        runs_alone_now = bucket.alone and error.retry_after_seconds is None
-        is_moving = record.ticket.one_attempt_per_server or record.client_id in bucket.exclude_clients or runs_alone_now
-        delay = 0.0 if is_moving else max(record.ticket.retry_delay, error.retry_after_seconds or 0.0)
+        is_moving = ticket.one_attempt_per_server or record.client_id in ticket.bucket.exclude_clients
+        delay = 0.0 if at_once or is_moving else max(ticket.retry_delay, error.retry_after_seconds or 0.0)
         self._completion.set_status(record, PoolJobStatus.RETRYING)
+        # The event has the number of the failed attempt, which the next ticket may not count.
         self._completion.emit(record, record.event(JobRetrying, error=error, delay_seconds=delay))
+        record.ticket = ticket
         await asyncio.sleep(delay)
         await self._put_back(record)
 
@@ -345,6 +354,15 @@ class Runner:
 def _give_up_seconds(ticket: Ticket) -> float:
     limit = ticket.give_up_after_seconds
     return SECOND_ATTEMPT_SECONDS if limit is None else min(limit, SECOND_ATTEMPT_SECONDS)
+
+
+def _ran_out_alone(record: Record, *, except_for: Member | None = None) -> dict[str, OutOfMemory]:
+    """Return the errors of a job that ran out of memory with a GPU to itself, by client id."""
+    return {
+        client_id: error
+        for client_id, (_, error) in record.failures.items()
+        if isinstance(error, OutOfMemory) and error.ran_alone and (except_for is None or client_id != except_for.id)
+    }
 
 
 def _unexpected(error: Exception) -> ComfyError:

@@ -128,9 +128,9 @@ class Scheduler:
             for oldest in [*self._uncached][:-MAX_UNCACHED]:
                 del self._uncached[oldest]
 
-    def has_online_server(self, bucket: Bucket) -> bool:
-        """Whether a server is online that may get a job of this bucket, now or once it is free."""
-        return self._roster is not None and bool(self._able(bucket, self._roster))
+    def online_servers(self, bucket: Bucket) -> list[Member]:
+        """Return the servers that are online and may get a job of this bucket, now or once they are free."""
+        return [] if self._roster is None else self._able(bucket, self._roster)
 
     def has_server(self, bucket: Bucket) -> bool:
         """Whether any server may ever get a job of this bucket, including unreachable and blocked ones."""

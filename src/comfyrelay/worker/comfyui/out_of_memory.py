@@ -1,11 +1,31 @@
-"""User messages for jobs that do not fit into GPU memory."""
+"""Servers of a worker that run out of GPU memory, and user messages for jobs that do not fit into it."""
 
 import re
+from collections.abc import Callable
+from datetime import datetime
 
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.nodes import models_in
+from comfyrelay.comfyui.pool import SmartFailover
 from comfyrelay.domain.queue.memory import ADVICE, in_gib
-from comfyrelay.errors import OutOfMemory
+from comfyrelay.errors import ComfyError, OutOfMemory
+
+
+class OutOfMemoryFailover(SmartFailover):
+    """Block a server of a worker only if it runs out of memory and others may not.
+
+    The control plane decides about other failures, but it does not know the servers of a worker.
+    """
+
+    def __init__(self, on_blamed: Callable[[str, OutOfMemory], None]) -> None:
+        super().__init__()
+        self._on_blamed = on_blamed
+
+    def record_failure(self, client_id: str, workflow_hash: str, error: ComfyError) -> datetime | None:
+        if not isinstance(error, OutOfMemory):
+            return None
+        self._on_blamed(client_id, error)
+        return super().record_failure(client_id, workflow_hash, error)
 
 
 def too_large_for(error: OutOfMemory, graph: Graph) -> str:
@@ -24,7 +44,7 @@ def runs_again(error: OutOfMemory) -> str:
     if error.others_bytes:
         held = f"other programs held {in_gib(error.others_bytes)} of the GPU"
         return f"{error.detail}, while {held}: it runs on another GPU."
-    return f"{error.detail}: it runs again, {'on a larger GPU' if error.gpu_bytes else 'alone on its GPU'}."
+    return f"{error.detail}: it runs again, {'on another GPU' if error.ran_alone else 'alone on its GPU'}."
 
 
 def _dimensions(graph: Graph) -> str:

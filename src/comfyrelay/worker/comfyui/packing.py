@@ -310,7 +310,7 @@ class Packer:
     def _on_error(self, event: JobRetrying | JobFailed) -> None:
         """Record a job that ran out of memory next to others. Alone on the GPU it says nothing about packing."""
         state = self._state_of(event.client_id)
-        if state is not None and isinstance(event.error, OutOfMemory) and event.error.gpu_bytes is None:
+        if state is not None and isinstance(event.error, OutOfMemory) and not event.error.ran_alone:
             clients = self._pool.stats().clients
             gpu = clients[event.client_id or ""].gpu
             others = [client for name, client in clients.items() if client.gpu == gpu and name != event.client_id]

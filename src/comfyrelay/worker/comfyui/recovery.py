@@ -34,6 +34,8 @@ MARK = "comfyrelay_lease"
 NEWEST_RUNS = 100
 # A run may notice the exit of its process before or after the supervisor does.
 EXIT_SECONDS = 3.0
+# A process that is restarted exits within this time.
+STOP_SECONDS = 30.0
 
 
 class SupervisedProcess:
@@ -56,6 +58,12 @@ class SupervisedProcess:
     def restart_stuck(self, why: str) -> None:
         """Restart the process because a run is stuck."""
         self._supervisor.restart(self._name, f"A run is stuck. {why}")
+
+    async def restart_out_of_memory(self) -> None:
+        """Restart the process because it ran out of memory, and return when it has exited."""
+        asked_at = monotonic()
+        self._supervisor.restart(self._name, "It ran out of memory.")
+        await self._supervisor.wait_for_exit(self._name, since=asked_at, seconds=STOP_SECONDS)
 
 
 class RecoveringClient(ComfyClient):
@@ -98,6 +106,20 @@ class RecoveringClient(ComfyClient):
         if self._gpu_fault_connection is not None and self._gpu_fault_connection == self.connection:
             raise ServerRefused("The GPU is in a bad state until ComfyUI is restarted.")
         self._gpu_fault_connection = None
+
+    @property
+    def is_managed(self) -> bool:
+        return self._process is not None
+
+    async def restart_out_of_memory(self) -> None:
+        """Restart a managed ComfyUI. It refuses jobs until its process has exited."""
+        if self._process is None:
+            return
+        self.is_restarting = True
+        try:
+            await self._process.restart_out_of_memory()
+        finally:
+            self.is_restarting = False
 
     async def unfinished_prompts(self, held: HeldLease) -> list[str]:
         """Return the prompt ids that run, wait or have ended here for a lease of an earlier process."""

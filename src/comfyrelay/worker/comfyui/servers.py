@@ -1,6 +1,7 @@
 """The ComfyUI servers and Comfy Cloud clients of a worker: which are usable, and how jobs run on them."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,19 +19,21 @@ from comfyrelay.comfyui.pool import (
     ClientState,
     ClientStateChanged,
     JobAccepted,
+    JobCompleted,
+    JobFailed,
     JobRetrying,
     JobStarted,
     MemberTimings,
     PoolJob,
     PoolJobEvent,
-    SmartFailover,
     WorkflowPool,
 )
 from comfyrelay.comfyui.processes.supervisor import Supervisor
 from comfyrelay.comfyui.runs.history import Prompt
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
-from comfyrelay.errors import ComfyError, Fault
+from comfyrelay.errors import ComfyError, Fault, OutOfMemory
 from comfyrelay.system.command_lines import split
+from comfyrelay.worker.comfyui.out_of_memory import OutOfMemoryFailover
 from comfyrelay.worker.comfyui.recovery import MARK, RecoveringClient, SupervisedProcess
 from comfyrelay.worker.comfyui.restarts import Restarts
 from comfyrelay.worker.lease import Lease
@@ -123,9 +126,11 @@ class Servers:
         ahead_seconds = AHEAD_SECONDS if settings.prefetch and wrap_server is None else 0.0
         self._members: dict[str, Mapping[str, ComfyServer]] = {"self_hosted": self._job_servers, "cloud": self.cloud}
         self._pools: dict[str, WorkflowPool] = {
-            # The control plane decides whether a job may run here again, so no server is blocked.
             provider: WorkflowPool(
-                [], timings=timings, failover=SmartFailover(cooldown_seconds=0), ahead_seconds=ahead_seconds
+                [],
+                timings=timings,
+                failover=OutOfMemoryFailover(self._restart_out_of_memory),
+                ahead_seconds=ahead_seconds,
             )
             for provider in self._members
             if provider in settings.providers
@@ -137,6 +142,9 @@ class Servers:
         self._states: dict[str, ClientState] = {}
         # The reasons why servers are offline.
         self._reasons: dict[str, str | None] = {}
+        # By server: the workflows that it has completed since it last ran out of memory.
+        self._completed: defaultdict[str, set[str]] = defaultdict(set)
+        self._restarting: set[asyncio.Task[None]] = set()
 
     def _wrapped(self, client: RecoveringClient) -> JobServer:
         return self._wrap_server(client) if self._wrap_server is not None else client
@@ -195,10 +203,15 @@ class Servers:
     async def open(self) -> None:
         for pool in self._pools.values():
             pool.on(ClientStateChanged, self._changed)
+            pool.on(JobCompleted, self._on_completed)
+            pool.on(JobFailed, self._on_failed)
             await pool.open()
 
     async def close(self) -> None:
         await self._restarts.close()
+        for task in self._restarting:
+            task.cancel()
+        await asyncio.gather(*self._restarting, return_exceptions=True)
         for pool in self._pools.values():
             await pool.close()
         for servers in self._members.values():
@@ -316,6 +329,30 @@ class Servers:
             if server is not None:
                 with suppress(ComfyError):
                     await server.cancel(prompt_id)
+
+    def _on_completed(self, event: JobCompleted) -> None:
+        if event.client_id in self.own:
+            self._completed[event.client_id].add(event.workflow_hash)
+
+    def _on_failed(self, event: JobFailed) -> None:
+        """Restart a server that ran out of memory for a workflow that it could run before."""
+        name, error = event.client_id or "", event.error
+        if isinstance(error, OutOfMemory) and error.ran_alone and event.workflow_hash in self._completed.get(name, ()):
+            self._restart_out_of_memory(name, error)
+
+    def _restart_out_of_memory(self, name: str, error: OutOfMemory) -> None:
+        """Restart a managed server, unless other programs hold the memory."""
+        client = self.own.get(name)
+        self._completed.pop(name, None)
+        if client is None or not client.is_managed or client.is_restarting or error.others_bytes:
+            return
+        log.warning("worker.restarting_comfyui", server=client.url, why=error.detail)
+        task = asyncio.create_task(client.restart_out_of_memory())
+        self._restarting.add(task)
+        task.add_done_callback(self._restarting.discard)
+        client.is_restarting = True
+        # No job starts there before the process exits.
+        self.pool.recheck_server(name, "ComfyUI ran out of memory and is being restarted.")
 
     def _is_expected(self, name: str) -> bool:
         """Return whether the server is managed and starting, stopping or removed, which the supervisor reports."""

@@ -1,12 +1,12 @@
-"""A job that ran out of memory first gets its GPU to itself, then a larger GPU, and fails only after that."""
+"""A job that ran out of memory first gets its GPU to itself, then each other GPU that may do, and only then fails."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from comfyrelay.comfyui.pool import JobRetrying, JobStarted, SmartFailover
-from comfyrelay.comfyui.pool.runner import CROWDED_SECONDS
+from comfyrelay.comfyui.pool import ClientBlockedWorkflow, JobRetrying, JobStarted, PoolJobStatus, SmartFailover
+from comfyrelay.comfyui.pool.gpu_memory import CROWDED_SECONDS
 from comfyrelay.errors import OutOfMemory
 from comfyrelay.simulator import OutOfMemory as RunsOut
 from comfyrelay.simulator import SimulatedGpuOptions, Simulator, Stuck
@@ -24,7 +24,7 @@ async def test_other_models_on_the_gpu_are_unloaded_and_the_retry_is_free(tmp_pa
         job = await pool.enqueue(picture(2), preferred_clients=["c"], max_attempts=1)
         retrying = await until(job.events(), JobRetrying)
         await job
-        assert (retrying.delay_seconds, job.attempts) == (0.0, 1)
+        assert (retrying.delay_seconds, retrying.attempt, job.attempts) == (0.0, 1, 1)
         # The two other servers, which were idle: the first was freed before, for the known need.
         assert [simulator.log.count("POST", "/free") for simulator in simulators[:2]] == [2, 1]
         assert pool.stats().clients["c"].blocked_hashes == frozenset()
@@ -85,11 +85,101 @@ async def test_job_fails_after_one_larger_gpu_and_the_error_names_its_size(tmp_p
         assert job.attempts == 1
 
 
-async def test_job_fails_after_a_run_alone_without_a_larger_gpu(tmp_path: Path) -> None:
-    async with gpus(tmp_path, 8, 8) as (pool, simulators):
+async def test_job_that_fits_on_no_gpu_fails_after_all_and_blocks_none(tmp_path: Path) -> None:
+    async with gpus(tmp_path, 8, 8, 6, cooldown_seconds=60) as (pool, simulators):
+        # The small GPU cannot have enough memory.
+        job = await pool.enqueue(picture(0), preferred_clients=["a"], max_attempts=1)
+        blocked = pool.events(ClientBlockedWorkflow)
+        with pytest.raises(OutOfMemory) as failed:
+            await job
+        assert failed.value.gpu_bytes == 8 * GIB
+        assert [simulator.log.prompts_queued for simulator in simulators] == [2, 1, 0]
+        # The first server was blocked until the second one failed, too.
+        assert (await anext(blocked)).client_id == "a"
+        assert [client.blocks for client in pool.stats().clients.values()] == [{}, {}, {}]
+
+
+async def test_smaller_gpu_is_not_tried_after_a_larger_one(tmp_path: Path) -> None:
+    async with gpus(tmp_path, 8, 6) as (pool, simulators):
         with pytest.raises(OutOfMemory):
-            await pool.run(picture(0), max_attempts=5)
-        assert sum(simulator.log.prompts_queued for simulator in simulators) == 2
+            await pool.run(picture(0), preferred_clients=["a"])
+        assert [simulator.log.prompts_queued for simulator in simulators] == [2, 0]
+
+
+async def test_smaller_gpu_that_completed_the_workflow_gets_the_job(tmp_path: Path) -> None:
+    async with gpus(tmp_path, 24, 10, cooldown_seconds=60) as (pool, simulators):
+        await pool.run(picture(0), preferred_clients=["b"])
+        simulators[0].misbehave(RunsOut(class_type="KSampler"))
+        job = await pool.enqueue(picture(1), preferred_clients=["a"], max_attempts=1)
+        await job
+        assert (job.client_id, job.attempts) == ("b", 1)
+        assert pool.stats().clients["a"].blocked_hashes == {job.workflow_hash}
+        assert not pool.memory.is_oversized(job.workflow_hash)
+
+
+async def test_size_is_too_small_once_each_gpu_of_that_size_failed(tmp_path: Path) -> None:
+    async with gpus(tmp_path, 8, 8, 24, cooldown_seconds=60) as (pool, simulators):
+        job = await pool.enqueue(picture(0), preferred_clients=["a", "b"], max_attempts=1)
+        await job
+        assert (job.client_id, job.attempts) == ("c", 1)
+        assert sorted(simulator.log.prompts_queued for simulator in simulators) == [1, 1, 2]
+        assert pool.memory.is_oversized(job.workflow_hash)
+        assert [client.blocks for client in pool.stats().clients.values()] == [{}, {}, {}]
+
+
+async def test_size_is_not_too_small_if_only_one_gpu_of_that_size_failed(tmp_path: Path) -> None:
+    async with gpus(tmp_path, 10, 10, 24, cooldown_seconds=60) as (pool, simulators):
+        simulators[0].misbehave(RunsOut(class_type="KSampler"))
+        job = await pool.enqueue(picture(0), preferred_clients=["a"], exclude_clients=["b"])
+        events = job.events()
+        await job
+        # The excluded server does not count, so the size seems to be the cause.
+        assert (job.client_id, pool.memory.is_oversized(job.workflow_hash)) == ("c", True)
+        assert [event.attempt async for event in events if isinstance(event, JobRetrying)] == [1, 1]
+        # A completed run shows that it is not.
+        await pool.run(picture(1), exclude_clients=["a", "c"])
+        assert not pool.memory.is_oversized(job.workflow_hash)
+        again = await pool.enqueue(picture(2), preferred_clients=["a"])
+        await again
+        assert again.client_id != "a"
+        assert pool.stats().clients["a"].blocked_hashes == {job.workflow_hash}
+        assert not pool.memory.is_oversized(job.workflow_hash)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--cpu"]], ids=["equal GPUs", "unknown memory"])
+async def test_server_that_alone_runs_out_of_memory_is_blocked_and_fails_no_job(arguments: list[str]) -> None:
+    async with Simulator(arguments=arguments) as sick, Simulator(arguments=arguments) as fine:
+        sick.misbehave(RunsOut(class_type="ImageInvert"))
+        async with ready_pool(sick, fine) as pool:
+            first = await pool.enqueue(invert(), preferred_clients=["a"], max_attempts=1)
+            await first
+            assert (first.client_id, first.attempts) == ("b", 1)
+            assert pool.stats().clients["a"].blocked_hashes == {first.workflow_hash}
+            tried = sick.log.prompts_queued
+            jobs = [await pool.enqueue(invert(color), preferred_clients=["a"], max_attempts=1) for color in range(4)]
+            await asyncio.gather(*jobs)
+            assert {job.client_id for job in jobs} == {"b"}
+            # Other workflows still run there.
+            other = await pool.enqueue(plain(), preferred_clients=["a"])
+            await other
+            assert (sick.log.prompts_queued, other.client_id) == (tried + 1, "a")
+
+
+async def test_job_waits_for_the_gpu_that_completed_the_workflow() -> None:
+    failover = SmartFailover()
+    async with Simulator() as sick, Simulator() as fine, ready_pool(sick, fine, failover=failover) as pool:
+        done = await pool.enqueue(invert(), preferred_clients=["b"])
+        await done
+        sick.misbehave(RunsOut(class_type="ImageInvert"))
+        failover.record_failure("b", done.workflow_hash, OutOfMemory())
+        job = await pool.enqueue(invert(8), preferred_clients=["a"], retry_delay=0)
+        events = job.events()
+        assert [(await until(events, JobRetrying)).attempt for _ in range(2)] == [1, 1]
+        assert job.status is not PoolJobStatus.FAILED
+        assert pool.stats().clients["a"].blocked_hashes == {job.workflow_hash}
+        pool.unblock("b", job.workflow_hash)
+        await job
+        assert (job.client_id, job.attempts) == ("b", 2)
 
 
 async def test_server_with_unnamed_gpu_unloads_its_models_and_retries(simulator: Simulator) -> None:
@@ -153,10 +243,13 @@ async def test_server_with_unnamed_gpu_counts_as_another_program(tmp_path: Path)
         assert failed.value.others_bytes == 13 * GIB
 
 
-async def test_job_fails_after_one_retry_if_the_memory_is_unknown(tmp_path: Path) -> None:
-    async with Simulator(arguments=["--cpu"]) as simulator, ready_pool(simulator) as pool:
+async def test_unknown_memory_is_a_server_fault_after_a_run_alone() -> None:
+    never_blocks = SmartFailover(cooldown_seconds=0)
+    async with Simulator(arguments=["--cpu"]) as simulator, ready_pool(simulator, failover=never_blocks) as pool:
         simulator.misbehave(RunsOut(class_type="ImageInvert"))
         with pytest.raises(OutOfMemory) as failed:
-            await pool.run(invert())
+            await pool.run(invert(), max_attempts=2, retry_delay=0)
         assert failed.value.gpu_bytes is None
-        assert simulator.log.prompts_queued == 2
+        # Next to others, alone, and the last attempt.
+        assert simulator.log.prompts_queued == 3
+        assert pool.stats().clients["a"].blocks.keys()
