@@ -51,19 +51,23 @@ def gif_of(frames: int) -> bytes:
 
 def png_with_text(size: int) -> bytes:
     """A small PNG with a compressed text of this many bytes."""
+    return png_with_compressed(b"Comment", bytes(size))
+
+
+def png_with_compressed(name: bytes, content: bytes) -> bytes:
     data = image("PNG")
-    text = b"Comment\0\0" + zlib.compress(bytes(size))
+    text = name + b"\0\0" + zlib.compress(content)
     chunk = struct.pack(">I", len(text)) + b"zTXt" + text + struct.pack(">I", zlib.crc32(b"zTXt" + text))
     # after the header, which has 33 bytes with the signature
     return data[:33] + chunk + data[33:]
 
 
-def video(container: str = "mp4", codec: str = "libx264", *, frames: int = 25, sound: bool = False) -> bytes:
+def video(container: str = "mp4", codec: str = "libx264", *, frames: int = 25, sound: bool = False, pixels: str = "yuv420p") -> bytes:
     file = io.BytesIO()
     with av.open(file, mode="w", format=container) as output:
         stream = output.add_stream(codec, rate=25)
         assert isinstance(stream, VideoStream)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.width, stream.height, stream.pix_fmt = 64, 48, pixels
         speaker = _speaker(output, "aac") if sound else None
         for number in range(frames):
             picture = Image.effect_noise((64, 48), 20 + number).convert("RGB")
@@ -72,6 +76,14 @@ def video(container: str = "mp4", codec: str = "libx264", *, frames: int = 25, s
         if speaker:
             _speak(output, speaker)
     return file.getvalue()
+
+
+def video_with_hidden_size() -> bytes:
+    """A video of 64 × 48 pixels whose header claims 0 × 0."""
+    size = struct.pack("<II", 64, 48)
+    data = video("avi", "mjpeg", frames=2, pixels="yuvj420p")
+    assert size in data
+    return data.replace(size, bytes(8))
 
 
 def audio(container: str, codec: str, *, cover: bool = False) -> bytes:

@@ -11,11 +11,9 @@ from av.video.stream import VideoStream
 from PIL.Image import Image
 
 from comfyrelay.media.info import MediaInfo, MediaRefused, ProbeLimits, check_pixels
+from comfyrelay.media_types import AUDIO_CONTAINERS, VIDEO_CONTAINERS
 
-# Self-contained formats. Playlists and session descriptions name files and URLs that FFmpeg would open, and a still
-# image would pass as a one-frame video.
-_BOTH = "mov,matroska,webm,avi,mpegts,mpeg,flv,ogg,asf"
-FORMATS = {"video": _BOTH, "audio": f"{_BOTH},mp3,flac,wav,w64,aiff,caf,aac,ac3,eac3,au,amr"}
+FORMATS = {"video": VIDEO_CONTAINERS, "audio": AUDIO_CONTAINERS}
 
 
 def read_container(file: BinaryIO, kind: Literal["audio", "video"], limits: ProbeLimits) -> MediaInfo:
@@ -59,6 +57,8 @@ def _video(container: InputContainer, limits: ProbeLimits) -> MediaInfo:
     frame = next(container.decode(stream), None)
     if not isinstance(frame, VideoFrame):
         raise MediaRefused("unreadable")
+    # The header may claim another size than the frame has, such as 0.
+    check_pixels(frame.width, frame.height, limits)
     is_upright = frame.rotation % 180 == 0
     return MediaInfo(
         kind="video",

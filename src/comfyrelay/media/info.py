@@ -6,7 +6,9 @@ from typing import Literal
 from comfyrelay.media_types import MediaKind
 
 # A file is refused if it is not such media, or if reading it would exceed a limit.
-RefusalReason = Literal["unreadable", "pixels", "frames", "blocks", "memory", "time", "bytes"]
+RefusalReason = Literal["unreadable", "pixels", "frames", "blocks", "memory", "time", "bytes", "workflow"]
+# What a probe process does with a file: measure it, draw its poster and preview, or find its embedded workflow.
+ProbeTask = Literal["probe", "draw", "workflow"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +27,9 @@ class ProbeLimits:
     timeout_seconds: float = 20
     # Covers the poster and the preview together.
     drawing_seconds: float = 5
+    # Apply to an embedded workflow, as JSON.
+    max_workflow_bytes: int = 8 * 1024**2
+    max_workflow_values: int = 250_000
 
 
 class MediaRefused(Exception):

@@ -82,6 +82,22 @@ class Probes:
         except MediaRefused as error:
             raise InvalidInput(f"No poster was made: the file {self._explain(error, kind)}.") from None
 
+    async def read_workflow(self, store: ObjectStore, path: str) -> bytes | None:
+        """Return the workflow that ComfyUI embedded in an object, as JSON that is not checked; `None` if there is none.
+        Raises `InvalidInput` if reading it would exceed a limit."""
+        if (stat := await store.stat(path)) is None:
+            raise no_object(path)
+        require("media")
+        reader = _RangeReader(store, path, size=stat.size, head=b"", limits=self._limits)
+        work = partial(probe_process.read_workflow, size=stat.size, limits=self._limits, read=reader.read)
+        try:
+            await reader.read_head()
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except MediaRefused as error:
+            if error.why == "unreadable":
+                return None
+            raise InvalidInput(f"The file {self._explain(error, 'file')}.") from None
+
     async def _probe(self, kind: MediaKind, reader: "_RangeReader") -> MediaInfo:
         head = await reader.read_head()
         if kind == "image" and (header := read_image_header(head)) is not None:
@@ -99,6 +115,10 @@ class Probes:
             "memory": f"needs more than {limits.max_memory_bytes // 1024**2:,} MiB of memory to be read",
             "time": f"takes longer than {limits.timeout_seconds:g} s to be read",
             "bytes": f"is too large to be read: more than {limits.max_bytes:,} bytes would be needed",
+            "workflow": (
+                f"contains a workflow that is too large: at most {limits.max_workflow_bytes:,} bytes and "
+                f"{limits.max_workflow_values:,} values are allowed"
+            ),
             "unreadable": "is not readable audio" if kind == "audio" else f"is not a readable {kind}",
         }
         return explanations[error.why]

@@ -49,7 +49,7 @@ def draw(file: BinaryIO, kind: MediaKind, limits: ProbeLimits, give: OnRendition
     elif kind == "video":
         with open_container(file, "video", limits) as container:
             stream = video_stream(container, limits)
-            _draw_frames(_video_frames(container.decode(stream)), give, until)
+            _draw_frames(_video_frames(container.decode(stream), limits), give, until)
 
 
 def _draw_image(file: BinaryIO, limits: ProbeLimits, give: OnRendition, until: float) -> None:
@@ -89,12 +89,13 @@ def _draw_frames(frames: Frames, give: OnRendition, until: float) -> None:
         give(preview.finish())
 
 
-def _video_frames(decoded: Iterator[object]) -> Frames:
+def _video_frames(decoded: Iterator[object], limits: ProbeLimits) -> Frames:
     """Yield a limited number of small, rotated frames per second."""
     began_at, due = None, 0.0
     for frame in decoded:
         if not isinstance(frame, VideoFrame):
             continue
+        check_pixels(frame.width, frame.height, limits)
         shown_at = frame.time or 0.0
         began_at = shown_at if began_at is None else began_at
         at = shown_at - began_at

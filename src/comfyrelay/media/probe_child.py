@@ -2,7 +2,7 @@
 
 A request is a line of JSON on standard input. This process answers on standard output, one line of JSON per message. It
 requests ranges of the file, which arrive on standard input as a length and that many bytes, and then sends the result.
-Renditions are sent before the result, each as a line and the bytes of the file.
+Renditions are sent before the result, each as a line and the bytes of the file. A workflow is sent after it, as JSON.
 """
 
 import io
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from comfyrelay.json_size import has_more_values
 from comfyrelay.media.containers import read_container
 from comfyrelay.media.images import read_image
 from comfyrelay.media.info import MediaRefused, ProbeLimits, Rendition
@@ -21,6 +22,9 @@ from comfyrelay.system import processes, signals
 # One read of this size contains the header of nearly every file.
 BLOCK_BYTES = 1024 * 1024
 LENGTH_BYTES = 8
+
+# The last message, and the bytes that follow it.
+Result = tuple[dict[str, Any], bytes]
 
 
 def main() -> None:
@@ -38,11 +42,12 @@ def main() -> None:
         limits = ProbeLimits(**job["limits"])
         processes.limit_memory(own_bytes + limits.max_memory_bytes)
         # The time limit ends this process if the server was killed.
-        processes.limit_time(limits.drawing_seconds if job["draws"] else limits.timeout_seconds)
-        _send(answers, _answer(job, limits, requests, answers))
+        processes.limit_time(limits.drawing_seconds if job["task"] == "draw" else limits.timeout_seconds)
+        answer, workflow = _answer(job, limits, requests, answers)
+        _send(answers, answer, workflow)
 
 
-def _answer(job: dict[str, Any], limits: ProbeLimits, requests: BinaryIO, answers: BinaryIO) -> dict[str, Any]:
+def _answer(job: dict[str, Any], limits: ProbeLimits, requests: BinaryIO, answers: BinaryIO) -> Result:
     def fetch(start: int, length: int) -> bytes:
         _send(answers, {"read": [start, length]})
         return requests.read(int.from_bytes(requests.read(LENGTH_BYTES)))
@@ -54,22 +59,39 @@ def _answer(job: dict[str, Any], limits: ProbeLimits, requests: BinaryIO, answer
     kind = job["kind"]
     try:
         with io.BufferedReader(_RangedFile(fetch, size=job["size"]), BLOCK_BYTES) as file:
-            if job["draws"]:
+            if job["task"] == "draw":
                 draw(file, kind, limits, give)
-                return {"done": True}
+                return {"done": True}, b""
+            if job["task"] == "workflow":
+                workflow = _workflow(file, limits)
+                return {"workflow": len(workflow) or None}, workflow
             info = read_image(file, limits) if kind == "image" else read_container(file, kind, limits)
     except MediaRefused as error:
-        return {"refused": error.why, "size": error.size}
+        return {"refused": error.why, "size": error.size}, b""
     except MemoryError:
-        return {"refused": "memory"}
+        return {"refused": "memory"}, b""
     except Exception:
         # Both libraries raise almost any exception for a broken file.
-        return {"refused": "unreadable"}
-    return {"found": (info.width, info.height, info.duration_seconds, info.frames)}
+        return {"refused": "unreadable"}, b""
+    return {"found": (info.width, info.height, info.duration_seconds, info.frames)}, b""
 
 
-def _send(answers: BinaryIO, message: dict[str, Any]) -> None:
-    answers.write(json.dumps(message).encode() + b"\n")
+def _workflow(file: BinaryIO, limits: ProbeLimits) -> bytes:
+    """Return the embedded graph, otherwise the workflow of the editor, as JSON; empty if there is none."""
+    # Most processes never need it, and its imports take as long as the start of a process.
+    from comfyrelay.comfyui.editor.embedded import embedded_in  # noqa: PLC0415
+
+    found = embedded_in(file)
+    if found is None:
+        return b""
+    text = json.dumps(found.graph or found.workflow).encode()
+    if len(text) > limits.max_workflow_bytes or has_more_values(text, limits.max_workflow_values):
+        raise MediaRefused("workflow")
+    return text
+
+
+def _send(answers: BinaryIO, message: dict[str, Any], data: bytes = b"") -> None:
+    answers.write(json.dumps(message).encode() + b"\n" + data)
     answers.flush()
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from typing import IO, Any, Final, get_args
 
 from comfyrelay.errors import StorageUnavailable
-from comfyrelay.media.info import MediaInfo, MediaRefused, ProbeLimits, RefusalReason, Rendition, Renditions
+from comfyrelay.media.info import MediaInfo, MediaRefused, ProbeLimits, ProbeTask, RefusalReason, Rendition, Renditions
 from comfyrelay.media_types import MediaKind
 from comfyrelay.system.processes import LIMITS_MEMORY, memory_of
 
@@ -25,8 +25,8 @@ LENGTH_BYTES = 8
 LONGEST_LINE = 4096
 LARGEST_READ = 64 * 1024 * 1024
 LARGEST_RENDITION = 4 * 1024 * 1024
-# How long the transfer of a rendition may take.
-RENDITION_SECONDS = 5.0
+# How long the transfer of a rendition or a workflow may take.
+TRANSFER_SECONDS = 5.0
 # File signatures with their offsets.
 SIGNATURES: Final = {
     ("poster", "webp"): (8, b"WEBP"),
@@ -77,7 +77,7 @@ class ProbeProcess:
 
     def probe(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
         """Return what the file is, or raise `MediaRefused`."""
-        self._request(kind, size, limits, draws=False)
+        self._request("probe", kind, size, limits)
         for message in self._answers(limits.timeout_seconds, limits, read):
             match message:
                 case {"found": [width, height, duration_seconds, frames]}:
@@ -95,7 +95,7 @@ class ProbeProcess:
 
     def draw(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Renditions:
         """Return the renditions that were ready in time, or raise `MediaRefused` if there is no poster."""
-        self._request(kind, size, limits, draws=True)
+        self._request("draw", kind, size, limits)
         renditions = Renditions()
         try:
             for message in self._answers(limits.drawing_seconds, limits, read):
@@ -113,9 +113,26 @@ class ProbeProcess:
                 raise
             return renditions
 
-    def _request(self, kind: MediaKind, size: int, limits: ProbeLimits, *, draws: bool) -> None:
+    def read_workflow(self, *, size: int, limits: ProbeLimits, read: Read) -> bytes | None:
+        """Return the workflow that ComfyUI embedded in the file, as JSON that is not checked, or `None`. Raises
+        `MediaRefused`."""
+        self._request("workflow", "file", size, limits)
+        for message in self._answers(limits.timeout_seconds, limits, read):
+            match message:
+                case {"workflow": None}:
+                    self.is_idle = True
+                    return None
+                case {"workflow": int(length)} if 0 < length <= limits.max_workflow_bytes:
+                    text = self._receive_bytes(length, limits)
+                    self.is_idle = True
+                    return text
+                case _:
+                    break
+        raise MediaRefused("unreadable")
+
+    def _request(self, task: ProbeTask, kind: MediaKind, size: int, limits: ProbeLimits) -> None:
         self.is_idle = False
-        job = {"kind": kind, "size": size, "limits": asdict(limits), "draws": draws}
+        job = {"task": task, "kind": kind, "size": size, "limits": asdict(limits)}
         self._send(json.dumps(job).encode() + b"\n")
 
     def _answers(self, seconds: float, limits: ProbeLimits, read: Read) -> Iterator[Any]:
@@ -154,7 +171,7 @@ class ProbeProcess:
             raise MediaRefused("unreadable" if line else "memory") from None
 
     def _receive_bytes(self, length: int, limits: ProbeLimits) -> bytes:
-        data = self._watched(lambda out: out.read(length), RENDITION_SECONDS, limits.max_memory_bytes)
+        data = self._watched(lambda out: out.read(length), TRANSFER_SECONDS, limits.max_memory_bytes)
         if len(data) != length:
             raise MediaRefused("unreadable")
         return data
@@ -210,6 +227,12 @@ def probe(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Med
     """Probe a file in a separate process."""
     with _process() as process:
         return process.probe(kind, size=size, limits=limits, read=read)
+
+
+def read_workflow(*, size: int, limits: ProbeLimits, read: Read) -> bytes | None:
+    """Read the embedded workflow in a separate process."""
+    with _process() as process:
+        return process.read_workflow(size=size, limits=limits, read=read)
 
 
 def draw(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Renditions:

@@ -16,6 +16,7 @@ from comfyrelay.store.tenant import jobs
 from tests.support.api import Api, problem_of
 from tests.support.api_calls import png, upload
 from tests.support.editor_files import empty, save, workflow
+from tests.support.media_samples import png_with_compressed
 from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.world import GRAPH, PROMPT, graph_of
 
@@ -344,6 +345,14 @@ class TestEmbeddedWorkflows:
         for content, graph in ((created.getvalue(), GRAPH), (png(), None)):
             file_id = await upload(desk.admin, content)
             assert await desk.get(f"/uploads/{file_id}/workflow") == {"graph": graph}
+
+    async def test_unusable_workflow_is_refused(self, desk: OperatorScenario) -> None:
+        nodes = ",".join(f'"{number}":{{"class_type":"A","inputs":{{}}}}' for number in range(100_000))
+        deep = f'{{"1":{{"class_type":"A","inputs":{{"a":{"[" * 100}{"]" * 100}}}}}}}'
+        for graph, why in ((f"{{{nodes}}}", "too large"), (deep, "nested too deeply")):
+            content = png_with_compressed(b"prompt", graph.encode())
+            file_id = await upload(desk.admin, content)
+            assert why in problem_of(await desk.call("GET", f"/uploads/{file_id}/workflow"), 422)["detail"]
 
     async def test_other_users_file_is_not_read(self, desk: OperatorScenario) -> None:
         file_id = await upload(await desk.api.user("other@example.com"))

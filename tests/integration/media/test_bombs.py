@@ -1,6 +1,7 @@
 """Small files that need much memory or time to read: refused with a message, without delaying other files."""
 
 import io
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -90,6 +91,14 @@ async def test_decompression_bomb_in_png_text_is_refused(objects: LocalObjects) 
 
 async def test_truncated_video_is_refused(objects: LocalObjects) -> None:
     assert await refusal(objects, media_samples.video()[:-500], "video/mp4") == "The output is not a readable video."
+
+
+async def test_frames_are_measured_when_the_header_hides_their_size(objects: LocalObjects) -> None:
+    data, limits = media_samples.video_with_hidden_size(), ProbeLimits(max_pixels=64 * 48 - 1)
+    text = "The output is too large: it has 64 × 48 pixels, and at most 3,071 are allowed."
+    assert await refusal(objects, data, "video/x-msvideo", limits) == text
+    with pytest.raises(InvalidInput, match="64 × 48 pixels"):
+        await Probes(limits).draw(objects, "output", mime_type="video/x-msvideo", size=len(data))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not limit the memory of a process")
@@ -228,3 +237,46 @@ def test_gif_frame_count_matches_pillow() -> None:
         with Image.open(io.BytesIO(data)) as image:
             assert probe_image(data, ProbeLimits()).frames == getattr(image, "n_frames") == frames  # noqa: B009
     assert probe_image(media_samples.image("GIF", frames=5), ProbeLimits()).frames == 5
+
+
+async def workflow_refusal(objects: LocalObjects, data: bytes, limits: ProbeLimits) -> str:
+    await objects.put("upload", data)
+    with pytest.raises(InvalidInput) as refused:
+        await Probes(limits).read_workflow(objects, "upload")
+    return refused.value.detail
+
+
+async def test_embedded_workflow_is_read_within_the_memory_limit(objects: LocalObjects) -> None:
+    # Each of these empty objects has three bytes in the file, and 64 in memory.
+    data = media_samples.png_with_compressed(b"prompt", b"[" + b"{}," * 3_000_000 + b"{}]")
+    text = "The file needs more than 100 MiB of memory to be read."
+    assert await workflow_refusal(objects, data, ProbeLimits(max_memory_bytes=100 * 1024**2)) == text
+    # With enough memory, the same text is no graph.
+    assert await Probes().read_workflow(objects, "upload") is None
+
+
+def test_embedded_workflow_is_read_within_the_time_limit() -> None:
+    process = ProbeProcess()
+    data = media_samples.png_with_compressed(b"prompt", b"{}")
+    with pytest.raises(MediaRefused) as refused:
+        process.read_workflow(size=len(data), limits=ProbeLimits(timeout_seconds=1e-9), read=reader_of(data))
+    assert refused.value.why == "time"
+    assert not process.is_idle
+    process.kill()
+
+
+@pytest.mark.parametrize("limits", [ProbeLimits(max_workflow_values=5), ProbeLimits(max_workflow_bytes=40)])
+async def test_large_embedded_workflow_is_refused(objects: LocalObjects, limits: ProbeLimits) -> None:
+    graph = {str(number): {"class_type": "EmptyImage", "inputs": {}} for number in range(3)}
+    data = media_samples.png_with_compressed(b"prompt", json.dumps(graph).encode())
+    assert "contains a workflow that is too large" in await workflow_refusal(objects, data, limits)
+    assert json.loads(await Probes().read_workflow(objects, "upload") or b"") == graph
+
+
+def test_longer_workflow_than_allowed_is_not_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = ProbeProcess()
+    monkeypatch.setattr(process, "_receive", lambda *_args, **_more: {"workflow": 10**9})
+    with pytest.raises(MediaRefused):
+        process.read_workflow(size=1, limits=ProbeLimits(), read=reader_of(b"x"))
+    assert not process.is_idle
+    process.kill()

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from comfyrelay.comfyui.editor.workflow import is_editor_file
 from comfyrelay.comfyui.graphs.graph import MAX_BYTES, Graph, check_graph
 from comfyrelay.errors import GraphError
+from comfyrelay.media_types import AUDIO_CONTAINERS
 
 # The name of a text, empty if it has none, and its content.
 NamedText = tuple[str, bytes | str]
@@ -45,13 +46,19 @@ class Embedded:
 
 def read_embedded(path: Path) -> Embedded | None:
     """Return the embedded data of a file, or `None` if ComfyUI did not make it or the data was stripped."""
-    found: dict[str, Any] = {}
     try:
         with path.open("rb") as file:
-            for name, text in _json_candidates(_texts(file, path)):
-                _read_text(found, name, text)
+            return embedded_in(file)
     except OSError as error:
         raise GraphError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def embedded_in(file: BinaryIO) -> Embedded | None:
+    """Return the embedded data of an open file. A server calls it in a probe process, which limits memory and time."""
+    found: dict[str, Any] = {}
+    try:
+        for name, text in _json_candidates(_texts(file)):
+            _read_text(found, name, text)
     except (struct.error, zlib.error, IndexError):
         # Truncated or not of this format: use what was found so far.
         pass
@@ -74,11 +81,11 @@ def _json_candidates(texts: Iterator[NamedText]) -> Iterator[NamedText]:
                 return
 
 
-def _texts(file: BinaryIO, path: Path) -> Iterator[NamedText]:
+def _texts(file: BinaryIO) -> Iterator[NamedText]:
     head = file.read(16)
     file.seek(0)
     read = next((reader for signature, reader in _READERS if signature.match(head)), None)
-    return read(file) if read is not None else _of_container(path)
+    return read(file) if read is not None else _of_container(file)
 
 
 def _of_png(file: BinaryIO) -> Iterator[NamedText]:
@@ -207,7 +214,7 @@ _READERS: tuple[tuple[re.Pattern[bytes], Callable[[BinaryIO], Iterator[NamedText
 )
 
 
-def _of_container(path: Path) -> Iterator[NamedText]:
+def _of_container(file: BinaryIO) -> Iterator[NamedText]:
     try:
         import av
     except ImportError:
@@ -215,7 +222,9 @@ def _of_container(path: Path) -> Iterator[NamedText]:
             'Reading workflows from video and audio needs an extra: pip install "comfyrelay[media]".'
         ) from None
     try:
-        with av.open(str(path), mode="r") as container:
+        # The protocol list is a second safeguard: some formats open other files.
+        options = {"format_whitelist": AUDIO_CONTAINERS, "protocol_whitelist": "none"}
+        with av.open(file, mode="r", container_options=options, metadata_errors="replace") as container:
             yield from container.metadata.items()
             for stream in container.streams:
                 yield from stream.metadata.items()

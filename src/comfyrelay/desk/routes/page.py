@@ -21,7 +21,6 @@ from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import IdInPath, Router
 from comfyrelay.server.operations.files import FILE_HEADERS
-from comfyrelay.services.catalogue.embedded_workflow import read_embedded_workflow
 from comfyrelay.services.jobs.views.overview import JobDetails
 from comfyrelay.storage.headers import content_disposition
 
@@ -70,7 +69,7 @@ async def sample(_user: CurrentUser) -> Response:
 async def workflow_in(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[EmbeddedWorkflow]:
     """Return the workflow that ComfyUI embedded in an uploaded file: as it ran, otherwise as the editor saved it."""
     file = await context.engine.jobs.uploads.find_file(user, file_id)
-    return Answer(data=EmbeddedWorkflow(graph=await read_embedded_workflow(context.engine.objects, file.path)))
+    return Answer(data=await context.engine.catalogue.embedded_workflows.read(file.path))
 
 
 @router.get("/jobs/{job_id}", responses=error_responses(401, 404, 422, 503))

@@ -4,6 +4,7 @@ from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.availability import Availability
 from comfyrelay.services.catalogue.effects import Effects
+from comfyrelay.services.catalogue.embedded_workflow import EmbeddedWorkflows
 from comfyrelay.services.catalogue.graph_import import GraphImporter
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.library import Library
@@ -45,6 +46,7 @@ class Catalogue:
         self.pending_workflows = PendingWorkflows(
             databases, self.node_definitions, self.own_workflows, wakeup=new_definitions
         )
+        self.embedded_workflows = EmbeddedWorkflows(objects, settings)
         self.presets = Presets(databases)
         self.availability = Availability(
             databases, self.graphs, stage=settings.stage, on_missing=hooks.on_missing, stage_of=hooks.stage_of

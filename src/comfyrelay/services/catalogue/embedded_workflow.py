@@ -1,30 +1,53 @@
 """Read the workflow that ComfyUI embeds in images, videos and audio."""
 
 import asyncio
-import tempfile
-from pathlib import Path
-from typing import Any
+import json
 
-from comfyrelay.comfyui.editor.embedded import Embedded, read_embedded
-from comfyrelay.errors import NotFound
-from comfyrelay.http_client import save
-from comfyrelay.storage.local import LocalObjects
+from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.json_size import has_more_values
+from comfyrelay.media.inspection import ProbeLimits, Probes
+from comfyrelay.protocol.base import checked
+from comfyrelay.protocol.user import EmbeddedWorkflow
+from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import ObjectStore
 
 
-async def read_embedded_workflow(objects: ObjectStore, path: str) -> Any:
-    """Return the graph that was run, or the workflow of the editor, or `None`."""
-    found = await _read(objects, path)
-    return None if found is None else found.graph or found.workflow
+class EmbeddedWorkflows:
+    def __init__(self, objects: ObjectStore, settings: Settings) -> None:
+        self._objects = objects
+        # The limits of a request body, because the workflow would be sent back in one.
+        self._limits = ProbeLimits(
+            max_pixels=settings.probe_max_pixels,
+            max_memory_bytes=settings.probe_memory_bytes,
+            timeout_seconds=settings.probe_timeout_seconds,
+            max_workflow_bytes=settings.max_large_body_bytes,
+            max_workflow_values=settings.max_body_values,
+        )
+        # One process, which inspections of outputs do not share.
+        self._probes = Probes(self._limits, processes=1)
+
+    async def read(self, path: str) -> EmbeddedWorkflow:
+        """Return the graph that was run, otherwise the workflow of the editor, of an uploaded file.
+
+        Raises `NotFound` without the file, and `InvalidInput` if reading it would exceed a limit.
+        """
+        try:
+            text = await self._probes.read_workflow(self._objects, path)
+        except NotFound:
+            raise NotFound("This file has not been uploaded yet.") from None
+        return await asyncio.to_thread(self._check, text)
+
+    def _check(self, text: bytes | None) -> EmbeddedWorkflow:
+        """Parse the workflow. The text comes from a process that is not trusted."""
+        if text is not None and has_more_values(text, self._limits.max_workflow_values):
+            raise _unusable("It has too many values.")
+        try:
+            return checked(EmbeddedWorkflow, graph=None if text is None else json.loads(text))
+        except (ValueError, RecursionError):
+            raise _unusable("It is not valid JSON.") from None
+        except InvalidInput as error:
+            raise _unusable(" ".join(error.errors.values())) from None
 
 
-async def _read(objects: ObjectStore, path: str) -> Embedded | None:
-    if isinstance(objects, LocalObjects):
-        local = await objects.file_of(path)
-        if local is None:
-            raise NotFound("This file has not been uploaded yet.")
-        return await asyncio.to_thread(read_embedded, local)
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, "file")
-        await save(objects.stream(path), copy)
-        return await asyncio.to_thread(read_embedded, copy)
+def _unusable(why: str) -> InvalidInput:
+    return InvalidInput(f"The workflow in this file cannot be used. {why}")

@@ -9,7 +9,6 @@ from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import IdInPath
-from comfyrelay.services.catalogue.embedded_workflow import read_embedded_workflow
 
 router = admin_router()
 
@@ -28,4 +27,4 @@ async def begin_upload(body: wire.NewAsset, context: ContextOf) -> Answer[wire.A
 async def workflow_in(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[EmbeddedWorkflow]:
     """Get the workflow that ComfyUI embedded in your uploaded file: the graph that ran, else the editor's workflow."""
     file = await context.engine.jobs.uploads.find_file(user, file_id)
-    return Answer(data=EmbeddedWorkflow(graph=await read_embedded_workflow(context.engine.objects, file.path)))
+    return Answer(data=await context.engine.catalogue.embedded_workflows.read(file.path))
