@@ -62,7 +62,9 @@ def png_with_compressed(name: bytes, content: bytes) -> bytes:
     return data[:33] + chunk + data[33:]
 
 
-def video(container: str = "mp4", codec: str = "libx264", *, frames: int = 25, sound: bool = False, pixels: str = "yuv420p") -> bytes:
+def video(
+    container: str = "mp4", codec: str = "libx264", *, frames: int = 25, sound: bool = False, pixels: str = "yuv420p"
+) -> bytes:
     file = io.BytesIO()
     with av.open(file, mode="w", format=container) as output:
         stream = output.add_stream(codec, rate=25)
