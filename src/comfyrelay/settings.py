@@ -130,6 +130,16 @@ class Settings(ArgumentsOnly):
     max_connections: Count = Field(
         10_000, description="maximum number of connections; the open file limit may lower it"
     )
+    max_connections_per_address: Count = Field(
+        1000, description="maximum number of connections per address, without those of workers"
+    )
+    max_connections_per_caller: Count = Field(
+        500, description="maximum number of connections per user or worker; a worker may have two more for each slot"
+    )
+    idle_seconds: Seconds = Field(75, description="seconds after which an idle connection is closed")
+    anonymous_idle_seconds: Seconds = Field(
+        15, description="seconds after which an idle connection is closed if nobody has authenticated on it"
+    )
 
     max_upload_bytes: Count = Field(2 * 1024**3, description="maximum size of an uploaded file")
     max_output_bytes: Count = Field(2 * 1024**3, description="maximum size of an output file")
@@ -170,7 +180,7 @@ class Settings(ArgumentsOnly):
         True, description="whether this server launches and terminates machines of autoscaled fleets"
     )
     worker_stale_seconds: Seconds = Field(
-        300, description="seconds without a request after which a worker counts as offline"
+        120, description="seconds without a request after which a worker counts as offline and loses its leases"
     )
     max_workers: Count | None = Field(None, description="maximum number of workers in all fleets")
     stale_worker_hours: Seconds = Field(2, description="hours without a request after which a fleet worker is removed")

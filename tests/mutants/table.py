@@ -447,10 +447,10 @@ MUTANTS = (
     Mutant(
         name="the worker of a lost machine counts as idle",
         file="services/autoscaling/machines.py",
-        old="            await self._workers.drain_in(tx, by_key[key].worker, fleet_id=fleet.id)\n",
-        new="            pass\n",
+        old="lost = [await self._workers.remove_lost(tx, worker, fleet_id=fleet.id) for worker in gone]",
+        new="lost: list[Decided] = []",
         tests=f"{AUTOSCALING}/test_lost_machines.py",
-        only="sqlite and worker_of_a_lost_machine",
+        only="sqlite and lost_machine_returns_its_leases",
     ),
     Mutant(
         name="aws: an order lowers the desired capacity",

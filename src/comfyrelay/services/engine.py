@@ -148,11 +148,11 @@ class Engine:
         await self.databases.close()
 
     async def _record_seen(self) -> None:
-        """Record all polling workers in one write, so that a poll costs none."""
+        """Record all workers that sent a request in one write, so that a request costs none."""
         # Workers that reported their GPUs were recorded with them.
         recorded = await self.workers.slots.write_noted()
-        pollers = self.queue.leasing.take_pollers()
-        await self.workers.workers.record_seen([worker_id for worker_id in pollers if worker_id not in recorded])
+        seen = self.workers.workers.take_seen().union(self.queue.leasing.take_pollers())
+        await self.workers.workers.record_seen(sorted(seen - recorded))
 
     async def _remove_stale(self) -> None:
         await self.workers.workers.remove_stale(self.settings.stale_worker_hours * 3600)

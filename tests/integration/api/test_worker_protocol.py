@@ -372,6 +372,14 @@ class TestHeartbeat:
         assert answer["urls"]["output_url"].partition("?")[0] == job["output_url"].partition("?")[0]
         problem_of(await worker.call("POST", "/api/worker/heartbeat", {**lease_of(job), "logs": ["a\0b"]}), 422)
 
+    async def test_heartbeat_counts_as_a_sign_of_life(self, api: Api) -> None:
+        await submit_first_job(api)
+        worker = await api.worker()
+        job = await lease(worker)
+        api.engine.workers.workers.take_seen()
+        await worker.post("/api/worker/heartbeat", lease_of(job))
+        assert api.engine.workers.workers.take_seen() == {"gpu-1"}
+
     async def test_heartbeat_returns_fresh_urls_when_the_age_is_unknown(self, api: Api) -> None:
         await submit_first_job(api)
         worker = await api.worker()

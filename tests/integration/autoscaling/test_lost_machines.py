@@ -2,31 +2,57 @@
 
 from dataclasses import replace
 
+import pytest
+
 from comfyrelay.autoscaling.providers.base import ProviderMachine, ProviderMachineState
 from comfyrelay.domain.autoscaling.observation import MachineState
+from comfyrelay.errors import LeaseLost
 from tests.support.memory_provider import open_fleets
 from tests.support.world import World
 
 
-async def test_worker_of_a_lost_machine_is_not_capacity(world: World) -> None:
+@pytest.mark.both_databases
+async def test_lost_machine_returns_its_leases_and_is_replaced_at_once(world: World) -> None:
     fleets = await open_fleets(world, autoscaling={"max_machines": 1})
     await fleets.submit()
     await fleets.decide()
     [worker] = await fleets.boot()
     await fleets.look()
-    assert await world.lease(worker) is not None
+    leased = await world.lease(worker)
+    assert leased is not None
 
     fleets.provider.there.clear()
     await fleets.look()
     await world.advance(61)
-    await fleets.round()
-    assert (await world.audit(worker))[-1] == "drain"
-    # Long before the worker counts as silent, its job waits again.
-    await world.expire()
+    await fleets.look()
+    assert (await world.audit(worker))[-2:] == ["reap", "deregister"]
+    with pytest.raises(LeaseLost):
+        await world.complete(leased)
+    assert (await fleets.seen()).machines == []
     await fleets.decide()
 
     assert len(fleets.provider.launches) == 2
     assert len(await fleets.present()) == 1
+
+
+async def test_machine_of_a_dead_worker_is_terminated_and_replaced(world: World) -> None:
+    fleets = await open_fleets(world, autoscaling={"max_machines": 1})
+    await fleets.submit()
+    await fleets.decide()
+    [name] = [machine.id for machine in fleets.provider.there.values()]
+    await world.engine.workers.workers.register(worker_id=name, fleet_slug=fleets.fleet, protocol=2)
+    await fleets.look()
+    assert await world.lease(name) is not None
+
+    for _ in range(13):
+        await world.engine.queue.reaper.run_once()
+        await world.advance(10)
+    # The provider still lists the machine, but its worker is dead.
+    await fleets.look()
+    assert fleets.provider.ends == [[name]]
+    await fleets.look()
+    await fleets.decide()
+    assert len(fleets.provider.launches) == 2
 
 
 async def test_temporarily_unlisted_machines_are_not_replaced(world: World) -> None:
@@ -110,4 +136,4 @@ async def test_lost_machine_does_not_drain_a_worker_of_another_fleet(world: Worl
     await fleets.pass_time(30)
     await fleets.look()
     assert await fleets.present() == []
-    assert "drain" not in await world.audit("gpu-1")
+    assert await world.audit("gpu-1") == ["register"]

@@ -56,10 +56,10 @@ class TestRegistration:
         assert found.workers_without_machine == 0
         # The machine was not ordered by the loop.
         assert [machine.is_foreign for machine in found.machines] == [True]
-        # A silent worker still counts.
-        await fleets.world.advance(100_000)
+        # The place of an offline worker is free.
+        await fleets.world.advance(121)
         found = await fleets.seen()
-        assert (found.machines, found.workers_without_machine) == ([], 1)
+        assert (found.machines, found.workers_without_machine, found.workers_elsewhere) == ([], 0, 0)
 
     async def test_fleet_without_workflows_accepts_no_worker_unless_it_is_the_default(self, fleets: Fleets) -> None:
         await fleets.world.engine.workers.fleets.create(slug="empty", stage=Stage.PRODUCTION)

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.queue.states import PauseMode, Provider
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.queue.heartbeats import Heartbeat
-from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.services.queue.leasing import LeasedDispatch, LeaseRequest
 from comfyrelay.store.central.queue import dispatches
 from tests.support.world import PATIENCE_SECONDS, Desk, World, execute, submit_many
 
@@ -129,6 +130,76 @@ class TestLateLease:
         assert await world.engine.queue.reaper.run_once() == 1
         assert (await world.job(job)).status == "canceled"
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
+
+
+class TestDeadWorker:
+    """A worker that sends heartbeats and stops for two minutes loses its leases."""
+
+    async def test_leases_of_a_silent_worker_are_returned_after_two_minutes(self, world: World, desk: Desk) -> None:
+        job, leased = await lease_with_heartbeats(world, desk)
+        assert await reap_for_seconds(world, 110) == 0
+        assert await reap_for_seconds(world, 30) == 1
+        dispatch = await world.dispatch(job)
+        assert (dispatch.status, dispatch.attempts) == ("queued", 1)
+        assert [attempt.outcome for attempt in await world.attempts(job)] == ["expired"]
+
+        again = await world.lease(await world.worker(desk.fleet))
+        assert again is not None
+        with pytest.raises(LeaseLost):
+            await world.complete(leased)
+        assert await world.complete(again) == "completed"
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+
+    @pytest.mark.parametrize("sign", ["seen", "heartbeat"])
+    async def test_worker_with_a_sign_of_life_keeps_its_leases(self, world: World, desk: Desk, sign: str) -> None:
+        _, leased = await lease_with_heartbeats(world, desk)
+        for _ in range(5):
+            assert await reap_for_seconds(world, 60) == 0
+            if sign == "seen":
+                await world.engine.workers.workers.record_seen([leased.dispatch.worker_id or ""])
+            else:
+                beat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
+                await world.engine.queue.heartbeats.beat(beat)
+        assert await world.complete(leased) == "completed"
+
+    async def test_worker_of_the_first_protocol_may_send_no_heartbeats(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.submit_and_lease()
+        assert await reap_for_seconds(world, 890) == 0
+        assert await world.complete(leased) == "completed"
+
+    async def test_silence_during_an_outage_of_the_server_does_not_count(self, world: World, desk: Desk) -> None:
+        _, leased = await lease_with_heartbeats(world, desk)
+        await reap_for_seconds(world, 60)
+        await world.advance(200)
+        assert await reap_for_seconds(world, 110) == 0
+        await world.restart()
+        assert await reap_for_seconds(world, 110) == 0
+        assert await world.complete(leased) == "completed"
+
+    async def test_canceled_job_of_a_silent_worker_is_canceled(self, world: World, desk: Desk) -> None:
+        job, _ = await lease_with_heartbeats(world, desk)
+        await world.engine.queue.control.cancel(job.tenant_id, job.id)
+        assert await reap_for_seconds(world, 150) == 1
+        assert (await world.job(job)).status == "canceled"
+
+
+async def lease_with_heartbeats(world: World, desk: Desk) -> tuple[JobRecord, LeasedDispatch]:
+    """Lease a job to a worker of the second protocol."""
+    await world.engine.workers.workers.register(worker_id="gpu-1", fleet_slug=desk.fleet, protocol=2)
+    job = await desk.submit()
+    leased = await world.lease("gpu-1")
+    assert leased is not None
+    return job, leased
+
+
+async def reap_for_seconds(world: World, seconds: int) -> int:
+    """Run the reaper every ten seconds; return how many dispatches changed."""
+    reaped = await world.engine.queue.reaper.run_once()
+    for _ in range(seconds // 10):
+        await world.advance(10)
+        reaped += await world.engine.queue.reaper.run_once()
+    await world.wait_for_deliveries()
+    return reaped
 
 
 async def reap_for(world: World, worker: str, *, waits: bool = True, **values: Any) -> int:

@@ -270,6 +270,12 @@ async def test_reaper_reads_only_leased_rows(central: asyncpg.Connection) -> Non
     assert not has_full_scan(nodes)
 
 
+async def test_search_for_silent_workers_reads_only_leased_rows(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, dispatches.silent_query().params(silence=-120.0, limit=500))
+    assert indexes(nodes) == {"ix_ai_job_dispatches_leased", "pk_workers"}
+    assert not has_full_scan(nodes)
+
+
 async def test_late_query_reads_only_leased_rows(central: asyncpg.Connection) -> None:
     nodes = await explain(central, demand.late_query())
     assert indexes(nodes) == {"ix_ai_job_dispatches_leased"}

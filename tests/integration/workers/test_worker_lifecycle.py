@@ -148,6 +148,16 @@ class TestRegister:
         await world.engine.workers.workers.deregister("w")
         await world.worker("small", name="w")
 
+    async def test_place_of_an_offline_worker_is_free(self, world: World) -> None:
+        workflow = await world.workflow()
+        await world.engine.workers.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
+        await world.worker("small")
+        await world.advance(119)
+        with pytest.raises(Forbidden):
+            await world.worker("small")
+        await world.advance(2)
+        await world.worker("small")
+
     async def test_concurrent_registrations_do_not_exceed_the_limit(self, world: World) -> None:
         workflow = await world.workflow()
         await world.engine.workers.fleets.create(slug="small", max_workers=2, workflow_slugs=[workflow.slug])

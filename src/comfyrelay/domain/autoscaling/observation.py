@@ -74,7 +74,7 @@ class ObservedFleet:
     can_register: bool = True
     max_workers: int | None = None
     max_workers_of_all_fleets: int | None = None
-    # Workers of the fleet without a machine in `machines`, such as silent ones.
+    # Online workers of the fleet without a machine in `machines`.
     workers_without_machine: int = 0
     # Workers and machines of other fleets.
     workers_elsewhere: int = 0

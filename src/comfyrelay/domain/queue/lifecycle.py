@@ -4,13 +4,15 @@ A function returns `None` if the event changes nothing, such as a stale call or 
 the row lock from reading the dispatch until it has written the transition.
 """
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Any
 
 from comfyrelay.domain.queue.dispatch import Dispatch, Transition
-from comfyrelay.domain.queue.memory import OutOfMemoryStep, larger_gpu_reason, next_memory_step
+from comfyrelay.domain.queue.memory import OutOfMemoryStep, every_gpu_failed, larger_gpu_reason, ran_out_reason
 from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Outcome, PauseMode, Provider
 from comfyrelay.errors import Fault
 
@@ -110,25 +112,43 @@ def fail(
 def run_out_of_memory(
     dispatch: Dispatch,
     *,
-    gpu_bytes: int,
-    has_larger_gpu: bool,
+    gpu_bytes: int | None,
+    failed: Sequence[int | None],
+    step: OutOfMemoryStep,
     error: str,
     now: datetime,
     began_at: datetime | None = None,
 ) -> Transition | None:
-    """Handle a job that ran out of memory alone on a GPU of `gpu_bytes`.
+    """Move a job that ran out of memory alone on a GPU of `gpu_bytes` to another worker, without penalty, or fail it.
 
-    It is requeued once for a larger GPU, without penalty. Otherwise it fails with a job fault.
+    It never runs again on a worker that it ran out of memory on. The worker is blocked if it seems to be the cause.
+    `failed` are the GPU sizes of the other workers that ran out of memory.
     """
-    next_step = next_memory_step(
-        ran_alone=True, has_moved=dispatch.ran_out_bytes is not None, has_larger_gpu=has_larger_gpu
-    )
-    if next_step is not OutOfMemoryStep.LARGER:
-        return fail(dispatch, fault=Fault.JOB, error=error, now=now, began_at=began_at)
-    transition = requeue(dispatch, reason=larger_gpu_reason(gpu_bytes), now=now, began_at=began_at)
+    failures = {**dispatch.memory_failures, str(dispatch.worker_id): gpu_bytes}
+    if step is OutOfMemoryStep.NONE:
+        error = every_gpu_failed(error, [*failed, gpu_bytes])
+        end = fail(dispatch, fault=Fault.JOB, error=error, now=now, began_at=began_at)
+        return None if end is None else replace(end, acquitted=tuple(failures))
+    is_too_small = step is OutOfMemoryStep.LARGER and gpu_bytes is not None
+    reason = larger_gpu_reason(gpu_bytes) if is_too_small and gpu_bytes else ran_out_reason(gpu_bytes)
+    transition = requeue(dispatch, reason=reason, now=now, began_at=began_at)
     if transition is None or transition.lease_outcome is not Outcome.REQUEUED:
         return transition
-    return replace(transition, after=transition.after._replace(ran_out_bytes=gpu_bytes))
+    return replace(
+        transition,
+        after=transition.after._replace(ran_out_on=json.dumps(failures)),
+        block=None if is_too_small else reason,
+        acquitted=tuple(failures) if is_too_small else (),
+    )
+
+
+def fail_out_of_memory(dispatch: Dispatch, *, now: datetime) -> Transition | None:
+    """Fail a queued dispatch that ran out of memory on every worker that can run it."""
+    if dispatch.status != DispatchStatus.QUEUED or not dispatch.ran_out_on:
+        return None
+    error = every_gpu_failed("There was not enough memory.", list(dispatch.memory_failures.values()))
+    finished = _finished(dispatch, DispatchStatus.FAILED, now, error=error)
+    return _transition(dispatch, JobEventType.FAILED, error=error, fault=Fault.JOB, **finished)
 
 
 def requeue(
@@ -173,10 +193,22 @@ def expire(dispatch: Dispatch, *, now: datetime, grace: timedelta, has_idle_work
         return None
     if is_in_grace(dispatch, now=now, grace=grace, has_idle_worker=has_idle_worker):
         return None
+    return expire_lost(dispatch, now=now)
+
+
+def expire_lost(dispatch: Dispatch, *, now: datetime) -> Transition | None:
+    """Expire the lease of a worker that is gone, also before its deadline."""
+    if not dispatch.is_leased:
+        return None
     if dispatch.cancel_requested_at is not None:
         return _with_unknown_cost(_canceled(dispatch, now, lease_outcome=Outcome.EXPIRED))
     error = "The worker stopped responding."
     return _with_unknown_cost(_fail_attempt(dispatch, Outcome.EXPIRED, fault=Fault.WORKER, error=error, now=now))
+
+
+def was_heard(dispatch: Dispatch, *, since: datetime, ttl: timedelta) -> bool:
+    """Whether the lease began or got a heartbeat since then. Each time it gets its full time."""
+    return dispatch.lease_expires_at is not None and dispatch.lease_expires_at - ttl > since
 
 
 def is_in_grace(dispatch: Dispatch, *, now: datetime, grace: timedelta, has_idle_worker: bool) -> bool:

@@ -16,6 +16,7 @@ from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.http_client import origin_parts
 from comfyrelay.server.http.cache import CACHE_SECONDS
 from comfyrelay.server.http.context import Context
+from comfyrelay.server.http.holders import HolderKind, hold_connection
 
 T = TypeVar("T")
 POLL_CACHE_SECONDS = 3600.0
@@ -47,6 +48,7 @@ async def authenticate_user(request: Request, context: Context) -> User:
     user = await context.user_of(secret)
     if user is None:
         raise Unauthorized("This token is invalid or has expired.")
+    hold_connection(request.scope, HolderKind.USER, user.id)
     structlog.contextvars.bind_contextvars(tenant_id=user.tenant_id, user_id=user.id)
     return user
 
@@ -112,7 +114,9 @@ async def _worker(request: Request, context: Context, *, max_age_seconds: float)
         raise Unauthorized("This worker token is invalid or has expired. Register again.")
     if not worker.is_approved:
         raise Forbidden("This worker is not approved.")
+    hold_connection(request.scope, HolderKind.WORKER, worker.worker_id, slots=worker.max_concurrency)
     structlog.contextvars.bind_contextvars(worker_id=worker.worker_id)
+    context.engine.workers.workers.note_seen(worker.worker_id)
     return worker
 
 

@@ -76,7 +76,9 @@ async def read_rows(
         newest={id_: await machines.newest(tx, id_, limit=NEWEST_ORDERS) for id_ in ids},
         workflows=workflows,
         predictions=predictions,
-        all_workers=await workers.count_of_fleets(tx) if worker_limits.of_all is not None else 0,
+        all_workers=(
+            await workers.count_of_fleets(tx, stale_seconds=stale_seconds) if worker_limits.of_all is not None else 0
+        ),
         worker_limits=worker_limits,
     )
 
@@ -96,7 +98,7 @@ def observe_fleet(
     failed = learning.failed_boots(newest, rows.now)
     worker_limits, ordered = rows.worker_limits, rows.machines.get(fleet.id, ())
     found = _MachineObserver(fleet, rows, boot_seconds=boot_seconds, types=types).observe(providers)
-    registered = {worker.worker_id for worker in rows.workers.get(fleet.id, ())}
+    registered = {worker.worker_id for worker in rows.workers.get(fleet.id, ()) if not worker.is_stale}
     booting_elsewhere = sum(
         machine.registered_at is None
         for id_, fleet_machines in rows.machines.items()

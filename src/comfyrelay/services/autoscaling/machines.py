@@ -18,6 +18,7 @@ from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.services.autoscaling.fleet_observation import NEWEST_ORDERS
 from comfyrelay.services.autoscaling.leadership import Leadership
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.queue.decisions import Decided
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.services.workers.workers import Workers
 from comfyrelay.store.central import catalogue
@@ -103,9 +104,11 @@ class Machines:
         busy: set[str] = set()
         # Only the leader may repeat terminations.
         if found.changes or found.adopt or found.surplus or found.end or found.order_again or found.end_again:
-            busy = await self._leadership.run(
+            busy, lost = await self._leadership.run(
                 TransactionStep.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found, prices)
             )
+            for decided in lost:
+                await self._workers.announce_lost(decided)
         async with self._databases.central.read() as tx:
             after = {machine.key: machine for machine in await machines.present(tx, [fleet.id])}
         marked = [after[key] for key in (*found.end, *found.end_again) if key in after and key not in busy]
@@ -234,8 +237,11 @@ class Machines:
         present: Sequence[MachineRecord],
         found: Reconciled,
         prices: Mapping[str, float],
-    ) -> set[str]:
-        """Record the changes, and mark machines for termination. Return the keys of busy machines."""
+    ) -> tuple[set[str], Sequence[Decided]]:
+        """Record the changes, and mark machines for termination.
+
+        Return the keys of busy machines, and the ended leases of machines that are gone.
+        """
         await _hold_registrations(tx, fleet)
         for key, values in found.changes.items():
             await machines.change(tx, key, **values)
@@ -243,12 +249,13 @@ class Machines:
         adopted = [_adopted(machine, prices) for machine in found.adopt]
         await machines.adopt(tx, fleet.id, adopted + [_adopted(machine, prices) | surplus for machine in found.surplus])
         by_key = {machine.key: machine for machine in present}
-        for key in (key for key, values in found.changes.items() if "ended_at" in values):
-            await self._workers.drain_in(tx, by_key[key].worker, fleet_id=fleet.id)
+        gone = [by_key[key].worker for key, values in found.changes.items() if "ended_at" in values]
+        lost = [await self._workers.remove_lost(tx, worker, fleet_id=fleet.id) for worker in gone]
         for key, why in found.end.items():
             await self._mark(tx, by_key[key], why)
         ending = {key: by_key[key].worker for key in found.end_again}
-        return {key for key, worker in ending.items() if await self._workers.drain_in(tx, worker, fleet_id=fleet.id)}
+        busy = {key for key, worker in ending.items() if await self._workers.drain_in(tx, worker, fleet_id=fleet.id)}
+        return busy, lost
 
     async def _mark(self, tx: Tx, machine: MachineRecord, why: str) -> bool:
         """Mark a machine as ending unless its worker has a job."""

@@ -1,7 +1,9 @@
-"""Expire leases without heartbeats, and fail dispatches without attempts left.
+"""Expire leases without heartbeats, and fail dispatches without attempts left or without a worker to try.
 
 The worker of an expired lease may still report until the grace period is over or an idle worker could run the job.
 Each process knows only its own polls, so it expires the leases of jobs that its own pollers could run.
+
+A worker that sends heartbeats and stops is considered dead: its leases end long before they expire.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -16,11 +18,15 @@ from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.demand import Demand
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.central.queue import dispatches, memory
 
 log = structlog.get_logger(__name__)
 
 MAX_AT_ONCE = 500
+# How long a job that ran out of memory waits for a worker that it was not tried on.
+UNTRIED_WORKER_SECONDS = 600.0
+# After a longer pause between two passes, this process or the database was down and may have missed heartbeats.
+MAX_PAUSE = timedelta(seconds=30)
 
 
 class Reaper:
@@ -39,11 +45,19 @@ class Reaper:
         self._waiting = waiting
         # An expired lease may still be settled for this long.
         self._grace = timedelta(seconds=context.settings.late_seconds)
+        self._ttl = timedelta(seconds=context.settings.lease_ttl_seconds)
+        self._silence = timedelta(seconds=context.settings.worker_stale_seconds)
+        self._max_pause = max(MAX_PAUSE, timedelta(seconds=3 * context.settings.reaper_interval_seconds))
+        # By the clock of the database: since when this process hears workers, and its last pass.
+        self._listening_since: datetime | None = None
+        self._last_pass: datetime | None = None
 
     async def run_once(self) -> int:
         """Reap until nothing is due; return how many dispatches changed."""
         wanted = await self._demand.late(self._waiting())
         reaped = await self._reap(wanted, wanted=wanted) if wanted else 0
+        reaped += await self._reap_silent()
+        reaped += await self._fail_out_of_memory()
         while True:
             async with self._databases.central.read() as tx:
                 due = [
@@ -54,6 +68,50 @@ class Reaper:
             reaped += count
             if count < MAX_AT_ONCE:
                 return reaped
+
+    async def _reap_silent(self) -> int:
+        """End the leases of dead workers, if this process would have heard them."""
+        async with self._databases.central.read() as tx:
+            now = await tx.now()
+            if self._last_pass is None or not timedelta(0) <= now - self._last_pass <= self._max_pause:
+                self._listening_since = now
+            self._last_pass = now
+            if self._listening_since is None or now - self._listening_since < self._silence:
+                return 0
+            due = await dispatches.silent(tx, seconds=self._silence.total_seconds(), limit=MAX_AT_ONCE)
+        if not due:
+            return 0
+
+        def judge(dispatch: Dispatch, now: datetime) -> Transition | None:
+            # A heartbeat may have arrived since the dispatch was found.
+            if lifecycle.was_heard(dispatch, since=now - self._silence, ttl=self._ttl):
+                return None
+            return lifecycle.expire_lost(dispatch, now=now)
+
+        decided = await self._decisions.decide(TransactionStep.REAP, due, judge, by="reap")
+        if decided.transitions:
+            workers = sorted({str(transition.before.worker_id) for transition in decided.transitions})
+            log.warning("workers.silent", leases=len(decided.transitions), workers=workers)
+        return len(decided.transitions)
+
+    async def _fail_out_of_memory(self) -> int:
+        """Fail jobs that ran out of memory on every worker that can run them."""
+        async with self._databases.central.read() as tx:
+            waiting = await memory.ran_out(tx, for_seconds=UNTRIED_WORKER_SECONDS, limit=MAX_AT_ONCE)
+            due = []
+            for dispatch in waiting:
+                workers = await memory.capable_workers(tx, dispatch, stale_seconds=self._silence.total_seconds())
+                if all(worker.worker_id in dispatch.memory_failures for worker in workers):
+                    due.append(dispatch.id)
+        if not due:
+            return 0
+        decided = await self._decisions.decide(
+            TransactionStep.REAP,
+            due,
+            lambda dispatch, now: lifecycle.fail_out_of_memory(dispatch, now=now),
+            by="reap",
+        )
+        return len(decided.transitions)
 
     async def _reap(self, due: Sequence[int], *, wanted: Collection[int] = ()) -> int:
         def judge(dispatch: Dispatch, now: datetime) -> Transition | None:

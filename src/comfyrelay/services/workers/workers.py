@@ -42,6 +42,8 @@ class Workers:
         self._default_fleet = context.default_fleet
         self._decisions = decisions
         self._identities = identities
+        # Workers that sent a request and are not recorded as seen yet.
+        self._seen: set[str] = set()
 
     async def register(
         self,
@@ -202,8 +204,30 @@ class Workers:
         await self._drain(tx, worker, by=SCALING)
         return True
 
+    async def remove_lost(self, tx: Tx, worker_id: str, *, fleet_id: int) -> Decided:
+        """Remove a worker whose machine is gone, and end its leases. The caller announces the result.
+
+        Revoked workers stay, so that they cannot register again.
+        """
+        worker = await workers.get(tx, worker_id, lock=True)
+        if worker is None or worker.fleet_id != fleet_id or not worker.is_approved:
+            return Decided()
+        place = _place(worker, await fleets.slug_of(tx, fleet_id))
+        # Remove the worker first, so that no lease starts after its leases were found.
+        await workers.remove(tx, worker_id)
+        which = dispatches.leased_by(worker_id)
+        decided = await self._decisions.decide_in(
+            tx, which, lambda dispatch, now: lifecycle.expire_lost(dispatch, now=now), by="reap"
+        )
+        entry = NewAuditEntry(worker_id=worker_id, event=members.LEFT, data={**place, "reason": "machine_gone"})
+        await audit.record(tx, [entry])
+        return decided
+
+    async def announce_lost(self, decided: Decided) -> None:
+        await self._decisions.announce(decided)
+
     async def drain_in(self, tx: Tx, worker_id: str, *, fleet_id: int) -> int:
-        """Drain a worker whose machine is gone or ends, even if it has leases; return the number of leases."""
+        """Drain a worker whose machine ends, even if it has leases; return the number of leases."""
         worker = await workers.get(tx, worker_id, lock=True)
         if worker is None or worker.fleet_id != fleet_id:
             return 0
@@ -228,6 +252,15 @@ class Workers:
         token = secrets.token_hex(32)
         await self._change(worker_id, "rotate_token", by=by, token_hash=hash_secret(token))
         return token
+
+    def note_seen(self, worker_id: str) -> None:
+        """Note that a worker sent a request. It is recorded soon, together with others."""
+        self._seen.add(worker_id)
+
+    def take_seen(self) -> set[str]:
+        """Return the workers noted since the last call."""
+        seen, self._seen = self._seen, set()
+        return seen
 
     async def record_seen(self, worker_ids: Sequence[str]) -> None:
         if worker_ids:
@@ -290,11 +323,14 @@ class Workers:
             raise NotFound(f"There is no {stage} fleet {slug!r}.")
         fleet_limit = fleet.max_workers if fleet.max_workers is not None else self._settings.max_fleet_workers
         is_member = member is not None and member.fleet_id == fleet.id
-        if not is_member and await workers.count_of_fleet(tx, fleet.id) >= fleet_limit:
+        stale_seconds = self._settings.worker_stale_seconds
+        if not is_member and await workers.count_of_fleet(tx, fleet.id, stale_seconds=stale_seconds) >= fleet_limit:
             raise Forbidden(f"The fleet {slug!r} is full: it has {fleet_limit} workers.")
         # Registrations are serialised, so no two workers take the last place.
         limit = self._settings.max_workers
-        if member is None and limit is not None and await workers.count_of_fleets(tx) >= limit:
+        if limit is None or member is not None:
+            return fleet
+        if await workers.count_of_fleets(tx, stale_seconds=stale_seconds) >= limit:
             raise Forbidden(f"All fleets together are full: they have {limit} workers (max_workers).")
         return fleet
 

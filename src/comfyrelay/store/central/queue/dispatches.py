@@ -80,7 +80,7 @@ _TRANSITION_COLUMNS = (
     "finished_at",
     "duration_seconds",
     "last_error",
-    "ran_out_bytes",
+    "ran_out_on",
 )
 
 _FINISH_COLUMNS = ("status", "version", "finished_at", "duration_seconds", "last_error", "cost_micros")
@@ -96,6 +96,9 @@ _LEASE_COLUMNS = (
     "lease_expires_at",
     "is_prefetch",
 )
+
+# Workers of the first protocol may run a job without a heartbeat.
+MIN_HEARTBEAT_PROTOCOL = 2
 
 _NEW = tuple(name for name in NewDispatch.__dataclass_fields__ if name != "available_at")
 _JOB = ("tenant_id", "tenant_job_id")
@@ -288,6 +291,19 @@ def expired_query() -> Select[int]:
 
 async def expired(tx: Tx, *, grace_seconds: float, limit: int) -> list[int]:
     return await tx.scalars(expired_query(), {"grace": -grace_seconds, "limit": limit})
+
+
+@cache
+def silent_query() -> Select[int]:
+    """Select the leases of workers that send heartbeats and were not seen for a while."""
+    is_silent = workers.c.last_seen_at <= relay_now(bindparam("silence", type_=Float()))
+    sends_heartbeats = workers.c.protocol >= MIN_HEARTBEAT_PROTOCOL
+    query = select(d.c.id).join(workers, workers.c.worker_id == d.c.worker_id)
+    return query.where(LEASED, sends_heartbeats, is_silent).limit(bindparam("limit", type_=BigInteger()))
+
+
+async def silent(tx: Tx, *, seconds: float, limit: int) -> list[int]:
+    return await tx.scalars(silent_query(), {"silence": -seconds, "limit": limit})
 
 
 async def exhausted(tx: Tx, *, limit: int) -> list[int]:

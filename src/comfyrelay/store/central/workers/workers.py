@@ -261,14 +261,17 @@ def workflows_of_query(dialect: str) -> Select[Any]:
     return select(worker_workflows.c.workflow_id).join_from(r, worker_workflows, of_worker).distinct()
 
 
-async def count_of_fleets(tx: Tx) -> int:
-    """Count all workers except the workers of a desk."""
+async def count_of_fleets(tx: Tx, *, stale_seconds: float) -> int:
+    """Count the workers of all fleets that are online, except the workers of a desk."""
     of_fleets = workers.c.registration_source == sql_literal(RegistrationSource.FLEET)
-    return int(await tx.scalar(select(func.count()).where(of_fleets)) or 0)
+    is_online = workers.c.last_seen_at >= relay_now(-stale_seconds)
+    return int(await tx.scalar(select(func.count()).where(of_fleets, is_online)) or 0)
 
 
-async def count_of_fleet(tx: Tx, fleet_id: int) -> int:
-    return int(await tx.scalar(select(func.count()).where(workers.c.fleet_id == fleet_id)) or 0)
+async def count_of_fleet(tx: Tx, fleet_id: int, *, stale_seconds: float) -> int:
+    """Count the workers of a fleet that are online: the place of a dead worker is free."""
+    is_online = workers.c.last_seen_at >= relay_now(-stale_seconds)
+    return int(await tx.scalar(select(func.count()).where(workers.c.fleet_id == fleet_id, is_online)) or 0)
 
 
 async def identity_key(tx: Tx, instance_id: str) -> str | None:
