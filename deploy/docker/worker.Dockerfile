@@ -37,4 +37,4 @@ EXPOSE 9100
 HEALTHCHECK --interval=20s --timeout=10s --start-period=30s --retries=6 \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9100/metrics', timeout=9)"]
 ENTRYPOINT ["comfyrelay"]
-CMD ["worker", "--metrics-port", "9100"]
+CMD ["worker", "--metrics-port", "9100", "--metrics-host", "0.0.0.0"]

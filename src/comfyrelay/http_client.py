@@ -36,8 +36,8 @@ class Http:
 
     def __init__(self, url: str, *, headers: Mapping[str, str] | None = None) -> None:
         parts = _parsed(url)
-        # Messages show this URL, so it omits user and password.
-        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        # Messages show this URL.
+        self.url = _without_login(parts)
         self.headers = {**_basic(parts), **(headers or {})}
         # A server on this machine is reached without a proxy.
         self.use_proxy = not is_loopback(parts.hostname or "")
@@ -156,6 +156,15 @@ def _parsed(url: str) -> SplitResult:
         # The address may contain a password, so the message does not repeat it.
         raise ConfigurationError("This is not the address of a ComfyUI server. Use the form http://127.0.0.1:8188.")
     return parts
+
+
+def without_login(url: str) -> str:
+    """Return the address of a ComfyUI server without user and password, to show it."""
+    return _without_login(_parsed(url))
+
+
+def _without_login(parts: SplitResult) -> str:
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
 def _basic(parts: SplitResult) -> dict[str, str]:

@@ -32,6 +32,7 @@ from comfyrelay.desk.startup.web import (
 )
 from comfyrelay.desk.startup.workers import DeskWorkers
 from comfyrelay.desk.state import DeskState
+from comfyrelay.http_client import without_login
 from comfyrelay.protocol.desk import NotificationEvent, SimulatedJobs
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.server.main import serving
@@ -122,8 +123,8 @@ class Desk:
             ready = DeskReady(
                 url=settings.base_url,
                 data_dir=settings.data_dir,
-                comfyui=workers.configured_urls,
-                silent=silent,
+                comfyui=[*map(without_login, workers.configured_urls)],
+                silent=[*map(without_login, silent)],
                 comfyui_dir=self.desk.comfyui_dir,
                 simulated_jobs=simulation.mode,
                 is_new=is_new,
@@ -170,7 +171,7 @@ class Desk:
         password: Password | None,
     ) -> DeskState:
         return DeskState(
-            find_comfyui=lambda: workers.urls_in_use,
+            find_comfyui=lambda: [*map(without_login, workers.urls_in_use)],
             examine=lambda: examine_own(
                 self.settings,
                 self.desk,

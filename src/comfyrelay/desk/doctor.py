@@ -24,8 +24,9 @@ from comfyrelay.desk.password import require_password
 from comfyrelay.desk.running_desks import find_desk
 from comfyrelay.desk.scripts.config import load_script_table
 from comfyrelay.desk.settings import load_desk_settings
+from comfyrelay.domain.records.operations import SchemaState
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, NotFound, Unauthorized
-from comfyrelay.http_client import listen
+from comfyrelay.http_client import listen, without_login
 from comfyrelay.protocol.desk import CheckResult, SimulatedJobs
 from comfyrelay.services.databases import Databases
 from comfyrelay.settings import Settings, load_settings
@@ -62,8 +63,9 @@ async def examine() -> AsyncIterator[CheckResult]:
     finding, in_use = await _about_port(settings, holder)
     yield finding
     if in_use:
-        # The URLs may be from the command line of the desk, which no setting shows.
-        desk = desk.model_copy(update={"comfyui_url": in_use})
+        # The URLs may be from the command line of the desk, which no setting shows. The desk does not show logins.
+        configured = {without_login(url): url for url in desk.comfyui_url}
+        desk = desk.model_copy(update={"comfyui_url": [configured.get(url, url) for url in in_use]})
     if desk.managed is not None:
         yield await check_managed_comfyui(desk.managed)
     urls = desk.comfyui_url if desk.managed is None or in_use else []
@@ -105,12 +107,8 @@ async def _about_databases(settings: Settings) -> AsyncIterator[CheckResult]:
         yield broken("databases", error.detail)
         return
     try:
-        for name, (current, newest) in (await databases.revisions()).items():
-            if current == newest:
-                yield fine(f"database {name}", f"It is reachable, and its schema is up to date ({newest}).")
-            else:
-                text = f"Its schema is {current or 'empty'}, not {newest}. `comfyrelay up` or `db upgrade` updates it."
-                yield warning(f"database {name}", text)
+        for name, state in (await databases.states()).items():
+            yield _about_schema(f"database {name}", state)
     except ComfyRelayError as error:
         yield broken("databases", error.detail)
     except Exception as error:
@@ -118,6 +116,15 @@ async def _about_databases(settings: Settings) -> AsyncIterator[CheckResult]:
         yield broken("databases", f"The databases cannot be read: {str(error).splitlines()[0]}.")
     finally:
         await databases.close()
+
+
+def _about_schema(about: str, state: SchemaState) -> CheckResult:
+    if state.problem is not None:
+        return broken(about, state.problem)
+    if state.is_current:
+        return fine(about, f"It is reachable, and its schema is up to date ({state.newest}).")
+    old = state.revision or "empty"
+    return warning(about, f"Its schema is {old}, not {state.newest}. `comfyrelay up` or `db upgrade` updates it.")
 
 
 def _may_exist(url: str) -> bool:

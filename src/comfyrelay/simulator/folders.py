@@ -45,9 +45,20 @@ class Folders:
         return {"input": self.input, "output": self.output, "temp": self.temp}.get(kind)
 
     def resolve(self, name: str) -> Path:
-        """Return the file that a node input names. Like ComfyUI 0.7.0 it follows `../` and absolute paths."""
+        """Return the file that a node input names. Unlike ComfyUI 0.7.0, no path outside of the folders is read: users
+        of the simulator have no rights to its owner's files. Raises `FileNotFoundError`."""
         plain, kind = split_kind(name)
-        return (self.by_type(kind or "input") or self.input) / plain
+        path = safe_join(self.by_type(kind or "input") or self.input, plain)
+        if path is None:
+            raise FileNotFoundError(f"The simulator reads only files in its own folders, not {name}")
+        return path
+
+    def has_file(self, name: str) -> bool:
+        """Whether a node input names a file of the folders."""
+        try:
+            return self.resolve(name).is_file()
+        except OSError:
+            return False
 
     def list_inputs(self, extensions: frozenset[str]) -> list[str]:
         """List the input files with these extensions. Files in subfolders can be used but are not listed."""
@@ -71,9 +82,15 @@ class Folders:
 
 
 def safe_join(folder: Path, *parts: str) -> Path | None:
-    """Return the path below the folder, or None if it escapes the folder."""
-    path = os.path.normpath(folder.joinpath(*parts))
-    return Path(path) if os.path.commonpath((folder, path)) == str(folder) else None
+    """Return the path below the folder, or None if it escapes the folder, also through a link."""
+    path = Path(os.path.normpath(folder.joinpath(*parts)))
+    try:
+        # Links are resolved last: on Windows that would already connect to a share in the path.
+        is_inside = path.is_relative_to(folder) and path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):
+        # A link cycle is a RuntimeError, an unencodable name or a null byte a ValueError.
+        return None
+    return path if is_inside and "\0" not in str(path) else None
 
 
 def split_kind(name: str) -> tuple[str, str | None]:

@@ -12,6 +12,8 @@ class Options:
     host: str = "127.0.0.1"
     # Port 0 picks a free one.
     port: int = 0
+    # Every request needs this secret. Without one, every user of this machine can use a simulator, as a ComfyUI.
+    secret: str | None = field(default=None, repr=False)
     # Without a folder a temporary one is used and deleted at the end.
     folder: Path | None = None
     # File names by model folder. The second checkpoint fails to load.

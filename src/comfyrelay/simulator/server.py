@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from comfyrelay.simulator.cloud.api import CloudApi
 from comfyrelay.simulator.folders import Folders
@@ -19,6 +20,7 @@ from comfyrelay.simulator.options import Options
 from comfyrelay.simulator.ports import ListenPort
 from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.simulator.request_log import SimulatorLog
+from comfyrelay.simulator.routes.access import USER, check_host, check_secret
 from comfyrelay.simulator.routes.control import ControlRoutes, check_origin, misbehaviour_middleware
 from comfyrelay.simulator.routes.editor import EditorRoutes
 from comfyrelay.simulator.routes.files import FileRoutes
@@ -43,6 +45,7 @@ class Simulator:
         *,
         host: str = _DEFAULTS.host,
         port: int = _DEFAULTS.port,
+        secret: str | None = None,
         folder: Path | None = None,
         models: Mapping[str, Sequence[str]] = _DEFAULTS.models,
         version: str = _DEFAULTS.version,
@@ -59,6 +62,7 @@ class Simulator:
         self._options = Options(
             host=host,
             port=port,
+            secret=secret,
             folder=folder,
             models=models,
             version=version,
@@ -84,6 +88,18 @@ class Simulator:
     @property
     def url(self) -> str:
         return self._port.url
+
+    @property
+    def url_with_login(self) -> str:
+        """The URL for clients that send user and password."""
+        secret = self._options.secret
+        return self.url if secret is None else self.url.replace("//", f"//{USER}:{secret}@", 1)
+
+    @property
+    def url_with_secret(self) -> str:
+        """The URL for programs that only know an address."""
+        secret = self._options.secret
+        return self.url if secret is None else f"{self.url}/{secret}"
 
     @property
     def api_key(self) -> str:
@@ -192,9 +208,16 @@ async def serve(simulator: Simulator, *, on_ready: Callable[[Simulator], None] =
 
 
 def _comfyui_app(process: SimulatedProcess) -> web.Application:
-    app = web.Application(
-        client_max_size=process.options.max_upload_bytes, middlewares=[misbehaviour_middleware(process), check_origin]
-    )
+    options = process.options
+    access = [check_host(options.host), *([] if options.secret is None else [check_secret(options.secret)])]
+    app = _with_routes(process, *access, misbehaviour_middleware(process), check_origin)
+    if options.secret is not None:
+        app.add_subapp(f"/{options.secret}", _with_routes(process))
+    return app
+
+
+def _with_routes(process: SimulatedProcess, *middlewares: Middleware) -> web.Application:
+    app = web.Application(client_max_size=process.options.max_upload_bytes, middlewares=middlewares)
     for group in (PromptRoutes(process), FileRoutes(process), InfoRoutes(process), EditorRoutes(process)):
         for route in group.routes():
             app.add_routes([route])

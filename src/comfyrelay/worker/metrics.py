@@ -111,7 +111,7 @@ class WorkerMetrics:
         """Update the metrics after a job changed."""
         self._live.update()
 
-    def serve(self, port: int, host: str = "0.0.0.0") -> Callable[[], None]:
+    def serve(self, port: int, host: str) -> Callable[[], None]:
         """Serve the metrics from a thread. Returns a function that stops it."""
         try:
             server, thread = start_http_server(port, host, registry=self.registry)

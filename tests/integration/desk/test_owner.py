@@ -2,12 +2,14 @@
 
 import asyncio
 import itertools
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -63,6 +65,37 @@ async def test_every_call_except_health_checks_needs_the_owner(shared_desk: Open
         assert "comfyrelay open" in problem["detail"]
         for path in ("/healthz", "/readyz"):
             assert (await anonymous.get(path)).is_success
+
+
+async def test_every_listening_socket_of_the_desk_needs_a_credential(tmp_path: Path) -> None:
+    """Also the one of the built-in simulator: other users of this machine can find and reach every port."""
+    before = _listening_ports()
+    async with open_desk(make_desk(tmp_path)) as desk:
+        ports = _listening_ports() - before
+        assert len(ports) == 2
+        assert desk.desk.settings.port in ports
+        for port in ports:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as anonymous:
+                for method, path in itertools.product(("GET", "POST"), ("/prompt", "/queue", "/view", "/ws", "/x")):
+                    assert (await anonymous.request(method, path)).status_code == 401, f"{port} {method} {path}"
+
+
+def _listening_ports() -> set[int]:
+    connections = psutil.Process().net_connections("inet")
+    return {connection.laddr.port for connection in connections if connection.status == psutil.CONN_LISTEN}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_desk_shows_the_simulator_without_its_secret(shared_desk: OpenDesk) -> None:
+    [url] = (await shared_desk.client.desk()).comfyui
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", url)
+
+
+async def test_login_of_a_comfyui_is_not_shown(tmp_path: Path) -> None:
+    port = free_port()
+    async with open_desk(make_desk(tmp_path, comfyui_url=[f"http://me:private@127.0.0.1:{port}"])) as desk:
+        assert (await desk.client.desk()).comfyui == [f"http://127.0.0.1:{port}"]
+        assert desk.ready.comfyui == desk.ready.silent == [f"http://127.0.0.1:{port}"]
 
 
 @pytest.mark.asyncio(loop_scope="module")

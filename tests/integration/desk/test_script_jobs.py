@@ -260,6 +260,15 @@ async def test_only_comfyui_runs_of_the_stopped_script_are_interrupted(tmp_path:
         simulator.behave()
 
 
+async def test_unchanged_script_reaches_the_built_in_simulator(tmp_path: Path) -> None:
+    """The simulator has a secret, and the address in the environment contains it."""
+    async with open_script_desk(tmp_path, UNCHANGED.replace("GRAPH", repr(json.dumps(invert())))) as desk:
+        job_id = await submit(desk)
+        await wait_for_log(desk, job_id, "queued")
+        await desk.client.cancel("job", job_id)
+        assert (await desk.ended(job_id)).status == "canceled"
+
+
 async def queue_prompt(http: httpx.AsyncClient, body: Mapping[str, Any]) -> str:
     return str((await http.post("/prompt", json=body)).raise_for_status().json()["prompt_id"])
 

@@ -208,7 +208,9 @@ async def test_foreign_origin_is_refused_on_this_machine(client: Client) -> None
     for headers, status in (
         ({"Origin": "https://evil.example"}, 403),
         ({"Origin": client.simulator.url}, 200),
-        ({"Origin": "https://evil.example", "Host": "gpu.example"}, 200),
+        ({"Origin": "https://evil.example", "Host": "gpu.example"}, 403),
+        ({"Origin": "http://[evil"}, 403),
+        ({"Origin": "http://127.0.0.1:99999"}, 403),
         ({}, 200),
     ):
         assert (await client.http.get("/prompt", headers=headers)).status_code == status

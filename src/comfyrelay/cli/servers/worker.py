@@ -21,6 +21,10 @@ def worker(
     metrics_port: Annotated[
         int | None, typer.Option(help="Serve Prometheus metrics on this port; 0 chooses a free one.", min=0, max=65535)
     ] = None,
+    metrics_host: Annotated[
+        str,
+        typer.Option(help="Address to serve metrics on. They need no sign-in; 0.0.0.0 shows them to other machines."),
+    ] = "127.0.0.1",
 ) -> None:
     """Take jobs from a server and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.
 
@@ -44,7 +48,7 @@ def worker(
         with WorkerConsole() as console:
             await Agent(settings, metrics=metrics, on_status=console.status, last_lines=console.recent.last).run()
 
-    serving = metrics.serve(metrics_port) if metrics_port is not None else None
+    serving = metrics.serve(metrics_port, metrics_host) if metrics_port is not None else None
     try:
         asyncio.run(run())
     finally:

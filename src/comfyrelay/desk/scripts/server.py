@@ -51,12 +51,15 @@ class ScriptServer:
         comfy: JobServer,
         settings: ScriptSettings,
         *,
+        comfyui_url: str,
         snapshots: FrozenInputs,
         log_folder: Path,
         umask: int | None = None,
     ) -> None:
         self._comfy = comfy
         self._settings = settings
+        # The address for the script, which may contain a secret.
+        self._comfyui_url = comfyui_url
         self._log_folder = log_folder
         self._snapshots = snapshots
         self._umask = umask
@@ -114,7 +117,7 @@ class ScriptServer:
         run_id = f"script-{uuid4()}"
         added = job_of(values)
         settings, job = await asyncio.to_thread(self._snapshots.restore, str(values[SNAPSHOT]), added)
-        runner = ScriptRunner(settings, environment={"COMFYUI_BASE_URL": self._comfy.url}, umask=self._umask)
+        runner = ScriptRunner(settings, environment={"COMFYUI_BASE_URL": self._comfyui_url}, umask=self._umask)
         log_path = await asyncio.to_thread(_new_log, self._log_folder, run_id)
         before = set(await self._comfy.prompts())
         lines = _LiveLines(lambda line: on_event(Printed(prompt_id=run_id, line=line)))

@@ -46,13 +46,20 @@ class DeskScript:
             umask=umask_of(settings.output_folder or settings.working_folder),
         )
 
-    @property
-    def worker_options(self) -> dict[str, Any]:
-        """The options of a worker that runs the script."""
-        return {"wrap_server": self._wrap_server, "own_nodes": frozenset({CLASS_TYPE})}
+    def worker_options(self, *, comfyui_url: str | None = None) -> dict[str, Any]:
+        """Return the options of a worker that runs the script. Its ComfyUI has this URL, or the one of the worker."""
 
-    def _wrap_server(self, comfy: JobServer) -> ScriptServer:
-        return ScriptServer(comfy, self.settings, snapshots=self.inputs, log_folder=self.log_folder, umask=self.umask)
+        def wrap_server(comfy: JobServer) -> ScriptServer:
+            return ScriptServer(
+                comfy,
+                self.settings,
+                comfyui_url=comfyui_url or comfy.url,
+                snapshots=self.inputs,
+                log_folder=self.log_folder,
+                umask=self.umask,
+            )
+
+        return {"wrap_server": wrap_server, "own_nodes": frozenset({CLASS_TYPE})}
 
     @property
     def checks(self) -> Mapping[WorkflowKind, ValueCheck]:

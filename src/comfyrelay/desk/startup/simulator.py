@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from secrets import token_urlsafe
 from typing import TYPE_CHECKING
 
 from comfyrelay.comfyui.client.client import ComfyClient
@@ -40,7 +41,9 @@ async def open_simulator(
 
     folder = engine.settings.data_dir / "simulator"
     folder.mkdir(exist_ok=True)
-    async with Simulator(folder=folder, step_seconds=step_seconds, models=SIMULATED_MODELS) as simulator:
+    # Other users of this machine can connect to the port, too.
+    secret = token_urlsafe(32)
+    async with Simulator(folder=folder, secret=secret, step_seconds=step_seconds, models=SIMULATED_MODELS) as simulator:
         yield simulator
 
 

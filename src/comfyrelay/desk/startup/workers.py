@@ -59,21 +59,24 @@ class DeskWorkers:
     ) -> None:
         """Create the workers. If `signals` is set, the worker for ComfyUI handles signals."""
         options: dict[str, Any] = {"on_status": self._show_leases, "on_output": on_output, "is_shared": False}
-        options |= script.worker_options if script is not None else {}
         simulation, self._simulator = self._simulation, simulator
         own = self._worker_settings(secret, **self._comfyui_options)
-        self._agents[simulation.stage] = Agent(own, on_online=self._note_comfyui, signals=signals, **options)
+        scripted = script.worker_options() if script is not None else {}
+        self._agents[simulation.stage] = Agent(
+            own, on_online=self._note_comfyui, signals=signals, **options, **scripted
+        )
         if simulator is not None:
             simulated = self._worker_settings(
                 secret,
-                comfyui_base_url=[simulator.url],
+                comfyui_base_url=[simulator.url_with_login],
                 comfyui_folders=[simulator.folder],
                 worker_id=SIMULATOR,
                 display_name="Simulator",
                 fleet_slug=SIMULATOR,
                 fleet_stage=simulation.simulated_stage,
             )
-            self._agents[simulation.simulated_stage] = Agent(simulated, signals=False, **options)
+            scripted = script.worker_options(comfyui_url=simulator.url_with_secret) if script is not None else {}
+            self._agents[simulation.simulated_stage] = Agent(simulated, signals=False, **options, **scripted)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
@@ -105,9 +108,9 @@ class DeskWorkers:
 
     @property
     def urls_in_use(self) -> list[str]:
-        """The URLs where new jobs run."""
+        """The URLs where new jobs run. They may contain passwords."""
         if self._simulator is not None and self.is_all_simulated:
-            return [self._simulator.url]
+            return [self._simulator.url_with_login]
         return self.comfyui_urls
 
     def unreachable_comfyui(self) -> list[str]:

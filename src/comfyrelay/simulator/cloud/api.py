@@ -14,6 +14,7 @@ from comfyrelay.simulator.misbehaviour import EndAs, ErrorAfterQueueing, ErrorBe
 from comfyrelay.simulator.ports import ListenPort
 from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.simulator.request_log import Received
+from comfyrelay.simulator.routes.access import check_host
 from comfyrelay.simulator.routes.control import ControlRoutes, misbehaviour_middleware
 from comfyrelay.simulator.routes.info import object_info, system_stats
 from comfyrelay.simulator.routes.prompts import check, enqueue, internal_error
@@ -34,14 +35,18 @@ class CloudApi:
         app = web.Application(
             # An upload over the limit gets a 400, so the server's own limit must be higher.
             client_max_size=2 * _LARGEST_UPLOAD,
-            middlewares=[misbehaviour_middleware(self._process), check_api_key(self._process.options.api_key)],
+            middlewares=[
+                check_host(self._process.options.host),
+                misbehaviour_middleware(self._process),
+                check_api_key(self._process.options.api_key),
+            ],
         )
         app.add_routes([*self._routes(), *ControlRoutes(self._process).routes()])
         return app
 
     def store_app(self) -> web.Application:
         """The file store: a separate origin that requires a signed URL and must not receive a credential."""
-        app = web.Application()
+        app = web.Application(middlewares=[check_host(self._process.options.host)])
         app.add_routes([web.get("/files/{token}/{name}", self.stored_file)])
         return app
 

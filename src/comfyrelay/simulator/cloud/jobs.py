@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from comfyrelay.clock import utc_now
+from comfyrelay.simulator.folders import safe_join
 from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.simulator.running.jobs import job_of_entry, with_details
 
@@ -42,8 +43,8 @@ class CloudJobs:
         self._files: dict[str, Path] = {}
 
     def file(self, name: str) -> Path | None:
-        path = self._files.get(name) or self._process.folders.input / Path(name).name
-        return path if path.is_file() else None
+        path = self._files.get(name) or safe_join(self._process.folders.input, Path(name).name)
+        return path if path is not None and path.is_file() else None
 
     def cancel(self, job: CloudJob) -> bool:
         """Cancel a job in any state. Returns false if it had ended."""

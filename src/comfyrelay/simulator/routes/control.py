@@ -7,7 +7,6 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.http_client import is_loopback
 from comfyrelay.simulator.misbehaviour import Refuse, SlowHttp, read_misbehaviour
 from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.simulator.request_log import Received
@@ -34,7 +33,7 @@ def misbehaviour_middleware(process: SimulatedProcess) -> Middleware:
 
 @web.middleware
 async def check_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse requests of another origin's browser page to a loopback address."""
+    """Refuse requests of another origin's browser page."""
     host, origin = request.headers.get("Host"), request.headers.get("Origin")
     if host and origin and not _is_allowed_origin(host, origin):
         return web.Response(status=403)
@@ -69,9 +68,9 @@ class ControlRoutes:
 
 
 def _is_allowed_origin(host: str, origin: str) -> bool:
-    ours, theirs = urlsplit(f"//{host}"), urlsplit(origin)
-    if not is_loopback(ours.hostname or ""):
-        return True
-    if ours.hostname != theirs.hostname:
+    try:
+        ours, theirs = urlsplit(f"//{host}"), urlsplit(origin)
+        is_same_port = ours.port is None or theirs.port is None or ours.port == theirs.port
+    except ValueError:
         return False
-    return ours.port is None or theirs.port is None or ours.port == theirs.port
+    return ours.hostname == theirs.hostname and is_same_port

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from aiohttp import web
@@ -57,12 +57,18 @@ class FileRoutes:
         path = safe_join(root, subfolder, image.filename)
         if path is None:
             return web.Response(status=400)
-        (root / subfolder).mkdir(parents=True, exist_ok=True)
+        if not _is_plain(image.filename):
+            # ComfyUI answers 500 to most of these names.
+            return web.Response(status=400, text="Name the file without a path. Name its folder in `subfolder`.")
         content = image.file.read()
-        path, is_new = (path, True) if post.get("overwrite") in ("true", "1") else _free_name(path, content)
-        if is_new:
-            save(content, path)
-            self._process.log.uploads_written += 1
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path, is_new = (path, True) if post.get("overwrite") in ("true", "1") else _free_name(path, content)
+            if is_new:
+                save(content, path)
+                self._process.log.uploads_written += 1
+        except OSError as error:
+            return web.Response(status=400, text=f"The file cannot be saved under this name: {error.strerror}.")
         return web.json_response({"name": path.name, "subfolder": subfolder, "type": kind})
 
     def _save_mask(self, post: Any, content: bytes, path: Path) -> None:
@@ -87,7 +93,7 @@ class FileRoutes:
         except _Refused as refused:
             return web.Response(status=refused.status)
         lost = self._process.misbehaviours.take(LostFile, matching=lambda what: what.filename in (None, path.name))
-        if lost is not None or not path.is_file():
+        if lost is not None or not _is_file(path):
             return web.Response(status=404)
         headers = {"Content-Disposition": f'filename="{path.name}"'}
         if "preview" in query:
@@ -107,10 +113,23 @@ class FileRoutes:
         root = self._folders.by_type(suffix or kind)
         if root is None:
             raise _Refused(status=400)
-        folder = safe_join(root, subfolder or "")
-        if folder is None:
+        path = safe_join(root, subfolder or "", Path(plain).name)
+        if path is None:
             raise _Refused(status=403)
-        return folder / Path(plain).name
+        return path
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        # The name is too long.
+        return False
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name has no folder or drive, on any system."""
+    return PureWindowsPath(name).name == name and name not in ("", ".", "..")
 
 
 def _free_name(path: Path, content: bytes) -> tuple[Path, bool]:

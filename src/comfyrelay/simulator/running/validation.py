@@ -156,7 +156,7 @@ class _Validation:
             return []
 
     def _check_file(self, name: str, value: Any, noun: str) -> list[Problem] | None:
-        if self._folders.resolve(value).is_file():
+        if self._folders.has_file(value):
             return None
         details = f"{name} - Invalid {noun} file: {value}"
         return [problem("custom_validation_failed", "Custom validation failed for node", details, input_name=name)]
