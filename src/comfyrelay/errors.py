@@ -6,6 +6,7 @@
     │   └── LeaseLost            the lease token is wrong, or its lease has ended
     ├── Conflict                 the object exists already, or is in another state
     │   ├── IdempotencyConflict  the key was used for a different request
+    │   ├── QueueFull            a pool's queue has reached its maximum size
     │   ├── MissingOnWorkers     no worker has all required nodes and models; names them
     │   └── PriceChanged         the price differs from the one that the caller expects
     ├── Unauthorized             not signed in, or the token or secret is wrong
@@ -101,6 +102,12 @@ class IdempotencyConflict(Conflict):
     """This idempotency key was used for a different request."""
 
     code = "idempotency_conflict"
+
+
+class QueueFull(Conflict):
+    """The queue of the pool is full."""
+
+    code = "queue_full"
 
 
 class MissingOnWorkers(Conflict):

@@ -49,8 +49,15 @@ def _network(text: str) -> str:
         raise ValueError(f"{text!r} is not an address or network; use the form 10.0.0.7 or 10.0.0.0/24") from None
 
 
+def _variable(name: str) -> str:
+    if name.upper().startswith(ENV_PREFIX):
+        raise ValueError(f"{name} is a setting of this server, and settings hold secrets; name other variables")
+    return name
+
+
 # `a, b` in the environment, a list in the file.
 CommaSeparated = Annotated[list[str], NoDecode, BeforeValidator(split_commas)]
+VariableNames = Annotated[list[Annotated[str, AfterValidator(_variable)]], NoDecode, BeforeValidator(split_commas)]
 Networks = Annotated[list[Annotated[str, AfterValidator(_network)]], NoDecode, BeforeValidator(split_commas)]
 Count = Annotated[int, Field(gt=0)]
 CountOrZero = Annotated[int, Field(ge=0)]
@@ -131,14 +138,14 @@ class Settings(ArgumentsOnly):
         10_000, description="maximum number of connections; the open file limit may lower it"
     )
     max_connections_per_address: Count = Field(
-        1000, description="maximum number of connections per address, without those of workers"
+        1000, description="maximum number of connections per address; workers do not count"
     )
     max_connections_per_caller: Count = Field(
         500, description="maximum number of connections per user or worker; a worker may have two more for each slot"
     )
     idle_seconds: Seconds = Field(75, description="seconds after which an idle connection is closed")
     anonymous_idle_seconds: Seconds = Field(
-        15, description="seconds after which an idle connection is closed if nobody has authenticated on it"
+        15, description="seconds after which an idle connection without an authenticated request is closed"
     )
 
     max_upload_bytes: Count = Field(2 * 1024**3, description="maximum size of an uploaded file")
@@ -175,6 +182,11 @@ class Settings(ArgumentsOnly):
     default_fleet: str | None = Field(None, description="fleet that runs every new workflow, including user workflows")
     fleet_commands_dir: Path | None = Field(
         None, description="folder with the programs that fleets may run on this host; no others are allowed"
+    )
+    fleet_environment: VariableNames = Field(
+        [],
+        description="comma-separated: names of environment variables that `local` machines and `command` scripts get "
+        "in addition to the usual ones",
     )
     autoscaling: bool = Field(
         True, description="whether this server launches and terminates machines of autoscaled fleets"

@@ -51,7 +51,7 @@ def error_from_response(response: httpx.Response) -> ComfyRelayError | None:
         return None
     code = problem.type.removeprefix(KIND)
     if code == TooManyRequests.code:
-        return TooManyRequests(retry_after_seconds=_seconds(response.headers.get("Retry-After")))
+        return TooManyRequests(problem.detail, retry_after_seconds=_seconds(response.headers.get("Retry-After")))
     if code == MissingOnWorkers.code:
         return MissingOnWorkers(problem.detail, missing=[item.model_dump() for item in problem.missing or ()])
     if response.status_code == 422:

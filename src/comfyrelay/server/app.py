@@ -13,14 +13,14 @@ from comfyrelay.server import admin, user, worker
 from comfyrelay.server.http.context import Context, Owner
 from comfyrelay.server.http.metrics import Latencies
 from comfyrelay.server.http.middleware import RequestLog, SecurityHeaders
-from comfyrelay.server.http.problems import add_problem_handlers, handle_http_exception
+from comfyrelay.server.http.problems import add_problem_handlers, error_responses, handle_http_exception
 from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.server.operations import docs, files, monitoring, payments
 from comfyrelay.services.engine import Engine
 from comfyrelay.storage.objects import LocalObjects
 from comfyrelay.web import app_files
 
-ROUTERS = (worker.router, *user.ROUTERS, *admin.ROUTERS, payments.router, monitoring.router, docs.router)
+ROUTERS = (worker.router, *user.ROUTERS, *admin.ROUTERS, payments.router, monitoring.router, *docs.ROUTERS)
 
 
 def create_app(
@@ -46,12 +46,15 @@ def create_app(
         version=__version__,
         summary="One queue for all your ComfyUI GPUs.",
         lifespan=lifespan,
-        # FastAPI's own pages load scripts from a CDN.
+        # FastAPI's own pages load scripts from a CDN, and it serializes the schema for each request.
         docs_url=None,
         redoc_url=None,
-        responses={422: {"model": Problem}},
+        openapi_url=None,
+        # Every response may be an error of the input or of the limits on connections.
+        responses={422: {"model": Problem}, **error_responses(429)},
     )
     app.state.context = context
+    app.state.api_schema = docs.CachedSchema(app)
     add_problem_handlers(app)
     app.add_exception_handler(404, _not_found)
     # The last one added is the outermost.

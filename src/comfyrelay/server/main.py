@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import math
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
@@ -111,8 +112,8 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=STOP_SECONDS,
-        # Longer than a parked poll, so that no connection closes just before a worker uses it.
-        timeout_keep_alive=75,
+        # `ConnectionLimits` closes idle connections earlier.
+        timeout_keep_alive=math.ceil(settings.idle_seconds) + 1,
     )
 
 

@@ -33,7 +33,7 @@ OPEN = {
     "/api/worker/register": "the fleet's secret",
     "/api/webhooks/payments": "a signature",
     "/files/{path}": "a signed grant",
-    "/docs": "anonymous",
+    "/docs": "anonymous, redirected to the sign-in page",
     "/docs/start.js": "anonymous",
     "/docs/{name}": "anonymous",
     "/healthz": "anonymous",

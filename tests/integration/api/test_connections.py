@@ -1,12 +1,15 @@
 """Connections that are too slow, too many or too large, and proxies in between."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -14,32 +17,43 @@ from structlog.testing import capture_logs
 
 from comfyrelay.http_client import listen
 from comfyrelay.server.app import create_app
+from comfyrelay.server.http import connections
 from comfyrelay.server.main import serving
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
-from tests.support.api import SECRETS
+from tests.support.api import FLEET_SECRET, PASSWORD, SECRETS
 from tests.support.full import full_only
-from tests.support.world import SqliteBackend
+from tests.support.world import GRAPH, PROMPT, SqliteBackend
 
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 BEGUN = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
 
 class Served:
     """A server on a socket."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, engine: Engine, port: int) -> None:
+        self.engine = engine
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
 
-    async def say(self, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def say(self, data: bytes) -> Connection:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(data)
         return reader, writer
 
-    async def begin_body(self, path: str = "/api/login") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def token(self, email: str = "ada@example.com") -> str:
+        user = await self.engine.accounts.sign_in.register(email=email, password=PASSWORD)
+        return (await self.engine.accounts.sign_in.issue(user, name="test")).secret
+
+    async def get(self, path: str, *headers: str) -> Connection:
+        return await self.say("\r\n".join([f"GET {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode())
+
+    async def begin_body(self, path: str = "/api/login", *headers: str) -> Connection:
         """Start a call that keeps the application waiting for its body."""
+        more = "".join(f"{header}\r\n" for header in headers)
         reader, writer = await self.say(
-            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{more}"
             "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{".encode()
         )
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -50,10 +64,11 @@ class Served:
 async def served(backend: SqliteBackend, folder: Path, **settings: Any) -> AsyncIterator[Served]:
     async with backend.databases(["main"]) as (central, shards, _clock):
         own = Settings(data_dir=folder, database_url=central, shards=shards, **settings)
-        app = create_app(Engine(own, signing_secrets=SECRETS.signing), SECRETS)
+        engine = Engine(own, signing_secrets=SECRETS.signing)
+        app = create_app(engine, SECRETS)
         with listen("127.0.0.1", 0) as listener:
             async with serving(app, listener):
-                yield Served(listener.getsockname()[1])
+                yield Served(engine, listener.getsockname()[1])
 
 
 @pytest.mark.parametrize(
@@ -178,6 +193,170 @@ async def test_idle_connection_is_closed_over_the_limit(sqlite_backend: SqliteBa
         assert b" 422 " in await body[0].readline()
         for _, writer in (body, *idle):
             writer.close()
+
+
+async def answer_of(connection: Connection) -> tuple[int, bytes]:
+    """Read one response, and leave the connection open."""
+    head = await connection[0].readuntil(b"\r\n\r\n")
+    length = next((line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), b":0")
+    return int(head.split()[1]), await connection[0].readexactly(int(length.partition(b":")[2]))
+
+
+def close_all(*connections: Connection) -> None:
+    for _, writer in connections:
+        writer.close()
+
+
+@pytest.mark.parametrize("proxies", [[], ["127.0.0.0/8"]], ids=["direct", "proxied"])
+async def test_event_streams_of_a_user_are_limited(
+    sqlite_backend: SqliteBackend, tmp_path: Path, proxies: list[str]
+) -> None:
+    async with served(sqlite_backend, tmp_path, max_connections_per_caller=3, trusted_proxies=proxies) as server:
+        ada, bob = [f"Authorization: Bearer {await server.token(name)}" for name in ("ada@x.com", "bob@x.com")]
+        # opened at once, so that no stream has subscribed when the limit is checked
+        streams = [await server.get("/api/events", ada) for _ in range(4)]
+        answers = [(await answer_of(stream), stream) for stream in streams]
+        assert sorted(status for (status, _), _ in answers) == [200, 200, 200, 429]
+        [refusal] = [body for (status, body), _ in answers if status == 429]
+        assert b"You have 3 open connections" in refusal
+        assert b"COMFYRELAY_MAX_CONNECTIONS_PER_CALLER" in refusal
+        other = await server.get("/api/me", bob)
+        assert (await answer_of(other))[0] == 200
+        # a stream that ends makes room
+        ended = next(stream for (status, _), stream in answers if status == 200)
+        ended[1].close()
+        await ended[1].wait_closed()
+        while (again := await answer_of(await server.get("/api/me", ada, "Connection: close")))[0] == 429:
+            # the server reads the end of the stream at its next turn
+            pass
+        assert again[0] == 200
+        close_all(other, *streams)
+
+
+async def test_idle_connection_of_a_user_makes_room_for_another(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async with served(sqlite_backend, tmp_path, max_connections_per_caller=2) as server:
+        ada = f"Authorization: Bearer {await server.token()}"
+        connections = []
+        for _ in range(4):
+            connections.append(await server.get("/api/me", ada))
+            assert (await answer_of(connections[-1]))[0] == 200
+        for reader, _ in connections[:2]:
+            assert await reader.read() == b""
+        close_all(*connections)
+
+
+async def test_idle_connection_of_an_address_is_closed_over_its_limit(
+    sqlite_backend: SqliteBackend, tmp_path: Path
+) -> None:
+    with capture_logs() as lines:
+        async with served(sqlite_backend, tmp_path, max_connections_per_address=2) as server:
+            idle = [await server.get("/healthz") for _ in range(2)]
+            for connection in idle:
+                assert (await answer_of(connection))[0] == 200
+            body = await server.begin_body()
+            assert await idle[0][0].read() == b""
+            # both remaining connections wait for a response, so a third is refused
+            other = await server.begin_body()
+            assert await idle[1][0].read() == b""
+            refused = await server.get("/healthz")
+            assert await refused[0].read() == b""
+            close_all(body, other, refused, *idle)
+    line = next(item for item in lines if item["event"] == "requests.half_open_closed")
+    assert line["too_many_connections_of_one"] == 1
+
+
+async def test_workers_of_one_address_poll_beyond_its_limit(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async with served(sqlite_backend, tmp_path, max_connections_per_address=2) as server:
+        await server.engine.catalogue.workflows.create(
+            slug="clip",
+            graph=GRAPH,
+            properties=[PROMPT],
+            output_node_id="3",
+            output_extension="png",
+            output_mime_type="image/png",
+        )
+        await server.engine.workers.fleets.create(slug="home", workflow_slugs=["clip"])
+        polls = []
+        for number in range(5):
+            worker = {"worker_id": f"gpu-{number}", "fleet_slug": "home"}
+            async with httpx.AsyncClient(base_url=server.url, headers={"X-Fleet-Secret": FLEET_SECRET}) as http:
+                token = (await http.post("/api/worker/register", json=worker)).json()["data"]["token"]
+            body = json.dumps({"worker_id": f"gpu-{number}", "wait_seconds": 0.2})
+            polls.append(
+                f"POST /api/worker/poll HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                f"Authorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+            )
+        connections = []
+        for poll in polls:
+            connections.append(await server.say(poll))
+            assert (await answer_of(connections[-1]))[0] == 200
+        # all connections are still open, and park again
+        for (_, writer), poll in zip(connections, polls, strict=True):
+            writer.write(poll)
+        assert [(await answer_of(connection))[0] for connection in connections] == [200] * 5
+        close_all(*connections)
+
+
+async def test_callers_behind_a_proxy_have_their_own_limits(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    limits = {"max_connections_per_address": 2, "trusted_proxies": ["127.0.0.0/8"]}
+    async with served(sqlite_backend, tmp_path, **limits) as server:
+        ada, bob = (f"X-Forwarded-For: 203.0.113.{number}" for number in (1, 2))
+        bodies = [await server.begin_body("/api/login", ada) for _ in range(2)]
+        status, refusal = await answer_of(refused := await server.get("/healthz", ada))
+        assert (status, b"Your address has 2 open connections" in refusal) == (429, True)
+        other = await server.get("/healthz", bob)
+        assert (await answer_of(other))[0] == 200
+        # an answered request does not count, although the proxy keeps its connection
+        bodies[0][1].write(b"}")
+        assert (await answer_of(bodies[0]))[0] == 422
+        refused[1].write(f"GET /healthz HTTP/1.1\r\nHost: x\r\n{ada}\r\n\r\n".encode())
+        assert (await answer_of(refused))[0] == 200
+        close_all(other, refused, *bodies)
+
+
+async def test_idle_connection_without_authentication_is_closed(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async with served(sqlite_backend, tmp_path, anonymous_idle_seconds=0.2) as server:
+        ada = f"Authorization: Bearer {await server.token()}"
+        known, anonymous = await server.get("/api/me", ada), await server.get("/healthz")
+        assert (await answer_of(known))[0] == (await answer_of(anonymous))[0] == 200
+        async with asyncio.timeout(20):
+            assert await anonymous[0].read() == b""
+        known[1].write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await answer_of(known))[0] == 200
+        close_all(known, anonymous)
+
+
+async def test_every_idle_connection_is_closed_in_the_end(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async with served(sqlite_backend, tmp_path, idle_seconds=0.2, trusted_proxies=["127.0.0.0/8"]) as server:
+        connection = await server.get("/healthz")
+        assert (await answer_of(connection))[0] == 200
+        async with asyncio.timeout(20):
+            assert await connection[0].read() == b""
+        close_all(connection)
+
+
+async def test_caller_that_reads_nothing_is_dropped(
+    sqlite_backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: asyncio.Queue[dict[str, int]] = asyncio.Queue()
+    monkeypatch.setattr(connections, "MAX_STALL_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(connections, "log", SimpleNamespace(warning=lambda _event, **counts: closed.put_nowait(counts)))
+    async with served(sqlite_backend, tmp_path) as server:
+        objects = server.engine.objects
+        size = 64 * 1024**2
+        await objects.put("tenants/a/film.mp4", b"x" * size)
+        url = urlsplit(await objects.sign_download("tenants/a/film.mp4", ttl_seconds=60))
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+        writer.write(f"GET {url.path}?{url.query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        async with asyncio.timeout(20):
+            assert (await closed.get())["stalled"] == 1
+        received = 0
+        with suppress(ConnectionError):
+            while chunk := await reader.read(1024**2):
+                received += len(chunk)
+        assert received < size
+        writer.close()
 
 
 def test_connection_limit_stays_below_the_file_limit() -> None:

@@ -24,7 +24,8 @@ async def test_every_response_matches_the_documentation(tmp_path: Path, examples
     settings = {"DATA_DIR": str(tmp_path), "REQUESTS_PER_MINUTE": "1000000", "WEBHOOK_ALLOW_PRIVATE": "true"}
     token = await _administrator(tmp_path)
     async with server_process(settings) as server:
-        async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as http:
+        headers = {"Authorization": f"Bearer {token}"}
+        async with httpx.AsyncClient(timeout=PATIENCE_SECONDS, headers=headers) as http:
             # built once; Schemathesis waits at most ten seconds for it
             assert (await http.get(f"{server.url}/openapi.json")).status_code == 200
         process = await asyncio.create_subprocess_exec(

@@ -38,7 +38,6 @@ async def events(request: Request, context: ContextOf) -> Response:
     any; `dispatches`, `samples`, `webhooks` and `reconcile` are booleans. `reset` is sent first, and after missed
     changes: fetch everything again."""
     live = context.engine.operations.live
-    live.check_subscriber_limit()
     messages = live.subscribe(quiet_seconds=KEEP_ALIVE_SECONDS)
     return EventStreamResponse(stream_messages(messages, _encode, AccessCheck(request, context, authenticate_admin)))
 

@@ -3,7 +3,8 @@
 uvicorn waits without limit for the rest of a request and buffers it. A request is *half open* from its connection, or
 from its first byte on a reused connection, until its headers are complete. A request that was answered early is half
 open until the rest of its body has arrived. `ConnectionLimits` limits the time, number and bytes of half-open requests,
-the number of bodies in transit, in total and per address, and the number of connections.
+the number of bodies in transit, in total and per address, the time that a connection is idle or its caller reads
+nothing, and the number of connections, in total and per holder.
 
 `LimitedConnection` wraps uvicorn's protocol and parses the request boundaries itself. `ResponseTracker` reports from
 inside the application when a response starts and ends.
@@ -13,6 +14,7 @@ import asyncio
 from collections import OrderedDict
 from contextlib import suppress
 from ipaddress import ip_address, ip_network
+from itertools import chain
 from typing import Any, cast
 
 import structlog
@@ -20,6 +22,9 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, par
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from comfyrelay.server.http.holders import STATE_KEY, Holder, HolderKind, Holders, too_many_connections
+from comfyrelay.server.http.limits import network_of
+from comfyrelay.server.http.problems import problem_response
 from comfyrelay.settings import Settings
 from comfyrelay.system.processes import raise_open_file_limit
 
@@ -30,7 +35,10 @@ MAX_HEADER_BYTES = 64 * 1024
 LOG_SECONDS = 10.0
 # File descriptors for databases, files and outgoing calls.
 SPARE_FILES = 256
-_STATE_KEY = "comfyrelay.connection"
+# A caller that reads nothing of a response for this long is gone.
+MAX_STALL_SECONDS = 60.0
+# Time for the rest of a response when its connection is closed.
+FLUSH_SECONDS = 5.0
 _TIMEOUT_RESPONSE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
@@ -47,7 +55,10 @@ class ConnectionLimits:
         self._half_open: OrderedDict[LimitedConnection, asyncio.TimerHandle] = OrderedDict()
         self._bodies: dict[LimitedConnection, None] = {}
         self._bodies_by_address: dict[str, dict[LimitedConnection, None]] = {}
-        self._idle: dict[LimitedConnection, None] = {}
+        self._idle: dict[LimitedConnection, asyncio.TimerHandle] = {}
+        self._idle_seconds = settings.idle_seconds
+        self._anonymous_idle_seconds = min(settings.anonymous_idle_seconds, settings.idle_seconds)
+        self._holders: Holders[LimitedConnection] = Holders(settings, max_connections=self._max_connections)
         self._connections = 0
         self._closed: dict[str, int] = {}
         self._next_log: asyncio.TimerHandle | None = None
@@ -55,17 +66,50 @@ class ConnectionLimits:
     def connect(self, connection: "LimitedConnection") -> None:
         self._connections += 1
         if self._connections > self._max_connections:
-            # Prefer a connection whose client does not wait for a response. Otherwise refuse the new one.
-            unserved = (*self._idle, *self._half_open, *self._bodies)
-            closed = next(iter(unserved), connection)
+            closed = self._least_needed(connection)
             self.close(closed, "too_many_connections")
             if closed is connection:
                 return
-        self.begin_request(connection)
+        connection.is_proxy = self._is_proxy(connection.address)
+        if connection.is_proxy or self.hold(connection, connection.origin) is None:
+            self.begin_request(connection)
+        else:
+            self.close(connection, "too_many_connections_of_one")
+
+    def _least_needed(self, new: "LimitedConnection") -> "LimitedConnection":
+        """Return a connection whose client does not wait for a response, or else the new one."""
+        anonymous = (connection for connection in self._idle if not self._is_known(connection))
+        return next(chain(anonymous, self._half_open, self._idle, self._bodies), new)
 
     def disconnect(self, connection: "LimitedConnection") -> None:
         self._connections -= 1
         self.release(connection)
+        self._holders.assign(connection, ())
+
+    def hold(self, connection: "LimitedConnection", holder: Holder, *, slots: int = 0) -> int | None:
+        """Count a connection for a holder, and close the holder's longest unused one over the limit. Return the limit
+        if all of them are in use."""
+        if holder.kind is HolderKind.TENANT and self._is_known(connection):
+            return None
+        holders = (connection.origin, holder) if holder.kind is HolderKind.USER else (holder,)
+        current = self._holders.holders_of(connection)
+        for new in holders:
+            limit = self._holders.limit(new, slots=slots)
+            if new in current or self._holders.count(new) < limit:
+                continue
+            others = self._holders.connections_of(new)
+            is_idle, is_half_open = self._idle.__contains__, self._half_open.__contains__
+            unused = next(chain(filter(is_idle, others), filter(is_half_open, others)), None)
+            if unused is None:
+                return limit
+            self.close(unused, "too_many_connections_of_one")
+        self._holders.assign(connection, holders)
+        return None
+
+    def begin_forwarded(self, connection: "LimitedConnection", address: str) -> int | None:
+        """Count a proxy's connection for the caller of this request. Return the limit if the caller has too many."""
+        connection.origin = Holder(HolderKind.ADDRESS, network_of(address))
+        return self.hold(connection, connection.origin)
 
     def begin_request(self, connection: "LimitedConnection") -> None:
         if connection in self._half_open:
@@ -93,13 +137,28 @@ class ConnectionLimits:
 
     def keep_alive(self, connection: "LimitedConnection") -> None:
         self.release(connection)
-        self._idle[connection] = None
+        # The connections of a holder are in the order of their last use.
+        holders = () if connection.is_proxy else self._holders.holders_of(connection)
+        self._holders.assign(connection, holders)
+        is_trusted = connection.is_proxy or self._is_known(connection)
+        seconds = self._idle_seconds if is_trusted else self._anonymous_idle_seconds
+        self._idle[connection] = asyncio.get_running_loop().call_later(seconds, self._end_idle, connection)
+
+    def _end_idle(self, connection: "LimitedConnection") -> None:
+        self.release(connection)
+        connection.end()
+
+    def _is_known(self, connection: "LimitedConnection") -> bool:
+        """Whether a user or a worker has authenticated on a connection."""
+        return any(
+            holder.kind in (HolderKind.USER, HolderKind.WORKER) for holder in self._holders.holders_of(connection)
+        )
 
     def release(self, connection: "LimitedConnection") -> None:
         """Stop limiting a connection: the server processes its request, or the connection is closed."""
-        if (timer := self._half_open.pop(connection, None)) is not None:
-            timer.cancel()
-        self._idle.pop(connection, None)
+        for timers in (self._half_open, self._idle):
+            if (timer := timers.pop(connection, None)) is not None:
+                timer.cancel()
         if connection in self._bodies:
             del self._bodies[connection]
             same_address = self._bodies_by_address[connection.address]
@@ -109,6 +168,7 @@ class ConnectionLimits:
 
     def close(self, connection: "LimitedConnection", reason: str) -> None:
         self.release(connection)
+        self._holders.assign(connection, ())
         connection.refuse()
         self._closed[reason] = self._closed.get(reason, 0) + 1
         if self._next_log is None:
@@ -139,7 +199,7 @@ class LimitedConnection(asyncio.Protocol):
 
     def __init__(self, limits: ConnectionLimits, *, app_state: dict[str, Any], **options: Any) -> None:
         # uvicorn copies `app_state` into the scope of each request.
-        self._http = HttpToolsProtocol(app_state={**app_state, _STATE_KEY: self}, **options)
+        self._http = HttpToolsProtocol(app_state={**app_state, STATE_KEY: self}, **options)
         self._limits = limits
         self._parser = HttpRequestParser(self)
         self._url = b""
@@ -150,24 +210,34 @@ class LimitedConnection(asyncio.Protocol):
         self._is_upload = False
         self._is_answering = False
         self._unanswered = 0
+        self._stall: asyncio.TimerHandle | None = None
+        self.is_proxy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # The transports of uvloop are no subclasses of asyncio.Transport.
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self.origin = Holder(HolderKind.ADDRESS, network_of(self.address))
         self._http.connection_made(self._transport)
         self._limits.connect(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._end_stall()
         self._limits.disconnect(self)
         self._http.connection_lost(exc)
 
     def pause_writing(self) -> None:
+        self._stall = asyncio.get_running_loop().call_later(MAX_STALL_SECONDS, self._limits.close, self, "stalled")
         self._http.pause_writing()
 
     def resume_writing(self) -> None:
+        self._end_stall()
         self._http.resume_writing()
+
+    def _end_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
 
     def data_received(self, data: bytes) -> None:
         self._http.data_received(data)
@@ -218,22 +288,34 @@ class LimitedConnection(asyncio.Protocol):
         else:
             self._limits.keep_alive(self)
 
+    def hold(self, holder: Holder, *, slots: int) -> int | None:
+        return self._limits.hold(self, holder, slots=slots)
+
+    def begin_forwarded(self, address: str) -> int | None:
+        return self._limits.begin_forwarded(self, address) if self.is_proxy else None
+
     def refuse(self) -> None:
         """Close the connection, with a response if a request has begun and none was sent."""
         is_unanswered = not self._has_headers or not self._is_answering
         if self._is_receiving and is_unanswered and not self._transport.is_closing():
             self._transport.write(_TIMEOUT_RESPONSE)
+        self.end()
+
+    def end(self) -> None:
+        """Close the connection. `close` alone would wait without limit for a caller that does not read."""
+        self._end_stall()
+        self._stall = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._transport.abort)
         self._transport.close()
 
 
 class ResponseTracker:
-    """ASGI middleware that tells a `LimitedConnection` when a response starts and ends."""
+    """ASGI middleware that tells a `LimitedConnection` whose request it serves, and when a response starts and ends."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection: LimitedConnection | None = scope.get("state", {}).get(_STATE_KEY)
+        connection: LimitedConnection | None = scope.get("state", {}).get(STATE_KEY)
         if connection is None:
             await self._app(scope, receive, send)
             return
@@ -252,7 +334,9 @@ class ResponseTracker:
             if message["type"] == "http.response.body" and not message.get("more_body", False):
                 complete()
 
+        limit = connection.begin_forwarded(scope["client"][0] if scope.get("client") else "")
+        refusal = problem_response(too_many_connections(HolderKind.ADDRESS, limit)) if limit is not None else None
         try:
-            await self._app(scope, receive, send_and_track)
+            await (refusal or self._app)(scope, receive, send_and_track)
         finally:
             complete()

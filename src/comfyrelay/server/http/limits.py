@@ -44,7 +44,11 @@ class RateLimit:
 
 def address_of(request: Request) -> str:
     """Return the address of the caller, or its network for IPv6."""
-    host = request.client.host if request.client else "unknown"
+    return network_of(request.client.host if request.client else "unknown")
+
+
+def network_of(host: str) -> str:
+    """Return an IPv4 address, or the network of an IPv6 address."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

@@ -17,6 +17,7 @@ from comfyrelay.domain.ids import source_path
 from comfyrelay.errors import InvalidInput
 from comfyrelay.media.previews import MAX_BYTES, is_preview, is_preview_path
 from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.holders import HolderKind, hold_connection
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Router
 from comfyrelay.server.operations.ranges import Unsatisfiable, parse_range
@@ -60,6 +61,7 @@ Local = Annotated[LocalObjects, Depends(_local)]
 async def download(path: str, request: Request, objects: Local) -> Response:
     """Download a file, or a range of it, with a URL that this server has signed."""
     grant = objects.verify("GET", path, request.query_params)
+    _hold_connection(request, path)
     stat = await _stat(objects, path)
     headers = _headers(grant, stat)
     if _is_known(request, stat):
@@ -102,6 +104,7 @@ async def upload(
     """Upload a file to a URL that this server has signed, with the signed type and length."""
     grant = objects.verify("PUT", path, request.query_params)
     grant.check_upload(content_type=content_type, content_length=content_length)
+    _hold_connection(request, path)
     preview = bytearray()
     try:
         async with objects.receive(path, size=grant.size, max_size=grant.max_size) as receiver:
@@ -142,6 +145,11 @@ class CrossOrigin:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_file = scope["type"] == "http" and scope["path"].startswith(PREFIX)
         await (self._files if is_file else self._api)(scope, receive, send)
+
+
+def _hold_connection(request: Request, path: str) -> None:
+    """Count the connection for the tenant of the file, because the workers of a site share one address."""
+    hold_connection(request.scope, HolderKind.TENANT, "/".join(path.split("/")[:2]))
 
 
 async def _stat(objects: LocalObjects, path: str) -> ObjectStat:

@@ -46,7 +46,6 @@ async def events(
     if job.status in TERMINAL_JOB and last_event_id >= job.event_seq:
         # A browser reconnects when a stream ends, until it gets this response.
         return Response(status_code=204)
-    context.engine.jobs.events.check_subscriber_limit(user.tenant_id)
     return EventStreamResponse(_stream(request, context, job, last_event_id))
 
 

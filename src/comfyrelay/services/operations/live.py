@@ -13,7 +13,6 @@ from urllib.parse import quote, unquote
 
 import structlog
 
-from comfyrelay.errors import TooManyRequests
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.subscriptions import Reset, StreamMessage, Subscriber
 from comfyrelay.store.central import changes
@@ -29,7 +28,6 @@ BATCH_SECONDS = 0.5
 OVERLAP = 200
 # If more ids changed, only `ANY` is sent.
 MAX_NAMED = 200
-MAX_SUBSCRIBERS = 500
 ANY = "*"
 TOPIC = "changed:"
 
@@ -95,10 +93,6 @@ class AdminLive:
     def _publish_now(self, kind: str) -> None:
         del self._soon[kind]
         self.publish(kind)
-
-    def check_subscriber_limit(self) -> None:
-        if len(self._subscribers) >= MAX_SUBSCRIBERS:
-            raise TooManyRequests(retry_after_seconds=60)
 
     async def subscribe(self, *, quiet_seconds: float) -> AsyncGenerator[StreamMessage[ChangedKinds], None]:
         """Yield a `Reset`, then changes, and a keep-alive after `quiet_seconds` without changes."""

@@ -6,7 +6,7 @@ the shard. A subscriber costs no query.
 
 import asyncio
 import contextlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,6 @@ import structlog
 from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.domain.records.jobs import JobRecord
-from comfyrelay.errors import TooManyRequests
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.outbox import OutboxEntry
@@ -29,8 +28,6 @@ log = structlog.get_logger(__name__)
 TICK_SECONDS = 1.0
 # Minimum pause between two reads.
 MIN_PAUSE_SECONDS = 0.05
-# Per tenant, so that one tenant cannot use up the connections.
-MAX_SUBSCRIBERS = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,13 +78,7 @@ class JobEvents:
         self._databases = databases
         self._tick_seconds = tick_seconds
         self._readers: dict[str, _EventReader] = {}
-        self._of_tenant: Counter[str] = Counter()
         self._is_closed = False
-
-    def check_subscriber_limit(self, tenant_id: str) -> None:
-        """Raise `TooManyRequests` before the stream starts, because later the status code is already sent."""
-        if self._of_tenant[tenant_id] >= MAX_SUBSCRIBERS:
-            raise TooManyRequests(retry_after_seconds=60)
 
     async def subscribe(self, job: JobRecord, *, after_seq: int, quiet_seconds: float) -> AsyncGenerator[Changes, None]:
         """Yield the events of a job after `after_seq`, then new ones, until the job ends.
@@ -109,7 +100,6 @@ class JobEvents:
         new_reader = _EventReader(self._databases, shard, tick_seconds=self._tick_seconds)
         reader = self._readers.setdefault(shard, new_reader)
         reader.add(subscriber)
-        self._of_tenant[job.tenant_id] += 1
         try:
             while not self._is_closed:
                 with contextlib.suppress(TimeoutError):
@@ -120,9 +110,6 @@ class JobEvents:
                     return
         finally:
             reader.remove(subscriber)
-            self._of_tenant[job.tenant_id] -= 1
-            # Drop zero counts.
-            self._of_tenant += Counter()
 
     def wake(self, shard: str, entries: Iterable[OutboxEntry]) -> None:
         """Read a shard's events now if a subscribed job got updates from this process."""

@@ -18,7 +18,6 @@ import structlog
 
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.jobs import Unit
-from comfyrelay.errors import TooManyRequests
 from comfyrelay.protocol.jobs import LiveProgress
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches, BatchState
@@ -44,8 +43,6 @@ QUEUE_READ_SECONDS = 0.75
 MAX_JOBS = 200
 # Per read, for all tenants of a shard together.
 MAX_CHANGES = 10_000
-# Per tenant and process.
-MAX_SUBSCRIBERS = 500
 MAX_WAITING = 200
 # Changes are stored for longer than this.
 REPLAY_SECONDS = 1800.0
@@ -177,12 +174,6 @@ class LiveUpdates:
                 yield subscriber.pop() or StreamMessage(content=None, cursor=tenant.cursor)
         finally:
             reader.remove(tenant, subscriber)
-
-    def check_subscriber_limit(self, tenant_id: str) -> None:
-        """Raise `TooManyRequests` before the stream starts, because later the status code is already sent."""
-        found = (reader.tenants.get(tenant_id) for reader in self._readers.values())
-        if any(tenant is not None and len(tenant.subscribers) >= MAX_SUBSCRIBERS for tenant in found):
-            raise TooManyRequests(retry_after_seconds=60)
 
     async def _first_messages(
         self, tenant: _Tenant, shard: str, cursor: str | None
