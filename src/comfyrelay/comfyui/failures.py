@@ -8,7 +8,7 @@ from typing import Any
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import ComfyError, DeviceFault, Fault, ModelUnreadable, NodeFailed, OutOfMemory, PaymentRequired
 
-_MEMORY = re.compile(r"out of memory|allocation on device|can't allocate memory|cannot allocate memory", re.I)
+_MEMORY = re.compile(r"out ?of ?memory|allocation on device|can't allocate memory|cannot allocate memory", re.I)
 _DEVICE = re.compile(
     r"(cuda|cudnn\w*|cublas\w*|hip) error|illegal memory access|device-side assert|unspecified launch failure", re.I
 )
@@ -35,6 +35,11 @@ _SERVER_TYPES = frozenset(
     }
 )
 _PAYMENT_TYPES = frozenset({"InsufficientFundsError", "InactiveSubscriptionError"})
+
+
+def mentions_out_of_memory(error: str) -> bool:
+    """Whether an error message says that memory ran out."""
+    return _MEMORY.search(error) is not None
 
 
 def explain_execution_error(data: Mapping[str, Any]) -> ComfyError:

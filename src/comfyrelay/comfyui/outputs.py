@@ -49,8 +49,9 @@ class RunResult:
     """The result of a run that succeeded and produced something.
 
     `files` start with the outputs of the wanted nodes; saved files come before previews. `texts` maps node ids to the
-    texts these nodes displayed. `about` is extra metadata stored with the output: for a script, its command and all
-    files it saved.
+    texts these nodes displayed. `seconds` is the duration of the run. `node_seconds` has the duration of each node that
+    ran, by node id, as far as the server reported it; cached nodes are missing. `about` is extra metadata stored with
+    the output: for a script, its command and all files it saved.
     """
 
     prompt_id: str
@@ -58,6 +59,7 @@ class RunResult:
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cached_nodes: frozenset[str] = frozenset()
     seconds: float = 0.0
+    node_seconds: Mapping[str, float] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -83,6 +85,7 @@ def result_of(
     wanted: Iterable[str] = (),
     cached_nodes: Iterable[str] = (),
     seconds: float = 0.0,
+    node_seconds: Mapping[str, float] | None = None,
 ) -> RunResult:
     """Collect a run's outputs, including files sent over the WebSocket. Nodes in `wanted` come first, in that order."""
     ranks = {node_id: rank for rank, node_id in enumerate(wanted)}
@@ -91,7 +94,12 @@ def result_of(
     files.sort(key=lambda file: (ranks.get(file.node_id, len(ranks)), not file.is_saved, _natural_key(file.node_id)))
     texts = {node_id: found for node_id, output in outputs.items() if (found := texts_of(output))}
     return RunResult(
-        prompt_id=prompt_id, files=tuple(files), texts=texts, cached_nodes=frozenset(cached_nodes), seconds=seconds
+        prompt_id=prompt_id,
+        files=tuple(files),
+        texts=texts,
+        cached_nodes=frozenset(cached_nodes),
+        seconds=seconds,
+        node_seconds=node_seconds or {},
     )
 
 

@@ -52,6 +52,23 @@ def test_run_events_are_in_order() -> None:
     assert progress.outputs == {"3": {"images": [file]}}
 
 
+def test_node_takes_until_the_next_one_starts() -> None:
+    now = 0.0
+    progress = RunProgress(graph=GRAPH, prompt_id="p", on_event=lambda _: None, clock=lambda: now)
+    messages: list[tuple[float, str, dict[str, Any]]] = [
+        (0.0, "execution_cached", {"nodes": ["1"]}),
+        (1.0, "executing", {"node": "2"}),
+        (4.0, "executing", {"node": "3"}),
+        # A node in a loop runs again.
+        (4.5, "executing", {"node": "2"}),
+        (6.5, "execution_success", {}),
+        (9.0, "executing", {"node": None}),
+    ]
+    for now, kind, data in messages:  # noqa: B007  (the clock reads it)
+        progress.handle_message(kind, data)
+    assert progress.node_seconds == {"2": 5.0, "3": 0.5}
+
+
 def test_repeated_step_is_reported_once() -> None:
     _, events = received(
         ("progress", {"node": "2", "value": 1, "max": 4}),

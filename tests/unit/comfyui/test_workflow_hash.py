@@ -84,7 +84,11 @@ def test_links_input_names_and_model_files_change_the_hash(node_id: str, name: s
 
 
 @pytest.mark.parametrize(
-    "suffix", ["safetensors", "sft", "ckpt", "pt", "pth", "bin", "gguf", "onnx", "SafeTensors", "ONNX"]
+    "suffix",
+    [
+        *("safetensors", "sft", "ckpt", "pt", "pth", "bin", "gguf", "onnx", "SafeTensors", "ONNX"),
+        *("vae", "yaml", "yml", "YAML"),
+    ],
 )
 def test_model_file_is_recognized_by_its_suffix(suffix: str) -> None:
     assert workflow_hash(changed("3", "x", f"a.{suffix}")) != workflow_hash(changed("3", "x", f"b.{suffix}"))

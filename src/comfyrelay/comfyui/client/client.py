@@ -409,6 +409,7 @@ class ComfyClient:
             wanted=request.wanted,
             cached_nodes=cached_nodes(entry),
             seconds=run_seconds(entry),
+            node_seconds=watch.progress.node_seconds,
         )
 
     async def _is_active(self, prompt_id: str, silence: SilenceLimit) -> bool:

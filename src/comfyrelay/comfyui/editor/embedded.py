@@ -223,8 +223,10 @@ def _of_container(file: BinaryIO) -> Iterator[NamedText]:
         ) from None
     try:
         # The protocol list is a second safeguard: some formats open other files.
-        options = {"format_whitelist": AUDIO_CONTAINERS, "protocol_whitelist": "none"}
-        with av.open(file, mode="r", container_options=options, metadata_errors="replace") as container:
+        safe = {"format_whitelist": AUDIO_CONTAINERS, "protocol_whitelist": "none"}
+        # FFmpeg decodes the first frames when it opens a file, unless they are too large.
+        few = {"max_pixels": "1"}
+        with av.open(file, mode="r", container_options=safe, options=few, metadata_errors="replace") as container:
             yield from container.metadata.items()
             for stream in container.streams:
                 yield from stream.metadata.items()

@@ -13,6 +13,9 @@ from comfyrelay.errors import GraphError
 # Nodes by id: {"class_type": …, "inputs": {…}, "_meta": {…}}.
 Graph = dict[str, Any]
 
+# A graph, its JSON text, or the path of a JSON file.
+GraphSource = Graph | str | bytes | Path
+
 # A graph of a thousand nodes has about 1 MB.
 MAX_BYTES = 16 * 1024**2
 
@@ -20,6 +23,15 @@ MAX_BYTES = 16 * 1024**2
 def load_graph(source: str | bytes | Path) -> Graph:
     """Read a graph from JSON or a file and check its shape. Raises `GraphError` if it is invalid."""
     return check_graph(read_json(source))
+
+
+def read_graph(source: GraphSource) -> Graph:
+    """Return a graph given as an object, as JSON text or as the path of a JSON file, and check its shape."""
+    if not isinstance(source, str | bytes | Path):
+        return check_graph(source)
+    if isinstance(source, str) and not source.lstrip("\ufeff \t\r\n").startswith("{"):
+        raise GraphError("This text is not the JSON of a graph. To read a file, pass a `pathlib.Path`.")
+    return load_graph(source)
 
 
 def read_json(source: str | bytes | Path) -> Any:

@@ -11,6 +11,8 @@ MODEL_SUFFIXES = (
     *(".safetensors", ".sft", ".ckpt", ".pt", ".pt2", ".pth", ".bin", ".gguf", ".ggml", ".onnx"),
     *(".engine", ".trt", ".pkl", ".pickle", ".npz", ".torchscript", ".tflite", ".task", ".nemo"),
 )
+# Other files that decide what a graph computes: VAEs of older versions, and model configurations.
+_COUNTED_SUFFIXES = (*MODEL_SUFFIXES, ".vae", ".yaml", ".yml")
 _name = itemgetter(0)
 # One encoder for all calls: json.dumps with separators creates an encoder per call.
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -19,8 +21,8 @@ _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 def workflow_hash(graph: Graph) -> str:
     """Return the SHA-256 of a graph's structure, in hexadecimal.
 
-    Node ids, `class_type`, links, input names and model file names count. Prompts, seeds, sizes, titles and key order
-    do not.
+    Node ids, `class_type`, links, input names and the names of model files and their configurations count. Prompts,
+    seeds, sizes, titles and key order do not.
     """
     nodes = [_node(node_id, graph[node_id]) for node_id in sorted(graph)]
     # JSON instead of repr: the hash must be the same in every Python version.
@@ -41,10 +43,10 @@ def _structure(value: Any) -> Any:
 
 
 def _models(value: Any) -> Any:
-    """Return the model files that a literal value names, or `None`."""
+    """Return the model and configuration files that a literal value names, or `None`."""
     if isinstance(value, str):
         # Check only the end: a prompt may be long.
-        return value if value[-12:].lower().endswith(MODEL_SUFFIXES) else None
+        return value if value[-12:].lower().endswith(_COUNTED_SUFFIXES) else None
     # Some nodes (LoRA stacks) keep their models in an object or a list.
     if isinstance(value, dict):
         return [[name, named] for name in sorted(value) if (named := _models(value[name])) is not None] or None

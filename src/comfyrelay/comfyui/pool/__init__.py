@@ -29,10 +29,11 @@ from comfyrelay.comfyui.pool.pool import WorkflowPool
 from comfyrelay.comfyui.pool.queues.queue import JobOutcome, MemoryQueue, PoolJobStatus, QueueAdapter, StoredJobs
 from comfyrelay.comfyui.pool.queues.sqlite import SqliteQueue
 from comfyrelay.comfyui.pool.stats import ClientStats, PoolStats
-from comfyrelay.comfyui.pool.ticket import Bucket, JobOptions, Ticket
+from comfyrelay.comfyui.pool.ticket import Affinity, Bucket, JobOptions, Ticket
 from comfyrelay.domain.queue.blocks import Block
 
 __all__ = [
+    "Affinity",
     "Block",
     "Bucket",
     "ClientBlockedWorkflow",

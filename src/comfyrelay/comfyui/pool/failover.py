@@ -16,7 +16,7 @@ from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.pool.events import ClientBlockedWorkflow, ClientUnblockedWorkflow, PoolEvent
 from comfyrelay.comfyui.pool.queues.queue import QueueAdapter
 from comfyrelay.domain.queue.blocks import Block, FailoverPolicy, is_blocked, record_failure
-from comfyrelay.errors import ComfyError, Fault, NodeFailed, NotInstalled
+from comfyrelay.errors import ComfyError, Fault, InvalidInput, NodeFailed, NotInstalled
 
 log = structlog.get_logger(__name__)
 
@@ -85,6 +85,23 @@ class FailoverStrategy(Protocol):
 
     def restore(self, client_id: str, workflow_hash: str, block: Block) -> None:
         """Restore a block from a durable queue. An expired block is ignored."""
+
+
+def check_complete(value: object, protocol: type, *, name: str, base: type) -> None:
+    """Check that an object has all methods of a protocol, other than stubs that it inherits from the protocol."""
+    if isinstance(value, type):
+        raise InvalidInput(f"{name} is the class {value.__name__}: pass an instance, such as {value.__name__}().")
+    members = {member for member in vars(protocol) if not member.startswith("_") or member == "__len__"}
+    missing = sorted(
+        member
+        for member in members
+        if getattr(type(value), member, None) is getattr(protocol, member) or not hasattr(value, member)
+    )
+    if missing:
+        raise InvalidInput(
+            f"{name}: {type(value).__name__} lacks {', '.join(missing)}. Implement all methods of {protocol.__name__}, "
+            f"or subclass {base.__name__}."
+        )
 
 
 class SmartFailover:

@@ -151,8 +151,13 @@ class PoolJob:
         return self._record.ticket.metadata
 
     @property
+    def seeds(self) -> Mapping[str, int]:
+        """The random seeds that replaced -1 in the graph, by node id and input, such as `3.seed`."""
+        return MappingProxyType(dict(self._record.ticket.seeds))
+
+    @property
     def attempts(self) -> int:
-        """Number of runs started."""
+        """Number of attempts so far. A run that is repeated for free, such as after a move, is not counted twice."""
         return self._record.ticket.attempts
 
     @property

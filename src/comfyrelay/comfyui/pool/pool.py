@@ -6,13 +6,13 @@ from functools import partial
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from comfyrelay.comfyui.client.interface import ComfyServer
-from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.graphs.graph import GraphSource, read_graph
 from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.comfyui.outputs import RunResult
 from comfyrelay.comfyui.pool.bus import Bus, EventStream, Selector
 from comfyrelay.comfyui.pool.completion import JobCompletion
 from comfyrelay.comfyui.pool.events import PoolEvent
-from comfyrelay.comfyui.pool.failover import Blocks, FailoverStrategy, SmartFailover
+from comfyrelay.comfyui.pool.failover import Blocks, FailoverStrategy, SmartFailover, check_complete
 from comfyrelay.comfyui.pool.gpu_memory import GpuMemory, Memory
 from comfyrelay.comfyui.pool.intake import Intake
 from comfyrelay.comfyui.pool.jobs import PoolJob, Registry, StopReason
@@ -21,7 +21,7 @@ from comfyrelay.comfyui.pool.queues.queue import MemoryQueue, PoolJobStatus, Que
 from comfyrelay.comfyui.pool.runner import Runner, all_refused_error
 from comfyrelay.comfyui.pool.scheduler import Scheduler
 from comfyrelay.comfyui.pool.stats import ClientStats, PoolStats
-from comfyrelay.comfyui.pool.ticket import JobOptions, Ticket
+from comfyrelay.comfyui.pool.ticket import Affinity, JobOptions, Ticket
 from comfyrelay.errors import Conflict, NotInstalled, RunInterrupted
 
 E = TypeVar("E", bound=PoolEvent)
@@ -47,14 +47,24 @@ class WorkflowPool:
         keep_finished: int = 1000,
         event_buffer: int = 1000,
         ahead_seconds: float = 0.0,
+        defaults: JobOptions | None = None,
+        affinity: Mapping[str, Affinity] | None = None,
+        max_queue_size: int | None = None,
     ) -> None:
         """Create a pool, which starts when it is entered or `open` is called.
+
+        `defaults` are options for every job, such as `timeouts`. `affinity` says which servers run a workflow, by
+        workflow hash. Options of the job replace both. If `max_queue_size` jobs wait, `enqueue` raises `QueueFull`.
 
         `keep_finished` is the number of finished jobs that can still be looked up, here and in a durable queue.
         `event_buffer` is the number of events that wait for a slow reader before some are dropped. The next job is sent
         to a busy server ahead of time, to leave no gap between two jobs, if both are known to take at most
         `ahead_seconds` there.
         """
+        if queue is not None:
+            check_complete(queue, QueueAdapter, name="queue", base=MemoryQueue)
+        if failover is not None:
+            check_complete(failover, FailoverStrategy, name="failover", base=SmartFailover)
         # An empty queue is falsy, so `or` would replace it.
         self._queue = MemoryQueue() if queue is None else queue
         self._failover = SmartFailover() if failover is None else failover
@@ -96,6 +106,9 @@ class WorkflowPool:
             schedule=self._scheduler.add,
             make_job=partial(PoolJob, cancel=self.cancel, buffer_size=event_buffer),
             is_cached=lambda key: any(member.cache_key == key for member in self._roster),
+            defaults=defaults or {},
+            affinity=affinity or {},
+            max_queue_size=max_queue_size,
         )
         self._was_opened = False
         self._closing: asyncio.Task[None] | None = None
@@ -111,6 +124,7 @@ class WorkflowPool:
         """Load the jobs in the queue and start connecting to the servers. A pool can be opened once."""
         if self._was_opened or self._closing is not None:
             raise Conflict("A pool can be opened once only.")
+        self._intake.check_affinity(self._roster.ids)
         self._was_opened = True
         try:
             stored = await self._queue.open()
@@ -147,11 +161,16 @@ class WorkflowPool:
         """Wait until every server was tried once and at least one is online."""
         await self._roster.ready.wait()
 
-    async def enqueue(self, graph: Graph, **options: Unpack[JobOptions]) -> PoolJob:
-        """Queue a copy of a graph. With a durable queue, the job cannot be lost once this returns."""
+    async def enqueue(self, graph: GraphSource, **options: Unpack[JobOptions]) -> PoolJob:
+        """Queue a copy of a graph, given as a dictionary, as JSON text or as the path of a JSON file.
+
+        A seed input of -1 gets a random number, which stays the same in all attempts (`PoolJob.seeds`). With a durable
+        queue, the job cannot be lost once this returns. Raises `GraphError` or `InvalidInput` if the graph or an option
+        is invalid, and `QueueFull` if `max_queue_size` jobs wait.
+        """
         return await self._intake.accept(graph, options, self._roster.ids)
 
-    async def run(self, graph: Graph, **options: Unpack[JobOptions]) -> RunResult:
+    async def run(self, graph: GraphSource, **options: Unpack[JobOptions]) -> RunResult:
         """Enqueue a graph and wait for its result. Canceling this call cancels the job."""
         job = await self.enqueue(graph, **options)
         try:
@@ -264,12 +283,12 @@ class WorkflowPool:
             self.memory.raise_need(running.pop(), memory.held)
         return memory
 
-    async def record_too_small(self, graph: Graph, gpu_bytes: int) -> None:
+    async def record_too_small(self, graph: GraphSource, gpu_bytes: int) -> None:
         """Record that a workflow did not fit on a GPU of this size, which may belong to another machine.
 
         Its jobs go to larger GPUs if there are any.
         """
-        self.memory.record_too_small(workflow_hash(graph), gpu_bytes)
+        self.memory.record_too_small(workflow_hash(read_graph(graph)), gpu_bytes)
         if len(self._roster.online) > 1:
             # Measure the sizes: a GPU of unknown size is not avoided.
             await self.memory.read_sizes(self._roster.online)

@@ -1,5 +1,7 @@
 """A queued job: a copy of its graph and everything needed to run it later."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,12 +12,14 @@ from uuid import uuid4
 import orjson
 
 from comfyrelay.comfyui.client.uploads import Attachment
-from comfyrelay.comfyui.graphs.graph import Graph, check_graph, dump_json
+from comfyrelay.comfyui.graphs.graph import Graph, GraphSource, dump_json, read_graph
 from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.comfyui.graphs.nodes import find_node
+from comfyrelay.comfyui.graphs.seeds import draw_seeds
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import InvalidInput
 
+MAX_ID_LENGTH = 200
 _NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -34,15 +38,27 @@ class Bucket(NamedTuple):
     same_as: str | None = None
 
 
-class JobOptions(TypedDict, total=False):
+class Affinity(TypedDict, total=False):
+    """Which servers run a workflow.
+
+    - `preferred_clients`: servers to use if one of them is free; otherwise others are used.
+    - `exclude_clients`: servers never to use.
+    """
+
+    preferred_clients: Iterable[str]
+    exclude_clients: Iterable[str]
+
+
+class JobOptions(Affinity, total=False):
     """Options of a job.
 
+    - `job_id`: an id of your own. If the pool has a job with this id, finished or not, that job is returned and nothing
+      is queued. Raises `IdempotencyConflict` if that job has another graph.
     - `priority`: jobs with a higher one go first; default 0.
     - `metadata`: available on the job and each of its events.
     - `include_outputs`: nodes (ids or titles) whose outputs come first in the result.
     - `attachments`: files that are uploaded to the server before the run.
-    - `preferred_clients`: servers to use if one of them is free; otherwise others are used.
-    - `exclude_clients`: servers never to use.
+    - `preferred_clients`, `exclude_clients`: see `Affinity`.
     - `memory_bytes`: minimum memory that the job needs on a shared GPU; a larger measured need wins.
     - `keep_loaded`: the server that runs the job gets no other workflows while other servers can take them. It unloads
       the models only if another job needs the memory and fits nowhere else.
@@ -58,12 +74,11 @@ class JobOptions(TypedDict, total=False):
     - `extra_data`: JSON that is sent to ComfyUI with the graph, such as keys of partner nodes.
     """
 
+    job_id: str
     priority: int
     metadata: Mapping[str, Any]
     include_outputs: Sequence[str]
     attachments: Iterable[Attachment]
-    preferred_clients: Iterable[str]
-    exclude_clients: Iterable[str]
     memory_bytes: int | None
     keep_loaded: bool
     cache_key: str | None
@@ -73,6 +88,10 @@ class JobOptions(TypedDict, total=False):
     give_up_after_seconds: float | None
     timeouts: RunTimeouts | None
     extra_data: Mapping[str, Any] | None
+
+
+AFFINITY_OPTIONS = frozenset(Affinity.__annotations__)
+JOB_OPTIONS = frozenset(JobOptions.__annotations__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,17 +115,41 @@ class Ticket:
     extra_data: Mapping[str, Any] | None = None
     attempts: int = 0
     cache_key: str | None = None
+    # The random seeds of the graph, by node id and input.
+    seeds: Mapping[str, int] = field(default_factory=dict)
+    # With an id of the caller: the digest of the graph that was given.
+    graph_digest: str | None = None
     # Memory of the GPU that was too small, once the job moved to a larger one.
     ran_out_bytes: int | None = None
 
 
-def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at: datetime) -> Ticket:
+def check_options(options: JobOptions, *, where: str) -> None:
+    """Check the options that need no graph. Without this, a misspelled option would have no effect."""
+    check_names(options, allowed=JOB_OPTIONS, where=where)
+    _check_values(options)
+
+
+def check_names(options: Mapping[str, Any], *, allowed: frozenset[str], where: str) -> None:
+    if unknown := sorted(options.keys() - allowed):
+        raise InvalidInput(
+            f"{where}: unknown option {', '.join(unknown)}. Options: {', '.join(sorted(allowed))}.",
+            errors=dict.fromkeys(unknown, "is not an option"),
+        )
+
+
+def make_ticket(source: GraphSource, options: JobOptions, *, sequence: int, created_at: datetime) -> Ticket:
     """Check the options that need no server, and copy the graph so that the caller cannot change it."""
+    check_options(options, where="enqueue")
+    given = read_graph(source)
+    graph, seeds = draw_seeds(given)
+    job_id = options.get("job_id")
     ticket = Ticket(
-        id=str(uuid4()),
+        id=str(uuid4()) if job_id is None else job_id,
         sequence=sequence,
-        bucket=_bucket(check_graph(graph), options),
+        bucket=_bucket(graph, options),
         graph=dump_json(graph),
+        seeds=seeds,
+        graph_digest=None if job_id is None else _digest(given),
         created_at=created_at,
         priority=options.get("priority", 0),
         metadata=MappingProxyType(dict(metadata)) if (metadata := options.get("metadata")) else _NO_METADATA,
@@ -120,12 +163,15 @@ def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at:
         cache_key=options.get("cache_key"),
         extra_data=_json_copy(extra_data) if (extra_data := options.get("extra_data")) is not None else None,
     )
-    _check(ticket)
     for attachment in ticket.attachments:
         attachment.check()
     for node in (*ticket.include_outputs, *(attachment.node for attachment in ticket.attachments if attachment.node)):
         find_node(graph, node)
     return ticket
+
+
+def _digest(graph: Graph) -> str:
+    return hashlib.sha256(json.dumps(graph, sort_keys=True).encode()).hexdigest()
 
 
 def _bucket(graph: Graph, options: JobOptions) -> Bucket:
@@ -146,15 +192,17 @@ def _json_copy(extra_data: Mapping[str, Any]) -> dict[str, Any]:
     return copy
 
 
-def _check(ticket: Ticket) -> None:
+def _check_values(options: JobOptions) -> None:
     errors = {}
-    if ticket.max_attempts < 1:
+    if not 1 <= len(options.get("job_id", "-")) <= MAX_ID_LENGTH:
+        errors["job_id"] = f"must be a text of 1 to {MAX_ID_LENGTH} characters"
+    if options.get("max_attempts", 1) < 1:
         errors["max_attempts"] = "must be at least 1"
-    if ticket.retry_delay < 0:
+    if options.get("retry_delay", 0) < 0:
         errors["retry_delay"] = "must not be negative"
-    if (ticket.bucket.memory_bytes or 0) < 0:
+    if (options.get("memory_bytes") or 0) < 0:
         errors["memory_bytes"] = "must not be negative"
-    if (ticket.give_up_after_seconds or 0) < 0:
+    if (options.get("give_up_after_seconds") or 0) < 0:
         errors["give_up_after_seconds"] = "must not be negative"
     if errors:
         raise InvalidInput(errors=errors)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
+from comfyrelay.system.commands.environment import inherited_environment
+
 T = TypeVar("T")
 
 COMMAND_SECONDS = 10.0
@@ -195,7 +197,9 @@ def _split_list(text: str) -> list[str]:
 
 def _run_tool(*command: str) -> str:
     with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(command, capture_output=True, timeout=COMMAND_SECONDS, check=True)
+        done = subprocess.run(
+            command, capture_output=True, timeout=COMMAND_SECONDS, check=True, env=inherited_environment()
+        )
         return done.stdout.decode(errors="replace")
     return ""
 

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from comfyrelay.comfyui.processes.installs import Install, InstallKind
 from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.system.atomic import part_of
+from comfyrelay.system.commands.environment import inherited_environment
 from comfyrelay.system.files import remove_tree
 
 LOOPBACK = "127.0.0.1"
@@ -56,13 +57,21 @@ class ProcessLaunch:
     mark: str
 
 
-def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Remove our own variables: they hold the fleet secret and the Comfy Cloud key, which custom nodes must not see."""
+def child_environment(more: Iterable[str] = ()) -> dict[str, str]:
+    """Return the variables that ComfyUI and its custom nodes may see: no secret of ours, whatever its name.
+
+    `more` are variables that the operator named.
+    """
+    return without_own_secrets(inherited_environment(more))
+
+
+def without_own_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """Remove our settings, the fleet secret and the Comfy Cloud key, even if the operator named them."""
     return {
         name: value
         for name, value in environment.items()
         # Our settings ignore case.
-        if name not in SECRET_NAMES and not name.upper().startswith(ENV_PREFIX)
+        if name.upper() not in SECRET_NAMES and not name.upper().startswith(ENV_PREFIX)
     }
 
 
@@ -78,9 +87,19 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def launch(
-    install: Install, *, python: Path, arguments: Sequence[str], gpu: LocalGpu, folder: Path, port: int
+    install: Install,
+    *,
+    python: Path,
+    arguments: Sequence[str],
+    gpu: LocalGpu,
+    folder: Path,
+    port: int,
+    variables: Sequence[str] = (),
 ) -> ProcessLaunch:
-    """Build the launch of a process with private folders. Models and custom nodes stay in the install."""
+    """Build the launch of a process with private folders. Models and custom nodes stay in the install.
+
+    `variables` are names of environment variables that it gets in addition to the usual ones.
+    """
     output = folder / "output"
     argv: list[str] = [str(python)]
     if install.kind is InstallKind.PORTABLE:
@@ -100,7 +119,7 @@ def launch(
     ):
         if install.has_option(option):
             argv += [option, value]
-    environment = child_environment()
+    environment = child_environment(variables)
     # The variable names our environment, but packages of custom nodes belong into ComfyUI's.
     environment.pop("VIRTUAL_ENV", None)
     return ProcessLaunch(

@@ -12,6 +12,7 @@ from comfyrelay.comfyui.processes.launch import check_arguments
 from comfyrelay.comfyui.processes.python import find_python
 from comfyrelay.configuration import ArgumentsOnly
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.settings import CommaSeparated
 from comfyrelay.system.command_lines import split
 
 
@@ -50,6 +51,8 @@ class ManagedOptions:
     # Processes per GPU; "auto" starts with one.
     per_gpu: int | Literal["auto"] = "auto"
     mps: Literal["auto", "off"] = "auto"
+    # Names of further environment variables that the processes get.
+    variables: tuple[str, ...] = ()
     setting: str = "COMFYRELAY_WORKER_"
 
     @property
@@ -74,6 +77,11 @@ class ManagedSettings(ArgumentsOnly):
     comfyui_args: Annotated[
         list[str], NoDecode, BeforeValidator(_split_arguments), AfterValidator(_check_arguments)
     ] = Field([], description="additional command-line arguments, such as `--lowvram`")
+    comfyui_environment: CommaSeparated = Field(
+        [],
+        description="comma-separated: names of environment variables that ComfyUI gets in addition to the usual ones, "
+        "such as `HF_TOKEN`; custom nodes can read them",
+    )
     per_gpu: PerGpu = Field(
         "auto", description="processes on each GPU: a number, or `auto` to start with one and add more while that helps"
     )
@@ -93,5 +101,6 @@ class ManagedSettings(ArgumentsOnly):
             arguments=tuple(self.comfyui_args),
             per_gpu=self.per_gpu,
             mps=self.comfyui_mps,
+            variables=tuple(self.comfyui_environment),
             setting=str(self.model_config["env_prefix"]),
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from comfyrelay.comfyui.processes.installs import Install, InstallKind
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.system.commands.environment import inherited_environment
 from comfyrelay.system.platform import pick
 
 CHECK_SECONDS = 60.0
@@ -50,7 +51,9 @@ def check_python(python: Path) -> tuple[str | None, str]:
     """Return why this Python cannot run ComfyUI (`None` if it can), and its torch version."""
     command = (str(python), "-c", "import torch; print(torch.__version__)")
     try:
-        done = subprocess.run(command, capture_output=True, timeout=CHECK_SECONDS, check=False, text=True)
+        done = subprocess.run(
+            command, capture_output=True, timeout=CHECK_SECONDS, check=False, text=True, env=inherited_environment()
+        )
     except OSError as error:
         return f"it does not run ({error.strerror}).", ""
     except subprocess.TimeoutExpired:

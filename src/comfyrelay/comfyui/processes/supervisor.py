@@ -322,6 +322,7 @@ class Supervisor:
             gpu=managed.gpu,
             folder=managed.folder,
             port=int(managed.url.rpartition(":")[2]),
+            variables=self._options.variables,
         )
         launched.environment.update(sharing)
         log.info("comfyui.starting", name=managed.name, url=managed.url, gpu=managed.gpu.name or managed.gpu.key)

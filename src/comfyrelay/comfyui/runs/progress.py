@@ -1,5 +1,7 @@
 """Convert the WebSocket messages of one run into events."""
 
+import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +22,14 @@ class RunProgress:
     have other outputs.
     """
 
-    def __init__(self, *, graph: Graph, prompt_id: str, on_event: Callable[[RunEvent], None]) -> None:
+    def __init__(
+        self,
+        *,
+        graph: Graph,
+        prompt_id: str,
+        on_event: Callable[[RunEvent], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.prompt_id = prompt_id
         self.started = False
         self.succeeded = False
@@ -35,9 +44,18 @@ class RunProgress:
         self._may_be_outputs = frozenset(output_nodes(graph))
         self._sent: dict[str, list[OutputFile]] = {}
         self._node_id: str | None = None
+        self._clock = clock
+        # The node whose time is measured, and since when. A node may run several times.
+        self._timed: tuple[str, float] | None = None
+        self._node_seconds: defaultdict[str, float] = defaultdict(float)
         self._done: set[str] = set()
         self._position: int | None = None
         self._step: tuple[str, float, float] | None = None
+
+    @property
+    def node_seconds(self) -> dict[str, float]:
+        """The duration of each node that has run: the time until the next one started."""
+        return {**self._node_seconds}
 
     def mark_accepted(self) -> None:
         self._on_event(Queued(prompt_id=self.prompt_id))
@@ -71,12 +89,14 @@ class RunProgress:
                 self._handle_executed(str(data.get("node")), data.get("output"))
             case "execution_success":
                 self.succeeded = True
+                self._time_node(None)
             # A blocked branch is reported as an error, but the run continues.
             case "execution_error" if data.get("exception_type") == "ExecutionBlocked":
                 pass
             case "execution_error" | "execution_interrupted":
                 self.failure = (kind, data)
                 self.over = True
+                self._time_node(None)
 
     def preview(self, image: bytes, mime_type: str, node_id: str | None) -> None:
         self.has_messages = True
@@ -97,11 +117,21 @@ class RunProgress:
         sent = self._sent.setdefault(node_id, [])
         sent.append(websocket_file(node_id, len(sent) + 1, image, mime_type))
 
+    def _time_node(self, node_id: str | None) -> None:
+        """End the measurement of the last node, and begin that of the next one."""
+        now = self._clock()
+        if self._timed is not None:
+            last, since = self._timed
+            self._node_seconds[last] += now - since
+        self._timed = (node_id, now) if node_id is not None else None
+
     def _handle_executing(self, node: object) -> None:
         if node is None:
             self.over = True
+            self._time_node(None)
             return
         node_id = self._node_id = str(node)
+        self._time_node(node_id)
         self.start()
         known = node_id in self._graph
         self._on_event(

@@ -1,10 +1,11 @@
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import pytest
 
-from comfyrelay.comfyui.pool import FailoverStrategy, SmartFailover
+from comfyrelay.comfyui.pool import FailoverStrategy, Failure, FailureVerdict, SmartFailover, WorkflowPool
 from comfyrelay.comfyui.pool.failover import steady_clock
-from comfyrelay.errors import OutOfMemory
+from comfyrelay.errors import InvalidInput, OutOfMemory
 from tests.support.pool import NOW
 
 ERROR = OutOfMemory()
@@ -113,3 +114,42 @@ def test_steady_clock_advances() -> None:
     clock = steady_clock()
     assert abs(clock() - datetime.now(UTC)) < timedelta(seconds=1)
     assert clock() <= clock()
+
+
+class OnlyJudges:
+    def judge(self, failure: Failure) -> FailureVerdict:
+        return FailureVerdict.AGAIN
+
+    def should_skip(self, client_id: str, workflow_hash: str) -> bool:
+        return False
+
+
+class Inherits(FailoverStrategy):
+    """The methods of the protocol itself do nothing."""
+
+    def judge(self, failure: Failure) -> FailureVerdict:
+        return FailureVerdict.AGAIN
+
+    def should_skip(self, client_id: str, workflow_hash: str) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("strategy", [OnlyJudges, Inherits])
+async def test_incomplete_strategy_is_refused_by_the_pool(strategy: type[Any]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        WorkflowPool(["http://127.0.0.1:1"], failover=strategy())
+    missing = "blocked_hashes, blocks, lift, record_failure, record_success, release, restore, seconds_to_release"
+    assert caught.value.detail == (
+        f"failover: {strategy.__name__} lacks {missing}. Implement all methods of FailoverStrategy, "
+        "or subclass SmartFailover."
+    )
+
+
+async def test_class_in_place_of_a_strategy_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"pass an instance, such as SmartFailover\(\)"):
+        WorkflowPool(["http://127.0.0.1:1"], failover=cast(Any, SmartFailover))
+
+
+async def test_incomplete_queue_is_refused_by_the_pool() -> None:
+    with pytest.raises(InvalidInput, match=r"queue: object lacks __len__, begin, .*subclass MemoryQueue"):
+        WorkflowPool(["http://127.0.0.1:1"], queue=cast(Any, object()))

@@ -1,3 +1,5 @@
+import json
+from pathlib import Path
 from typing import Any, cast
 
 import orjson
@@ -42,6 +44,31 @@ def test_large_seeds_are_kept_exactly() -> None:
     assert orjson.loads(build_ticket(graph).graph)["1"]["inputs"]["seed"] == 2**64 - 1
 
 
+def test_graph_may_be_json_text_or_a_file(tmp_path: Path) -> None:
+    text = json.dumps(invert())
+    path = tmp_path / "graph.json"
+    path.write_text(text, "utf-8")
+    tickets = [build_ticket(source) for source in (invert(), text, "\ufeff " + text, text.encode(), path)]
+    assert {ticket.graph for ticket in tickets} == {tickets[0].graph}
+    with pytest.raises(GraphError, match=r"pathlib\.Path"):
+        build_ticket(str(path))
+
+
+def test_seed_of_minus_one_becomes_random() -> None:
+    graph = plain()
+    graph["1"]["inputs"] |= {"seed": -1, "noise_seed": -1, "seed_offset": -1, "color": -1, "subseed": 5}
+    tickets = [build_ticket(graph) for _ in range(2)]
+    assert tickets[0].seeds.keys() == {"1.seed", "1.noise_seed"}
+    assert tickets[0].seeds != tickets[1].seeds
+    for ticket in tickets:
+        inputs = orjson.loads(ticket.graph)["1"]["inputs"]
+        assert {f"1.{name}": inputs[name] for name in ("seed", "noise_seed")} == ticket.seeds
+        assert all(0 <= seed < 2**31 for seed in ticket.seeds.values())
+        assert (inputs["seed_offset"], inputs["color"], inputs["subseed"]) == (-1, -1, 5)
+    # The caller's graph keeps its -1.
+    assert graph["1"]["inputs"]["seed"] == -1
+
+
 @pytest.mark.parametrize(
     ("graph", "why"),
     [
@@ -84,9 +111,17 @@ def test_extra_data_must_be_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("max_attempts", 0), ("retry_delay", -1.0), ("give_up_after_seconds", -1.0)]
+    ("field", "value"),
+    [
+        ("max_attempts", 0),
+        ("retry_delay", -1.0),
+        ("give_up_after_seconds", -1.0),
+        ("job_id", ""),
+        ("job_id", "x" * 201),
+        ("priorty", 1),
+    ],
 )
-def test_options_out_of_range_are_refused(field: str, value: float) -> None:
+def test_unknown_options_and_options_out_of_range_are_refused(field: str, value: object) -> None:
     with pytest.raises(InvalidInput) as caught:
         build_ticket(invert(), **{field: value})
     assert set(caught.value.errors) == {field}

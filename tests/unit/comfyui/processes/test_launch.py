@@ -1,6 +1,7 @@
 """Processes share models and custom nodes, and none of the files that they write."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ GPU = LocalGpu(key="GPU-1", variables={"CUDA_VISIBLE_DEVICES": "GPU-1"})
 PYTHON = Path("/opt/venv/bin/python")
 
 
-def launch_process(install: Install, folder: Path) -> ProcessLaunch:
-    return launch(install, python=PYTHON, arguments=["--lowvram"], gpu=GPU, folder=folder, port=8200)
+def launch_process(install: Install, folder: Path, variables: Sequence[str] = ()) -> ProcessLaunch:
+    return launch(
+        install, python=PYTHON, arguments=["--lowvram"], gpu=GPU, folder=folder, port=8200, variables=variables
+    )
 
 
 def test_process_starts_on_its_gpu_with_options_of_its_version(tmp_path: Path) -> None:
@@ -56,11 +59,18 @@ def test_portable_build_ignores_user_site_packages(tmp_path: Path) -> None:
 
 
 def test_process_does_not_inherit_our_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FLEET_SECRET", "COMFY_CLOUD_API_KEY", "COMFYRELAY_WORKER_FLEET_SECRET", "VIRTUAL_ENV", "HTTP_PROXY"):
+    own = ("FLEET_SECRET", "COMFY_CLOUD_API_KEY", "COMFYRELAY_WORKER_FLEET_SECRET")
+    for name in (*own, "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "VIRTUAL_ENV", "HF_TOKEN", "http_proxy", "CUDA_HOME"):
         monkeypatch.setenv(name, "http://mine.test")
-    install = FakeInstall(tmp_path / "ComfyUI")
-    environment = launch_process(resolve_install(install.folder), tmp_path / "one").environment
-    assert [name for name, value in environment.items() if value == "http://mine.test"] == ["HTTP_PROXY"]
+    install = resolve_install(FakeInstall(tmp_path / "ComfyUI").folder)
+    environment = launch_process(install, tmp_path / "one").environment
+    assert sorted(name for name, value in environment.items() if value == "http://mine.test") == [
+        "CUDA_HOME",
+        "http_proxy",
+    ]
+    environment = launch_process(install, tmp_path / "one", variables=["HF_TOKEN", *own]).environment
+    assert environment["HF_TOKEN"] == "http://mine.test"
+    assert not environment.keys() & set(own)
 
 
 def test_pytorch_threads_wait_passively_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

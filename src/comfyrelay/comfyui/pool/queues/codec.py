@@ -112,6 +112,7 @@ def _load_result(value: dict[str, Any]) -> RunResult:
         texts={node_id: tuple(texts) for node_id, texts in value["texts"].items()},
         cached_nodes=frozenset(value["cached_nodes"]),
         seconds=value["seconds"],
+        node_seconds=value.get("node_seconds", {}),
         about=value.get("about", {}),
     )
 
