@@ -136,6 +136,8 @@ class PollRequest(WorkerRequest):
     prefetch: Annotated[int, Field(ge=0, le=100)] = 0
     warm_workflow_hashes: list[Token] = Field(default_factory=list, max_length=1000)
     devices: Devices | None = None
+    # A ComfyUI of this worker has restarted since the last answered poll: blocks for running out of memory end.
+    comfyui_restarted: bool = False
 
 
 class AssetDownload(WorkerAnswer):
@@ -343,6 +345,8 @@ class StoredLogs(WorkerAnswer):
 
 class SettledAnswer(WorkerAnswer):
     status: str
+    # This worker gets no jobs of the workflow for a while, because it ran out of memory. Restarting ComfyUI may help.
+    is_blocked: bool = False
 
 
 class Released(WorkerAnswer):

@@ -158,7 +158,8 @@ class ControlPlane:
         retry_after_seconds: float = 0.0,
         code: str | None = None,
         gpu_memory_bytes: int | None = None,
-    ) -> None:
+    ) -> bool:
+        """Fail a lease. Returns whether this worker is now blocked for the workflow, because it ran out of memory."""
         body = checked(
             FailRequest,
             **_named(lease),
@@ -169,7 +170,7 @@ class ControlPlane:
             code=code,
             gpu_memory_bytes=gpu_memory_bytes,
         )
-        await self._call_held("fail", body, SettledAnswer)
+        return (await self._call_held("fail", body, SettledAnswer)).is_blocked
 
     async def requeue(self, lease: Lease, run: RunReport, *, reason: str) -> None:
         body = checked(RequeueRequest, **_named(lease), **dict(run), reason=storable(reason))

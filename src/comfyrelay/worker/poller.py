@@ -56,6 +56,8 @@ class Poller:
         self._was_dropped = False
         self._paused_until = 0.0
         self._more_waiting = 0
+        # The restarts of ComfyUI that the control plane knows of.
+        self._sent_restarts = 0
         # The start of the pending poll.
         self._polling_since: float | None = None
 
@@ -134,6 +136,8 @@ class Poller:
         }
         if (changes := self._capabilities.changes) is not None:
             request["capabilities"] = changes
+        if (restarts := self._servers.restarts) > self._sent_restarts:
+            request["comfyui_restarted"] = True
         polling = asyncio.create_task(self._control.poll(request))
         self._polling_since = self._polling_since or asked_at
         try:
@@ -149,6 +153,7 @@ class Poller:
         self._more_waiting = lease.more_waiting if lease is not None else 0
         if changes is not None:
             self._capabilities.sent = changes
+        self._sent_restarts = restarts
         self._request_id = str(uuid4())
         was_dropped, self._was_dropped = self._was_dropped, False
         if lease is not None:

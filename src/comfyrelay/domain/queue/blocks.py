@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 
 BLOCKED_EVENT = "client:blocked_workflow"
 UNBLOCKED_EVENT = "client:unblocked_workflow"
+# Memory that one server lacks and others have is rarely freed within the usual cooldown.
+OUT_OF_MEMORY_COOLDOWN = timedelta(minutes=15)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,12 +21,26 @@ class Block:
 
     failure_count: int = 0
     blocked_until: datetime | None = None
+    # The last failure, for operators.
+    reason: str | None = None
+    # Such a block also ends when ComfyUI restarts.
+    is_out_of_memory: bool = False
 
 
-def record_failure(block: Block | None, *, policy: FailoverPolicy, now: datetime) -> Block:
+def record_failure(block: Block | None, *, policy: FailoverPolicy, now: datetime, reason: str | None = None) -> Block:
     count = (block.failure_count if block else 0) + 1
     until = now + policy.cooldown if count >= policy.max_failures_before_block else None
-    return Block(failure_count=count, blocked_until=until)
+    return Block(failure_count=count, blocked_until=until, reason=reason)
+
+
+def record_out_of_memory(block: Block | None, *, policy: FailoverPolicy, now: datetime, reason: str) -> Block:
+    """Block a pair at once, because another worker may have enough memory."""
+    return Block(
+        failure_count=(block.failure_count if block else 0) + 1,
+        blocked_until=now + max(policy.cooldown, OUT_OF_MEMORY_COOLDOWN),
+        reason=reason,
+        is_out_of_memory=True,
+    )
 
 
 def is_blocked(blocked_until: datetime | None, *, now: datetime) -> bool:

@@ -1,5 +1,7 @@
 """A dispatch, and its change by one event."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -54,8 +56,8 @@ class Dispatch(NamedTuple):
     expected_cost_micros: int | None = None
     # The only worker that may lease it.
     only_worker: str | None = None
-    # Memory of the GPU that was too small, set when it was requeued for a larger one.
-    ran_out_bytes: int | None = None
+    # The workers that it ran out of memory on, with the memory of their GPUs, as JSON.
+    ran_out_on: str | None = None
 
     @property
     def is_terminal(self) -> bool:
@@ -77,6 +79,11 @@ class Dispatch(NamedTuple):
         return self.cloud_micros_per_second if is_cloud else self.self_hosted_micros_per_second
 
     @property
+    def memory_failures(self) -> dict[str, int | None]:
+        """The memory of the GPUs that it ran out of memory on, by worker; `None` if unknown."""
+        return json.loads(self.ran_out_on) if self.ran_out_on else {}
+
+    @property
     def attempts_used_up(self) -> bool:
         return self.attempts >= self.max_attempts
 
@@ -94,3 +101,7 @@ class Transition:
     reason: str | None = None
     # Why this failure holds the rest of the batch.
     hold: str | None = None
+    # Why its worker is blocked for the workflow, after it ran out of memory.
+    block: str | None = None
+    # The workers whose block for running out of memory ends, because the job or the size of their GPU is at fault.
+    acquitted: Sequence[str] = ()

@@ -1,10 +1,11 @@
 """Decide what to do with a job that ran out of GPU memory, and compare GPU sizes."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
-from comfyrelay.error_text import MAX_LENGTH
+from comfyrelay.error_text import MAX_LENGTH, user_sentence
 
 GIB = 1024**3
 # ComfyUI device types without their own GPU memory: the first two share the machine's memory, and for DirectML
@@ -98,14 +99,26 @@ def ran_out_reason(gpu_bytes: int | None) -> str:
     return "ran out of memory" if gpu_bytes is None else f"ran out of memory on a GPU of {in_gib(gpu_bytes)}"
 
 
+def list_sizes(sizes: Sequence[int | None]) -> str:
+    """List GPU sizes: `2 × 24 GiB, 8 GiB`."""
+    counts = Counter("an unknown size" if size is None else in_gib(size) for size in sizes)
+    return ", ".join(f"{count} × {size}" if count > 1 else size for size, count in counts.items())
+
+
+def another_worker_text(sizes: Sequence[int | None]) -> str:
+    return f"Waiting for another worker: the job ran out of memory on a GPU of {list_sizes(sizes)}."
+
+
 def every_gpu_failed(error: str, sizes: Sequence[int | None]) -> str:
     """Return the error of a job that ran out of memory on every GPU that can run it: their memory, and what to do."""
-    counts = Counter("an unknown size" if size is None else in_gib(size) for size in sizes)
-    listed = ", ".join(f"{count} × {size}" if count > 1 else size for size, count in counts.items())
-    tail = f" It was tried on every GPU that can run it: {listed}. {ADVICE}"
-    head = error.removesuffix(ADVICE).rstrip(" .")
+    sentence = user_sentence(error)
+    if len(sizes) == 1 and sentence.endswith(ADVICE):
+        return error
+    tail = f" It was tried on every GPU that can run it: {list_sizes(sizes)}. {ADVICE}"
+    head = sentence.removesuffix(ADVICE).rstrip(" .")
     room = MAX_LENGTH - len(tail) - 1
-    return (f"{head}." if len(head) <= room else f"{head[:room].rstrip()}…") + tail
+    text = (f"{head}." if len(head) <= room else f"{head[:room].rstrip()}…") + tail
+    return text if error == sentence else json.dumps({"error_message": text, "raw": error})
 
 
 def larger_gpu_text(gpu_bytes: int) -> str:

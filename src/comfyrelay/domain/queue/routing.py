@@ -4,6 +4,7 @@ The store selects candidates in queue order for each entitlement. Free slots are
 worker prefers workflows that it has loaded ("warm"), within one priority and a bounded window.
 """
 
+import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ class Entitlement(NamedTuple):
     unmet_hashes: tuple[str, ...] = ()
     # Self-hosted (workflow id, hash) pairs that need a larger GPU, except jobs pinned to this worker.
     oversized: tuple[tuple[int, str], ...] = ()
-    # The worker's id if jobs are pinned to it.
+    # The worker's id if jobs are pinned to it, or have run out of memory on it.
     only_worker: str | None = None
 
 
@@ -87,6 +88,8 @@ class QueuedDispatch:
     workflow_hash: str
     # The only worker that may lease it.
     only_worker: str | None = None
+    # The workers that it ran out of memory on, as JSON.
+    ran_out_on: str | None = None
 
     @property
     def kind(self) -> tuple[str, int]:
@@ -119,6 +122,7 @@ class IdleWorker:
         return (
             dispatch.worker_id != self.worker_id
             and dispatch.only_worker is None
+            and self.worker_id not in json.loads(dispatch.ran_out_on or "{}")
             and dispatch.kind in self.kinds
             and dispatch.provider in self.providers
             and dispatch.workflow_hash not in self.blocked_hashes

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from comfyrelay.domain.capabilities import UnmetRequirements, merge_unmet, wait_text
-from comfyrelay.domain.queue.memory import larger_gpu_text
+from comfyrelay.domain.queue.memory import another_worker_text, larger_gpu_text
 from comfyrelay.domain.queue.progress import Progress
 
 # Only the newest runs set the pace: older ones may have run on another machine.
@@ -51,8 +51,8 @@ class CandidateWorker:
     leases: int
     blocked_until: datetime | None = None
     unmet: UnmetRequirements | None = None
-    # Whether the job does not fit on its GPU, and another worker has a larger one.
-    is_too_small: bool = False
+    # Whether the job ran out of memory there, or does not fit on its GPU and another worker has a larger one.
+    has_too_little_memory: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,13 +90,14 @@ def explain_wait(
     now: datetime,
     machines: StartingMachines = NO_STARTING_MACHINES,
     ran_out_bytes: int | None = None,
+    failed_sizes: Sequence[int | None] = (),
     is_worker_starting: bool = False,
 ) -> Waiting:
     """Return the first reason that applies, from the longest-lasting to the one that resolves without help.
 
     `comfyui_unreachable` says why each ComfyUI server is unavailable, if all of them are. `ran_out_bytes` is the size
-    of the largest GPU on which the job ran out of memory. With `is_worker_starting`, the worker in this process just
-    started.
+    of the largest GPU that was too small for the workflow, and `failed_sizes` those of the workers on which this job
+    ran out of memory. With `is_worker_starting`, the worker in this process just started.
     """
     if is_paused:
         return Waiting(reason=Reason.PAUSED, text="Paused. Resume the job to run it.")
@@ -109,12 +110,12 @@ def explain_wait(
         )
     if available_at > now:
         return _not_before(available_at, now)
-    large = [worker for worker in workers if not worker.is_too_small]
+    large = [worker for worker in workers if not worker.has_too_little_memory]
     found = _explain_workers(large, ahead=ahead, seconds_per_job=seconds_per_job, now=now)
-    if ran_out_bytes is not None and len(large) < len(workers):
-        reason = found.reason if large else Reason.MEMORY
-        text = f"{larger_gpu_text(ran_out_bytes)} {found.text}" if large else larger_gpu_text(ran_out_bytes)
-        found = replace(found, reason=reason, text=text)
+    if len(large) < len(workers):
+        why = another_worker_text(failed_sizes) if ran_out_bytes is None else larger_gpu_text(ran_out_bytes)
+        text = f"{why} {found.text}" if large else why
+        found = replace(found, reason=found.reason if large else Reason.MEMORY, text=text)
     if found.reason is Reason.NO_WORKER and is_worker_starting:
         return Waiting(reason=Reason.MACHINE_STARTING, text=WORKER_IS_STARTING, position=ahead + 1)
     return _with_machines(found, machines, ahead=ahead)

@@ -150,6 +150,8 @@ class BlockedHash:
     workflow_hash: str
     failure_count: int
     blocked_until: datetime | None
+    reason: str | None
+    is_out_of_memory: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from comfyrelay.domain.queue.states import Stage, WorkerState
-from comfyrelay.protocol.base import AnswerBody, Page
-from comfyrelay.protocol.fields import OpenEnum, Reported
+from comfyrelay.protocol.base import AnswerBody, Page, Request, example
+from comfyrelay.protocol.fields import STORABLE, OpenEnum, Reported
 from comfyrelay.protocol.progress import ReportedProgress
 from comfyrelay.protocol.records import Registration, WorkerMachine
 
@@ -72,12 +72,23 @@ class WorkerPage(Page[WorkerSummary]):
 
 class WorkflowBlock(AnswerBody):
     """A workflow whose jobs the worker does not get, because they failed there. `workflow_slug` is null if the workflow
-    was changed or deleted."""
+    was changed or deleted. `reason` is the last failure. A block with `is_out_of_memory` also ends when ComfyUI
+    restarts."""
 
     workflow_hash: str
     workflow_slug: str | None = None
     failure_count: int
     blocked_until: datetime | None
+    reason: str | None = None
+    is_out_of_memory: bool = False
+
+
+class UnblockRequest(Request):
+    """Without a `workflow_hash`, all blocks of the worker end."""
+
+    model_config = example(workflow_hash="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")
+
+    workflow_hash: Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)] | None = None
 
 
 class LoadedWorkflow(AnswerBody):

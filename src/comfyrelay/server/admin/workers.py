@@ -106,6 +106,16 @@ async def undrain_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) 
     return Answer(data=await _worker(context, worker_id), message="No longer draining.")
 
 
+@router.post("/{worker_id:path}/unblock", responses=error_responses(404, 422))
+async def unblock_worker(
+    worker_id: WorkerId, context: ContextOf, admin: Admin, body: wire.UnblockRequest | None = None
+) -> Answer[wire.WorkerDetails]:
+    """Give a worker jobs of a workflow again, or of all workflows, although they failed there recently."""
+    workflow_hash = body.workflow_hash if body is not None else None
+    pairs = await context.engine.workers.workers.unblock(worker_id, workflow_hash=workflow_hash, by=admin.id)
+    return Answer(data=await _worker(context, worker_id), message="Unblocked." if pairs else "Nothing was blocked.")
+
+
 @router.post("/{worker_id:path}/rotate-token", responses=error_responses(404, 422))
 async def rotate_worker_token(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.RotatedToken]:
     """Issue a new token for a worker. It is shown only once. The old token ends within 5 seconds."""

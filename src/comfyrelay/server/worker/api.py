@@ -122,7 +122,16 @@ async def poll(
         # The server was updated after the registration. The worker may still finish its leases.
         raise Unauthorized(_too_old(worker.protocol))
     lease_request = LeaseRequest(
-        **body.fields(but=("worker_id", "warm_workflow_hashes", "capabilities", "devices", "wait_seconds")),
+        **body.fields(
+            but=(
+                "worker_id",
+                "warm_workflow_hashes",
+                "capabilities",
+                "devices",
+                "wait_seconds",
+                "comfyui_restarted",
+            )
+        ),
         worker_id=worker.worker_id,
         warm_workflow_hashes=frozenset(body.warm_workflow_hashes),
         token_hash=worker.token_hash,
@@ -134,6 +143,8 @@ async def poll(
         context.forget_worker(worker.worker_id)
     if body.capabilities is not None:
         await context.engine.workers.workers.note_capabilities(worker, body.capabilities)
+    if body.comfyui_restarted:
+        await context.engine.workers.workers.unblock(worker.worker_id, only_out_of_memory=True)
     wait_seconds = 0.0 if context.stopping.is_set() else _randomize(min(body.wait_seconds, wire.MAX_WAIT_SECONDS))
     logs = context.engine.queue.worker_logs
     wants_logs = logs.should_request(worker.worker_id)
@@ -335,7 +346,8 @@ def _report(context: Context, worker: Worker, body: wire.EndOfLease, verb: Verb,
 
 
 def _settled(settlement: Settlement) -> Answer[wire.SettledAnswer]:
-    return Answer(data=wire.SettledAnswer(status=settlement.status), message=f"The job is {settlement.status}.")
+    data = wire.SettledAnswer(status=settlement.status, is_blocked=settlement.is_blocked)
+    return Answer(data=data, message=f"The job is {settlement.status}.")
 
 
 async def _cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:

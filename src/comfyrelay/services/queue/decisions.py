@@ -12,12 +12,14 @@ from comfyrelay.domain.queue.blocks import (
     Block,
     is_blocked,
     record_failure,
+    record_out_of_memory,
 )
 from comfyrelay.domain.queue.dispatch import Dispatch, Transition
 from comfyrelay.domain.queue.lifecycle import ran_seconds
 from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Outcome
 from comfyrelay.domain.queue.updates import JobUpdate, UploadedOutput, update_of_transition
 from comfyrelay.domain.records.workers import NewAuditEntry
+from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import Fault
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.outbox.delivery import OutboxDelivery
@@ -165,21 +167,37 @@ class Decisions:
 
     async def _update_blocks(self, tx: Tx, ended: Sequence[Transition], *, now: datetime, has_blocks: bool) -> None:
         """Count worker faults of a (worker, workflow hash) pair; clear them after a success."""
-        failed = [_pair(end) for end in ended if end.lease_outcome is Outcome.FAILED and end.fault is Fault.WORKER]
+        failed = [
+            end
+            for end in ended
+            if end.block is not None or (end.lease_outcome is Outcome.FAILED and end.fault is Fault.WORKER)
+        ]
         succeeded = dict.fromkeys(_pair(end) for end in ended if end.lease_outcome is Outcome.COMPLETED)
         events: list[NewAuditEntry] = []
         if succeeded and has_blocks:
             for pair, until in (await blocks.clear(tx, list(succeeded))).items():
                 if is_blocked(until, now=now):
                     events.append(block_event(UNBLOCKED_EVENT, pair))
+        for end in ended:
+            if end.acquitted:
+                pairs = await blocks.clear_of_workers(
+                    tx, end.acquitted, workflow_hash=end.before.workflow_hash, only_out_of_memory=True
+                )
+                events += [block_event(UNBLOCKED_EVENT, pair) for pair in pairs]
         if failed:
-            known: dict[blocks.Pair, Block] = await blocks.lock(tx, set(failed))
-            for pair in failed:
-                known[pair] = record_failure(known.get(pair), policy=self._policy, now=now)
+            known: dict[blocks.Pair, Block] = await blocks.lock(tx, {_pair(end) for end in failed})
+            for end in failed:
+                pair = _pair(end)
+                known[pair] = self._blocked(known.get(pair), end, now=now)
                 await blocks.write(tx, pair, known[pair])
                 if known[pair].blocked_until is not None:
-                    events.append(block_event(BLOCKED_EVENT, pair, until=known[pair].blocked_until))
+                    events.append(block_event(BLOCKED_EVENT, pair, block=known[pair]))
         await audit.record(tx, events)
+
+    def _blocked(self, known: Block | None, end: Transition, *, now: datetime) -> Block:
+        if end.block is not None:
+            return record_out_of_memory(known, policy=self._policy, now=now, reason=end.block)
+        return record_failure(known, policy=self._policy, now=now, reason=user_sentence(end.error))
 
     async def recall(self, which: Condition) -> int:
         """Ask workers to release prefetched jobs that they have not started; return how many."""
@@ -222,10 +240,12 @@ def _audit_entry(decision: DecidedTransition, now: datetime) -> NewAuditEntry:
     )
 
 
-def block_event(event: str, pair: blocks.Pair, *, until: datetime | None = None) -> NewAuditEntry:
+def block_event(event: str, pair: blocks.Pair, *, block: Block | None = None, by: str | None = None) -> NewAuditEntry:
     data: dict[str, Any] = {"workflow_hash": pair[1]}
-    if until is not None:
-        data["blocked_until"] = until.isoformat()
+    if block is not None and block.blocked_until is not None:
+        data |= {"blocked_until": block.blocked_until.isoformat(), "reason": block.reason}
+    if by is not None:
+        data["by"] = by
     return NewAuditEntry(worker_id=pair[0], event=event, data=data)
 
 

@@ -296,5 +296,5 @@ def _entitlement(request: LeaseRequest, fact: WorkerFacts, *, now: datetime) -> 
         blocked,
         fact.unmet_hashes,
         fact.oversized,
-        fact.worker_id if fact.has_pinned_dispatch else None,
+        fact.worker_id if fact.has_own_dispatch else None,
     )

@@ -11,10 +11,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, assert_never
 
+from comfyrelay.comfyui.failures import mentions_out_of_memory
 from comfyrelay.domain.ids import output_id, output_path, upload_path
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.batch_holds import can_hold_batch, hold_text, holds_batch
 from comfyrelay.domain.queue.dispatch import Dispatch, Transition
+from comfyrelay.domain.queue.memory import OutOfMemoryStep, judge_out_of_memory
 from comfyrelay.domain.queue.states import DispatchStatus, Outcome, Provider
 from comfyrelay.domain.queue.updates import NO_MEDIA_FACTS, MediaFacts, UploadedOutput
 from comfyrelay.errors import Fault, LeaseLost, OutOfMemory
@@ -86,6 +88,8 @@ class Settlement:
     dispatch_id: int
     status: str
     is_repeat: bool = False
+    # The worker gets no jobs of the workflow for a while, because it ran out of memory.
+    is_blocked: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -232,7 +236,11 @@ class SettleService:
                 transition = await _with_hold(tx, transition, report)
                 details = _details(dispatch, report, began_at)
                 decisions[dispatch.id] = DecidedTransition(transition=transition, by=report.verb, details=details)
-                settlement = Settlement(dispatch_id=dispatch.id, status=transition.after.status)
+                settlement = Settlement(
+                    dispatch_id=dispatch.id,
+                    status=transition.after.status,
+                    is_blocked=transition.block is not None,
+                )
                 batch.answers[index] = settlement
                 accepted[report.lease_token] = (report.verb, settlement)
             elif report.lease_token in accepted:
@@ -251,20 +259,30 @@ class SettleService:
     async def _run_out_of_memory(
         self, tx: Tx, dispatch: Dispatch, report: Report, now: datetime, began_at: datetime | None
     ) -> Transition | None:
-        """Handle a job that ran out of memory alone on a GPU, and record the GPU's size; `None` for other reports."""
-        is_out_of_memory = report.verb is Verb.FAIL and report.code == OutOfMemory.code
-        if not is_out_of_memory or not report.gpu_bytes or dispatch.provider != Provider.SELF_HOSTED:
+        """Handle a job that ran out of memory alone on a GPU; `None` for other reports."""
+        if not _is_out_of_memory(dispatch, report):
             return None
-        await memory.record_out_of_memory(tx, dispatch, report.gpu_bytes)
+        if report.gpu_bytes:
+            await memory.record_memory(tx, dispatch.worker_id, report.gpu_bytes)
+        size = report.gpu_bytes or await memory.memory_of(tx, dispatch.worker_id)
+        others = await memory.capable_workers(tx, dispatch, stale_seconds=self._stale_seconds)
+        others = [worker for worker in others if worker.worker_id not in dispatch.memory_failures]
+        blocked = [worker.memory_bytes for worker in others if worker.has_run_out]
+        failed = [*dispatch.memory_failures.values(), *blocked]
+        has_run_elsewhere = dispatch.only_worker is None and await memory.has_run_elsewhere(tx, dispatch, size)
+        step = judge_out_of_memory(
+            size,
+            untried=[worker.memory_bytes for worker in others if not worker.has_run_out],
+            failed=failed,
+            has_run_elsewhere=has_run_elsewhere,
+        )
+        if step is OutOfMemoryStep.NONE and has_run_elsewhere:
+            # The worker is at fault, so the job waits for one that is offline now.
+            step = OutOfMemoryStep.ELSEWHERE
+        if size is not None and step is not OutOfMemoryStep.ELSEWHERE:
+            await memory.record_too_small(tx, dispatch, max(size, *(other or 0 for other in failed), 0))
         return lifecycle.run_out_of_memory(
-            dispatch,
-            gpu_bytes=report.gpu_bytes,
-            has_larger_gpu=await memory.has_larger_gpu(
-                tx, dispatch, report.gpu_bytes, stale_seconds=self._stale_seconds
-            ),
-            error=report.error,
-            now=now,
-            began_at=began_at,
+            dispatch, gpu_bytes=size, failed=failed, step=step, error=report.error, now=now, began_at=began_at
         )
 
     async def _answer_repeats(self, tx: Tx, undecided: dict[int, Report], batch: _SettleBatch) -> None:
@@ -285,6 +303,18 @@ class SettleService:
                 batch.answers[index] = Settlement(
                     dispatch_id=report.dispatch_id, status=lease.status_after, is_repeat=True
                 )
+
+
+def _is_out_of_memory(dispatch: Dispatch, report: Report) -> bool:
+    """Whether a job ran out of memory alone on a GPU.
+
+    Workers that report neither a code nor a fault are recognised by their error message.
+    """
+    if report.verb is not Verb.FAIL or dispatch.provider != Provider.SELF_HOSTED:
+        return False
+    if report.code is None:
+        return report.fault is Fault.JOB and mentions_out_of_memory(report.error)
+    return report.code == OutOfMemory.code and bool(report.gpu_bytes)
 
 
 def _transition(dispatch: Dispatch, report: Report, now: datetime, began_at: datetime | None) -> Transition:

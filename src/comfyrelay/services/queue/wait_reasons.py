@@ -30,7 +30,7 @@ from comfyrelay.store.central.workers import slots, workers
 from comfyrelay.store.database import Tx
 
 # Dispatches with the same key wait for the same workers.
-_group_key = attrgetter("workflow_id", "stage", "provider", "workflow_hash", "effect_id", "only_worker")
+_group_key = attrgetter("workflow_id", "stage", "provider", "workflow_hash", "effect_id", "only_worker", "ran_out_on")
 
 
 class WaitReasons:
@@ -89,6 +89,7 @@ class WaitReasons:
             stale_seconds=self._stale_seconds,
         )
         able = [worker for worker in able if dispatch.only_worker in (None, worker.worker_id)]
+        failures = dispatch.memory_failures
         blocked = await blocks.of_hash(tx, dispatch.workflow_hash)
         is_self_hosted = dispatch.provider == Provider.SELF_HOSTED
         unmet = await missing_requirements.of_hash(tx, dispatch.workflow_hash) if is_self_hosted else {}
@@ -109,7 +110,7 @@ class WaitReasons:
                 leases=worker.leases,
                 blocked_until=blocked.get(worker.worker_id),
                 unmet=unmet.get(worker.worker_id),
-                is_too_small=worker.worker_id in small,
+                has_too_little_memory=worker.worker_id in small or worker.worker_id in failures,
             )
             for worker in able
         ]
@@ -129,6 +130,7 @@ class WaitReasons:
                 now=now,
                 machines=starting,
                 ran_out_bytes=ran_out,
+                failed_sizes=list(failures.values()),
                 is_worker_starting=self._hooks.is_worker_starting(waiting.stage),
             )
             for job_id, waiting in group.items()

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue.blocks import UNBLOCKED_EVENT
 from comfyrelay.domain.queue.states import RegistrationSource, Stage
 from comfyrelay.domain.records.workers import FleetRecord, NewAuditEntry, Worker
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
 from comfyrelay.services.accounts.sign_in import hash_secret
 from comfyrelay.services.catalogue.availability import compare_with_requirements, write_missing
 from comfyrelay.services.context import ServiceContext
-from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
+from comfyrelay.services.queue.decisions import Decided, Decisions, Judge, block_event
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.services.workers.identity import Identities, Identity
 from comfyrelay.store.central import audit, catalogue
 from comfyrelay.store.central.autoscaling import machines, members
-from comfyrelay.store.central.queue import dispatches, missing_requirements
+from comfyrelay.store.central.queue import blocks, dispatches, missing_requirements
 from comfyrelay.store.central.workers import fleets, node_definitions, workers
 from comfyrelay.store.database import Tx
 
@@ -261,6 +262,27 @@ class Workers:
         """Return the workers noted since the last call."""
         seen, self._seen = self._seen, set()
         return seen
+
+    async def unblock(
+        self,
+        worker_id: str,
+        *,
+        workflow_hash: str | None = None,
+        only_out_of_memory: bool = False,
+        by: str | None = None,
+    ) -> int:
+        """End the blocks of a worker, of one workflow or all; return how many. `by` is the user, for the audit log."""
+
+        async def work(tx: Tx) -> int:
+            if by is not None and await workers.get(tx, worker_id) is None:
+                raise NotFound(f"There is no worker {worker_id!r}.")
+            pairs = await blocks.clear_of_workers(
+                tx, [worker_id], workflow_hash=workflow_hash, only_out_of_memory=only_out_of_memory
+            )
+            await audit.record(tx, [block_event(UNBLOCKED_EVENT, pair, by=by) for pair in pairs])
+            return len(pairs)
+
+        return await self._databases.central.run(TransactionStep.WORKER, work)
 
     async def record_seen(self, worker_ids: Sequence[str]) -> None:
         if worker_ids:

@@ -22,8 +22,12 @@ LONGEST_PAUSE_SECONDS = 300.0
 
 
 class Restarts:
-    def __init__(self, command: Sequence[str], *, wait_seconds: float = WAIT_SECONDS) -> None:
+    def __init__(
+        self, command: Sequence[str], *, variables: Sequence[str] = (), wait_seconds: float = WAIT_SECONDS
+    ) -> None:
+        """`variables` are names of environment variables that the command gets in addition to the usual ones."""
         self._command = tuple(command)
+        self._variables = tuple(variables)
         self._wait_seconds = wait_seconds
         self._tasks: dict[RecoveringClient, asyncio.Task[None]] = {}
 
@@ -51,7 +55,7 @@ class Restarts:
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
-                env={**child_environment(), "COMFYUI_URL": client.url},
+                env={**child_environment(self._variables), "COMFYUI_URL": client.url},
                 stdin=DEVNULL,
                 stdout=DEVNULL,
                 stderr=DEVNULL,

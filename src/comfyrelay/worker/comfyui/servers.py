@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from math import inf
+from time import monotonic
 from typing import Any, Protocol
 
 import structlog
@@ -50,6 +52,8 @@ AHEAD_SECONDS = 10.0
 # No user follows a run this short, and previews would slow it down.
 WITHOUT_PREVIEW_SECONDS = 3.0
 MAX_WARM = 50
+# A server that the control plane has blocked is restarted at most once in this time.
+RESTART_AGAIN_SECONDS = 3600.0
 
 
 class JobServer(ComfyServer, Protocol):
@@ -94,7 +98,7 @@ class Servers:
         self._on_change = on_change
         self._max_concurrency = settings.max_concurrency
         self._preview_method = settings.preview_method
-        self._restarts = Restarts(split(settings.comfyui_restart_command or ""))
+        self._restarts = Restarts(split(settings.comfyui_restart_command or ""), variables=settings.comfyui_environment)
         self._wrap_server = wrap_server
         self._deletes_history = settings.tidy_comfyui
         # Set if the worker starts ComfyUI itself.
@@ -139,6 +143,11 @@ class Servers:
         for provider, pool in self._pools.items():
             for name, server in self._members[provider].items():
                 pool.add_server(server, name=name, gpu=gpus.get(name), comfyui=self.own.get(name))
+        # How often a ComfyUI has started or restarted, and the processes whose starts are counted.
+        self.restarts = 0
+        self._counted_starts: dict[str, int] = {}
+        # By server: when it was restarted because the control plane has blocked it.
+        self._restarted_at: dict[str, float] = {}
         self._states: dict[str, ClientState] = {}
         # The reasons why servers are offline.
         self._reasons: dict[str, str | None] = {}
@@ -354,6 +363,29 @@ class Servers:
         # No job starts there before the process exits.
         self.pool.recheck_server(name, "ComfyUI ran out of memory and is being restarted.")
 
+    def restart_blocked(self, name: str) -> None:
+        """Restart a managed server that the control plane has blocked, because other workers may have enough memory.
+
+        If it runs out again soon, a restart does not help.
+        """
+        now = monotonic()
+        if now >= self._restarted_at.get(name, -inf) + RESTART_AGAIN_SECONDS:
+            self._restarted_at[name] = now
+            self._restart_out_of_memory(name, OutOfMemory("Other workers may have enough memory."))
+
+    def _count_restart(self, name: str) -> None:
+        """Count a ComfyUI that is online again after its process exited."""
+        client = self.own.get(name)
+        process = self.supervisor.find(name) if self.supervisor is not None else None
+        if process is not None:
+            has_restarted = process.starts > self._counted_starts.get(name, 0)
+            self._counted_starts[name] = process.starts
+        else:
+            has_restarted = client is not None and client.has_exited
+        if client is not None:
+            client.has_exited = False
+        self.restarts += has_restarted
+
     def _is_expected(self, name: str) -> bool:
         """Return whether the server is managed and starting, stopping or removed, which the supervisor reports."""
         if self.supervisor is None or name not in self.own:
@@ -372,6 +404,7 @@ class Servers:
             self._reasons[name] = event.reason
         else:
             self._reasons.pop(name, None)
+            self._count_restart(name)
         if self._states.get(name) is not state:
             self._states[name] = state
             url = self.own[name].url if name in self.own else name

@@ -319,13 +319,15 @@ class JobRunner:
         raw = (error.raw or "")[:MAX_RAW_ERROR]
         # A missing node or model would fail every other attempt here.
         is_final = isinstance(error, NotInstalled | ModelUnreadable) and self._tools.settings.is_only_worker
-        await self._reporter.fail(
+        is_blocked = await self._reporter.fail(
             json.dumps({"error_message": detail, "raw": raw}) if raw else detail,
             Fault.JOB if is_final else error.fault,
             retry_after_seconds=min(error.retry_after_seconds or 0.0, MAX_RETRY_SECONDS),
             code=error.code,
             gpu_memory_bytes=gpu_bytes,
         )
+        if is_blocked and self._history.client_id is not None:
+            self._tools.servers.restart_blocked(self._history.client_id)
 
     async def _requeue_stopped(self, why: LeaseStop) -> None:
         self._clean_server()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -17,6 +17,8 @@ from comfyrelay.worker.jobs.tools import JobTools
 from comfyrelay.worker.lease import Lease, LeaseStop
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 # A control plane that has answered no heartbeat for this long counts as unreachable.
 UNREACHABLE_SECONDS = 90.0
@@ -53,9 +55,10 @@ class OutcomeReporter:
         retry_after_seconds: float = 0.0,
         code: str | None = None,
         gpu_memory_bytes: int | None = None,
-    ) -> None:
+    ) -> bool:
+        """Fail the lease. Returns whether this worker is now blocked for the workflow, because it ran out of memory."""
         self._heartbeats.log(f"Failed: {user_sentence(error)}")
-        await self._settle(
+        is_blocked = await self._settle(
             lambda: self._tools.control.fail(
                 self._lease,
                 self._report(),
@@ -67,12 +70,13 @@ class OutcomeReporter:
             )
         )
         self._end("failed", fault=fault.value, error=user_sentence(error))
+        return is_blocked
 
     async def requeue(self, reason: str) -> None:
         await self._settle(lambda: self._tools.control.requeue(self._lease, self._report(), reason=reason[:MAX_REASON]))
         self._end("requeued", reason=reason)
 
-    async def _settle(self, report: Callable[[], Awaitable[None]]) -> None:
+    async def _settle(self, report: Callable[[], Awaitable[T]]) -> T:
         """Send the report until the control plane answers.
 
         An unreachable control plane is retried without limit, because only it knows whether the lease is valid. One
@@ -99,7 +103,7 @@ class OutcomeReporter:
                 next_log = now + LOG_SECONDS
                 log.warning("worker.report_retried", **self._lease.log_fields, why=error.detail)
 
-        await retry_until_reachable(report, on_pause=on_pause)
+        return await retry_until_reachable(report, on_pause=on_pause)
 
     def _end(self, outcome: str, **more: Any) -> None:
         self.outcome = outcome

@@ -1,10 +1,11 @@
 """Blocks: workers that get no jobs with a workflow hash for a while, because such jobs failed there."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from functools import cache
 
-from sqlalchemy import delete, select
+from sqlalchemy import Delete, delete, select
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.blocks import Block
@@ -16,11 +17,12 @@ from comfyrelay.store.types import relay_now
 # A worker and a workflow hash.
 Pair = tuple[str, str]
 _PAIR = ("worker_id", "workflow_hash")
+_FIELDS = tuple(Block.__dataclass_fields__)
 
 
 async def lock(tx: Tx, pairs: Iterable[Pair]) -> dict[Pair, Block]:
     return {
-        (row.worker_id, row.workflow_hash): Block(failure_count=row.failure_count, blocked_until=row.blocked_until)
+        (row.worker_id, row.workflow_hash): Block(**{name: row._mapping[name] for name in _FIELDS})
         for row in await tx.fetch(_lock, with_rows(_pair_rows(pairs)))
     }
 
@@ -42,9 +44,24 @@ async def blocked_pairs(tx: Tx, worker_ids: Sequence[str]) -> set[Pair]:
 
 
 async def write(tx: Tx, pair: Pair, block: Block) -> None:
-    values = {"failure_count": block.failure_count, "blocked_until": block.blocked_until}
+    values = asdict(block)
     query = insert_into(tx.dialect, b).values(worker_id=pair[0], workflow_hash=pair[1], **values)
     await tx.execute(query.on_conflict_do_update(index_elements=_PAIR, set_=values))
+
+
+async def clear_of_workers(
+    tx: Tx, worker_ids: Sequence[str], *, workflow_hash: str | None = None, only_out_of_memory: bool = False
+) -> list[Pair]:
+    """Delete the failures of these workers, of one workflow or all. Return the pairs."""
+    query = delete(b).where(b.c.worker_id.in_(worker_ids))
+    if workflow_hash is not None:
+        query = query.where(b.c.workflow_hash == workflow_hash)
+    return await _deleted(tx, query.where(b.c.is_out_of_memory) if only_out_of_memory else query)
+
+
+async def _deleted(tx: Tx, query: Delete) -> list[Pair]:
+    rows = await tx.execute(query.returning(b.c.worker_id, b.c.workflow_hash))
+    return [(row.worker_id, row.workflow_hash) for row in rows]
 
 
 async def clear(tx: Tx, pairs: Sequence[Pair]) -> dict[Pair, datetime | None]:
@@ -63,9 +80,7 @@ def _clear(dialect: str) -> Executable:
 
 async def clear_expired(tx: Tx, worker_ids: Sequence[str]) -> list[Pair]:
     """Delete expired blocks. A block ends exactly at its end time."""
-    query = delete(b).where(b.c.worker_id.in_(worker_ids), b.c.blocked_until <= relay_now())
-    rows = await tx.execute(query.returning(b.c.worker_id, b.c.workflow_hash))
-    return [(row.worker_id, row.workflow_hash) for row in rows]
+    return await _deleted(tx, delete(b).where(b.c.worker_id.in_(worker_ids), b.c.blocked_until <= relay_now()))
 
 
 async def of_hash(tx: Tx, workflow_hash: str) -> dict[str, datetime]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Integer, Text, cast, column, func, select, text, update
+from sqlalchemy import BigInteger, Integer, Text, cast, column, func, or_, select, text, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.routing import Candidate, Entitlement
@@ -48,8 +48,8 @@ class WorkerFacts(NamedTuple):
     oversized: tuple[memory.OversizedWorkflow, ...]
     # Whether any workflow has run out of memory on any GPU.
     is_any_oversized: bool
-    # Whether a queued dispatch is pinned to the worker.
-    has_pinned_dispatch: bool
+    # Whether a queued dispatch is pinned to the worker, or has run out of memory on it.
+    has_own_dispatch: bool
     now: datetime
 
 
@@ -77,7 +77,7 @@ async def worker_facts(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: floa
         oversized = await memory.oversized(tx, locked_ids, stale_seconds=stale_seconds)
     facts = {}
     # Unpacking is faster than access by name.
-    for worker_id, *plain, assigned, pinned, _has_blocks, _has_missing, is_any_oversized, has_pinned, now in rows:
+    for worker_id, *plain, assigned, pinned, _has_blocks, _has_missing, is_any_oversized, has_own, now in rows:
         values = (
             worker_id,
             *plain,
@@ -87,7 +87,7 @@ async def worker_facts(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: floa
             tuple(unmet.get(worker_id, ())),
             tuple(sorted(oversized.get(worker_id, ()))),
             bool(is_any_oversized),
-            bool(has_pinned),
+            bool(has_own),
             now,
         )
         facts[worker_id] = WorkerFacts._make(values)
@@ -121,7 +121,10 @@ def _facts(dialect: str) -> Executable:
     blocks = select(func.count()).where(workflow_blocks.c.worker_id == workers.c.worker_id).scalar_subquery()
     has_missing = select(missing.c.worker_id).where(missing.c.worker_id == workers.c.worker_id).exists()
     is_pinned = d.c.only_worker.is_not(None) & (d.c.only_worker == workers.c.worker_id)
-    has_pinned = select(d.c.id).where(d.c.status == sql_literal(DispatchStatus.QUEUED), is_pinned).exists()
+    is_queued = d.c.status == sql_literal(DispatchStatus.QUEUED)
+    has_pinned = select(d.c.id).where(is_queued, is_pinned).exists()
+    ran_out_here = d.c.ran_out_on.is_not(None) & memory.ran_out_on(dialect, workers.c.worker_id)
+    has_ran_out = select(d.c.id).where(is_queued, ran_out_here).exists()
     return select_by_ids(
         dialect,
         workers.c.worker_id,
@@ -137,7 +140,7 @@ def _facts(dialect: str) -> Executable:
         blocks.label("blocks"),
         has_missing.label("has_missing"),
         select(workflow_memory.c.workflow_id).exists().label("oversized"),
-        has_pinned.label("has_pinned"),
+        or_(has_pinned, has_ran_out).label("has_own"),
         relay_now().label("now"),
     )
 
@@ -180,6 +183,7 @@ PICK_POSTGRES = text(
                             AND g.oversized ? (q.workflow_id || ' ' || q.workflow_hash))
                    AND NOT CAST(:down_shards AS jsonb) ? q.shard
                    AND (q.only_worker IS NULL OR q.only_worker = g.chosen)
+                   AND (q.ran_out_on IS NULL OR NOT CAST(q.ran_out_on AS jsonb) ? COALESCE(g.chosen, ''))
                  ORDER BY q.priority DESC, q.rank, q.id
                  LIMIT g.slots + :slack
              ) AS c
@@ -216,6 +220,7 @@ PICK_SQLITE = text(
                 AND q.workflow_id || ' ' || q.workflow_hash IN (SELECT value FROM json_each(:oversized)))
        AND q.shard NOT IN (SELECT value FROM json_each(:down_shards))
        AND (q.only_worker IS NULL OR q.only_worker = :chosen)
+       AND (q.ran_out_on IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(q.ran_out_on) AS w WHERE w.key = :chosen))
      ORDER BY q.priority DESC, q.rank, q.id
      LIMIT :slots
     """

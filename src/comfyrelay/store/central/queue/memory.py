@@ -1,28 +1,59 @@
-"""Workflows that ran out of GPU memory, and workers with larger GPUs."""
+"""Workflows that ran out of GPU memory, and the workers that may have enough."""
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Float, Text, bindparam, delete, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Float,
+    FromClause,
+    Select,
+    Text,
+    bindparam,
+    cast,
+    delete,
+    func,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.memory import LARGER_PERCENT
+from comfyrelay.domain.queue.states import DispatchStatus, Outcome, Provider
+from comfyrelay.store.central.queue.dispatches import COLUMNS, from_row
 from comfyrelay.store.central.tables.autoscaling import machines
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.queue import dispatch_leases as leases
 from comfyrelay.store.central.tables.workers import worker_missing_requirements as missing
 from comfyrelay.store.central.tables.workers import worker_workflows, workers, workflow_blocks
 from comfyrelay.store.central.tables.workers import workflow_memory as m
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, insert_into, with_ids
-from comfyrelay.store.types import relay_now
+from comfyrelay.store.types import json_value, relay_now, sql_literal
 
+# The newest leases of a worker that are searched for a completed job of a workflow.
+NEWEST_LEASES = 100
 # Workflow id and hash: two workflows with the same graph may have different workers.
 OversizedWorkflow = tuple[int, str]
 
 
-async def record_out_of_memory(tx: Tx, dispatch: Dispatch, gpu_bytes: int) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CapableWorker:
+    """Another worker that may run a job: an online one, or one of the same machine type as a starting machine."""
+
+    worker_id: str
+    memory_bytes: int | None
+    # Whether it is blocked because it ran out of memory for the workflow.
+    has_run_out: bool
+
+
+async def record_too_small(tx: Tx, dispatch: Dispatch, gpu_bytes: int) -> None:
     """Record that a job ran out of memory on a GPU of this size that it had to itself."""
     query = insert_into(tx.dialect, m).values(
         workflow_id=dispatch.workflow_id,
@@ -37,34 +68,37 @@ async def record_out_of_memory(tx: Tx, dispatch: Dispatch, gpu_bytes: int) -> No
             where=m.c.ran_out_bytes <= query.excluded.ran_out_bytes,
         )
     )
-    # If the worker has not reported its GPUs yet, this is the first report.
-    is_unreported = (workers.c.worker_id == dispatch.worker_id) & workers.c.memory_bytes.is_(None)
+
+
+async def memory_of(tx: Tx, worker_id: str | None) -> int | None:
+    """Return the memory of a worker's largest GPU, or `None` if unknown."""
+    found: int | None = await tx.scalar(select(workers.c.memory_bytes).where(workers.c.worker_id == worker_id))
+    return found
+
+
+async def record_memory(tx: Tx, worker_id: str | None, gpu_bytes: int) -> None:
+    """Record the memory of a worker that has not reported its GPUs yet."""
+    is_unreported = (workers.c.worker_id == worker_id) & workers.c.memory_bytes.is_(None)
     await tx.execute(update(workers).values(memory_bytes=gpu_bytes).where(is_unreported))
 
 
-def _larger(
-    than: ColumnElement[Any],
-    *,
-    workflow_id: ColumnElement[Any],
-    workflow_hash: ColumnElement[Any],
-    stage: ColumnElement[Any],
-) -> Any:
-    """Select workers with more memory that could run the workflow: online ones, and offline ones of the same machine
-    type as a starting machine."""
-    o, assigned = workers.alias("o"), worker_workflows.alias("assigned")
+def ran_out_on(dialect: str, worker_id: ColumnElement[str]) -> ColumnElement[bool]:
+    """Whether a dispatch has run out of memory on a worker."""
+    if dialect == "postgresql":
+        return cast(d.c.ran_out_on, JSONB()).bool_op("?")(worker_id)
+    worker = func.json_each(d.c.ran_out_on).table_valued("key")
+    return select(worker.c.key).where(worker.c.key == worker_id).correlate_except(worker).exists()
+
+
+def _ready(o: FromClause, *, workflow_hash: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Whether a worker is online and meets the requirements, or a machine of its type is starting."""
     misses_requirement = select(missing.c.worker_id).where(
         missing.c.worker_id == o.c.worker_id, missing.c.workflow_hash == workflow_hash
-    )
-    is_blocked = select(workflow_blocks.c.worker_id).where(
-        workflow_blocks.c.worker_id == o.c.worker_id,
-        workflow_blocks.c.workflow_hash == workflow_hash,
-        workflow_blocks.c.blocked_until > relay_now(),
     )
     is_online = (
         ~o.c.is_draining
         & (o.c.last_seen_at >= relay_now(bindparam("stale", type_=Float())))
         & ~misses_requirement.correlate_except(missing).exists()
-        & ~is_blocked.correlate_except(workflow_blocks).exists()
     )
     starting = select(machines.c.key).where(
         machines.c.fleet_id == o.c.fleet_id,
@@ -73,38 +107,85 @@ def _larger(
         machines.c.ending_at.is_(None),
         machines.c.ended_at.is_(None),
     )
+    return is_online | starting.correlate_except(machines).exists()
+
+
+def _block(o: FromClause, workflow_hash: ColumnElement[Any]) -> Select[Any]:
+    """Select the block of a worker for a workflow."""
     return (
-        select(o.c.worker_id)
-        .select_from(o.join(assigned, assigned.c.worker_id == o.c.worker_id))
+        select(workflow_blocks.c.worker_id)
         .where(
-            assigned.c.workflow_id == workflow_id,
-            o.c.stage == stage,
-            o.c.is_approved,
-            o.c.memory_bytes * 100 > than * (100 + LARGER_PERCENT),
-            is_online | starting.correlate_except(machines).exists(),
+            workflow_blocks.c.worker_id == o.c.worker_id,
+            workflow_blocks.c.workflow_hash == workflow_hash,
+            workflow_blocks.c.blocked_until > relay_now(),
         )
+        .correlate_except(workflow_blocks)
     )
 
 
-async def has_larger_gpu(tx: Tx, dispatch: Dispatch, gpu_bytes: int, *, stale_seconds: float) -> bool:
-    """Return whether a worker with more memory may run the dispatch; false if it is pinned to a worker."""
+async def capable_workers(tx: Tx, dispatch: Dispatch, *, stale_seconds: float) -> list[CapableWorker]:
+    """Return the workers that may run the dispatch, except the one that holds it; none if it is pinned to a worker."""
     if dispatch.only_worker is not None:
-        return False
+        return []
     parameters = {
-        "than": gpu_bytes,
         "workflow_id": dispatch.workflow_id,
         "workflow_hash": dispatch.workflow_hash,
         "stage": dispatch.stage,
         "stale": -stale_seconds,
     }
-    return bool(await tx.fetch(_larger_gpu, parameters))
+    return [
+        CapableWorker(worker_id=row.worker_id, memory_bytes=row.memory_bytes, has_run_out=bool(row.has_run_out))
+        for row in await tx.fetch(_capable_workers, parameters)
+        if row.worker_id != dispatch.worker_id and Provider.SELF_HOSTED in (json_value(row.providers) or Provider)
+    ]
 
 
 @cache
-def _larger_gpu(_dialect: str) -> Executable:
-    than, workflow_id = (bindparam(name, type_=BigInteger()) for name in ("than", "workflow_id"))
-    workflow_hash, stage = (bindparam(name, type_=Text()) for name in ("workflow_hash", "stage"))
-    return _larger(than, workflow_id=workflow_id, workflow_hash=workflow_hash, stage=stage).limit(1)  # type: ignore[no-any-return]
+def _capable_workers(_dialect: str) -> Executable:
+    workflow_hash = bindparam("workflow_hash", type_=Text())
+    has_run_out = _block(workers, workflow_hash).where(workflow_blocks.c.is_out_of_memory).exists()
+    columns = (workers.c.worker_id, workers.c.memory_bytes, workers.c.providers, has_run_out.label("has_run_out"))
+    return (
+        select(*columns)
+        .join(worker_workflows, worker_workflows.c.worker_id == workers.c.worker_id)
+        .where(
+            worker_workflows.c.workflow_id == bindparam("workflow_id", type_=BigInteger()),
+            workers.c.stage == bindparam("stage", type_=Text()),
+            workers.c.is_approved,
+            _ready(workers, workflow_hash=workflow_hash),
+        )
+        .order_by(workers.c.worker_id)
+    )
+
+
+async def has_run_elsewhere(tx: Tx, dispatch: Dispatch, gpu_bytes: int | None) -> bool:
+    """Return whether a worker with an equal or smaller GPU has completed the workflow, except those that ran out of
+    memory for this dispatch. Without a known size, only workers without a known size count."""
+    newest = (
+        select(leases.c.dispatch_id)
+        .where(leases.c.worker_id == workers.c.worker_id, leases.c.outcome == Outcome.COMPLETED)
+        .order_by(leases.c.dispatch_id.desc())
+        .limit(NEWEST_LEASES)
+        .correlate(workers)
+    )
+    has_completed = select(d.c.id).where(d.c.id.in_(newest), d.c.workflow_hash == dispatch.workflow_hash)
+    size = workers.c.memory_bytes
+    query = select(workers.c.worker_id).where(
+        workers.c.worker_id.not_in([dispatch.worker_id or "", *dispatch.memory_failures]),
+        size.is_(None) if gpu_bytes is None else size * 100 <= gpu_bytes * (100 + LARGER_PERCENT),
+        has_completed.correlate(workers).exists(),
+    )
+    return await tx.scalar(query.limit(1)) is not None
+
+
+async def ran_out(tx: Tx, *, for_seconds: float, limit: int) -> list[Dispatch]:
+    """Return queued dispatches that ran out of memory on a worker, and could run on another one for this long."""
+    query = select(*COLUMNS).where(
+        d.c.status == sql_literal(DispatchStatus.QUEUED),
+        d.c.ran_out_on.is_not(None),
+        d.c.available_at <= relay_now(-for_seconds),
+    )
+    return [from_row(row) for row in await tx.execute(query.order_by(d.c.id).limit(limit))]
 
 
 async def oversized(
@@ -120,8 +201,18 @@ async def oversized(
 @cache
 def _oversized(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
-    larger = _larger(
-        m.c.ran_out_bytes, workflow_id=m.c.workflow_id, workflow_hash=m.c.workflow_hash, stage=workers.c.stage
+    o, assigned = workers.alias("o"), worker_workflows.alias("assigned")
+    larger = (
+        select(o.c.worker_id)
+        .select_from(o.join(assigned, assigned.c.worker_id == o.c.worker_id))
+        .where(
+            assigned.c.workflow_id == m.c.workflow_id,
+            o.c.stage == workers.c.stage,
+            o.c.is_approved,
+            o.c.memory_bytes * 100 > m.c.ran_out_bytes * (100 + LARGER_PERCENT),
+            _ready(o, workflow_hash=m.c.workflow_hash),
+            ~_block(o, m.c.workflow_hash).exists(),
+        )
     )
     return (
         select(workers.c.worker_id, m.c.workflow_id, m.c.workflow_hash)

@@ -47,8 +47,6 @@ ai_job_dispatches = Table(
     Column("cloud_micros_per_second", BigInteger),
     Column("cost_micros", BigInteger, nullable=False, server_default=text("0")),
     Column("expected_cost_micros", BigInteger),
-    # The memory of the GPU that was too small, if it was requeued for a larger one, which happens at most once.
-    Column("ran_out_bytes", BigInteger),
     Column("duration_seconds", Float),
     Column("max_wait_seconds", Integer),
     Column("priority", Integer, nullable=False, server_default=text("0")),
@@ -71,6 +69,8 @@ ai_job_dispatches = Table(
     Column("lease_request_id", Text),
     Column("pause_mode", Text),
     Column("last_error", Text),
+    # The workers that it ran out of memory on, with the memory of their GPUs, as a JSON object. They may not lease it.
+    Column("ran_out_on", Text),
     Column("progress", JsonText),
     UniqueConstraint("tenant_id", "tenant_job_id"),
     one_of("status", DispatchStatus),
@@ -108,6 +108,8 @@ ai_job_dispatches = Table(
     partial_index(
         "ix_ai_job_dispatches_only_worker", "only_worker", where="status = 'queued' AND only_worker IS NOT NULL"
     ),
+    # Few dispatches have run out of memory.
+    partial_index("ix_ai_job_dispatches_ran_out", "id", where="status = 'queued' AND ran_out_on IS NOT NULL"),
     partial_index("ix_ai_job_dispatches_batch", "batch_id", where="batch_id IS NOT NULL"),
     # Few rows are in these states, so lists of them skip the completed ones.
     partial_index("ix_ai_job_dispatches_stopped", "status", "id", where="status IN ('failed', 'canceled', 'paused')"),

@@ -120,6 +120,10 @@ workflow_blocks = Table(
     Column("workflow_hash", Text, primary_key=True),
     Column("failure_count", Integer, nullable=False),
     Column("blocked_until", UtcTime),
+    # The last failure, for operators.
+    Column("reason", Text),
+    # Such a block also ends when ComfyUI restarts.
+    Column("is_out_of_memory", Boolean, nullable=False, server_default=false()),
 )
 
 workflow_requirements = Table(

@@ -240,6 +240,8 @@ def _create_scheduling() -> None:
         sa.Column("workflow_hash", sa.Text(), primary_key=True),
         sa.Column("failure_count", sa.Integer(), nullable=False),
         sa.Column("blocked_until", UtcTime()),
+        sa.Column("reason", sa.Text()),
+        sa.Column("is_out_of_memory", sa.Boolean(), server_default=sa.false(), nullable=False),
     )
     op.create_table(
         "workflow_requirements",
@@ -308,7 +310,6 @@ def _create_dispatches() -> None:
         sa.Column("cloud_micros_per_second", sa.BigInteger()),
         sa.Column("cost_micros", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("expected_cost_micros", sa.BigInteger()),
-        sa.Column("ran_out_bytes", sa.BigInteger()),
         sa.Column("duration_seconds", sa.Float()),
         sa.Column("max_wait_seconds", sa.Integer()),
         sa.Column("priority", sa.Integer(), server_default=sa.text("0"), nullable=False),
@@ -330,6 +331,7 @@ def _create_dispatches() -> None:
         sa.Column("lease_request_id", sa.Text()),
         sa.Column("pause_mode", sa.Text()),
         sa.Column("last_error", sa.Text()),
+        sa.Column("ran_out_on", sa.Text()),
         sa.Column("progress", JsonText()),
         sa.UniqueConstraint("tenant_id", "tenant_job_id", name=op.f("uq_ai_job_dispatches_tenant_id_tenant_job_id")),
         sa.CheckConstraint(
@@ -378,6 +380,12 @@ def _create_dispatches() -> None:
         "ai_job_dispatches",
         ["only_worker"],
         where="status = 'queued' AND only_worker IS NOT NULL",
+    )
+    _create_partial_index(
+        "ix_ai_job_dispatches_ran_out",
+        "ai_job_dispatches",
+        ["id"],
+        where="status = 'queued' AND ran_out_on IS NOT NULL",
     )
     op.create_index(
         "ix_ai_job_dispatches_prefetched",
