@@ -8,6 +8,7 @@ from sqlalchemy import CheckConstraint, Connection, MetaData, inspect
 
 from comfyrelay.store.database import Database
 from comfyrelay.store.migrate import Schema
+from comfyrelay.store.schema_check import OWN_TABLES
 
 
 async def differences(database: Database, schema: Schema) -> list[object]:
@@ -17,6 +18,8 @@ async def differences(database: Database, schema: Schema) -> list[object]:
 
 def _differences(connection: Connection, schema: Schema) -> list[object]:
     def belongs(item: Any, _name: object, _kind: object, is_reflected: bool, _other: object) -> bool:
+        if item.name in OWN_TABLES:
+            return False
         return is_reflected or item.info.get("only") in {None, connection.dialect.name}
 
     opts = {"compare_type": True, "compare_server_default": True, "include_object": belongs}

@@ -112,6 +112,7 @@ LANGUAGE sql STABLE AS $$ SELECT now + make_interval(secs => seconds) FROM test_
 # A database with a changed schema cannot be used again.
 WATCHED_SCHEMA = """
 CREATE TABLE test_revision AS TABLE alembic_version;
+CREATE TABLE test_applied AS TABLE applied_migrations;
 CREATE TABLE test_changes (tag text);
 CREATE FUNCTION test_change() RETURNS event_trigger LANGUAGE plpgsql AS
 $$ BEGIN INSERT INTO test_changes VALUES (tg_tag); END $$;
@@ -141,6 +142,7 @@ BEGIN
         EXECUTE command;
     END LOOP;
     INSERT INTO alembic_version TABLE test_revision;
+    INSERT INTO applied_migrations TABLE test_applied;
     IF to_regclass('test_clock') IS NOT NULL THEN
         UPDATE test_clock SET now = '2026-01-01T12:00:00Z';
     END IF;

@@ -8,7 +8,8 @@ from datetime import datetime
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.errors import ConfigurationError, DatabaseUnavailable, NotFound, SchemaOutOfDate
+from comfyrelay.domain.records.operations import SchemaState
+from comfyrelay.errors import ConfigurationError, DatabaseUnavailable, NotFound, SchemaMismatch, SchemaOutOfDate
 from comfyrelay.settings import Settings
 from comfyrelay.store import migrate
 from comfyrelay.store.central import tenants
@@ -144,19 +145,19 @@ class Databases:
         if is_waiting:
             log.info("database.up", database=self.central.name)
 
-    async def revisions(self) -> dict[str, tuple[str | None, str]]:
-        """Return the current and the expected revision by database, without shards that are still unreachable."""
+    async def states(self) -> dict[str, SchemaState]:
+        """Return the state of the schema by database, without shards that are still unreachable."""
         return {
-            database.name: (await migrate.current(database), migrate.head(schema))
+            database.name: await migrate.state(database, schema)
             for database, schema in self.schemas()
             if database.name not in self._pending
         }
 
     async def require_current(self) -> None:
-        found = await self.revisions()
-        for database, schema in self.schemas():
-            if database.name in found:
-                migrate.require_known(found[database.name][0], schema, database.name)
-        behind = [name for name, (current, expected) in found.items() if current != expected]
+        found = await self.states()
+        for state in found.values():
+            if state.problem is not None:
+                raise SchemaMismatch(state.problem)
+        behind = [name for name, state in found.items() if not state.is_current]
         if behind:
             raise SchemaOutOfDate(f"The schema of {', '.join(behind)} is out of date. Run `comfyrelay db upgrade`.")

@@ -1,21 +1,39 @@
 """Schema upgrades: one Alembic history for the central schema, one for the tenant schema.
 
 Alembic is imported only for an upgrade, because the import takes a tenth of the startup time.
+
+The revision in the database only says which migrations ran, not what they did. A checksum of each one is stored, and
+the schema is compared with the table definitions.
 """
 
+import hashlib
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from sqlalchemy import Connection, MetaData, inspect, text
+import structlog
+from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, select, text
 
 from comfyrelay import __version__
-from comfyrelay.errors import ConfigurationError
+from comfyrelay.domain.records.operations import SchemaState
+from comfyrelay.errors import ConfigurationError, SchemaMismatch
+from comfyrelay.store import schema_check
 from comfyrelay.store.central.tables import metadata as central_metadata
 from comfyrelay.store.database import PROBE, Database, Tx
+from comfyrelay.store.schema_check import SchemaDifferences
 from comfyrelay.store.tenant.tables import metadata as tenant_metadata
 
+log = structlog.get_logger(__name__)
+
 _FOLDER = Path(__file__).parent / "migrations"
+_APPLIED = Table(
+    "applied_migrations",
+    MetaData(),
+    Column("revision", Text, primary_key=True),
+    Column("checksum", Text, nullable=False),
+)
+# Lines that do not change what a migration does. A module that it imports may move.
+_WITHOUT_EFFECT = ("#", "import ", "from ")
 
 
 class Schema(StrEnum):
@@ -33,13 +51,24 @@ def revisions(schema: Schema) -> list[str]:
     return [f"{schema}_{name.partition('_')[0]}" for name in names]
 
 
+def checksum(schema: Schema, revision: str) -> str:
+    """Return the checksum of a migration, without its comments and imports."""
+    (path,) = (_FOLDER / schema / "versions").glob(f"{revision.removeprefix(f'{schema}_')}_*.py")
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    code = "\n".join(line for line in lines if line and not line.startswith(_WITHOUT_EFFECT))
+    return hashlib.sha256(code.encode()).hexdigest()
+
+
 @cache
 def head(schema: Schema) -> str:
     return revisions(schema)[-1]
 
 
 async def upgrade(database: Database, schema: Schema, *, to: str | None = None) -> tuple[str | None, str]:
-    """Upgrade the schema to the newest revision, or to `to`, in one transaction. Returns the old and new revision."""
+    """Upgrade the schema to the newest revision, or to `to`, in one transaction. Returns the old and new revision.
+
+    Raises `SchemaMismatch`, without a change, if the schema is not what its migrations create.
+    """
     target = to or head(schema)
 
     async def work(tx: Tx) -> str | None:
@@ -52,11 +81,17 @@ async def upgrade(database: Database, schema: Schema, *, to: str | None = None) 
                 f"The database of {database.name} has tables of another program ({', '.join(others[:3])}). "
                 "Use an empty database, or one of ComfyRelay."
             )
-        require_known(before, schema, database.name)
-        if before is not None and before > target:
+        state = await tx.run_sync(_state, schema, database.name)
+        if state.problem is None and before is not None and before > target:
             raise ConfigurationError(f"The schema of {database.name} is {before} and cannot be downgraded to {target}.")
-        if before != target:
+        if state.problem is None and before != target:
             await tx.run_sync(_upgrade, schema, target)
+            state = await tx.run_sync(_state, schema, database.name)
+        if state.problem is not None:
+            raise SchemaMismatch(state.problem)
+        if state.additions:
+            log.warning("database.additions", database=database.name, additions=state.additions)
+        await tx.run_sync(_record, schema, target)
         return before
 
     return await database.run("migrate", work), target
@@ -65,6 +100,12 @@ async def upgrade(database: Database, schema: Schema, *, to: str | None = None) 
 async def current(database: Database) -> str | None:
     async with database.read() as tx:
         return await tx.run_sync(_current)
+
+
+async def state(database: Database, schema: Schema) -> SchemaState:
+    """Compare the schema with the table definitions of this version."""
+    async with database.read() as tx:
+        return await tx.run_sync(_state, schema, database.name)
 
 
 def require_known(revision: str | None, schema: Schema, name: str) -> None:
@@ -96,6 +137,50 @@ def _current(connection: Connection) -> str | None:
         return None
     found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
     return found
+
+
+def _state(connection: Connection, schema: Schema, name: str) -> SchemaState:
+    revision, newest = _current(connection), head(schema)
+    try:
+        require_known(revision, schema, name)
+    except ConfigurationError as error:
+        return SchemaState(revision=revision, newest=newest, problem=error.detail)
+    changed = _changed_migrations(connection, schema)
+    # Older schemas have no definitions to compare with.
+    found = schema_check.compare(connection, schema.metadata) if revision == newest else SchemaDifferences()
+    problem = _mismatch(name, changed, found.breaking) if changed or found.breaking else None
+    return SchemaState(revision=revision, newest=newest, problem=problem, additions=found.harmless)
+
+
+def _mismatch(name: str, changed: list[str], differences: tuple[str, ...]) -> str:
+    reasons = []
+    if differences:
+        reasons.append(f"{schema_check.listed(differences)}.")
+    if changed:
+        reasons.append(f"The migration {', '.join(changed)} has changed since it ran on this database.")
+    return (
+        f"The schema of {name} is not the one of ComfyRelay {__version__}: {' '.join(reasons)} "
+        "Nothing was changed. Run the version that created this database, restore a backup of this version, or use an "
+        "empty database."
+    )
+
+
+def _changed_migrations(connection: Connection, schema: Schema) -> list[str]:
+    """Return the migrations that ran with another content. Databases of early versions have no checksums."""
+    if not inspect(connection).has_table(_APPLIED.name):
+        return []
+    known = revisions(schema)
+    rows = connection.execute(select(_APPLIED.c.revision, _APPLIED.c.checksum))
+    return sorted(name for name, stored in rows if name in known and stored != checksum(schema, name))
+
+
+def _record(connection: Connection, schema: Schema, newest: str) -> None:
+    """Store the checksums of migrations that ran. `checkfirst` asks the database, so this writes only what is new."""
+    _APPLIED.create(connection, checkfirst=True)
+    stored = set(connection.execute(select(_APPLIED.c.revision)).scalars())
+    ran = [revision for revision in revisions(schema) if revision <= newest and revision not in stored]
+    for revision in ran:
+        connection.execute(_APPLIED.insert().values(revision=revision, checksum=checksum(schema, revision)))
 
 
 def _tables(connection: Connection) -> list[str]:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from sqlalchemy import Connection, event
 
-from comfyrelay.errors import ConfigurationError, DatabaseUnavailable, InvalidInput, SchemaOutOfDate
+from comfyrelay.errors import ConfigurationError, DatabaseUnavailable, InvalidInput, SchemaMismatch, SchemaOutOfDate
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.engine import Engine
-from comfyrelay.store import migrate
+from comfyrelay.store import migrate, schema_check
 from comfyrelay.store.central import tenants
 from comfyrelay.store.database import Database
 from comfyrelay.store.notify import NotifyChannel
@@ -111,6 +112,100 @@ class TestRefusedDatabases:
         with pytest.raises(ConfigurationError, match="is not an SQLite database"):
             await databases.upgrade()
         await databases.close()
+
+
+CHANGES = [
+    ("ALTER TABLE workflows RENAME COLUMN may_burst TO bursts", "column workflows.may_burst is missing"),
+    ("DROP TABLE worker_logs", "table worker_logs is missing"),
+    ("DROP INDEX ix_users_admins", "index ix_users_admins of users is missing"),
+    (
+        "DROP INDEX ix_users_admins; CREATE INDEX ix_users_admins ON users (email) WHERE is_admin",
+        r"index ix_users_admins of users is on \(email\) where \(is_admin\), not on \(id\) where \(is_admin\)",
+    ),
+    ("ALTER TABLE users DROP COLUMN disabled_at; ALTER TABLE users ADD disabled_at integer", "is integer, not t"),
+    ("ALTER TABLE users ADD city text NOT NULL DEFAULT 'x'", "column users.city is not ours"),
+]
+ADDITIONS = [
+    ("CREATE INDEX my_index ON users (name)", ["index my_index of users is not ours"]),
+    ("ALTER TABLE users ADD note text", ["column users.note is not ours"]),
+    ("CREATE TABLE notes (id integer)", []),
+]
+# A renamed value of a CHECK constraint, by dialect.
+CHANGED_CHECK = {
+    "sqlite": (
+        "PRAGMA writable_schema = 1",
+        "UPDATE sqlite_master SET sql = replace(sql, '''script''', '''program''') WHERE name = 'workflows'",
+        "PRAGMA writable_schema = 0",
+    ),
+    "postgresql": (
+        "ALTER TABLE workflows DROP CONSTRAINT ck_workflows_kind",
+        "ALTER TABLE workflows ADD CONSTRAINT ck_workflows_kind CHECK (kind IN ('graph', 'program'))",
+    ),
+}
+
+
+class TestForeignSchemas:
+    """A database with the newest revision may still have the schema of another version."""
+
+    @pytest.mark.parametrize(("statements", "difference"), CHANGES)
+    async def test_breaking_difference_is_refused(self, databases: Databases, statements: str, difference: str) -> None:
+        await databases.upgrade()
+        for statement in statements.split("; "):
+            await execute(databases.central, statement)
+        for call in (databases.upgrade, lambda: databases.open(0), databases.require_current):
+            with pytest.raises(SchemaMismatch, match=difference) as refused:
+                await call()
+            assert "Run the version that created this database" in refused.value.detail
+        state = (await databases.states())["central"]
+        assert state.revision == state.newest
+        assert not state.is_current
+
+    @pytest.mark.parametrize(("statement", "additions"), ADDITIONS)
+    async def test_addition_is_reported_and_accepted(
+        self, databases: Databases, statement: str, additions: list[str]
+    ) -> None:
+        await databases.upgrade()
+        await execute(databases.central, statement)
+        await databases.upgrade()
+        await databases.require_current()
+        state = (await databases.states())["central"]
+        assert state.is_current
+        assert list(state.additions) == additions
+
+    async def test_changed_value_of_a_constraint_is_refused(self, databases: Databases) -> None:
+        await databases.upgrade()
+        for statement in CHANGED_CHECK[databases.central.dialect]:
+            await execute(databases.central, statement)
+        with pytest.raises(SchemaMismatch, match=r"is \(kind, 'graph', 'program'\), not \(kind, 'graph', 'script'\)"):
+            await databases.upgrade()
+
+    async def test_changed_migration_is_refused(self, databases: Databases) -> None:
+        await databases.upgrade()
+        await execute(databases.shards["main"], "UPDATE applied_migrations SET checksum = 'another'")
+        for call in (databases.upgrade, databases.require_current):
+            with pytest.raises(SchemaMismatch, match=r"of main .* The migration tenant_0001 has changed since it ran"):
+                await call()
+
+    async def test_database_without_checksums_is_accepted_if_the_schema_fits(self, databases: Databases) -> None:
+        await databases.upgrade()
+        await execute(databases.central, "DROP TABLE applied_migrations")
+        await databases.require_current()
+        await databases.upgrade()
+        (applied,) = await execute(databases.central, "SELECT revision, checksum FROM applied_migrations")
+        assert applied.checksum == migrate.checksum(migrate.Schema.CENTRAL, applied.revision)
+
+    async def test_number_of_statements_does_not_grow_with_the_tables(self, databases: Databases) -> None:
+        """Reflection of each table would take half a second at every start."""
+        await databases.upgrade()
+        statements = []
+
+        def work(connection: Connection) -> None:
+            event.listen(connection, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+            schema_check.compare(connection, migrate.Schema.CENTRAL.metadata)
+
+        async with databases.central.read() as tx:
+            await tx.run_sync(work)
+        assert 0 < len(statements) <= 5
 
 
 async def shard_of(world: World, tenant_id: str) -> str:

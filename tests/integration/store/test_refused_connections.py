@@ -68,7 +68,7 @@ async def test_refused_connection_means_database_unavailable(
         Database("central", gate.url) as database,
     ):
         with pytest.raises(DatabaseUnavailable):
-            await Databases(database, {}).revisions()
+            await Databases(database, {}).states()
 
 
 async def test_start_waits_for_a_database_that_recovers(real_postgres_backend: PostgresBackend) -> None:

@@ -13,10 +13,11 @@ import asyncpg
 import pytest
 from sqlalchemy import Boolean, Column, Connection, Float, Integer, MetaData, Table, Text, inspect, select
 
-from comfyrelay.errors import ConfigurationError
+from comfyrelay.errors import ConfigurationError, SchemaMismatch
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.migrate import Schema
+from comfyrelay.store.schema_check import OWN_TABLES
 from tests.support.full import full_only
 from tests.support.schema_differences import differences
 
@@ -79,7 +80,7 @@ async def database(server: str | None, tmp_path: Path) -> AsyncIterator[Database
 def tables_of(connection: Connection) -> list[Table]:
     found = MetaData()
     found.reflect(connection)
-    return [table for table in found.sorted_tables if table.name != "alembic_version"]
+    return [table for table in found.sorted_tables if table.name not in OWN_TABLES]
 
 
 def value_of(column: Column[Any], values: dict[str, Any], dialect: str) -> Any:
@@ -212,15 +213,39 @@ class TestNextMigration:
         assert len(lost) > 1
 
     @pytest.mark.parametrize(
-        "upgrade",
+        ("upgrade", "difference"),
         [
-            "op.execute('CREATE TABLE another (id integer)')",
-            "op.drop_index('ix_users_admins', 'users')",
-            "with op.batch_alter_table('effects') as t: t.drop_constraint(op.f('ck_effects_credits_cost'))",
+            ("op.drop_index('ix_users_admins', 'users')", "index ix_users_admins of users is missing"),
+            (
+                "with op.batch_alter_table('effects') as t: t.drop_constraint(op.f('ck_effects_credits_cost'))",
+                "check constraint ck_effects_credits_cost of effects is missing",
+            ),
         ],
-        ids=["table", "index", "check constraint"],
+        ids=["index", "check constraint"],
     )
-    async def test_undefined_change_is_detected(self, database: Database, folder: Path, upgrade: str) -> None:
-        self.add(folder, upgrade)
+    async def test_undefined_change_is_refused(
+        self, database: Database, folder: Path, upgrade: str, difference: str
+    ) -> None:
+        newest = self.add(folder, upgrade)
+        await migrate.upgrade(database, Schema.CENTRAL, to=newest)
+        with pytest.raises(SchemaMismatch, match=difference):
+            await migrate.upgrade(database, Schema.CENTRAL)
+        assert await migrate.current(database) == newest
+
+    async def test_undefined_table_is_detected(self, database: Database, folder: Path) -> None:
+        self.add(folder, "op.execute('CREATE TABLE another (id integer)')")
         await migrate.upgrade(database, Schema.CENTRAL)
         assert await differences(database, Schema.CENTRAL) != []
+
+    async def test_migration_is_refused_after_a_changed_one(self, database: Database, folder: Path) -> None:
+        """The next migration would run on a schema that it was not written for."""
+        newest = self.add(folder, "op.execute('UPDATE alembic_version SET version_num = version_num')")
+        await migrate.upgrade(database, Schema.CENTRAL, to=newest)
+        (first,) = (folder / "central" / "versions").glob("0001_*.py")
+        source = first.read_text(encoding="utf-8")
+        first.write_text(f"# A comment.\nimport sys\n\n{source}", encoding="utf-8")
+        await migrate.upgrade(database, Schema.CENTRAL, to=newest)
+        first.write_text(source.replace('"max_wait_seconds"', '"max_wait"'), encoding="utf-8")
+        with pytest.raises(SchemaMismatch, match="The migration central_0001 has changed since it ran"):
+            await migrate.upgrade(database, Schema.CENTRAL)
+        assert await migrate.current(database) == newest

@@ -15,6 +15,7 @@ from comfyrelay.cli.output import out, print_json, print_line, print_note
 from comfyrelay.cli.running import run_with_engine
 
 if TYPE_CHECKING:
+    from comfyrelay.domain.records.operations import SchemaState
     from comfyrelay.services.engine import Engine
     from comfyrelay.services.workers.node_allow_list import AllowList
 
@@ -101,22 +102,31 @@ def upgrade_databases() -> None:
 
 @db_app.command("status")
 def print_database_status(as_json: Json = False) -> None:
-    """Show the schema of each database.
+    """Compare the schema of each database with the one of this version.
 
-    The exit code is 1 if one is not the newest.
+    The exit code is 1 if one differs or is not the newest.
     """
-    found = run_with_engine(lambda engine: engine.databases.revisions())
+    found = run_with_engine(lambda engine: engine.databases.states())
     if as_json:
-        rows = {name: {"revision": has, "newest": newest} for name, (has, newest) in found.items()}
-        print_json(rows)
+        print_json({name: asdict(state) for name, state in found.items()})
     else:
         table = Table("database", "revision", "newest", "state")
-        for name, (has, newest) in found.items():
-            state = "up to date" if has == newest else "run: comfyrelay db upgrade"
-            table.add_row(name, has or "empty", newest, state)
+        for name, state in found.items():
+            table.add_row(name, state.revision or "empty", state.newest, _state_text(state))
         out.print(table)
-    if any(has != newest for has, newest in found.values()):
+        for name, state in found.items():
+            if state.problem is not None:
+                print_note(state.problem)
+            elif state.additions:
+                print_note(f"The schema of {name} has additions, which do no harm: {'; '.join(state.additions)}.")
+    if not all(state.is_current for state in found.values()):
         raise typer.Exit(NOT_READY)
+
+
+def _state_text(state: SchemaState) -> str:
+    if state.problem is not None:
+        return "of another version"
+    return "up to date" if state.is_current else "run: comfyrelay db upgrade"
 
 
 def _as_toml(found: AllowList) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Records of load samples, reconciler runs and stuck outbox entries."""
+"""Records of load samples, reconciler runs, stuck outbox entries and schemas."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -82,3 +82,19 @@ class StuckStep:
     shard: str
     job_ids: Sequence[str]
     created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemaState:
+    """The schema of a database, compared with the one of this version."""
+
+    revision: str | None
+    newest: str
+    # Why ComfyRelay cannot use the schema.
+    problem: str | None = None
+    # Additions that do no harm, such as an operator's index.
+    additions: tuple[str, ...] = ()
+
+    @property
+    def is_current(self) -> bool:
+        return self.revision == self.newest and self.problem is None

@@ -18,6 +18,8 @@ log = structlog.get_logger(__name__)
 TIMEOUT_SECONDS = 3.0
 # The result is cached, because the endpoint needs no authentication.
 CACHE_SECONDS = 1.0
+# Comparing a schema takes longer than the other checks. A server compares it at startup as well.
+SCHEMA_SECONDS = 60.0
 STORAGE = "storage"
 
 
@@ -34,6 +36,8 @@ class Readiness:
         self._databases = databases
         self._objects = objects
         self._cache = TimedCache(self._check)
+        # When the next comparison of a schema is due, by database.
+        self._compare_at: dict[str, float] = {}
 
     async def check(self) -> ReadinessResult:
         """Return the problems that affect only some tenants. Raise `NotReady` if this process cannot serve any."""
@@ -60,6 +64,8 @@ class Readiness:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 revision = await migrate.current(database)
                 is_current = revision == migrate.head(schema)
+                if is_current and not await self._is_schema_expected(database, schema):
+                    return "The schema is the one of another version. Run `comfyrelay db status`."
                 if is_current:
                     await migrate.check_writable(database)
         except TimeoutError:
@@ -70,6 +76,14 @@ class Readiness:
             log.warning("readiness.failed", database=database.name, exc_info=True)
             return "The database is unavailable."
         return None if is_current else "The schema is out of date. Run `comfyrelay db upgrade`."
+
+    async def _is_schema_expected(self, database: Database, schema: Schema) -> bool:
+        now = asyncio.get_running_loop().time()
+        if self._compare_at.get(database.name, now) <= now:
+            if (await migrate.state(database, schema)).problem is not None:
+                return False
+            self._compare_at[database.name] = now + SCHEMA_SECONDS
+        return True
 
     async def _problem_of_storage(self) -> str | None:
         try:
