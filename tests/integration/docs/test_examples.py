@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import orjson
 import pytest
 
 from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.simulator import Simulator
+from tests.support.gpu_pool import SMALL, picture
 from tests.support.graphs import PNG, invert_file
 from tests.support.paths import ROOT
 from tests.support.world import PATIENCE_SECONDS
@@ -27,7 +29,20 @@ SHOWN = [
     ["10 done"],
     # the strategy example prints nothing
     [],
+    ["attempt 1", "made image/png"],
     ["7 image/png"],
+]
+POOL_PAGE = ROOT / "docs" / "reference" / "pool.md"
+POOL_PROGRAM, *POOL_BODIES = re.findall(r"^```python\n(.*?)^```", POOL_PAGE.read_text("utf-8"), re.M | re.S)
+POOL_SHOWN = [
+    ["image/png"],
+    ["b"],
+    ["within ten minutes"],
+    ["queue_full"],
+    ["('hello',)"],
+    ["True"],
+    ["['4.seed']"],
+    ["True True"],
 ]
 
 
@@ -39,8 +54,27 @@ def test_every_example_has_an_expected_output() -> None:
 async def test_example_prints_expected_output(example: str, shown: list[str], tmp_path: Path) -> None:
     (tmp_path / "graph.json").write_bytes(orjson.dumps(invert_file()))
     (tmp_path / "cat.png").write_bytes(PNG)
-    async with Simulator() as one, Simulator() as other:
-        code = example.replace("http://127.0.0.1:8188", one.url).replace("http://127.0.0.1:8189", other.url)
+    await check_output(example, shown, tmp_path)
+
+
+def pool_programs() -> list[str]:
+    """The program of the page with each other example as the body of `main`."""
+    head, _, rest = POOL_PROGRAM.partition("async def main() -> None:\n")
+    end = rest[rest.index("\n\n\nasyncio.run") :]
+    bodies = [f"{head}async def main() -> None:\n{indent(body, '    ')}{end}" for body in POOL_BODIES]
+    return [POOL_PROGRAM, *bodies]
+
+
+@pytest.mark.parametrize(("program", "shown"), list(zip(pool_programs(), POOL_SHOWN, strict=True)))
+async def test_example_of_the_pool_prints_expected_output(program: str, shown: list[str], tmp_path: Path) -> None:
+    (tmp_path / "graph.json").write_bytes(orjson.dumps(picture(7)))
+    await check_output(program, shown, tmp_path)
+
+
+async def check_output(program: str, shown: list[str], tmp_path: Path) -> None:
+    models = {"checkpoints": [SMALL]}
+    async with Simulator(models=models) as one, Simulator(models=models) as other:
+        code = program.replace("http://127.0.0.1:8188", one.url).replace("http://127.0.0.1:8189", other.url)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",

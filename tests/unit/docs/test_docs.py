@@ -1,5 +1,7 @@
 """The documentation is complete, matches the code, and has no broken link."""
 
+import dataclasses
+import inspect
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +17,8 @@ from sqlalchemy.schema import CreateTable
 
 from comfyrelay import errors
 from comfyrelay.cli.main import app
+from comfyrelay.comfyui.outputs import RunResult
+from comfyrelay.comfyui.pool import JobOptions, PoolJob, WorkflowPool
 from comfyrelay.comfyui.pool.events import EVENT_CLASSES
 from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.desk.scripts.command import ScriptSettings
@@ -28,6 +32,7 @@ from comfyrelay.worker.settings import PLAIN_NAMES, WorkerSettings
 from tests.support.paths import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
+POOL = REFERENCE / "pool.md"
 ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "ui" / "README.md"])
 
@@ -128,7 +133,20 @@ def test_every_error_is_documented_with_its_code() -> None:
 
 def test_every_pool_event_is_documented_with_its_class() -> None:
     rows = [f"| `{kind}` | `{EVENT_CLASSES[kind].__name__}` |" for kind in sorted(set(EVENT_CLASSES) - {"*"})]
-    assert missing_rows(ROOT / "docs" / "howto" / "run-graphs.md", rows) == []
+    assert missing_rows(POOL, rows) == []
+
+
+def public_names(kind: type) -> list[str]:
+    return [name for name in vars(kind) if not name.startswith("_")]
+
+
+def test_pool_is_documented_completely() -> None:
+    parameters = inspect.signature(WorkflowPool).parameters
+    assert missing_rows(POOL, (f"| `{name}` |" for name in [*parameters, *JobOptions.__annotations__])) == []
+    names = [*public_names(WorkflowPool), *public_names(PoolJob)]
+    assert [name for name in names if not re.search(rf"`{name}[`(]", read(POOL))] == []
+    fields = [field.name for field in dataclasses.fields(RunResult)]
+    assert [name for name in (*fields, *public_names(RunResult)) if f"`{name}" not in read(POOL)] == []
 
 
 def test_every_simulator_misbehaviour_is_documented() -> None:

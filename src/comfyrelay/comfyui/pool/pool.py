@@ -185,6 +185,7 @@ class WorkflowPool:
         return self._registry.jobs
 
     def job(self, job_id: str) -> PoolJob:
+        """Return an unfinished job, or one of the last finished ones. Raises `NotFound` for others."""
         return self._registry.job(job_id)
 
     async def cancel(self, job_id: str, *, wait: bool = True) -> bool:
@@ -219,6 +220,7 @@ class WorkflowPool:
         return self._blocks.lift(client_id, workflow_hash)
 
     def stats(self) -> PoolStats:
+        """Return the number of jobs by status, and the state of each server by client id."""
         return PoolStats(
             **{status.value: self._registry.counts[status] for status in PoolJobStatus},
             clients={member.id: ClientStats.of(member, self._failover) for member in self._roster},

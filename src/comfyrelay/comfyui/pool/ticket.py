@@ -52,8 +52,8 @@ class Affinity(TypedDict, total=False):
 class JobOptions(Affinity, total=False):
     """Options of a job.
 
-    - `job_id`: an id of your own. If the pool has a job with this id, finished or not, that job is returned and nothing
-      is queued. Raises `IdempotencyConflict` if that job has another graph.
+    - `job_id`: an id that the caller chooses. If the pool has a job with this id, finished or not, that job is returned
+      and nothing is queued. Raises `IdempotencyConflict` if that job has another graph.
     - `priority`: jobs with a higher one go first; default 0.
     - `metadata`: available on the job and each of its events.
     - `include_outputs`: nodes (ids or titles) whose outputs come first in the result.
