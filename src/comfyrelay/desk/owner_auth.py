@@ -3,10 +3,12 @@
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from comfyrelay.desk.guests import may_call
 from comfyrelay.desk.one_time_links import PATH as LINK_PATH
 from comfyrelay.desk.password import is_by_password
 from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.server.http.context import Context
+from comfyrelay.server.http.guests import GUEST_ADVICE, mark_guest
 from comfyrelay.server.http.problems import problem_response
 from comfyrelay.web.app_files import is_page
 from comfyrelay.web.session_pages import SIGN_IN_PATH, closed_page, sign_in_page
@@ -16,16 +18,13 @@ ADVICE = "Only its owner may use this desk: run `comfyrelay open` for the page, 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", LINK_PATH})
 # Routes with their own credential: a worker token or a signed URL.
 OTHER_CREDENTIAL_PREFIXES = ("/api/worker/", "/files/")
-# Routes that create credentials, which would outlive the password.
-CREDENTIAL_PATHS = ("/api/desk/links", "/api/tokens", "/rotate-token")
-CREDENTIAL_ADVICE = (
-    "A session that was created with a password cannot create links or tokens, because they would outlive the "
-    "password. Create them on the machine that the desk runs on; `comfyrelay open` prints a link."
-)
 
 
 class OwnerOnly:
-    """Middleware that requires the owner's secret, or a session created with it or with the current password."""
+    """Middleware that requires the owner's secret, or a session created with it or with the current password.
+
+    A session created with the password is the session of a guest.
+    """
 
     def __init__(self, app: ASGIApp, *, context: Context, has_password: bool) -> None:
         self._app = app
@@ -42,9 +41,11 @@ class OwnerOnly:
         session = await self._context.session_of(secret) if await self._is_owner(secret) else None
         if session is None:
             answer = self._closed_page() if is_page(scope["path"]) else problem_response(Unauthorized(ADVICE))
-        elif is_by_password(session) and _creates_credential(scope):
-            answer = problem_response(Forbidden(CREDENTIAL_ADVICE))
+        elif is_by_password(session) and not may_call(scope):
+            answer = problem_response(Forbidden(GUEST_ADVICE))
         else:
+            if is_by_password(session):
+                mark_guest(scope)
             await self._app(scope, receive, send)
             return
         assert answer is not None
@@ -62,7 +63,3 @@ class OwnerOnly:
         assert self._context.owner is not None
         # Other accounts may exist from an earlier version.
         return user is not None and user.id == self._context.owner.user.id
-
-
-def _creates_credential(scope: Scope) -> bool:
-    return scope.get("method") == "POST" and scope["path"].rstrip("/").endswith(CREDENTIAL_PATHS)

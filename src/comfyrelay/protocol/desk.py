@@ -172,7 +172,8 @@ class Notifications(AnswerBody):
 
 class DeskInfo(AnswerBody):
     """The configuration of the desk. `comfyui` are the URLs of the ComfyUI servers. `simulated_jobs` are the new jobs
-    that run on the built-in simulator. `script_workflow` is the slug of the workflow of the configured script."""
+    that run on the built-in simulator. `script_workflow` is the slug of the workflow of the configured script.
+    `is_guest`: whether the session was created with the password, and may only watch, add and manage jobs."""
 
     version: str
     comfyui: list[str]
@@ -182,6 +183,7 @@ class DeskInfo(AnswerBody):
     output_folder: LocalPath
     script_workflow: str | None
     notifications: Notifications
+    is_guest: bool
 
 
 class CheckVerdict(StrEnum):

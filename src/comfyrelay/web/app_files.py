@@ -20,6 +20,8 @@ PAGES = {
 }
 # Requests to these paths get errors, not pages.
 API_PREFIXES = ("/api/", "/files/", "/assets/")
+ASSET_PATH = "/assets/{name}"
+ROOT_FILES = ("/icon.svg", "/mask.svg")
 TYPES = {
     ".css": "text/css",
     ".js": "text/javascript",
@@ -71,13 +73,21 @@ def make_router(storage_origins: Origins) -> APIRouter:
     async def root_file(request: Request) -> Response:
         return Response(**_file(APP, request.url.path.strip("/"), REVALIDATE))
 
-    for area in PAGES:
-        for path in (f"/{area}", f"/{area}/{{rest:path}}") if area else ("/",):
-            router.add_api_route(path, page, methods=["GET"])
-    router.add_api_route("/assets/{name}", asset, methods=["GET"])
-    for name in ("icon.svg", "mask.svg"):
-        router.add_api_route(f"/{name}", root_file, methods=["GET"])
+    for path in _page_paths():
+        router.add_api_route(path, page, methods=["GET"])
+    router.add_api_route(ASSET_PATH, asset, methods=["GET"])
+    for path in ROOT_FILES:
+        router.add_api_route(path, root_file, methods=["GET"])
     return router
+
+
+def route_paths() -> list[str]:
+    """Return the paths of all routes of the app."""
+    return [*_page_paths(), ASSET_PATH, *ROOT_FILES]
+
+
+def _page_paths() -> list[str]:
+    return ["/", *(path for area in PAGES if area for path in (f"/{area}", f"/{area}/{{rest:path}}"))]
 
 
 async def not_found_page(request: Request, storage_origins: Origins) -> Response | None:

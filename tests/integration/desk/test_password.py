@@ -28,7 +28,6 @@ pytestmark = pytest.mark.usefixtures("built_app")
 PASSWORD = "a cat & a hill = 2"
 # An address of this machine other than loopback, as another machine would use it.
 OTHER_ADDRESS = "127.0.0.2"
-ROTATE = "/api/admin/workers/desk/rotate-token"
 
 
 def open_to_others(folder: Path, *, host: str = "0.0.0.0", **desk: object) -> Desk:
@@ -202,29 +201,14 @@ async def test_password_change_ends_existing_sessions(tmp_path: Path, monkeypatc
         assert (await sign_in(browser, "another one")).status_code == 401
 
 
-@pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("path", ["/api/desk/links", "/api/tokens", "/api/tokens/", ROTATE])
-async def test_password_session_cannot_create_links_or_tokens(shared_desk: OpenDesk, path: str) -> None:
-    async with (
-        phone(shared_desk, own="127.0.0.10") as browser,
-        httpx.AsyncClient(base_url=shared_desk.ready.url) as here,
-    ):
-        await sign_in(browser)
-        refused = await browser.post(path, json={"name": "mine"})
-        assert refused.status_code == 403
-        assert "cannot create links or tokens" in refused.json()["detail"]
-        # a session that was opened with a link may
-        assert (await here.get((await shared_desk.client.add_link()).url)).is_success
-        own = {"Origin": shared_desk.ready.url}
-        assert (await here.post(path.rstrip("/"), json={"name": "mine"}, headers=own)).status_code != 403
-
-
 def test_password_is_stored_as_a_private_hash(tmp_path: Path) -> None:
     path = set_password(tmp_path, PASSWORD)
     assert path.stat().st_mode & 0o777 == 0o600
     assert PASSWORD not in path.read_text()
-    with pytest.raises(InvalidInput, match="at least 8 characters"):
-        set_password(tmp_path, "short")
+    for weak in ("short", "password", " " * 8):
+        with pytest.raises(InvalidInput) as refused:
+            set_password(tmp_path, weak)
+        assert refused.value.errors.keys() == {"password"}
     assert remove_password(tmp_path)
     assert not remove_password(tmp_path)
 

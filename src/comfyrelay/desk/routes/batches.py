@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from fastapi import status
+from fastapi import Request, status
 
 from comfyrelay.desk.batches.expand import PlannedItem, SeedPlan, expand
 from comfyrelay.desk.batches.folders import inputs_in
@@ -24,6 +24,7 @@ from comfyrelay.protocol.jobs import Batch
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.guests import refuse_urls_of_guest
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Router
 from comfyrelay.server.user.batches import batch_body
@@ -70,8 +71,11 @@ class BatchPlan:
 
 @router.post("/batches", status_code=status.HTTP_201_CREATED, responses=error_responses(401, 403, 404, 409, 422, 503))
 @large_body(authenticate_user)
-async def add_batch(body: NewDeskBatch, state: DeskStateOf, context: ContextOf, user: CurrentUser) -> Answer[Batch]:
+async def add_batch(
+    body: NewDeskBatch, request: Request, state: DeskStateOf, context: ContextOf, user: CurrentUser
+) -> Answer[Batch]:
     """Create a batch: all inputs × prompts × negative prompts × tries, or input n with prompt n."""
+    refuse_urls_of_guest(request, *body.notify_urls)
     engine = context.engine
     # The digest is of the request, because seeds and copies differ each time.
     request_digest = digest(body.model_dump(mode="json", exclude={"idempotency_key", "wait_for_missing", "reuse"}))

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
 from comfyrelay import __version__
 from comfyrelay.comfyui.processes import state_files
@@ -19,6 +19,7 @@ from comfyrelay.protocol.desk import (
     Notifications,
 )
 from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.guests import is_guest
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Router
 
@@ -54,8 +55,16 @@ async def comfyui(state: DeskStateOf, _user: CurrentUser) -> Answer[Items[Comfyu
 
 
 @router.get("", responses=error_responses(401))
-async def desk(state: DeskStateOf, _user: CurrentUser) -> Answer[DeskInfo]:
+async def desk(request: Request, state: DeskStateOf, _user: CurrentUser) -> Answer[DeskInfo]:
     """Describe this desk."""
     notifications = Notifications.of(urls=state.notify_urls, on=state.notify_on, not_sent=list(state.not_sent))
     script = SLUG if state.script is not None else None
-    return Answer(data=DeskInfo.of(state, version=__version__, script_workflow=script, notifications=notifications))
+    return Answer(
+        data=DeskInfo.of(
+            state,
+            version=__version__,
+            script_workflow=script,
+            notifications=notifications,
+            is_guest=is_guest(request),
+        )
+    )

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Body, Path, Query, Response
+from fastapi import Body, Path, Query, Request, Response
 
 from comfyrelay.domain.queue.ordering import MoveTo, NextTo
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus
@@ -17,6 +17,7 @@ from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.guests import refuse_urls_of_guest
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import (
     Cursor,
@@ -44,15 +45,18 @@ router = user_router("/api/ai-jobs", "jobs")
         **error_responses(403, 404, 409, 422, 429),
     },
 )
-async def submit(body: wire.NewJob, response: Response, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
+async def submit(
+    body: wire.NewJob, request: Request, response: Response, context: ContextOf, user: CurrentUser
+) -> Answer[wire.Job]:
     """Submit a job. An idempotency key submits only one job: a repeated request returns it with 200."""
-    request = JobRequest(
+    refuse_urls_of_guest(request, body.webhook_url)
+    wanted = JobRequest(
         **submission(user, body),
         idempotency_key=body.idempotency_key,
         item=ItemRequest(**body.fields(wire.Item)),
         expected_tokens=body.expected_tokens,
     )
-    submitted = await context.engine.jobs.submit.submit_once(request)
+    submitted = await context.engine.jobs.submit.submit_once(wanted)
     if submitted.is_new:
         # All data of a new job is known without a query.
         return Answer(data=job_body(JobView(job=submitted.job, seed=submitted.seed)), message="Submitted.")

@@ -1,0 +1,180 @@
+"""A guest knows the password of the page: nothing that a guest gets outlives the password."""
+
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from fastapi import FastAPI
+from starlette.routing import BaseRoute
+
+from comfyrelay.desk.desk import Desk
+from comfyrelay.desk.guests import GUEST_ROUTES
+from comfyrelay.desk.owner_auth import OPEN_PATHS, OTHER_CREDENTIAL_PREFIXES
+from comfyrelay.desk.password import set_password
+from comfyrelay.desk.settings import DeskSettings
+from comfyrelay.desk.startup.web import create_desk_app
+from comfyrelay.settings import Settings
+from comfyrelay.web.session_pages import SIGN_IN_PATH
+from tests.support.desk import OpenDesk, copy_initial_data, open_desk
+from tests.support.desk_owner import owner_http
+from tests.support.graphs import invert
+from tests.support.server_processes import free_port
+
+pytestmark = [pytest.mark.usefixtures("built_app"), pytest.mark.asyncio(loop_scope="module")]
+
+PASSWORD = "a cat & a hill = 2"
+ANYTHING = "01a1ece3-d97a-77f6-a763-88a078284ec6"
+# What a route shows or creates that must not reach a guest.
+CREDENTIAL_ROUTES = {
+    "POST /api/tokens",
+    "POST /api/desk/links",
+    "POST /api/reset",
+    "PUT /api/webhook",
+    "GET /api/webhook",
+    "POST /api/workflows",
+    "POST /api/batches",
+    "POST /api/admin/users",
+    "POST /api/admin/users/{user_id}/reset-link",
+    "GET /api/admin/fleets/{stage}/{slug}/join-command",
+    "POST /api/admin/workers/{worker_id:path}/rotate-token",
+    "GET /api/admin/settings",
+    "GET /openapi.json",
+    "GET /metrics",
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def apps() -> AsyncIterator[list[FastAPI]]:
+    """The apps of the desks in this module."""
+    found: list[FastAPI] = []
+
+    def keep(*args: Any) -> FastAPI:
+        found.append(create_desk_app(*args))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("comfyrelay.desk.desk.create_desk_app", keep)
+        yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_desk(tmp_path_factory: pytest.TempPathFactory, apps: list[FastAPI]) -> AsyncIterator[OpenDesk]:
+    folder: Path = tmp_path_factory.mktemp("shared")
+    set_password(folder, PASSWORD)
+    copy_initial_data(folder)
+    settings = Settings(data_dir=folder, port=free_port())
+    async with open_desk(Desk(settings=settings, desk=DeskSettings(simulator=True, allowed_hosts="desk.home"))) as desk:
+        yield desk
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def guest(shared_desk: OpenDesk) -> AsyncIterator[httpx.AsyncClient]:
+    url = shared_desk.ready.url
+    async with httpx.AsyncClient(base_url=url, headers={"Origin": url}) as browser:
+        assert (await browser.post(SIGN_IN_PATH, data={"password": PASSWORD})).is_success
+        yield browser
+
+
+def all_routes(routes: Iterable[BaseRoute]) -> Iterator[str]:
+    """Return each route of an app as `METHOD path`."""
+    for route in routes:
+        if (included := getattr(route, "original_router", None)) is not None:
+            yield from all_routes(included.routes)
+        else:
+            for method in getattr(route, "methods", None) or ():
+                yield f"{method} {vars(route)['path']}"
+
+
+def called_path(path: str) -> str:
+    """Return a path of this route. A parameter that takes a path gets several parts."""
+    return re.sub(r"\{\w+(:path)?\}", lambda found: f"a/{ANYTHING}" if found[1] else ANYTHING, path)
+
+
+def needs_no_session(path: str) -> bool:
+    return path in {*OPEN_PATHS, SIGN_IN_PATH} or path.startswith(OTHER_CREDENTIAL_PREFIXES)
+
+
+async def test_every_route_is_on_the_list_of_guests_or_refused(guest: httpx.AsyncClient, apps: list[FastAPI]) -> None:
+    found = set(all_routes(apps[0].routes))
+    assert found > CREDENTIAL_ROUTES
+    assert len(found) > 150
+    unlisted = found - set(GUEST_ROUTES)
+    # HEAD requests are refused, except for one of a file with a signed URL.
+    refused = {route for route in unlisted if not needs_no_session(route.partition(" ")[2])}
+    assert refused > CREDENTIAL_ROUTES
+    for route in refused:
+        method, _, path = route.partition(" ")
+        answer = await guest.request(method, called_path(path), json={})
+        assert answer.status_code == 403, route
+        if method != "HEAD":
+            assert "comfyrelay open" in answer.json()["detail"]
+
+
+async def test_listed_routes_exist_and_answer_a_guest(guest: httpx.AsyncClient, apps: list[FastAPI]) -> None:
+    assert set(GUEST_ROUTES) <= set(all_routes(apps[0].routes))
+    for route in GUEST_ROUTES:
+        method, _, path = route.partition(" ")
+        # a stream has no end, and signing out ends the session
+        if path.endswith(("/events", "/logout")):
+            continue
+        answer = await guest.request(method, called_path(path), json={})
+        assert answer.status_code not in (401, 403), route
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/api/tokens/",
+            "//api/tokens",
+            "/api//tokens",
+            "/api/%74okens",
+            "/api/queue/../tokens",
+            "/api/queue/%2e%2e/tokens",
+        ),
+        *("/api/queue/counts/", "/API/TOKENS", "/api/tokens%00", "/api/tokens;x", "/api/ai-jobs/%0a"),
+    ],
+)
+async def test_unusual_spelling_of_a_path_gives_a_guest_no_token(guest: httpx.AsyncClient, path: str) -> None:
+    for method in ("GET", "POST", "post"):
+        request = guest.build_request(method, "/", json={"name": "mine"})
+        request.url = request.url.copy_with(raw_path=path.encode())
+        answer = await guest.send(request)
+        assert not answer.is_success, method
+        assert "crt_" not in answer.text
+
+
+async def test_guest_cannot_make_the_desk_call_a_url(shared_desk: OpenDesk, guest: httpx.AsyncClient) -> None:
+    slug = (await shared_desk.client.add_graph(invert(), name="mine")).data.slug
+    job = {"workflow_slug": slug, "idempotency_key": "a-guest"}
+    batch = {"workflow_slug": slug, "notify_urls": ["json://attacker.example"]}
+    async with owner_http(shared_desk.ready.url) as owner:
+        for path, body in (
+            ("/api/ai-jobs", {**job, "webhook_url": "https://attacker.example/hook"}),
+            ("/api/desk/batches", batch),
+        ):
+            refused = await guest.post(path, json=body)
+            assert refused.status_code == 403, path
+            assert "A guest cannot set notification or webhook URLs." in refused.json()["detail"]
+        assert (await guest.post("/api/ai-jobs", json=job)).status_code == 201
+        assert (await owner.post("/api/desk/batches", json=batch)).status_code == 201
+
+
+async def test_desk_tells_the_page_whether_it_is_a_guest(shared_desk: OpenDesk, guest: httpx.AsyncClient) -> None:
+    async with httpx.AsyncClient(base_url=shared_desk.ready.url) as here:
+        assert (await guest.get("/api/desk")).json()["data"]["is_guest"] is True
+        assert (await here.get((await shared_desk.client.add_link()).url)).is_success
+        assert (await here.get("/api/desk")).json()["data"]["is_guest"] is False
+        assert (await shared_desk.client.desk()).is_guest is False
+
+
+async def test_session_of_a_link_may_create_credentials(shared_desk: OpenDesk) -> None:
+    own = {"Origin": shared_desk.ready.url}
+    async with httpx.AsyncClient(base_url=shared_desk.ready.url, headers=own) as here:
+        assert (await here.get((await shared_desk.client.add_link()).url)).is_success
+        assert (await here.post("/api/tokens", json={"name": "mine"})).status_code == 201
+        assert (await here.post("/api/desk/links")).status_code == 201
