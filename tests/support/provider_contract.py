@@ -30,6 +30,8 @@ from comfyrelay.errors import ProviderError
 from tests.support.world import PATIENCE_SECONDS
 
 FLEET = "portraits"
+# Variables of a server that its machines and scripts must not get.
+SERVER_SECRETS = ("COMFYRELAY_DATABASE_URL", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "STRIPE_API_KEY")
 STAGE = "staging"
 
 

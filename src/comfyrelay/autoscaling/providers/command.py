@@ -32,12 +32,13 @@ from comfyrelay.autoscaling.providers.base import (
     ProviderMachineState,
     RefusalKind,
 )
-from comfyrelay.autoscaling.providers.programs import fleet_secret, folder_name, plain_environment, program
+from comfyrelay.autoscaling.providers.programs import fleet_secret, folder_name, program
 from comfyrelay.domain.autoscaling.spec import MAX_MONEY, InstanceType
 from comfyrelay.domain.autoscaling.spec_json import machines_to_json
 from comfyrelay.errors import ConfigurationError, ProviderError
 from comfyrelay.system.atomic import write
 from comfyrelay.system.commands import detached
+from comfyrelay.system.commands.environment import inherited_environment
 from comfyrelay.system.folder_lock import FolderLock
 
 log = structlog.get_logger(__name__)
@@ -120,7 +121,7 @@ class _ScriptFailed(Exception):
 
 
 class CommandProvider:
-    """`folder` holds secrets and locks, `programs` the scripts.
+    """`folder` holds secrets and locks, `programs` the scripts. `variables` names further environment variables.
 
     A fleet names its script in `machines.options.command`; the other options belong to the script.
     """
@@ -134,12 +135,14 @@ class CommandProvider:
         api_url: str,
         secrets: Mapping[str, Sequence[str]],
         programs: Path | None,
+        variables: Sequence[str] = (),
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         self._folder = folder
         self._api_url = api_url
         self._secrets = secrets
         self._programs = programs
+        self._variables = variables
         self._timeout_seconds = timeout_seconds
 
     async def observe(self, fleet: ProviderFleet) -> Sequence[ProviderMachine]:
@@ -247,7 +250,7 @@ class CommandProvider:
         path = self._folder / f"secret-{folder_name(fleet.stage)}"
         write(path, secret.encode(), mode=0o600)
         return {
-            **plain_environment(),
+            **inherited_environment(self._variables),
             "API_BASE_URL": self._api_url,
             "FLEET_SLUG": fleet.slug,
             "FLEET_STAGE": fleet.stage,

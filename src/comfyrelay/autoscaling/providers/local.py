@@ -33,7 +33,7 @@ from comfyrelay.autoscaling.providers.base import (
     ProviderMachineState,
     RefusalKind,
 )
-from comfyrelay.autoscaling.providers.programs import fleet_secret, folder_name, plain_environment, program
+from comfyrelay.autoscaling.providers.programs import fleet_secret, folder_name, program
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.autoscaling.learning import LOCAL_BOOT_SECONDS
 from comfyrelay.domain.autoscaling.spec import InstanceType
@@ -42,6 +42,7 @@ from comfyrelay.extras import require
 from comfyrelay.system import files
 from comfyrelay.system.atomic import write_new
 from comfyrelay.system.commands import detached
+from comfyrelay.system.commands.environment import inherited_environment
 from comfyrelay.system.folder_lock import FolderLock
 
 # Value of the option `comfyui` that runs the simulator.
@@ -55,10 +56,19 @@ MACHINE = (sys.executable, "-m", "comfyrelay.autoscaling.providers.local_machine
 WORKER = (sys.executable, "-m", "comfyrelay", "worker")
 SIMULATOR = (sys.executable, "-m", "comfyrelay", "simulator", "--port", "{port}", "--folder", "{folder}")
 
-# Configuring fleets must not allow running arbitrary code here: no variables that load or start something, or move a
-# machine's folder.
-_ALLOWED_VARIABLE = re.compile(r"(COMFYRELAY_WORKER_[A-Z_]+|HEARTBEAT_INTERVAL_SECONDS|[A-Z]+_VISIBLE_DEVICES)")
-_FORBIDDEN_VARIABLES = ("COMFYRELAY_WORKER_COMFYUI_RESTART_COMMAND", "COMFYRELAY_WORKER_DATA_DIR")
+# Configuring fleets must not allow running arbitrary code here. So a fleet cannot set variables that load or start
+# something, name folders or files, or send the secret of the stage or outputs to another address.
+WORKER_SETTINGS = frozenset(
+    (
+        *("ASSET_CACHE_BYTES", "CAPABILITIES", "CAPACITY_TYPE", "COMFY_CLOUD_CONCURRENCY", "COMFY_PROVIDERS"),
+        *("COMFYUI_GPUS", "DISPLAY_NAME", "GRAPH_ALLOWED_NODES", "GRAPH_DENIED_NODES", "GRAPH_POLICY"),
+        *("HEARTBEAT_INTERVAL_SECONDS", "INSTANCE_TYPE", "INTERRUPTED_JOBS", "IS_ONLY_WORKER", "NODE_TIMEOUT_SECONDS"),
+        *("POLL_WAIT_SECONDS", "PREFETCH", "PREVIEW_METHOD", "REPORT_TIMEOUT_SECONDS", "RUN_TIMEOUT_SECONDS"),
+        *("SHUTDOWN_SECONDS", "TERMINATION_SECONDS", "TIDY_COMFYUI", "UPLOAD_BEHIND", "WORKFLOW_SLUGS"),
+    )
+)
+_WORKER_PREFIX = "COMFYRELAY_WORKER_"
+_ALLOWED_VARIABLE = re.compile(r"HEARTBEAT_INTERVAL_SECONDS|[A-Z]+_VISIBLE_DEVICES")
 
 T = TypeVar("T")
 
@@ -83,9 +93,12 @@ class LocalOptions(BaseModel):
     @classmethod
     def _check_environment(cls, environment: dict[str, str]) -> dict[str, str]:
         for name in environment:
-            if not _ALLOWED_VARIABLE.fullmatch(name) or name in _FORBIDDEN_VARIABLES:
+            setting = name.removeprefix(_WORKER_PREFIX)
+            is_setting = name.startswith(_WORKER_PREFIX) and setting in WORKER_SETTINGS
+            if not is_setting and not _ALLOWED_VARIABLE.fullmatch(name):
                 raise ValueError(
-                    f"{name} cannot be set here. Set only worker settings (COMFYRELAY_WORKER_…) and …_VISIBLE_DEVICES"
+                    f"{name} cannot be set here, because it could run programs or reveal secrets on the server's host. "
+                    f"Set only …_VISIBLE_DEVICES and {_WORKER_PREFIX}… with one of {', '.join(sorted(WORKER_SETTINGS))}"
                 )
         return environment
 
@@ -93,7 +106,8 @@ class LocalOptions(BaseModel):
 class LocalProvider:
     """`folder` holds the machines' folders. Their workers register at `api_url` with a secret of their stage.
 
-    `programs` holds the programs that a fleet may name as ComfyUI.
+    `programs` holds the programs that a fleet may name as ComfyUI. `variables` names environment variables that the
+    machines get in addition to the usual ones.
     """
 
     can_launch = True
@@ -105,6 +119,7 @@ class LocalProvider:
         api_url: str,
         secrets: Mapping[str, Sequence[str]],
         programs: Path | None = None,
+        variables: Sequence[str] = (),
         worker: Sequence[str] = WORKER,
         simulator: Sequence[str] = SIMULATOR,
     ) -> None:
@@ -114,6 +129,7 @@ class LocalProvider:
         self._api_url = api_url
         self._secrets = secrets
         self._programs = programs
+        self._variables = variables
         self._worker = worker
         self._simulator = simulator
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -185,7 +201,7 @@ class LocalProvider:
         order = machine.ordered
         slots = {name: str(value).replace("{slot}", str(order["slot"])) for name, value in order["environment"].items()}
         environment = {
-            **plain_environment(),
+            **inherited_environment(self._variables),
             "API_BASE_URL": self._api_url,
             "FLEET_SECRET": fleet_secret(self._secrets, fleet.stage),
             "FLEET_SLUG": fleet.slug,

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
+from comfyrelay.comfyui.processes.launch import without_own_secrets
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.http_client import free_port
 from comfyrelay.system import files
@@ -82,8 +83,8 @@ async def _run(folder: Path, order: Mapping[str, Any], stop: asyncio.Event) -> N
     try:
         if order["comfyui"] is not None:
             argv = [word.replace("{port}", str(port)).replace("{folder}", str(work)) for word in order["comfyui"]]
-            # ComfyUI's nodes must not read the secret.
-            plain = {name: value for name, value in environment.items() if name != "FLEET_SECRET"}
+            # ComfyUI's nodes must not read the secrets of the worker.
+            plain = without_own_secrets(environment)
             comfyui = await _start("comfyui", argv, folder, plain, COMFYUI_GRACE_SECONDS)
         # The worker starts in parallel, because it waits for ComfyUI itself.
         worker = await _start("worker", order["worker"], folder, environment, order["grace_seconds"])

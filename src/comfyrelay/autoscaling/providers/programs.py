@@ -1,7 +1,6 @@
 """Find the programs that fleets may run on this host. Only programs in the configured folder are allowed."""
 
 import hashlib
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -29,11 +28,6 @@ def program(folder: Path | None, name: str) -> Path:
     if shutil.which(path) is None:
         raise ConfigurationError(f"{path} is not executable. Run chmod +x on it.")
     return path
-
-
-def plain_environment() -> Mapping[str, str]:
-    """Return the environment for programs, without the server's settings, which contain passwords."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
 
 
 def fleet_secret(secrets: Mapping[str, Sequence[str]], stage: str) -> str:

@@ -74,6 +74,7 @@ def _local(context: ProviderContext) -> MachineProvider:
         api_url=context.api_url,
         secrets=context.secrets,
         programs=context.settings.fleet_commands_dir,
+        variables=context.settings.fleet_environment,
     )
 
 
@@ -83,6 +84,7 @@ def _command(context: ProviderContext) -> MachineProvider:
         api_url=context.api_url,
         secrets=context.secrets,
         programs=context.settings.fleet_commands_dir,
+        variables=context.settings.fleet_environment,
     )
 
 

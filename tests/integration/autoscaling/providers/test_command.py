@@ -23,6 +23,7 @@ from tests.support.full import full_only
 from tests.support.paths import ROOT
 from tests.support.provider_contract import (
     FLEET,
+    SERVER_SECRETS,
     STAGE,
     ThrottledContract,
     ThrottledSite,
@@ -59,7 +60,7 @@ class RentedSite(ThrottledSite):
         self.rental = rental
 
     def provider(self) -> CommandProvider:
-        return provider_in(self._folder, EXAMPLES)
+        return provider_in(self._folder, EXAMPLES, variables=["RENTAL_URL", "RENTAL_TOKEN_FILE"])
 
     async def fleet(
         self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = DEFAULT_MAX_MACHINES
@@ -258,18 +259,21 @@ async def test_background_process_of_a_script_does_not_delay_its_result(script: 
 async def test_script_gets_the_secret_in_a_file_and_no_server_settings(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://somebody:secret@somewhere/central")
+    for name in SERVER_SECRETS:
+        monkeypatch.setenv(name, "of-the-server")
+    monkeypatch.setenv("RENTAL_TOKEN_FILE", "/etc/rental-token")
     fleet = script(
         f"open({str(tmp_path / 'seen')!r}, 'w').write(json.dumps([dict(os.environ), request]))\n"
         "print(json.dumps({'machines': []}))"
     )
-    await provider_of(tmp_path).observe(fleet)
+    await provider_of(tmp_path, variables=["RENTAL_TOKEN_FILE"]).observe(fleet)
     environment, request = json.loads((tmp_path / "seen").read_text())
     path = Path(environment["FLEET_SECRET_FILE"])
     assert (path.read_text(), path.stat().st_mode & 0o077) == (SECRET, 0)
     assert SECRET not in environment.values()
     assert (environment["FLEET_SLUG"], environment["FLEET_STAGE"], environment["API_BASE_URL"]) == (FLEET, STAGE, API)
-    assert not [name for name in environment if name.startswith("COMFYRELAY_")]
+    assert "of-the-server" not in environment.values()
+    assert environment["RENTAL_TOKEN_FILE"] == "/etc/rental-token"
     assert (request["fleet"], request["stage"], request["max_machines"]) == (FLEET, STAGE, DEFAULT_MAX_MACHINES)
     assert request["machines"]["options"] == {"command": "script"}
 
@@ -302,7 +306,7 @@ async def test_local_processes_example_starts_one_worker_per_comfyui(
 ) -> None:
     monkeypatch.setenv("WORKERS_DIR", str(tmp_path / "workers"))
     monkeypatch.setenv("WORKER_COMMAND", json.dumps(["sleep", "1000"]))
-    provider = provider_in(tmp_path, EXAMPLES)
+    provider = provider_in(tmp_path, EXAMPLES, variables=["WORKERS_DIR", "WORKER_COMMAND"])
     fleet = fleet_of("local-processes", comfyui=["http://127.0.0.1:8188", "http://127.0.0.1:8189"])
     try:
         result = await provider.launch(fleet, orders("a", "b", "c"), total=3)
@@ -362,7 +366,7 @@ async def test_ssh_containers_example_starts_one_container_per_host(
         (hosts / host).mkdir(parents=True)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     monkeypatch.setenv("HOSTS", str(hosts))
-    provider = provider_in(tmp_path, EXAMPLES)
+    provider = provider_in(tmp_path, EXAMPLES, variables=["HOSTS"])
     fleet, other = (fleet_of("ssh-containers", slug, hosts=["gpu-1", "gpu-2"]) for slug in (FLEET, "landscapes"))
 
     result = await provider.launch(fleet, orders("a", "b", "c"), total=3)

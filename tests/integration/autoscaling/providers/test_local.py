@@ -14,12 +14,14 @@ import psutil
 import pytest
 
 from comfyrelay.autoscaling.providers.base import MachineProvider, ProviderFleet, ProviderMachineState, RefusalKind
-from comfyrelay.autoscaling.providers.local import LocalProvider, _LocalMachine
+from comfyrelay.autoscaling.providers.local import WORKER_SETTINGS, LocalProvider, _LocalMachine
 from comfyrelay.domain.autoscaling.spec import DEFAULT_MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.system.commands import detached
+from comfyrelay.worker.settings import WorkerSettings
 from tests.support.full import full_only
 from tests.support.provider_contract import (
     FLEET,
+    SERVER_SECRETS,
     STAGE,
     ProviderContract,
     Site,
@@ -348,11 +350,15 @@ async def test_process_with_a_reused_pid_is_not_killed() -> None:
     assert not detached.is_running(pid=sleeper.pid, started=started)
 
 
-async def test_worker_gets_its_environment_without_the_server_settings(
+async def test_machine_gets_its_environment_without_the_credentials_of_the_server(
     site: LocalSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://somebody:secret@somewhere/central")
-    site.options = {**site.options, "environment": {"CUDA_VISIBLE_DEVICES": "{slot}"}}
+    for name in SERVER_SECRETS:
+        monkeypatch.setenv(name, "of-the-server")
+    site.options = {
+        **site.options,
+        "environment": {"CUDA_VISIBLE_DEVICES": "{slot}", "COMFYRELAY_WORKER_PREFETCH": "0"},
+    }
     async with opened(site) as provider:
         fleet = await start_machines(site, provider, "a", "b")
         by_id = {machine.id: machine.key for machine in await provider.observe(fleet)}
@@ -366,7 +372,9 @@ async def test_worker_gets_its_environment_without_the_server_settings(
             assert worker["FLEET_SECRET"] == SECRET
             assert worker["COMFYUI_BASE_URL"] == f"http://127.0.0.1:{comfyui['argv'][0]}"
             assert "FLEET_SECRET" not in comfyui["environment"]
-            assert "COMFYRELAY_DATABASE_URL" not in {**worker, **comfyui["environment"]}
+            assert worker["COMFYRELAY_WORKER_PREFETCH"] == "0"
+            assert not [name for name in comfyui["environment"] if name.startswith("COMFYRELAY_")]
+            assert "of-the-server" not in {*worker.values(), *comfyui["environment"].values()}
             assert all(SECRET not in file.read_text() for file in folder.iterdir() if file.name == "order.json")
             devices.add(worker["CUDA_VISIBLE_DEVICES"])
         assert devices == {"0", "1"}
@@ -380,7 +388,10 @@ async def test_worker_gets_its_environment_without_the_server_settings(
         ({"comfyui": "other"}, "There is no program other"),
         ({"comfyui": "plain"}, "chmod +x"),
         ({"environment": {"LD_PRELOAD": "x.so"}}, "LD_PRELOAD cannot be set here"),
-        ({"environment": {"COMFYRELAY_WORKER_COMFYUI_RESTART_COMMAND": "sh"}}, "cannot be set here"),
+        *(
+            ({"environment": {f"COMFYRELAY_WORKER_{name}": "x"}}, f"COMFYRELAY_WORKER_{name} cannot be set here")
+            for name in ("API_BASE_URL", "COMFYUI_DIR", "COMFYUI_PYTHON", "COMFYUI_RESTART_COMMAND", "DATA_DIR")
+        ),
         ({"comfy": "simulator"}, "comfy: Extra inputs are not permitted"),
     ],
 )
@@ -393,6 +404,10 @@ async def test_forbidden_program_is_refused_with_its_reason(
         [refused] = (await provider.launch(await site.fleet(), orders("a"), total=1)).refused
     assert refused.kind is RefusalKind.SETUP
     assert message in refused.text
+
+
+def test_fleets_can_set_only_existing_worker_settings() -> None:
+    assert {name.lower() for name in WORKER_SETTINGS} <= WorkerSettings.model_fields.keys()
 
 
 async def test_logs_of_a_machine_are_kept_for_a_week(site: LocalSite) -> None:
