@@ -98,7 +98,7 @@ def compare(connection: Connection, metadata: MetaData) -> SchemaDifferences:
     # Other tables are ignored.
     for part in sorted(part for part in found if part not in expected and part[0] in metadata.tables):
         # Rows could not be inserted without a value for this column.
-        is_required = part[1] == _COLUMN and found[part].endswith(" NOT NULL")
+        is_required = part[1] == _COLUMN and found[part].endswith(" NOT NULL") and " DEFAULT" not in found[part]
         (breaking if is_required else harmless).append(f"{_describe(part)} is not ours")
     return SchemaDifferences(breaking=tuple(breaking), harmless=tuple(harmless))
 

@@ -123,11 +123,15 @@ CHANGES = [
         r"index ix_users_admins of users is on \(email\) where \(is_admin\), not on \(id\) where \(is_admin\)",
     ),
     ("ALTER TABLE users DROP COLUMN disabled_at; ALTER TABLE users ADD disabled_at integer", "is integer, not t"),
-    ("ALTER TABLE users ADD city text NOT NULL DEFAULT 'x'", "column users.city is not ours"),
+    (
+        "DROP TABLE cursors; CREATE TABLE cursors (name text PRIMARY KEY, place bigint NOT NULL, city text NOT NULL)",
+        "column cursors.city is not ours",
+    ),
 ]
 ADDITIONS = [
     ("CREATE INDEX my_index ON users (name)", ["index my_index of users is not ours"]),
     ("ALTER TABLE users ADD note text", ["column users.note is not ours"]),
+    ("ALTER TABLE users ADD city text NOT NULL DEFAULT 'x'", ["column users.city is not ours"]),
     ("CREATE TABLE notes (id integer)", []),
 ]
 # A renamed value of a CHECK constraint, by dialect.
