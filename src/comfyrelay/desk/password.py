@@ -6,25 +6,24 @@ from pathlib import Path
 
 from pwdlib.exceptions import PwdlibError
 
+from comfyrelay.domain.credentials import MAX_PASSWORD_LENGTH, password_problem
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.server.http.cache import Cached
-from comfyrelay.server.http.limits import RateLimit
+from comfyrelay.server.http.limits import SignInLimit
 from comfyrelay.services.accounts import passwords
-from comfyrelay.services.accounts.sign_in import MAX_PASSWORD_LENGTH, MIN_PASSWORD_LENGTH, SignIn
+from comfyrelay.services.accounts.sign_in import SignIn
 from comfyrelay.system import atomic, files
 
 PASSWORD_FILE = "page-password"
 ATTEMPTS_PER_MINUTE = 10
-# For all addresses together, because a network has many.
-TOTAL_ATTEMPTS_PER_MINUTE = 60
 _SESSION_PREFIX = "page, by password "
 
 
 def set_password(data_dir: Path, password: str) -> Path:
     """Save the hash of a password in a file that only the owner can read."""
-    if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
-        raise InvalidInput(f"The password must have at least {MIN_PASSWORD_LENGTH} characters.")
+    if (problem := password_problem(password)) is not None:
+        raise InvalidInput(errors={"password": problem})
     path = data_dir / PASSWORD_FILE
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -81,15 +80,13 @@ class Password:
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
-        self._attempts = RateLimit(ATTEMPTS_PER_MINUTE)
-        self._total_attempts = RateLimit(TOTAL_ATTEMPTS_PER_MINUTE)
+        self._attempts = SignInLimit(ATTEMPTS_PER_MINUTE)
         # Hashing needs much memory by design, so it runs once at a time.
         self._lock = asyncio.Lock()
 
     async def session_for(self, attempt: str, *, address: str) -> str | None:
         """Return the name for a session with this password, or `None` if it is wrong. Raises `TooManyRequests`."""
-        self._attempts.check(address)
-        self._total_attempts.check("all")
+        self._attempts.check(address, "owner")
         async with self._lock:
             matching = await asyncio.to_thread(self._matching_hash, attempt[:MAX_PASSWORD_LENGTH])
         return _session_name(matching)

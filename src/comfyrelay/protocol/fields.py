@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from comfyrelay.domain.credentials import MAX_EMAIL_LENGTH, email_problem
 from comfyrelay.text import is_storable, one_line, storable
 
 E = TypeVar("E", bound=StrEnum)
@@ -65,6 +66,12 @@ def plain_json(value: Any, *, levels: int = MAX_JSON_DEPTH) -> Any:
     return storable(value)
 
 
+def _check_email(email: str) -> str:
+    if (problem := email_problem(email)) is not None:
+        raise ValueError(problem)
+    return email
+
+
 Json = Annotated[dict[str, Any], AfterValidator(_check_json)]
 # For values that a worker reported.
 Reported = BeforeValidator(plain_json)
@@ -76,7 +83,11 @@ Number = (
     Annotated[StrictInt, Field(ge=MIN_INTEGER, le=MAX_INTEGER)]
     | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 )
-Email = Annotated[str, Field(max_length=254, pattern=r"^[^@\s\x00-\x1f]+@[^@\s\x00-\x1f]+$")]
+Email = Annotated[
+    str,
+    Field(max_length=MAX_EMAIL_LENGTH, pattern=r"^[^@\s\x00-\x1f]+@[^@\s\x00-\x1f]+$"),
+    AfterValidator(_check_email),
+]
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE), AfterValidator(one_line)]
 # For responses: an unknown value of a newer server does not make the rest unreadable.
 OpenEnum = Annotated[E | str, Field(union_mode="left_to_right")]

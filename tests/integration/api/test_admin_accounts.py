@@ -146,6 +146,8 @@ class TestActions:
         session = await sign_in(desk.api, "eve@example.com")
         assert token.user is not None
         await change(desk, token.user.id, is_disabled=True)
+        # refused once before, which must not be cached
+        problem_of(await token.call("GET", "/api/me"), 401)
         assert (await change(desk, token.user.id, is_disabled=False))["is_disabled"] is False
         await token.get("/api/me")
         problem_of(await session.call("GET", "/api/me"), 401)

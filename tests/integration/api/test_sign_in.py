@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -42,10 +43,28 @@ def bearer(api: Api, token: str) -> Caller:
     return Caller(api.anonymous.http, {"Authorization": f"Bearer {token}"})
 
 
-async def sign_in(api: Api, password: str, email: str = "ada@example.com") -> httpx.Response:
-    response = await api.anonymous.call("POST", "/api/login", {"email": email, "password": password})
+async def sign_in(
+    api: Api, password: str, email: str = "ada@example.com", *, cookies: httpx.Cookies | None = None
+) -> httpx.Response:
+    headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in cookies.items())} if cookies else {}
+    body = {"email": email, "password": password}
+    response = await api.anonymous.call("POST", "/api/login", body, headers=headers)
     api.anonymous.http.cookies.clear()
     return response
+
+
+def elsewhere(api: Api, address: str) -> Api:
+    """The same API, called from another address."""
+    transport = api.anonymous.http._transport
+    assert isinstance(transport, httpx.ASGITransport)
+    other = httpx.ASGITransport(app=transport.app, client=(address, 1))
+    return replace(api, anonymous=Caller(httpx.AsyncClient(transport=other, base_url=api.anonymous.http.base_url)))
+
+
+async def attack(api: Api) -> None:
+    """Guess the password of an account from three addresses, until its limit is reached."""
+    for number in range(30):
+        problem_of(await sign_in(elsewhere(api, f"203.0.113.{number % 3}"), f"guess {number}"), 401)
 
 
 @pytest.fixture
@@ -137,23 +156,28 @@ class TestResetLinks:
         problem_of(await reset(api, second, "short"), 422)
         assert (await reset(api, second)).is_success
 
-    async def test_password_reset_ends_sessions_and_keeps_api_tokens(self, api: Api, admin: Caller) -> None:
+    async def test_password_reset_ends_sessions_and_api_tokens(self, api: Api, admin: Caller) -> None:
         user = await api.user()
         assert user.user is not None
         session = bearer(api, data_of(await sign_in(api, PASSWORD))["token"])
         await session.get("/api/me")
-        created = data_of(await reset(api, await admin.post(f"/api/admin/users/{user.user.id}/reset-link")))
-        problem_of(await session.call("GET", "/api/me"), 401)
-        assert await user.get("/api/me")
+        answer = await reset(api, await admin.post(f"/api/admin/users/{user.user.id}/reset-link"))
+        created = data_of(answer)
+        assert "all API tokens have ended" in answer.json()["message"]
+        for ended in (session, user):
+            problem_of(await ended.call("GET", "/api/me"), 401)
         assert await bearer(api, created["token"]).get("/api/me")
 
-    async def test_reset_link_opens_no_disabled_account(self, api: Api, admin: Caller) -> None:
+    async def test_disabled_account_has_no_reset_link(self, api: Api, admin: Caller) -> None:
         link = await admin.post("/api/admin/users", {"email": "ada@example.com"})
         path = f"/api/admin/users/{link['user_id']}"
         data_of(await admin.call("PATCH", path, {"is_disabled": True}))
-        assert "disabled" in problem_of(await reset(api, link), 403)["detail"]
+        problem_of(await reset(api, link), 404)
+        new = await admin.post(f"{path}/reset-link")
+        assert "disabled" in problem_of(await reset(api, new), 403)["detail"]
         data_of(await admin.call("PATCH", path, {"is_disabled": False}))
-        assert (await reset(api, link)).is_success
+        problem_of(await reset(api, link), 404)
+        assert (await reset(api, new)).is_success
 
     async def test_password_reset_ends_concurrent_sessions(
         self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
@@ -182,22 +206,61 @@ class TestBruteForce:
     def test_password_is_hashed_with_the_recommended_settings(self, real_hasher: PasswordHash) -> None:
         assert real_hasher.hash(PASSWORD).startswith("$argon2id$v=19$m=65536,t=3,p=4$")
 
-    async def test_sign_in_attempts_are_limited_by_account(self, api: Api) -> None:
+    async def test_attack_from_many_addresses_is_slowed_down(self, api: Api) -> None:
         await api.user()
         seen = {}
-        for email in ("ada@example.com", "nobody@example.com"):
+        for email, network in (("ada@example.com", "203.0.113"), ("nobody@example.com", "198.51.100")):
             answers = []
-            for number in range(31):
-                # each from its own address
-                api.context.sign_ins.reset("127.0.0.1")
-                response = await sign_in(api, f"guess {number}", email)
+            for number in range(36):
+                # ten attempts from each address
+                response = await sign_in(elsewhere(api, f"{network}.{number // 10}"), f"guess {number}", email)
                 answers.append((response.status_code, response.json()["detail"]))
             seen[email] = answers
-        assert [status for status, _ in seen["ada@example.com"]] == [401] * 30 + [429]
-        assert [answer[0] for answer in seen["nobody@example.com"]] == [answer[0] for answer in seen["ada@example.com"]]
-        assert {text for status, text in seen["nobody@example.com"] if status == 401} == {
-            text for status, text in seen["ada@example.com"] if status == 401
-        }
+        assert [status for status, _ in seen["ada@example.com"]] == [401] * 32 + [429] * 4
+        assert seen["nobody@example.com"] == seen["ada@example.com"]
+
+    async def test_owner_signs_in_from_another_address_during_an_attack(self, api: Api) -> None:
+        await api.user()
+        await attack(api)
+        assert (await sign_in(elsewhere(api, "198.51.100.7"), PASSWORD)).is_success
+
+    async def test_known_browser_signs_in_during_an_attack_from_its_own_address(self, api: Api) -> None:
+        await api.user()
+        cookies = (await sign_in(api, PASSWORD)).cookies
+        for _ in range(9):
+            problem_of(await sign_in(api, "a guess"), 401)
+        problem_of(await sign_in(api, PASSWORD), 429)
+        assert (await sign_in(api, PASSWORD, cookies=cookies)).is_success
+        # its own attempts are limited, too
+        for _ in range(10):
+            problem_of(await sign_in(api, "a guess", cookies=cookies), 401)
+        problem_of(await sign_in(api, PASSWORD, cookies=cookies), 429)
+
+    async def test_known_browser_is_bound_to_account_password_and_time(self, api: Api, admin: Caller) -> None:
+        user = await api.user()
+        assert user.user is not None
+        cookies = (await sign_in(api, PASSWORD)).cookies
+        [name] = [name for name in cookies if name.startswith("comfyrelay_browser_")]
+        value = cookies[name]
+
+        async def is_known(email: str = "ada@example.com", **values: str) -> bool:
+            account = await api.engine.accounts.sign_in.find_credentials(email)
+            assert account is not None
+            return api.context.known_browsers.is_known(account, values)
+
+        browser, issued_at, signature = value.split(".")
+        assert await is_known(**{name: value})
+        assert not await is_known("admin@example.com", **{name: value})
+        for forged in ("", "a.b.c", f"x{value}", f"{browser}.{int(issued_at) + 1}.{signature}", f"{value}é"):
+            assert not await is_known(**{name: forged})
+        await api.clock.set(api.clock.now + timedelta(days=364))
+        assert await is_known(**{name: value})
+        await api.clock.set(api.clock.now + timedelta(days=1))
+        assert not await is_known(**{name: value})
+        fresh = (await sign_in(api, PASSWORD)).cookies[name]
+        assert await is_known(**{name: fresh})
+        data_of(await reset(api, await admin.post(f"/api/admin/users/{user.user.id}/reset-link")))
+        assert not await is_known(**{name: fresh})
 
     async def test_unknown_email_costs_a_password_hash(
         self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
@@ -228,13 +291,13 @@ class TestBruteForce:
         assert key("fe80::1%eth0") == key("fe80::1")
         assert key("no address") == "no address"
 
-    async def test_successful_sign_in_resets_the_attempts(self, api: Api) -> None:
+    async def test_successful_sign_in_resets_the_attempts_of_its_address(self, api: Api) -> None:
         await api.user()
-        for _ in range(2):
-            for _ in range(29):
-                api.context.sign_ins.reset("127.0.0.1")
-                problem_of(await sign_in(api, "a guess"), 401)
-            assert (await sign_in(api, PASSWORD)).is_success
+        await attack(api)
+        for _ in range(3):
+            home = elsewhere(api, "198.51.100.7")
+            problem_of(await sign_in(home, "a guess"), 401)
+            assert (await sign_in(home, PASSWORD)).is_success
 
 
 class TestStorage:

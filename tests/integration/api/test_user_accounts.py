@@ -87,14 +87,15 @@ class TestSigningIn:
 class TestCookie:
     async def test_cookie_is_http_only_and_same_site(self, api: Api) -> None:
         response = await api.anonymous.call("POST", "/api/register", ADA)
-        cookie = response.headers["Set-Cookie"].split("; ")
-        assert cookie[0] == f"comfyrelay_session={data_of(response)['token']}"
-        assert set(cookie[1:]) == {"HttpOnly", "SameSite=lax", "Path=/", f"Max-Age={30 * 86400}"}
+        session, browser = [header.split("; ") for header in response.headers.get_list("Set-Cookie")]
+        assert session[0] == f"comfyrelay_session={data_of(response)['token']}"
+        assert set(session[1:]) == {"HttpOnly", "SameSite=lax", "Path=/", f"Max-Age={30 * 86400}"}
+        assert set(browser[1:]) == {"HttpOnly", "SameSite=strict", "Path=/api/login", f"Max-Age={365 * 86400}"}
 
     async def test_cookie_is_secure_on_https_only(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
         async with open_api(sqlite_backend, tmp_path, public_url="https://relay.test") as api:
             response = await api.anonymous.call("POST", "/api/register", ADA)
-            assert "Secure" in response.headers["Set-Cookie"].split("; ")
+            assert all("Secure" in header.split("; ") for header in response.headers.get_list("Set-Cookie"))
 
     async def test_cookie_authenticates(self, api: Api) -> None:
         await api.anonymous.post("/api/register", ADA)

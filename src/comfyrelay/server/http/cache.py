@@ -24,21 +24,27 @@ class Cached(Generic[T]):
         """Return a result that is at most `max_age_seconds` old."""
         now = asyncio.get_running_loop().time()
         entry = self._entries.get(key)
-        if entry is None or entry[0] + max_age_seconds <= now or _has_failed(entry[1]):
+        if entry is None or entry[0] + max_age_seconds <= now or _is_without_result(entry[1]):
             entry = (now, asyncio.ensure_future(self._look_up(key)))
             self._entries[key] = entry
             self._entries.move_to_end(key)
             if len(self._entries) > MAX_ENTRIES:
                 self._entries.popitem(last=False)
-        return await asyncio.shield(entry[1])
+        try:
+            return await asyncio.shield(entry[1])
+        finally:
+            if _is_without_result(entry[1]) and self._entries.get(key) is entry:
+                del self._entries[key]
 
     def forget(self, matches: Callable[[T], bool]) -> None:
         """Drop matching results and all lookups in progress."""
         for key, (_time, lookup) in list(self._entries.items()):
-            result = lookup.result() if lookup.done() and not _has_failed(lookup) else None
-            if not lookup.done() or (result is not None and matches(result)):
+            result = None if not lookup.done() or _is_without_result(lookup) else lookup.result()
+            if result is None or matches(result):
                 del self._entries[key]
 
 
-def _has_failed(lookup: "asyncio.Future[T | None]") -> bool:
-    return lookup.done() and (lookup.cancelled() or lookup.exception() is not None)
+def _is_without_result(lookup: "asyncio.Future[T | None]") -> bool:
+    """Whether a lookup failed or found nothing. Such entries are not kept: a disabled account may be enabled again, and
+    guessed tokens would replace the entries of valid ones."""
+    return lookup.done() and (lookup.cancelled() or lookup.exception() is not None or lookup.result() is None)

@@ -12,15 +12,14 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.workers import Worker
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.server.http.cache import Cached
-from comfyrelay.server.http.limits import RateLimit
+from comfyrelay.server.http.known_browsers import KnownBrowsers
+from comfyrelay.server.http.limits import RateLimit, SignInLimit
 from comfyrelay.server.http.metrics import ServerMetrics
 from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.services.accounts.sign_in import hash_secret
 from comfyrelay.services.engine import Engine
 
 SESSION_COOKIE = "comfyrelay_session"
-# More attempts per account than per address, so that an attacker cannot easily lock a user out.
-GUESSES_FACTOR = 3
 # After an outage of their receiver, users redeliver many webhooks in a row.
 REDELIVERIES_FACTOR = 6
 RunReport = dict[str, Any] | None
@@ -62,9 +61,8 @@ class Context:
         per_minute = self.settings.requests_per_minute
         # Per address.
         self.registrations = RateLimit(per_minute)
-        self.sign_ins = RateLimit(per_minute)
-        # Per account, from all addresses.
-        self.guesses = RateLimit(GUESSES_FACTOR * per_minute)
+        self.sign_ins = SignInLimit(per_minute)
+        self.known_browsers = KnownBrowsers(secrets.signing)
         # Per tenant.
         self.webhook_tests = RateLimit(per_minute)
         self.redeliveries = RateLimit(REDELIVERIES_FACTOR * per_minute)

@@ -12,6 +12,9 @@ from comfyrelay.errors import TooManyRequests
 WINDOW_SECONDS = 60.0
 # A limit per address does not stop an attacker with more addresses anyway.
 MAX_KEYS = 10_000
+# More attempts per account than per address, because its users may have several addresses.
+ACCOUNT_FACTOR = 3
+SLOWED_DIVISOR = 5
 # An IPv6 client usually has all addresses of its /64 network.
 NETWORK_BITS = 64
 
@@ -40,6 +43,40 @@ class RateLimit:
     def reset(self, key: str) -> None:
         """Reset the count after a successful attempt."""
         self._calls.pop(key, None)
+
+
+class SignInLimit:
+    """Limits guesses of passwords in this process, by address and account together.
+
+    An address has `per_minute` attempts. Above three times as many for one account, each address has only a few for
+    this account. This slows down an attack from many addresses, and still lets the owner in from another one. Browsers
+    that have signed in before have attempts of their own.
+    """
+
+    def __init__(self, per_minute: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._by_address = RateLimit(per_minute, clock=clock)
+        self._by_account = RateLimit(ACCOUNT_FACTOR * per_minute, clock=clock)
+        self._slowed = RateLimit(max(1, per_minute // SLOWED_DIVISOR), clock=clock)
+        self._known_browsers = RateLimit(per_minute, clock=clock)
+
+    def check_address(self, address: str) -> None:
+        """Count an attempt without an account. Raises `TooManyRequests`, as the other methods do."""
+        self._by_address.check(address)
+
+    def check(self, address: str, account: str) -> None:
+        self._by_address.check(address)
+        try:
+            self._by_account.check(account)
+        except TooManyRequests:
+            self._slowed.check(f"{address} {account}")
+
+    def check_known_browser(self, account: str) -> None:
+        self._known_browsers.check(account)
+
+    def reset(self, address: str, account: str) -> None:
+        """Reset the counts of an account after a successful attempt. Other addresses stay slowed down."""
+        self._slowed.reset(f"{address} {account}")
+        self._known_browsers.reset(account)
 
 
 def address_of(request: Request) -> str:

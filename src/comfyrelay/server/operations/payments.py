@@ -7,6 +7,7 @@ from fastapi import Header, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from comfyrelay.domain.credentials import normalize_email
 from comfyrelay.domain.payments import Payment
 from comfyrelay.errors import RequestTimeout, TooLarge
 from comfyrelay.protocol.base import Answer
@@ -91,7 +92,7 @@ async def payment(request: Request, context: ContextOf, x_signature: Annotated[s
     except ValidationError as error:
         raise RequestValidationError(error.errors(include_url=False, include_context=False)) from None
     fields = paid.model_dump(exclude={"type", "email"})
-    await payments.credit(Payment(**fields, email=paid.email.lower() if paid.email else None))
+    await payments.credit(Payment(**fields, email=normalize_email(paid.email) if paid.email else None))
     return Answer(data=Taken(event_id=paid.event_id, status="credited"), message="Credited.")
 
 

@@ -34,7 +34,7 @@ async def entry(context: ContextOf) -> Answer[wire.SignInOptions]:
 @anonymous_body
 async def set_up(body: wire.Setup, request: Request, response: Response, context: ContextOf) -> Answer[wire.SignedIn]:
     """Create the first administrator with the code that the server printed, and sign in."""
-    context.sign_ins.check(address_of(request))
+    context.sign_ins.check_address(address_of(request))
     user = await context.engine.accounts.links.create_first_admin(
         body.code, email=body.email, password=body.password, name=body.name
     )
@@ -45,7 +45,7 @@ async def set_up(body: wire.Setup, request: Request, response: Response, context
 @anonymous_body
 async def check_reset(body: wire.ResetToken, request: Request, context: ContextOf) -> Answer[wire.ResetAccount]:
     """Get the account of a password link, while the link is valid."""
-    context.sign_ins.check(address_of(request))
+    context.sign_ins.check_address(address_of(request))
     user = await context.engine.accounts.links.find_user(body.token)
     return Answer(data=wire.ResetAccount(email=user.email))
 
@@ -55,9 +55,9 @@ async def check_reset(body: wire.ResetToken, request: Request, context: ContextO
 async def reset(
     body: wire.NewPassword, request: Request, response: Response, context: ContextOf
 ) -> Answer[wire.SignedIn]:
-    """Set a new password with a link, once, and sign in. All other sessions end; API tokens stay."""
-    context.sign_ins.check(address_of(request))
+    """Set a new password with a link, once, and sign in. All other sessions and all API tokens end."""
+    context.sign_ins.check_address(address_of(request))
     user = await context.engine.accounts.links.reset_password(body.token, body.password)
     context.forget_user(user)
-    context.guesses.reset(user.email)
-    return Answer(data=await signed_in(context, user, response), message="Your new password is set.")
+    message = "Your new password is set. All other sessions and all API tokens have ended."
+    return Answer(data=await signed_in(context, user, response), message=message)

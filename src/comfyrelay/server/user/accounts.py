@@ -4,6 +4,7 @@ from typing import Literal
 
 from fastapi import Request, Response
 
+from comfyrelay.domain.credentials import normalize_email
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Conflict, Forbidden
 from comfyrelay.protocol import user as wire
@@ -11,6 +12,7 @@ from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.http.auth import Bearer, CurrentUser
 from comfyrelay.server.http.bodies import anonymous_body
 from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.known_browsers import COOKIE_PREFIX, LIFETIME
 from comfyrelay.server.http.limits import address_of
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Cursor, IdInPath, Limit, NumberCursor, Router, page_of
@@ -30,7 +32,7 @@ async def register(
     body: wire.Credentials, request: Request, response: Response, context: ContextOf
 ) -> Answer[wire.SignedIn]:
     """Create an account and sign in."""
-    context.sign_ins.check(address_of(request))
+    context.sign_ins.check_address(address_of(request))
     if not context.settings.allow_registration:
         raise Forbidden("Registration is disabled on this server. Ask its administrator for an account.")
     try:
@@ -46,12 +48,14 @@ async def login(
     body: wire.Credentials, request: Request, response: Response, context: ContextOf
 ) -> Answer[wire.SignedIn]:
     """Sign in. The token works as a bearer token, and as the session cookie of a browser."""
-    context.sign_ins.check(address_of(request))
-    # Unknown accounts are limited, too, so that the response does not reveal whether an account exists.
-    account = body.email.lower()
-    context.guesses.check(account)
-    user, hashed = await context.engine.accounts.sign_in.sign_in(email=body.email, password=body.password)
-    context.guesses.reset(account)
+    address, account = address_of(request), normalize_email(body.email)
+    if await _is_known_browser(request, context, account):
+        context.sign_ins.check_known_browser(account)
+    else:
+        # Unknown accounts are limited, too, so that the response does not reveal whether an account exists.
+        context.sign_ins.check(address, account)
+    user, hashed = await context.engine.accounts.sign_in.sign_in(email=account, password=body.password)
+    context.sign_ins.reset(address, account)
     data = await signed_in(context, user, response, password_hash=hashed)
     return Answer(data=data, message="Signed in.")
 
@@ -123,9 +127,24 @@ async def revoke_token(token_id: IdInPath, context: ContextOf, user: CurrentUser
 async def signed_in(
     context: Context, user: User, response: Response, *, password_hash: str | None = None
 ) -> wire.SignedIn:
-    """Start a session, with a cookie and a token."""
+    """Start a session, with a cookie and a token, and remember the browser."""
     secret = await begin_session(context, user, response, samesite="lax", password_hash=password_hash)
+    account = await context.engine.accounts.sign_in.find_credentials(user.email)
+    if account is not None:
+        name, value = context.known_browsers.cookie(account)
+        max_age, is_secure = int(LIFETIME.total_seconds()), _is_secure(context)
+        response.set_cookie(
+            name, value, max_age=max_age, path="/api/login", httponly=True, samesite="strict", secure=is_secure
+        )
     return wire.SignedIn(token=secret, user=wire.User.of(user))
+
+
+async def _is_known_browser(request: Request, context: Context, account: str) -> bool:
+    # Most requests have no such cookie, and cost no query.
+    if not any(name.startswith(COOKIE_PREFIX) for name in request.cookies):
+        return False
+    found = await context.engine.accounts.sign_in.find_credentials(account)
+    return found is not None and context.known_browsers.is_known(found, request.cookies)
 
 
 async def begin_session(

@@ -10,7 +10,7 @@ import structlog
 from comfyrelay.domain.queue.states import LinkKind
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Conflict, Forbidden, NotFound
-from comfyrelay.services.accounts.sign_in import DISABLED, SESSION, SignIn, hash_secret
+from comfyrelay.services.accounts.sign_in import DISABLED, SignIn, hash_secret
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
@@ -88,10 +88,11 @@ class AccountLinks:
         return user
 
     async def reset_password(self, secret: str, password: str) -> User:
-        """Set a new password, and end all sessions."""
+        """Set a new password, and end all sessions, API tokens and other links: the old password may have been stolen,
+        and tokens created with it."""
         # Check the link first, because hashing is expensive.
-        await self.find_user(secret)
-        hashed = await self._sign_in.hash_password(password)
+        email = (await self.find_user(secret)).email
+        hashed = await self._sign_in.hash_password(password, email=email)
 
         async def work(tx: Tx) -> User:
             user_id = await account_links.use(tx, hash_secret(secret))
@@ -99,7 +100,8 @@ class AccountLinks:
             if user is None:
                 raise NotFound(EXPIRED)
             await tenants.set_password(tx, user.id, hashed)
-            await api_tokens.revoke_all_named(tx, user.id, SESSION)
+            await api_tokens.revoke_all(tx, user.id)
+            await account_links.invalidate_links(tx, user.id)
             return user
 
         user = await self._databases.central.run(TransactionStep.TENANT, work)
@@ -121,7 +123,7 @@ class AccountLinks:
         """Create the first administrator, with the setup code. Raises `Conflict` if an administrator exists."""
         given = hash_secret("".join(filter(str.isalnum, code.upper())))
         await self._check_setup(given)
-        hashed = await self._sign_in.hash_password(password)
+        hashed = await self._sign_in.hash_password(password, email=email)
 
         async def first(tx: Tx) -> None:
             valid = await account_links.use_setup_codes(tx)

@@ -5,7 +5,9 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
+from comfyrelay.domain.credentials import MAX_PASSWORD_LENGTH, normalize_email, password_problem
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import SESSION, TokenRecord, User
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound, Unauthorized
@@ -16,10 +18,8 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import api_tokens, tenants
 from comfyrelay.store.database import Tx
 
-__all__ = ["SESSION", "SignIn", "TokenWithSecret", "hash_secret"]
+__all__ = ["SESSION", "Credentials", "SignIn", "TokenWithSecret", "hash_secret"]
 
-MIN_PASSWORD_LENGTH = 8
-MAX_PASSWORD_LENGTH = 1024
 TOKEN_PREFIX = "crt_"
 WRONG = "The email or the password is wrong."
 DISABLED = "This account is disabled. Ask your administrator."
@@ -33,27 +33,35 @@ class TokenWithSecret:
     secret: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Credentials:
+    """A user with the hash of the password, by the clock of the database."""
+
+    user: User
+    password_hash: str | None
+    read_at: datetime
+
+
 class SignIn:
     def __init__(self, databases: Databases, tenancy: Tenancy) -> None:
         self._databases = databases
         self._tenancy = tenancy
 
     async def register(self, *, email: str, password: str, name: str | None = None, is_admin: bool = False) -> User:
-        hashed = await self.hash_password(password)
+        hashed = await self.hash_password(password, email=email)
         return await self._tenancy.create_user(email=email, name=name, password_hash=hashed, is_admin=is_admin)
 
-    async def hash_password(self, password: str) -> str:
-        """Check the length of a new password, and hash it."""
-        if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
-            raise InvalidInput(errors={"password": f"This must have at least {MIN_PASSWORD_LENGTH} characters."})
+    async def hash_password(self, password: str, *, email: str) -> str:
+        """Check the strength of a new password, and hash it."""
+        if (problem := password_problem(password, email=email)) is not None:
+            raise InvalidInput(errors={"password": problem})
         # In a thread, because hashing is slow by design.
         return await asyncio.to_thread(passwords.HASHER.hash, password)
 
     async def sign_in(self, *, email: str, password: str) -> tuple[User, str]:
         """Return the user and the hash of the password."""
-        async with self._databases.central.read() as tx:
-            found = await tenants.password_hash(tx, email.lower())
-        user, hashed = found or (None, None)
+        found = await self.find_credentials(email)
+        user, hashed = (found.user, found.password_hash) if found is not None else (None, None)
         is_right = await asyncio.to_thread(self._verify, password[:MAX_PASSWORD_LENGTH], hashed)
         if user is None or hashed is None or not is_right:
             raise Unauthorized(WRONG)
@@ -62,6 +70,11 @@ class SignIn:
             if await tenants.is_disabled(tx, user.id):
                 raise Forbidden(DISABLED)
         return user, hashed
+
+    async def find_credentials(self, email: str) -> Credentials | None:
+        async with self._databases.central.read() as tx:
+            found = await tenants.password_hash(tx, normalize_email(email))
+            return Credentials(user=found[0], password_hash=found[1], read_at=await tx.now()) if found else None
 
     async def needs_setup(self) -> bool:
         """Return whether there is no administrator yet."""

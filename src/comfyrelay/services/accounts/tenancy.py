@@ -5,12 +5,13 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
+from comfyrelay.domain.credentials import email_problem, normalize_email
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import SESSION, TenantRecord, User
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.store.central import api_tokens, tenants
+from comfyrelay.store.central import account_links, api_tokens, tenants
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import ledger
 from comfyrelay.store.tenant.library import media
@@ -39,8 +40,8 @@ class Tenancy:
     ) -> User:
         """Create a user and its tenant, in the given shard or in the shard with the fewest tenants. `first` runs in the
         same transaction."""
-        if "@" not in email:
-            raise InvalidInput(errors={"email": "This must be an email address."})
+        if (problem := email_problem(email)) is not None:
+            raise InvalidInput(errors={"email": problem})
         if shard is not None and shard not in self._databases.shards:
             known = ", ".join(self._databases.shards)
             raise InvalidInput(errors={"shard": f"There is no shard {shard!r}. Shards: {known}."})
@@ -55,7 +56,7 @@ class Tenancy:
                 tx,
                 tenant,
                 id=new_id(),
-                email=email.lower(),
+                email=normalize_email(email),
                 name=name or email,
                 password_hash=password_hash,
                 is_admin=is_admin,
@@ -98,8 +99,8 @@ class Tenancy:
         name: str | None = None,
         by: User,
     ) -> User:
-        """Change a user. Disabling ends all sessions and suspends the API tokens, and enabling makes the tokens valid
-        again. Raises `Conflict` for the last administrator."""
+        """Change a user. Disabling ends all sessions and password links, and suspends the API tokens. Enabling makes
+        the tokens valid again. Raises `Conflict` for the last administrator."""
 
         async def work(tx: Tx) -> User:
             if is_admin is False or is_disabled:
@@ -110,7 +111,8 @@ class Tenancy:
             if user is None:
                 raise NotFound("There is no such user.")
             if is_disabled:
-                await api_tokens.revoke_all_named(tx, user_id, SESSION)
+                await api_tokens.revoke_all(tx, user_id, name=SESSION)
+                await account_links.invalidate_links(tx, user_id)
             return user
 
         user = await self._databases.central.run(TransactionStep.TENANT, work)
@@ -119,7 +121,7 @@ class Tenancy:
 
     async def find_user(self, email: str) -> User | None:
         async with self._databases.central.read() as tx:
-            found = await tenants.password_hash(tx, email.lower())
+            found = await tenants.password_hash(tx, normalize_email(email))
         return found[0] if found else None
 
     async def add_file(

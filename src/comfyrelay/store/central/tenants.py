@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import Select, func, insert, select, type_coerce, update
 
+from comfyrelay.domain.credentials import normalize_email
 from comfyrelay.domain.records.accounts import ListedTenant, ListedUser, TenantRecord, User
 from comfyrelay.store.central.tables.accounts import api_tokens, tenants, users
 from comfyrelay.store.database import Tx, conflict_on_violation
@@ -136,7 +137,7 @@ async def page(
     tx: Tx, *, email: str | None = None, before_id: str | None = None, limit: int = 50
 ) -> tuple[list[ListedTenant], str | None]:
     """Return a page of tenants whose user's email contains `email`, newest first, and the id of the next page."""
-    unindexed = None if email is None else lambda c: [c.email.contains(email.lower(), autoescape=True)]
+    unindexed = None if email is None else lambda c: [c.email.contains(normalize_email(email), autoescape=True)]
     return await newest_page(
         tx, ListedTenant, _listed(), tenants.c.id, before=before_id, limit=limit, unindexed=unindexed
     )
