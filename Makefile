@@ -49,6 +49,7 @@ check: $(READY_DEV) ## check style, formatting, types, import rules, English and
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 src
 	$(BIN)/lint-imports
 	$(BIN)/python tools/prose.py
 	$(BIN)/python ui/openapi.py --check

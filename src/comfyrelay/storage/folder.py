@@ -166,9 +166,12 @@ class Folder:
             for name, entry in self._scan(path):
                 if entry.is_dir(follow_symlinks=False):
                     folders += [name] if is_path(name) else []
-                elif entry.name.startswith(PART_PREFIX) and entry.stat(follow_symlinks=False).st_mtime < newest:
-                    remove(Path(entry.path), missing_ok=True)
-                    removed += 1
+                elif entry.name.startswith(PART_PREFIX):
+                    # An upload may end, and another process may sweep, after the folder was read.
+                    with contextlib.suppress(FileNotFoundError):
+                        if entry.stat(follow_symlinks=False).st_mtime < newest:
+                            remove(Path(entry.path))
+                            removed += 1
         return removed, folders
 
     def check(self) -> None:

@@ -5,8 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from comfyrelay.system.platform import IS_LINUX, IS_WINDOWS
+from comfyrelay.system.platform import IS_LINUX
 
+# mypy follows `sys.platform`, but not a constant like `IS_WINDOWS`.
 if sys.platform != "win32":
     import resource
 
@@ -28,28 +29,30 @@ def memory_of(pid: int) -> int:
 
 def raise_open_file_limit(wanted: int) -> int:
     """Raise the limit of open files to `wanted` if possible, and return the limit."""
-    if IS_WINDOWS:
-        return wanted
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        # Some systems refuse values below the hard limit.
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if soft == resource.RLIM_INFINITY else soft
+    soft = wanted
+    if sys.platform != "win32":
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            # Some systems refuse values below the hard limit.
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft == resource.RLIM_INFINITY:
+            return wanted
+    return soft
 
 
 def forbid_files() -> None:
     """Forbid this process to write files, including core dumps. Has no effect on Windows."""
-    if not IS_WINDOWS:
+    if sys.platform != "win32":
         for name in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
             resource.setrlimit(name, (0, 0))
 
 
 def own_memory() -> int:
     """Return the address space of this process in bytes, which `limit_memory` limits; 0 if unknown."""
-    if not IS_WINDOWS:
+    if sys.platform != "win32":
         with suppress(OSError):
             return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     return 0
@@ -57,7 +60,7 @@ def own_memory() -> int:
 
 def limit_memory(max_bytes: int) -> None:
     """Limit the address space of this process. Has no effect on macOS and Windows."""
-    if not IS_WINDOWS:
+    if sys.platform != "win32":
         with suppress(ValueError, OSError):
             _, hard = resource.getrlimit(resource.RLIMIT_AS)
             resource.setrlimit(resource.RLIMIT_AS, (max_bytes, hard))
@@ -65,7 +68,7 @@ def limit_memory(max_bytes: int) -> None:
 
 def limit_time(seconds: float) -> None:
     """Limit the CPU time that this process may still use. Has no effect on Windows."""
-    if not IS_WINDOWS:
+    if sys.platform != "win32":
         used = resource.getrusage(resource.RUSAGE_SELF)
         with suppress(ValueError, OSError):
             limit = int(used.ru_utime + used.ru_stime + seconds) + 2

@@ -13,7 +13,10 @@ from pathlib import Path
 import psutil
 
 # The numbers of the cores that this process may use.
-_USABLE = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else list(range(os.cpu_count() or 1))
+if sys.platform == "linux":
+    _USABLE = sorted(os.sched_getaffinity(0))
+else:
+    _USABLE = list(range(os.cpu_count() or 1))
 CORES = len(_USABLE)
 # Usage is averaged over this time, because a starting process briefly uses all cores.
 WINDOW_SECONDS = 10.0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.errors import ConfigurationError, Forbidden, InvalidInput, NotFound, StorageUnavailable
+from comfyrelay.storage import folder as storage_folder
 from comfyrelay.storage.local import LocalObjects
 from tests.support.storage import SECRETS, paths_in, read
 
@@ -198,6 +199,27 @@ async def test_partial_files_of_a_killed_process_are_removed(objects: LocalObjec
     (root / "a/.put-new").write_bytes(b"part")
     assert await objects.sweep(older_than_seconds=3600) == 2
     assert files_in(root) == ["a", "a/.put-new", "a/b", "a/b/c"]
+
+
+async def test_sweep_continues_after_a_file_that_vanishes(
+    objects: LocalObjects, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may sweep at the same time."""
+    left = [root / f".put-{number}" for number in range(20)]
+    root.mkdir()
+    for path in left:
+        path.write_bytes(b"part")
+        os.utime(path, (0, 0))
+
+    def remove(path: Path) -> None:
+        """Remove a file, and another one that the sweep has listed already."""
+        path.unlink()
+        others = [other for other in left if other.exists()]
+        others[len(others) // 2].unlink()
+
+    monkeypatch.setattr(storage_folder, "remove", remove)
+    assert await objects.sweep(older_than_seconds=3600) == 10
+    assert files_in(root) == []
 
 
 async def test_url_starts_with_the_base_url(objects: LocalObjects) -> None:

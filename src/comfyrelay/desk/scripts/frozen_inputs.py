@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -73,8 +74,10 @@ class FrozenInputs:
         newest = time.time() - MIN_AGE_SECONDS
         for root in (self._folder, self._inputs):
             for path in root.iterdir() if root.is_dir() else ():
-                if path.name.partition(".")[0] not in needed and path.stat().st_mtime < newest:
-                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else files.remove(path, missing_ok=True)
+                # A copy gets its name after the folder was read.
+                with suppress(FileNotFoundError):
+                    if path.name.partition(".")[0] not in needed and path.stat().st_mtime < newest:
+                        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else files.remove(path)
 
     @property
     def _arguments(self) -> bytes:
