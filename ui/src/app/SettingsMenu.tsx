@@ -21,7 +21,7 @@ async function signOut(): Promise<void> {
 
 export function SettingsMenu({ onDesk }: { onDesk: () => void }) {
   const [theme, setTheme] = useTheme();
-  const { me, role } = useSession();
+  const { me, role, isGuest } = useSession();
   const { isOn, isPossible, change } = useNotifications();
   return (
     <div className={styles.settings}>
@@ -41,7 +41,16 @@ export function SettingsMenu({ onDesk }: { onDesk: () => void }) {
         isDisabled={!isPossible}
         onChange={(wanted) => void change(wanted)}
       />
-      {role === "desk" ? (
+      {isGuest && (
+        <section className={styles.guest} aria-label={desk.guest.title}>
+          <strong>{desk.guest.title}</strong>
+          <p>{desk.guest.text}</p>
+          <p>
+            {desk.guest.advice} <code>{desk.guest.command}</code>
+          </p>
+        </section>
+      )}
+      {role === "desk" && !isGuest ? (
         <PopoverClose>
           <Button icon={Cpu} onClick={onDesk}>
             {desk.open}
@@ -49,7 +58,7 @@ export function SettingsMenu({ onDesk }: { onDesk: () => void }) {
         </PopoverClose>
       ) : (
         <div className={styles.account}>
-          <span title={me.email}>{me.email}</span>
+          {isGuest ? <span /> : <span title={me.email}>{me.email}</span>}
           <Button size="small" icon={LogOut} onClick={() => void signOut()}>
             {entry.signOut}
           </Button>

@@ -88,7 +88,7 @@ function useNotificationsOfFinishedWork(): void {
 }
 
 function useGlobalShortcuts(setOverlay: (change: (before: Overlay) => Overlay) => void): void {
-  const { role } = useSession();
+  const { role, isGuest } = useSession();
   const navigate = useNavigate();
   const [, setTheme] = useTheme();
   const { keys, palette } = common;
@@ -132,7 +132,7 @@ function useGlobalShortcuts(setOverlay: (change: (before: Overlay) => Overlay) =
       run: () => setTheme(each),
     })),
     { id: "keys", name: keys.showKeys, group: common.settings, icon: KeyboardIcon, keys: "?", run: showKeys },
-    ...(role === "desk"
+    ...(role === "desk" && !isGuest
       ? [
           {
             id: "desk",

@@ -8,15 +8,58 @@ describe("the path to open after signing in", () => {
   it("is the page that the user wanted", () => expect(localPath("/queue?q=a%20b")).toBe("/queue?q=a%20b"));
 
   it.each([
-    "https://evil.test/",
-    "//evil.test/a",
-    "/\\evil.test",
-    "/\t/evil.test",
-    "javascript:1",
-    "/sign-in",
-    "",
+    ...["https://evil.test/", "//evil.test/a", "///evil.test", "////evil.test", "https:evil.test", "http:///evil.test"],
+    ...[
+      "/\\evil.test",
+      "\\\\evil.test",
+      "/\\/evil.test",
+      "/\t/evil.test",
+      "/\n/evil.test",
+      "/\r\\evil.test",
+      "\t//evil.test",
+    ],
+    ...["/.//evil.test", "/./\\evil.test", "/queue/..//evil.test", "/queue/../..//evil.test", "/a/b/../..//evil.test"],
+    ...[
+      "/%2e//evil.test",
+      "/queue/%2e%2e//evil.test",
+      "/queue/.%2E//evil.test",
+      "/..//evil.test?q=1",
+      "/.//",
+      "/.\t//evil.test",
+    ],
+    ...[
+      "//user@evil.test",
+      "/.//user:password@evil.test:80/",
+      "//[::1]/",
+      "//[",
+      "/.//[",
+      "//%00",
+      "//localhost@evil.test",
+    ],
+    ...[
+      "javascript:1",
+      "data:text/html,x",
+      "blob:http://localhost:3000/x",
+      " //evil.test",
+      "queue",
+      "/sign-in",
+      "/./sign-in",
+      "",
+    ],
     undefined,
-  ])("is the start page for %s", (wanted) => expect(localPath(wanted)).toBe("/"));
+  ])("is the start page for %j", (wanted) => expect(localPath(wanted)).toBe("/"));
+
+  it.each([
+    "/queue",
+    "/queue/..",
+    "/%2f%2fevil.test",
+    "/jobs/a//b",
+    "/queue?q=//evil.test",
+    "/@evil.test",
+    "/evil.test:80",
+  ])("stays on this host for %s", (wanted) =>
+    expect(new URL(localPath(wanted), location.origin).origin).toBe(location.origin),
+  );
 });
 
 it("only the sign-in and setup pages are public", () =>

@@ -2,7 +2,7 @@ import { useSuspenseQuery } from "@tanstack/react-query";
 import { desk, me } from "@/api/queries";
 import type { Desk, Me } from "@/api/types";
 
-/** The owner of a desk, a user of a server, or an administrator of a server. */
+/** A desk, a user of a server, or an administrator of a server. */
 export type Role = "desk" | "user" | "admin";
 
 export interface Session {
@@ -10,10 +10,13 @@ export interface Session {
   /** null on a server */
   desk: Desk | null;
   role: Role;
+  /** Whether the page was opened with the password of a desk. A guest may only watch, add and manage jobs. */
+  isGuest: boolean;
 }
 
 export function useSession(): Session {
   const { data: user } = useSuspenseQuery(me);
   const { data: found } = useSuspenseQuery(desk);
-  return { me: user, desk: found, role: found ? "desk" : user.is_admin ? "admin" : "user" };
+  const role = found ? "desk" : user.is_admin ? "admin" : "user";
+  return { me: user, desk: found, role, isGuest: found?.is_guest === true };
 }

@@ -15,9 +15,15 @@ export const isPublicPage = (path: string): boolean =>
 
 /** The path to open after signing in, or "/" if it is not a page of this app. Prevents open redirects. */
 export function localPath(wanted: string | undefined): string {
-  if (!wanted?.startsWith("/")) return "/";
-  const { origin, pathname, search } = new URL(wanted, location.origin);
-  return origin === location.origin && !isPublicPage(pathname) ? pathname + search : "/";
+  try {
+    if (!wanted?.startsWith("/")) return "/";
+    const { origin, pathname, search } = new URL(wanted, location.origin);
+    if (origin !== location.origin || isPublicPage(pathname)) return "/";
+    // without its dots, a path may name another host: "/.//host" becomes "//host"
+    return new URL(pathname + search, origin).href === origin + pathname + search ? pathname + search : "/";
+  } catch {
+    return "/";
+  }
 }
 
 /** Never resolves: the page is about to be replaced. */

@@ -29,6 +29,7 @@ export const create = {
   find: "Search workflows",
   nothingFound: "No matching workflows",
   dropHint: "Drop a workflow, image or folder anywhere",
+  dropHintGuest: "Drop an image or folder anywhere",
   addWorkflow: "Add workflow",
   addWorkflowHint: "A workflow file from ComfyUI, or an image with an embedded workflow",
   empty: "No workflows yet",

@@ -1,6 +1,13 @@
 /** The desk dialog: ComfyUI, folders and check results. */
 export const desk = {
   title: "This desk",
+  guest: {
+    title: "You are a guest",
+    text: "With the password you can watch, add and manage jobs. Workflows, webhooks, notification addresses, tokens and settings belong to the owner.",
+    advice: "To change them, run this on the desk's machine and use the page that it opens:",
+    command: "comfyrelay open",
+    noWorkflow: "Guests cannot add workflows. Add them on the desk's machine: `comfyrelay open` opens the page there.",
+  },
   open: "ComfyUI and folders",
   about: "The current report of `comfyrelay doctor` on this machine.",
   version: "Version",

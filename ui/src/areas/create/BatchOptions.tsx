@@ -1,5 +1,6 @@
 import { ChevronDown } from "lucide-react";
 import { Field, Select, TextField } from "@/kit";
+import { useSession } from "@/session/session";
 import { create as texts } from "@/texts/create";
 import { Collapsible } from "./Collapsible";
 import type { Form } from "./form";
@@ -9,6 +10,7 @@ const PLACES: Record<string, number> = { first: 10, usual: 0, last: -10 };
 
 export function BatchOptions({ form, root }: { form: Form; root: string | null }) {
   const { draft } = form;
+  const { isGuest } = useSession();
   const { plan } = texts;
   const place = Object.entries(PLACES).find(([, value]) => value === Math.sign(draft.priority) * 10)?.[0] ?? "usual";
   const isUsed = Boolean(draft.label || draft.outputFolder || draft.priority || draft.notify);
@@ -44,7 +46,7 @@ export function BatchOptions({ form, root }: { form: Form; root: string | null }
             onChange={(next) => form.change({ priority: PLACES[next] ?? 0 })}
           />
         </Field>
-        {root !== null && (
+        {root !== null && (!isGuest || draft.notify) && (
           <Field name={plan.whenDone} hint={plan.whenDoneHint} problem={form.problems.notify_urls}>
             <TextField
               value={draft.notify}

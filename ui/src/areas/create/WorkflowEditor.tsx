@@ -24,7 +24,7 @@ interface WorkflowEditorProps {
 }
 
 export function WorkflowEditor({ choice, all, reported }: WorkflowEditorProps) {
-  const { desk } = useSession();
+  const { desk, isGuest } = useSession();
   const form = useForm(choice);
   const command = useCommand(form);
   const submission = useSubmit(form, { isDesk: desk !== null });
@@ -40,7 +40,7 @@ export function WorkflowEditor({ choice, all, reported }: WorkflowEditorProps) {
     <>
       <div className={styles.middle}>
         <FormView form={form} found={found} folderProblem={folderProblem}>
-          {choice.kind === "workflow" && !choice.isScript && <WorkflowMenu choice={choice} />}
+          {choice.kind === "workflow" && !choice.isScript && !isGuest && <WorkflowMenu choice={choice} />}
         </FormView>
       </div>
       <PlanPanel form={form} submission={submission} command={command} found={found} folderProblem={folderProblem} />

@@ -12,6 +12,7 @@ import { readLocal, writeLocal } from "@/lib/local-storage";
 import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import { create as texts } from "@/texts/create";
+import { desk as deskTexts } from "@/texts/desk";
 import styles from "./create.module.css";
 import { choicesOf } from "./inputs";
 import { LAST_WORKFLOW } from "./last-workflow";
@@ -19,10 +20,12 @@ import { useFileDrop } from "./use-file-drop";
 import { type ReportedProblems, WorkflowEditor } from "./WorkflowEditor";
 import { WorkflowPicker } from "./WorkflowPicker";
 
+const { guest } = deskTexts;
+
 export default function Create() {
   const search = useSearch({ from: "/create" });
   const navigate = useNavigate({ from: "/create" });
-  const { desk } = useSession();
+  const { desk, isGuest } = useSession();
   const { data: own } = useQuery(workflows);
   const { data: shared } = useQuery(effects);
   const filter = search.q ?? "";
@@ -49,6 +52,7 @@ export default function Create() {
     choices: choices ?? [],
     chosen,
     isDesk: desk !== null,
+    isGuest,
     choose,
     onProblems: (slug, problems) => setReported({ slug, problems }),
   });
@@ -70,13 +74,17 @@ export default function Create() {
     },
   ]);
   useCommands([
-    {
-      id: "create.add-workflow",
-      name: texts.addWorkflow,
-      group: common.palette.page,
-      icon: FilePlus2,
-      run: () => chooser.current?.click(),
-    },
+    ...(isGuest
+      ? []
+      : [
+          {
+            id: "create.add-workflow",
+            name: texts.addWorkflow,
+            group: common.palette.page,
+            icon: FilePlus2,
+            run: () => chooser.current?.click(),
+          },
+        ]),
     ...(choices ?? []).map((each) => ({
       id: `create.${each.slug}`,
       name: each.name,
@@ -93,9 +101,14 @@ export default function Create() {
         actions={
           <>
             <span className={styles.dropHint}>
-              <Chip>{texts.dropHint}</Chip>
+              <Chip>{isGuest ? texts.dropHintGuest : texts.dropHint}</Chip>
             </span>
-            <Button icon={FilePlus2} onClick={() => chooser.current?.click()} title={texts.addWorkflowHint}>
+            <Button
+              icon={FilePlus2}
+              onClick={() => chooser.current?.click()}
+              title={isGuest ? guest.noWorkflow : texts.addWorkflowHint}
+              disabled={isGuest}
+            >
               <span className={styles.wideOnly}>{texts.addWorkflow}</span>
             </Button>
           </>
@@ -118,10 +131,12 @@ export default function Create() {
         {chosen ? (
           <WorkflowEditor key={chosen.slug} choice={chosen} all={choices ?? []} reported={reported} />
         ) : choices?.length === 0 ? (
-          <EmptyState icon={Sparkles} title={texts.empty} text={texts.emptyAdvice}>
-            <Button look="primary" icon={FilePlus2} onClick={() => chooser.current?.click()}>
-              {texts.addWorkflow}
-            </Button>
+          <EmptyState icon={Sparkles} title={texts.empty} text={isGuest ? guest.noWorkflow : texts.emptyAdvice}>
+            {!isGuest && (
+              <Button look="primary" icon={FilePlus2} onClick={() => chooser.current?.click()}>
+                {texts.addWorkflow}
+              </Button>
+            )}
           </EmptyState>
         ) : choices && search.workflow ? (
           <EmptyState icon={SearchX} title={texts.notThere} text={texts.notThereAdvice} />

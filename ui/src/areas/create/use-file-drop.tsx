@@ -11,6 +11,7 @@ import { toast, toastProblem } from "@/kit";
 import { useDroppedFiles } from "@/lib/file-drop";
 import { useLatest } from "@/lib/use-latest";
 import { create as texts } from "@/texts/create";
+import { desk as deskTexts } from "@/texts/desk";
 import { classifyFiles } from "./classify-files";
 import { addFiles, addStored, changeDraft } from "./drafts";
 import { ImportDialog, type Question } from "./ImportDialog";
@@ -25,12 +26,13 @@ interface FileDropOptions {
   choices: readonly Choice[];
   chosen: Choice | null;
   isDesk: boolean;
+  isGuest: boolean;
   choose: (slug: string) => void;
   /** Problems to show in the form of an imported workflow. */
   onProblems: (slug: string, problems: Record<string, string>) => void;
 }
 
-export function useFileDrop({ choices, chosen, isDesk, choose, onProblems }: FileDropOptions): FileDrop {
+export function useFileDrop({ choices, chosen, isDesk, isGuest, choose, onProblems }: FileDropOptions): FileDrop {
   const client = useQueryClient();
   const [questions, setQuestions] = useState<readonly Question[]>([]);
   const [question = null] = questions;
@@ -123,9 +125,10 @@ export function useFileDrop({ choices, chosen, isDesk, choose, onProblems }: Fil
     for (const name of invalidJson) ask({ about: "refused", name, problem: texts.taking.notJson(name) });
     for (const name of notWorkflows) ask({ about: "refused", name, problem: texts.taking.notWorkflow(name) });
     let made: Choice | undefined;
-    for (const { name, graph } of graphs) made = (await addGraph(graph, name, false, false)) ?? made;
+    if (graphs.length && isGuest) toast({ text: deskTexts.guest.noWorkflow, tone: "bad" });
+    else for (const { name, graph } of graphs) made = (await addGraph(graph, name, false, false)) ?? made;
     const [first] = media;
-    if (first && files.length === 1 && isDesk) return offerCarried(first);
+    if (first && files.length === 1 && isDesk && !isGuest) return offerCarried(first);
     if (first) put(media, made ?? chosen);
     if (files.length > unsupported.length) {
       if (unsupported.length) toast({ text: texts.taking.left(nameSome(unsupported)), tone: "bad" });
