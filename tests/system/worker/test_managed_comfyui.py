@@ -101,6 +101,24 @@ async def test_killed_process_completes_both_of_its_jobs_after_restart(
     assert leftover_files(worker, system.folder) == []
 
 
+async def test_process_that_runs_out_of_memory_after_a_completed_job_is_restarted(
+    system: System, install: FakeInstall
+) -> None:
+    effect = await system.plain_effect()
+    await system.started(**managed_settings(install))
+    await system.completed(await system.plain(effect))
+    [start] = install.starts
+    misbehaviour = {"name": "OutOfMemory", "class_type": "ImageInvert"}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{start['port']}") as http:
+        assert (await http.post("/simulator/misbehave", json=misbehaviour)).is_success
+    await system.plain(effect)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        # processes send no signal when they start
+        while len(install.starts) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert not psutil.pid_exists(start["pid"])
+
+
 async def test_slots_report_the_process_count_and_its_reason(system: System, install: FakeInstall) -> None:
     effect = await system.plain_effect()
     install.behave(misbehave=[STUCK])
@@ -111,7 +129,7 @@ async def test_slots_report_the_process_count_and_its_reason(system: System, ins
         while (slot := await first_slot(system)) is None or slot["packing"] is None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert slot["on_gpu"] == 1
-    assert slot["packing"].startswith("1 at once: ")
+    assert slot["packing"].startswith("1 process: ")
     install.behave()
     install.kill()
     await system.completed(job)

@@ -217,31 +217,30 @@ class GpuMemory:
             error.others_bytes = others
             error.retry_after_seconds = CROWDED_SECONDS
 
-    def capable(
-        self, workflow: str, member: Member, members: Iterable[Member], *, ran_out_bytes: int | None
-    ) -> set[str]:
-        """Return the servers on other GPUs that may complete a workflow that this server ran out of memory for.
+    def on_other_gpus(self, tried: Collection[str], members: Collection[Member]) -> list[Member]:
+        """Return the servers on other GPUs than these servers."""
+        gpus = {_gpu_key(member) for member in members if member.id in tried}
+        return [member for member in members if _gpu_key(member) not in gpus]
 
-        These are all but the GPUs that are smaller than `ran_out_bytes`. A GPU that has completed the workflow may
-        do it again.
+    def capable(self, workflow: str, members: Iterable[Member], *, ran_out_bytes: int | None) -> set[str]:
+        """Return the servers that may complete a workflow that a GPU of this size ran out of memory for.
+
+        A smaller GPU may if it has completed the workflow before.
         """
-        others = [other for other in members if _gpu_key(other) != _gpu_key(member)]
         return {
-            other.id
-            for other in others
-            if self.has_completed(workflow, other)
+            member.id
+            for member in members
+            if self.has_completed(workflow, member)
             or ran_out_bytes is None
-            or (size := self.known_size(other)) is None
+            or (size := self.known_size(member)) is None
             or not is_larger(ran_out_bytes, size)
         }
 
-    def has_run_elsewhere(self, workflow: str, member: Member, members: Iterable[Member]) -> bool:
-        """Whether another GPU that is not larger than this server's has completed a workflow."""
-        size = self.known_size(member)
+    def has_run_on(self, workflow: str, members: Iterable[Member], *, not_larger_than: Member) -> bool:
+        """Whether any of these servers has completed a workflow on a GPU that is known not to be larger."""
+        size = self.known_size(not_larger_than)
         return size is not None and any(
-            is_too_small(self.known_size(other), size) and self.has_completed(workflow, other)
-            for other in members
-            if _gpu_key(other) != _gpu_key(member)
+            is_too_small(self.known_size(member), size) and self.has_completed(workflow, member) for member in members
         )
 
     def has_completed(self, workflow: str, member: Member) -> bool:

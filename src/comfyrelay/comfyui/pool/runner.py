@@ -247,18 +247,18 @@ class Runner:
             alone = bucket._replace(alone=True, preferred_clients=bucket.preferred_clients | {member.id})
             await self._retry(record, replace(again, bucket=alone), error, at_once=True)
             return
-        sizes = [size for size in (ticket.ran_out_bytes, error.gpu_bytes) if size is not None]
-        ran_out_bytes = max(sizes, default=None)
-        has_run_elsewhere = self._memory.has_run_elsewhere(bucket.workflow_hash, member, self._members)
-        capable = self._memory.capable(bucket.workflow_hash, member, self._members, ran_out_bytes=ran_out_bytes)
-        untried = [other for other in self._scheduler.online_servers(bucket) if other.id in capable]
+        tried = _ran_out_alone(record)
+        others = self._memory.on_other_gpus(tried, self._members)
+        is_proven = self._memory.has_run_on(bucket.workflow_hash, others, not_larger_than=member)
+        ran_out_bytes = max((size for size in (ticket.ran_out_bytes, error.gpu_bytes) if size), default=None)
+        capable = self._memory.capable(bucket.workflow_hash, others, ran_out_bytes=ran_out_bytes)
         step = judge_out_of_memory(
             error.gpu_bytes,
-            untried=[self._memory.known_size(other) for other in untried],
-            failed=[earlier.gpu_bytes for earlier in _ran_out_alone(record, except_for=member).values()],
-            has_run_elsewhere=has_run_elsewhere,
+            untried=[self._memory.known_size(other) for other in self._scheduler.online_servers(bucket, capable)],
+            failed=[earlier.gpu_bytes for client_id, earlier in tried.items() if client_id != member.id],
+            has_run_elsewhere=is_proven,
         )
-        is_job_fault = step is OutOfMemoryStep.NONE and error.gpu_bytes is not None and not has_run_elsewhere
+        is_job_fault = step is OutOfMemoryStep.NONE and error.gpu_bytes is not None and not is_proven
         if error.gpu_bytes is not None and (step is OutOfMemoryStep.LARGER or is_job_fault):
             self._acquit_servers(record, error.gpu_bytes)
         if is_job_fault:
@@ -272,12 +272,12 @@ class Runner:
                 self._blocks.record_failure(member.id, bucket.workflow_hash, error)
             elif step is OutOfMemoryStep.LARGER:
                 capable &= self._memory.larger(ran_out_bytes or 0, self._members)
-            elsewhere = bucket.exclude_clients | {other.id for other in self._members if other.id not in capable}
             # The job fails with this error if the other servers become unreachable.
             record.first_error = error
+            incapable = {other.id for other in self._members if other.id not in capable}
             moved = replace(
                 again,
-                bucket=bucket._replace(exclude_clients=elsewhere),
+                bucket=bucket._replace(exclude_clients=bucket.exclude_clients | incapable),
                 ran_out_bytes=ran_out_bytes,
                 give_up_after_seconds=_give_up_seconds(ticket),
             )
@@ -356,12 +356,12 @@ def _give_up_seconds(ticket: Ticket) -> float:
     return SECOND_ATTEMPT_SECONDS if limit is None else min(limit, SECOND_ATTEMPT_SECONDS)
 
 
-def _ran_out_alone(record: Record, *, except_for: Member | None = None) -> dict[str, OutOfMemory]:
+def _ran_out_alone(record: Record) -> dict[str, OutOfMemory]:
     """Return the errors of a job that ran out of memory with a GPU to itself, by client id."""
     return {
         client_id: error
         for client_id, (_, error) in record.failures.items()
-        if isinstance(error, OutOfMemory) and error.ran_alone and (except_for is None or client_id != except_for.id)
+        if isinstance(error, OutOfMemory) and error.ran_alone
     }
 
 

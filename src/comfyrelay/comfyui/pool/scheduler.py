@@ -1,7 +1,7 @@
 """Match waiting jobs with free servers after each change."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from comfyrelay.comfyui.pool.failover import FailoverStrategy
 from comfyrelay.comfyui.pool.gpu_memory import GpuMemory
@@ -128,9 +128,10 @@ class Scheduler:
             for oldest in [*self._uncached][:-MAX_UNCACHED]:
                 del self._uncached[oldest]
 
-    def online_servers(self, bucket: Bucket) -> list[Member]:
+    def online_servers(self, bucket: Bucket, among: Collection[str] | None = None) -> list[Member]:
         """Return the servers that are online and may get a job of this bucket, now or once they are free."""
-        return [] if self._roster is None else self._able(bucket, self._roster)
+        able = [] if self._roster is None else self._able(bucket, self._roster)
+        return [member for member in able if among is None or member.id in among]
 
     def has_server(self, bucket: Bucket) -> bool:
         """Whether any server may ever get a job of this bucket, including unreachable and blocked ones."""

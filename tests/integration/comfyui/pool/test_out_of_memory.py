@@ -99,6 +99,19 @@ async def test_job_that_fits_on_no_gpu_fails_after_all_and_blocks_none(tmp_path:
         assert [client.blocks for client in pool.stats().clients.values()] == [{}, {}, {}]
 
 
+async def test_job_too_large_for_gpus_that_completed_its_workflow_blocks_none(tmp_path: Path) -> None:
+    async with gpus(tmp_path, 10, 10, cooldown_seconds=60) as (pool, simulators):
+        for seed, name in enumerate("ab"):
+            await pool.run(picture(seed), preferred_clients=[name])
+        for simulator in simulators:
+            simulator.misbehave(RunsOut(class_type="KSampler"))
+        job = await pool.enqueue(picture(7), preferred_clients=["a"], max_attempts=5)
+        with pytest.raises(OutOfMemory):
+            await job
+        assert [simulator.log.prompts_queued for simulator in simulators] == [3, 2]
+        assert [client.blocks for client in pool.stats().clients.values()] == [{}, {}]
+
+
 async def test_smaller_gpu_is_not_tried_after_a_larger_one(tmp_path: Path) -> None:
     async with gpus(tmp_path, 8, 6) as (pool, simulators):
         with pytest.raises(OutOfMemory):
