@@ -4,12 +4,14 @@ Workers and servers may have different versions: receivers ignore unknown fields
 fields. Increase `PROTOCOL` with an incompatible change, and `MIN_PROTOCOL` to drop support for old workers.
 """
 
+import operator
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from comfyrelay.domain.queue.states import Provider, Stage
+from comfyrelay.error_text import FALLBACK
 from comfyrelay.errors import Fault
 from comfyrelay.protocol.base import WorkerAnswer, WorkerRequest, example
 from comfyrelay.protocol.fields import (
@@ -35,13 +37,12 @@ MIN_PROTOCOL = 1
 MAX_LOG_LINES = 200
 MAX_LOG_BYTES = 64 * 1024
 SHA256 = r"^[0-9a-f]{64}$"
-NO_ERROR_GIVEN = "The worker reported a failure without a reason."
-NO_REASON_GIVEN = "no reason given"
 
 
-def _or_else(default: str) -> AfterValidator:
-    """Replace blank text by the default."""
-    return AfterValidator(lambda given: given if given.strip() else default)
+def _require_reason(given: str) -> str:
+    if not given.strip():
+        raise ValueError("Say why the job is requeued, such as spot_interruption or shutdown.")
+    return given
 
 
 def _known_providers(given: Any) -> Any:
@@ -291,7 +292,8 @@ class CompleteRequest(EndOfLease):
 class FailRequest(EndOfLease):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", error_message="CUDA out of memory", fault="worker")
 
-    error_message: Annotated[Text, _or_else(NO_ERROR_GIVEN)] = NO_ERROR_GIVEN
+    # Blank text means the default, too.
+    error_message: Annotated[Text, AfterValidator(lambda given: given if given.strip() else FALLBACK)] = FALLBACK
     fault: Annotated[Fault, BeforeValidator(_known_fault)] = Fault.JOB
     retry_after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
     # The kind of error. Some kinds hold the rest of the batch, which would fail as well.
@@ -303,7 +305,8 @@ class FailRequest(EndOfLease):
 class RequeueRequest(EndOfLease):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", reason="spot_interruption")
 
-    reason: Annotated[str, Field(max_length=500, pattern=STORABLE), _or_else(NO_REASON_GIVEN)] = NO_REASON_GIVEN
+    # The original API requires it as well: it distinguishes a lost machine from a worker that refuses its jobs.
+    reason: Annotated[str, Field(max_length=500, pattern=STORABLE), AfterValidator(_require_reason)]
 
 
 class DeregisterRequest(WorkerRequest):
@@ -346,7 +349,7 @@ class StoredLogs(WorkerAnswer):
 class SettledAnswer(WorkerAnswer):
     status: str
     # This worker gets no jobs of the workflow for a while, because it ran out of memory. Restarting ComfyUI may help.
-    is_blocked: bool = False
+    is_blocked: Annotated[bool, Field(exclude_if=operator.not_)] = False
 
 
 class Released(WorkerAnswer):

@@ -123,7 +123,7 @@ class TestViews:
         assert (await desk.call("DELETE", "/workers/gpu-1")).status_code == 405
 
     async def test_unknown_worker_is_404(self, desk: OperatorScenario) -> None:
-        for verb in ("approve", "revoke", "drain", "undrain", "rotate-token"):
+        for verb in ("approve", "revoke", "drain", "undrain", "unblock", "rotate-token"):
             problem_of(await desk.call("POST", f"/workers/none/{verb}"), 404)
         problem_of(await desk.call("GET", "/workers/none"), 404)
         problem_of(await desk.call("GET", "/workers/none/audit-logs"), 404)

@@ -158,7 +158,7 @@ class TestSettling:
         assert await worker.post("/api/worker/fail", {**lease_of(job), **fields}) == {"status": "failed"}
         await api.engine.outbox.delivery.idle()
         found = await api.engine.jobs.views.job(submission.user.tenant_id, submission.job_id)
-        assert found.job.error_message == wire.NO_ERROR_GIVEN
+        assert found.job.error_message == "Processing failed."
 
     async def test_unknown_fault_is_not_final(self, api: Api) -> None:
         await submit_first_job(api)
@@ -167,11 +167,16 @@ class TestSettling:
         failed = {**lease_of(job), "error_message": "too hot", "fault": "of_a_newer_version"}
         assert await worker.post("/api/worker/fail", failed) == {"status": "queued"}
 
-    async def test_requeue_needs_no_reason(self, api: Api) -> None:
+    @pytest.mark.parametrize("fields", [{}, {"reason": " "}, *full_only({"reason": None})])
+    async def test_requeue_needs_a_reason(self, api: Api, fields: dict[str, Any]) -> None:
+        """The original worker always sends one."""
         await submit_first_job(api)
         worker = await api.worker()
         job = await lease(worker)
-        assert await worker.post("/api/worker/requeue", {**lease_of(job), "reason": None}) == {"status": "queued"}
+        refused = await worker.call("POST", "/api/worker/requeue", {**lease_of(job), **fields})
+        assert problem_of(refused, 422)["errors"].keys() == {"reason"}
+        # The lease stays valid.
+        assert await worker.post("/api/worker/requeue", {**lease_of(job), "reason": "sigterm"}) == {"status": "queued"}
 
     async def test_video_stores_the_reported_output(self, api: Api) -> None:
         submission = await submit_first_job(api)

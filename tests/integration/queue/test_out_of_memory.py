@@ -83,7 +83,7 @@ async def test_only_worker_is_not_blocked_for_a_job_that_is_too_large(world: Wor
 
 
 async def test_sick_worker_is_blocked_and_its_jobs_complete_elsewhere(world: World, desk: Desk) -> None:
-    """Two equal GPUs, one of which always runs out of memory."""
+    """One of two equal GPUs always runs out of memory."""
     healthy = await world.worker(desk.fleet, concurrency=10)
     await report_gpu(world, healthy, 8)
     jobs = [await desk.submit() for _ in range(4)]
@@ -143,6 +143,21 @@ async def test_two_jobs_that_fit_nowhere_do_not_wait_for_each_other(world: World
         await world.fail(leased, TEXT, fault=Fault.WORKER, code=OutOfMemory.code, gpu_bytes=8 * GIB)
     assert await run_out_of_memory(world, other, 8) == "failed"
     assert {(await world.job(job)).status for job in jobs} == {"failed"}
+
+
+async def test_smaller_gpu_is_tried_only_if_it_has_completed_the_workflow(world: World, desk: Desk) -> None:
+    smaller = await world.worker(desk.fleet)
+    await report_gpu(world, smaller, 6)
+    await desk.submit()
+    assert await run_out_of_memory(world, desk.worker, 8) == "failed"
+    await desk.submit()
+    leased = await world.lease(smaller)
+    assert leased is not None
+    await world.complete(leased)
+    await desk.submit()
+    assert await run_out_of_memory(world, desk.worker, 8) == "queued"
+    assert await world.lease(desk.worker) is None
+    assert await world.lease(smaller) is not None
 
 
 async def test_job_never_runs_twice_on_a_worker_that_ran_out_of_memory(world: World, desk: Desk) -> None:

@@ -11,10 +11,10 @@ import pytest
 from comfyrelay.autoscaling.kubernetes.decision import ReplicaDecisions
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.errors import ProviderError
+from comfyrelay.errors import Fault, ProviderError
 from tests.support import commands
 from tests.support.memory_provider import Fleets, open_fleets
-from tests.support.world import PATIENCE_SECONDS, SqliteBackend, open_world
+from tests.support.world import PATIENCE_SECONDS, SqliteBackend, execute, open_world
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ async def test_narrow_terminal_cuts_no_text(fleets: Fleets, env: Mapping[str, st
 async def test_missing_databases_are_reported_and_not_created(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     env = {"COMFYRELAY_DATA_DIR": str(folder), "COMFYRELAY_URL": "https://relay.example.com", "COLUMNS": "200"}
-    for words in (["status"], ["pause", "--all"], ["costs"], ["user-data", "video"], ["export", "kubernetes", "gpus"]):
+    for words in (["run"], ["blocks"], ["costs"], ["user-data", "video"], ["export", "kubernetes", "gpus"]):
         refused = await commands.run("fleet", *words, env=env)
         assert refused.code == 2
         assert f"There is no database in {folder}." in refused.err
@@ -131,7 +131,82 @@ async def test_missing_databases_are_reported_and_not_created(tmp_path: Path) ->
 
 
 async def test_server_url_is_ignored_with_a_warning(fleets: Fleets, env: Mapping[str, str]) -> None:
-    shown = await commands.run("fleet", "status", env={**env, "COMFYRELAY_URL": "https://relay.example.com"})
+    shown = await commands.run("fleet", "costs", env={**env, "COMFYRELAY_URL": "https://relay.example.com"})
     assert shown.code == 0
     assert "Ignoring COMFYRELAY_URL" in shown.err
-    assert fleets.fleet in shown.out
+
+
+async def test_failed_launches_are_shown_and_reset(fleets: Fleets, env: Mapping[str, str]) -> None:
+    await fleets.change(autoscaling={"min_machines": 1, "failed_boots": 1})
+    await fleets.round()
+    assert "Launches fail" not in (await commands.run("fleet", "status", env=env)).out
+    await fleets.pass_time(3 * 100 + 121)
+    for _ in range(2):
+        await fleets.round()
+    shown = await commands.run("fleet", "status", env=env)
+    assert "Launches fail: the last 1 rounds brought no worker. Remove the cause" in shown.out
+    done = await commands.run("fleet", "reset", fleets.fleet, env=env)
+    assert done.out == f"{fleets.fleet} (production): reset\n"
+    assert "Launches fail" not in (await commands.run("fleet", "status", env=env)).out
+
+    listed = await commands.run("fleet", "machines", fleets.fleet, env=env)
+    assert listed.code == 0, listed.err
+    assert "boot_failed: no worker after 421 s" in listed.out
+    [machine] = json.loads((await commands.run("fleet", "machines", "--json", env=env)).out)
+    assert (machine["fleet"], machine["registered_at"], machine["jobs"]) == (fleets.fleet, None, 0)
+
+
+async def test_fleet_is_created_and_changed_in_the_databases(fleets: Fleets, env: Mapping[str, str]) -> None:
+    await create_and_change(env)
+
+
+async def create_and_change(env: Mapping[str, str]) -> None:
+    created = await commands.run(
+        *("fleet", "create", "attic", "--provider", "local", "--max-machines", "2"),
+        *("--set", "machines.options.comfyui=simulator", "--set", "machines.options.grace_seconds=5"),
+        env=env,
+    )
+    assert (created.code, created.out) == (0, "attic (production): created\n"), created.err
+    words = ("--min-machines", "1", "--policy", "fast", "--set", "machines.options.grace_seconds=9")
+    changed = await commands.run("fleet", "set", "attic", *words, "--json", env=env)
+    assert changed.code == 0, changed.err
+    fleet = json.loads(changed.out)
+    assert fleet["machines"]["options"] == {"comfyui": "simulator", "grace_seconds": 9}
+    scaling = fleet["autoscaling"]
+    assert (scaling["policy"], scaling["min_machines"], scaling["max_machines"]) == ("fast", 1, 2)
+    for words, message in (
+        (("set", "attic"), "Nothing to change"),
+        (("set", "attic", "--max-machines", "0"), "more than max_machines"),
+        (("set", "attic", "--set", "machines.provider=moon"), "Unknown provider"),
+        (("set", "none", "--max-machines", "1"), "There is no production fleet 'none'"),
+        (("create", "attic"), "attic"),
+    ):
+        refused = await commands.run("fleet", *words, env=env)
+        assert refused.code == 2
+        assert message in refused.err
+
+
+async def test_blocks_are_listed_with_their_reason_and_ended(fleets: Fleets, env: Mapping[str, str]) -> None:
+    world = fleets.world
+    assert "No worker is blocked." in (await commands.run("fleet", "blocks", env=env)).out
+    worker = await world.worker(fleets.fleet)
+    await fleets.submit()
+    leased = await world.lease(worker)
+    assert leased is not None
+    await world.fail(leased, "No space left on device", fault=Fault.WORKER)
+    # The commands use the real clock.
+    until = "UPDATE workflow_blocks SET blocked_until = '2100-01-01 00:00:00.000000'"
+    await execute(world.engine.databases.central, until)
+    shown = await commands.run("fleet", "blocks", env=env)
+    assert worker in shown.out
+    assert "No space left on device" in shown.out
+    [block] = json.loads((await commands.run("fleet", "blocks", "--json", env=env)).out)
+    assert (block["worker_id"], block["failure_count"], block["is_out_of_memory"]) == (worker, 1, False)
+    other = await commands.run("fleet", "unblock", worker, "--workflow", "none", env=env)
+    assert other.out == f"{worker}: 0 workflows unblocked\n"
+    ended = await commands.run("fleet", "unblock", worker, "--workflow", block["workflow_hash"][:12], env=env)
+    assert ended.out == f"{worker}: 1 workflow unblocked\n"
+    assert await world.lease(worker) is not None
+    missing = await commands.run("fleet", "unblock", "none", env=env)
+    assert missing.code == 2
+    assert "There is no worker 'none'." in missing.err

@@ -1,14 +1,16 @@
-"""`comfyrelay fleet`: the autoscaling loop, its status and its decisions."""
+"""`comfyrelay fleet`: the autoscaling loop, its status, decisions and machines."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from comfyrelay.cli.fleet.databases import with_databases
+from comfyrelay.cli.fleet.metrics import money
+from comfyrelay.cli.fleet.operations import FleetOperations, ServerUrl, operate
 from comfyrelay.cli.fleet.tables import TableRow, print_table
 from comfyrelay.cli.options import FleetStage, Json, LogLevel
 from comfyrelay.cli.output import print_json, print_line, print_note
@@ -17,11 +19,13 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.extras import require
 
 if TYPE_CHECKING:
-    from comfyrelay.domain.autoscaling.machines import ScalingDecision
-    from comfyrelay.services.autoscaling.views import ScalingView
+    from datetime import timedelta
+
+    from comfyrelay.protocol.admin.autoscaling import Decision, FleetAutoscalingStatus, MachineInHistory
     from comfyrelay.services.engine import Engine
 
 Fleet = Annotated[str | None, typer.Argument(help="Slug of the fleet.")]
+Action = Callable[[FleetOperations, Stage, str], Awaitable[None]]
 All = Annotated[bool, typer.Option("--all", help="All fleets of all stages.")]
 
 
@@ -49,23 +53,23 @@ def run(log_level: LogLevel = "info") -> None:
     with_databases(work)
 
 
-def status(as_json: Json = False) -> None:
+def status(url: ServerUrl = None, as_json: Json = False) -> None:
     """Show the machines, queue and last decision of every autoscaled fleet."""
 
-    async def work(engine: Engine) -> list[ScalingView]:
-        return await engine.autoscaling.views.all()
+    async def work(fleets: FleetOperations) -> list[FleetAutoscalingStatus]:
+        return [await fleets.status(stage, slug) for stage, slug in await fleets.scaled()]
 
-    views = with_databases(work)
+    found = operate(url, work)
     if as_json:
-        from comfyrelay.server.admin.autoscaling import status_body
-
-        print_json([status_body(view).model_dump(mode="json") for view in views])
+        print_json([fleet.model_dump(mode="json") for fleet in found])
         return
-    if not views:
+    if not found:
         print_line("No fleet is autoscaled. Configure the machines or the limits of a fleet.")
         return
-    print_table(("fleet", "provider", "policy", "machines", "queued", "cost/h"), [_status_row(view) for view in views])
-    if views[0].leader is None:
+    print_table(
+        ("fleet", "provider", "policy", "machines", "queued", "cost/h"), [_status_row(fleet) for fleet in found]
+    )
+    if found[0].leader is None:
         print_note("No autoscaling loop runs. Start a server, or `comfyrelay fleet run`.")
 
 
@@ -73,25 +77,22 @@ def decisions(
     fleet: Fleet = None,
     stage: FleetStage = Stage.PRODUCTION,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number per fleet.")] = 20,
+    url: ServerUrl = None,
     as_json: Json = False,
 ) -> None:
     """List the autoscaling decisions for one or all fleets, newest first, with their reasons."""
 
-    async def work(engine: Engine) -> list[tuple[str, ScalingDecision]]:
-        views = engine.autoscaling.views
-        fleets = [(stage, fleet)] if fleet is not None else await _autoscaled(engine)
+    async def work(fleets: FleetOperations) -> list[tuple[str, Decision]]:
         found = [
             (slug, decision)
-            for fleet_stage, slug in fleets
-            for decision in (await views.decisions(fleet_stage, slug, limit=limit)).items
+            for fleet_stage, slug in await _chosen(fleets, fleet, stage)
+            for decision in await fleets.decisions(fleet_stage, slug, limit=limit)
         ]
         return sorted(found, key=lambda pair: pair[1].id, reverse=True)
 
-    found = with_databases(work)
+    found = operate(url, work)
     if as_json:
-        from comfyrelay.protocol.admin.autoscaling import Decision
-
-        print_json([{"fleet": slug, **Decision.of(decision).model_dump(mode="json")} for slug, decision in found])
+        print_json([{"fleet": slug, **decision.model_dump(mode="json")} for slug, decision in found])
         return
     if not found:
         print_line("No decisions yet.")
@@ -106,58 +107,124 @@ def decisions(
     print_table(("at", "fleet", "desired", "done"), rows)
 
 
-def pause(fleet: Fleet = None, stage: FleetStage = Stage.PRODUCTION, all_fleets: All = False) -> None:
+def machines(
+    fleet: Fleet = None,
+    stage: FleetStage = Stage.PRODUCTION,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number per fleet.")] = 20,
+    url: ServerUrl = None,
+    as_json: Json = False,
+) -> None:
+    """List the machines of one or all fleets that have ended, newest first: times, reason, jobs and cost."""
+
+    async def work(fleets: FleetOperations) -> list[tuple[str, MachineInHistory]]:
+        found = [
+            (slug, machine)
+            for fleet_stage, slug in await _chosen(fleets, fleet, stage)
+            for machine in await fleets.ended_machines(fleet_stage, slug, limit=limit)
+        ]
+        return sorted(found, key=lambda pair: pair[1].ordered_at, reverse=True)
+
+    found = operate(url, work)
+    if as_json:
+        print_json([{"fleet": slug, **machine.model_dump(mode="json")} for slug, machine in found])
+        return
+    if not found:
+        print_line("No machine has ended yet.")
+        return
+    head = ("ordered (UTC)", "fleet", "type", "ready after", "lasted", "jobs", "cost")
+    print_table(head, [_machine_row(slug, machine) for slug, machine in found])
+
+
+def pause(
+    fleet: Fleet = None, stage: FleetStage = Stage.PRODUCTION, all_fleets: All = False, url: ServerUrl = None
+) -> None:
     """Pause autoscaling of a fleet: no machine is launched or terminated. Jobs and workers continue."""
-    _set_paused(fleet, stage, all_fleets=all_fleets, is_paused=True)
+    _for_each(url, fleet, stage, all_fleets=all_fleets, action=_pause, done="paused")
 
 
-def resume(fleet: Fleet = None, stage: FleetStage = Stage.PRODUCTION, all_fleets: All = False) -> None:
+def resume(
+    fleet: Fleet = None, stage: FleetStage = Stage.PRODUCTION, all_fleets: All = False, url: ServerUrl = None
+) -> None:
     """Resume autoscaling of a paused fleet."""
-    _set_paused(fleet, stage, all_fleets=all_fleets, is_paused=False)
+    _for_each(url, fleet, stage, all_fleets=all_fleets, action=_resume, done="resumed")
 
 
-def _set_paused(fleet: str | None, stage: Stage, *, all_fleets: bool, is_paused: bool) -> None:
+def reset(
+    fleet: Fleet = None, stage: FleetStage = Stage.PRODUCTION, all_fleets: All = False, url: ServerUrl = None
+) -> None:
+    """Forget failed and refused launches of a fleet, so that it launches again at once."""
+    _for_each(url, fleet, stage, all_fleets=all_fleets, action=_reset, done="reset")
+
+
+async def _pause(fleets: FleetOperations, stage: Stage, slug: str) -> None:
+    await fleets.set_paused(stage, slug, is_paused=True)
+
+
+async def _resume(fleets: FleetOperations, stage: Stage, slug: str) -> None:
+    await fleets.set_paused(stage, slug, is_paused=False)
+
+
+async def _reset(fleets: FleetOperations, stage: Stage, slug: str) -> None:
+    await fleets.reset_launches(stage, slug)
+
+
+def _for_each(url: str | None, fleet: str | None, stage: Stage, *, all_fleets: bool, action: Action, done: str) -> None:
     if (fleet is None) == (not all_fleets):
         raise InvalidInput("Give either a fleet or --all.")
 
-    async def work(engine: Engine) -> Sequence[tuple[Stage, str]]:
-        fleets = await _autoscaled(engine) if fleet is None else [(stage, fleet)]
-        for fleet_stage, slug in fleets:
-            await engine.autoscaling.views.set_paused(fleet_stage, slug, is_paused=is_paused)
-        return fleets
+    async def work(fleets: FleetOperations) -> Sequence[tuple[Stage, str]]:
+        chosen = await _chosen(fleets, fleet, stage)
+        for fleet_stage, slug in chosen:
+            await action(fleets, fleet_stage, slug)
+        return chosen
 
-    for fleet_stage, slug in with_databases(work):
-        print_line(f"{slug} ({fleet_stage}): {'paused' if is_paused else 'resumed'}")
-
-
-async def _autoscaled(engine: Engine) -> list[tuple[Stage, str]]:
-    fleets = await engine.autoscaling.snapshots.fleets()
-    return [(Stage(fleet.stage), fleet.slug) for fleet in fleets if fleet.is_scaled]
+    for fleet_stage, slug in operate(url, work):
+        print_line(f"{slug} ({fleet_stage}): {done}")
 
 
-def _status_row(view: ScalingView) -> TableRow:
-    states = ", ".join(f"{count} {state}" for state, count in view.by_state.items() if count) or "none"
-    scaling = view.seen.scaling
-    mode = " (paused)" if scaling.is_paused else " (dry run)" if scaling.is_dry_run else ""
-    queued = f"{view.queued_jobs} jobs, {view.queued_seconds:.0f} s" if view.queued_jobs else "nothing"
-    provider = str(view.fleet.machine_spec.provider)
+async def _chosen(fleets: FleetOperations, fleet: str | None, stage: Stage) -> Sequence[tuple[Stage, str]]:
+    return [(stage, fleet)] if fleet is not None else await fleets.scaled()
+
+
+def _status_row(fleet: FleetAutoscalingStatus) -> TableRow:
+    states = ", ".join(f"{count} {state}" for state, count in fleet.by_state.items() if count) or "none"
+    mode = " (paused)" if fleet.is_paused else " (dry run)" if fleet.is_dry_run else ""
+    queued = f"{fleet.queued_jobs} jobs, {fleet.queued_seconds:.0f} s" if fleet.queued_jobs else "nothing"
     # Without a price, the cost is 0.
-    cost = "unknown" if view.machines and not view.spent_per_hour else f"{view.spent_per_hour:.2f}"
-    name = f"{view.fleet.stage}/{view.fleet.slug}"
-    reasons = () if view.decision is None else (f"{view.decision.created_at:%H:%M:%S}: {view.decision.reason}",)
-    return TableRow((name, provider, f"{scaling.policy}{mode}", states, queued, cost), reasons)
+    cost = "unknown" if fleet.machines and not fleet.spent_per_hour else f"{fleet.spent_per_hour:.2f}"
+    notes = [] if fleet.decision is None else [f"{fleet.decision.created_at:%H:%M:%S}: {fleet.decision.reason}"]
+    if fleet.launch_pause_seconds is not None:
+        notes.append(
+            f"Launches fail: the last {fleet.failed_boots} rounds brought no worker. Remove the cause, then run "
+            f"`comfyrelay fleet reset {fleet.slug} --stage {fleet.stage}`."
+        )
+    name = f"{fleet.stage}/{fleet.slug}"
+    return TableRow((name, str(fleet.provider), f"{fleet.policy}{mode}", states, queued, cost), notes)
 
 
-def _done(decision: ScalingDecision) -> str:
+def _machine_row(slug: str, machine: MachineInHistory) -> TableRow:
+    ready = "never" if machine.registered_at is None else _seconds(machine.registered_at - machine.ordered_at)
+    lasted = machine.ended_at - machine.ordered_at
+    cost = "unknown" if machine.cost is None else money(machine.cost, lasted.total_seconds())
+    kind = machine.instance_type or "-"
+    cells = (f"{machine.ordered_at:%Y-%m-%d %H:%M:%S}", slug, kind, ready, _seconds(lasted), str(machine.jobs), cost)
+    return TableRow(cells, [f"{machine.id}: {machine.reason or 'ended'}"])
+
+
+def _seconds(time: timedelta) -> str:
+    return f"{time.total_seconds():.0f} s"
+
+
+def _done(decision: Decision) -> str:
     outcome = decision.outcome
-    counts = [f"{outcome[name]} {name}" for name in ("launched", "refused", "ended") if outcome.get(name)]
+    counts = [f"{outcome[name]} {name}" for name in ("ordered", "launched", "refused", "ended") if outcome.get(name)]
     # KEDA creates and deletes the pods itself.
     requested = [f"requested {outcome['requested']}"] if "requested" in outcome else []
     failed = ["failed"] if {"launch_failed", "end_failed"} & outcome.keys() else []
     return ", ".join([*requested, *counts, *failed]) or "nothing"
 
 
-def _reasons(decision: ScalingDecision) -> Sequence[str]:
+def _reasons(decision: Decision) -> Sequence[str]:
     outcome = decision.outcome
     failures = [str(outcome[name]) for name in ("launch_failed", "end_failed") if name in outcome]
     return [decision.reason, *map(str, outcome.get("refusals", ())), *failures]

@@ -65,6 +65,11 @@ def is_same_size(gpu_bytes: int | None, other: int | None) -> bool:
     return not is_larger(gpu_bytes, other) and not is_larger(other, gpu_bytes)
 
 
+def is_smaller(gpu_bytes: int | None, than: int | None) -> bool:
+    """Whether a GPU has less memory than another; false if one size is unknown."""
+    return gpu_bytes is not None and is_larger(than, gpu_bytes)
+
+
 def is_larger(gpu_bytes: int | None, than: int) -> bool:
     """Whether a GPU has more memory than one that was too small; false if its size is unknown."""
     return gpu_bytes is not None and gpu_bytes * 100 > than * (100 + LARGER_PERCENT)

@@ -96,8 +96,8 @@ def explain_wait(
     """Return the first reason that applies, from the longest-lasting to the one that resolves without help.
 
     `comfyui_unreachable` says why each ComfyUI server is unavailable, if all of them are. `ran_out_bytes` is the size
-    of the largest GPU that was too small for the workflow, and `failed_sizes` those of the workers on which this job
-    ran out of memory. With `is_worker_starting`, the worker in this process just started.
+    of the largest GPU that was too small for the workflow, and `failed_sizes` the sizes that this job ran out of
+    memory on. With `is_worker_starting`, the worker in this process just started.
     """
     if is_paused:
         return Waiting(reason=Reason.PAUSED, text="Paused. Resume the job to run it.")

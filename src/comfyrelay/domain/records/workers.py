@@ -20,6 +20,8 @@ class FleetRecord:
     # Stored settings. `None` if the operator has set none.
     machines: Mapping[str, Any] | None = None
     autoscaling: Mapping[str, Any] | None = None
+    # Failed and refused launches before this time do not count: the operator has removed their cause.
+    launches_reset_at: datetime | None = None
 
     @property
     def is_scaled(self) -> bool:
@@ -150,6 +152,19 @@ class BlockedHash:
     workflow_hash: str
     failure_count: int
     blocked_until: datetime | None
+    reason: str | None
+    is_out_of_memory: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerBlock:
+    """A worker that gets no jobs of a workflow now. The slug is unknown if the workflow was changed or deleted."""
+
+    worker_id: str
+    workflow_hash: str
+    workflow_slug: str | None
+    failure_count: int
+    blocked_until: datetime
     reason: str | None
     is_out_of_memory: bool
 

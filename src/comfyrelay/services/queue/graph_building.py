@@ -24,6 +24,8 @@ from comfyrelay.store.tenant import jobs
 log = structlog.get_logger(__name__)
 
 MAX_DEFERRAL = timedelta(minutes=5)
+# Up to this size, a graph is filled before a thread would have started.
+SMALL_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,12 +108,12 @@ class GraphBuilder:
     async def _build(
         self, dispatch: Dispatch, payload: JobPayload, *, pinned: Set[int], ran_out: Mapping[tuple[int, str], int]
     ) -> LeasedDispatch:
-        graph = await self._graphs.get(payload.graph_path)
+        graph = await self._fill(payload)
         assert dispatch.lease_token is not None
         return LeasedDispatch(
             dispatch=dispatch,
             payload=payload,
-            graph=replace_placeholders(graph, payload.values),
+            graph=graph,
             output_path=upload_path(
                 tenant_id=dispatch.tenant_id,
                 job_id=dispatch.tenant_job_id,
@@ -121,6 +123,13 @@ class GraphBuilder:
             keep_loaded=dispatch.workflow_id in pinned,
             ran_out_bytes=ran_out.get((dispatch.workflow_id, dispatch.workflow_hash)),
         )
+
+    async def _fill(self, payload: JobPayload) -> Graph:
+        graph, size = await self._graphs.get_with_size(payload.graph_path)
+        size += sum(len(value) for value in payload.values.values() if isinstance(value, str))
+        if size <= SMALL_BYTES:
+            return replace_placeholders(graph, payload.values)
+        return await asyncio.to_thread(replace_placeholders, graph, payload.values)
 
     async def _return_leases(
         self, leased: Mapping[int, Dispatch], failed: Mapping[int, str], deferred: Mapping[int, str]

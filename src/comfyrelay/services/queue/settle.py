@@ -16,7 +16,7 @@ from comfyrelay.domain.ids import output_id, output_path, upload_path
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.batch_holds import can_hold_batch, hold_text, holds_batch
 from comfyrelay.domain.queue.dispatch import Dispatch, Transition
-from comfyrelay.domain.queue.memory import OutOfMemoryStep, judge_out_of_memory
+from comfyrelay.domain.queue.memory import OutOfMemoryStep, is_smaller, judge_out_of_memory
 from comfyrelay.domain.queue.states import DispatchStatus, Outcome, Provider
 from comfyrelay.domain.queue.updates import NO_MEDIA_FACTS, MediaFacts, UploadedOutput
 from comfyrelay.errors import Fault, LeaseLost, OutOfMemory
@@ -269,14 +269,15 @@ class SettleService:
         others = [worker for worker in others if worker.worker_id not in dispatch.memory_failures]
         blocked = [worker.memory_bytes for worker in others if worker.has_run_out]
         failed = [*dispatch.memory_failures.values(), *blocked]
-        has_run_elsewhere = dispatch.only_worker is None and await memory.has_run_elsewhere(tx, dispatch, size)
-        step = judge_out_of_memory(
-            size,
-            untried=[worker.memory_bytes for worker in others if not worker.has_run_out],
-            failed=failed,
-            has_run_elsewhere=has_run_elsewhere,
-        )
-        if step is OutOfMemoryStep.NONE and has_run_elsewhere:
+        completed_by = await memory.completed_by(tx, dispatch, size) if dispatch.only_worker is None else set()
+        untried = [
+            worker.memory_bytes
+            for worker in others
+            if not worker.has_run_out
+            and (worker.worker_id in completed_by or not is_smaller(worker.memory_bytes, size))
+        ]
+        step = judge_out_of_memory(size, untried=untried, failed=failed, has_run_elsewhere=bool(completed_by))
+        if step is OutOfMemoryStep.NONE and completed_by:
             # The worker is at fault, so the job waits for one that is offline now.
             step = OutOfMemoryStep.ELSEWHERE
         if size is not None and step is not OutOfMemoryStep.ELSEWHERE:

@@ -85,6 +85,15 @@ class Fleets:
 
         return await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
+    async def reset_launches(self, *, stage: Stage, slug: str) -> FleetRecord:
+        """Forget failed and refused launches, because the operator has removed their cause."""
+
+        async def work(tx: Tx) -> FleetRecord:
+            fleet = await _locked_fleet(tx, stage, slug)
+            return await fleets.change(tx, fleet.id, launches_reset_at=await tx.now())
+
+        return await self._databases.central.run(TransactionStep.CATALOGUE, work)
+
     async def delete(self, *, stage: Stage, slug: str) -> None:
         async def work(tx: Tx) -> None:
             fleet = await _locked_fleet(tx, stage, slug)

@@ -1,7 +1,7 @@
 """Fleets and workers for operators."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from comfyrelay.domain.records.workers import (
     ListedWorker,
     Registration,
     UnmetHash,
+    WorkerBlock,
     WorkerJobRecord,
     WorkerMachine,
 )
@@ -130,6 +131,16 @@ class FleetViews:
             jobs = await worker_list.jobs_of(tx, [worker.worker_id for worker in shown if worker.leases])
         lines = [WorkerLine(worker=worker, jobs=jobs.get(worker.worker_id, ())) for worker in shown]
         return ListedWorkers(items=lines, next_cursor=next_cursor, counts=count_states(found))
+
+    async def blocks(self) -> list[WorkerBlock]:
+        """Return all current blocks."""
+        async with self._databases.central.read() as tx:
+            found = await worker_list.current_blocks(tx)
+            slugs = {worker_id: await worker_list.recent_hashes(tx, worker_id) for worker_id, _ in found}
+        return [
+            WorkerBlock(worker_id=worker_id, workflow_slug=slugs[worker_id].get(block.workflow_hash), **asdict(block))
+            for worker_id, block in found
+        ]
 
     async def worker(self, worker_id: str) -> WorkerView:
         async with self._databases.central.read() as tx:

@@ -158,9 +158,9 @@ def _capable_workers(_dialect: str) -> Executable:
     )
 
 
-async def has_run_elsewhere(tx: Tx, dispatch: Dispatch, gpu_bytes: int | None) -> bool:
-    """Return whether a worker with an equal or smaller GPU has completed the workflow, except those that ran out of
-    memory for this dispatch. Without a known size, only workers without a known size count."""
+async def completed_by(tx: Tx, dispatch: Dispatch, gpu_bytes: int | None) -> set[str]:
+    """Return the workers with an equal or smaller GPU that have completed the workflow, except workers that ran out
+    of memory for this dispatch. Without a known size, only workers without a known size count."""
     newest = (
         select(leases.c.dispatch_id)
         .where(leases.c.worker_id == workers.c.worker_id, leases.c.outcome == Outcome.COMPLETED)
@@ -175,7 +175,7 @@ async def has_run_elsewhere(tx: Tx, dispatch: Dispatch, gpu_bytes: int | None) -
         size.is_(None) if gpu_bytes is None else size * 100 <= gpu_bytes * (100 + LARGER_PERCENT),
         has_completed.correlate(workers).exists(),
     )
-    return await tx.scalar(query.limit(1)) is not None
+    return set(await tx.scalars(query))
 
 
 async def ran_out(tx: Tx, *, for_seconds: float, limit: int) -> list[Dispatch]:

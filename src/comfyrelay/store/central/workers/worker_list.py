@@ -262,6 +262,15 @@ async def blocks_of(tx: Tx, worker_id: str) -> list[BlockedHash]:
     return await tx.all(BlockedHash, query)
 
 
+async def current_blocks(tx: Tx) -> list[tuple[str, BlockedHash]]:
+    """Return the workers that are blocked now, with each block."""
+    b = workflow_blocks
+    names = tuple(BlockedHash.__dataclass_fields__)
+    query = select(b.c.worker_id, *(b.c[name] for name in names)).where(b.c.blocked_until > relay_now())
+    rows = await tx.execute(query.order_by(b.c.worker_id, b.c.workflow_hash))
+    return [(row.worker_id, BlockedHash(**{name: row._mapping[name] for name in names})) for row in rows]
+
+
 async def reports_of(
     tx: Tx, workflow_id: int, *, after_id: str | None, limit: int
 ) -> tuple[Sequence[WorkerReport], str | None]:
