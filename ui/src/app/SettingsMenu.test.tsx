@@ -5,6 +5,7 @@ import { keys } from "@/api/queries";
 import { Popover } from "@/kit";
 import { desk as texts } from "@/texts/desk";
 import { entry } from "@/texts/entry";
+import { isGuestPage } from "./areas";
 import { SettingsMenu } from "./SettingsMenu";
 
 function renderMenu(isGuest: boolean) {
@@ -34,3 +35,9 @@ it("the owner of a desk sees its folders", async () => {
   expect(await screen.findByRole("button", { name: texts.open })).toBeTruthy();
   expect(screen.queryByText(texts.guest.title)).toBeNull();
 });
+
+it("a guest may open the pages of jobs only", () =>
+  expect(["/", "/queue", "/jobs/1", "/console", "/wallet", "/studio", "/queues"].map(isGuestPage)).toEqual([
+    ...[true, true, true],
+    ...[false, false, false, false],
+  ]));

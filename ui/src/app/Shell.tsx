@@ -9,11 +9,12 @@ import { usePendingBadge } from "@/lib/document-title";
 import { keyboard, useKeys } from "@/lib/keyboard";
 import { savedFilters, saveFilters } from "@/lib/saved-filters";
 import type { Search } from "@/lib/search-params";
+import { NotFoundPage } from "@/session/NotFoundPage";
 import { useIsSignInRequested } from "@/session/renewal";
 import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import { desk } from "@/texts/desk";
-import { areasOf } from "./areas";
+import { areasOf, isGuestPage } from "./areas";
 import { ComfyuiNotice } from "./ComfyuiNotice";
 import { DropOverlay } from "./DropOverlay";
 import { LiveNotice } from "./LiveNotice";
@@ -31,6 +32,7 @@ type Overlay = "palette" | "keys" | "desk" | null;
 
 /** The frame around all pages that need a session. */
 export function Shell() {
+  const { isGuest } = useSession();
   const [overlay, setOverlay] = useState<Overlay>(null);
   const { data } = useQuery(counts);
   const pending = (data?.running ?? 0) + (data?.waiting ?? 0);
@@ -51,7 +53,7 @@ export function Shell() {
       <NavigationRail pending={pending} onPalette={() => setOverlay("palette")} onDesk={() => setOverlay("desk")} />
       <main className={styles.main} id="main" tabIndex={-1}>
         <ComfyuiNotice />
-        <Outlet />
+        {isGuest && !isGuestPage(location.pathname) ? <NotFoundPage /> : <Outlet />}
       </main>
       <LiveNotice />
       <DropOverlay />

@@ -26,3 +26,9 @@ const AREAS: readonly Area[] = [
 ];
 
 export const areasOf = (role: Role): readonly Area[] => AREAS.filter((each) => each.roles.includes(role));
+
+const GUEST_PAGES = ["/create", "/queue", "/gallery", "/jobs"];
+
+/** Whether guests of a desk may open a page. The server refuses the requests of all others. */
+export const isGuestPage = (path: string): boolean =>
+  path === "/" || GUEST_PAGES.some((each) => path === each || path.startsWith(`${each}/`));

@@ -21,11 +21,6 @@ const root = createRootRouteWithContext<{ client: QueryClient }>()({
   notFoundComponent: NotFoundPage,
 });
 
-/** Guests of a desk get "not found": the server refuses all requests of these pages. */
-async function refuseGuests(client: QueryClient): Promise<void> {
-  if ((await client.ensureQueryData(desk).catch(() => null))?.is_guest) throw notFound();
-}
-
 const start = createRoute({
   getParentRoute: () => root,
   path: "/",
@@ -98,7 +93,6 @@ const wallet = createRoute({
   getParentRoute: () => root,
   path: "/wallet",
   validateSearch: searchFields("tab", "status"),
-  beforeLoad: ({ context }) => refuseGuests(context.client),
   component: lazyRouteComponent(() => import("@/areas/wallet")),
 });
 
@@ -108,7 +102,6 @@ const console = createRoute({
   // other users get "not found"
   beforeLoad: async ({ context }) => {
     if (!(await context.client.ensureQueryData(me)).is_admin) throw notFound();
-    await refuseGuests(context.client);
   },
   component: lazyRouteComponent(() => import("@/areas/console")),
 });
