@@ -292,6 +292,24 @@ async def _is_free(port: int) -> bool:
     return False
 
 
+async def test_replaced_owner_secret_ends_all_sessions_and_tokens(tmp_path: Path) -> None:
+    """Others who knew the secret may have created them."""
+    closed_desk = make_desk(tmp_path)
+    statuses = []
+    async with open_desk(closed_desk) as desk, owner_http(desk.ready.url) as owner, httpx.AsyncClient() as browser:
+        await browser.get((await desk.client.add_link()).url)
+        cookies = dict(browser.cookies)
+        token = (await owner.post("/api/tokens", json={"name": "mine"})).json()["data"]["token"]
+    for is_replaced in (False, True):
+        if is_replaced:
+            (tmp_path / SECRET_FILE).unlink()
+        async with open_desk(closed_desk) as desk, httpx.AsyncClient(base_url=desk.ready.url) as http:
+            by_token = await http.get("/api/me", headers={"Authorization": f"Bearer {token}"})
+            by_cookie = await http.get("/api/me", headers={"Cookie": "; ".join(f"{k}={v}" for k, v in cookies.items())})
+            statuses.append((by_token.status_code, by_cookie.status_code))
+    assert statuses == [(200, 200), (401, 401)]
+
+
 @pytest.mark.asyncio(loop_scope="module")
 async def test_client_of_another_user_is_pointed_to_the_token(
     shared_desk: OpenDesk, monkeypatch: pytest.MonkeyPatch

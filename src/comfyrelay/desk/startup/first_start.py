@@ -16,6 +16,7 @@ from comfyrelay.errors import Conflict
 from comfyrelay.http_client import is_loopback
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
+from comfyrelay.system.owner_secret import SECRET_FILE
 
 FLEET = "desk"
 LOCAL_EMAIL = "desk@localhost"
@@ -58,6 +59,9 @@ async def prepare_databases(engine: Engine, script: ScriptSettings | None) -> tu
     """Bring the databases up to date. Returns the user, and whether the desk is new."""
     await engine.databases.upgrade()
     user, is_new = await create_initial_data(engine, engine.settings)
+    if not (engine.settings.data_dir / SECRET_FILE).exists():
+        # The owner has deleted it, because others may know it. They may have created sessions and tokens with it.
+        await engine.accounts.sign_in.revoke_all(user)
     await Password(engine.settings.data_dir).end_outdated_sessions(engine.accounts.sign_in, user)
     await update_script_workflow(engine, user, script)
     return user, is_new

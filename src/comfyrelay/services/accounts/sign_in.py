@@ -127,6 +127,9 @@ class SignIn:
         if not is_revoked:
             raise NotFound("You have no such token.")
 
+    async def revoke_all(self, user: User) -> None:
+        await self._databases.central.run(TransactionStep.TENANT, lambda tx: api_tokens.revoke_all(tx, user.id))
+
     async def sign_out(self, user: User, secret: str) -> None:
         await self._databases.central.run(
             TransactionStep.TENANT, lambda tx: api_tokens.revoke(tx, user.id, token_hash=hash_secret(secret))
