@@ -59,7 +59,7 @@ def password(
         text = sys.stdin.readline().rstrip("\r\n")
     path = set_password(folder, text)
     print_line(f"The hash of the password is in {path}")
-    print_line("Sessions with an older password end when the desk is restarted.")
+    print_line("Sessions with an older password have ended.")
     print_line("Let other machines connect with: comfyrelay up --host 0.0.0.0")
 
 

@@ -7,8 +7,8 @@ from comfyrelay.errors import Forbidden
 
 _KEY = "comfyrelay.is_guest"
 GUEST_ADVICE = (
-    "The password only allows to watch, add and manage jobs. Everything else, such as tokens, webhooks, workflows and "
-    "settings, needs the owner: on the machine of the desk, run `comfyrelay open` and use the page there."
+    "With the password of a desk you can only watch, add and manage jobs. Everything else, such as tokens, webhooks, "
+    "workflows and settings, needs the owner: on the desk's machine, run `comfyrelay open` and use the page there."
 )
 
 
