@@ -21,7 +21,7 @@ comfyrelay comfyui computer default dragon family flower football freedom guest 
 jordan killer letmein login loveme master michael monkey mustang naruto ninja pass passw0rd p@ssw0rd p@ssword passwd
 passwort password passwordpassword pokemon princess qazwsx qazwsxedc qwer qwert qwerty qwertyui qwertyuiop qwertz
 qwertzui qwertzuiop root secret server shadow soccer starwars summer sunshine superman system temp test testing testtest
-trustno username user welcome whatever winter zxcv zxcvbn zxcvbnm
+trustno username user welcome winter zxcv zxcvbn zxcvbnm
 1q2w3e4r 1q2w3e4r5t 1qaz2wsx q1w2e3r4 q1w2e3r4t5 zaq12wsx 123qweasd 12345qwert 1234qwer qwer1234 asdf1234 abcd1234
 1a2b3c4d a1b2c3d4 147258369
 """

@@ -2,9 +2,12 @@
 
 import json
 import re
+from itertools import product
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from comfyrelay.server import admin, user, worker
@@ -15,6 +18,8 @@ from tests.support.world import GRAPH
 ROUTERS = (*user.ROUTERS, *admin.ROUTERS, worker.router, payments.router, files.router)
 # NUL, and half of a surrogate pair as some programs write it
 PROMPT_FIELDS = {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}"}
+# just above what a column of 32 or 64 bits holds
+WRONG_NUMBERS = (-1, 2**31, 2**63)
 SPOILED = ("a%00b", "a%ED%A0%80b")
 
 
@@ -100,3 +105,47 @@ async def test_unstorable_number_is_a_client_error(api: Api) -> None:
         }
         refused = problem_of(await caller.call("POST", "/api/admin/workflows", **sent), 422)
         assert any(field.startswith("properties.0.choices.0") for field in refused["errors"])
+
+
+def integer_calls(schema: dict[str, Any], ids: dict[str, str]) -> list[tuple[str, str, dict[str, str]]]:
+    """Return calls of every route, with a wrong number in each of its integer parameters in turn."""
+    found = []
+    for path, methods in schema["paths"].items():
+        for method, route in methods.items():
+            sent = [item for item in route.get("parameters", ()) if item["in"] in ("path", "query")]
+            integers = [item for item in sent if '"type": "integer"' in json.dumps(item)]
+            for parameter, number in product(integers, WRONG_NUMBERS):
+                given = {parameter["name"]: str(number)}
+                names = {**dict.fromkeys(re.findall(r"\{(\w+)", path), "1"), **ids, **given}
+                place = re.sub(r":\w+(?=\})", "", path).format(**names)
+                found.append((method.upper(), place, given if parameter["in"] == "query" else {}))
+    return found
+
+
+@pytest.mark.both_databases
+async def test_wrong_number_in_a_path_or_query_is_a_client_error(api: Api) -> None:
+    effect_id = await api.effect()
+    await api.engine.workers.fleets.create(slug="clip", workflow_slugs=["clip"])
+    await api.worker()
+    caller = await api.user("root@example.com", is_admin=True, tokens=100)
+    assert caller.user is not None
+    batch = await caller.post("/api/batches", {"effect_id": effect_id, "idempotency_key": "b", "items": [{}, {}]})
+    [job, _] = (await caller.get(f"/api/queue/{batch['id']}/items"))["items"]
+    ids = {
+        "batch_id": batch["id"],
+        "job_id": job["id"],
+        "slug": "clip",
+        "stage": "production",
+        "tenant_id": caller.user.tenant_id,
+        "worker_id": "gpu-1",
+        "effect_id": str(effect_id),
+    }
+    transport = api.anonymous.http._transport
+    assert isinstance(transport, httpx.ASGITransport)
+    assert isinstance(transport.app, FastAPI)
+    calls = integer_calls(transport.app.openapi(), ids)
+    assert ("GET", f"/api/queue/{batch['id']}/items", {"cursor": str(2**31)}) in calls
+    for method, path, query in calls:
+        body: Any = {} if method in ("POST", "PUT", "PATCH") else None
+        answer = await caller.call(method, path, body, params=query)
+        assert answer.status_code < 500, (method, path, query, answer.text)

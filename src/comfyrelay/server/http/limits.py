@@ -50,7 +50,7 @@ class SignInLimit:
 
     An address has `per_minute` attempts. Above three times as many for one account, each address has only a few for
     this account. This slows down an attack from many addresses, and still lets the owner in from another one. Browsers
-    that have signed in before have attempts of their own.
+    that have signed in before have separate attempts.
     """
 
     def __init__(self, per_minute: int, *, clock: Callable[[], float] = time.monotonic) -> None:

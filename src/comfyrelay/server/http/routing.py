@@ -35,7 +35,8 @@ SearchText = Annotated[
 Limit = Annotated[int, Query(ge=1, le=200, description="maximum number of items")]
 Cursor = Annotated[str | None, Query(max_length=64, pattern=ID, description=_NEXT)]
 NumberCursor = Annotated[int | None, Query(ge=0, le=MAX_ID, description=_NEXT)]
-VersionCursor = Annotated[int | None, Query(ge=0, le=MAX_VERSION, description=_NEXT)]
+# For versions, items and events, which are numbered within their parent by 32-bit columns.
+PositionCursor = Annotated[int | None, Query(ge=0, le=MAX_VERSION, description=_NEXT)]
 WorkerCursor = Annotated[str | None, Query(max_length=220, pattern=r"^[0-9]{1,9}/", description=_NEXT)]
 TextCursor = Annotated[str | None, Query(max_length=200, pattern=STORABLE, description=_NEXT)]
 

@@ -16,7 +16,7 @@ from comfyrelay.protocol.jobs import JobEvent
 from comfyrelay.server.http.auth import AccessCheck, CurrentUser
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routing import IdInPath, Limit, NumberCursor, page_of, user_router
+from comfyrelay.server.http.routing import IdInPath, Limit, PositionCursor, page_of, user_router
 from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, EventStreamResponse, stream_responses
 
 router = user_router("/api/ai-jobs", "jobs")
@@ -51,7 +51,7 @@ async def events(
 
 @router.get("/{job_id}/history", responses=error_responses(404, 422))
 async def history(
-    job_id: IdInPath, context: ContextOf, user: CurrentUser, limit: Limit = 200, cursor: NumberCursor = None
+    job_id: IdInPath, context: ContextOf, user: CurrentUser, limit: Limit = 200, cursor: PositionCursor = None
 ) -> Answer[Page[JobEvent]]:
     """List the past events of a job, oldest first, without `progress`."""
     page = await context.engine.jobs.views.history(user.tenant_id, job_id, after_seq=cursor or 0, limit=limit)

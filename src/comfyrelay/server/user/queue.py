@@ -10,7 +10,7 @@ from comfyrelay.server.http.routing import (
     Cursor,
     IdInPath,
     Limit,
-    NumberCursor,
+    PositionCursor,
     SearchText,
     SlugFilter,
     plain_page,
@@ -63,7 +63,7 @@ async def items(
     user: CurrentUser,
     status: JobStatus | None = None,
     limit: Limit = 200,
-    cursor: NumberCursor = None,
+    cursor: PositionCursor = None,
 ) -> Answer[Page[wire.QueueItem]]:
     """List the items of a batch in order, each with its newest attempt."""
     page = await context.engine.jobs.units.items(user.tenant_id, batch_id, status=status, after=cursor, limit=limit)

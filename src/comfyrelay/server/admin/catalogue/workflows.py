@@ -13,10 +13,10 @@ from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import (
     Limit,
+    PositionCursor,
     SlugInPath,
     TextCursor,
     TextFilter,
-    VersionCursor,
     VersionNumber,
     page_of,
 )
@@ -113,7 +113,7 @@ async def validate_workflow(
 
 @router.get("/{slug}/versions", responses=error_responses(404, 422))
 async def list_versions(
-    slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: VersionCursor = None
+    slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: PositionCursor = None
 ) -> Answer[Page[wire.WorkflowVersion]]:
     """List the versions of a workflow, newest first."""
     page = await context.engine.catalogue.workflows.versions(slug, cursor=cursor, limit=limit)
