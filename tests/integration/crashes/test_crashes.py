@@ -887,7 +887,7 @@ SCENARIOS: Mapping[Scenario, Mapping[TransactionStep, int]] = {
     repair_lost_update: {TransactionStep.REPAIR: 1, TransactionStep.DELIVER_APPLY: 1},
     repair_missing_dispatch: {TransactionStep.SUBMIT_ENQUEUE: 1, TransactionStep.REPAIR: 1},
     repair_wallet: {TransactionStep.REPAIR: 1},
-    repair_orphaned_dispatch: {TransactionStep.REPAIR: 2},
+    repair_orphaned_dispatch: {TransactionStep.REPAIR: 1, **VERDICT},
 }
 # By the crash point.
 CASES = {

@@ -10,12 +10,15 @@ import pytest
 
 from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.domain.queue.states import PauseMode, Provider, Stage
+from comfyrelay.domain.queue.updates import JobUpdate
+from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import ComfyRelayError, Forbidden
 from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.queue import blocks
+from comfyrelay.store.outbox import OutboxEntry
 from tests.support.world import (
     START,
     Desk,
@@ -523,13 +526,44 @@ async def test_lookahead_of_0_disables_the_warm_preference(
 
 
 class TestUnbuildablePayload:
-    async def test_dispatch_of_a_missing_job_fails(self, world: World, desk: Desk) -> None:
+    async def repeat_end(self, world: World, job: JobRecord) -> None:
+        """Deliver the last update of an ended job again."""
+        dispatch = await world.dispatch(job)
+        update = JobUpdate(
+            tenant_id=job.tenant_id,
+            job_id=job.id,
+            version=dispatch.version,
+            event_type=f"job:{dispatch.status}",
+            status=dispatch.status,
+            at=START,
+            epoch=dispatch.epoch,
+            attempts=dispatch.attempts,
+            priority=dispatch.priority,
+        )
+        entry = OutboxEntry(id=0, shard=dispatch.shard, updates=[update])
+        await world.engine.outbox.applier.apply(dispatch.shard, [entry])
+
+    async def test_dispatch_of_a_missing_job_fails_and_is_refunded_once(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
         shard = await world.engine.databases.shard_of(job.tenant_id)
         await execute(shard, "DELETE FROM ai_jobs WHERE id = :id", id=job.id)
         assert await world.lease(desk.worker) is None
         dispatch = await world.dispatch(job)
         assert (dispatch.status, dispatch.last_error) == ("failed", "The job no longer exists.")
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
+        assert await desk.balance() == 1000
+        # Neither a repeated update nor the reconciler refunds it again.
+        await self.repeat_end(world, job)
+        assert (await world.engine.operations.reconciler.run(repair=True)).findings == []
+        assert await desk.balance() == 1000
+
+    async def test_update_of_a_deleted_job_leaves_its_settlement(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.submit_and_lease()
+        await world.complete(leased)
+        shard = await world.engine.databases.shard_of(job.tenant_id)
+        await execute(shard, "DELETE FROM ai_jobs WHERE id = :id", id=job.id)
+        await self.repeat_end(world, job)
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 
     async def test_job_with_a_missing_graph_fails_and_is_refunded(self, world: World, desk: Desk) -> None:
         job = await desk.submit()

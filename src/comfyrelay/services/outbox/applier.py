@@ -1,12 +1,12 @@
 """Apply job updates to a shard: job, attempts, events, tokens, video and output in one transaction."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 
 from comfyrelay.domain.gallery import output_kind
 from comfyrelay.domain.queue.settlement import CANCELED_TEXT, JobState, Settled, apply_updates, video_status_of
-from comfyrelay.domain.queue.states import JobStatus, TransactionType
+from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus, TransactionType
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.transactions import TransactionStep
@@ -71,6 +71,8 @@ class UpdateApplier:
         settled = [change for change in changes if change is not None]
         if settled:
             await self.write(tx, settled)
+        if gone := {job_id for job_id in updates.keys() - states.keys() if _is_ended(updates[job_id])}:
+            await _refund_gone(tx, gone)
         versions = {job_id: state.dispatch_version for job_id, state in states.items()}
         versions |= {change.job.id: change.job.dispatch_version for change in settled}
         # Updates of a deleted job count as applied.
@@ -114,6 +116,35 @@ class UpdateApplier:
             await retention.schedule_orphan_searches(tx, searches, after_seconds=self._late_upload_seconds)
         if entries:
             await ledger.append(tx, entries)
+
+
+def _is_ended(updates: Sequence[JobUpdate]) -> bool:
+    return any(update.status in TERMINAL_JOB for update in updates)
+
+
+async def _refund_gone(tx: Tx, job_ids: Collection[str]) -> None:
+    """Refund the reserved tokens of jobs that ended in the queue, but do not exist any more.
+
+    A job that was deleted after its end is settled already.
+    """
+    reserved = [
+        entry
+        for entries in (await ledger.of_jobs(tx, sorted(job_ids))).values()
+        for entry in entries
+        if entry.type == TransactionType.JOB_RESERVE
+    ]
+    if reserved:
+        await ledger.lock_wallets(tx, {entry.tenant_id for entry in reserved})
+        refunds = [
+            ledger.NewTransaction(
+                tenant_id=entry.tenant_id,
+                type=TransactionType.JOB_REFUND,
+                amount=-entry.amount,
+                job_id=entry.job_id,
+            )
+            for entry in reserved
+        ]
+        await ledger.append(tx, refunds)
 
 
 def _token_entry(settled: Settled) -> ledger.NewTransaction:

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 MAX_AT_ONCE = 500
 # How long a job that ran out of memory waits for a worker that it was not tried on.
-UNTRIED_WORKER_SECONDS = 600.0
+UNTRIED_WORKER_WAIT = timedelta(minutes=10)
 # After a longer pause between two passes, this process or the database was down and may have missed heartbeats.
 MAX_PAUSE = timedelta(seconds=30)
 
@@ -95,9 +95,11 @@ class Reaper:
         return len(decided.transitions)
 
     async def _fail_out_of_memory(self) -> int:
-        """Fail jobs that ran out of memory on every worker that can run them."""
+        """Fail jobs that ran out of memory on every worker that can run them, if this process would hear others."""
         async with self._databases.central.read() as tx:
-            waiting = await memory.ran_out(tx, for_seconds=UNTRIED_WORKER_SECONDS, limit=MAX_AT_ONCE)
+            if self._listening_since is None or await tx.now() - self._listening_since < UNTRIED_WORKER_WAIT:
+                return 0
+            waiting = await memory.ran_out(tx, for_seconds=UNTRIED_WORKER_WAIT.total_seconds(), limit=MAX_AT_ONCE)
             due = []
             for dispatch in waiting:
                 workers = await memory.capable_workers(tx, dispatch, stale_seconds=self._silence.total_seconds())
