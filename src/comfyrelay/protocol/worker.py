@@ -34,6 +34,8 @@ MAX_WAIT_SECONDS = 30.0
 # Version 2 added the registration key and the version itself. A worker that sends no version uses 1.
 PROTOCOL = 2
 MIN_PROTOCOL = 1
+# A header of every response to workers, such as `0.1.0; protocol=2`.
+VERSION_HEADER = "X-ComfyRelay-Version"
 MAX_LOG_LINES = 200
 MAX_LOG_BYTES = 64 * 1024
 SHA256 = r"^[0-9a-f]{64}$"

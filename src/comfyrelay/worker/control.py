@@ -48,6 +48,7 @@ from comfyrelay.protocol.worker import (
 from comfyrelay.retry import Backoff, Retries
 from comfyrelay.text import storable
 from comfyrelay.worker.lease import Lease, LeaseStop, PreviewTarget
+from comfyrelay.worker.versions import ServerVersion
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +83,8 @@ class ControlPlane:
         self.url = url
         self.worker_id = worker_id
         self.token = ""
+        # The sentence about a server of another version, as of the last answer.
+        self.version_difference: str | None = None
         # Whether the last call was answered.
         self.is_up = True
         self._http = http_client(
@@ -253,12 +256,14 @@ class ControlPlane:
         except httpx.HTTPError as error:
             self.is_up = False
             raise self._unreachable(error) from error
+        self.version_difference = ServerVersion.of(response.headers).difference(self.url)
         if response.is_success:
             try:
                 data = answer.model_validate(object_in(response).get("data"))
             except ValidationError:
                 self.is_up = False
-                raise ControlPlaneUnreachable(f"{self.url} does not answer like a control plane.") from None
+                detail = self.version_difference or f"{self.url} does not answer like a control plane."
+                raise ControlPlaneUnreachable(detail) from None
             self.is_up = True
             return data
         refusal = self._refusal(response)

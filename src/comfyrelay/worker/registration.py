@@ -64,6 +64,8 @@ class Registrar:
             workflows=registered.workflows_assigned,
             protocol=min(PROTOCOL, registered.protocol),
         )
+        if self._control.version_difference is not None and registered.protocol != PROTOCOL:
+            log.warning("worker.other_version", why=self._control.version_difference)
         return True
 
     async def deregister_earlier(self) -> bool:
@@ -200,9 +202,17 @@ def explain(error: ComfyRelayError, settings: WorkerSettings, control: ControlPl
                 "this one and its data folder is lost, it can register again once the old one counts as lost."
             )
         case InvalidInput():
-            return " ".join([error.detail, *error.errors.values()])
+            return _explain_input(error, control)
         case _:
             return error.detail
+
+
+def _explain_input(error: InvalidInput, control: ControlPlane) -> str:
+    # The refusal of a worker that is too old says so.
+    if "protocol" in error.errors:
+        return error.errors["protocol"]
+    fields = [f"{field}: {problem}" for field, problem in error.errors.items()]
+    return " ".join(filter(None, [control.version_difference, error.detail, *fields]))
 
 
 def _log_once() -> Callable[[ComfyRelayError, float], None]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from comfyrelay import __version__
 from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import WorkerRequest
 from comfyrelay.store.tenant.library import media
@@ -65,6 +66,12 @@ class TestRegistration:
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "protocol": 0}
         refused = problem_of(await api.anonymous.call("POST", REGISTER, body, headers=SECRET_HEADERS), 422)
         assert refused["errors"] == {"protocol": TOO_OLD}
+
+    async def test_every_answer_has_the_versions_of_the_server(self, api: Api) -> None:
+        expected = f"{__version__}; protocol={wire.PROTOCOL}"
+        for path in ("register", "poll", "of-a-newer-version"):
+            answer = await api.anonymous.call("POST", f"/api/worker/{path}", {})
+            assert (answer.is_success, answer.headers[wire.VERSION_HEADER]) == (False, expected)
 
     async def test_outdated_worker_finishes_its_jobs_and_gets_no_new_ones(self, api: Api) -> None:
         await submit_first_job(api)

@@ -6,6 +6,9 @@ import time
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from comfyrelay import __version__
+from comfyrelay.protocol.worker import PROTOCOL, VERSION_HEADER
+
 log = structlog.get_logger(__name__)
 MAX_ID_LENGTH = 64
 # Not logged, because monitoring calls them every few seconds.
@@ -17,6 +20,11 @@ SAFE_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
 )
 SAFE_API_HEADERS = (*SAFE_HEADERS, (b"cache-control", b"no-store"))
+# Also on errors, so that a worker of another version can explain them.
+WORKER_HEADERS = (
+    *SAFE_API_HEADERS,
+    (VERSION_HEADER.lower().encode(), f"{__version__}; protocol={PROTOCOL}".encode()),
+)
 
 
 class RequestLog:
@@ -61,11 +69,17 @@ class SecurityHeaders:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 present = {name for name, _ in message["headers"]}
-                required = SAFE_API_HEADERS if scope["path"].startswith("/api/") else SAFE_HEADERS
+                required = _headers_for(scope["path"])
                 message["headers"] = [*message["headers"], *(header for header in required if header[0] not in present)]
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+
+def _headers_for(path: str) -> tuple[tuple[bytes, bytes], ...]:
+    if path.startswith("/api/worker/"):
+        return WORKER_HEADERS
+    return SAFE_API_HEADERS if path.startswith("/api/") else SAFE_HEADERS
 
 
 def _given_id(scope: Scope) -> str | None:
