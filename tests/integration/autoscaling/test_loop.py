@@ -163,12 +163,12 @@ class TestEnding:
         await fleets.world.complete(leased)
         return worker
 
-    async def test_last_machine_stays_fifteen_minutes_and_is_drained_first(self, fleets: Fleets) -> None:
+    async def test_last_machine_stays_as_long_as_a_restart_costs_and_is_drained_first(self, fleets: Fleets) -> None:
         worker = await self.finish_job(fleets)
-        await fleets.pass_time(890)
+        await fleets.pass_time(800)
         await fleets.round()
         assert fleets.provider.ends == []
-        await fleets.pass_time(20)
+        await fleets.pass_time(400)
         await fleets.round()
         assert fleets.provider.ends == [[worker]]
         assert (await fleets.world.audit(worker))[-1] == "drain"
@@ -360,7 +360,7 @@ class TestFailures:
         assert {order.end_reason for order in await fleets.orders()} == {MachineEndReason.BOOT_FAILED}
         assert (await fleets.seen()).failed_boots == 3
         [last, *_] = await fleets.decisions()
-        assert "3 launches in a row never became a worker" in last.reason
+        assert "no machine of the last 3 launch rounds became a worker" in last.reason
         # A registered worker resets the count.
         await fleets.pass_time(301)
         await fleets.decide()
@@ -368,6 +368,32 @@ class TestFailures:
         await fleets.boot()
         await fleets.look()
         assert (await fleets.seen()).failed_boots == 0
+
+    async def test_machines_that_fail_together_are_one_failed_round(self, world: World) -> None:
+        fleets = await open_fleets(world, autoscaling={"min_machines": 5})
+        await fleets.round()
+        assert [len(keys) for keys in fleets.provider.launches] == [5]
+        await fleets.pass_time(3 * 100 + 121)
+        await fleets.round()
+        assert (await fleets.seen()).failed_boots == 1
+        await fleets.round()
+        assert [len(keys) for keys in fleets.provider.launches] == [5, 5]
+
+    async def test_reset_lets_a_fleet_launch_again_at_once(self, world: World) -> None:
+        fleets = await open_fleets(world, autoscaling={"failed_boots": 1, "min_machines": 2})
+        await fleets.round()
+        await fleets.pass_time(3 * 100 + 121)
+        for _ in range(2):
+            await fleets.round()
+        assert len(fleets.provider.launches) == 1
+        view = await world.engine.autoscaling.views.get(Stage.PRODUCTION, fleets.fleet)
+        assert view.launch_pause_seconds == 300
+
+        await world.engine.autoscaling.views.reset_launches(Stage.PRODUCTION, fleets.fleet)
+        view = await world.engine.autoscaling.views.get(Stage.PRODUCTION, fleets.fleet)
+        assert (view.seen.failed_boots, view.launch_pause_seconds) == (0, None)
+        await fleets.decide()
+        assert [len(keys) for keys in fleets.provider.launches] == [2, 2]
 
     async def test_failing_provider_is_recorded_and_does_not_affect_other_fleets(self, world: World) -> None:
         fleets = await open_fleets(world)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.autoscaling.learning import HALF_LIFE_SECONDS, MIN_BURSTS
+from comfyrelay.domain.autoscaling.learning import MIN_BURSTS, MIN_RATE_SECONDS, SILENT_ARRIVALS
 from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.autoscaling.fleet_observation import WorkerLimits
@@ -124,14 +124,14 @@ class TestQueue:
         await other.submit()
         assert (await work(fleets)).jobs == 1
 
-    async def test_arrivals_are_counted_once_and_decay(self, fleets: Fleets) -> None:
+    async def test_arrivals_are_counted_once_and_decay_in_a_silence(self, fleets: Fleets) -> None:
         await fleets.submit(4)
         first = (await work(fleets)).jobs_per_second
         assert first == pytest.approx((await work(fleets)).jobs_per_second)
-        await fleets.pass_time(HALF_LIFE_SECONDS)
-        assert (await work(fleets)).jobs_per_second == pytest.approx(first / 2)
+        await fleets.pass_time(MIN_RATE_SECONDS)
+        assert (await work(fleets)).jobs_per_second == pytest.approx(SILENT_ARRIVALS / MIN_RATE_SECONDS)
         await fleets.submit(4)
-        assert (await work(fleets)).jobs_per_second == pytest.approx(first * 1.5)
+        assert first < (await work(fleets)).jobs_per_second < 2 * first
 
     async def test_concurrent_observations_count_an_arrival_once(
         self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch

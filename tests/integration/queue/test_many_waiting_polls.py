@@ -97,6 +97,26 @@ class TestAmongMany:
         await desk.submit()
         assert await first_served(waiting[1:]) is waiting[1]
 
+    @pytest.mark.parametrize("count", [4, MANY])
+    async def test_job_goes_to_the_machine_of_a_scaled_fleet_that_was_busy_last(
+        self, world: World, desk: Desk, polls: Polls, count: int
+    ) -> None:
+        """The other machines stay idle, and can stop."""
+        fleet = await world.engine.workers.fleets.change(
+            stage=Stage.PRODUCTION, slug=desk.fleet, changes={"machines": {"provider": "command"}}
+        )
+        workers = await register_workers(world, desk.fleet, count)
+        waiting = dict(zip(workers, await park(polls, workers, fleet_id=fleet.id), strict=True))
+        served = []
+        for _ in range(3):
+            await desk.submit()
+            task = await first_served(list(waiting.values()))
+            [worker] = [name for name, other in waiting.items() if other is task]
+            served.append(worker)
+            await world.complete((await task)[0])
+            [waiting[worker]] = await park(polls, [worker], fleet_id=fleet.id)
+        assert len(set(served)) == 1
+
     async def test_single_job_wakes_only_a_few_polls(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = await park(polls, await register_workers(world, desk.fleet))
         world.engine.queue.leasing.take_pollers()

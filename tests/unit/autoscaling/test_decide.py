@@ -62,11 +62,40 @@ def test_unknown_workflow_gets_machines() -> None:
 
 
 def test_reserve_for_arrivals_grows_with_their_square_root() -> None:
-    """0.3 jobs a second of 30 s keep 9 machines busy; 0.01 keep a third of one."""
+    """0.3 jobs a second of 30 s keep 9 machines busy, and 1.2 keep 36."""
+    many = fleet(max_machines=100, launches_per_minute=100)
+    assert plan([waiting(0, jobs_per_second=0.3)], many).desired == 15
+    assert plan([waiting(0, jobs_per_second=1.2)], many).desired == 47
+
+
+def test_reserve_falls_the_longer_arrivals_are_observed() -> None:
     many = fleet(max_machines=50, launches_per_minute=50)
-    assert plan([waiting(0, jobs_per_second=0.3)], many).desired == 13
-    assert plan([waiting(0, jobs_per_second=0.01)], many).desired == 1
-    assert plan([waiting(0, jobs_per_second=0.001)], many).desired == 0
+    reserves = [plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=3600.0 * h)], many).desired for h in (1, 2, 24)]
+    assert reserves == [15, 13, 12]
+
+
+def test_regular_arrivals_need_no_reserve() -> None:
+    regular = fleet(max_machines=50, launches_per_minute=50, variation=0.0)
+    assert plan([waiting(0, jobs_per_second=0.3)], regular).desired == 9
+
+
+def test_arrivals_of_many_workflows_count_together() -> None:
+    """The newest arrival is left out once per fleet, and not once per workflow."""
+    seen = fleet(workflows=range(1, 31), max_machines=50, launches_per_minute=50)
+    many = [replace(waiting(0, jobs_per_second=0.01), workflow=number) for number in seen.workflows]
+    assert plan(many, seen).desired == plan([waiting(0, jobs_per_second=0.3)], seen).desired
+
+
+@pytest.mark.parametrize("policy", OURS)
+def test_first_machine_is_launched_for_waiting_jobs_only(policy: Policy) -> None:
+    assert plan([waiting(0, jobs_per_second=0.01)], fleet(policy=policy)).desired == 0
+
+
+def test_job_that_an_existing_machine_starts_before_a_boot_launches_none() -> None:
+    """A new machine could not start the job earlier."""
+    soon, late = (busy(left=left) for left in (100.0, 400.0))
+    assert launched(plan([waiting(1, seconds_each=600.0)], fleet(soon))) == 0
+    assert launched(plan([waiting(1, seconds_each=600.0)], fleet(late))) == 1
 
 
 def test_single_new_job_launches_one_machine() -> None:
@@ -111,7 +140,7 @@ def test_following_jobs_are_weighted_by_their_duration() -> None:
 def test_rate_observed_for_less_than_a_boot_is_ignored() -> None:
     many = fleet(max_machines=50, launches_per_minute=50)
     assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=179.0)], many).desired == 0
-    assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=180.0)], many).desired == 13
+    assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=180.0)], many).desired == 15
 
 
 def test_waiting_jobs_do_not_predict_arrivals() -> None:
@@ -137,6 +166,12 @@ def test_reason_states_the_observation_and_the_action() -> None:
     assert reason.endswith("the limit is 10 machines")
 
 
+def test_named_wait_is_the_one_of_the_named_number() -> None:
+    unlimited, limited = (plan([waiting(30)], fleet(max_machines=number)).reason for number in (1000, 2))
+    assert "machines would keep the wait near" in limited
+    assert limited.partition("; launching")[0] == unlimited.partition("; launching")[0]
+
+
 # Scale-in.
 
 
@@ -145,9 +180,19 @@ def test_each_machine_is_stopped_after_its_own_idle_time() -> None:
     assert plan([], seen).end == ["long"]
 
 
-def test_last_machine_stays_fifteen_minutes() -> None:
-    assert plan([], fleet(ready(idle=899))).is_empty
-    assert plan([], fleet(ready(idle=900))).end == ["ready"]
+@pytest.mark.parametrize(("policy", "seconds"), [(Policy.CHEAP, 420.0), (Policy.BALANCED, 1020.0)])
+def test_last_machine_of_a_new_fleet_idles_as_long_as_a_restart_costs(policy: Policy, seconds: float) -> None:
+    assert plan([], fleet(ready(idle=seconds - 1), policy=policy)).is_empty
+    assert plan([], fleet(ready(idle=seconds), policy=policy)).end == ["ready"]
+
+
+def test_last_machine_stays_for_jobs_at_regular_intervals() -> None:
+    assert plan([], fleet(ready(idle=1019), idle_gaps=[930.0] * 10)).is_empty
+    assert plan([], fleet(ready(idle=1020), idle_gaps=[930.0] * 10)).end == ["ready"]
+
+
+def test_last_machine_stops_early_if_gaps_are_long() -> None:
+    assert plan([], fleet(ready(idle=510), idle_gaps=[86_000.0] * 10)).end == ["ready"]
 
 
 def test_operator_sets_how_long_the_last_machine_stays() -> None:
@@ -259,7 +304,7 @@ def test_failed_boots_stop_launches_until_a_single_retry() -> None:
     broken = fleet(failed_boots=3, failed_boot_seconds_ago=10.0)
     found = plan([waiting(50)], broken)
     assert found.is_empty
-    assert "3 launches in a row never became a worker (tried again in 290 s)" in found.reason
+    assert "no machine of the last 3 launch rounds became a worker (tried again in 290 s)" in found.reason
     after_pause = replace(broken, failed_boot_seconds_ago=301.0)
     assert launched(plan([waiting(50)], after_pause)) == 1
     assert plan([waiting(50)], replace(after_pause, machines=[booting()])).is_empty

@@ -5,17 +5,28 @@ from math import inf
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from comfyrelay.domain.autoscaling.learning import (
     HALF_LIFE_SECONDS,
+    MIN_GAPS,
+    NEWEST_GAPS,
     NO_RUNS,
+    SILENT_ARRIVALS,
+    FailedLaunches,
     FollowingJobs,
+    IdleGaps,
     Rate,
+    Regularity,
     available_types,
     boot_seconds,
-    failed_boots,
+    failed_launches,
+    idle_cost,
+    idle_limit,
     launches_ago,
     refusal_reason,
+    run_seconds_left,
     seconds_ago,
     seconds_left,
 )
@@ -117,20 +128,35 @@ def test_boot_time_is_the_third_quartile_of_recent_boots() -> None:
     assert boot_seconds([machine(5), *booted], spec) == 40.0
 
 
-def test_failed_boots_are_counted_since_the_last_success() -> None:
-    failed = machine(50, ended_at=NOW, reason=f"{MachineEndReason.BOOT_FAILED}: no worker after 400 s")
-    gone = machine(60, ended_at=NOW, reason=str(MachineEndReason.GONE_BOOTING))
-    unneeded = machine(55, ended_at=NOW, reason=str(MachineEndReason.UNNEEDED))
-    rows = [machine(5), failed, unneeded, refused("capacity", None), gone, machine(90, booted_in=9), failed]
-    assert failed_boots(rows, NOW) == [failed, gone]
+BOOT_FAILED = f"{MachineEndReason.BOOT_FAILED}: no worker after 400 s"
+
+
+def test_failed_rounds_are_counted_since_the_last_success() -> None:
+    failed = machine(500, ended_at=ago(100), reason=BOOT_FAILED)
+    gone = machine(1000, ended_at=ago(600), reason=str(MachineEndReason.GONE_BOOTING))
+    unneeded = machine(550, ended_at=NOW, reason=str(MachineEndReason.UNNEEDED))
+    older = machine(3000, ended_at=ago(2600), reason=BOOT_FAILED)
+    rows = [machine(5), failed, unneeded, refused("capacity", None), gone, machine(2000, booted_in=9), older]
+    assert failed_launches(rows, NOW) == FailedLaunches(rounds=2, last_at=ago(100))
+    assert failed_launches(rows, NOW, since=ago(600)).rounds == 1
+    assert failed_launches(rows, NOW, since=ago(100)) == FailedLaunches()
+
+
+def test_machines_launched_before_the_first_failure_are_one_round() -> None:
+    first = [machine(1000 - number, ended_at=ago(500 - number), reason=BOOT_FAILED) for number in range(10)]
+    assert failed_launches(first, NOW) == FailedLaunches(rounds=1, last_at=ago(491))
+    # The group works: one of the machines became a worker.
+    assert failed_launches([*first, machine(991, booted_in=60)], NOW).rounds == 0
+    second = [machine(490, ended_at=ago(90), reason=BOOT_FAILED)] * 10
+    assert failed_launches([*second, *first], NOW).rounds == 2
 
 
 def test_clock_set_back_does_not_block_launches() -> None:
     """Records dated a day ahead count as past, or they would count for a day."""
     ahead = -86_400
-    failed = machine(ahead, ended_at=ago(ahead), reason=f"{MachineEndReason.BOOT_FAILED}: no worker after 400 s")
+    failed = machine(ahead, ended_at=ago(ahead), reason=BOOT_FAILED)
     types = [InstanceType(name="a")]
-    assert failed_boots([failed], NOW) == []
+    assert failed_launches([failed], NOW) == FailedLaunches()
     assert launches_ago([machine(ahead)], NOW) == []
     assert available_types(types, [refused("setup", None, seconds=ahead)], NOW).types == types
     assert seconds_ago(ago(ahead), NOW) == inf
@@ -173,5 +199,54 @@ def test_fleet_without_types_waits_after_a_refusal() -> None:
     assert not available_types([], [], NOW).all_types_refused
 
 
-def test_overdue_job_is_expected_to_finish_within_a_second() -> None:
+@given(st.lists(st.floats(0, 5_000), min_size=MIN_GAPS, max_size=NEWEST_GAPS), st.floats(10, 2_000))
+def test_idling_costs_at_most_twice_the_known_future(gaps: list[float], restart: float) -> None:
+    """A machine that knew the gaps would idle through short ones and stop at once before long ones."""
+    cost = idle_cost(gaps, idle_limit(gaps, restart), restart)
+    assert cost <= 2 * sum(min(gap, restart) for gap in gaps) + 1e-6
+
+
+def test_last_machine_idles_as_long_as_a_restart_costs_until_gaps_are_known() -> None:
+    assert idle_limit([5.0] * (MIN_GAPS - 1), 720.0) == 720.0
+    assert idle_limit([5.0] * MIN_GAPS, 720.0) < 720.0
+
+
+def test_idle_gap_lasts_from_the_last_job_to_the_next() -> None:
+    gaps = IdleGaps()
+    for now, is_busy in ((0.0, False), (5.0, True), (20.0, True), (21.0, False), (60.0, False), (80.0, True)):
+        gaps.observe(now, is_busy=is_busy)
+    assert gaps.newest() == (60.0,)
+
+
+def test_variation_is_zero_for_a_clock_and_one_at_most() -> None:
+    clock, batches, few = Regularity(), Regularity(), Regularity()
+    for number in range(NEWEST_GAPS + 1):
+        clock.add(ago(-60.0 * number))
+        batches.add(ago(-600.0 * (number // 10)))
+    few.add(ago(0.0))
+    assert (clock.variation(), batches.variation(), few.variation()) == (0.0, 1.0, 1.0)
+
+
+def test_rate_of_a_young_load_is_its_average() -> None:
+    """Ten minutes after it began, a decaying rate is still far too low."""
+    rate = Rate()
+    for number in range(60):
+        rate.add(ago(600.0 - 10.0 * number))
+    assert rate.at(NOW) < 0.05
+    assert rate.at(NOW) * rate.correction(NOW) == pytest.approx(0.1, rel=0.15)
+
+
+def test_rate_falls_with_the_silence_after_the_last_arrival() -> None:
+    rate = Rate()
+    for number in range(60):
+        rate.add(ago(600.0 - 10.0 * number))
+    later = ago(-290.0)
+    assert rate.at(later) * rate.correction(later) == pytest.approx(SILENT_ARRIVALS / 300.0)
+
+
+def test_overrunning_job_is_expected_to_take_as_long_again() -> None:
+    assert [run_seconds_left(60.0, passed) for passed in (0.0, 50.0, 60.0, 90.0, 900.0)] == [60, 10, 1, 30, 840]
+
+
+def test_overdue_boot_is_expected_to_finish_within_a_second() -> None:
     assert [seconds_left(180.0, passed) for passed in (0.0, 60.0, 179.9, 500.0)] == [180.0, 120.0, 1.0, 1.0]

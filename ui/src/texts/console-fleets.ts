@@ -136,7 +136,7 @@ export const fleet = {
     boots: "Failed launches before pausing",
     bootsHint: "Launching pauses after this many consecutive launches without a worker.",
     idle: "Keep last idle machine for",
-    idleHint: "Seconds.",
+    idleHint: "Seconds. Empty: learnt from the gaps between jobs.",
     dryRun: "Dry run",
     dryRunHint: "Record decisions without launching or terminating machines.",
     schedules: "Schedules",

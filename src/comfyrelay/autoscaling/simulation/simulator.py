@@ -23,7 +23,7 @@ from comfyrelay.domain.autoscaling.decide import decide
 from comfyrelay.domain.autoscaling.limits import LAUNCH_WINDOW_SECONDS
 from comfyrelay.domain.autoscaling.observation import ObservedFleet, ObservedMachine, QueuedWork, StageSnapshot
 from comfyrelay.domain.autoscaling.plan import FleetPlan
-from comfyrelay.domain.autoscaling.spec import Limits, Policy, ScalingSpec
+from comfyrelay.domain.autoscaling.spec import LAST_IDLE_SECONDS, Limits, Policy, ScalingSpec
 
 # The loop decides within a second of an event, and at a tick.
 DEBOUNCE_SECONDS = 1.0
@@ -91,6 +91,9 @@ class Simulation:
         self._boots: deque[float] = deque(maxlen=learning.NEWEST_BOOTS)
         self._boot_seconds = learning.DEFAULT_BOOT_SECONDS
         self._rates: dict[str, learning.Rate] = {}
+        self._rate = learning.Rate()
+        self._regularity = learning.Regularity()
+        self._idle_gaps = learning.IdleGaps()
         self._following = learning.FollowingJobs()
         self._launched: list[float] = []
         self._refused_until = -inf
@@ -156,7 +159,10 @@ class Simulation:
             self.outcome.cold_starts += 1
         at = _time(now)
         self._rates.setdefault(workflow, learning.Rate()).add(at)
-        self._following.add(at, boot_seconds=self._boot_seconds, silence_seconds=self._scaling.last_idle_seconds)
+        self._rate.add(at)
+        self._regularity.add(at)
+        silence = self._scaling.last_idle_seconds or LAST_IDLE_SECONDS
+        self._following.add(at, boot_seconds=self._boot_seconds, silence_seconds=silence)
         self._queue.add(job)
         machine = self._idle_machine(job.request.model)
         if machine is not None:
@@ -166,7 +172,7 @@ class Simulation:
     def _idle_machine(self, model: str) -> SimulatedMachine | None:
         """Return the idle machine with the model, or the most recently busy one, so that the others can stop."""
         last = next(reversed(self._idle.values()), None)
-        return next((machine for machine in self._idle.values() if machine.model == model), last)
+        return next((machine for machine in reversed(self._idle.values()) if machine.model == model), last)
 
     def _free(self, machine: SimulatedMachine, now: float) -> None:
         """Give the machine the next job, or mark it as idle."""
@@ -220,6 +226,8 @@ class Simulation:
 
     def _decide_at(self, now: float) -> None:
         self._next_decision = inf
+        is_busy = bool(self._queue) or any(machine.running is not None for machine in self._machines.values())
+        self._idle_gaps.observe(now, is_busy=is_busy)
         if self._is_reference:
             depth = len(self._queue) + sum(machine.running is not None for machine in self._machines.values())
             workers = sum(machine.is_ready for machine in self._machines.values())
@@ -270,8 +278,9 @@ class Simulation:
 
     def _work(self, now: float) -> list[QueuedWork]:
         work = []
+        factor = self._rate.correction(_time(now))
         for workflow, rate in self._rates.items():
-            jobs_per_second, jobs = rate.at(_time(now)), self._queue.by_workflow.get(workflow, 0)
+            jobs_per_second, jobs = rate.at(_time(now)) * factor, self._queue.by_workflow.get(workflow, 0)
             if not jobs and jobs_per_second < MIN_RATE:
                 continue
             seconds_per_job = self._run_seconds(workflow)
@@ -282,7 +291,8 @@ class Simulation:
                     seconds=jobs * seconds_per_job,
                     seconds_per_job=seconds_per_job,
                     jobs_per_second=jobs_per_second,
-                    arrivals_seconds=rate.observed_seconds(),
+                    arrivals_seconds=self._rate.observed_seconds(),
+                    one_arrival=learning.ONE_ARRIVAL * factor,
                 )
             )
         return work
@@ -305,6 +315,8 @@ class Simulation:
             all_types_refused=now < self._refused_until,
             boot_seconds=self._boot_seconds,
             following_jobs=self._following.jobs(),
+            variation=self._regularity.variation(),
+            idle_gaps=self._idle_gaps.newest(),
             launches_ago=[now - at for at in self._launched],
             alarm=self._alarms.alarm(now) if self._is_reference else None,
             idle_seconds=self._alarms.idle_seconds(now) if self._is_reference else None,

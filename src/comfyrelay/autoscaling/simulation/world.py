@@ -5,7 +5,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from comfyrelay.autoscaling.simulation.traces import TraceRequest
-from comfyrelay.domain.autoscaling.learning import seconds_left
+from comfyrelay.domain.autoscaling.learning import run_seconds_left, seconds_left
 from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine
 
 # As on the server, a warm workflow goes first within this window, unless the first job has waited too long.
@@ -27,7 +27,7 @@ class WorldSettings:
     max_machines: int = 10
     evictions_per_hour: float = 0.0
     refused_share: float = 0.0
-    last_idle_seconds: float = 900.0
+    last_idle_seconds: float | None = None
 
 
 class WaitingRequest(NamedTuple):
@@ -111,6 +111,6 @@ def observe(
         leases=int(is_busy),
         boot_seconds_left=0.0 if machine.is_ready else seconds_left(boot_seconds, age),
         idle_seconds=now - machine.idle_since if state is MachineState.READY else 0.0,
-        busy_seconds_left=seconds_left(run_seconds, now - machine.started_at) if is_busy else 0.0,
+        busy_seconds_left=run_seconds_left(run_seconds, now - machine.started_at) if is_busy else 0.0,
         age_seconds=age,
     )

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 
-from comfyrelay.domain.autoscaling.learning import ONE_ARRIVAL, UNKNOWN_SECONDS
+from comfyrelay.domain.autoscaling.learning import UNKNOWN_SECONDS
 from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine, QueuedWork
 
 # Arriving work that keeps a machine busy for a smaller share of its time does not justify a machine.
 MIN_LOAD = 0.1
+# The reserve of a load that was observed for longer falls.
+STEADY_SECONDS = 3600.0
 # Tolerance for float sums: 2.0000000001 machines are two.
 ROUNDING = 1e-9
 
@@ -42,35 +44,66 @@ def arrival_rate(work: QueuedWork, boot_seconds: float) -> float:
     """
     if work.arrivals_seconds < boot_seconds:
         return 0.0
-    return max(0.0, work.jobs_per_second - work.jobs * ONE_ARRIVAL)
+    return max(0.0, work.jobs_per_second - work.jobs * work.one_arrival)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """Number of machines with a speed of 1 that arriving work keeps busy.
+    """Number of machines with a speed of 1 that arriving work keeps busy: `to_keep`."""
 
-    The newest arrival alone launches and terminates nothing: just after an arrival a constant load looks one higher,
-    and the decision would oscillate.
-    """
-
-    to_launch: float = 0.0
     to_keep: float = 0.0
+    jobs_per_second: float = 0.0
+    observed_seconds: float = 0.0
+    one_arrival: float = 0.0
+    is_waiting: bool = False
+
+    @property
+    def to_launch(self) -> float:
+        """The load without the newest arrival, unless it waits.
+
+        The newest arrival alone launches nothing: just after an arrival a constant load looks one higher, and the
+        decision would oscillate.
+        """
+        if self.is_waiting or self.jobs_per_second <= 0:
+            return self.to_keep
+        return self.to_keep * max(0.0, 1 - self.one_arrival / self.jobs_per_second)
 
     def __add__(self, other: "Load") -> "Load":
-        return Load(to_launch=self.to_launch + other.to_launch, to_keep=self.to_keep + other.to_keep)
+        return Load(
+            to_keep=self.to_keep + other.to_keep,
+            jobs_per_second=self.jobs_per_second + other.jobs_per_second,
+            observed_seconds=max(self.observed_seconds, other.observed_seconds),
+            one_arrival=max(self.one_arrival, other.one_arrival),
+            is_waiting=self.is_waiting or other.is_waiting,
+        )
 
 
 def arriving_load(work: QueuedWork, boot_seconds: float) -> Load:
     rate, seconds = arrival_rate(work, boot_seconds), work.seconds_per_job or seconds_per_job(work)
-    newest = 0.0 if work.jobs else ONE_ARRIVAL
-    return Load(to_launch=max(0.0, rate - newest) * seconds, to_keep=rate * seconds)
+    return Load(
+        to_keep=rate * seconds,
+        jobs_per_second=rate,
+        observed_seconds=work.arrivals_seconds,
+        one_arrival=work.one_arrival,
+        is_waiting=work.jobs > 0,
+    )
+
+
+def reserve_weight(spare: float, steady_spare: float, observed_seconds: float) -> float:
+    """Return the weight of the reserve: the longer arrivals were observed, the better their rate is known."""
+    if observed_seconds <= STEADY_SECONDS:
+        return spare
+    return max(steady_spare, spare * sqrt(STEADY_SECONDS / observed_seconds))
 
 
 def machines_for(load: float, spare: float) -> int:
-    """Return the number of machines for a load, with a reserve that grows with its square root as fluctuations do."""
+    """Return the number of machines for a load, with a reserve that grows with its square root as fluctuations do.
+
+    Small loads rarely need two machines at once, so their reserve is proportional.
+    """
     if load < MIN_LOAD:
         return 0
-    return ceil(load + spare * sqrt(load) - ROUNDING)
+    return ceil(load + spare * min(load, sqrt(load)) - ROUNDING)
 
 
 def slots_free_in(machine: ObservedMachine) -> Sequence[tuple[float, int]]:
@@ -83,9 +116,13 @@ def slots_free_in(machine: ObservedMachine) -> Sequence[tuple[float, int]]:
     return ((max(0.0, machine.busy_seconds_left), running), (0.0, machine.slots - running))
 
 
-def free_slots(machine: ObservedMachine) -> int:
-    """Return how many more jobs a machine can take, now or after booting."""
-    return machine.slots - _running_jobs(machine) if is_capacity(machine) else 0
+def free_slots(machine: ObservedMachine, within: float) -> int:
+    """Return how many more jobs a machine can start, now, after booting, or when its jobs end within this time."""
+    if not is_capacity(machine):
+        return 0
+    if machine.state is MachineState.BOOTING or machine.busy_seconds_left < within:
+        return machine.slots
+    return machine.slots - _running_jobs(machine)
 
 
 def _running_jobs(machine: ObservedMachine) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil, inf, sqrt
 
 from comfyrelay.domain.autoscaling import baseline, reasons
 from comfyrelay.domain.autoscaling.capacity import (
@@ -17,9 +17,11 @@ from comfyrelay.domain.autoscaling.capacity import (
     is_idle,
     machines_for,
     queued_seconds,
+    reserve_weight,
     seconds_per_job,
     work_capacity,
 )
+from comfyrelay.domain.autoscaling.learning import idle_limit
 from comfyrelay.domain.autoscaling.limits import NO_HEADROOM, UP, Headroom, beyond_limits, headroom, preferred_type
 from comfyrelay.domain.autoscaling.observation import (
     MachineState,
@@ -109,7 +111,10 @@ class _Stage:
 
     def _find_unserved(self) -> dict[int, _UnservedWork]:
         capacity = {fleet.slug: work_capacity(fleet.machines, _horizon(fleet)) for fleet in self.by_price}
-        free = {fleet.slug: sum(free_slots(machine) for machine in fleet.machines) for fleet in self.by_price}
+        free = {
+            fleet.slug: sum(free_slots(machine, fleet.boot_seconds) for machine in fleet.machines)
+            for fleet in self.by_price
+        }
         unserved = {}
         # While jobs wait for a fleet, arrivals until a machine could start count as work, too.
         counted: set[int] = set()
@@ -140,12 +145,11 @@ class _Stage:
     def _weigh(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int, minimum: int) -> _Proposal:
         own = self.capacity[fleet.slug]
         load = sum((self.load[queued.workflow] for queued in work), Load())
-        for_arrivals = self._for_arrivals(fleet, load.to_launch) - self._in_other_fleets(fleet) - own
+        for_arrivals = self._for_arrivals(fleet, load, load.to_launch) - self._in_other_fleets(fleet) - own
         known = max(self._for_queue(fleet), for_arrivals, minimum - own, 0)
         more = max(known, self._with_following_jobs(fleet, work, jobs))
         if more > 0:
-            allowed = min(more, max(0, fleet.scaling.limits.max_machines - own))
-            wait = expected_wait(_total_seconds(work), [*fleet.machines, *_booting(fleet, allowed)]) or 0.0
+            wait = expected_wait(_total_seconds(work), [*fleet.machines, *_booting(fleet, more)]) or 0.0
             if minimum - own == more:
                 why = f"the minimum is {minimum} now"
             elif jobs:
@@ -155,7 +159,7 @@ class _Stage:
             else:
                 why = f"arriving jobs need {reasons.count(own + more, 'machine')}"
             return _Proposal(more=more, why=why)
-        keep = self._for_arrivals(fleet, load.to_keep) - self._in_other_fleets(fleet, cheaper=True)
+        keep = self._for_arrivals(fleet, load, load.to_keep) - self._in_other_fleets(fleet, cheaper=True)
         return self._end_idle(fleet, work, jobs, max(minimum, keep))
 
     def _end_idle(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Proposal:
@@ -167,7 +171,7 @@ class _Stage:
         spare = min(own - keep, idle - ceil(jobs / fleet.slots))
         ended: list[ObservedMachine] = []
         for machine in _idle_longest_first(fleet)[: max(0, spare)]:
-            limit_now = fleet.scaling.last_idle_seconds if own - len(ended) == 1 else limit
+            limit_now = _last_idle_seconds(fleet) if own - len(ended) == 1 else limit
             if machine.idle_seconds < limit_now:
                 break
             ended.append(machine)
@@ -188,9 +192,15 @@ class _Stage:
         ]
         return _machines_needed(fleet, sum(work.seconds for work in unserved), sum(work.jobs for work in unserved))
 
-    def _for_arrivals(self, fleet: ObservedFleet, load: float) -> int:
-        speed = preferred_type(fleet).speed
-        return machines_for(load / (speed * fleet.slots), WEIGHTS[fleet.scaling.policy].spare)
+    def _for_arrivals(self, fleet: ObservedFleet, load: Load, machines: float) -> int:
+        """Return the machines for a load, with the reserve of the policy. Regular arrivals need no reserve.
+
+        A first machine is launched for waiting jobs, and stays by the learnt gaps between them.
+        """
+        weights, speed = WEIGHTS[fleet.scaling.policy], preferred_type(fleet).speed
+        spare = reserve_weight(weights.spare, weights.steady_spare, load.observed_seconds)
+        needed = machines_for(machines / (speed * fleet.slots), spare * sqrt(fleet.variation))
+        return needed if needed > 1 else 0
 
     def _with_following_jobs(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int) -> int:
         """Return the machines for waiting jobs and the jobs that usually follow, if no machine runs.
@@ -216,8 +226,8 @@ class _Stage:
                 continue
             if not self.capacity[other.slug] or other.scaling.policy is Policy.REFERENCE:
                 continue
-            load = self._shared_load(fleet, other).to_launch
-            found += min(self.capacity[other.slug], self._for_arrivals(other, load))
+            load = self._shared_load(fleet, other)
+            found += min(self.capacity[other.slug], self._for_arrivals(other, load, load.to_launch))
         return found
 
     def _shared_load(self, fleet: ObservedFleet, other: ObservedFleet) -> Load:
@@ -327,6 +337,14 @@ def _booting(fleet: ObservedFleet, number: int) -> list[ObservedMachine]:
         boot_seconds_left=fleet.boot_seconds,
     )
     return [combined]
+
+
+def _last_idle_seconds(fleet: ObservedFleet) -> float:
+    """Return how long the last machine idles: as set, or by the learnt gaps."""
+    if fleet.scaling.last_idle_seconds is not None:
+        return fleet.scaling.last_idle_seconds
+    weights = WEIGHTS[fleet.scaling.policy]
+    return idle_limit(fleet.idle_gaps, fleet.boot_seconds + weights.cold_start_seconds)
 
 
 def _idle_longest_first(fleet: ObservedFleet) -> list[ObservedMachine]:

@@ -4,8 +4,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import exp, inf, log
-from statistics import median, quantiles
+from itertools import pairwise
+from math import ceil, exp, inf, log
+from statistics import fmean, median, quantiles
 
 from comfyrelay.domain.autoscaling.machines import FAILED_BOOTS, MachineEndReason, MachineRecord
 from comfyrelay.domain.autoscaling.spec import MAX_BOOT_SECONDS, InstanceType, MachineProviderName, MachineSpec
@@ -14,7 +15,12 @@ from comfyrelay.domain.autoscaling.spec import MAX_BOOT_SECONDS, InstanceType, M
 UNKNOWN_SECONDS = 60.0
 # Minimum weight of a new job: a changed duration is learnt within a few dozen jobs.
 MIN_WEIGHT = 0.05
-HALF_LIFE_SECONDS = 300.0
+HALF_LIFE_SECONDS = 900.0
+# Arrivals in a shorter time are averaged over this time.
+MIN_RATE_SECONDS = 300.0
+# A rate is too high if this many arrivals were due since the last one. Random arrivals pause that long in 5 % of the
+# cases.
+SILENT_ARRIVALS = 3.0
 DEFAULT_BOOT_SECONDS = 180.0
 MIN_SECONDS_LEFT = 1.0
 # A local process starts faster than a cloud machine.
@@ -27,10 +33,20 @@ MAX_LAUNCH_AGE_SECONDS = 300.0
 CLOCK_ERROR_SECONDS = 1.0
 # Fewer arrivals give no rate, and after this silence observation starts again.
 MIN_ARRIVALS = 5
-SILENCE_SECONDS = 3 * HALF_LIFE_SECONDS
+SILENCE_SECONDS = 900.0
 # Number of newest bursts that count, and the minimum for a prediction.
 NEWEST_BURSTS = 20
 MIN_BURSTS = 5
+# The same for idle gaps of a fleet, and for the gaps between arrivals.
+NEWEST_GAPS = 50
+MIN_GAPS = 5
+# The last machine covers this share of the gaps if it can, and a little more: the next gap may be longer.
+COVERED_SHARE = 0.98
+GAP_MARGIN = 1.2
+# Where restarts stay frequent, avoiding one is worth less than where it makes them rare.
+FREQUENT_RESTART = 0.7
+# It idles for at least this share of the cost of a restart.
+MIN_IDLE = 0.5
 # Delay before a refused launch is repeated, by kind of refusal.
 REFUSED_SECONDS = {"capacity": 60.0, "throttled": 15.0, "quota": 300.0, "setup": 60.0}
 
@@ -77,6 +93,16 @@ class Rate:
             self._at, self._since = now, min(self._since, now)
         return self._weight_at(now) * _DECAY
 
+    def correction(self, now: datetime) -> float:
+        """Return the factor by which decaying rates of these arrivals are too low, or too high after a silence."""
+        if self._at is None or self._since is None or self._weight <= 0:
+            return 1.0
+        age = max((now - self._since).total_seconds(), MIN_RATE_SECONDS)
+        factor = 1 / (1 - exp(-_DECAY * age))
+        silence = (now - self._at).total_seconds()
+        rate = self._weight_at(now) * _DECAY * factor
+        return factor * min(1.0, SILENT_ARRIVALS / max(silence, 1e-9) / rate) if rate > 0 else factor
+
     def observed_seconds(self) -> float:
         """Return how long arrivals were observed, or 0 if there were too few of them."""
         if self._at is None or self._since is None or self._count < MIN_ARRIVALS:
@@ -92,6 +118,78 @@ class Rate:
 _DECAY = log(2) / HALF_LIFE_SECONDS
 # A new arrival adds this much to a rate.
 ONE_ARRIVAL = _DECAY
+
+
+@dataclass(slots=True)
+class Regularity:
+    """How random the arrivals of a fleet are, by the newest gaps between them."""
+
+    _newest: deque[datetime] = field(default_factory=lambda: deque(maxlen=NEWEST_GAPS + 1))
+
+    def add(self, at: datetime) -> None:
+        self._newest.append(at)
+
+    def variation(self) -> float:
+        """Return the squared coefficient of variation of the gaps: 0 is a clock, 1 is random or in bursts."""
+        gaps = [(after - before).total_seconds() for before, after in pairwise(sorted(self._newest))]
+        mean = fmean(gaps) if len(gaps) >= NEWEST_GAPS else 0.0
+        return min(1.0, fmean((gap / mean - 1) ** 2 for gap in gaps)) if mean > 0 else 1.0
+
+
+@dataclass(slots=True)
+class IdleGaps:
+    """How long a fleet was without any work, each time. Times are in seconds."""
+
+    _newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST_GAPS))
+    _since: float | None = None
+    _is_busy: bool = True
+
+    def observe(self, now: float, *, is_busy: bool) -> None:
+        """Call this with each observation. Gaps between two observations are too short to matter."""
+        if is_busy and not self._is_busy and self._since is not None:
+            self._newest.append(max(0.0, now - self._since))
+        if is_busy:
+            self._since = now
+        self._is_busy = is_busy
+
+    def newest(self) -> Sequence[float]:
+        return tuple(self._newest)
+
+
+def idle_limit(gaps: Sequence[float], restart_seconds: float) -> float:
+    """Return how long the last machine should idle if a restart costs this many seconds of a machine.
+
+    Idling as long as a restart costs is at most twice as expensive as knowing the next gap (ski rental). That is the
+    limit until enough gaps are known, and if the learnt limit would have cost more than twice as much.
+    """
+    if len(gaps) < MIN_GAPS:
+        return restart_seconds
+    ordered = sorted(gaps)
+    # If nearly all gaps can be covered, hardly any job waits for a boot.
+    limit = ordered[ceil(COVERED_SHARE * len(gaps)) - 1]
+    if limit <= restart_seconds:
+        limit = min(GAP_MARGIN * limit, restart_seconds)
+    else:
+        limit = _cheapest_limit(ordered, FREQUENT_RESTART * restart_seconds)
+    limit = max(limit, MIN_IDLE * restart_seconds)
+    known_future = sum(min(gap, restart_seconds) for gap in gaps)
+    return limit if idle_cost(gaps, limit, restart_seconds) <= 2 * known_future else restart_seconds
+
+
+def idle_cost(gaps: Iterable[float], limit: float, restart_seconds: float) -> float:
+    """Return the idle time and restarts that these gaps cost, in seconds of a machine."""
+    return sum(gap if gap <= limit else limit + restart_seconds for gap in gaps)
+
+
+def _cheapest_limit(ordered: Sequence[float], restart_seconds: float) -> float:
+    """Return the limit with the lowest cost for these gaps: 0, or one of them."""
+    best, cheapest, idle = len(ordered) * restart_seconds, 0.0, 0.0
+    for number, gap in enumerate(ordered, 1):
+        idle += gap
+        cost = idle + (len(ordered) - number) * (gap + restart_seconds)
+        if gap <= restart_seconds and cost <= best:
+            best, cheapest = cost, gap
+    return cheapest
 
 
 @dataclass(slots=True)
@@ -149,8 +247,13 @@ def typical_boot(boots: Sequence[float]) -> float | None:
 
 
 def seconds_left(expected: float, passed: float) -> float:
-    """Return the remaining time of a boot or job. One that takes longer than expected is about to end."""
+    """Return the remaining time of a boot. One that takes longer than expected is about to end."""
     return max(MIN_SECONDS_LEFT, expected - passed)
+
+
+def run_seconds_left(expected: float, passed: float) -> float:
+    """Return the remaining time of a job. The longer it has overrun its expected time, the longer it will."""
+    return max(MIN_SECONDS_LEFT, abs(expected - passed))
 
 
 def seconds_ago(then: datetime, now: datetime) -> float:
@@ -159,20 +262,38 @@ def seconds_ago(then: datetime, now: datetime) -> float:
     return max(0.0, ago) if ago >= -CLOCK_ERROR_SECONDS else inf
 
 
-def failed_boots(newest: Iterable[MachineRecord], now: datetime) -> list[MachineRecord]:
-    """Return the newest consecutive launches that never became a worker.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailedLaunches:
+    """Consecutive rounds of launches without a worker, and when the last machine failed."""
 
-    Booting, refused and unneeded machines do not count, nor do orders from the future.
+    rounds: int = 0
+    last_at: datetime | None = None
+
+
+def failed_launches(newest: Iterable[MachineRecord], now: datetime, *, since: datetime | None = None) -> FailedLaunches:
+    """Count the rounds of launches since the last machine that became a worker.
+
+    A round are all machines that were ordered before its first failure was known: ten machines that are launched
+    together fail for one reason. Booting, refused and unneeded machines do not count, nor do orders from the future.
+    `since` is when the operator reset the count.
     """
-    failed = []
-    for machine in newest:
-        if seconds_ago(machine.ordered_at, now) == inf:
-            continue
-        if machine.registered_at is not None:
-            break
-        if machine.end_reason in FAILED_BOOTS:
-            failed.append(machine)
-    return failed
+    past = [machine for machine in newest if seconds_ago(machine.ordered_at, now) != inf]
+    last_success = max((machine.ordered_at for machine in past if machine.registered_at is not None), default=None)
+    failed = sorted(
+        (machine.ordered_at, failed_at)
+        for machine in past
+        if machine.end_reason in FAILED_BOOTS
+        and machine.registered_at is None
+        and (last_success is None or machine.ordered_at > last_success)
+        and (failed_at := machine.ending_at or machine.ended_at) is not None
+        and (since is None or failed_at > since)
+    )
+    rounds, first_failure = 0, None
+    for ordered_at, failed_at in failed:
+        if first_failure is None or ordered_at >= first_failure:
+            rounds, first_failure = rounds + 1, failed_at
+        first_failure = min(first_failure, failed_at)
+    return FailedLaunches(rounds=rounds, last_at=max((failed_at for _, failed_at in failed), default=None))
 
 
 def launches_ago(newest: Iterable[MachineRecord], now: datetime) -> list[float]:
@@ -194,11 +315,16 @@ class AvailableTypes:
     refusal: str | None = None
 
 
-def available_types(types: Sequence[InstanceType], newest: Iterable[MachineRecord], now: datetime) -> AvailableTypes:
+def available_types(
+    types: Sequence[InstanceType], newest: Iterable[MachineRecord], now: datetime, *, since: datetime | None = None
+) -> AvailableTypes:
+    """Return the types without recent refusals. `since` is when the operator reset them."""
     refused: set[str | None] = set()
     longest, refusal = 0.0, None
     for machine in newest:
         if machine.end_reason == MachineEndReason.REFUSED and machine.ended_at is not None:
+            if since is not None and machine.ended_at <= since:
+                continue
             _, kind, text = (machine.reason or "").split(":", 2)
             seconds_left = REFUSED_SECONDS.get(kind, 60.0) - seconds_ago(machine.ended_at, now)
             if seconds_left > 0:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from comfyrelay.domain.autoscaling import reasons
 from comfyrelay.domain.autoscaling.capacity import is_capacity
 from comfyrelay.domain.autoscaling.observation import MachineState, ObservedFleet, ObservedMachine
 from comfyrelay.domain.autoscaling.plan import Launch
@@ -59,7 +60,7 @@ def headroom(fleet: ObservedFleet) -> Headroom:
     if pause is not None:
         # After the pause one machine is tried, and the next launch waits for its result.
         is_booting = any(machine.state is MachineState.BOOTING for machine in fleet.machines)
-        text = f"{fleet.failed_boots} launches in a row never became a worker"
+        text = f"no machine of the last {reasons.count(fleet.failed_boots, 'launch round')} became a worker"
         bounds.append((int(pause == 0 and not is_booting), f"{text} (tried again in {pause:.0f} s)" if pause else text))
     launches, limit = min(bounds, key=lambda bound: bound[0])
     user_text = "its provider refuses launches now" if limit == fleet.refusal else limit
@@ -152,9 +153,9 @@ def _affordable_type(fleet: ObservedFleet, limit: float | None) -> InstanceType 
 
 
 def pause_left(fleet: ObservedFleet) -> float | None:
-    """Return how long launching pauses after consecutive failed boots; each further failure doubles the pause.
+    """Return how long launching pauses after consecutive failed rounds; each further round doubles the pause.
 
-    0 means that one machine may be tried, `None` that too few boots failed.
+    0 means that one machine may be tried, `None` that too few rounds failed.
     """
     beyond = fleet.failed_boots - fleet.scaling.limits.failed_boots
     if beyond < 0 or fleet.failed_boots == 0:

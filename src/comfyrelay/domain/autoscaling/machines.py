@@ -87,6 +87,15 @@ class MachineRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EndedMachine:
+    """A machine that has ended, with its completed jobs. `cost` is `None` if its price is unknown."""
+
+    machine: MachineRecord
+    jobs: int
+    cost: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingDecision:
     id: int
     fleet_id: int

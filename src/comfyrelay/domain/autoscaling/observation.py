@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from comfyrelay.domain.autoscaling.learning import ONE_ARRIVAL
 from comfyrelay.domain.autoscaling.spec import InstanceType, ScalingSpec
 
 
@@ -45,9 +46,11 @@ class QueuedWork:
     jobs: int = 0
     seconds: float = 0.0
     seconds_per_job: float = 0.0
-    # Recent arrivals, and how long they were observed.
+    # Recent arrivals, and how long arrivals of its fleets were observed.
     jobs_per_second: float = 0.0
     arrivals_seconds: float = 0.0
+    # What one arrival adds to the rate.
+    one_arrival: float = ONE_ARRIVAL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,13 +87,17 @@ class ObservedFleet:
     boot_seconds: float = 180.0
     # Learnt: how many jobs usually follow within a boot time after a job that found no machine.
     following_jobs: float = 0.0
+    # Learnt: squared coefficient of variation of the gaps between arrivals, from 0 (regular) to 1 (random).
+    variation: float = 1.0
+    # Learnt: the newest gaps without any work, in seconds.
+    idle_gaps: Sequence[float] = ()
     # Whether machines can be launched and terminated, or only counted.
     can_launch: bool = True
     # Whether another system acts on the decision: a cluster that reads the number.
     is_scaled_externally: bool = False
     # Ages of recent launches in seconds.
     launches_ago: Sequence[float] = ()
-    # Consecutive launches that never became a worker, and the age of the last failure.
+    # Consecutive rounds of launches without a worker, and the age of the last failure.
     failed_boots: int = 0
     failed_boot_seconds_ago: float | None = None
     # How long no job has waited or run. `None` while one does.

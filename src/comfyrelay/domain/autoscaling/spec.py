@@ -6,7 +6,7 @@ from datetime import time
 from enum import StrEnum
 from typing import Any
 
-# The last machine of a fleet stays this long without work.
+# A fleet without work for this long has paused: the next job begins a burst.
 LAST_IDLE_SECONDS = 900.0
 DEFAULT_MAX_MACHINES = 10
 # Sanity limits: larger values are mistakes and would overflow.
@@ -92,7 +92,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Launching pauses after `failed_boots` consecutive launches without a worker."""
+    """Launching pauses after `failed_boots` consecutive rounds of launches without a worker."""
 
     min_machines: int = 0
     max_machines: int = DEFAULT_MAX_MACHINES
@@ -105,13 +105,14 @@ class Limits:
 class ScalingSpec:
     """A dry run decides and records, but does not act.
 
+    The last machine stays idle for `last_idle_seconds`, or by default for a learnt time.
     If the stored settings cannot be read, `unreadable` says why, and the fleet is paused.
     """
 
     policy: Policy = Policy.BALANCED
     limits: Limits = field(default_factory=Limits)
     schedules: Sequence[Schedule] = ()
-    last_idle_seconds: float = LAST_IDLE_SECONDS
+    last_idle_seconds: float | None = None
     is_dry_run: bool = False
     is_paused: bool = False
     unreadable: str | None = None

@@ -54,6 +54,14 @@ class Claim:
         return min(self.limit, self.free_slots + self.prefetch_slots)
 
 
+class WaitingWorker(NamedTuple):
+    """A worker with a parked poll. `busy_at` is when it last had a job."""
+
+    is_scaled: bool
+    load: int
+    busy_at: float
+
+
 class Candidate(NamedTuple):
     """A queued dispatch, and since when warm dispatches have been preferred to it."""
 
@@ -147,8 +155,11 @@ def route(
     policy: WarmPolicy,
     now: datetime,
 ) -> Routing:
-    """Grant each candidate at most once. `candidates` are in queue order: priority, rank, age."""
-    waiting = list(claims)
+    """Grant each candidate at most once. `candidates` are in queue order: priority, rank, age.
+
+    Workers that have a candidate's workflow loaded choose first, then the others in the order of `claims`.
+    """
+    waiting = _warm_first(claims, candidates, policy=policy)
     queues = {entitlement: deque(rows) for entitlement, rows in candidates.items()}
     taken: set[int] = set()
     passed: set[int] = set()
@@ -178,6 +189,32 @@ def route(
     for claim in waiting:
         serve(claim, min(claim.limit - granted[claim.key], claim.prefetch_slots), is_prefetch=True)
     return Routing(grants=grants, passed_over=passed - taken)
+
+
+def _warm_first(
+    claims: Iterable[Claim], candidates: Mapping[Entitlement, Sequence[Candidate]], *, policy: WarmPolicy
+) -> list[Claim]:
+    hashes = {
+        entitlement: {row.dispatch.workflow_hash for row in rows[: 1 + policy.lookahead_rows]}
+        for entitlement, rows in candidates.items()
+    }
+    return sorted(claims, key=lambda claim: claim.warm_hashes.isdisjoint(hashes.get(claim.entitlement, ())))
+
+
+def offer_order(waiting: Iterable[WaitingWorker]) -> list[int]:
+    """Return the positions of waiting workers in the order in which they get work.
+
+    Machines that stay anyway come first, the longest waiting first. Then come machines of scaled fleets: the fullest
+    first, then the one that was busy last, so that the others become idle and can stop.
+    """
+
+    def rank(entry: tuple[int, WaitingWorker]) -> tuple[bool, int, float, int]:
+        position, worker = entry
+        if not worker.is_scaled:
+            return (False, 0, 0.0, position)
+        return (True, -worker.load, -worker.busy_at, position)
+
+    return [position for position, _ in sorted(enumerate(waiting), key=rank)]
 
 
 def _choose(window: Sequence[Candidate], warm_hashes: Set[str], *, policy: WarmPolicy, now: datetime) -> int:

@@ -161,7 +161,7 @@ class FleetAutoscalingDetails(AnswerBody):
     cost_per_hour: float | None
     failed_boots: int
     schedules: list[ScheduleDetails]
-    last_idle_seconds: float
+    last_idle_seconds: float | None
     is_dry_run: bool
     is_paused: bool
 
@@ -179,6 +179,23 @@ class Machine(AnswerBody):
     idle_seconds: float
     busy_seconds_left: float
     age_seconds: float
+
+
+class MachineInHistory(AnswerBody):
+    """A machine that has ended. It was ready when its worker registered. `jobs` were completed on it. `cost` covers its
+    time from order to end; it is null without a price."""
+
+    id: str
+    worker_id: str | None
+    instance_type: str | None
+    ordered_at: datetime
+    launched_at: datetime | None
+    registered_at: datetime | None
+    ended_at: datetime
+    reason: str | None
+    jobs: int
+    price_per_hour: float | None
+    cost: float | None
 
 
 class Decision(AnswerBody):
@@ -204,8 +221,9 @@ class DesiredMachines(AnswerBody):
 
 
 class FleetAutoscalingStatus(AnswerBody):
-    """The autoscaling status of a fleet. `leader` is the process that decides, null if no process does. `decision` is
-    the last decision."""
+    """The autoscaling status of a fleet. `failed_boots` counts the last rounds of launches without a worker, and
+    `launch_pause_seconds` is how long launching pauses because of them, null if it does not. `leader` is the process
+    that decides, null if no process does. `decision` is the last decision."""
 
     slug: str
     stage: OpenEnum[Stage]
@@ -223,5 +241,6 @@ class FleetAutoscalingStatus(AnswerBody):
     queued_seconds: float
     boot_seconds: float
     failed_boots: int
+    launch_pause_seconds: float | None
     leader: str | None
     decision: Decision | None

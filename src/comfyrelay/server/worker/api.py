@@ -135,6 +135,7 @@ async def poll(
         worker_id=worker.worker_id,
         warm_workflow_hashes=frozenset(body.warm_workflow_hashes),
         token_hash=worker.token_hash,
+        fleet_id=worker.fleet_id,
     )
     _note_devices(context, worker, body.devices)
     context.engine.workers.slots.note_warm(worker.worker_id, body.warm_workflow_hashes)

@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 # Number of a fleet's newest orders from which boots and refusals are learnt.
 NEWEST_ORDERS = 200
+MAX_NEWEST_ORDERS = 2000
 # Prefix of the ids of machines that were not ordered here.
 _FOREIGN = "worker:"
 
@@ -73,7 +74,7 @@ async def read_rows(
         workers=group_by_field(await observations.workers_of(tx, ids, stale_seconds=stale_seconds), "fleet_id"),
         leases=group_by_field(await observations.leases_of(tx, ids), "worker_id"),
         machines=group_by_field(await machines.present(tx, ids), "fleet_id"),
-        newest={id_: await machines.newest(tx, id_, limit=NEWEST_ORDERS) for id_ in ids},
+        newest={fleet.id: await machines.newest(tx, fleet.id, limit=_newest_orders(fleet)) for fleet in fleets},
         workflows=workflows,
         predictions=predictions,
         all_workers=(
@@ -81,6 +82,12 @@ async def read_rows(
         ),
         worker_limits=worker_limits,
     )
+
+
+def _newest_orders(fleet: FleetRecord) -> int:
+    """Return how many orders to read: enough for the rounds after which launching pauses."""
+    limits = fleet.scaling_spec.limits
+    return max(NEWEST_ORDERS, min(MAX_NEWEST_ORDERS, (limits.failed_boots + 1) * limits.max_machines))
 
 
 def observe_fleet(
@@ -94,8 +101,8 @@ def observe_fleet(
     spec, newest = fleet.machine_spec, rows.newest[fleet.id]
     types = types if types is not None else spec.instance_types
     boot_seconds = learning.boot_seconds(newest, spec)
-    available = learning.available_types(types, newest, rows.now)
-    failed = learning.failed_boots(newest, rows.now)
+    available = learning.available_types(types, newest, rows.now, since=fleet.launches_reset_at)
+    failed = learning.failed_launches(newest, rows.now, since=fleet.launches_reset_at)
     worker_limits, ordered = rows.worker_limits, rows.machines.get(fleet.id, ())
     found = _MachineObserver(fleet, rows, boot_seconds=boot_seconds, types=types).observe(providers)
     registered = {worker.worker_id for worker in rows.workers.get(fleet.id, ()) if not worker.is_stale}
@@ -122,11 +129,8 @@ def observe_fleet(
         boot_seconds=boot_seconds,
         is_scaled_externally=spec.provider == MachineProviderName.KUBERNETES,
         launches_ago=learning.launches_ago(newest, rows.now),
-        failed_boots=len(failed),
-        failed_boot_seconds_ago=min(
-            (learning.seconds_ago(at, rows.now) for boot in failed if (at := boot.ending_at or boot.ended_at)),
-            default=None,
-        ),
+        failed_boots=failed.rounds,
+        failed_boot_seconds_ago=None if failed.last_at is None else learning.seconds_ago(failed.last_at, rows.now),
     )
 
 
@@ -240,7 +244,7 @@ class _MachineObserver:
         left = 0.0
         for lease in leases:
             expected = self._expected(lease.workflow_id, lease.effect_id) / speed
-            left += learning.seconds_left(expected, seconds_since(lease.leased_at, self._rows.now))
+            left += learning.run_seconds_left(expected, seconds_since(lease.leased_at, self._rows.now))
         return left / min(len(leases), worker.max_concurrency)
 
 

@@ -17,7 +17,7 @@ from comfyrelay.domain.autoscaling.observation import (
     QueuedWork,
     StageSnapshot,
 )
-from comfyrelay.domain.autoscaling.spec import InstanceType, Policy, ScalingSpec
+from comfyrelay.domain.autoscaling.spec import LAST_IDLE_SECONDS, InstanceType, Policy, ScalingSpec
 from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.services.autoscaling.durations import Predictions
 from comfyrelay.services.autoscaling.fleet_observation import (
@@ -63,10 +63,12 @@ class _Arrivals:
 
 
 @dataclass(slots=True)
-class _Bursts:
-    """How many jobs of these workflows follow a first job, learnt for a fleet."""
+class _FleetArrivals:
+    """The arrivals of these workflows together, learnt for a fleet."""
 
     workflows: frozenset[int]
+    rate: learning.Rate = field(default_factory=learning.Rate)
+    regularity: learning.Regularity = field(default_factory=learning.Regularity)
     following: learning.FollowingJobs = field(default_factory=learning.FollowingJobs)
     counted: int = 0
 
@@ -77,7 +79,8 @@ class _Memory:
 
     rates: dict[tuple[str, int], learning.Rate] = field(default_factory=lambda: defaultdict(learning.Rate))
     arrivals: dict[str, _Arrivals] = field(default_factory=lambda: defaultdict(_Arrivals))
-    bursts: dict[int, _Bursts] = field(default_factory=dict)
+    of_fleets: dict[int, _FleetArrivals] = field(default_factory=dict)
+    idle_gaps: dict[int, learning.IdleGaps] = field(default_factory=lambda: defaultdict(learning.IdleGaps))
     last_id: int | None = None
     counted: set[int] = field(default_factory=set)
     idle_since: dict[int, datetime] = field(default_factory=dict)
@@ -113,14 +116,9 @@ class Observations:
             # The loop and the API observe concurrently, but each arrival must count once.
             async with self._counting:
                 await self._count_arrivals(tx)
+        found = [self._observe_or_pause(fleet, rows, can_launch=can_launch, types_of=types_of) for fleet in fleets]
         return StageObservation(
-            snapshot=StageSnapshot(
-                now=rows.now,
-                work=self._work(stage, rows),
-                fleets=[
-                    self._observe_or_pause(fleet, rows, can_launch=can_launch, types_of=types_of) for fleet in fleets
-                ],
-            ),
+            snapshot=StageSnapshot(now=rows.now, work=self._work(stage, rows), fleets=found),
             fleets={fleet.slug: fleet for fleet in fleets},
         )
 
@@ -160,6 +158,9 @@ class Observations:
         for workflow in sorted({workflow_id for ids in rows.workflows.values() for workflow_id in ids}):
             queued = waiting.get(workflow, ())
             rate = self._memory.rates[stage, workflow]
+            # Arrivals are judged per fleet: each of many workflows alone is too rare for a rate.
+            shared = [arrivals for arrivals in self._memory.of_fleets.values() if workflow in arrivals.workflows]
+            factor = max((arrivals.rate.correction(rows.now) for arrivals in shared), default=1.0)
             jobs = sum(row.jobs for row in queued)
             seconds = sum(row.jobs * rows.predictions.seconds(workflow, row.effect_id) for row in queued)
             found.append(
@@ -168,8 +169,9 @@ class Observations:
                     jobs=jobs,
                     seconds=seconds,
                     seconds_per_job=seconds / jobs if jobs else rows.predictions.seconds(workflow),
-                    jobs_per_second=rate.at(rows.now),
-                    arrivals_seconds=rate.observed_seconds(),
+                    jobs_per_second=rate.at(rows.now) * factor,
+                    arrivals_seconds=max((arrivals.rate.observed_seconds() for arrivals in shared), default=0.0),
+                    one_arrival=learning.ONE_ARRIVAL * factor,
                 )
             )
         return found
@@ -198,11 +200,17 @@ class Observations:
     ) -> ObservedFleet:
         found = observe_fleet(fleet, rows, types=types)
         alarms = self._alarms(fleet, rows, found.machines)
+        arrivals = self._arrivals(fleet, found.workflows, found.boot_seconds)
+        idle_seconds = self._idle_seconds(fleet, rows, found.machines)
+        gaps = self._memory.idle_gaps[fleet.id]
+        gaps.observe(rows.now.timestamp(), is_busy=idle_seconds is None)
         return replace(
             found,
-            following_jobs=self._following_jobs(fleet, found.workflows, found.boot_seconds),
+            following_jobs=arrivals.following.jobs(),
+            variation=arrivals.regularity.variation(),
+            idle_gaps=gaps.newest(),
             can_launch=can_launch,
-            idle_seconds=self._idle_seconds(fleet, rows, found.machines),
+            idle_seconds=idle_seconds,
             alarm=None if alarms is None else alarms.alarm(rows.now.timestamp()),
             low_seconds=None if alarms is None else alarms.low_seconds(rows.now.timestamp()),
         )
@@ -221,17 +229,24 @@ class Observations:
         )
         return alarms
 
-    def _following_jobs(self, fleet: FleetRecord, workflows: frozenset[int], boot_seconds: float) -> float:
-        bursts = self._memory.bursts.get(fleet.id)
-        if bursts is None or bursts.workflows != workflows:
-            bursts = self._memory.bursts[fleet.id] = _Bursts(workflows)
+    def _arrivals(self, fleet: FleetRecord, workflows: frozenset[int], boot_seconds: float) -> _FleetArrivals:
+        """Count the new arrivals for a fleet."""
+        known = self._memory.of_fleets.get(fleet.id)
+        if known is None or known.workflows != workflows:
+            known = self._memory.of_fleets[fleet.id] = _FleetArrivals(workflows)
+        silence = fleet.scaling_spec.last_idle_seconds
         arrivals = self._memory.arrivals[fleet.stage]
-        for at, workflow in arrivals.after(bursts.counted):
+        for at, workflow in arrivals.after(known.counted):
             if workflow in workflows:
-                silence = fleet.scaling_spec.last_idle_seconds
-                bursts.following.add(at, boot_seconds=boot_seconds, silence_seconds=silence)
-        bursts.counted = arrivals.count
-        return bursts.following.jobs()
+                known.rate.add(at)
+                known.regularity.add(at)
+                known.following.add(
+                    at,
+                    boot_seconds=boot_seconds,
+                    silence_seconds=LAST_IDLE_SECONDS if silence is None else silence,
+                )
+        known.counted = arrivals.count
+        return known
 
     def _idle_seconds(self, fleet: FleetRecord, rows: FleetRows, found: Sequence[ObservedMachine]) -> float | None:
         workflows = rows.workflows.get(fleet.id, set())

@@ -2,10 +2,12 @@
 
 from collections.abc import Collection, Sequence
 
+from comfyrelay.domain.autoscaling.spec import MachineProviderName
 from comfyrelay.domain.queue.routing import IdleWorker, QueuedDispatch, ReclaimableDispatch, wanted_by
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.store.central.autoscaling import observations
 from comfyrelay.store.central.queue import blocks, demand, dispatches, memory, missing_requirements
 from comfyrelay.store.database import Tx
 
@@ -32,6 +34,12 @@ class Demand:
         """Return the free slots of the waiting workers that may run any of `queued`."""
         async with self._databases.central.read() as tx:
             return await _free_slots(tx, waiting, {dispatch.kind for dispatch in queued})
+
+    async def scaled_fleets(self) -> frozenset[int]:
+        """Return the fleets whose machines come and go with the load."""
+        async with self._databases.central.read() as tx:
+            fleets = await observations.all_fleets(tx)
+        return frozenset(fleet.id for fleet in fleets if fleet.machine_spec.provider != MachineProviderName.STATIC)
 
     async def prefetched(self) -> list[ReclaimableDispatch]:
         """Return dispatches that busy workers have held for a while without starting them."""

@@ -52,6 +52,8 @@ class LeaseRequest:
     token_hash: str | None = None
     # Number of jobs that the worker reports as running. It may exceed the number of its leases.
     current_load: int = 0
+    # The worker's fleet, which may be scaled.
+    fleet_id: int | None = None
 
     def free_slots(self, max_concurrency: int, leases: int) -> int:
         return free_slots(

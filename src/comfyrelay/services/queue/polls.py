@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from comfyrelay.domain.queue.routing import QueuedDispatch
+from comfyrelay.domain.queue.routing import QueuedDispatch, WaitingWorker, offer_order
 from comfyrelay.errors import ComfyRelayError, LeaseLost
 from comfyrelay.services.queue.demand import QUEUED_AT_ONCE, Demand
 from comfyrelay.services.queue.graph_building import LeasedDispatch
@@ -32,6 +32,10 @@ REPOLL_TICKS = 10
 FIRST_GROUP_SIZE = 64
 # A worker counts as waiting for this long after an empty answer, to bridge the time between two polls.
 UNSERVED_SECONDS = 30.0
+# The scaled fleets are read again after this time.
+FLEETS_SECONDS = 30.0
+# A worker that had no job for this long is forgotten.
+MAX_IDLE_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -63,6 +67,11 @@ class Polls:
         self._timed_out_at: dict[str, float] = {}
         # The last request of each worker with an empty answer, and the time of the answer.
         self._unserved: dict[str, tuple[LeaseRequest, float]] = {}
+        # When each worker last had a job, and workers whose last answer was a lease.
+        self._busy_at: dict[str, float] = {}
+        self._leased: set[str] = set()
+        self._scaled_fleets: frozenset[int] = frozenset()
+        self._fleets_read_at = -FLEETS_SECONDS
         # Dispatches that no parked poll could take; they are offered again at the next tick.
         self._unplaced: set[int] = set()
         self._task: asyncio.Task[None] | None = None
@@ -123,6 +132,9 @@ class Polls:
             poll.answer.set_result([])
 
     def _add(self, poll: _Poll, wait_seconds: float) -> None:
+        if poll.request.worker_id in self._leased or poll.request.current_load:
+            self._leased.discard(poll.request.worker_id)
+            self._busy_at[poll.request.worker_id] = _now()
         self._unserved.pop(poll.request.worker_id, None)
         timed_out_at = self._timed_out_at.pop(poll.request.worker_id, None)
         is_repoll = timed_out_at is not None and _now() - timed_out_at < self._tick_seconds
@@ -179,7 +191,7 @@ class Polls:
         together = is_woken or any(poll.request.prefetch for poll in new)
         try:
             if together and len(self._parked) <= MAX_UNCHECKED:
-                await self._lease(list(self._parked))
+                await self._lease(await self._in_offer_order(self._parked))
             else:
                 await self._lease(new, may_prefetch=False)
                 if together or is_tick:
@@ -200,6 +212,9 @@ class Polls:
             new += self._repolls
             self._repolls = []
             self._may_recall = True
+            oldest = _now() - MAX_IDLE_SECONDS
+            self._busy_at = {worker: at for worker, at in self._busy_at.items() if at > oldest}
+            self._leased &= self._busy_at.keys()
         self._unplaced.clear()
         self._timed_out_at = {
             worker: at for worker, at in self._timed_out_at.items() if _now() - at < self._tick_seconds
@@ -243,11 +258,12 @@ class Polls:
     async def _find_able(self, queued: Sequence[QueuedDispatch]) -> AsyncIterator[tuple[list[_Poll], list[_Poll]]]:
         """Yield groups of polls that may run any of `queued`: polls with a free slot, and polls that may only prefetch.
 
-        Warm workers come first, then the longest waiting. Groups grow, because usually the first one suffices.
+        Warm workers come first. Groups grow, because usually the first one suffices.
         """
         providers = {dispatch.provider for dispatch in queued}
         hashes = {dispatch.workflow_hash for dispatch in queued}
         polls = [poll for poll in self._parked if not providers.isdisjoint(poll.request.providers)]
+        polls = await self._in_offer_order(polls)
         polls.sort(key=lambda poll: poll.request.warm_workflow_hashes.isdisjoint(hashes))
         for group in _growing_groups(polls, FIRST_GROUP_SIZE):
             free = await self._demand.free_slots([poll.request for poll in group], queued)
@@ -256,6 +272,21 @@ class Polls:
                 [poll for poll in able if free[poll.request.worker_id] > 0],
                 [poll for poll in able if free[poll.request.worker_id] <= 0 and poll.request.prefetch],
             )
+
+    async def _in_offer_order(self, polls: Iterable[_Poll]) -> list[_Poll]:
+        """Sort polls by what this process knows: another server may have served a worker last."""
+        found = list(polls)
+        if len(found) > 1 and _now() >= self._fleets_read_at + FLEETS_SECONDS:
+            self._scaled_fleets, self._fleets_read_at = await self._demand.scaled_fleets(), _now()
+        waiting = (
+            WaitingWorker(
+                poll.request.fleet_id in self._scaled_fleets,
+                poll.request.current_load,
+                self._busy_at.get(poll.request.worker_id, 0.0),
+            )
+            for poll in found
+        )
+        return [found[position] for position in offer_order(waiting)] if self._scaled_fleets else found
 
     async def _offer(
         self, queued: list[QueuedDispatch], polls: Sequence[_Poll], *, may_prefetch: bool
@@ -283,6 +314,9 @@ class Polls:
 
     def _answer(self, poll: _Poll, answer: list[LeasedDispatch] | ComfyRelayError) -> None:
         self._parked.pop(poll, None)
+        if isinstance(answer, list) and answer:
+            self._leased.add(poll.request.worker_id)
+            self._busy_at[poll.request.worker_id] = _now()
         if isinstance(answer, ComfyRelayError):
             if not poll.answer.done():
                 poll.answer.set_exception(answer)

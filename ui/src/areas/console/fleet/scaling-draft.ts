@@ -28,7 +28,7 @@ const DEFAULTS: Draft = {
   launches_per_minute: 10,
   cost_per_hour: null,
   failed_boots: 3,
-  last_idle_seconds: 900,
+  last_idle_seconds: null,
   is_dry_run: false,
   schedules: [],
 };
@@ -39,7 +39,7 @@ export function draftOf(scaling: Details | null | undefined): Draft {
   return rest;
 }
 
-const NUMBERS = ["min_machines", "max_machines", "launches_per_minute", "failed_boots", "last_idle_seconds"] as const;
+const NUMBERS = ["min_machines", "max_machines", "launches_per_minute", "failed_boots"] as const;
 const TIME = /^([01]\d|2[0-3]):[0-5]\d(:00)?$|^24:00(:00)?$/;
 
 /** By field name, such as `schedules.0.begins`. */
