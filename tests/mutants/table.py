@@ -540,4 +540,20 @@ MUTANTS = (
         tests="tests/unit/domain/test_packing.py",
         only="one_gains_too_little or finishing_its_job",
     ),
+    Mutant(
+        name="a guest of the desk has all rights of its owner",
+        file="desk/owner_auth.py",
+        old="elif is_by_password(session) and not may_call(scope):",
+        new="elif False:",
+        tests="tests/integration/desk/test_guests.py",
+        only="on_the_list_of_guests_or_refused",
+    ),
+    Mutant(
+        name="a node of the simulator reads any file",
+        file="simulator/folders.py",
+        old="return path if is_inside and",
+        new="return path if True and",
+        tests="tests/integration/simulator/test_access.py",
+        only="reads_no_file_outside",
+    ),
 )
