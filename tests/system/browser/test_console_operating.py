@@ -429,7 +429,8 @@ async def test_command_is_copied_without_the_clipboard_api(chromium: Browser, se
         await search.focus()
         await page.keyboard.press("ControlOrMeta+V")
         command = (await server.system.admin("GET", "/fleets/production/home/join-command"))["powershell"]
-        await expect(search).to_have_value(command)
+        # The field takes as much as the API accepts in a filter.
+        await expect(search).to_have_value(command[:200])
         assert page_log.complaints == []
 
 

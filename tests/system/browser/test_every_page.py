@@ -227,8 +227,8 @@ async def test_desk_sheet_shows_the_doctor_results(desk: Desk, contexts: Context
     sheet = page.get_by_role("dialog", name="This desk")
     async with owner_http(desk.url) as http:
         about = (await http.get("/api/desk")).json()["data"]
-        findings = (await http.get("/api/desk/findings")).json()["data"]["items"]
-    await expect(sheet.get_by_role("listitem")).to_have_count(len(findings))
+        checks = (await http.get("/api/desk/checks")).json()["data"]["items"]
+    await expect(sheet.get_by_role("listitem")).to_have_count(len(checks))
     for name in ("data_dir", "input_folder", "output_folder"):
         await expect(sheet.get_by_text(about[name], exact=True)).to_be_visible()
     await expect(sheet).to_contain_text("comfyrelay up --comfyui-url")
@@ -246,7 +246,7 @@ async def test_desk_sheet_shows_the_last_comfyui_output(desk: Desk, contexts: Co
     place = data_dir / "worker" / "desk" / state_files.FOLDER / "comfyui-1"
     place.mkdir(parents=True)
     why = "ComfyUI exited during startup (exit code 1)."
-    about: Any = {"name": "comfyui-1", "url": "http://127.0.0.1:1", "card": "Test 9000", "restarts": 2, "processes": {}}
+    about: Any = {"name": "comfyui-1", "url": "http://127.0.0.1:1", "gpu": "Test 9000", "restarts": 2, "processes": {}}
     state_files.write(place, state_files.ProcessRecord(**about, state="given up", reason=why))
     (place / LOG_NAME).write_text(f"{MARKUP}\nModuleNotFoundError: No module named 'torchsde'\n")
     page, page_log = await opened(contexts[DESKTOP], "/queue")

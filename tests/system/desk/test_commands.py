@@ -356,9 +356,9 @@ async def test_rerun_of_an_image_to_image_output_asks_for_its_input(desk: OpenDe
     code, out, err = await command(desk.ready.url, "run", picture, *out_option)
     assert (code, out) == (2, "")
     assert "but not its input: name it with --input." in err
-    assert "every value as it was" not in err
+    assert "runs again with the same values" not in err
     code, out, err = await command(desk.ready.url, "run", picture, "--input", red, *out_option)
-    assert (code, "every value as it was" in err) == (0, True)
+    assert (code, "runs again with the same values" in err) == (0, True)
 
 
 async def test_refused_run_leaves_no_workflow_behind(desk: OpenDesk, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ interface SearchFieldProps {
 }
 
 const DEBOUNCE_MS = 200;
+/** The API refuses longer filters. */
+const MAX_LENGTH = 200;
 
 export function SearchField({ value, onChange, placeholder }: SearchFieldProps) {
   const input = useRef<HTMLInputElement>(null);
@@ -34,6 +36,7 @@ export function SearchField({ value, onChange, placeholder }: SearchFieldProps) 
       <input
         ref={input}
         type="search"
+        maxLength={MAX_LENGTH}
         value={text}
         placeholder={placeholder}
         aria-label={placeholder}
