@@ -93,6 +93,8 @@ resource "aws_autoscaling_group" "fleet" {
   vpc_zone_identifier     = var.subnets
   capacity_rebalance      = true
   default_instance_warmup = 300
+  # rebalancing between zones would terminate machines that run jobs
+  suspended_processes = ["AZRebalance"]
   # an empty group is complete
   wait_for_capacity_timeout = "0"
 

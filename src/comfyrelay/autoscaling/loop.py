@@ -311,7 +311,14 @@ class ScalingLoop:
             # Another type may be available.
             self._scaling.wakeup.notify()
         texts = sorted({text for _kind, text in refused.values()})
-        return {"launched": len(launched), "refused": len(refused), **({"refusals": texts} if texts else {})}
+        # Such as a group at AWS, which accepts a number and launches later.
+        pending = len(wanted) - len(launched) - len(refused)
+        return {
+            "launched": len(launched),
+            "refused": len(refused),
+            **({"ordered": pending} if pending else {}),
+            **({"refusals": texts} if texts else {}),
+        }
 
     async def _end(
         self, fleet: FleetRecord, provider: MachineProvider, ending: Sequence[MachineRecord]

@@ -77,6 +77,10 @@ class Calls:
     async def post(self, path: str, answer: type[B], body: Mapping[str, Any] | None = None) -> ActionResult[B]:
         return await self._call("POST", path, answer, json=body)
 
+    async def patch(self, path: str, answer: type[B], body: Mapping[str, Any]) -> ActionResult[B]:
+        """Change the given fields. Null restores a default."""
+        return await self._call("PATCH", path, answer, json=body)
+
     async def send(
         self, path: str, answer: type[B], request: type[Request], *, method: str = "POST", **fields: Any
     ) -> ActionResult[B]:

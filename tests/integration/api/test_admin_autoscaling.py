@@ -8,6 +8,7 @@ from comfyrelay.autoscaling.loop import ScalingLoop
 from tests.support.api import Api, problem_of
 from tests.support.memory_provider import MemoryProvider
 from tests.support.operator import OperatorScenario, open_operator_scenario
+from tests.support.world import execute
 
 HOME = "/fleets/production/home-clip"
 MACHINES = {
@@ -164,11 +165,43 @@ class TestDecisions:
         assert found["by_state"] == {"booting": 1, "ready": 0, "busy": 0, "draining": 0}
         assert [machine["instance_type"] for machine in found["machines"]] == ["g5.xlarge"]
         assert found["spent_per_hour"] == 0.5
+        # The limit of failed rounds is 3, but no launch has failed.
+        assert (found["failed_boots"], found["launch_pause_seconds"]) == (0, None)
         assert found["leader"] == engine.autoscaling.leadership.holder
         assert found["decision"]["launch"] == [{"count": 1, "instance_type": "g5.xlarge"}]
         [decision] = (await desk.get(f"{HOME}/decisions"))["items"]
         assert decision == found["decision"]
         assert decision["outcome"] == {"launched": 1, "refused": 0}
+
+    async def test_failed_launches_are_reported_and_reset(self, desk: OperatorScenario) -> None:
+        scaling = {"min_machines": 1, "failed_boots": 1}
+        await desk.send("PATCH", HOME, {"machines": {**MACHINES, "bundle": None}, "autoscaling": scaling})
+        await _fail_boot(desk, MemoryProvider())
+        found = await desk.get(f"{HOME}/autoscaling")
+        assert (found["failed_boots"], found["launch_pause_seconds"]) == (1, pytest.approx(300, abs=30))
+        reset = await desk.send("POST", f"{HOME}/reset-launches")
+        assert (reset["failed_boots"], reset["launch_pause_seconds"]) == (0, None)
+        problem_of(await desk.call("POST", "/fleets/production/none/reset-launches"), 404)
+
+    async def test_ended_machines_are_listed_with_jobs_and_cost(self, desk: OperatorScenario) -> None:
+        await desk.send("PATCH", HOME, {"machines": {**MACHINES, "bundle": None}, "autoscaling": {"min_machines": 2}})
+        provider = MemoryProvider()
+        await _fail_boot(desk, provider)
+        provider.there.clear()
+        loop = ScalingLoop(desk.api.engine, provider)
+        await loop.observe_once()
+        await loop.idle()
+        first = await desk.get(f"{HOME}/machines", limit=1)
+        second = await desk.get(f"{HOME}/machines", limit=1, cursor=first["next_cursor"])
+        assert second["next_cursor"] is None
+        [one], [other] = first["items"], second["items"]
+        assert one["id"] != other["id"]
+        assert (one["instance_type"], one["registered_at"], one["jobs"]) == ("g5.xlarge", None, 0)
+        assert one["reason"].startswith("boot_failed")
+        # A thousand seconds at 0.5 an hour.
+        assert one["cost"] == pytest.approx(0.139, abs=0.01)
+        for cursor in ("x", "2026-01-01T00:00:00 key"):
+            problem_of(await desk.call("GET", f"{HOME}/machines?cursor={cursor}"), 422)
 
     async def test_decisions_are_paginated_newest_first(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", HOME, {"autoscaling": {"is_dry_run": True}})
@@ -213,3 +246,17 @@ async def test_external_scaler_reads_the_desired_number(desk: OperatorScenario) 
     # reading the number records no decision
     assert (await desk.get(f"{HOME}/decisions"))["items"] == []
     problem_of(await desk.call("GET", "/fleets/production/unknown/desired"), 404)
+
+
+async def _fail_boot(desk: OperatorScenario, provider: MemoryProvider) -> None:
+    """Launch machines that do not become workers for a thousand seconds."""
+    engine = desk.api.engine
+    engine.autoscaling.leadership.ttl_seconds = 1_000_000.0
+    await engine.autoscaling.leadership.claim()
+    loop = ScalingLoop(engine, provider)
+    await loop.decide_once()
+    await loop.idle()
+    earlier = "UPDATE machines SET ordered_at = relay_now(-1000), launched_at = relay_now(-1000)"
+    await execute(engine.databases.central, earlier)
+    await loop.observe_once()
+    await loop.idle()

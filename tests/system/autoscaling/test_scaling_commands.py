@@ -122,7 +122,7 @@ async def test_narrow_terminal_cuts_no_text(fleets: Fleets, env: Mapping[str, st
 async def test_missing_databases_are_reported_and_not_created(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     env = {"COMFYRELAY_DATA_DIR": str(folder), "COMFYRELAY_URL": "https://relay.example.com", "COLUMNS": "200"}
-    for words in (["run"], ["blocks"], ["costs"], ["user-data", "video"], ["export", "kubernetes", "gpus"]):
+    for words in (["run"], ["blocks"], ["costs"], ["user-data", "video"]):
         refused = await commands.run("fleet", *words, env=env)
         assert refused.code == 2
         assert f"There is no database in {folder}." in refused.err

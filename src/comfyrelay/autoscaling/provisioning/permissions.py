@@ -28,6 +28,7 @@ _OPERATOR_GROUP = (
     "autoscaling:DeletePolicy",
     "autoscaling:PutLifecycleHook",
     "autoscaling:PutScalingPolicy",
+    "autoscaling:SuspendProcesses",
     "autoscaling:UpdateAutoScalingGroup",
 )
 _OPERATOR_BUDGET = ("budgets:ModifyBudget", "budgets:ViewBudget")

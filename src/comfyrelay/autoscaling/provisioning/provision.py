@@ -14,6 +14,8 @@ from comfyrelay.errors import Conflict
 
 # The Budgets API has one region.
 BUDGETS_REGION = "us-east-1"
+# The group's process that moves instances between zones.
+REBALANCING = "AZRebalance"
 # A missing group is a validation error when its hooks are listed.
 _MISSING = (
     "InvalidLaunchTemplateName.NotFoundException",
@@ -64,6 +66,7 @@ class Provisioner:
             await self._plan_secret(blueprint.names, secret),
             await self._plan_launch_template(blueprint),
             self._plan_group(blueprint, group),
+            self._plan_processes(blueprint.names, group),
             await self._plan_hook(blueprint),
             *await self._plan_fallback(blueprint),
             *await self._plan_budget(blueprint),
@@ -75,8 +78,10 @@ class Provisioner:
         if group is not None and group["Instances"] and not force:
             count = len(group["Instances"])
             raise Conflict(
-                f"{names.group} still has {count} machine{'s' * (count > 1)}: pause the fleet and wait until they "
-                "are idle, or terminate them with --force; they return their jobs."
+                f"{names.group} still has {count} machine{'s' * (count > 1)}. Run `comfyrelay fleet set {names.fleet} "
+                f"--stage {names.stage} --min-machines 0 --max-machines 0` and wait until they have finished their "
+                "jobs and ended; if the fleet is paused, resume it. Or terminate them with --force: they return their "
+                "jobs."
             )
         changes = [
             await self._remove_budget(names),
@@ -172,6 +177,24 @@ class Provisioner:
 
         detail = ", ".join([*changed, *["Tags"] * bool(missing_tags)])
         return Change(action=Action.CHANGE, resource=resource, detail=detail, run=run)
+
+    def _plan_processes(self, names: Names, current: Current) -> Change:
+        """Suspend rebalancing between zones, which would terminate machines that run jobs."""
+        resource = f"process {REBALANCING} of {names.group}"
+        suspended = {process["ProcessName"] for process in (current or {}).get("SuspendedProcesses", ())}
+        if REBALANCING in suspended:
+            return Change(action=Action.KEEP, resource=resource)
+        return Change(
+            action=Action.CHANGE,
+            resource=resource,
+            detail="suspended: no machine is terminated to balance the zones",
+            run=lambda: self._aws.call(
+                "autoscaling",
+                "suspend_processes",
+                AutoScalingGroupName=names.group,
+                ScalingProcesses=[REBALANCING],
+            ),
+        )
 
     async def _plan_hook(self, blueprint: Blueprint) -> Change:
         group, wanted = blueprint.names.group, blueprint.hook

@@ -58,6 +58,9 @@ def simulate(
     refused_share: Annotated[
         float, typer.Option(min=0, max=0.95, help="Share of Spot launches refused for lack of capacity.")
     ] = 0.0,
+    alarm_points: Annotated[
+        int, typer.Option(min=1, max=15, help="Data points in a row that the alarms of the reference policy need.")
+    ] = 1,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a plot of waiting time and cost to this SVG file.")
     ] = None,
@@ -78,7 +81,9 @@ def simulate(
         raise InvalidInput("Give only one of --trace FILE, --generate and --fleet SLUG.")
     if plot is not None and not plot.absolute().parent.is_dir():
         raise InvalidInput(f"There is no folder {str(plot.absolute().parent)!r} for the plot.")
-    base = WorldSettings(evictions_per_hour=evictions_per_hour, refused_share=refused_share)
+    base = WorldSettings(
+        evictions_per_hour=evictions_per_hour, refused_share=refused_share, alarm_points=alarm_points
+    )
     requests, base = _requests(trace, fleet, stage, days, seed, base)
     options: dict[str, Any] = {
         "boot_seconds": boot_seconds,

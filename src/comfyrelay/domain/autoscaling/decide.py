@@ -243,6 +243,8 @@ class _Stage:
         more = max(baseline.wanted(fleet, jobs), minimum) - own
         if more > 0 and baseline.has_acted(fleet):
             return _Proposal(more=0, why="its alarms have acted and are evaluated again in a minute")
+        if more > 0 and own >= minimum and baseline.is_unconfirmed(fleet):
+            return _Proposal(more=0, why="its alarms need more high data points")
         if more > 0:
             why = f"a backlog of {baseline.BACKLOG_TARGET:g} per machine needs {reasons.count(own + more, 'machine')}"
             return _Proposal(more=more, why=why)

@@ -55,10 +55,14 @@ class QueuedWork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alarm:
-    """Input of alarm-based scaling: queue depth a minute before the last evaluation, and the age of that evaluation."""
+    """Input of alarm-based scaling: queue depth a minute before the last evaluation, and the age of that evaluation.
+
+    `is_high` says whether enough data points in a row were above the target.
+    """
 
     depth: int
     seconds_ago: float = 0.0
+    is_high: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,13 +30,13 @@ async def list_fleets(
     context: ContextOf, stage: Stage | None = None, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.Fleet]]:
     page = await context.engine.workers.views.page(stage=stage, cursor=cursor, limit=limit)
-    return page_of(page, _body)
+    return page_of(page, fleet_body)
 
 
 @router.post("", status_code=201, responses=error_responses(409, 422))
 async def create_fleet(body: wire.NewFleet, context: ContextOf) -> Answer[wire.Fleet]:
     """Create a fleet. Workers join it with its stage, its slug and the secret of the stage."""
-    _check_provider(body.machines, before=None)
+    check_machines(body.machines, before=None)
     await context.engine.workers.fleets.create(**body.model_dump(exclude_unset=True))
     return await _fleet(context, body.stage, body.slug, "Created.")
 
@@ -52,7 +52,7 @@ async def change_fleet(stage: Stage, slug: SlugInPath, body: wire.FleetPatch, co
     deregistered."""
     if body.machines is not None:
         before = (await context.engine.workers.views.get(stage, slug)).fleet.machines
-        _check_provider(body.machines, before=before)
+        check_machines(body.machines, before=before)
     await context.engine.workers.fleets.change(stage=stage, slug=slug, changes=body.changes())
     return await _fleet(context, stage, slug, "Changed.")
 
@@ -109,7 +109,7 @@ def _quote_powershell(value: str) -> str:
     return f"'{value.translate(quotes)}'"
 
 
-def _check_provider(machines: FleetMachines | None, *, before: Mapping[str, Any] | None) -> None:
+def check_machines(machines: FleetMachines | None, *, before: Mapping[str, Any] | None) -> None:
     """Check provider and options here: known providers depend on the installed extras."""
     if machines is None:
         return
@@ -122,10 +122,10 @@ def _check_provider(machines: FleetMachines | None, *, before: Mapping[str, Any]
 
 
 async def _fleet(context: Context, stage: Stage, slug: str, message: str) -> Answer[wire.Fleet]:
-    return Answer(data=_body(await context.engine.workers.views.get(stage, slug)), message=message)
+    return Answer(data=fleet_body(await context.engine.workers.views.get(stage, slug)), message=message)
 
 
-def _body(view: FleetView) -> wire.Fleet:
+def fleet_body(view: FleetView) -> wire.Fleet:
     fleet = view.fleet
     return wire.Fleet.of(
         view,

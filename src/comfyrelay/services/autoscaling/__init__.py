@@ -35,7 +35,7 @@ class Autoscaling:
         self.machines = Machines(databases, self.leadership, workers.workers, stale_seconds=stale_seconds)
         self.durations = Durations(self.leadership)
         self.history = History(databases)
-        self.views = ScalingViews(databases, self.snapshots, self.leadership, workers.fleets)
+        self.views = ScalingViews(databases, self.snapshots, self.leadership, workers.fleets, wakeup=self.wakeup)
         self.figures = FleetFiguresService(databases)
         self.usage = UsageService(databases)
         self.bursting = Bursting(

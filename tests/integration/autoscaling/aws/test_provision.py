@@ -86,14 +86,17 @@ async def test_manual_changes_are_reverted_and_machines_stay(account: Account) -
     scaling.set_desired_capacity(AutoScalingGroupName="asg-production-video", DesiredCapacity=2)
     scaling.update_auto_scaling_group(AutoScalingGroupName="asg-production-video", MaxSize=3, DefaultInstanceWarmup=5)
     scaling.delete_lifecycle_hook(AutoScalingGroupName="asg-production-video", LifecycleHookName="comfyrelay-drain")
+    scaling.resume_processes(AutoScalingGroupName="asg-production-video", ScalingProcesses=["AZRebalance"])
 
     changed = real_changes(await provisioned(fleet))
 
     assert changed == [
         (Action.CHANGE, "Auto Scaling group asg-production-video"),
+        (Action.CHANGE, "process AZRebalance of asg-production-video"),
         (Action.MAKE, "lifecycle hook comfyrelay-drain of asg-production-video"),
     ]
     group = account.group("asg-production-video")
+    assert [process["ProcessName"] for process in group["SuspendedProcesses"]] == ["AZRebalance"]
     assert (group["MaxSize"], group["DefaultInstanceWarmup"], group["DesiredCapacity"]) == (10, 300, 2)
 
 
@@ -159,7 +162,9 @@ async def test_fleet_with_machines_is_removed_only_with_force(account: Account) 
     aws = Aws()
     provisioner = Provisioner(aws, budgets=aws)
 
-    with pytest.raises(Conflict, match="still has 1 machine: pause the fleet"):
+    with pytest.raises(
+        Conflict, match="still has 1 machine.*fleet set video --stage production --min-machines 0 --max-machines 0`"
+    ):
         await provisioner.plan_removal(Names("video", "production"))
     await apply(await provisioner.plan_removal(Names("video", "production"), force=True))
 

@@ -1,6 +1,7 @@
 """Machines, recorded before they are ordered."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -9,10 +10,12 @@ from sqlalchemy import Select, bindparam, case, func, insert, select, update
 from sqlalchemy.types import BigInteger
 
 from comfyrelay.domain.autoscaling.machines import MachineRecord
+from comfyrelay.domain.queue.states import Outcome
 from comfyrelay.store.central.tables.autoscaling import machines as m
+from comfyrelay.store.central.tables.queue import dispatch_leases as leases
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import insert_into
-from comfyrelay.store.types import relay_now
+from comfyrelay.store.types import relay_now, sql_literal
 
 ADOPTED_AT_ONCE = 100
 
@@ -81,6 +84,32 @@ async def newest(tx: Tx, fleet_id: int, *, limit: int) -> list[MachineRecord]:
     """Return the newest orders of a fleet in any state."""
     rows = await tx.fetch(newest_query, {"fleet_id": fleet_id, "limit": limit})
     return [MachineRecord(**row._mapping) for row in rows]
+
+
+def ended_query(fleet_id: int) -> Select[Any]:
+    """Select machines that existed and have ended, without refused orders."""
+    return select(*_MACHINE).where(m.c.fleet_id == fleet_id, m.c.ended_at.is_not(None), m.c.provider_id.is_not(None))
+
+
+async def ended_page(tx: Tx, fleet_id: int, *, before: tuple[datetime, str] | None, limit: int) -> list[MachineRecord]:
+    """Return one ended machine more than a page, newest orders first. `before` is the order time and key of the last
+    machine of the page before."""
+    query = ended_query(fleet_id)
+    if before is not None:
+        at, key = before
+        query = query.where((m.c.ordered_at < at) | ((m.c.ordered_at == at) & (m.c.key < key)))
+    return await tx.all(MachineRecord, query.order_by(m.c.ordered_at.desc(), m.c.key.desc()).limit(limit + 1))
+
+
+async def completed_jobs(tx: Tx, worker_ids: Collection[str]) -> dict[str, int]:
+    """Return the number of completed jobs by worker."""
+    if not worker_ids:
+        return {}
+    done = leases.c.outcome == sql_literal(Outcome.COMPLETED)
+    query = select(leases.c.worker_id, func.count().label("jobs")).where(
+        leases.c.worker_id.in_(sorted(worker_ids)), done
+    )
+    return {row.worker_id: row.jobs for row in await tx.execute(query.group_by(leases.c.worker_id))}
 
 
 async def change(tx: Tx, key: str, **values: Any) -> None:

@@ -34,6 +34,8 @@ fleets = Table(
     # The machine and autoscaling specifications (`domain/autoscaling/spec.py`); null: not configured.
     Column("machines", JsonText),
     Column("autoscaling", JsonText),
+    # Failed and refused launches before this time do not count.
+    Column("launches_reset_at", UtcTime),
     Column("created_at", UtcTime, nullable=False),
     UniqueConstraint("stage", "slug"),
     one_of("stage", Stage),
