@@ -1,5 +1,6 @@
 """Prometheus metrics: queue, leases, outcomes and latencies, without tenant data."""
 
+import asyncio
 import re
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from comfyrelay import __version__
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Fault
+from comfyrelay.server.http import metrics
 from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
 from tests.support.api import Api
@@ -25,6 +27,7 @@ async def figures(api: Api) -> dict[Sample, float]:
     """Read every sample again."""
     api.engine.operations.metrics._cache.clear()
     api.engine.autoscaling.figures._cache.clear()
+    api.context.metrics._cache.clear()
     answer = await api.anonymous.call("GET", "/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
@@ -223,5 +226,13 @@ async def test_database_metrics_are_cached(api: Api, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(cache, "_read", counted)
     for _ in range(5):
+        api.context.metrics._cache.clear()
         await api.anonymous.call("GET", "/metrics")
     assert len(reads) == 1
+
+
+async def test_metrics_are_rendered_once_for_concurrent_callers(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered = []
+    monkeypatch.setattr(metrics, "generate_latest", lambda _registry: rendered.append(1) or b"")
+    await asyncio.gather(*(api.anonymous.call("GET", "/metrics") for _ in range(5)))
+    assert len(rendered) == 1

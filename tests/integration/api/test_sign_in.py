@@ -179,6 +179,16 @@ class TestResetLinks:
         problem_of(await reset(api, link), 404)
         assert (await reset(api, new)).is_success
 
+    @pytest.mark.parametrize("change", [{"is_disabled": True}, {"is_admin": False}])
+    async def test_links_of_a_former_administrator_end(self, api: Api, admin: Caller, change: dict[str, bool]) -> None:
+        former = await api.user("former@example.com", is_admin=True)
+        assert admin.user is not None
+        assert former.user is not None
+        link = await former.post(f"/api/admin/users/{admin.user.id}/reset-link")
+        data_of(await admin.call("PATCH", f"/api/admin/users/{former.user.id}", change))
+        problem_of(await reset(api, link), 404)
+        assert await admin.get("/api/me")
+
     async def test_password_reset_ends_concurrent_sessions(
         self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -1,14 +1,16 @@
 """Accounts: sign-up also signs in, tokens are shown once, and a session is safe in a browser."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from comfyrelay.services.accounts import sign_in
 from comfyrelay.settings import Settings
 from tests.support.api import PASSWORD, Api, Caller, data_of, open_api, problem_of
 from tests.support.api_calls import submit
-from tests.support.world import SqliteBackend
+from tests.support.world import SqliteBackend, execute
 
 ADA = {"email": "ada@example.com", "password": PASSWORD}
 
@@ -121,6 +123,24 @@ class TestTokens:
         listed = await user.get("/api/tokens")
         assert [item["name"] for item in listed["items"]] == ["laptop", "test"]
         assert issued["token"] not in str(listed)
+
+    async def test_tokens_of_a_user_are_limited(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sign_in, "MAX_TOKENS", 2)
+        user = await api.user()
+        await api.anonymous.post("/api/login", ADA)
+        laptop = await user.post("/api/tokens", {"name": "laptop"})
+        refused = problem_of(await user.call("POST", "/api/tokens", {"name": "phone"}), 409)
+        assert "Revoke one" in refused["detail"]
+        data_of(await user.call("DELETE", f"/api/tokens/{laptop['id']}"))
+        assert await user.post("/api/tokens", {"name": "phone"})
+
+    async def test_ended_sessions_are_deleted_after_a_month(self, api: Api) -> None:
+        await api.user()
+        for days in (0, 0, 61):
+            await api.clock.set(api.clock.now + timedelta(days=days))
+            await api.anonymous.post("/api/login", ADA)
+        rows = await execute(api.engine.databases.central, "SELECT name FROM api_tokens ORDER BY name")
+        assert [row.name for row in rows] == ["session", "test"]
 
     async def test_token_list_marks_sessions_and_the_current_token(self, api: Api) -> None:
         token = (await api.anonymous.post("/api/register", ADA))["token"]

@@ -16,10 +16,12 @@ from comfyrelay.services.autoscaling.figures import FleetFigures
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.operations.metrics import Figures
 from comfyrelay.services.operations.repair import SAFE
+from comfyrelay.services.timed_cache import TimedCache
 
 # From a cached response to a parked poll.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 NO_ROUTE = "(none)"
+CACHE_SECONDS = 1.0
 
 # Fleet figure → metric name and help text.
 FLEET_METRICS = {
@@ -65,9 +67,14 @@ class ServerMetrics:
             for figure, (name, about) in FLEET_METRICS.items()
         }
         self.registry.register(_Counts(engine))
+        self._cache = TimedCache(self._render)
 
     async def render(self) -> bytes:
-        """Return all metrics in the text format. Values from the databases may be a few seconds old."""
+        """Return all metrics in the text format, at most a second old; values from the databases may be older. The
+        endpoint is public, and rendering takes milliseconds of the event loop."""
+        return await self._cache.get(seconds=CACHE_SECONDS)
+
+    async def _render(self) -> bytes:
         figures = await self._engine.operations.metrics.figures()
         fleets = await self._engine.autoscaling.figures.recent()
         # There is no await from here on: concurrent calls must not interleave.

@@ -70,6 +70,7 @@ class AccountLinks:
                 kind=LinkKind.RESET,
                 lifetime_seconds=RESET_SECONDS,
                 user_id=user_id,
+                created_by=by.id,
             )
             return user, expires_at
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from comfyrelay.domain.credentials import MAX_PASSWORD_LENGTH, normalize_email, password_problem
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import SESSION, TokenRecord, User
-from comfyrelay.errors import Forbidden, InvalidInput, NotFound, Unauthorized
+from comfyrelay.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
 from comfyrelay.services.accounts import passwords
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.services.databases import Databases
@@ -21,6 +21,7 @@ from comfyrelay.store.database import Tx
 __all__ = ["SESSION", "Credentials", "SignIn", "TokenWithSecret", "hash_secret"]
 
 TOKEN_PREFIX = "crt_"
+MAX_TOKENS = 500
 WRONG = "The email or the password is wrong."
 DISABLED = "This account is disabled. Ask your administrator."
 
@@ -102,6 +103,13 @@ class SignIn:
 
         token = await self._databases.central.run(TransactionStep.TENANT, work)
         return TokenWithSecret(token=token, secret=secret)
+
+    async def create_token(self, user: User, *, name: str, lifetime_seconds: float | None = None) -> TokenWithSecret:
+        """Create a token for a program. Raises `Conflict` if the user has too many."""
+        async with self._databases.central.read() as tx:
+            if await api_tokens.count_named(tx, user.id, but=SESSION) >= MAX_TOKENS:
+                raise Conflict(f"You have {MAX_TOKENS} tokens, which is the limit. Revoke one that you no longer use.")
+        return await self.issue(user, name=name, lifetime_seconds=lifetime_seconds)
 
     async def find_owner(self, secret: str) -> User | None:
         async with self._databases.central.read() as tx:

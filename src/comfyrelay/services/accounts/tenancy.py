@@ -113,6 +113,9 @@ class Tenancy:
             if is_disabled:
                 await api_tokens.revoke_all(tx, user_id, name=SESSION)
                 await account_links.invalidate_links(tx, user_id)
+            if is_disabled or is_admin is False:
+                # Otherwise a former administrator could take over the account of another one.
+                await account_links.invalidate_links_by(tx, user_id)
             return user
 
         user = await self._databases.central.run(TransactionStep.TENANT, work)

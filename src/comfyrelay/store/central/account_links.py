@@ -16,11 +16,17 @@ _IS_VALID = links.c.used_at.is_(None) & (links.c.expires_at > relay_now())
 
 
 async def create(
-    tx: Tx, *, token_hash: str, kind: LinkKind, lifetime_seconds: float, user_id: str | None = None
+    tx: Tx,
+    *,
+    token_hash: str,
+    kind: LinkKind,
+    lifetime_seconds: float,
+    user_id: str | None = None,
+    created_by: str | None = None,
 ) -> datetime:
     """Create a link, and delete expired ones. Return when the link expires."""
     await tx.execute(delete(links).where(links.c.expires_at <= relay_now()))
-    query = insert(links).values(token_hash=token_hash, kind=kind, user_id=user_id)
+    query = insert(links).values(token_hash=token_hash, kind=kind, user_id=user_id, created_by=created_by)
     query = query.values(created_at=relay_now(), expires_at=relay_now(lifetime_seconds))
     expires_at: datetime = await tx.scalar(query.returning(links.c.expires_at))
     return expires_at
@@ -42,6 +48,11 @@ async def use(tx: Tx, token_hash: str) -> str | None:
 async def invalidate_links(tx: Tx, user_id: str) -> None:
     """Invalidate all links of a user, after a newer link or a new password."""
     await tx.execute(update(links).where(links.c.user_id == user_id, _IS_VALID).values(used_at=relay_now()))
+
+
+async def invalidate_links_by(tx: Tx, admin_id: str) -> None:
+    """Invalidate all links that a former administrator created, for any account."""
+    await tx.execute(update(links).where(links.c.created_by == admin_id, _IS_VALID).values(used_at=relay_now()))
 
 
 async def is_setup_code(tx: Tx, token_hash: str) -> bool:

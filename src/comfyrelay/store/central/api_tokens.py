@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
 from comfyrelay.domain.records.accounts import TokenRecord, User
 from comfyrelay.store.central.tables.accounts import api_tokens as t
@@ -12,6 +12,8 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest
 from comfyrelay.store.types import relay_now
 
+# Ended sessions are kept for the date of the last sign-in.
+KEPT_SECONDS = 30 * 86_400.0
 _TOKEN = [t.c[name] for name in TokenRecord.__dataclass_fields__]
 _IS_VALID = t.c.revoked_at.is_(None) & (t.c.expires_at.is_(None) | (t.c.expires_at > relay_now()))
 
@@ -19,10 +21,23 @@ _IS_VALID = t.c.revoked_at.is_(None) & (t.c.expires_at.is_(None) | (t.c.expires_
 async def create(
     tx: Tx, *, id_: str, user_id: str, name: str, token_hash: str, lifetime_seconds: float | None
 ) -> TokenRecord:
+    """Create a token, and delete tokens of the user that ended long ago."""
+    await tx.execute(
+        delete(t).where(
+            t.c.user_id == user_id, func.coalesce(t.c.revoked_at, t.c.expires_at) <= relay_now(-KEPT_SECONDS)
+        )
+    )
     expires_at = None if lifetime_seconds is None else relay_now(lifetime_seconds)
     query = insert(t).values(id=id_, user_id=user_id, name=name, token_hash=token_hash)
     query = query.values(created_at=relay_now(), expires_at=expires_at)
     return await tx.one(TokenRecord, query.returning(*_TOKEN))
+
+
+async def count_named(tx: Tx, user_id: str, *, but: str) -> int:
+    """Count the user's valid tokens with other names."""
+    query = select(func.count()).where(t.c.user_id == user_id, t.c.name != but, _IS_VALID)
+    found: int = await tx.scalar(query)
+    return found
 
 
 async def owner(tx: Tx, token_hash: str) -> User | None:
@@ -51,7 +66,7 @@ async def of_user(tx: Tx, user_id: str, *, before_id: str | None = None, limit: 
 
 
 async def revoke_all(tx: Tx, user_id: str, *, name: str | None = None) -> None:
-    """Revoke the user's tokens, or only those with this name."""
+    """Revoke the user's tokens, or only tokens with this name."""
     query = update(t).where(t.c.user_id == user_id, t.c.revoked_at.is_(None))
     query = query.where(t.c.name == name) if name is not None else query
     await tx.execute(query.values(revoked_at=relay_now()))

@@ -54,6 +54,8 @@ account_links = Table(
     Column("kind", Text, nullable=False),
     # The user whose password it sets; null for the code that creates the first administrator.
     Column("user_id", Text, ForeignKey("users.id", ondelete="CASCADE"), index=True),
+    # The administrator, whose links end with the role.
+    Column("created_by", Text),
     Column("created_at", UtcTime, nullable=False),
     Column("expires_at", UtcTime, nullable=False),
     Column("used_at", UtcTime),
