@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from comfyrelay.text import printable
@@ -14,6 +15,8 @@ MAX_LENGTH = 300
 _READ_LENGTH = 200_000
 # Longer than MAX_LENGTH, because cleaning removes paths before the line is cut.
 _LINE_LENGTH = 4_000
+# The message is one of the first lines that contain more than a stack frame.
+_MAX_LINES = 1_000
 _MAX_DEPTH = 3
 _KEYS = ("exception_message", "error_message")
 
@@ -21,18 +24,20 @@ _QUOTED_MESSAGE = re.compile(r"""\b(?:exception|error)_message["']?\s*[:=]\s*(["
 _EXCEPTION_LINE = re.compile(r"^[ \t]*(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)[ \t]*:[ \t]*(\S.*)$", re.M)
 _BOILERPLATE = re.compile(r"Traceback \(most recent call last\):?|During handling of the above|The above exception was")
 
-_FRAME = re.compile(r"""\bFile\s+(["']).*?\1,\s*line\s+\d+(?:,\s*in\s+[\w.<>]+)?""")
+_FRAME = re.compile(r"""\bFile\s+(?:"[^"]*"|'[^']*'),\s*line\s+\d+(?:,\s*in\s+[\w.<>]+)?""")
 _FILE_URL = re.compile(r"\bfile:(?=//)", re.I)
 _URL = re.compile(r"""[a-z0-9+.-]{0,20}://[^\s"'<>]*""", re.I)
 SECRET = re.compile(
-    r"\bx-amz-[\w-]+[=:]\s*\S+|\b(?:signature|sig|token|secret|password|api[_-]?key)=\S+|\bbearer\s+\S+", re.I
+    r"(?<![\w-])(?>[\w-]*?x-amz-)[\w-]++[=:]\s*\S+|\b(?:signature|sig|token|secret|password|api[_-]?key)=\S+"
+    r"|\bbearer\s+\S+",
+    re.I,
 )
 # A quoted path, or one with a drive letter, may contain spaces.
 _QUOTED_PATH = re.compile(r"""(["'`])((?:~|\.{1,2}|[A-Za-z]:)?[\\/][^"'`]*)\1""")
 _DRIVE_PATH = re.compile(r"""\b[A-Za-z]:[\\/](?:[^\\/:*?"'<>|]+[\\/]+)*[^\\/:*?"'<>|\s,;)]*""")
 _SPACED_PATH = re.compile(r"(?<![\w/~.])(?:~|\.{1,2})?/(?:[^\s/:\"'`]+(?: [^\s/:\"'`]+){0,2}/)+[^\s/:\"'`,;)]*")
-# Any other text with path separators.
-_SEPARATED = re.compile(r"""[^\s"'`<>|()\[\]{},;:=]*[\\/][^\s"'`<>|()\[\]{},;:=]*""")
+# Any other text that may have path separators.
+_RUN = re.compile(r"""[^\s"'`<>|()\[\]{},;:=]+""")
 # Text with slashes that is not a path, such as "width/height/depth" or "2024/01/02".
 _WORDS = re.compile(
     r"(?!.*\.[A-Za-z]\w*\W*$)(?!.*/(?:home|root|users|usr|opt|srv|mnt|media|var|etc|tmp|data|workspace)/)"
@@ -51,10 +56,10 @@ def user_sentence(raw: str | None) -> str:
     text = raw or ""
     if len(text) > _READ_LENGTH:
         text = f"{text[: _READ_LENGTH // 2]}\n{text[-_READ_LENGTH // 2 :]}"
-    for candidate in _candidates(text):
-        for line in candidate.splitlines():
-            if sentence := _clean(line.strip()[:_LINE_LENGTH]):
-                return sentence if len(sentence) <= MAX_LENGTH else f"{sentence[: MAX_LENGTH - 1].rstrip()}…"
+    lines = (line for candidate in _candidates(text) for line in candidate.splitlines() if line.strip())
+    for line in islice(lines, _MAX_LINES):
+        if sentence := _clean(line.strip()[:_LINE_LENGTH]):
+            return sentence if len(sentence) <= MAX_LENGTH else f"{sentence[: MAX_LENGTH - 1].rstrip()}…"
     return FALLBACK
 
 
@@ -112,7 +117,7 @@ def _clean(line: str) -> str:
     text = _QUOTED_PATH.sub(lambda m: f"{m[1]}{_base_name(m[2])}{m[1]}", text)
     text = _DRIVE_PATH.sub(lambda m: _base_name(m[0]), text)
     text = _SPACED_PATH.sub(lambda m: _base_name(m[0]), text)
-    text = _SEPARATED.sub(lambda m: _without_folders(m[0]), text)
+    text = _RUN.sub(lambda m: _without_folders(m[0]), text)
     text = _LOOSE_MARK.sub(r"\1", " ".join(_EMPTY_PAIR.sub(" ", text).split())).strip(" :,;-")
     return text if any(letter.isalnum() for letter in text) else ""
 
@@ -123,6 +128,6 @@ def _base_name(path: str) -> str:
 
 def _without_folders(run: str) -> str:
     # One separator, as in "step 3 / 10" or "and/or", does not make a path.
-    has_more = run.count("/") + run.count("\\") > 1
-    is_path = run[0] in "/\\~." or (has_more and not _WORDS.fullmatch(run))
+    separators = run.count("/") + run.count("\\")
+    is_path = separators > 0 and (run[0] in "/\\~." or (separators > 1 and not _WORDS.fullmatch(run)))
     return _base_name(run) if is_path and len(run) > 1 else run

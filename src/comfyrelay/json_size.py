@@ -3,8 +3,9 @@
 import re
 from itertools import islice
 
-# A complete string, or a character that starts another value.
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[,\[{]', re.S)
+# A string, or a character that starts another value. An open string lasts until the end: otherwise a search would begin
+# again at each of its quotes.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[,\[{]', re.S)
 
 
 def has_more_values(body: bytes, limit: int) -> bool:

@@ -66,7 +66,8 @@ def one_line(text: str) -> str:
 
 def excerpt(text: str, *, length: int) -> str:
     """Return the beginning of a text as one line, cut between words."""
-    line = " ".join(one_line(text).split())
+    # A prompt may have millions of characters. The limit leaves room for control sequences, which are removed.
+    line = " ".join(one_line(text.lstrip()[: 100 * length]).split())
     return line if len(line) <= length else f"{line[:length].rsplit(' ', 1)[0]}…"
 
 

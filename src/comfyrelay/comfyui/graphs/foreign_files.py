@@ -12,6 +12,7 @@ from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import Graph, is_link, texts_in
 from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
+from comfyrelay.comfyui.graphs.placeholders import Placeholders, placeholders_of
 from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_upload, options_of
 
 # All our uploads go into one folder, so that they are easy to find and clean up.
@@ -32,6 +33,8 @@ _ABSOLUTE = re.compile(r"/\S*$|/+[^\s/]+/\S|/+[^\s/].*\.[A-Za-z]\w{1,9}$")
 _WEB = re.compile(r"https?://\S+$", re.IGNORECASE)
 # Case-insensitive, because Windows and macOS file systems are.
 _OUR_FOLDER = re.compile(rf"(?:^|[/\\]){UPLOAD_FOLDER}(?:[/\\]|$)", re.IGNORECASE)
+_SPACE = re.compile(r"\s")
+_LONGEST_SUFFIX = max(map(len, MEDIA_SUFFIXES))
 # Linux allows no longer path; base64 image data may start with a slash.
 LONGEST_PATH = 4096
 # Number of problems to report: a graph can have a hundred thousand.
@@ -60,14 +63,13 @@ def foreign_files(graph: Graph, *, own: Collection[str], object_info: Mapping[st
 
 def _foreign_files(graph: Graph, *, own: Collection[str], object_info: Mapping[str, Any]) -> Iterator[str]:
     files = frozenset(filter(None, own))
-    names = sorted(files, key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, names))) if names else None
+    placeholders = placeholders_of(files)
     for node_id, node in graph.items():
         for field, value in _inputs(node_id, node, object_info):
             if field.is_file and is_link(value):
                 yield f"{field.where} is linked, so it may name any file. {MAKE_PROPERTY}"
             for text in texts_in(value):
-                if text not in files and (why := _why_foreign(field, text, pattern)) is not None:
+                if text not in files and (why := _why_foreign(field, text, placeholders)) is not None:
                     yield f"{field.where} names {quoted(text)}, {why}. {MAKE_PROPERTY}"
 
 
@@ -100,14 +102,14 @@ def _inputs(node_id: str, node: dict[str, Any], object_info: Mapping[str, Any]) 
         )
 
 
-def _why_foreign(field: _Input, text: str, own: re.Pattern[str] | None) -> str | None:
+def _why_foreign(field: _Input, text: str, own: Placeholders) -> str | None:
     if field.is_file:
         return "which is not a file of this job"
-    around = own.sub(_OWN, text) if own is not None else text
+    around = own.replace(text, lambda _: _OWN)
     if field.has_choices and _is_media(around.rstrip()):
         return "which is not a file of this job"
-    # Some nodes take one path per line.
-    return next(filter(None, map(_why_path, around.splitlines())), None)
+    # Some nodes take one path per line. Equal lines are checked once: a text may have millions of empty ones.
+    return next(filter(None, map(_why_path, dict.fromkeys(around.splitlines()))), None)
 
 
 def _why_path(line: str) -> str | None:
@@ -117,7 +119,7 @@ def _why_path(line: str) -> str | None:
     is_absolute = len(text) <= LONGEST_PATH and _ABSOLUTE.match(text)
     if is_absolute or _PARENT.search(text) or _FILE_URL.search(text) or _HOME_DRIVE_OR_SHARE.match(text):
         return "a path on the server"
-    has_space = any(map(str.isspace, text))
+    has_space = _SPACE.search(text) is not None
     has_slash = "/" in text or "\\" in text
     # Dynamic prompts have their own patterns: __animals/*__.
     if "*" in text and has_slash and not has_space and not text.startswith("__") and len(text) <= LONGEST_PATH:
@@ -131,7 +133,8 @@ def _why_path(line: str) -> str | None:
 
 def _is_media(text: str) -> bool:
     """Whether a text ends with a media suffix and is not just a suffix, which savers offer as a choice."""
-    return text.lower().endswith(MEDIA_SUFFIXES) and text.lower() not in MEDIA_SUFFIXES
+    end = text[-_LONGEST_SUFFIX - 1 :].lower()
+    return end.endswith(MEDIA_SUFFIXES) and end not in MEDIA_SUFFIXES
 
 
 def is_path(spec: list[Any]) -> bool:

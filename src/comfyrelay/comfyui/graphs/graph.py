@@ -1,13 +1,12 @@
 """Read graphs in ComfyUI's API format and fill in their placeholders."""
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from comfyrelay.comfyui.graphs.placeholders import placeholders_of
 from comfyrelay.errors import GraphError
 
 # Nodes by id: {"class_type": …, "inputs": {…}, "_meta": {…}}.
@@ -109,29 +108,20 @@ def replace_placeholders(graph: Graph, values: Mapping[str, object]) -> Graph:
     A text that is exactly one placeholder becomes the value itself, so a number stays a number. All placeholders are
     replaced in one pass, so placeholder text within a value, such as a prompt, is left alone.
     """
-    pattern = _pattern(frozenset(values))
+    placeholders = placeholders_of(values)
 
     def fill(text: str) -> object:
-        if pattern is None:
-            return text
         if text and text in values:
             value = values[text]
             return value if isinstance(value, str) else deepcopy(value)
-        return pattern.sub(lambda found: _as_text(values[found[0]]), text)
+        return placeholders.replace(text, lambda name: _as_text(values[name]))
 
     return {node_id: _fill_node(node, fill) for node_id, node in graph.items()}
 
 
 def placeholders_in(graph: Graph, names: Iterable[str]) -> set[str]:
     """Return the names that `replace_placeholders` would replace in the graph."""
-    wanted = set(names)
-    pattern = _pattern(frozenset(wanted))
-    if pattern is None:
-        return set()
-    found: set[str] = set()
-    for text in input_texts(graph):
-        found.update([text] if text in wanted and text else pattern.findall(text))
-    return found
+    return placeholders_of(names).found_in(input_texts(graph))
 
 
 def _parse(text: str | bytes) -> Any:
@@ -164,13 +154,6 @@ def _check_node(node_id: str, node: object) -> None:
             raise GraphError(f'Node "{node_id}" has no "class_type".')
         case _:
             raise GraphError(f'Node "{node_id}" is not a JSON object.')
-
-
-@lru_cache(maxsize=256)
-def _pattern(names: frozenset[str]) -> re.Pattern[str] | None:
-    # The first alternative that matches wins, so the longest name is first: "{img2}" must not be read as "{img".
-    ordered = sorted((name for name in names if name), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
 
 def _as_text(value: object) -> str:

@@ -107,16 +107,19 @@ class GraphImporter:
     async def _convert(
         self, value: Mapping[str, Any], known: Mapping[str, Any] | None, why: str, *, tenant_id: str
     ) -> Graph:
-        if not is_editor_file(value):
-            self._graphs.check_size(dict(value))
         try:
-            graph = await self._readers.run(tenant_id, partial(as_graph, value, known or {}))
+            return await self._readers.run(tenant_id, partial(self._checked_graph, value, known or {}))
         except NotInstalled as error:
             detail = f"{_UNREADABLE} {why}" if known is None else f"{error.detail} {_INSTALL}"
             waiting = WaitingForNodes(node_types=error.node_types[:MAX_NAMES_STORED])
             raise MissingOnWorkers(detail, missing=waiting.missing) from error
         except ComfyError as error:
             raise GraphError(error.detail) from error
+
+    def _checked_graph(self, value: Mapping[str, Any], known: Mapping[str, Any]) -> Graph:
+        if not is_editor_file(value):
+            self._graphs.check_size(dict(value))
+        graph = as_graph(value, known)
         self._graphs.check_size(graph)
         self._graphs.check_texts(graph)
         return graph

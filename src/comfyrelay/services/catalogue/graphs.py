@@ -8,6 +8,7 @@ from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import MAX_BYTES, Graph, input_texts, load_graph, replace_placeholders
 from comfyrelay.comfyui.graphs.hash import workflow_hash
+from comfyrelay.comfyui.graphs.placeholders import placeholders_of
 from comfyrelay.errors import GraphError, TooLarge
 from comfyrelay.protocol.fields import MAX_NAME_LENGTH, MAX_TEXT_LENGTH
 from comfyrelay.storage.objects import ObjectStore
@@ -116,8 +117,8 @@ class WorkflowHasher:
     def __init__(self, graph: Graph, placeholders: Iterable[str]) -> None:
         self._graph = graph
         self._hashes: dict[str, str] = {}
-        names = list(placeholders)
-        filled = [text for text in input_texts(graph) if any(name in text for name in names)]
+        wanted = placeholders_of(placeholders)
+        filled = [text for text in input_texts(graph) if next(wanted.spans(text), None) is not None]
         self.filled = len(filled)
         inputs = {str(position): text for position, text in enumerate(filled)}
         self._texts: Graph = {"texts": {"class_type": "", "inputs": inputs}}

@@ -221,10 +221,11 @@ def _with_defaults(imported: ImportedWorkflow) -> Graph:
 def _drop_forbidden(imported: ImportedWorkflow, policy: GraphPolicy) -> ImportedWorkflow:
     """Drop the properties that could name any file. Their inputs keep the value of the graph."""
     files = _files(imported)
+    inputs = _inputs_by_text(imported.graph)
     dropped = []
     for fields in imported.properties:
         try:
-            policy.check(_inputs_with(fields["placeholder"], imported.graph), own=files)
+            policy.check(inputs.get(fields["placeholder"], {}), own=files)
         except GraphNotAllowed:
             dropped.append(fields)
     keys = {fields["key"] for fields in dropped}
@@ -237,12 +238,14 @@ def _drop_forbidden(imported: ImportedWorkflow, policy: GraphPolicy) -> Imported
     )
 
 
-def _inputs_with(placeholder: str, graph: Graph) -> Graph:
-    found: Graph = {}
+def _inputs_by_text(graph: Graph) -> dict[str, Graph]:
+    """Return the inputs that have each text, as graphs."""
+    found: dict[str, Graph] = {}
     for id_, node in graph.items():
-        inputs = {name: value for name, value in node["inputs"].items() if value == placeholder}
-        if inputs:
-            found[id_] = {"class_type": node["class_type"], "inputs": inputs}
+        for name, value in node["inputs"].items():
+            if isinstance(value, str):
+                same = found.setdefault(value, {})
+                same.setdefault(id_, {"class_type": node["class_type"], "inputs": {}})["inputs"][name] = value
     return found
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import orjson
 
-from comfyrelay.comfyui.graphs.graph import Graph, check_graph, placeholders_in, replace_placeholders
+from comfyrelay.comfyui.graphs.foreign_files import LONGEST_PATH
+from comfyrelay.comfyui.graphs.graph import Graph, check_graph, input_texts, replace_placeholders
 from comfyrelay.comfyui.graphs.nodes import files_in, models_in
+from comfyrelay.comfyui.graphs.placeholders import placeholders_of
 from comfyrelay.domain.capabilities import Fit, Fitness, Requirements, fitness
 from comfyrelay.domain.properties import Property, check_overrides
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowKind, WorkflowProvider
@@ -26,6 +28,8 @@ from comfyrelay.store.central.queue import dispatch_list
 from comfyrelay.store.central.workers import worker_list, workers
 from comfyrelay.store.database import Tx
 
+# Texts of one property that are filled with each of its choices. A model has one or two inputs.
+MAX_FILLED_TEXTS = 2000
 # Returns the existing workflow for the path of a graph, if any.
 FindExisting = Callable[[Tx, str], Awaitable[WorkflowRecord | None]]
 
@@ -106,9 +110,8 @@ class Workflows:
         if waiting is not None:
             path = await self._graphs.store_import(graph)
         else:
-            self._graphs.check_size(graph)
-            read_properties(properties)
-            check_output_node(check_graph(graph), output_node_id)
+            await asyncio.to_thread(self._check, graph, properties)
+            check_output_node(graph, output_node_id)
             path = await self._graphs.store(graph)
         values = {
             "slug": slug,
@@ -164,7 +167,7 @@ class Workflows:
     async def get(self, slug: str) -> WorkflowView:
         """Return a workflow with its graph. The graph of a waiting workflow is not converted yet."""
         workflow = await self._workflow(slug)
-        return _view(workflow, await self._graph_of(workflow))
+        return await asyncio.to_thread(_view, workflow, await self._graph_of(workflow))
 
     async def change(
         self, slug: str, changes: Mapping[str, Any], *, before: WorkflowRecord | None = None
@@ -173,15 +176,15 @@ class Workflows:
         before = before or await self._workflow(slug)
         values = dict(changes)
         if "graph" in values:
-            self._graphs.check_size(values["graph"])
-            graph = check_graph(values.pop("graph"))
+            graph = values.pop("graph")
+            await asyncio.to_thread(self._check, graph, ())
             values |= {"graph_path": await self._graphs.store(graph), "waiting": None}
         else:
             graph = await self._graph_of(before)
         if before.waiting is None or "graph" in changes:
             check_output_node(graph, values.get("output_node_id", before.output_node_id))
         if "properties" in values:
-            read_properties(values["properties"])
+            await asyncio.to_thread(read_properties, values["properties"])
             values["properties"] = await self._assets.add_hashes(values["properties"])
         _check_price(
             values.get("provider", before.may_run_at),
@@ -192,7 +195,7 @@ class Workflows:
         if "output_extension" in values:
             values["output_extension"] = values["output_extension"].lstrip(".")
         changed = await self._databases.central.run(TransactionStep.CATALOGUE, lambda tx: _change(tx, before, values))
-        return _view(changed, graph)
+        return await asyncio.to_thread(_view, changed, graph)
 
     async def load_import(self, workflow: WorkflowRecord) -> dict[str, Any]:
         """Return the stored import of a waiting workflow."""
@@ -253,6 +256,11 @@ class Workflows:
             found[slug] = [*result.missing_node_types, *result.missing_models]
         return {slug: names for slug, names in found.items() if names}
 
+    def _check(self, graph: Graph, properties: Sequence[Mapping[str, Any]]) -> None:
+        self._graphs.check_size(graph)
+        check_graph(graph)
+        read_properties(properties)
+
     async def _graph_of(self, workflow: WorkflowRecord) -> Graph:
         if workflow.waiting is None:
             return await self._graphs.get(workflow.graph_path)
@@ -262,7 +270,8 @@ class Workflows:
     async def _requirements_of(self, workflow: WorkflowRecord) -> Requirements:
         if (waiting := workflow.waits_for) is not None:
             return Requirements(node_types=frozenset(waiting.node_types), models=frozenset())
-        return _requirements(await self._graphs.get(workflow.graph_path), workflow.parsed_properties)
+        graph = await self._graphs.get(workflow.graph_path)
+        return await asyncio.to_thread(_requirements, graph, workflow.parsed_properties)
 
     async def _workflow(self, slug: str) -> WorkflowRecord:
         async with self._databases.central.read() as tx:
@@ -330,7 +339,8 @@ def _view(workflow: WorkflowRecord, graph: Graph) -> WorkflowView:
 
 def _warnings(graph: Graph, properties: Sequence[Mapping[str, Any]]) -> list[str]:
     keys = {fields["placeholder"]: fields["key"] for fields in properties}
-    used = placeholders_in(graph, keys)
+    wanted = placeholders_of(keys)
+    used = wanted.found_in(input_texts(graph))
     unused = [
         f"The placeholder {placeholder!r} of the property {key!r} appears in no node, so its value has no effect."
         for placeholder, key in keys.items()
@@ -340,7 +350,7 @@ def _warnings(graph: Graph, properties: Sequence[Mapping[str, Any]]) -> list[str
         f"Node {file.node_id} ({file.class_type}) names the file {file.name!r}, which a worker may not have: "
         "make it a property."
         for file in files_in(graph)
-        if not any(placeholder in file.name for placeholder in keys)
+        if not wanted.found_in([file.name])
     ]
     return [*unused, *files]
 
@@ -348,12 +358,26 @@ def _warnings(graph: Graph, properties: Sequence[Mapping[str, Any]]) -> list[str
 def _requirements(graph: Graph, properties: Sequence[Property]) -> Requirements:
     """Return the nodes of a graph, and the models that the graph, the defaults and the choices name."""
     defaults = {prop.placeholder: prop.default_value for prop in properties if prop.default_value is not None}
-    filled = [replace_placeholders(graph, defaults)]
+    models = {model.name for model in models_in(replace_placeholders(graph, defaults))}
+    texts = _short_texts(graph, [prop.placeholder for prop in properties if prop.choices])
     for prop in properties:
-        # Fill in only the nodes with the placeholder, because a property may have many choices.
-        nodes = {id_: node for id_, node in graph.items() if placeholders_in({id_: node}, [prop.placeholder])}
-        filled += [replace_placeholders(nodes, {**defaults, prop.placeholder: choice}) for choice in prop.choices]
-    return Requirements(
-        node_types=frozenset(node["class_type"] for node in graph.values()),
-        models=frozenset(model.name for one in filled for model in models_in(one)),
-    )
+        for choice in prop.choices:
+            # Fill in only the texts with the placeholder, because a property may have many choices.
+            inputs = dict(enumerate(texts.get(prop.placeholder, ())[: MAX_FILLED_TEXTS // len(prop.choices)]))
+            node = {"class_type": "", "inputs": inputs}
+            models.update(
+                model.name
+                for model in models_in(replace_placeholders({"": node}, {**defaults, prop.placeholder: choice}))
+            )
+    return Requirements(node_types=frozenset(node["class_type"] for node in graph.values()), models=frozenset(models))
+
+
+def _short_texts(graph: Graph, placeholders: Sequence[str]) -> dict[str, list[str]]:
+    """Return the texts with each placeholder that are short enough to name a model."""
+    found: dict[str, list[str]] = {}
+    wanted = placeholders_of(placeholders)
+    values = (value for node in graph.values() for value in node["inputs"].values() if isinstance(value, str))
+    for text in dict.fromkeys(values):
+        for name in wanted.found_in([text]) if len(text) <= LONGEST_PATH else ():
+            found.setdefault(name, []).append(text)
+    return found

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from comfyrelay.comfyui.graphs.graph import Graph, placeholders_in, replace_placeholders
+from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders, texts_in
+from comfyrelay.comfyui.graphs.placeholders import placeholders_of
 from comfyrelay.comfyui.graphs.policy import GraphPolicy
 
 # Number of allowed value sets that one batch remembers. Other sets are checked each time.
@@ -18,10 +19,10 @@ class OwnInputs:
         self._files = files
         # Inputs are grouped by their placeholders, because equal values need only one check.
         self._groups: dict[tuple[str, ...], Graph] = {}
+        wanted = placeholders_of(texts)
         for id_, node in graph.items():
             for name, value in node["inputs"].items():
-                placeholders = placeholders_in({id_: {"inputs": {name: value}}}, texts)
-                if placeholders:
+                if placeholders := wanted.found_in(texts_in(value)):
                     group = self._groups.setdefault(tuple(sorted(placeholders)), {})
                     # The policy reads only class and inputs.
                     group.setdefault(id_, {"class_type": node["class_type"], "inputs": {}})["inputs"][name] = value

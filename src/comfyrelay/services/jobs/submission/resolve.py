@@ -1,11 +1,13 @@
 """Resolve requests into jobs that can be accepted. Writes nothing."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import Graph, input_texts
+from comfyrelay.comfyui.graphs.placeholders import placeholders_of
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import JobPayload, StoredFile, asset_list, fingerprint, text_values
 from comfyrelay.domain.properties import Property, Role, Value, resolve
@@ -356,22 +358,20 @@ def _primary(item: ItemRequest, found: NamedMedia) -> StoredFile | None:
 
 def _refuse_placeholders(properties: Sequence[Property], values: Sequence[Value]) -> None:
     """Refuse texts with a placeholder of an asset, because workers would replace it by a file name."""
-    assets = _files(properties)
+    assets = placeholders_of(_files(properties))
     errors = {
         value.property.key: "This text contains a placeholder of the workflow."
         for value in values
         if value.from_user and isinstance(value.value, str) and not value.property.is_asset
-        if any(placeholder in value.value for placeholder in assets)
+        if assets.found_in([value.value])
     }
     if errors:
         raise InvalidInput(errors=errors)
 
 
 def _occurrences(graph: Graph, properties: Sequence[Property]) -> dict[str, int]:
-    texts = "\0".join(input_texts(graph))
-    return {
-        property_.placeholder: texts.count(property_.placeholder) for property_ in properties if property_.placeholder
-    }
+    wanted = placeholders_of(property_.placeholder for property_ in properties)
+    return Counter(text[start:end] for text in input_texts(graph) for start, end in wanted.spans(text))
 
 
 def _check_filled(target: Target, values: Mapping[str, Any]) -> None:
