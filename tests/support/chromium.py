@@ -16,6 +16,7 @@ import pytest
 from playwright.async_api import Browser, ConsoleMessage, Locator, Page, async_playwright, expect
 
 from comfyrelay.desk.examples import sample_image
+from tests.support.desk import callable_url
 from tests.support.desk_owner import owner_http
 from tests.support.world import PATIENCE_SECONDS
 
@@ -76,7 +77,7 @@ class PageDriver:
     async def at(cls, page: Page, url: str) -> AsyncIterator["PageDriver"]:
         async with owner_http(url, timeout=PATIENCE_SECONDS) as http:
             found = (await http.get("/api/desk")).json()["data"]
-            yield cls(page=page, http=http, comfyui=found["comfyui"][0])
+            yield cls(page=page, http=http, comfyui=callable_url(found["comfyui"][0]))
 
     @property
     def units(self) -> Locator:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,31 @@ from comfyrelay.comfyui.pool.members import MemberTimings
 from comfyrelay.desk.desk import Desk, DeskReady
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.startup.first_start import create_initial_data, single_user_settings
+from comfyrelay.desk.startup.workers import DeskWorkers
+from comfyrelay.desk.state import DeskState
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.worker.comfyui import servers
 from tests.support.server_processes import free_port
 from tests.support.world import PATIENCE_SECONDS
+
+# The addresses of built-in simulators with their secret, by the address that the desk shows.
+_simulators: dict[str, str] = {}
+
+
+class RecordedDesk(Desk):
+    """A desk whose simulator tests can call."""
+
+    def _state(self, workers: DeskWorkers, *args: Any, **options: Any) -> DeskState:
+        if workers._simulator is not None:
+            _simulators[workers._simulator.url] = workers._simulator.url_with_secret
+        return super()._state(workers, *args, **options)
+
+
+def callable_url(comfyui: str) -> str:
+    """Return the address at which tests can call the ComfyUI or simulator that a desk shows."""
+    return _simulators.get(comfyui, comfyui)
 
 
 @dataclass
@@ -48,7 +68,7 @@ def make_desk(folder: Path, *, is_new: bool = False, **desk: object) -> Desk:
         desk = {"simulator": True, **desk}
     # do not wait for a ComfyUI that failed
     settings = Settings(data_dir=folder, port=free_port(), block_cooldown_seconds=0.2)
-    return Desk(settings=settings, desk=DeskSettings.model_validate(desk))
+    return RecordedDesk(settings=settings, desk=DeskSettings.model_validate(desk))
 
 
 @asynccontextmanager

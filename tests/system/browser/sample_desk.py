@@ -11,6 +11,7 @@ from uuid import uuid4
 import httpx
 from PIL import Image, ImageDraw
 
+from tests.support.desk import callable_url
 from tests.support.desk_owner import owner_http
 from tests.support.world import PATIENCE_SECONDS
 
@@ -53,7 +54,7 @@ class Filling:
     async def of(cls, url: str) -> AsyncIterator[Self]:
         async with owner_http(url) as http:
             desk = cls(http, "")
-            desk.comfyui = (await desk.call("GET", "/api/desk"))["comfyui"][0]
+            desk.comfyui = callable_url((await desk.call("GET", "/api/desk"))["comfyui"][0])
             effects = (await desk.call("GET", "/api/effects"))["items"]
             desk.effects = {effect["slug"]: effect["id"] for effect in effects}
             yield desk
