@@ -96,6 +96,9 @@ class Settings(ArgumentsOnly):
     payment_webhook_secret: str | None = Field(
         None, repr=False, description="secret that signs payment webhooks; if not set, the endpoint is disabled"
     )
+    metrics_token: str | None = Field(
+        None, repr=False, description="bearer token that `/metrics` requires; if not set, it needs none"
+    )
     top_up_url: TopUpUrl | None = Field(
         None, description="https:, http: or mailto: address where users buy tokens, shown next to their balance"
     )
@@ -149,6 +152,12 @@ class Settings(ArgumentsOnly):
     )
 
     max_upload_bytes: Count = Field(2 * 1024**3, description="maximum size of an uploaded file")
+    max_stored_bytes: Count | None = Field(
+        20 * 1024**3, description="maximum size of all uploads of a tenant together; an administrator can change it"
+    )
+    max_stored_files: Count | None = Field(
+        10_000, description="maximum number of uploads of a tenant; an administrator can change it"
+    )
     max_output_bytes: Count = Field(2 * 1024**3, description="maximum size of an output file")
     max_output_files: Count = Field(1000, description="maximum number of output files that a desk keeps per run")
     output_validation: Literal["fail", "warn"] = Field(

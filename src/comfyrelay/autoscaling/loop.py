@@ -200,6 +200,9 @@ class ScalingLoop:
     def _state(self, fleet: FleetRecord) -> _FleetState:
         return self._states.setdefault(fleet.id, _FleetState())
 
+    def _count_error(self, fleet: FleetRecord, call: str) -> None:
+        self._scaling.monitor.counts.provider_errors[fleet.slug, fleet.stage, call] += 1
+
     async def _check_fleet(self, fleet: FleetRecord) -> None:
         provider = self._provider(fleet)
         if provider is None:
@@ -230,6 +233,7 @@ class ScalingLoop:
                 listed = await provider.observe(_provider_fleet(fleet))
             _check_plausible(fleet, len(listed))
         except Exception as error:
+            self._count_error(fleet, "observe")
             state.failure = _why(error)
             log.warning("scaling.provider_failed", fleet=fleet.slug, stage=fleet.stage, why=state.failure)
             return None
@@ -249,6 +253,7 @@ class ScalingLoop:
             async with asyncio.timeout(PROVIDER_TIMEOUT_SECONDS):
                 state.prices = await provider.prices(_provider_fleet(fleet)) or None
         except Exception as error:
+            self._count_error(fleet, "prices")
             log.warning("scaling.prices_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
 
     async def _carry_out_alone(
@@ -303,10 +308,13 @@ class ScalingLoop:
                 result = await provider.launch(_provider_fleet(fleet), orders, total=confirmed.total)
         except Exception as error:
             # The machines may exist. The next tick repeats the orders under the same keys.
+            self._count_error(fleet, "launch")
             log.warning("scaling.launch_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
             return {"launch_failed": _why(error)}
         launched, refused = _results(wanted, result)
         await self._scaling.machines.note_launched(wanted, launched, refused, types=self._types(fleet))
+        for kind, _text in refused.values():
+            self._scaling.monitor.counts.refusals[fleet.slug, fleet.stage, kind] += 1
         if refused:
             # Another type may be available.
             self._scaling.wakeup.notify()
@@ -333,6 +341,7 @@ class ScalingLoop:
                 await provider.end(_provider_fleet(fleet), ids)
         except Exception as error:
             # The machines are marked, and the next tick repeats the termination.
+            self._count_error(fleet, "end")
             log.warning("scaling.end_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
             return {"end_failed": _why(error)}
         return {"ended": len(ids)}

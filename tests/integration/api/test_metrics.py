@@ -10,16 +10,22 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from comfyrelay import __version__
+from comfyrelay.autoscaling.loop import ScalingLoop
+from comfyrelay.autoscaling.providers.base import LaunchRefused, RefusalKind
+from comfyrelay.domain.autoscaling.observation import MachineState
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.errors import Fault
+from comfyrelay.errors import Fault, ProviderError
 from comfyrelay.server.http import metrics
 from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
-from tests.support.api import Api
+from tests.support.api import Api, problem_of
+from tests.support.memory_provider import MemoryProvider
 from tests.support.outages import database_down
 from tests.support.paths import ROOT
 from tests.support.world import GRAPH, OUTPUT, execute
 
+FLEET = "home-clip"
 Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
@@ -27,6 +33,7 @@ async def figures(api: Api) -> dict[Sample, float]:
     """Read every sample again."""
     api.engine.operations.metrics._cache.clear()
     api.engine.autoscaling.figures._cache.clear()
+    api.engine.autoscaling.monitor._cache.clear()
     api.context.metrics._cache.clear()
     answer = await api.anonymous.call("GET", "/metrics")
     assert answer.status_code == 200
@@ -211,8 +218,63 @@ async def test_every_metric_is_documented(api: Api) -> None:
     await lease(api)
     names = {re.sub("_(bucket|count|sum|created)$", "", name) for name, _ in await figures(api)}
     ours = {name for name in names if name.startswith("comfyrelay_")}
-    assert len(ours) == 13 + 8 + 2
+    assert len(ours) == 13 + 8 + 2 + 2
     assert [our for our in ours if f"| `{our}` |" not in page] == []
+
+
+async def test_autoscaling_loop_is_measured(api: Api) -> None:
+    await api.effect()
+    await api.worker()
+    fleets, scaling = api.engine.workers.fleets, api.engine.autoscaling
+    changes = {"machines": {"provider": "command"}, "autoscaling": {"min_machines": 2, "failed_boots": 1}}
+    await fleets.change(stage=Stage.PRODUCTION, slug=FLEET, changes=changes)
+    where = {"fleet": FLEET, "stage": "production"}
+    assert at(await figures(api), "autoscaling_has_leader") == 0
+
+    scaling.leadership.ttl_seconds = 1_000_000.0
+    await scaling.leadership.claim()
+    provider = MemoryProvider()
+    loop = ScalingLoop(api.engine, provider)
+    await loop.decide_once()
+    await loop.idle()
+    provider.fails = ProviderError("It is away.")
+    await loop.observe_once()
+    found = await figures(api)
+    assert (at(found, "autoscaling_has_leader"), at(found, "autoscaling_is_leader")) == (1, 1)
+    assert at(found, "fleet_desired", **where) == 2
+    # The worker that registered itself, and one that was launched.
+    by_state = {state: at(found, "fleet_machines", **where, state=state) for state in MachineState}
+    assert by_state == {"booting": 1, "ready": 1, "busy": 0, "draining": 0}
+    assert at(found, "fleet_provider_errors_total", **where, call="observe") == 1
+    assert at(found, "fleet_is_launching_paused", **where) == 0
+
+    provider.fails = None
+    provider.refuses = [LaunchRefused(kind=RefusalKind.QUOTA, text="No more.")]
+    await execute(api.engine.databases.central, "UPDATE machines SET ordered_at = relay_now(-1000)")
+    for _ in range(2):
+        await loop.observe_once()
+        await loop.decide_once()
+        await loop.idle()
+    found = await figures(api)
+    assert (at(found, "fleet_failed_rounds", **where), at(found, "fleet_is_launching_paused", **where)) == (1, 1)
+    await scaling.views.reset_launches(Stage.PRODUCTION, FLEET)
+    await loop.decide_once()
+    await loop.idle()
+    found = await figures(api)
+    assert at(found, "fleet_is_launching_paused", **where) == 0
+    assert at(found, "fleet_launches_refused_total", **where, kind="quota") == 1
+
+
+async def test_metrics_require_the_configured_token(api: Api) -> None:
+    api.context.settings = api.context.settings.model_copy(update={"metrics_token": "a-token-of-16-characters"})
+    problem_of(await api.anonymous.call("GET", "/metrics"), 401)
+    for header in ("Bearer wrong", "a-token-of-16-characters", "Bearer é"):
+        headers = {"Authorization": header.encode()}
+        problem_of(await api.anonymous.http.get("/metrics", headers=headers), 401)
+    headers = {"Authorization": "Bearer a-token-of-16-characters"}
+    assert (await api.anonymous.http.get("/metrics", headers=headers)).status_code == 200
+    # Probes need none.
+    assert (await api.anonymous.call("GET", "/healthz")).status_code == 200
 
 
 async def test_database_metrics_are_cached(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from comfyrelay.server.http.metrics import FLEET_METRICS
+from comfyrelay.server.http.metrics import FLEET_METRICS, SCALING_METRICS
 from tests.support.paths import ROOT
 
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "comfyrelay-fleets.json").read_text("utf-8"))
@@ -16,6 +16,13 @@ ALERTS = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_te
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 GAUGES = {f"comfyrelay_fleet_{name}" for name, _ in FLEET_METRICS.values()}
 COUNTERS = {"comfyrelay_fleet_gpu_seconds_total", "comfyrelay_fleet_cost_total"}
+SCALING = {"comfyrelay_fleet_machines", *(f"comfyrelay_fleet_{name}" for name in SCALING_METRICS)} | {
+    "comfyrelay_fleet_launches_refused_total",
+    "comfyrelay_fleet_provider_errors_total",
+    "comfyrelay_bursts_total",
+}
+SERVERS = {"comfyrelay_autoscaling_has_leader", "comfyrelay_database_up"}
+EXPORTED = GAUGES | COUNTERS | SCALING | SERVERS
 # Unit names of Grafana.
 UNITS = {"short", "s", "percentunit"}
 
@@ -40,14 +47,14 @@ def expressions() -> Iterator[str]:
 def test_all_metrics_are_documented() -> None:
     assert len(GAUGES) == 8
     page = (ROOT / "docs" / "howto" / "operate.md").read_text("utf-8")
-    assert [metric for metric in GAUGES | COUNTERS if f"| `{metric}` |" not in page] == []
+    assert [metric for metric in EXPORTED if f"| `{metric}` |" not in page] == []
 
 
 @pytest.mark.parametrize("expression", list(expressions()))
 def test_expressions_use_exported_metrics_only(expression: str) -> None:
-    assert metrics_of(expression)
-    assert metrics_of(expression) <= GAUGES | COUNTERS
-    assert labels(expression) <= {"fleet", "stage", "kind"}
+    assert metrics_of(expression) or 'up{job="comfyrelay"}' in expression
+    assert metrics_of(expression) <= EXPORTED
+    assert labels(expression) <= {"fleet", "stage", "kind", "state", "call", "to", "database", "job"}
     assert expression.count("(") == expression.count(")")
 
 
@@ -55,7 +62,7 @@ def test_every_metric_is_shown() -> None:
     shown = {
         name for panel in DASHBOARD["panels"] for target in panel["targets"] for name in metrics_of(target["expr"])
     }
-    assert shown == GAUGES | COUNTERS
+    assert shown == GAUGES | COUNTERS | SCALING
 
 
 @pytest.mark.parametrize("panel", DASHBOARD["panels"], ids=lambda panel: panel["title"])
@@ -90,7 +97,8 @@ def test_alerts_have_a_severity_and_a_description(rule: dict[str, Any]) -> None:
     assert re.fullmatch(r"ComfyRelay\w+", rule["alert"])
     assert re.fullmatch(r"\d+[smh]", rule["for"])
     assert rule["labels"]["severity"] in {"info", "warning", "critical"}
-    assert {"fleet", "stage"} <= set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+    named = {name for clause in re.findall(r"by \(([^)]*)\)", rule["expr"])[:1] for name in clause.split(", ")}
+    assert named <= set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
     assert rule["annotations"]["description"].endswith(".")
 
 
@@ -100,4 +108,4 @@ def test_alert_names_are_unique() -> None:
 
 def test_every_gauge_has_an_alert() -> None:
     watched = {name for rule in RULES for name in metrics_of(rule["expr"])}
-    assert watched >= GAUGES
+    assert watched >= (GAUGES | SCALING | SERVERS) - {"comfyrelay_fleet_failed_rounds"}

@@ -13,6 +13,7 @@ from comfyrelay import __version__
 from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.queue.states import TERMINAL_JOB
 from comfyrelay.services.autoscaling.figures import FleetFigures
+from comfyrelay.services.autoscaling.loop_state import LoopState
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.operations.metrics import Figures
 from comfyrelay.services.operations.repair import SAFE
@@ -33,6 +34,13 @@ FLEET_METRICS = {
     "error_rate": ("error_rate", "Share of failed jobs among all that ended in the last five minutes."),
     "lease_expired_count": ("leases_expired", "Leases that expired in the last five minutes."),
     "spot_interruption_count": ("spot_interruptions", "Jobs requeued by Spot interruptions in five minutes."),
+}
+
+# State of an autoscaled fleet → help text.
+SCALING_METRICS = {
+    "desired": "Machines that the last decision wants.",
+    "failed_rounds": "Consecutive rounds of launches without a worker.",
+    "is_launching_paused": "Whether launching pauses after failed launches.",
 }
 
 
@@ -66,6 +74,12 @@ class ServerMetrics:
             figure: self._gauge(f"fleet_{name}", about, "fleet", "stage")
             for figure, (name, about) in FLEET_METRICS.items()
         }
+        self._machines = self._gauge("fleet_machines", "Machines of the fleet by state.", "fleet", "stage", "state")
+        self._scaled = {
+            name: self._gauge(f"fleet_{name}", about, "fleet", "stage") for name, about in SCALING_METRICS.items()
+        }
+        self._leader = self._gauge("autoscaling_has_leader", "Whether any process scales the fleets.")
+        self._is_leader = self._gauge("autoscaling_is_leader", "Whether this process scales the fleets.")
         self.registry.register(_Counts(engine))
         self._cache = TimedCache(self._render)
 
@@ -77,9 +91,11 @@ class ServerMetrics:
     async def _render(self) -> bytes:
         figures = await self._engine.operations.metrics.figures()
         fleets = await self._engine.autoscaling.figures.recent()
+        loop = await self._engine.autoscaling.monitor.recent()
         # There is no await from here on: concurrent calls must not interleave.
         self._set(figures)
         self._set_fleets(fleets)
+        self._set_loop(loop)
         return generate_latest(self.registry)
 
     def _set(self, figures: Figures) -> None:
@@ -104,6 +120,19 @@ class ServerMetrics:
             found = {(row.fleet, row.stage): getattr(row, figure) for row in fleets}
             _set_all(gauge, {labels: value for labels, value in found.items() if value is not None})
 
+    def _set_loop(self, loop: LoopState | None) -> None:
+        fleets = loop.fleets if loop is not None else ()
+        by_state: dict[tuple[str, ...], float] = {
+            (fleet.fleet, fleet.stage, str(state)): count for fleet in fleets for state, count in fleet.machines.items()
+        }
+        _set_all(self._machines, by_state)
+        for name, gauge in self._scaled.items():
+            found = {(fleet.fleet, fleet.stage): getattr(fleet, name) for fleet in fleets}
+            _set_all(gauge, {labels: value for labels, value in found.items() if value is not None})
+        # Without an autoscaled fleet, no process leads.
+        self._leader.set(loop is not None and loop.has_leader)
+        self._is_leader.set(loop is not None and loop.is_leader)
+
     def _gauge(self, name: str, about: str, *labels: str) -> Gauge:
         return Gauge(f"comfyrelay_{name}", about, labels, registry=self.registry)
 
@@ -116,6 +145,7 @@ class _Counts(Collector):
 
     def collect(self) -> Iterator[Metric]:
         operations, usage = self._engine.operations, self._engine.autoscaling.usage
+        counts = self._engine.autoscaling.monitor.counts
         ended = [([status], operations.metrics.ended[status]) for status in sorted(TERMINAL_JOB)]
         yield _counter("jobs_ended", "Ended jobs by final status.", ["status"], ended)
         repaired = [([kind], operations.auto_repair.repaired[kind]) for kind in sorted(SAFE)]
@@ -127,6 +157,14 @@ class _Counts(Collector):
         yield _counter("fleet_gpu_seconds", about, ["fleet", "stage", "kind"], sorted(usage.gpu_seconds.items()))
         about = "Cost of these seconds, in the currency of the prices."
         yield _counter("fleet_cost", about, ["fleet", "stage"], sorted(usage.cost.items()))
+        about = "Launches that a provider refused, by kind, as counted by the process that leads."
+        yield _counter("fleet_launches_refused", about, ["fleet", "stage", "kind"], sorted(counts.refusals.items()))
+        about = "Calls of a provider that failed, as counted by the process that leads."
+        yield _counter(
+            "fleet_provider_errors", about, ["fleet", "stage", "call"], sorted(counts.provider_errors.items())
+        )
+        about = "Jobs that this process moved to the cloud, or back."
+        yield _counter("bursts", about, ["stage", "to"], sorted(counts.bursts.items()))
 
 
 def _counter(name: str, about: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]) -> Metric:

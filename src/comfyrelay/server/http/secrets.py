@@ -40,6 +40,8 @@ def load_secrets(settings: Settings, *, is_only_server: bool = False) -> Secrets
     _check_lengths({"all": settings.signing_secrets}, "COMFYRELAY_SIGNING_SECRETS")
     if settings.payment_webhook_secret is not None:
         _check_lengths({"all": [settings.payment_webhook_secret]}, "COMFYRELAY_PAYMENT_WEBHOOK_SECRET")
+    if settings.metrics_token is not None:
+        _check_lengths({"all": [settings.metrics_token]}, "COMFYRELAY_METRICS_TOKEN")
     if settings.fleet_secrets and settings.signing_secrets:
         return Secrets(fleet=_by_stage(settings), signing=settings.signing_secrets)
     if not is_only_server and not is_loopback(settings.host):

@@ -1,11 +1,13 @@
-"""Liveness, readiness and Prometheus metrics, without authentication."""
+"""Liveness and readiness without authentication, and Prometheus metrics with a token if one is configured."""
 
+from hmac import compare_digest
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 
+from comfyrelay.errors import Unauthorized
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
@@ -35,7 +37,14 @@ async def readyz(context: ContextOf) -> Answer[Ready]:
     return Answer(data=Ready(status="degraded" if checked.problems else "ok", problems=checked.problems))
 
 
-@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-async def metrics(context: ContextOf) -> Response:
-    """Return queue, leases, outcomes and latencies in the Prometheus text format."""
+@router.get(
+    "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}, **error_responses(401)}
+)
+async def metrics(request: Request, context: ContextOf) -> Response:
+    """Return queue, leases, outcomes and latencies in the Prometheus text format. If the server has a token for them,
+    send it as a bearer token."""
+    token = context.settings.metrics_token
+    given = request.headers.get("Authorization", "")
+    if token is not None and not compare_digest(given.encode(), f"Bearer {token}".encode()):
+        raise Unauthorized("Send the token of COMFYRELAY_METRICS_TOKEN as a bearer token.")
     return Response(await context.metrics.render(), media_type=CONTENT_TYPE_LATEST)

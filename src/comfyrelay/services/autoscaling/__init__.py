@@ -6,6 +6,7 @@ from comfyrelay.services.autoscaling.figures import FleetFiguresService
 from comfyrelay.services.autoscaling.fleet_observation import WorkerLimits
 from comfyrelay.services.autoscaling.history import History
 from comfyrelay.services.autoscaling.leadership import Leadership
+from comfyrelay.services.autoscaling.loop_state import LoopMonitor
 from comfyrelay.services.autoscaling.machines import Machines
 from comfyrelay.services.autoscaling.observations import Observations
 from comfyrelay.services.autoscaling.usage import UsageService
@@ -37,6 +38,7 @@ class Autoscaling:
         self.history = History(databases)
         self.views = ScalingViews(databases, self.snapshots, self.leadership, workers.fleets, wakeup=self.wakeup)
         self.figures = FleetFiguresService(databases)
+        self.monitor = LoopMonitor(databases, self.leadership, stale_seconds=stale_seconds, worker_limits=worker_limits)
         self.usage = UsageService(databases)
         self.bursting = Bursting(
             databases,
@@ -45,4 +47,5 @@ class Autoscaling:
             limit_micros_per_hour=context.settings.burst_micros_per_hour,
             worker_stale_seconds=stale_seconds,
             worker_limits=worker_limits,
+            counts=self.monitor.counts,
         )

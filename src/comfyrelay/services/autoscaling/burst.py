@@ -15,6 +15,7 @@ from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.records.workers import BurstRecord
 from comfyrelay.services.autoscaling.burst_observation import read_burst_input
 from comfyrelay.services.autoscaling.fleet_observation import WorkerLimits
+from comfyrelay.services.autoscaling.loop_state import ScalingCounts
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import ResultPage
 from comfyrelay.services.queue.decisions import Decided, Decisions
@@ -41,6 +42,7 @@ class Bursting:
         limit_micros_per_hour: int | None,
         worker_stale_seconds: float,
         worker_limits: WorkerLimits,
+        counts: ScalingCounts,
     ) -> None:
         """`wakeup` is notified when a job is queued that may move to the cloud."""
         self._databases = databases
@@ -49,6 +51,7 @@ class Bursting:
         self._limit_micros = limit_micros_per_hour
         self._stale_seconds = worker_stale_seconds
         self._worker_limits = worker_limits
+        self._counts = counts
         self._stays: dict[Stage, Mapping[int, str]] = {}
 
     async def run_once(self, stage: Stage) -> Sequence[BurstDecision]:
@@ -61,6 +64,7 @@ class Bursting:
         done, decided = await self._databases.central.run(TransactionStep.BURST, lambda tx: self._move(tx, stage))
         await self._decisions.announce(decided)
         for move in done:
+            self._counts.bursts[str(stage), str(move.to)] += 1
             log.info("burst.moved", dispatch=move.dispatch_id, to=move.to, reason=move.reason)
         return done
 

@@ -31,7 +31,7 @@ class Leadership:
         self, databases: Databases, name: str, *, ttl_seconds: float | None = None, holder: str | None = None
     ) -> None:
         self._databases = databases
-        self._name = name
+        self.name = name
         self.ttl_seconds = TTL_SECONDS if ttl_seconds is None else ttl_seconds
         # Unique for each start of a process.
         self.holder = holder or f"{socket.gethostname()}-{secrets.token_hex(4)}"
@@ -53,11 +53,11 @@ class Leadership:
         began = time.monotonic()
         before = self._leader
         found = await self._databases.central.run(
-            TransactionStep.LEAD, lambda tx: leaders.claim(tx, self._name, self.holder, seconds=self.ttl_seconds)
+            TransactionStep.LEAD, lambda tx: leaders.claim(tx, self.name, self.holder, seconds=self.ttl_seconds)
         )
         self._leader, self._until = found, began + self.ttl_seconds
         if (found and found.term) != (before and before.term):
-            log.info("leadership.changed", name=self._name, leads=found is not None, term=found and found.term)
+            log.info("leadership.changed", name=self.name, leads=found is not None, term=found and found.term)
         return found
 
     async def run(self, step: TransactionStep, work: Callable[[Tx], Awaitable[T]]) -> T:
@@ -80,9 +80,9 @@ class Leadership:
         Resign by name and not by term, because a canceled claim may have started a term.
         """
         self._leader = None
-        await self._databases.central.run(TransactionStep.LEAD, lambda tx: leaders.resign(tx, self._name, self.holder))
+        await self._databases.central.run(TransactionStep.LEAD, lambda tx: leaders.resign(tx, self.name, self.holder))
 
     async def current(self) -> Leader | None:
         """Return the current leader."""
         async with self._databases.central.read() as tx:
-            return await leaders.current(tx, self._name)
+            return await leaders.current(tx, self.name)

@@ -162,9 +162,8 @@ async def test_fleet_with_machines_is_removed_only_with_force(account: Account) 
     aws = Aws()
     provisioner = Provisioner(aws, budgets=aws)
 
-    with pytest.raises(
-        Conflict, match="still has 1 machine.*fleet set video --stage production --min-machines 0 --max-machines 0`"
-    ):
+    advice = "`comfyrelay fleet set video --stage production --min-machines 0 --max-machines 0`"
+    with pytest.raises(Conflict, match=f"still has 1 machine. Run {advice}"):
         await provisioner.plan_removal(Names("video", "production"))
     await apply(await provisioner.plan_removal(Names("video", "production"), force=True))
 

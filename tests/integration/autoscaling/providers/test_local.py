@@ -13,12 +13,15 @@ from typing import Any
 import psutil
 import pytest
 
+from comfyrelay.autoscaling.loop import ScalingLoop
 from comfyrelay.autoscaling.providers.base import MachineProvider, ProviderFleet, ProviderMachineState, RefusalKind
 from comfyrelay.autoscaling.providers.local import WORKER_SETTINGS, LocalProvider, _LocalMachine
 from comfyrelay.domain.autoscaling.spec import DEFAULT_MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
+from comfyrelay.domain.queue.states import Stage
 from comfyrelay.system.commands import detached
 from comfyrelay.worker.settings import WorkerSettings
 from tests.support.full import full_only
+from tests.support.memory_provider import lead
 from tests.support.provider_contract import (
     FLEET,
     SERVER_SECRETS,
@@ -32,7 +35,7 @@ from tests.support.provider_contract import (
     until_observed,
     wait_until_left,
 )
-from tests.support.world import PATIENCE_SECONDS
+from tests.support.world import PATIENCE_SECONDS, World
 
 MODULE = "comfyrelay.autoscaling.providers.local_machine"
 SECRET = "a secret that is long enough for a fleet"
@@ -408,6 +411,57 @@ async def test_forbidden_program_is_refused_with_its_reason(
 
 def test_fleets_can_set_only_existing_worker_settings() -> None:
     assert {name.lower() for name in WORKER_SETTINGS} <= WorkerSettings.model_fields.keys()
+
+
+async def test_fleet_with_a_maximum_of_0_ends_its_machines_and_a_paused_one_keeps_them(
+    site: LocalSite, world: World
+) -> None:
+    """The advice of `fleet deprovision` and of the removal of a fleet."""
+    slug = await world.fleet(await world.workflow())
+    await world.engine.workers.fleets.change(
+        stage=Stage.PRODUCTION,
+        slug=slug,
+        changes={"machines": {"provider": "local", "options": site.options}, "autoscaling": {"min_machines": 2}},
+    )
+    await lead(world)
+    fleet = await site.fleet(slug, stage=Stage.PRODUCTION)
+    async with opened(site) as provider:
+        loop = ScalingLoop(world.engine, OneProvider(provider))
+
+        async def run_round() -> None:
+            await loop.observe_once()
+            await loop.decide_once()
+            await loop.idle()
+
+        await run_round()
+        await until_observed(provider, fleet, 2)
+        views = world.engine.autoscaling.views
+        await views.set_paused(Stage.PRODUCTION, slug, is_paused=True)
+        limits = {"autoscaling": {"min_machines": 0, "max_machines": 0}}
+        await world.engine.workers.fleets.change(stage=Stage.PRODUCTION, slug=slug, changes=limits)
+        await run_round()
+        await until_observed(provider, fleet, 2)
+
+        await views.set_paused(Stage.PRODUCTION, slug, is_paused=False)
+        await run_round()
+        await until_observed(provider, fleet, 0)
+
+        async def are_gone() -> bool:
+            # New machines may be listed late.
+            await world.advance(61)
+            await run_round()
+            return not (await views.get(Stage.PRODUCTION, slug)).machines
+
+        await until(are_gone)
+        await world.engine.workers.fleets.delete(stage=Stage.PRODUCTION, slug=slug)
+
+
+class OneProvider:
+    def __init__(self, provider: MachineProvider) -> None:
+        self._provider = provider
+
+    def get(self, _name: str, /) -> MachineProvider:
+        return self._provider
 
 
 async def test_logs_of_a_machine_are_kept_for_a_week(site: LocalSite) -> None:
