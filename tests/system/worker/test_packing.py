@@ -251,14 +251,14 @@ class OneGpu:
 
 
 @pytest.mark.parametrize(
-    ("busy", "gpu_bytes", "is_blamed"), [(["b"], None, True), (["b"], 24 * GIB, False), ([], None, False)]
+    ("busy", "ran_alone", "is_blamed"), [(["b"], False, True), (["b"], True, False), ([], False, False)]
 )
 async def test_out_of_memory_is_blamed_on_sharing_only_if_others_ran(
-    busy: list[str], gpu_bytes: int | None, is_blamed: bool
+    busy: list[str], ran_alone: bool, is_blamed: bool
 ) -> None:
     pool, error = OneGpu(*busy), OutOfMemory("There is not enough memory.")
     packer = Packer(cast("Any", None), cast("WorkflowPool", pool), spare_cores=lambda _: 1.0)
-    error.gpu_bytes = gpu_bytes
+    error.ran_alone = ran_alone
     pool.heard[JobRetrying](SimpleNamespace(client_id="a", workflow_hash="w", error=error))
     assert packer.ran_out(KEY) == (frozenset("w") if is_blamed else frozenset())
 
