@@ -1,6 +1,7 @@
 """The user API: accounts, effects, presets, own workflows, and webhooks."""
 
 import json
+import operator
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -115,7 +116,8 @@ class IssuedToken(Token):
 
 class SlotJob(AnswerBody):
     """A running job. `node` is the type of the running node, `node_title` the title that the author of the workflow
-    gave it. `progress` is from 0 to 1. `expected_seconds` is the expected remaining time, null if unknown."""
+    gave it. `progress` is from 0 to 1; `is_estimated`: from the time that the last such job took, because the worker
+    reports none. `expected_seconds` is the expected remaining time, null if unknown."""
 
     id: str
     batch_id: str | None
@@ -127,6 +129,7 @@ class SlotJob(AnswerBody):
     step: float | None
     steps: float | None
     progress: float | None
+    is_estimated: Annotated[bool, Field(exclude_if=operator.not_)] = False
     started_at: datetime | None
     expected_seconds: float | None
 

@@ -55,6 +55,14 @@ it("progress shows the node, step and remaining time that the worker reports", (
   expect(describeProgress(null)).toEqual({ value: null, text: "Starting…" });
 });
 
+it("estimated progress is marked as such", () => {
+  expect(describeProgress({ value: 0.45, is_estimated: true }, 55)).toEqual({
+    value: 0.45,
+    text: "about 45 %, estimated · 55 s left",
+    isEstimated: true,
+  });
+});
+
 it("default values are folded if there are many values", () => {
   const many = Array.from({ length: 9 }, (_each, index) => value(`d${index}`, { is_default: true }));
   const { shown, rest } = sortedValues([...many, value("steps"), value("p", { role: "prompt", is_default: true })]);

@@ -6,6 +6,8 @@ export interface ProgressDescription {
   /** From 0 to 1; null while unknown. */
   value: number | null;
   text: string;
+  /** Estimated from the duration of the last such job, because the worker reports no progress. */
+  isEstimated?: true;
 }
 
 /** The progress of a running job, as its worker reports it. */
@@ -16,8 +18,11 @@ export function describeProgress(progress: Job["progress"], leftSeconds?: number
   if (typeof given.node === "string" && given.node) parts.push(given.node);
   if (typeof given.steps === "number" && given.steps) parts.push(queue.step(Number(given.step ?? 0), given.steps));
   if (!parts.length && typeof given.phase === "string" && given.phase) parts.push(given.phase);
+  const isEstimated = given.is_estimated === true && value !== null;
+  if (isEstimated) parts.push(queue.estimated(value));
   if (typeof leftSeconds === "number") {
     parts.push(leftSeconds < 1 ? queue.almost : queue.left(duration(leftSeconds)));
   }
-  return { value, text: parts.join(" · ") || queue.starting };
+  const text = parts.join(" · ") || queue.starting;
+  return isEstimated ? { value, text, isEstimated } : { value, text };
 }

@@ -37,6 +37,8 @@ export const workers = {
   filterFleet: "Fleet",
   filterStage: "Stage",
   percent: (part: number) => `${Math.round(part * 100)} %`,
+  aboutPercent: (part: number) => `about ${Math.round(part * 100)} %`,
+  estimated: "estimated",
   progress: (name: string) => `Progress of ${name}`,
   jobs: (count: number) => plural(count, "job"),
   more: (count: number) => `+${number.format(count)}`,
@@ -81,6 +83,7 @@ export const worker = {
   actions: {
     drain: "Drain",
     undrain: "Resume",
+    unblock: "Unblock",
     rotate: "New token",
     revoke: "Revoke",
     approve: "Approve",
@@ -88,6 +91,7 @@ export const worker = {
   did: {
     drain: "Draining: finishes running jobs, gets no new ones.",
     undrain: "Worker resumed.",
+    unblock: "Unblocked: gets jobs again of the workflows that failed there.",
     revoke: "Worker revoked.",
     approve: "Worker approved.",
   },
@@ -131,10 +135,11 @@ export const worker = {
       jobs
         ? `Draining: finishes ${plural(jobs, "job")}, gets no new ones.`
         : "Drained: no jobs left. You can stop the worker.",
-    workflow: (name: string, failures: number, until: string | null) =>
-      `${isolated(name)} failed ${plural(failures, "time")} on this worker${
-        until ? ` and is blocked until ${time.format(new Date(until))}` : ""
+    workflow: (name: string, failures: number, until: string, reason: string | null) =>
+      `${isolated(name)} failed ${plural(failures, "time")} on this worker and is blocked until ${time.format(new Date(until))}${
+        reason ? `: ${reason.replace(/[.!?]$/, "")}` : ""
       }.`,
+    outOfMemory: "The block ends earlier when ComfyUI restarts.",
     unmapped: "Its fleet has no workflows. Assign workflows to the fleet.",
     away: (why: string) => why,
     lacks: (workflow: string, names: string) => `${isolated(workflow)} is missing ${names}.`,

@@ -30,6 +30,7 @@ export const queue = {
   itemNamed: (number_: number, status: string) => `Item ${number_}, ${status}`,
   moreItems: (count: number) => `+${number.format(count)}`,
   almost: "almost done",
+  estimated: (part: number) => `about ${Math.round(part * 100)} %, estimated`,
   left: (time: string) => `${time} left`,
   startsIn: (time: string) => `starts in ${time}`,
   startsNow: "starts now",

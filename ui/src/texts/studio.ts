@@ -167,6 +167,7 @@ export const studio = {
     paused: "Paused",
     running: "Processing",
     percent: (part: number) => `${Math.round(part * 100)} %`,
+    estimated: (part: number) => `About ${Math.round(part * 100)} %`,
     starting: "Starting",
     left: (seconds: number) => (seconds < 1 ? "almost done" : `about ${duration(seconds)} left`),
     close: "You can close this page. Processing continues on the server.",

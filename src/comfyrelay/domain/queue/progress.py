@@ -1,9 +1,10 @@
-"""Job progress as workers report it with heartbeats."""
+"""Job progress as workers report it with heartbeats, or estimated if they report none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
+from math import floor
 from typing import Any, Self
 
 
@@ -19,6 +20,9 @@ class Phase(StrEnum):
 
 BEFORE_RUN = frozenset({Phase.FETCHING, Phase.WAITING})
 AFTER_RUN = frozenset({Phase.STORING, Phase.SETTLING})
+# Estimated progress at the expected end of a run. If the run takes longer, it approaches the second value.
+EXPECTED_END = 0.9
+MAX_ESTIMATE = 0.99
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +45,8 @@ class Progress:
     node: str | None = None
     step: float | None = None
     steps: float | None = None
+    # Whether the server has estimated `value`, because the worker reports none.
+    is_estimated: bool | None = None
 
     @classmethod
     def from_report(cls, report: Mapping[str, Any] | None) -> Self:
@@ -55,6 +61,7 @@ class Progress:
             node=text(report.get("node")),
             step=number(report.get("step")),
             steps=number(report.get("steps")),
+            is_estimated=report.get("is_estimated") is True or None,
         )
 
     def to_report(self) -> dict[str, Any]:
@@ -76,6 +83,34 @@ class Progress:
     @property
     def is_after_run(self) -> bool:
         return self.phase in AFTER_RUN
+
+
+def with_estimate(
+    report: Mapping[str, Any] | None,
+    *,
+    is_prefetch: bool,
+    leased_at: datetime | None,
+    expected_seconds: float | None,
+    now: datetime,
+) -> Mapping[str, Any] | None:
+    """Add an estimated `value` to the progress of a running job whose worker reports none.
+
+    The estimate depends on the time since the lease only, so it never decreases, and it stays below 1.
+    `expected_seconds` is the duration of the last such job before the lease.
+    """
+    progress = Progress.from_report(report)
+    is_running = not (progress.phase in BEFORE_RUN or progress.is_after_run or (is_prefetch and not progress.has_begun))
+    if progress.value is not None or not is_running or not expected_seconds or leased_at is None:
+        return report
+    elapsed = max(0.0, (now - (progress.began_at or leased_at)).total_seconds())
+    return {**(report or {}), "value": _estimate(elapsed / expected_seconds), "is_estimated": True}
+
+
+def _estimate(share: float) -> float:
+    """Return the progress after this share of the expected time, in whole percents."""
+    overdue = max(0.0, share - 1)
+    value = EXPECTED_END * min(share, 1.0) + (MAX_ESTIMATE - EXPECTED_END) * overdue / (1 + overdue)
+    return floor(value * 100 + 1e-9) / 100
 
 
 def text(value: Any) -> str | None:

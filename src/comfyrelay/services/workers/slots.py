@@ -145,7 +145,9 @@ def _slot_job(
     job = known.get(held.job_id)
     batch_id = job.batch_id if job is not None else None
     progress, mean_seconds = held.progress, usual.get(held.workflow_id)
-    elapsed = max((now - progress.began_at).total_seconds(), 0.0) if progress.began_at is not None else 0.0
+    # A worker that reports no progress does not report its start either.
+    started_at = progress.began_at or (held.leased_at if progress.is_estimated else None)
+    elapsed = max((now - started_at).total_seconds(), 0.0) if started_at is not None else 0.0
     return SlotJob(
         id=held.job_id,
         batch_id=batch_id,
@@ -157,6 +159,7 @@ def _slot_job(
         step=progress.step or None,
         steps=progress.steps or None,
         progress=progress.value,
-        started_at=progress.began_at,
+        is_estimated=progress.is_estimated or False,
+        started_at=started_at,
         expected_seconds=max(mean_seconds - elapsed, 0.0) if mean_seconds is not None else None,
     )

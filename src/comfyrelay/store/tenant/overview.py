@@ -9,10 +9,11 @@ from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.queue.wait_reasons import is_prefetched
 from comfyrelay.domain.records.jobs import Unit
 from comfyrelay.store.central.queue.dispatches import WAITING
+from comfyrelay.store.central.queue.progress import PROGRESS_COLUMNS, progress_in
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import ai_jobs
-from comfyrelay.store.types import relay_now, sql_literal
+from comfyrelay.store.types import sql_literal
 
 _COUNTS = select(ai_jobs.c.tenant_id, ai_jobs.c.status, func.count().label("jobs")).group_by(
     ai_jobs.c.tenant_id, ai_jobs.c.status
@@ -66,12 +67,21 @@ async def leased(tx: Tx, tenant_ids: Collection[str]) -> dict[str, list[LeasedIt
     """Return the leased jobs of each tenant, oldest leases first."""
     # Use the partial index of leased rows. SQLite would otherwise scan all jobs of the tenant.
     of_tenants = d.c.tenant_id.concat("").in_(tenant_ids)
-    fields = (d.c.tenant_job_id, d.c.batch_id, d.c.is_prefetch, d.c.progress, d.c.workflow_id, d.c.effect_id)
-    query = select(d.c.tenant_id, relay_now(), d.c.leased_at, *fields).order_by(d.c.leased_at, d.c.id)
+    fields = (d.c.tenant_id, d.c.tenant_job_id, d.c.batch_id, d.c.workflow_id, d.c.effect_id)
+    query = select(*fields, *PROGRESS_COLUMNS).order_by(d.c.leased_at, d.c.id)
     found: dict[str, list[LeasedItem]] = {tenant_id: [] for tenant_id in tenant_ids}
     rows = await tx.execute(query.where(of_tenants, d.c.status == sql_literal(DispatchStatus.LEASED)))
-    for tenant_id, now, leased_at, *values in rows:
-        found[tenant_id].append(LeasedItem._make((*values, max(0.0, (now - leased_at).total_seconds()))))
+    for row in rows:
+        item = LeasedItem(
+            job_id=row.tenant_job_id,
+            batch_id=row.batch_id,
+            is_prefetch=row.is_prefetch,
+            progress=progress_in(row),
+            workflow_id=row.workflow_id,
+            effect_id=row.effect_id,
+            seconds=max(0.0, (row.now - row.leased_at).total_seconds()),
+        )
+        found[row.tenant_id].append(item)
     return found
 
 

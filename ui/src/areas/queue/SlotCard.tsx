@@ -82,10 +82,11 @@ function BusySlot({ slot, job, onOpen }: SlotCardProps & { job: SlotJob }) {
   );
 }
 
-function stepText({ node_title, node, step, steps, expected_seconds: left }: SlotJob): string {
+function stepText({ node_title, node, step, steps, progress, is_estimated, expected_seconds: left }: SlotJob): string {
   const parts = [
     isolated(node_title ?? node ?? ""),
     steps ? texts.step(step ?? 0, steps) : "",
+    is_estimated && progress !== null ? texts.estimated(progress) : "",
     left === null ? "" : left < 1 ? texts.almost : texts.left(duration(left)),
   ];
   return parts.filter(Boolean).join(" · ") || texts.starting;

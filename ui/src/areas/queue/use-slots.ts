@@ -7,7 +7,7 @@ import type { Progress } from "@/live/cache-updater";
 import { queue as texts } from "@/texts/queue";
 
 export type SlotJob = NonNullable<Slot["job"]>;
-type LiveProgress = Pick<SlotJob, "progress" | "expected_seconds" | "step" | "steps" | "node_title">;
+type LiveProgress = Pick<SlotJob, "progress" | "is_estimated" | "expected_seconds" | "step" | "steps" | "node_title">;
 
 /** The slots of all workers, with the live progress of their jobs. */
 export function useSlots(): Slot[] {
@@ -21,9 +21,10 @@ export function useSlots(): Slot[] {
 }
 
 function liveProgress({ progress, expected_seconds }: Progress["jobs"][number]): LiveProgress {
-  const { value, step, steps, node } = progress ?? {};
+  const { value, step, steps, node, is_estimated } = progress ?? {};
   return {
     progress: typeof value === "number" ? value : null,
+    is_estimated: is_estimated === true,
     step: typeof step === "number" ? step : null,
     steps: typeof steps === "number" && steps ? steps : null,
     node_title: typeof node === "string" ? node : null,

@@ -97,10 +97,12 @@ function RunningState({ job }: { job: Job }) {
     const found = jobs.find((each) => each.id === job.id);
     if (found) setLeft(found.expected_seconds ?? null);
   });
-  const { value: part } = describeProgress(job.progress);
+  const { value: part, isEstimated } = describeProgress(job.progress);
   return (
     <div className={styles.now} role="status">
-      <p className={styles.big}>{part === null ? texts.starting : texts.percent(part)}</p>
+      <p className={styles.big}>
+        {part === null ? texts.starting : isEstimated ? texts.estimated(part) : texts.percent(part)}
+      </p>
       <Progress value={part} name={texts.running} />
       {left !== null && <p>{texts.left(left)}</p>}
     </div>

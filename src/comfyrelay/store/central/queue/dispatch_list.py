@@ -1,12 +1,14 @@
 """Filtered and paginated lists of dispatches for operators."""
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, Subquery, or_, select
 
 from comfyrelay.domain.queue.dispatch import Dispatch
+from comfyrelay.domain.queue.progress import with_estimate
 from comfyrelay.domain.queue.states import DispatchStatus, Provider, Stage
 from comfyrelay.domain.records.jobs import DispatchFilter, ListedDispatch
 from comfyrelay.store.central.queue.dispatches import COLUMNS, leased_by
@@ -14,9 +16,10 @@ from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.queue import dispatch_leases
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import MAX_SCANNED, Conditions, newest_page
-from comfyrelay.store.types import sql_literal
+from comfyrelay.store.types import relay_now, sql_literal
 
 MAX_SEARCHED = 4_000
+_LISTED = (*COLUMNS, d.c.progress, d.c.expected_seconds, relay_now().label("now"))
 
 
 async def page(
@@ -41,7 +44,7 @@ async def page(
 
 
 async def get(tx: Tx, dispatch_id: int) -> ListedDispatch | None:
-    return await tx.one_or_none(_listed, select(*COLUMNS, d.c.progress).where(d.c.id == dispatch_id))
+    return await tx.one_or_none(_listed, select(*_LISTED).where(d.c.id == dispatch_id))
 
 
 async def last_workers(tx: Tx, dispatch_ids: Iterable[int]) -> dict[int, str]:
@@ -64,13 +67,24 @@ async def has_unfinished(tx: Tx, workflow_id: int) -> bool:
     return await tx.exists(queued) or await tx.exists(leased) or await tx.exists(paused)
 
 
-def _listed(*, progress: Mapping[str, Any] | None, **fields: Any) -> ListedDispatch:
-    return ListedDispatch(dispatch=Dispatch(**fields), progress=progress)
+def _listed(
+    *, progress: Mapping[str, Any] | None, expected_seconds: float | None, now: datetime, **fields: Any
+) -> ListedDispatch:
+    dispatch = Dispatch(**fields)
+    if dispatch.is_leased:
+        progress = with_estimate(
+            progress,
+            is_prefetch=dispatch.is_prefetch,
+            leased_at=dispatch.leased_at,
+            expected_seconds=expected_seconds,
+            now=now,
+        )
+    return ListedDispatch(dispatch=dispatch, progress=progress)
 
 
 def _indexed(wanted: DispatchFilter) -> Select[Any]:
     """Return the query with the conditions that an index supports."""
-    query = select(*COLUMNS, d.c.progress)
+    query = select(*_LISTED)
     if wanted.tenant_id is not None:
         query = query.where(d.c.tenant_id == wanted.tenant_id)
     if wanted.batch_id is not None:

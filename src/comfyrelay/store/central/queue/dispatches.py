@@ -30,6 +30,7 @@ from comfyrelay.domain.queue.lifecycle import UNLEASED
 from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus
 from comfyrelay.domain.queue.wait_reasons import is_prefetched
 from comfyrelay.domain.records.jobs import NewDispatch
+from comfyrelay.store.central.queue.progress import PROGRESS_COLUMNS, last_processing_time, progress_in
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import workers, workflow_blocks
 from comfyrelay.store.database import Tx
@@ -44,7 +45,7 @@ from comfyrelay.store.row_parameters import (
     with_ids,
     with_rows,
 )
-from comfyrelay.store.types import json_value, relay_now, sql_literal
+from comfyrelay.store.types import relay_now, sql_literal
 
 _FIELDS = Dispatch._fields
 COLUMNS = [d.c[name] for name in _FIELDS]
@@ -249,7 +250,7 @@ async def write_leased(tx: Tx, leased: Iterable[Dispatch]) -> None:
 def _write_leased(dialect: str) -> Executable:
     # A new lease starts without progress and without having been skipped.
     reset = {"progress": None, "passed_over_at": None, "status": sql_literal(DispatchStatus.LEASED)}
-    return update_rows(dialect, d, "id", *_LEASE_COLUMNS, **reset)
+    return update_rows(dialect, d, "id", *_LEASE_COLUMNS, expected_seconds=last_processing_time(), **reset)
 
 
 async def heartbeat(tx: Tx, heartbeats: Sequence[DispatchHeartbeat], *, ttl_seconds: float) -> list[ExtendedLease]:
@@ -366,13 +367,13 @@ def _known_jobs(dialect: str) -> Executable:
 
 async def progress_of(tx: Tx, jobs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Return the latest progress of running (tenant, job) pairs by job."""
-    return {row.tenant_job_id: json_value(row.progress) for row in await tx.fetch(_progress_of, _with_jobs(jobs))}
+    found = {row.tenant_job_id: progress_in(row) for row in await tx.fetch(_progress_of, _with_jobs(jobs))}
+    return {job_id: progress for job_id, progress in found.items() if progress is not None}
 
 
 @cache
 def _progress_of(dialect: str) -> Executable:
-    query = select_by_rows(dialect, d, _JOB, d.c.tenant_job_id, d.c.progress)
-    return query.where(LEASED, d.c.progress.is_not(None))
+    return select_by_rows(dialect, d, _JOB, d.c.tenant_job_id, *PROGRESS_COLUMNS).where(LEASED)
 
 
 class RunningDispatch(NamedTuple):
@@ -393,15 +394,14 @@ NOT_RUNNING = RunningDispatch()
 async def running_of(tx: Tx, tenant_id: str, jobs: Iterable[str]) -> dict[str, RunningDispatch]:
     """Return the leased jobs by job."""
     return {
-        row.tenant_job_id: RunningDispatch(json_value(row.progress), bool(row.is_prefetch), row.cancel_requested_at)
+        row.tenant_job_id: RunningDispatch(progress_in(row), bool(row.is_prefetch), row.cancel_requested_at)
         for row in await tx.fetch(_running_of, _with_jobs((tenant_id, job) for job in jobs))
     }
 
 
 @cache
 def _running_of(dialect: str) -> Executable:
-    columns = (d.c.tenant_job_id, d.c.progress, d.c.is_prefetch, d.c.cancel_requested_at)
-    return select_by_rows(dialect, d, _JOB, *columns).where(LEASED)
+    return select_by_rows(dialect, d, _JOB, d.c.tenant_job_id, d.c.cancel_requested_at, *PROGRESS_COLUMNS).where(LEASED)
 
 
 async def has_completed(tx: Tx, tenant_id: str, batch_id: str, *, workflow_hash: str) -> bool:

@@ -48,6 +48,8 @@ ai_job_dispatches = Table(
     Column("cost_micros", BigInteger, nullable=False, server_default=text("0")),
     Column("expected_cost_micros", BigInteger),
     Column("duration_seconds", Float),
+    # The last processing time of such a job when it was leased, to estimate the progress of workers that report none.
+    Column("expected_seconds", Float),
     Column("max_wait_seconds", Integer),
     Column("priority", Integer, nullable=False, server_default=text("0")),
     Column("attempts", Integer, nullable=False, server_default=text("0")),

@@ -10,6 +10,7 @@ from comfyrelay.domain.queue.progress import Progress
 from comfyrelay.domain.queue.slots import SlotLease
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store import paging
+from comfyrelay.store.central.queue.progress import PROGRESS_COLUMNS, progress_in
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import workers
 from comfyrelay.store.central.workers.worker_list import comfyui_column, state_of
@@ -56,9 +57,7 @@ def held_query() -> Select[Any]:
             d.c.shard,
             d.c.workflow_id,
             d.c.worker_id,
-            d.c.is_prefetch,
-            d.c.leased_at,
-            d.c.progress,
+            *PROGRESS_COLUMNS,
         )
         .where(d.c.status == sql_literal(DispatchStatus.LEASED), d.c.worker_id.in_(bindparam("ids", expanding=True)))
         .order_by(d.c.leased_at, d.c.id)
@@ -68,5 +67,17 @@ def held_query() -> Select[Any]:
 async def held_by(tx: Tx, worker_ids: Sequence[str]) -> tuple[list[SlotLease], datetime]:
     """Return the leases of these workers, oldest first, and the time."""
     rows = (await tx.execute(held_query(), {"ids": list(worker_ids)})).all()
-    leases = [SlotLease(**{**row._mapping, "progress": Progress.from_report(row.progress)}) for row in rows]
+    leases = [
+        SlotLease(
+            tenant_id=row.tenant_id,
+            job_id=row.job_id,
+            shard=row.shard,
+            workflow_id=row.workflow_id,
+            worker_id=row.worker_id,
+            is_prefetch=row.is_prefetch,
+            leased_at=row.leased_at,
+            progress=Progress.from_report(progress_in(row)),
+        )
+        for row in rows
+    ]
     return leases, await tx.now()

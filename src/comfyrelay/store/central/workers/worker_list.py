@@ -17,6 +17,7 @@ from comfyrelay.domain.records.workers import (
     WorkerReport,
 )
 from comfyrelay.store.central.queue.dispatches import LEASED, LEASES
+from comfyrelay.store.central.queue.progress import PROGRESS_COLUMNS, progress_in
 from comfyrelay.store.central.tables.autoscaling import machines
 from comfyrelay.store.central.tables.catalogue import workflows
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
@@ -187,7 +188,8 @@ async def jobs_of(tx: Tx, worker_ids: Sequence[str]) -> dict[str, list[WorkerJob
         return {}
     found: dict[str, list[WorkerJobRecord]] = {}
     for row in await tx.fetch(jobs_query, with_ids(worker_ids)):
-        job = WorkerJobRecord(**{**row._mapping, "progress": json_value(row.progress)})
+        values = {name: row._mapping[name] for name in WorkerJobRecord.__dataclass_fields__}
+        job = WorkerJobRecord(**{**values, "progress": progress_in(row)})
         found.setdefault(job.worker_id, []).append(job)
     return found
 
@@ -202,9 +204,7 @@ def jobs_query(dialect: str) -> Select[Any]:
             d.c.tenant_id,
             d.c.worker_id,
             workflows.c.slug.label("workflow_slug"),
-            d.c.leased_at,
-            d.c.is_prefetch,
-            d.c.progress,
+            *PROGRESS_COLUMNS,
         )
         .join(workflows, workflows.c.id == d.c.workflow_id)
         .join(r, d.c.worker_id == r.c.id)

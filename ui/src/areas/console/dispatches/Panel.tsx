@@ -13,7 +13,7 @@ import { dispatches as words } from "@/texts/console-dispatches";
 import { type Dispatch, dispatch as dispatchQuery, hasEnded, waitingOf } from "../queries/dispatches";
 import { consoleKeys } from "../shared/live";
 import { Confirm, LoadingOrError } from "../shared/panels";
-import { progressPart } from "../workers/rules";
+import { percentOf, progressPart } from "../workers/rules";
 import styles from "./dispatches.module.css";
 import { History } from "./History";
 import { allowedActions } from "./rules";
@@ -37,7 +37,12 @@ function Details({ dispatch }: { dispatch: Dispatch }) {
     <>
       <div className={styles.state}>
         <DispatchStatus status={dispatch.status} />
-        {dispatch.status === "leased" && <Progress value={progressPart(dispatch)} name={words.progress} />}
+        {dispatch.status === "leased" && (
+          <Progress
+            value={progressPart(dispatch)}
+            name={[words.progress, percentOf(dispatch)].filter(Boolean).join(", ")}
+          />
+        )}
       </div>
       <Actions dispatch={dispatch} />
       {dispatch.status === "queued" && <WhyItWaits id={String(dispatch.id)} />}

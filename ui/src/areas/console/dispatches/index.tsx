@@ -15,7 +15,7 @@ import { type Dispatch, dispatches as dispatchesQuery } from "../queries/dispatc
 import { workflowNames } from "../queries/workflow-names";
 import { LoadingOrError, TimeAgo, useNow } from "../shared/panels";
 import { type Column, VirtualTable } from "../shared/VirtualTable";
-import { progressPart } from "../workers/rules";
+import { percentOf, progressPart } from "../workers/rules";
 import styles from "./dispatches.module.css";
 import { DispatchPanel } from "./Panel";
 import { dispatchTime, parseDispatchesQuery, STATUSES } from "./rules";
@@ -47,7 +47,12 @@ const columnsFor = (open: (id: string) => void): readonly Column<Dispatch>[] => 
     show: (dispatch) => (
       <span className={styles.two}>
         <span title={dispatch.workflow_slug}>{dispatch.workflow_slug}</span>
-        {dispatch.status === "leased" && <Progress value={progressPart(dispatch)} name={texts.progress} />}
+        {dispatch.status === "leased" && (
+          <Progress
+            value={progressPart(dispatch)}
+            name={[texts.progress, percentOf(dispatch)].filter(Boolean).join(", ")}
+          />
+        )}
         {dispatch.last_error && dispatch.status !== "completed" && (
           <span className={styles.error} title={workerMessage(dispatch.last_error)}>
             {workerMessage(dispatch.last_error)}

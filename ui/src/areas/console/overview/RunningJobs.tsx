@@ -6,7 +6,7 @@ import { workers as workerTexts } from "@/texts/console-workers";
 import type { Overview } from "../queries/overview";
 import { someWorkers } from "../queries/workers";
 import { Panel } from "../shared/panels";
-import { describeProgress, progressPart, workerName } from "../workers/rules";
+import { describeProgress, percentOf, progressPart, workerName } from "../workers/rules";
 import styles from "./overview.module.css";
 
 const MAX_RUNNING = 8;
@@ -39,7 +39,7 @@ export function RunningJobs({ now }: { now: Overview["now"] | undefined }) {
               <span>{[job.workflow_slug, describeProgress(job)].filter(Boolean).join(" · ")}</span>
               <Progress value={part} name={workerTexts.progress(job.workflow_slug)} />
             </span>
-            <span className={styles.percent}>{part === null ? texts.none : workerTexts.percent(part)}</span>
+            <span className={styles.percent}>{percentOf(job) ?? texts.none}</span>
           </li>
         ))}
       </ul>

@@ -99,5 +99,6 @@ export const workerActions = {
   revoke: (worker_id: string) => post("/api/admin/workers/{worker_id}/revoke", { path: { worker_id } }),
   drain: (worker_id: string) => post("/api/admin/workers/{worker_id}/drain", { path: { worker_id } }),
   undrain: (worker_id: string) => post("/api/admin/workers/{worker_id}/undrain", { path: { worker_id } }),
+  unblock: (worker_id: string) => post("/api/admin/workers/{worker_id}/unblock", { path: { worker_id } }),
   rotate: (worker_id: string) => post("/api/admin/workers/{worker_id}/rotate-token", { path: { worker_id } }),
 };

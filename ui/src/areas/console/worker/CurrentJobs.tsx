@@ -4,7 +4,7 @@ import { console as shared } from "@/texts/console";
 import { workers as many, worker as texts } from "@/texts/console-workers";
 import type { WorkerDetails, WorkerJob } from "../queries/workers";
 import { Panel } from "../shared/panels";
-import { describeProgress, isPrefetched, progressPart, runningFirst } from "../workers/rules";
+import { describeProgress, isPrefetched, percentOf, progressPart, runningFirst } from "../workers/rules";
 import styles from "./worker.module.css";
 
 export function CurrentJobs({ worker }: { worker: WorkerDetails }) {
@@ -29,9 +29,7 @@ function CurrentJob({ job }: { job: WorkerJob }) {
         <Link to="/console/dispatches" search={{ open: String(job.dispatch_id) }}>
           {job.workflow_slug}
         </Link>
-        <span className={styles.figures}>
-          {part === null ? (isPrefetched(job) ? texts.next : many.starting) : many.percent(part)}
-        </span>
+        <span className={styles.figures}>{percentOf(job) ?? (isPrefetched(job) ? texts.next : many.starting)}</span>
       </div>
       {!isPrefetched(job) && <Progress value={part} name={many.progress(job.workflow_slug)} />}
       <span className={styles.quiet}>

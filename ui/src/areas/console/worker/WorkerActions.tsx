@@ -1,5 +1,5 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { Ban, CircleCheck, KeyRound, Pause, Play } from "lucide-react";
+import { Ban, CircleCheck, KeyRound, LockOpen, Pause, Play } from "lucide-react";
 import { useState } from "react";
 import { Button, Dialog, toast, toastProblem } from "@/kit";
 import { useKeys } from "@/lib/keyboard";
@@ -10,7 +10,7 @@ import { consoleKeys } from "../shared/live";
 import { Confirm, Copyable } from "../shared/panels";
 import { workerName } from "../workers/rules";
 
-type Verb = "drain" | "undrain" | "revoke" | "approve";
+type Verb = "drain" | "undrain" | "unblock" | "revoke" | "approve";
 
 export function WorkerActions({ worker }: { worker: WorkerDetails }) {
   const { worker_id: id } = worker;
@@ -55,6 +55,15 @@ export function WorkerActions({ worker }: { worker: WorkerDetails }) {
       >
         {texts.actions[drainOrNot]}
       </Button>
+      {worker.blocked > 0 && (
+        <Button
+          icon={LockOpen}
+          isBusy={act.isPending && act.variables === "unblock"}
+          onClick={() => act.mutate("unblock")}
+        >
+          {texts.actions.unblock}
+        </Button>
+      )}
       <Button icon={KeyRound} onClick={() => ask("rotate")}>
         {texts.actions.rotate}
       </Button>

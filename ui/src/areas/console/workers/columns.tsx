@@ -6,7 +6,7 @@ import { workers as texts } from "@/texts/console-workers";
 import type { Worker } from "../queries/workers";
 import { TimeAgo, useNow } from "../shared/panels";
 import type { Column } from "../shared/VirtualTable";
-import { progressPart, runningFirst, workerName, workerNote } from "./rules";
+import { percentOf, progressPart, runningFirst, workerName, workerNote } from "./rules";
 import { WorkerStateBadge } from "./WorkerStateBadge";
 import styles from "./workers.module.css";
 
@@ -98,12 +98,8 @@ function Name({ worker }: { worker: Worker }) {
 function Brief({ worker }: { worker: Worker }) {
   const now = useNow();
   const [job] = runningFirst(worker.jobs);
-  const part = job ? progressPart(job) : null;
   const { text } = workerNote(worker, now);
-  return (
-    text ||
-    [worker.gpus[0]?.name, job?.workflow_slug, part === null ? "" : texts.percent(part)].filter(Boolean).join(" · ")
-  );
+  return text || [worker.gpus[0]?.name, job?.workflow_slug, job && percentOf(job)].filter(Boolean).join(" · ");
 }
 
 function GpuOf({ worker: { gpus } }: { worker: Worker }) {
@@ -145,7 +141,7 @@ function Now({ worker }: { worker: Worker }) {
           </span>
         )}
       </span>
-      <span className={styles.percent}>{part === null ? texts.starting : texts.percent(part)}</span>
+      <span className={styles.percent}>{percentOf(job) ?? texts.starting}</span>
       <Progress value={part} name={texts.progress(job.workflow_slug)} />
     </span>
   );

@@ -4,6 +4,7 @@ import {
   describeProgress,
   nameSome,
   parseWorkersQuery,
+  percentOf,
   progressPart,
   runningFirst,
   workerBlocks,
@@ -68,6 +69,13 @@ describe("workerBlocks", () => {
     expect(textsOf({ blocks: [{ ...block, blocked_until: "2026-01-01T00:04:00Z" }] })).toEqual([]);
   });
 
+  it("gives the reason of a block", () => {
+    const block = { workflow_hash: "0123", workflow_slug: "wan22", failure_count: 1, is_out_of_memory: true };
+    const reason = "ran out of memory on a GPU of 24 GiB";
+    const [text] = textsOf({ blocks: [{ ...block, reason, blocked_until: "2026-01-01T00:06:00Z" }] });
+    expect(text).toContain("ran out of memory on a GPU of 24 GiB. The block ends earlier when ComfyUI restarts.");
+  });
+
   it("merges the same problem of several GPUs", () => {
     const gpus = [gpu("a", { away: "ComfyUI is away." }), gpu("b", { away: "ComfyUI is away." })];
     expect(textsOf({ gpus })).toEqual(["ComfyUI is away."]);
@@ -102,6 +110,13 @@ describe("job progress", () => {
     expect(progressPart(job({ value: 0.4 }))).toBe(0.4);
     expect(progressPart(job({ value: 7 }))).toBe(1);
     expect(progressPart(job("nonsense"))).toBeNull();
+  });
+
+  it("marks estimated progress", () => {
+    const estimated = job({ value: 0.45, is_estimated: true });
+    expect([percentOf(estimated), describeProgress(estimated)]).toEqual(["about 45 %", "estimated"]);
+    expect(percentOf(job({ value: 0.45 }))).toBe("45 %");
+    expect(percentOf(job(null))).toBeNull();
   });
 
   it("sorts running jobs before prefetched ones", () => {

@@ -61,13 +61,20 @@ export const runningFirst = (jobs: readonly WorkerJob[]): WorkerJob[] =>
 
 export const isPrefetched = (job: WorkerJob): boolean => job.is_prefetch && progressPart(job) === null;
 
+/** Progress in percent; estimated progress is marked. */
+export function percentOf(job: Pick<WorkerJob, "progress">): string | null {
+  const part = progressPart(job);
+  if (part === null) return null;
+  return progressOf(job).is_estimated === true ? words.aboutPercent(part) : words.percent(part);
+}
+
 /** Current node and step. */
 export function describeProgress(job: WorkerJob): string {
-  const { node_title, node, step, steps, phase } = progressOf(job);
+  const { node_title, node, step, steps, phase, is_estimated } = progressOf(job);
   if (isPrefetched(job)) return texts.fetched;
   const part = [node_title, node, phase].find((each) => typeof each === "string");
   const count = typeof steps === "number" && steps > 1 ? texts.step(Number(step ?? 0), steps) : "";
-  return [part, count].filter(Boolean).join(" · ");
+  return [part, count, is_estimated === true && words.estimated].filter(Boolean).join(" · ");
 }
 
 /** Problems of a worker, most severe first. */
@@ -84,7 +91,9 @@ export function workerBlocks(worker: WorkerDetails, now: number): { tone: Tone; 
   if (worker.workflow_slugs.length === 0) found.push({ tone: "warn", text: words.unmapped });
   for (const each of worker.blocks) {
     const until = each.blocked_until && Date.parse(each.blocked_until) > now ? each.blocked_until : null;
-    if (until) found.push({ tone: "warn", text: words.workflow(workflowName(each), each.failure_count, until) });
+    if (!until) continue;
+    const text = words.workflow(workflowName(each), each.failure_count, until, each.reason ?? null);
+    found.push({ tone: "warn", text: each.is_out_of_memory ? `${text} ${words.outOfMemory}` : text });
   }
   for (const each of worker.lacks) {
     found.push({ tone: "warn", text: words.lacks(workflowName(each), nameSome([...each.node_types, ...each.models])) });

@@ -52,6 +52,8 @@ def _create_accounts() -> None:
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("max_wait_seconds", sa.Integer()),
         sa.Column("max_active_jobs", sa.Integer()),
+        sa.Column("max_stored_bytes", sa.BigInteger()),
+        sa.Column("max_stored_files", sa.Integer()),
     )
     op.create_table(
         "users",
