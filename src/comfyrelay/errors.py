@@ -7,6 +7,7 @@
     ├── Conflict                 the object exists already, or is in another state
     │   ├── IdempotencyConflict  the key was used for a different request
     │   ├── QueueFull            a pool's queue has reached its maximum size
+    │   ├── UploadLimitReached   the tenant's uploads take all the space that it has
     │   ├── MissingOnWorkers     no worker has all required nodes and models; names them
     │   └── PriceChanged         the price differs from the one that the caller expects
     ├── Unauthorized             not signed in, or the token or secret is wrong
@@ -118,6 +119,12 @@ class MissingOnWorkers(Conflict):
     def __init__(self, detail: str | None = None, *, missing: Sequence[Mapping[str, Any]] = ()) -> None:
         self.missing = list(missing)
         super().__init__(detail)
+
+
+class UploadLimitReached(Conflict):
+    """Your uploads take all the space that you have."""
+
+    code = "upload_limit_reached"
 
 
 class PriceChanged(Conflict):

@@ -24,6 +24,10 @@ class StoredFile:
     mime_type: str
     name: str | None = None
     content_hash: str | None = None
+    # The announced size.
+    size: int | None = None
+    # Whether a job has used the file before.
+    is_used: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from comfyrelay.errors import InvalidInput, TooLarge
+from comfyrelay.errors import InvalidInput, TooLarge, UploadLimitReached
 from comfyrelay.text import format_bytes, printable
 
 MEDIA_TYPES = ("image/", "video/", "audio/")
@@ -22,6 +22,40 @@ class AnnouncedUpload:
     effect_id: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UploadUsage:
+    """The number and the size of a tenant's uploads. An upload counts from its announcement until its removal."""
+
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UploadLimits:
+    """The maximum number and size of a tenant's uploads. `None` means no limit."""
+
+    max_files: int | None = None
+    max_bytes: int | None = None
+
+    @property
+    def are_set(self) -> bool:
+        return self.max_files is not None or self.max_bytes is not None
+
+    def check(self, usage: UploadUsage, *, new_files: int, new_bytes: int, unused_hours: float) -> None:
+        """Raise `UploadLimitReached` if new uploads would exceed a limit."""
+        limit = None
+        if self.max_bytes is not None and usage.bytes + new_bytes > self.max_bytes:
+            limit = f"{format_bytes(self.max_bytes)} in all, and {format_bytes(new_bytes)} more would exceed it"
+        elif self.max_files is not None and usage.files + new_files > self.max_files:
+            limit = f"{self.max_files:,} files"
+        if limit is not None:
+            raise UploadLimitReached(
+                f"Your uploads ({usage.files:,} files, {format_bytes(usage.bytes)}) have reached your limit: {limit}. "
+                "Delete uploads or videos that you no longer need. "
+                f"Uploads that no job has used are deleted after {unused_hours:g} hours."
+            )
+
+
 def check_upload(new: AnnouncedUpload, *, max_bytes: int) -> None:
     name = printable(new.original_filename)
     if not new.mime_type.startswith(MEDIA_TYPES):
@@ -29,6 +63,18 @@ def check_upload(new: AnnouncedUpload, *, max_bytes: int) -> None:
         raise InvalidInput(errors={"mime_type": problem})
     if new.size > max_bytes:
         raise TooLarge(f"{name} is too large: {format_bytes(new.size)}, but the limit is {format_bytes(max_bytes)}.")
+
+
+def uploads_folder(tenant_id: str) -> str:
+    """Return the beginning of the storage paths of a tenant's uploads."""
+    return f"tenants/{tenant_id}/uploads/"
+
+
+def tenant_of_upload(path: str) -> str | None:
+    """Return the tenant of an upload's storage path; `None` for other paths."""
+    _, _, rest = path.partition("tenants/")
+    tenant_id = rest.partition("/")[0]
+    return tenant_id if tenant_id and path.startswith(uploads_folder(tenant_id)) else None
 
 
 def extension_of(new: AnnouncedUpload) -> str:

@@ -86,8 +86,8 @@ class Engine:
         )
         self.workers = WorkerServices(context, self.queue, self.catalogue.graphs)
         self.autoscaling = Autoscaling(context, self.workers, self.outbox, self.queue)
-        limit_of = self.accounts.tenancy.max_active_jobs
-        self.jobs = Jobs(context, self.outbox, self.catalogue, self.queue, limit_of=limit_of)
+        limits_of = self.accounts.tenancy.own_limits
+        self.jobs = Jobs(context, self.outbox, self.catalogue, self.queue, limits_of=limits_of)
         self.gallery = Gallery(context, self.jobs)
         self.webhooks = Webhooks(context, on_recorded=partial(self._publish_change, "webhooks"))
         self.operations = Operations(context, self.outbox, self.catalogue, self.queue, self.jobs)

@@ -38,7 +38,10 @@ class TestViews:
         await desk.submit()
         found = await desk.get(f"/tenants/{desk.user.tenant_id}")
         assert (found["id"], found["balance"], found["active_jobs"]) == (desk.user.tenant_id, 93, 1)
-        assert found["limits"] == {"max_wait_seconds": None, "max_active_jobs": None, "usual_active_jobs": 5}
+        assert found["limits"] == {
+            **dict.fromkeys(("max_wait_seconds", "max_active_jobs", "max_stored_bytes", "max_stored_files")),
+            **{"usual_active_jobs": 5, "usual_stored_bytes": 20 * 1024**3, "usual_stored_files": 10_000},
+        }
         [user] = found["users"]
         assert (user["email"], user["is_admin"], user["is_disabled"]) == ("ada@example.com", False, False)
         assert (user["has_password"], user["api_tokens"], user["last_sign_in_at"]) == (True, 1, None)
@@ -96,12 +99,12 @@ class TestLimits:
         self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         other = tenancy.Tenancy(desk.api.engine.databases)
-        assert await other.max_active_jobs(desk.user.tenant_id) is None
+        assert (await other.own_limits(desk.user.tenant_id)).max_active_jobs is None
         await desk.send("PATCH", f"/tenants/{desk.user.tenant_id}", {"max_active_jobs": 3})
-        assert await other.max_active_jobs(desk.user.tenant_id) is None
+        assert (await other.own_limits(desk.user.tenant_id)).max_active_jobs is None
         clock = asyncio.get_running_loop().time
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock() + tenancy.CACHE_SECONDS)
-        assert await other.max_active_jobs(desk.user.tenant_id) == 3
+        assert (await other.own_limits(desk.user.tenant_id)).max_active_jobs == 3
 
     @pytest.mark.both_databases
     async def test_changing_one_limit_keeps_the_other(self, desk: OperatorScenario) -> None:

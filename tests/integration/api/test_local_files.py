@@ -13,7 +13,7 @@ from tests.support.api import Api, open_api, problem_of
 from tests.support.world import SqliteBackend
 
 DATA = bytes(range(256)) * 40
-PATH = "tenants/t/uploads/cat.png"
+PATH = "tenants/t/ai-jobs/j/cat.png"
 
 
 @pytest.fixture

@@ -24,6 +24,15 @@ class User:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OwnLimits:
+    """The limits that an administrator has set for a tenant. `None` means the server's limit."""
+
+    max_active_jobs: int | None = None
+    max_stored_bytes: int | None = None
+    max_stored_files: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ListedTenant:
     """A tenant and its user."""
 
@@ -31,6 +40,8 @@ class ListedTenant:
     shard: str
     max_wait_seconds: int | None
     max_active_jobs: int | None
+    max_stored_bytes: int | None
+    max_stored_files: int | None
     created_at: datetime
     user_id: str
     email: str

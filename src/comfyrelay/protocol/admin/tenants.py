@@ -7,7 +7,7 @@ from pydantic import Field
 
 from comfyrelay.protocol.admin.fields import Patch
 from comfyrelay.protocol.base import AnswerBody, Request, example
-from comfyrelay.protocol.fields import STORABLE, Email, Line, MaxWait, StrictInt
+from comfyrelay.protocol.fields import MAX_ID, STORABLE, Email, Line, MaxWait, StrictInt
 
 Text = Annotated[str, Field(max_length=1000, pattern=STORABLE)]
 Tokens = Annotated[StrictInt, Field(ge=1, le=1_000_000_000_000)]
@@ -25,6 +25,8 @@ class Tenant(AnswerBody):
     balance: int | None
     max_wait_seconds: int | None = None
     max_active_jobs: int | None = None
+    max_stored_bytes: int | None = None
+    max_stored_files: int | None = None
     is_disabled: bool = False
     created_at: datetime
 
@@ -44,23 +46,30 @@ class TenantUser(AnswerBody):
 
 
 class TenantLimits(AnswerBody):
-    """The limits of a tenant. Null means the default: jobs never move to Comfy Cloud because of their wait, and at most
-    `usual_active_jobs` jobs may be active."""
+    """The limits of a tenant. Null means the default: jobs never move to Comfy Cloud because of their wait, at most
+    `usual_active_jobs` jobs may be active, and uploads are limited to `usual_stored_files` files and
+    `usual_stored_bytes` bytes (null: no limit)."""
 
     max_wait_seconds: int | None
     max_active_jobs: int | None
+    max_stored_bytes: int | None
+    max_stored_files: int | None
     usual_active_jobs: int
+    usual_stored_bytes: int | None
+    usual_stored_files: int | None
 
 
 class TenantDetails(AnswerBody):
-    """A tenant with its users and limits. `balance` and `active_jobs` are null while the database of the tenant is
-    unreachable."""
+    """A tenant with its users and limits. While the database of the tenant is unreachable, `balance`, `active_jobs`,
+    `stored_bytes` and `stored_files` are null."""
 
     id: str
     shard: str
     name: str
     balance: int | None
     active_jobs: int | None
+    stored_bytes: int | None
+    stored_files: int | None
     users: list[TenantUser]
     limits: TenantLimits
     created_at: datetime
@@ -71,16 +80,22 @@ class TenantPatch(Patch):
 
     model_config = example(max_wait_seconds=300, max_active_jobs=20)
 
-    may_be_null: ClassVar[frozenset[str]] = frozenset({"max_wait_seconds", "max_active_jobs"})
+    may_be_null: ClassVar[frozenset[str]] = frozenset(
+        {"max_wait_seconds", "max_active_jobs", "max_stored_bytes", "max_stored_files"}
+    )
 
     max_wait_seconds: MaxWait | None = None
     max_active_jobs: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = None
+    max_stored_bytes: Annotated[StrictInt, Field(ge=0, le=MAX_ID)] | None = None
+    max_stored_files: Annotated[StrictInt, Field(ge=0, le=1_000_000_000)] | None = None
 
 
 class ChangedTenant(AnswerBody):
     id: str
     max_wait_seconds: int | None
     max_active_jobs: int | None = None
+    max_stored_bytes: int | None = None
+    max_stored_files: int | None = None
 
 
 class TenantTransaction(AnswerBody):

@@ -30,6 +30,7 @@ from comfyrelay.errors import (
     TooManyActiveJobs,
     TooManyRequests,
     Unauthorized,
+    UploadLimitReached,
 )
 from comfyrelay.protocol.problems import KIND, Problem
 
@@ -45,6 +46,7 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
     (Forbidden, 403, "Not allowed"),
     (NotFound, 404, "Not found"),
     (MissingOnWorkers, 409, "No worker meets the requirements"),
+    (UploadLimitReached, 409, "Too many uploads"),
     (PriceChanged, 409, "The price has changed"),
     (Conflict, 409, "Conflict with the current state"),
     (RequestTimeout, 408, "The request took too long"),

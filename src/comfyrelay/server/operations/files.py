@@ -89,7 +89,7 @@ async def head(path: str, request: Request, objects: Local) -> Response:
 @router.put(
     "/{path:path}",
     response_class=Response,
-    responses={200: {"description": "Stored"}, **error_responses(403, 422, 503)},
+    responses={200: {"description": "Stored"}, **error_responses(403, 404, 422, 503)},
     openapi_extra={
         "requestBody": {"required": True, "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}
     },
@@ -98,12 +98,15 @@ async def upload(
     path: str,
     request: Request,
     objects: Local,
+    *,
+    context: ContextOf,
     content_type: Annotated[str | None, Header(include_in_schema=False)] = None,
     content_length: Annotated[int | None, Header(include_in_schema=False, ge=0)] = None,
 ) -> Response:
     """Upload a file to a URL that this server has signed, with the signed type and length."""
     grant = objects.verify("PUT", path, request.query_params)
     grant.check_upload(content_type=content_type, content_length=content_length)
+    await context.engine.jobs.uploads.require_announced(path)
     _hold_connection(request, path)
     preview = bytearray()
     try:

@@ -3,6 +3,7 @@
 from comfyrelay.domain.uploads import AnnouncedUpload
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.protocol.uploads import StoredUpload, StoredUploads, UploadPage
 from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
@@ -13,13 +14,32 @@ from comfyrelay.services.jobs.views.jobs import VideoView
 router = user_router("/api/videos", "videos")
 
 
-@router.post("/uploads", status_code=201, responses=error_responses(403, 404, 413, 422))
+@router.post("/uploads", status_code=201, responses=error_responses(403, 404, 409, 413, 422))
 async def begin_upload(body: wire.NewUpload, context: ContextOf, user: CurrentUser) -> Answer[wire.Upload]:
     """Announce an image, video or audio file. The response has the upload URL."""
     upload = await context.engine.jobs.uploads.create(user, AnnouncedUpload(**dict(body)))
     signed = upload.signed
     data = wire.Upload.of(upload, signed, upload_url=signed.url, upload_headers=signed.headers)
     return Answer(data=data, message="Send the bytes with PUT.")
+
+
+@router.get("/uploads", responses=error_responses(422))
+async def uploads(
+    context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: Cursor = None
+) -> Answer[UploadPage]:
+    """List your uploads, newest first, with the size of all of them and your limits."""
+    page = await context.engine.jobs.uploads.page(user.tenant_id, before_id=cursor, limit=limit)
+    usage, limits = await context.engine.jobs.uploads.usage(user.tenant_id)
+    items = [StoredUpload.of(file, is_used=is_used) for file, is_used in page.items]
+    stored = StoredUploads.of(usage, limits)
+    return Answer(data=UploadPage(items=items, next_cursor=page.next_cursor, stored=stored))
+
+
+@router.delete("/uploads/{file_id}", responses=error_responses(403, 404, 409, 422))
+async def delete_upload(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Deleted]:
+    """Delete an upload. 409 while a video or an unfinished job needs it."""
+    await context.engine.jobs.removal.remove_upload(user.tenant_id, file_id)
+    return Answer(data=Deleted(id=file_id), message="Deleted.")
 
 
 @router.get("/uploads/{file_id}", responses=error_responses(404, 422))

@@ -7,7 +7,7 @@ import structlog
 
 from comfyrelay.domain.credentials import email_problem, normalize_email
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.records.accounts import SESSION, TenantRecord, User
+from comfyrelay.domain.records.accounts import SESSION, OwnLimits, TenantRecord, User
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
@@ -25,8 +25,8 @@ MAX_CACHED = 20_000
 class Tenancy:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
-        # Limit and expiry by tenant.
-        self._active_jobs: dict[str, tuple[int | None, float]] = {}
+        # Limits and expiry by tenant.
+        self._limits: dict[str, tuple[OwnLimits, float]] = {}
 
     async def create_user(
         self,
@@ -69,26 +69,26 @@ class Tenancy:
         return user
 
     async def set_limits(self, tenant_id: str, limits: Mapping[str, int | None]) -> None:
-        """Set `max_wait_seconds`, after which the tenant's jobs may move to Comfy Cloud (`None`: never), or
-        `max_active_jobs`, the maximum number of active jobs of its user (`None`: the default)."""
+        """Set `max_wait_seconds`, after which the tenant's jobs may move to Comfy Cloud (`None`: never), or fields of
+        `OwnLimits`."""
         found = await self._databases.central.run(
             TransactionStep.TENANT, lambda tx: tenants.change(tx, tenant_id, **limits)
         )
         if not found:
             raise NotFound(f"There is no tenant {tenant_id!r}.")
-        self._active_jobs.pop(tenant_id, None)
+        self._limits.pop(tenant_id, None)
 
-    async def max_active_jobs(self, tenant_id: str) -> int | None:
-        """Return the tenant's own limit, which is cached for a few seconds."""
+    async def own_limits(self, tenant_id: str) -> OwnLimits:
+        """Return the tenant's own limits, which are cached for a few seconds."""
         now = asyncio.get_running_loop().time()
-        limit, until = self._active_jobs.get(tenant_id, (None, 0.0))
+        limits, until = self._limits.get(tenant_id, (OwnLimits(), 0.0))
         if until <= now:
             async with self._databases.central.read() as tx:
-                limit = await tenants.max_active_jobs(tx, tenant_id)
-            if len(self._active_jobs) >= MAX_CACHED:
-                self._active_jobs.clear()
-            self._active_jobs[tenant_id] = (limit, now + CACHE_SECONDS)
-        return limit
+                limits = await tenants.own_limits(tx, tenant_id)
+            if len(self._limits) >= MAX_CACHED:
+                self._limits.clear()
+            self._limits[tenant_id] = (limits, now + CACHE_SECONDS)
+        return limits
 
     async def change_user(
         self,

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
+from comfyrelay.domain.records.accounts import OwnLimits
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.batches import Batches
@@ -39,20 +40,20 @@ class Jobs:
         catalogue: Catalogue,
         queue: Queue,
         *,
-        limit_of: Callable[[str], Awaitable[int | None]],
+        limits_of: Callable[[str], Awaitable[OwnLimits]],
     ) -> None:
-        """`limit_of` returns a tenant's own limit of active jobs, if any."""
+        """`limits_of` returns a tenant's own limits."""
         databases, objects = context.databases, context.objects
         reuse = Reuse(objects, context.hooks)
         self.resolve = Resolver(context, catalogue.graphs, catalogue.availability, reuse)
         self.pending_posters = PendingPosters(databases, objects, queue.posters)
         self.accept = Acceptance(
-            context, outbox, reuse, limit_of=limit_of, on_files_used=self.pending_posters.wakeup.notify
+            context, outbox, reuse, limits_of=limits_of, on_files_used=self.pending_posters.wakeup.notify
         )
         self.submit = JobSubmission(context, self.resolve, self.accept, reuse)
         self.test_runs = TestRuns(databases, self.submit)
         self.removal = Removals(context)
-        self.uploads = Uploads(context, catalogue.library)
+        self.uploads = Uploads(context, catalogue.library, limits_of=limits_of)
         self.batches = Batches(context, self.resolve, self.accept, reuse, queue.control)
         self.bulk = BulkActions(context, queue.control, self.submit, self.batches, self.removal)
         self.media = MediaViews(context)

@@ -15,6 +15,7 @@ from comfyrelay.domain.ids import derived_paths, job_folder
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.states import TERMINAL_JOB
 from comfyrelay.domain.records.jobs import JobRecord
+from comfyrelay.domain.uploads import tenant_of_upload
 from comfyrelay.errors import ComfyRelayError, Conflict, DatabaseUnavailable, NotFound
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.hooks import RemovedFiles
@@ -48,7 +49,9 @@ class Removals:
     def __init__(self, context: ServiceContext) -> None:
         self._databases = context.databases
         self._objects = context.objects
+        self._on_removing = context.hooks.on_removing
         self._on_removed = context.hooks.on_removed
+        self._url_seconds = context.settings.presigned_ttl_seconds
 
     async def remove_video(self, tenant_id: str, video_id: str) -> None:
         """Remove a video, its original file and all outputs that jobs made from it."""
@@ -59,7 +62,23 @@ class Removals:
             if video is None:
                 raise NotFound(f"There is no video {video_id!r}.")
             named = {video.original_file_id, video.processed_file_id, *await removals.of_video(tx, tenant_id, video_id)}
-            return await _remove_files(tx, tenant_id, [id_ for id_ in named if id_], video_id=video_id)
+            return await _remove_files(
+                tx, tenant_id, [id_ for id_ in named if id_], video_id=video_id, url_seconds=self._url_seconds
+            )
+
+        await self._run(tenant_id, work)
+
+    async def remove_upload(self, tenant_id: str, file_id: str) -> None:
+        """Remove an uploaded file. Raises `Conflict` if a video or an unfinished job needs it."""
+
+        async def work(tx: Tx) -> list[Removal]:
+            await ledger.lock_wallet(tx, tenant_id)
+            found = await media.files_of(tx, tenant_id, [file_id])
+            if file_id not in found or tenant_of_upload(found[file_id].path) is None:
+                raise NotFound("You have no such upload.")
+            if await removals.used_by_videos(tx, [file_id]):
+                raise Conflict("A video was made from this upload: delete the video instead.")
+            return await _remove_files(tx, tenant_id, [file_id], url_seconds=self._url_seconds)
 
         await self._run(tenant_id, work)
 
@@ -112,6 +131,8 @@ class Removals:
             left = chain.from_iterable(leftovers[job_id] for job_id in removable)
             removed = await _remove_files(tx, tenant_id, named, leftovers=left)
             await removals.remove_jobs(tx, tenant_id, removable)
+            if self._on_removing is not None:
+                await self._on_removing(attempts, keep_files)
             return removed
 
         await self._run(tenant_id, work)
@@ -162,8 +183,16 @@ def _removal_error(job_id: str, job: JobRecord | None) -> ComfyRelayError | None
 
 
 async def _remove_files(
-    tx: Tx, tenant_id: str, file_ids: Sequence[str], *, video_id: str | None = None, leftovers: Iterable[str] = ()
+    tx: Tx,
+    tenant_id: str,
+    file_ids: Sequence[str],
+    *,
+    video_id: str | None = None,
+    leftovers: Iterable[str] = (),
+    url_seconds: float = 0,
 ) -> list[Removal]:
+    """Remove files that no video needs. An upload is removed again after `url_seconds`, because until then its URL may
+    still be used."""
     found = await media.files_of(tx, tenant_id, file_ids)
     used = await removals.used_by_videos(tx, found, except_video=video_id)
     removable = [file for file in found.values() if file.id not in used]
@@ -173,4 +202,5 @@ async def _remove_files(
         await removals.remove_video(tx, tenant_id, video_id)
     kept_paths = {path for id_ in used for path in (found[id_].path, *derived_paths(found[id_].path))}
     paths = {*leftovers, *(file.path for file in removable)} - kept_paths
-    return await removals.remove_files(tx, tenant_id, [file.id for file in removable], paths)
+    again = {file.path: url_seconds for file in removable if url_seconds and tenant_of_upload(file.path) is not None}
+    return await removals.remove_files(tx, tenant_id, [file.id for file in removable], paths, again=again)

@@ -2,30 +2,42 @@
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.accounts import OwnLimits, User
 from comfyrelay.domain.records.jobs import FileRecord, VideoRecord
-from comfyrelay.domain.uploads import AnnouncedUpload, check_upload, extension_of
+from comfyrelay.domain.uploads import (
+    AnnouncedUpload,
+    UploadLimits,
+    UploadUsage,
+    check_upload,
+    extension_of,
+    tenant_of_upload,
+    uploads_folder,
+)
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.catalogue.library import Library
 from comfyrelay.services.context import DISK, ServiceContext
-from comfyrelay.services.paging import chunks
+from comfyrelay.services.paging import ResultPage, chunks, make_page
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.storage.objects import LocalObjects, SignedUpload
-from comfyrelay.store.database import Database
+from comfyrelay.store.database import Database, Tx
+from comfyrelay.store.tenant import ledger, removals
 from comfyrelay.store.tenant.library import media
 
 PIECE_BYTES = 1024 * 1024
 # Local files: rows per transaction, and concurrent copies.
 GROUP_SIZE = 200
 MAX_CONCURRENT_COPIES = 8
+# Much longer than the copies of one group take.
+COPY_SECONDS = 6 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +49,10 @@ class PreparedUpload:
 
 
 class Uploads:
-    def __init__(self, context: ServiceContext, library: Library) -> None:
+    def __init__(
+        self, context: ServiceContext, library: Library, *, limits_of: Callable[[str], Awaitable[OwnLimits]]
+    ) -> None:
+        self._limits_of = limits_of
         self._settings = context.settings
         self._databases = context.databases
         self._objects = context.objects
@@ -55,7 +70,7 @@ class Uploads:
             ttl_seconds=self._settings.presigned_ttl_seconds,
         )
         shard = await self._databases.shard_of(user.tenant_id)
-        await shard.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, [row]))
+        await self._write(shard, [row])
         return PreparedUpload(file=(await self._files(shard, user, [row["id"]]))[0], signed=signed)
 
     async def file_names(self, user: User, file_ids: Sequence[str]) -> dict[str, str]:
@@ -89,14 +104,71 @@ class Uploads:
         if await self._objects.stat(output.path) is None:
             raise NotFound("The file of this output no longer exists.")
         shard = await self._databases.shard_of(user.tenant_id)
+        scheduled = await self._schedule_removal(shard, [row])
         try:
             row["size"] = (await self._objects.copy(output.path, row["path"])).size
-            await shard.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, [row]))
+            await self._write(shard, [row], scheduled)
         except BaseException:
-            # The object has no row, so nothing else would remove it.
             await self._objects.remove(row["path"])
             raise
         return (await self._files(shard, user, [row["id"]]))[0]
+
+    async def usage(self, tenant_id: str) -> tuple[UploadUsage, UploadLimits]:
+        """Return the size of a tenant's uploads, and its limits."""
+        limits = await self._limits(tenant_id)
+        shard = await self._databases.shard_of(tenant_id)
+        async with shard.read() as tx:
+            return await media.upload_usage(tx, tenant_id), limits
+
+    async def page(self, tenant_id: str, *, before_id: str | None, limit: int) -> ResultPage[tuple[FileRecord, bool]]:
+        """Return a page of a tenant's uploads, newest first, and whether a job has used each."""
+        shard = await self._databases.shard_of(tenant_id)
+        async with shard.read() as tx:
+            found = await media.upload_page(tx, tenant_id, before_id=before_id, limit=limit + 1)
+        return make_page(found, limit=limit, key=lambda item: item[0].id)
+
+    async def require_announced(self, path: str) -> None:
+        """Raise `NotFound` for the bytes of an upload that was deleted, whose URL is still valid. Other paths pass."""
+        if (tenant_id := tenant_of_upload(path)) is None:
+            return
+        shard = await self._databases.shard_of(tenant_id)
+        async with shard.read() as tx:
+            if not await media.ids_at(tx, tenant_id, [path]):
+                raise NotFound("This upload was deleted. Announce it again.")
+
+    async def _limits(self, tenant_id: str) -> UploadLimits:
+        own, usual = await self._limits_of(tenant_id), self._settings
+        return UploadLimits(
+            max_files=usual.max_stored_files if own.max_stored_files is None else own.max_stored_files,
+            max_bytes=usual.max_stored_bytes if own.max_stored_bytes is None else own.max_stored_bytes,
+        )
+
+    async def _schedule_removal(self, shard: Database, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Record objects before they are copied: a killed process leaves them without rows."""
+        paths = [row["path"] for row in rows]
+        schedule = partial(removals.schedule, tenant_id=rows[0]["tenant_id"], paths=paths, after_seconds=COPY_SECONDS)
+        return await shard.run(TransactionStep.TENANT, schedule)
+
+    async def _write(self, shard: Database, rows: Sequence[Mapping[str, Any]], scheduled: Sequence[int] = ()) -> None:
+        """Write the rows of uploads, within the limits of their tenant, and cancel their scheduled removal."""
+        tenant_id = rows[0]["tenant_id"]
+        limits = await self._limits(tenant_id)
+
+        async def work(tx: Tx) -> None:
+            if limits.are_set:
+                # The lock keeps concurrent uploads from exceeding a limit together.
+                await ledger.lock_wallet(tx, tenant_id)
+                limits.check(
+                    await media.upload_usage(tx, tenant_id),
+                    new_files=len(rows),
+                    new_bytes=sum(row["size"] for row in rows),
+                    unused_hours=self._settings.unused_upload_hours,
+                )
+            await media.create_files(tx, rows)
+            if scheduled:
+                await removals.finish(tx, scheduled)
+
+        await shard.run(TransactionStep.TENANT, work)
 
     async def _copy_group(self, shard: Database, group: Sequence[tuple[Path, dict[str, Any]]]) -> None:
         rows = [row for _, row in group]
@@ -108,13 +180,13 @@ class Uploads:
                 with _readable(source):
                     row["content_hash"] = await self._copy(source, row["path"], row["size"])
 
+        scheduled = await self._schedule_removal(shard, rows)
         try:
             async with asyncio.TaskGroup() as tasks:
                 for source, row in group:
                     tasks.create_task(copy(source, row))
-            await shard.run(TransactionStep.TENANT, lambda tx: media.create_files(tx, rows))
+            await self._write(shard, rows, scheduled)
         except BaseException as error:
-            # The objects have no rows, so nothing else would remove them.
             await self._objects.remove_many([row["path"] for row in rows])
             if isinstance(error, ExceptionGroup):
                 # The caller gets the first error only.
@@ -192,7 +264,7 @@ def _row(user: User, new: AnnouncedUpload) -> dict[str, Any]:
         "tenant_id": user.tenant_id,
         "user_id": user.id,
         "disk": DISK,
-        "path": f"tenants/{user.tenant_id}/uploads/{id_}{extension_of(new)}",
+        "path": f"{uploads_folder(user.tenant_id)}{id_}{extension_of(new)}",
         "mime_type": new.mime_type,
         "size": new.size,
         "original_filename": new.original_filename,

@@ -10,6 +10,7 @@ from comfyrelay.domain.queue.wait_reasons import Waiting
 from comfyrelay.domain.records.accounts import SESSION, ListedTenant, ListedUser
 from comfyrelay.domain.records.jobs import DispatchFilter, JobRecord, ListedDispatch
 from comfyrelay.domain.records.workers import AuditRecord, LeaseAttempt
+from comfyrelay.domain.uploads import UploadUsage
 from comfyrelay.errors import DatabaseUnavailable, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission.submit import JobSubmission
@@ -22,6 +23,7 @@ from comfyrelay.store.central.queue import dispatch_list, dispatches, leases
 from comfyrelay.store.central.workers import workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs, ledger
+from comfyrelay.store.tenant.library import media
 
 MAX_ATTEMPTS = 200
 
@@ -58,6 +60,15 @@ class TenantView:
 class TenantWithUsers(TenantView):
     users: Sequence[ListedUser]
     active_jobs: int | None
+    stored: UploadUsage | None
+
+    @property
+    def stored_bytes(self) -> int | None:
+        return None if self.stored is None else self.stored.bytes
+
+    @property
+    def stored_files(self) -> int | None:
+        return None if self.stored is None else self.stored.files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,16 +155,17 @@ class Inspection:
             if found is None:
                 raise NotFound(f"There is no tenant {tenant_id!r}.")
             users = await tenants.users_of(tx, tenant_id, session=SESSION)
-        balance = active = None
+        balance = active = stored = None
         try:
             with self._databases.watched(found.shard):
                 async with self._databases.shard(found.shard).read() as tx:
                     balance = await ledger.balance(tx, tenant_id)
                     active = sum([await jobs.count_active(tx, tenant_id, user.id) for user in users])
+                    stored = await media.upload_usage(tx, tenant_id)
         except DatabaseUnavailable:
             # Show the rest.
             pass
-        return TenantWithUsers(tenant=found, balance=balance, users=users, active_jobs=active)
+        return TenantWithUsers(tenant=found, balance=balance, users=users, active_jobs=active, stored=stored)
 
     async def audit_logs(
         self, *, worker_id: str | None = None, event: str | None = None, cursor: int | None = None, limit: int

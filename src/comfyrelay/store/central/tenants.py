@@ -6,13 +6,14 @@ from typing import Any
 from sqlalchemy import Select, func, insert, select, type_coerce, update
 
 from comfyrelay.domain.credentials import normalize_email
-from comfyrelay.domain.records.accounts import ListedTenant, ListedUser, TenantRecord, User
+from comfyrelay.domain.records.accounts import ListedTenant, ListedUser, OwnLimits, TenantRecord, User
 from comfyrelay.store.central.tables.accounts import api_tokens, tenants, users
 from comfyrelay.store.database import Tx, conflict_on_violation
 from comfyrelay.store.paging import newest_page
 from comfyrelay.store.types import UtcTime, relay_now
 
 _TENANT = [tenants.c[name] for name in TenantRecord.__dataclass_fields__]
+_LIMITS = tuple(OwnLimits.__dataclass_fields__)
 USER_COLUMNS = [users.c[name] for name in User.__dataclass_fields__]
 
 
@@ -39,9 +40,9 @@ async def change(tx: Tx, tenant_id: str, **limits: int | None) -> bool:
     return await tx.exists(query.returning(tenants.c.id))
 
 
-async def max_active_jobs(tx: Tx, tenant_id: str) -> int | None:
-    found: int | None = await tx.scalar(select(tenants.c.max_active_jobs).where(tenants.c.id == tenant_id))
-    return found
+async def own_limits(tx: Tx, tenant_id: str) -> OwnLimits:
+    query = select(*(tenants.c[name] for name in _LIMITS)).where(tenants.c.id == tenant_id)
+    return await tx.one_or_none(OwnLimits, query) or OwnLimits()
 
 
 async def users_of(tx: Tx, tenant_id: str, *, session: str) -> list[ListedUser]:
@@ -87,7 +88,7 @@ async def listed(tx: Tx, tenant_id: str) -> ListedTenant | None:
 
 
 def _listed() -> Select[Any]:
-    of_tenant = [tenants.c[name] for name in ("id", "shard", "max_wait_seconds", "max_active_jobs", "created_at")]
+    of_tenant = [tenants.c[name] for name in ("id", "shard", "max_wait_seconds", *_LIMITS, "created_at")]
     of_user = (users.c.id.label("user_id"), users.c.email, users.c.name, users.c.is_admin, users.c.disabled_at)
     return select(*of_tenant, *of_user).join_from(tenants, users, users.c.tenant_id == tenants.c.id)
 

@@ -3,7 +3,8 @@
 Like a submission, the caller holds the lock of the wallet, so that no file of an unfinished job is deleted.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Text, cast, delete, insert, or_, select, update
@@ -18,6 +19,7 @@ from comfyrelay.store.types import relay_now
 DRAW_SECONDS = 600.0
 # Paths per statement. SQLite limits the depth of an expression to 1,000.
 MAX_PATHS = 200
+_NONE: Mapping[str, float] = MappingProxyType({})
 
 
 class Removal(NamedTuple):
@@ -82,23 +84,32 @@ async def remove_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> None:
     await changes.write(tx, {tenant_id: [*job_ids, *sorted({batch for batch in batches if batch})]})
 
 
-async def remove_files(tx: Tx, tenant_id: str, file_ids: Sequence[str], paths: Iterable[str]) -> list[Removal]:
+async def remove_files(
+    tx: Tx, tenant_id: str, file_ids: Sequence[str], paths: Iterable[str], *, again: Mapping[str, float] = _NONE
+) -> list[Removal]:
     """Delete the rows of files, and record their objects for deletion.
 
     References to them as outputs remain; a deleted file is simply not found. A process may still write a poster next to
-    a deleted file and then crash, so such a file is deleted again later.
+    a deleted file and then crash, so such a file is deleted again later, like the paths in `again` after some seconds.
     """
     without_poster = select(files.c.path).where(files.c.id.in_(file_ids), files.c.poster_due_at.is_not(None))
-    poster_due = set(await tx.scalars(without_poster))
+    later = [*again.items(), *((path, DRAW_SECONDS) for path in await tx.scalars(without_poster))]
     is_input = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.input_file_id.in_(file_ids)
     await tx.execute(update(ai_jobs).where(is_input).values(input_file_id=None))
     await tx.execute(delete(files).where(files.c.tenant_id == tenant_id, files.c.id.in_(file_ids)))
     rows = [{"tenant_id": tenant_id, "path": path, "created_at": relay_now()} for path in sorted(set(paths))]
     if not rows:
         return []
-    if later := [{**row, "created_at": relay_now(DRAW_SECONDS)} for row in rows if row["path"] in poster_due]:
-        await tx.execute(insert(removals).values(later))
+    if later:
+        repeated = [{"tenant_id": tenant_id, "path": path, "created_at": relay_now(seconds)} for path, seconds in later]
+        await tx.execute(insert(removals).values(repeated))
     return await tx.all(Removal, insert(removals).values(rows).returning(removals.c.id, removals.c.path))
+
+
+async def schedule(tx: Tx, tenant_id: str, paths: Iterable[str], *, after_seconds: float) -> list[int]:
+    """Record objects that are deleted after this time, unless the returned entries are finished before."""
+    rows = [{"tenant_id": tenant_id, "path": path, "created_at": relay_now(after_seconds)} for path in paths]
+    return await tx.scalars(insert(removals).values(rows).returning(removals.c.id))
 
 
 async def pending(tx: Tx, *, limit: int, older_than_seconds: float) -> list[Removal]:

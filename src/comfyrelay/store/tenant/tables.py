@@ -51,6 +51,8 @@ files = Table(
     # When its poster is due. A process postpones it before drawing, so that no other process draws it too.
     Column("poster_due_at", UtcTime),
     UniqueConstraint("disk", "path"),
+    # Outputs have no original name.
+    partial_index("ix_files_uploads", "tenant_id", "id", "size", where="original_filename IS NOT NULL"),
     partial_index("ix_files_unused", "id", where="used_at IS NULL AND removing_at IS NULL"),
     partial_index("ix_files_poster_due", "poster_due_at", where="poster_due_at IS NOT NULL"),
     partial_index("ix_files_removing", "id", where="removing_at IS NOT NULL"),

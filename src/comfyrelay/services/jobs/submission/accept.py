@@ -9,6 +9,7 @@ import structlog
 
 from comfyrelay.domain.queue.settlement import JobState, apply_updates
 from comfyrelay.domain.queue.updates import reused as reused_update
+from comfyrelay.domain.records.accounts import OwnLimits
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import TooManyActiveJobs
 from comfyrelay.services.accounts.ledger import reserve
@@ -46,18 +47,17 @@ class Acceptance:
         outbox_services: Outbox,
         reuse: Reuse,
         *,
-        limit_of: Callable[[str], Awaitable[int | None]],
+        limits_of: Callable[[str], Awaitable[OwnLimits]],
         on_files_used: Callable[[], None],
     ) -> None:
-        """`limit_of` returns a tenant's own limit of active jobs, if any. `on_files_used` is called after jobs with
-        files were written."""
+        """`limits_of` returns a tenant's own limits. `on_files_used` is called after jobs with files were written."""
         self._recovery = outbox_services.recovery
         self._applier = outbox_services.applier
         self._delivery = outbox_services.delivery
         self._max_active_jobs = context.settings.max_active_jobs_per_user
         self._stage_of = context.hooks.stage_of
         self._reuse = reuse
-        self._limit_of = limit_of
+        self._limits_of = limits_of
         self._on_files_used = on_files_used
 
     async def run(
@@ -98,7 +98,7 @@ class Acceptance:
         self, tx: Tx, tenant_id: str, user_id: str, *, batch_id: str | None = None, more: int = 1
     ) -> None:
         """Check the limit under the wallet lock, so that concurrent submissions cannot exceed it together."""
-        own = await self._limit_of(tenant_id)
+        own = (await self._limits_of(tenant_id)).max_active_jobs
         limit = self._max_active_jobs if own is None else own
         if await jobs.count_active(tx, tenant_id, user_id, except_batch=batch_id) + more > limit:
             raise TooManyActiveJobs(limit=limit)

@@ -17,6 +17,9 @@ tenants = Table(
     Column("max_wait_seconds", Integer),
     # Maximum number of queued and running jobs; null: the server's limit.
     Column("max_active_jobs", Integer),
+    # Maximum size and number of uploads; null: the server's limits.
+    Column("max_stored_bytes", BigInteger),
+    Column("max_stored_files", Integer),
 )
 
 users = Table(

@@ -6,12 +6,13 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Boolean, Text, bindparam, case, insert, or_, select, update
+from sqlalchemy import BigInteger, Boolean, ColumnElement, Text, bindparam, case, func, insert, or_, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.queue.settlement import BatchHold
 from comfyrelay.domain.records.jobs import BatchRecord, FileRecord, VideoRecord
+from comfyrelay.domain.uploads import UploadUsage
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest
 from comfyrelay.store.row_parameters import (
@@ -46,6 +47,29 @@ _OUTPUT = (
     *("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "metadata"),
     *("width", "height", "seconds", "poster", "preview"),
 )
+
+
+async def upload_usage(tx: Tx, tenant_id: str) -> UploadUsage:
+    """Return how many uploads a tenant has, including those that are being removed, and their size."""
+    total = func.coalesce(func.sum(files.c.size), 0).cast(BigInteger)
+    query = select(func.count().label("files"), total.label("bytes")).where(*_is_upload(tenant_id))
+    return await tx.one(UploadUsage, query)
+
+
+async def upload_page(
+    tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50
+) -> list[tuple[FileRecord, bool]]:
+    """Return a page of a tenant's uploads, newest first, and whether a job has used each."""
+    query = select(*_FILE, files.c.used_at.is_not(None).label("is_used"))
+    query = query.where(*_is_upload(tenant_id), files.c.removing_at.is_(None))
+    return await tx.all(
+        lambda *, is_used, **fields: (FileRecord(**fields), bool(is_used)),
+        newest(query, files.c.id, before=before_id, limit=limit),
+    )
+
+
+def _is_upload(tenant_id: str) -> tuple[ColumnElement[bool], ...]:
+    return files.c.tenant_id == tenant_id, files.c.original_filename.is_not(None)
 
 
 async def create_files(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -86,14 +110,15 @@ async def metadata_of(tx: Tx, tenant_id: str, file_id: str) -> Mapping[str, Any]
 async def stored_files(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, StoredFile]:
     """Return the tenant's files with the fields that payloads need."""
     rows = await tx.fetch(_stored_files, {**with_ids(file_ids), "tenant_id": tenant_id})
-    return {row.id: StoredFile(**row._mapping) for row in rows}
+    return {row.id: StoredFile(**{**row._mapping, "is_used": bool(row.is_used)}) for row in rows}
 
 
 @cache
 def _stored_files(dialect: str) -> Executable:
     own = files.c.tenant_id == bindparam("tenant_id", type_=Text())
-    names = ("id", "disk", "path", "mime_type", "content_hash")
-    columns = [*(files.c[name] for name in names), files.c.original_filename.label("name")]
+    names = ("id", "disk", "path", "mime_type", "content_hash", "size")
+    is_used = files.c.used_at.is_not(None).label("is_used")
+    columns = [*(files.c[name] for name in names), files.c.original_filename.label("name"), is_used]
     return select_by_ids(dialect, files.c.id, *columns).where(own, files.c.removing_at.is_(None))
 
 

@@ -68,6 +68,9 @@ def _create_media() -> None:
     _create_partial_index("ix_files_poster_due", "files", ["poster_due_at"], where="poster_due_at IS NOT NULL")
     _create_partial_index("ix_files_removing", "files", ["id"], where="removing_at IS NOT NULL")
     _create_partial_index("ix_files_unused", "files", ["id"], where="used_at IS NULL AND removing_at IS NULL")
+    _create_partial_index(
+        "ix_files_uploads", "files", ["tenant_id", "id", "size"], where="original_filename IS NOT NULL"
+    )
     op.create_table(
         "batches",
         sa.Column("id", sa.Text(), primary_key=True),
