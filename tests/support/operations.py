@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from re import _constants as op  # type: ignore[attr-defined]
-from re import _parser  # type: ignore[attr-defined]
+from re import _constants as op
+from re import _parser
 from types import FrameType, ModuleType
 from typing import Any
 

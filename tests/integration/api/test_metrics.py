@@ -269,10 +269,10 @@ async def test_metrics_require_the_configured_token(api: Api) -> None:
     api.context.settings = api.context.settings.model_copy(update={"metrics_token": "a-token-of-16-characters"})
     problem_of(await api.anonymous.call("GET", "/metrics"), 401)
     for header in ("Bearer wrong", "a-token-of-16-characters", "Bearer é"):
-        headers = {"Authorization": header.encode()}
+        headers = {b"Authorization": header.encode()}
         problem_of(await api.anonymous.http.get("/metrics", headers=headers), 401)
-    headers = {"Authorization": "Bearer a-token-of-16-characters"}
-    assert (await api.anonymous.http.get("/metrics", headers=headers)).status_code == 200
+    accepted = {"Authorization": "Bearer a-token-of-16-characters"}
+    assert (await api.anonymous.http.get("/metrics", headers=accepted)).status_code == 200
     # Probes need none.
     assert (await api.anonymous.call("GET", "/healthz")).status_code == 200
 

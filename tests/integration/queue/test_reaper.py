@@ -8,8 +8,9 @@ import pytest
 from comfyrelay.domain.queue.states import PauseMode, Provider
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import LeaseLost
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.heartbeats import Heartbeat
-from comfyrelay.services.queue.leasing import LeasedDispatch, LeaseRequest
+from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.store.central.queue import dispatches
 from tests.support.world import PATIENCE_SECONDS, Desk, World, execute, submit_many
 

@@ -75,7 +75,7 @@ async def test_every_route_needs_the_secret() -> None:
                 assert (await http.request(method, path)).status_code == 401, (method, path)
         for login in (("simulator", "wrong"), ("simulator", ""), ("other", SECRET)):
             assert (await http.get("/queue", auth=login)).status_code == 401, login
-        assert (await http.get("/queue", headers={"Authorization": b"Basic \xff"})).status_code == 401
+        assert (await http.get("/queue", headers={b"Authorization": b"Basic \xff"})).status_code == 401
         assert SECRET not in simulator.url
 
 

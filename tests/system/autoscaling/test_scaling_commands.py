@@ -167,8 +167,8 @@ async def create_and_change(env: Mapping[str, str]) -> None:
         env=env,
     )
     assert (created.code, created.out) == (0, "attic (production): created\n"), created.err
-    words = ("--min-machines", "1", "--policy", "fast", "--set", "machines.options.grace_seconds=9")
-    changed = await commands.run("fleet", "set", "attic", *words, "--json", env=env)
+    options = ("--min-machines", "1", "--policy", "fast", "--set", "machines.options.grace_seconds=9")
+    changed = await commands.run("fleet", "set", "attic", *options, "--json", env=env)
     assert changed.code == 0, changed.err
     fleet = json.loads(changed.out)
     assert fleet["machines"]["options"] == {"comfyui": "simulator", "grace_seconds": 9}
