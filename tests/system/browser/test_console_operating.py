@@ -35,6 +35,7 @@ PAGES = {
     "fleet scaling": "/console/fleets/production/cloud?tab=scaling",
     "fleet workflows": "/console/fleets/production/home?tab=workflows",
     "fleet decisions": "/console/fleets/production/cloud?tab=decisions",
+    "fleet machines": "/console/fleets/production/cloud?tab=machines",
     "fleet costs": "/console/fleets/production/home?tab=costs",
     "dispatches": "/console/dispatches",
     "dispatch": "/console/dispatches?open={done}",

@@ -49,14 +49,35 @@ export const fleets = {
 
 const DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"] as const;
 
+/** Why machines end (`MachineEndReason`). */
+const REASONS: Readonly<Record<string, string>> = {
+  unneeded: "Not needed any more",
+  boot_failed: "Did not become a worker",
+  gone_booting: "Disappeared while booting",
+  gone: "Disappeared",
+  silent: "Worker stopped responding",
+  closed: "Worker closed",
+  surplus: "Launched twice",
+};
+
 export const fleet = {
   gone: "Fleet not found",
   tabsName: "Fleet sections",
-  tabs: { now: "Overview", workflows: "Workflows", scaling: "Autoscaling", decisions: "Decisions", costs: "Costs" },
+  tabs: {
+    now: "Overview",
+    workflows: "Workflows",
+    scaling: "Autoscaling",
+    decisions: "Decisions",
+    machines: "Machines",
+    costs: "Costs",
+  },
   pause: "Pause",
   resume: "Resume",
   paused: "Autoscaling paused. Jobs and workers continue.",
   resumed: "Autoscaling resumed.",
+  reset: "Reset launches",
+  resetHint: "Launch again at once, after you have removed the cause of the failed launches.",
+  launchesReset: "Failed launches forgotten. The fleet launches again.",
   addWorker: "Add worker",
   delete: "Delete",
   deleteTitle: (name: string) => `Delete ${isolated(name)}?`,
@@ -133,8 +154,8 @@ export const fleet = {
     launches: "Maximum launches per minute",
     cost: "Maximum cost per hour",
     costHint: "In the currency of the machine prices. Leave empty for no limit.",
-    boots: "Failed launches before pausing",
-    bootsHint: "Launching pauses after this many consecutive launches without a worker.",
+    boots: "Failed rounds before pausing",
+    bootsHint: "Launching pauses after this many consecutive rounds of launches without a worker.",
     idle: "Keep last idle machine for",
     idleHint: "Seconds. Empty: learnt from the gaps between jobs.",
     dryRun: "Dry run",
@@ -165,6 +186,7 @@ export const fleet = {
   decisions: {
     empty: "No decisions yet.",
     desired: (count: number) => `${plural(count, "machine")} desired`,
+    ordered: (count: number) => `${number.format(count)} ordered`,
     launched: (count: number) => `${number.format(count)} launched`,
     refused: (count: number) => `${number.format(count)} refused`,
     ended: (count: number) => `${number.format(count)} terminated`,
@@ -173,6 +195,24 @@ export const fleet = {
     work: (workflow: string, jobs: number, time: string) => `${isolated(workflow)}: ${plural(jobs, "job")}, ${time}`,
     states: (states: string) => `Machines: ${states}`,
     time: (seconds: number) => `${duration(seconds)} of work`,
+  },
+  ended: {
+    title: "Ended machines",
+    empty: "No machine has ended yet.",
+    id: "Machine",
+    ordered: "Ordered",
+    ready: "Ready after",
+    never: "never",
+    at: "Ended",
+    lasted: "Lasted",
+    reason: "Reason",
+    type: "Type",
+    jobs: "Jobs",
+    cost: "Cost",
+    why: (reason: string | null) => {
+      const [code = "", ...details] = (reason ?? "").split(":");
+      return [REASONS[code] ?? code, details.join(":").trim()].filter(Boolean).join(": ") || "–";
+    },
   },
   costs: {
     range: "Days",

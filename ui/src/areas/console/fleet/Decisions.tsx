@@ -40,6 +40,7 @@ export function Decisions({ fleet }: { fleet: Fleet }) {
 function DecisionLine({ decision }: { decision: Decision }) {
   const { outcome, seen } = decision;
   const done = [
+    [parseNumber(outcome, "ordered"), texts.ordered],
     [parseNumber(outcome, "launched"), texts.launched],
     [parseNumber(outcome, "refused"), texts.refused],
     [parseNumber(outcome, "ended"), texts.ended],

@@ -1,6 +1,6 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
-import { Pause, Play, Plus, Trash2 } from "lucide-react";
+import { Pause, Play, Plus, RotateCcw, Trash2 } from "lucide-react";
 import { useState } from "react";
 import { post, remove } from "@/api/client";
 import { Button, buttonClass, Chip, IconButton, toast, toastProblem } from "@/kit";
@@ -10,11 +10,13 @@ import { console as shared } from "@/texts/console";
 import { fleet as texts } from "@/texts/console-fleets";
 import { FleetStateBadge } from "../fleets/FleetStateBadge";
 import { isScaled } from "../fleets/rules";
-import { type Fleet, fleet as fleetQuery, type Stage, scaling as scalingQuery } from "../queries/fleets";
+import { isBroken } from "../overview/rules";
+import { type Fleet, fleet as fleetQuery, type Scaling, type Stage, scaling as scalingQuery } from "../queries/fleets";
 import { consoleKeys } from "../shared/live";
 import { BackLink, Confirm, LoadingOrError } from "../shared/panels";
 import { Costs } from "./Costs";
 import { Decisions } from "./Decisions";
+import { EndedMachines } from "./EndedMachines";
 import styles from "./fleet.module.css";
 import { Now } from "./Now";
 import { ScalingForm } from "./ScalingForm";
@@ -29,7 +31,10 @@ export default function FleetPage() {
   const tab = search.tab && search.tab in texts.tabs ? search.tab : "now";
   return (
     <>
-      <Header title={fleet ? fleet.name || fleet.slug : slug} actions={fleet && <Actions fleet={fleet} />}>
+      <Header
+        title={fleet ? fleet.name || fleet.slug : slug}
+        actions={fleet && <Actions fleet={fleet} scaling={how} />}
+      >
         <Chip>{shared.stages[stage] ?? stage}</Chip>
         {fleet && <FleetStateBadge fleet={fleet} scaling={how} />}
       </Header>
@@ -50,6 +55,7 @@ export default function FleetPage() {
               { value: "workflows", name: texts.tabs.workflows, content: <WorkflowsForm fleet={fleet} /> },
               { value: "scaling", name: texts.tabs.scaling, content: <ScalingForm fleet={fleet} /> },
               { value: "decisions", name: texts.tabs.decisions, content: <Decisions fleet={fleet} /> },
+              { value: "machines", name: texts.tabs.machines, content: <EndedMachines fleet={fleet} /> },
               { value: "costs", name: texts.tabs.costs, content: <Costs fleet={fleet} /> },
             ]}
           />
@@ -61,7 +67,7 @@ export default function FleetPage() {
   );
 }
 
-function Actions({ fleet }: { fleet: Fleet }) {
+function Actions({ fleet, scaling }: { fleet: Fleet; scaling: Scaling | undefined }) {
   const path = { stage: fleet.stage as Stage, slug: fleet.slug };
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -84,6 +90,14 @@ function Actions({ fleet }: { fleet: Fleet }) {
     },
     onError: toastProblem,
   });
+  const reset = useMutation({
+    mutationFn: () => post("/api/admin/fleets/{stage}/{slug}/reset-launches", { path }),
+    onSuccess: async () => {
+      toast({ text: texts.launchesReset, tone: "good", topic: "reset" });
+      await again();
+    },
+    onError: toastProblem,
+  });
   const end = useMutation({
     mutationFn: () => remove("/api/admin/fleets/{stage}/{slug}", { path }),
     onSuccess: async () => {
@@ -100,6 +114,11 @@ function Actions({ fleet }: { fleet: Fleet }) {
   return (
     <>
       <IconButton icon={Trash2} name={texts.delete} onClick={() => setDeleting(true)} />
+      {isBroken(fleet, scaling) && (
+        <Button icon={RotateCcw} isBusy={reset.isPending} title={texts.resetHint} onClick={() => reset.mutate()}>
+          {texts.reset}
+        </Button>
+      )}
       {(isScaled(fleet) || isPaused) && (
         <Button icon={isPaused ? Play : Pause} isBusy={pause.isPending} onClick={() => pause.mutate()}>
           {isPaused ? texts.resume : texts.pause}

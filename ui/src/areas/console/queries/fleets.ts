@@ -10,6 +10,8 @@ export type Scaling = Schemas["FleetAutoscalingStatus"];
 
 export type Decision = Schemas["Decision"];
 
+export type EndedMachine = Schemas["MachineInHistory"];
+
 export type Usage = Schemas["Usage"];
 
 export type Stage = Schemas["Stage"];
@@ -54,6 +56,19 @@ export const decisions = (stage: string, slug: string) =>
       get("/api/admin/fleets/{stage}/{slug}/decisions", {
         path: named(stage, slug),
         query: { limit: 50, ...(pageParam && { cursor: Number(pageParam) }) },
+        signal,
+      }),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor,
+  });
+
+export const endedMachines = (stage: string, slug: string) =>
+  infiniteQueryOptions({
+    queryKey: [...consoleKeys.fleet(stage, slug), "ended"] as const,
+    queryFn: async ({ pageParam, signal }): Promise<Page<EndedMachine>> =>
+      get("/api/admin/fleets/{stage}/{slug}/machines", {
+        path: named(stage, slug),
+        query: { limit: 50, ...(pageParam && { cursor: pageParam }) },
         signal,
       }),
     initialPageParam: "",
