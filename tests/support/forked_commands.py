@@ -27,6 +27,7 @@ from types import FrameType, MappingProxyType, ModuleType
 import certifi
 
 from comfyrelay import clock
+from tests.support import kill_points
 from tests.support.paths import ROOT
 
 # Modules that libraries import on first use.
@@ -204,6 +205,8 @@ def _start_child(request: bytes, out: int, err: int, monitor_file: int) -> list[
         setattr(sys.modules[module], name, value)
     if skew_seconds := float(os.environ.pop(SKEW_VARIABLE, 0)):
         _skew(skew_seconds)
+    if kill_point := os.environ.pop(kill_points.VARIABLE, None):
+        kill_points.install(kill_point)
     # otherwise all children draw the same random numbers
     random.seed()
     _reset_process_state()

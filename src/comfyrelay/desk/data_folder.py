@@ -4,6 +4,8 @@ import sqlite3
 from pathlib import Path
 
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.services.backup.restore import undo_killed_restore
+from comfyrelay.system.atomic import remove_parts
 from comfyrelay.system.disks import REMOTE, filesystem_of
 from comfyrelay.system.files import remove
 from comfyrelay.system.folder_lock import FolderLock
@@ -35,6 +37,8 @@ def open_data_folder(folder: Path) -> FolderLock:
     except ConfigurationError:
         refuse_second(folder)
         raise
+    remove_parts(folder)
+    undo_killed_restore(folder)
     try:
         try_sqlite(folder)
     except ConfigurationError:

@@ -9,6 +9,7 @@ from secrets import token_urlsafe
 from typing import Any
 
 from comfyrelay.desk.addresses import open_listeners
+from comfyrelay.desk.batches.copy_journal import CopyJournal
 from comfyrelay.desk.batches.output_copies import OutputCopies
 from comfyrelay.desk.checks import examine_own
 from comfyrelay.desk.data_folder import open_data_folder
@@ -105,11 +106,12 @@ class Desk:
             notifications = NotificationSender(Notifier(self.desk.notify_urls, self.notify_on))
             simulation = SimulationPolicy(self.settings, self.desk)
             workers = DeskWorkers(settings, self.desk, simulation, on_status=self.on_status, on_comfyui=self.on_comfyui)
-            outputs = OutputCopies(self.output_folder, umask=self._umask_of(self.output_folder))
+            outputs = OutputCopies(self.output_folder, self._copy_journal, umask=self._umask_of(self.output_folder))
             hooks = desk_hooks(notifications, simulation, workers, outputs, script)
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
             outputs.engine = engine
             user, is_new = await prepare_databases(engine, script.settings if script is not None else None)
+            await outputs.remove_leftovers(user.tenant_id)
             if script is not None:
                 await opened.enter_async_context(script.removing_unused_inputs(engine, user))
             silent = await check_comfyui(engine, simulation, workers.configured_urls)
@@ -149,6 +151,10 @@ class Desk:
         return (self.desk.output_folder or self.settings.data_dir / "outputs").expanduser().absolute()
 
     @property
+    def _copy_journal(self) -> CopyJournal:
+        return CopyJournal(self.settings.data_dir / "copies")
+
+    @property
     def notify_on(self) -> list[NotificationEvent]:
         return [NotificationEvent(event) for event in self.desk.notify_on]
 
@@ -184,6 +190,7 @@ class Desk:
             input_folder=self.input_folder,
             output_folder=self.output_folder,
             output_umask=self._umask_of(self.output_folder),
+            copy_journal=self._copy_journal,
             notify_urls=[without_secrets(url) for url in self.desk.notify_urls],
             notify_on=self.notify_on,
             not_sent=notifications.not_sent,

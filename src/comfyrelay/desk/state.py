@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from comfyrelay.desk.batches.copy_journal import CopyJournal
 from comfyrelay.desk.one_time_links import OneTimeLinks
 from comfyrelay.desk.password import Password
 from comfyrelay.desk.scripts.command import ScriptSettings
@@ -28,6 +29,7 @@ class DeskState:
     output_folder: Path
     # The umask for the output folder, if it differs from the umask of the process.
     output_umask: int | None
+    copy_journal: CopyJournal
     # URLs without secrets.
     notify_urls: Sequence[str]
     notify_on: Sequence[NotificationEvent]

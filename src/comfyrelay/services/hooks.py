@@ -40,6 +40,9 @@ class Hooks:
     is_worker_starting: Callable[[str], bool] = lambda _stage: False
     # Returns the stage of a workflow's jobs, also for reruns. By default it is the requested one, or the server's.
     stage_of: Callable[[int], Stage] | None = None
+    # Called in the transaction that deletes jobs, with their attempts and whether files that only the application knows
+    # are kept. After a crash, the application removes them if the jobs are gone.
+    on_removing: Callable[[Sequence[Attempt], bool], Awaitable[None]] | None = None
     # Removes files of deleted jobs that only the application knows, such as copies of outputs.
     on_removed: Callable[[Sequence[Attempt]], Awaitable[RemovedFiles]] | None = None
     # Called with a job, its batch label and the output that it reuses. Returns details to store with the attempt. It

@@ -29,9 +29,9 @@ def part_of(path: Path, *, part: Path | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, mode: int = 0o666, is_durable: bool = False) -> Iterator[BinaryIO]:
     """Yield a file that replaces `path` at the end. The umask applies to `mode`."""
-    writer = FileWriter(path, mode=mode)
+    writer = FileWriter(path, mode=mode, is_durable=is_durable)
     try:
         yield writer.open()
         writer.commit()
@@ -40,9 +40,15 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
         raise
 
 
-def write(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    with replacing(path, mode=mode) as file:
+def write(path: Path, data: bytes, *, mode: int = 0o666, is_durable: bool = False) -> None:
+    with replacing(path, mode=mode, is_durable=is_durable) as file:
         file.write(data)
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove the temporary files of killed processes. No other process may write to this folder."""
+    for part in folder.glob(f"{PART_PREFIX}*"):
+        files.remove(part, missing_ok=True)
 
 
 def write_new(path: Path, data: bytes, *, mode: int = 0o666) -> bool:

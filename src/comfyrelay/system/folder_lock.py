@@ -12,6 +12,7 @@ from typing import IO
 
 from comfyrelay.errors import ConfigurationError
 
+LOCK_FILE = "lock"
 # `holder` takes the lock for a moment, so a failed attempt is repeated.
 ATTEMPTS = 5
 PAUSE_SECONDS = 0.05
@@ -43,7 +44,7 @@ class FolderLock:
     """A lock that is held until `release` or until the process exits, even if it is killed."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "lock"
+        self._path = folder / LOCK_FILE
         self._file: IO[str] | None = None
 
     def acquire(self, *, advice: str) -> None:

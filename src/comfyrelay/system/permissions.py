@@ -17,11 +17,12 @@ _FILES = (
     ".furnished",
     ".comfyui-found",
     ".put-*",
+    ".restore-*",
     "*.db",
     "*.db-*",
 )
 _FOLDERS = (
-    *("objects", "inputs", "outputs", "script", "simulator", "worker", ".inputs.part"),
+    *("copies", "objects", "inputs", "outputs", "script", "simulator", "worker", ".inputs.part"),
     # Machines of the providers `local` and `command`.
     *("machines", "fleet-commands"),
     # Restored backups.

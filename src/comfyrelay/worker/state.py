@@ -77,8 +77,7 @@ class StateFolder:
             ) from None
         self._lock.acquire(advice="Give each worker on this machine a different WORKER_ID.")
         for folder in (self.folder, self._held, self._unfinished):
-            for part in folder.glob(f"{atomic.PART_PREFIX}*"):
-                files.remove(part, missing_ok=True)
+            atomic.remove_parts(folder)
         for folder in self.work.iterdir():
             if not self._entry(folder.name).exists():
                 shutil.rmtree(folder, ignore_errors=True)
@@ -120,7 +119,7 @@ class StateFolder:
         output: Mapping[str, Any] | None = None,
         is_settled: bool = False,
     ) -> None:
-        """Save a lease and its progress."""
+        """Save a lease and its progress. An output survives a power failure, so that it is not copied twice."""
         # Writing a small file to the page cache is faster than using a thread, and keeps the order.
         held = HeldLease(
             job=lease.job,
@@ -131,7 +130,7 @@ class StateFolder:
             output=dict(output) if output is not None else None,
             is_settled=is_settled,
         )
-        _write(self._entry(lease.name), json.dumps(held.model_dump(mode="json")))
+        _write(self._entry(lease.name), json.dumps(held.model_dump(mode="json")), is_durable=output is not None)
 
     def forget(self, lease: Lease) -> None:
         """Delete everything about an ended lease."""
@@ -191,6 +190,6 @@ def _read(path: Path, name: str) -> str | None:
         return None
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, *, is_durable: bool = False) -> None:
     """Write a file atomically. Only the owner may read it, because it contains a token or user text."""
-    atomic.write(path, text.encode(), mode=0o600)
+    atomic.write(path, text.encode(), mode=0o600, is_durable=is_durable)

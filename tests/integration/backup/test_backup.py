@@ -10,7 +10,7 @@ import pytest
 
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, Conflict, InvalidInput, NotFound
 from comfyrelay.services.backup.create import create_backup
-from comfyrelay.services.backup.restore import _move, restore_backup
+from comfyrelay.services.backup.restore import _move, _Plan, restore_backup
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from tests.support.desk import copy_initial_data
@@ -207,7 +207,10 @@ async def test_unwritable_folder_is_a_clear_error(settings: Settings, tmp_path: 
 def test_failed_move_is_undone(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
     with pytest.raises(FileNotFoundError):
-        _move({tmp_path / "a": tmp_path / "aside" / "a", tmp_path / "missing": tmp_path / "b"})
+        _move(
+            {tmp_path / "a": tmp_path / "aside" / "a", tmp_path / "missing": tmp_path / "b"},
+            _Plan(path=tmp_path / "plan", roots=[]),
+        )
     assert (tmp_path / "a").read_text() == "a"
 
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from comfyrelay.desk.batches import output_copies
+from comfyrelay.desk.batches.copy_journal import CopyJournal, JournalEntry
 from comfyrelay.simulator import Simulator
 from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.graphs import invert
@@ -103,3 +104,31 @@ async def test_output_folder_on_another_disk_gets_copies(tmp_path: Path) -> None
             assert list(folder.iterdir()) == []
     finally:
         folder.rmdir()
+
+
+async def test_leftovers_of_a_killed_desk_are_removed(tmp_path: Path) -> None:
+    closed_desk = make_desk(tmp_path / "desk")
+    root, data_dir = closed_desk.output_folder, closed_desk.settings.data_dir
+    names = ["picks/mine.png", "picks/.mine.png.part", ".copying-export-1/output", "batch/gone.png", "user.png"]
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"x")
+    (data_dir / "objects" / "source.png").write_bytes(b"another image")
+    journal = CopyJournal(data_dir / "copies")
+    journal.add("export-1", JournalEntry(names=["picks/mine.png"]))
+    journal.add("deleted-job", JournalEntry(job_id="deleted-job", names=["batch/gone.png"]))
+    # a file of the user has got the name since
+    journal.add("refused-job", JournalEntry(job_id="refused-job", names=["user.png"], source="source.png"))
+    async with open_desk(closed_desk):
+        assert {path.name for path in root.rglob("*")} == {"picks", "mine.png", "user.png"}
+        assert list((data_dir / "copies").iterdir()) == []
+
+
+async def test_deleted_job_is_not_recorded_if_its_files_are_kept(tmp_path: Path) -> None:
+    async with open_desk(make_desk(tmp_path / "desk")) as desk:
+        job_id = await run_job(desk)
+        journal = CopyJournal(desk.ready.data_dir / "copies")
+        # a deletion that was refused after it was recorded
+        journal.add(job_id, JournalEntry(job_id=job_id, names=["any.png"]))
+        await desk.client.delete_job(job_id, keep_files=True)
+        assert list(journal.entries()) == []

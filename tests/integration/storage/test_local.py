@@ -211,9 +211,9 @@ async def test_sweep_continues_after_a_file_that_vanishes(
         path.write_bytes(b"part")
         os.utime(path, (0, 0))
 
-    def remove(path: Path) -> None:
+    def remove(path: Path, *, missing_ok: bool = False) -> None:
         """Remove a file, and another one that the sweep has listed already."""
-        path.unlink()
+        path.unlink(missing_ok=missing_ok)
         others = [other for other in left if other.exists()]
         others[len(others) // 2].unlink()
 

@@ -20,9 +20,13 @@ from tests.support.server_processes import free_port
 
 
 class DeskProcess:
+    # Whether the first start has yet to come.
+    is_new = False
+
     def __init__(self, folder: Path, simulator: Simulator, *, config: Path | None = None, **settings: str) -> None:
         self.folder = folder
-        copy_initial_data(folder / "data")
+        if not self.is_new:
+            copy_initial_data(folder / "data")
         self.environment = {
             **({"COMFYRELAY_CONFIG": str(config)} if config else {}),
             "COMFYRELAY_DATA_DIR": str(folder / "data"),
@@ -35,12 +39,18 @@ class DeskProcess:
 
     async def start(self) -> None:
         await self.service.start()
+        await self.until_ready()
+        assert self.service.is_running, self.service.text()[-4000:]
+
+    async def until_ready(self) -> None:
+        """Wait until the desk answers. Raises `ControlPlaneUnreachable` if it has ended."""
         async with asyncio.timeout(60):
             while True:
-                assert self.service.is_running, self.service.text()[-4000:]
                 try:
                     await self.client.desk()
                 except ControlPlaneUnreachable:
+                    if not self.service.is_running:
+                        raise
                     # no signal shows when a port opens
                     await asyncio.sleep(0.05)
                 else:

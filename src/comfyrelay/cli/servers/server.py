@@ -34,12 +34,14 @@ def server(log_level: LogLevel = "info") -> None:
     with without_garbage_collection():
         from comfyrelay.server.http.secrets import load_secrets
         from comfyrelay.server.main import serve
+        from comfyrelay.services.backup.restore import recover_data_folder
         from comfyrelay.settings import load_settings
         from comfyrelay.system.permissions import restrict_to_user
 
     warn_of_unknown()
     settings = load_settings()
     restrict_to_user(settings.data_dir)
+    recover_data_folder(settings.data_dir)
     secrets = load_secrets(settings)
     print_note(f"ComfyRelay {__version__} serves at {settings.base_url}")
     if secrets.new_file is not None:

@@ -15,13 +15,14 @@ from typing import Any
 
 import structlog
 
+from comfyrelay.desk.batches.copy_journal import TEMPORARY, CopyJournal, JournalEntry
 from comfyrelay.desk.batches.folders import readable_name
 from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.updates import UploadedOutput
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
-from comfyrelay.errors import ComfyRelayError, InvalidInput
+from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.hooks import RemovedFiles
 from comfyrelay.storage.local import LocalObjects
@@ -40,9 +41,12 @@ class OutputCopies:
     `umask` overrides the umask of the process. Nothing is copied before `engine` is set.
     """
 
-    def __init__(self, root: Path, *, umask: int | None) -> None:
+    def __init__(self, root: Path, journal: CopyJournal, *, umask: int | None) -> None:
         self._root = root
+        self._journal = journal
         self._umask = umask
+        # New jobs with a reused output, until the database names the copy.
+        self._unrecorded: set[str] = set()
         self.engine: Engine | None = None
 
     async def copy_run(self, lease: Lease, collected: CollectedOutput, save: Callable[[], None]) -> str | None:
@@ -75,10 +79,7 @@ class OutputCopies:
     async def copy_reused(
         self, job: NewJobRecord, batch_label: str | None, output: UploadedOutput
     ) -> dict[str, Any] | None:
-        """Copy the reused output of another job. Returns the names to record.
-
-        A desk that is killed before they are recorded leaves an orphaned file.
-        """
+        """Copy the reused output of another job. Returns the names to record."""
         if self.engine is None or not isinstance(self.engine.objects, LocalObjects):
             return None
         path = self._path_of(job, JobPayload.from_json(job.input_payload), batch_label)
@@ -87,15 +88,71 @@ class OutputCopies:
             if source is None:
                 return None
             copied = await asyncio.to_thread(choose_name, source, path, job.id[-8:], ())
+            name = copied.relative_to(self._root).as_posix()
+            entry = JournalEntry(job_id=job.id, names=[name], source=output.path)
+            await asyncio.to_thread(self._journal.add, job.id, entry)
+            self._unrecorded.add(job.id)
             await asyncio.to_thread(put_file, source, copied, self._umask)
         except (OSError, ComfyRelayError) as error:
             log.warning("desk.output_not_copied", job_id=job.id, why=str(error))
             return None
-        return {COPIES: [copied.relative_to(self._root).as_posix()]}
+        return {COPIES: [name]}
+
+    def forget_recorded(self, job_ids: Iterable[str]) -> None:
+        """Forget the copies of jobs that the database has now."""
+        if recorded := self._unrecorded.intersection(job_ids):
+            self._unrecorded -= recorded
+            # The next start removes an entry that is left.
+            with suppress(OSError):
+                self._journal.remove([*recorded])
+
+    async def before_removal(self, attempts: Sequence[Attempt], keep_files: bool) -> None:
+        """Record the copies of jobs that are being deleted."""
+        try:
+            await asyncio.to_thread(self._record_removal, attempts, keep_files=keep_files)
+        except OSError as error:
+            # People delete jobs because the disk is full.
+            log.warning("desk.removal_not_recorded", why=error.strerror)
+
+    def _record_removal(self, attempts: Sequence[Attempt], *, keep_files: bool) -> None:
+        names: dict[str, list[str]] = {}
+        for attempt in attempts:
+            names.setdefault(attempt.job_id, []).extend((attempt.about or {}).get(COPIES, ()))
+        if keep_files:
+            # An earlier deletion may have failed after its entry was added.
+            self._journal.remove([*names])
+            return
+        for job_id, copies in names.items():
+            if copies:
+                self._journal.add(job_id, JournalEntry(job_id=job_id, names=copies))
 
     async def remove(self, attempts: Sequence[Attempt]) -> RemovedFiles:
         """Delete a job's copies. Files that a script saved elsewhere belong to the user."""
-        return await asyncio.to_thread(remove_copies, self._root, attempts)
+        removed = await asyncio.to_thread(remove_copies, self._root, attempts)
+        jobs = {attempt.job_id for attempt in attempts}
+        self._unrecorded -= jobs
+        await asyncio.to_thread(self._journal.remove, [*jobs])
+        return removed
+
+    async def remove_leftovers(self, tenant_id: str) -> None:
+        """Remove the files that a killed desk left behind: copies of jobs that the database does not have."""
+        assert self.engine is not None
+        for key, entry in [*self._journal.entries()]:
+            is_known = entry.job_id is None
+            if entry.job_id is not None:
+                with suppress(NotFound):
+                    await self.engine.jobs.views.job_record(tenant_id, entry.job_id)
+                    is_known = True
+            source = None
+            if entry.source is not None and isinstance(self.engine.objects, LocalObjects):
+                source = await self.engine.objects.file_of(entry.source)
+            try:
+                await asyncio.to_thread(_remove_leftover, self._root, entry, source, is_known=is_known)
+                await asyncio.to_thread(shutil.rmtree, self._root / f"{TEMPORARY}{key}", ignore_errors=True)
+            except OSError as error:
+                log.warning("desk.output_not_removed", names=entry.names, why=error.strerror)
+                continue
+            self._journal.remove([key])
 
     async def _stored_output(self, engine: Engine, lease: Lease) -> Path | None:
         """Return the output in local object storage, which can be linked."""
@@ -142,6 +199,20 @@ def remove_copies(root: Path, attempts: Iterable[Attempt]) -> RemovedFiles:
     return RemovedFiles(removed=removed, left=left)
 
 
+def _remove_leftover(root: Path, entry: JournalEntry, source: Path | None, *, is_known: bool) -> None:
+    for path in [root / name for name in entry.names]:
+        if not path.parent.resolve().is_relative_to(root.resolve()):
+            continue
+        files.remove(_part_path(path), missing_ok=True)
+        # Never remove a file of the user that has got the name since.
+        is_ours = entry.source is None or (source is not None and path.is_file() and _has_content_of(source, path))
+        if not is_known and is_ours:
+            files.remove(path, missing_ok=True)
+            with suppress(OSError):
+                if path.parent != root:
+                    path.parent.rmdir()
+
+
 def copies_of(root: Path, attempts: Iterable[Attempt]) -> list[Path]:
     """Return the existing files below the output folder that belong to a job."""
     names = dict.fromkeys(root / name for attempt in attempts for name in (attempt.about or {}).get(COPIES, ()))
@@ -176,11 +247,17 @@ def put_file(source: Path, path: Path, umask: int | None) -> None:
     _put(source, path, umask, may_link=True)
 
 
-def copy_file(source: Path, path: Path, owner: str, umask: int | None) -> Path:
-    """Make a copy that the user may change. Existing files are kept; an unchanged earlier copy is reused."""
+def copy_file(
+    source: Path, path: Path, owner: str, umask: int | None, *, on_chosen: Callable[[Path], None] = lambda _path: None
+) -> Path:
+    """Make a copy that the user may change. Existing files are kept; an unchanged earlier copy is reused.
+
+    `on_chosen` is called with the name of a new copy.
+    """
     _make_folder(path.parent, umask)
     path = next(name for name in _names(path, owner) if _is_free(name) or _is_copy(source, name))
     if _is_free(path):
+        on_chosen(path)
         _put(source, path, umask, may_link=False)
     return path
 
@@ -201,9 +278,17 @@ def _is_copy(source: Path, path: Path) -> bool:
     return path.is_file() and not path.samefile(source) and filecmp.cmp(source, path, shallow=False)
 
 
+def _has_content_of(source: Path, path: Path) -> bool:
+    return path.samefile(source) or filecmp.cmp(source, path, shallow=False)
+
+
+def _part_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
+
+
 def _put(source: Path, path: Path, umask: int | None, *, may_link: bool) -> None:
     # A killed desk leaves at most one temporary file per output in the user's folder.
-    part = path.with_name(f".{path.name}.part")
+    part = _part_path(path)
     files.remove(part, missing_ok=True)
     with part_of(path, part=part):
         if not (may_link and _try_link(source, part)):

@@ -24,6 +24,7 @@ async def copy_outputs(
         root=state.output_folder,
         folder=body.folder,
         umask=state.output_umask,
+        journal=state.copy_journal,
     )
     copied = [str(path) for path in result.copied]
     failed = f" Not copied: {len(result.not_copied)}." if result.not_copied else ""

@@ -12,6 +12,7 @@ from comfyrelay.configuration import load_table
 from comfyrelay.desk.examples import EXAMPLES, SAMPLE_NAME
 from comfyrelay.desk.scripts.command import ScriptSettings, check_settings
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.system import atomic
 from comfyrelay.system.commands.contained import check_system
 
 _PATHS = ("python", "script", "working_folder", "input_folder", "template_folder", "output_folder")
@@ -41,9 +42,10 @@ def script_settings(table: Mapping[str, Any], *, data_dir: Path, input_folder: P
     for name, folder in defaults.items():
         if name not in given:
             folder.mkdir(parents=True, exist_ok=True)
-    if "template_folder" not in given and not any(settings.template_folder.iterdir()):
+    if "template_folder" not in given and not any(settings.template_folder.glob("[!.]*")):
+        atomic.remove_parts(settings.template_folder)
         [example] = [example for example in EXAMPLES if example.slug == _TEMPLATE]
         graph = json.dumps(replace_placeholders(example.graph, _VALUES), indent=2)
-        (settings.template_folder / f"{_TEMPLATE}.json").write_text(graph, "utf-8")
+        atomic.write(settings.template_folder / f"{_TEMPLATE}.json", graph.encode())
     check_settings(settings)
     return settings

@@ -1,5 +1,7 @@
 """Connect the engine to the parts of the desk."""
 
+from collections.abc import Sequence
+
 from comfyrelay.desk.batches.output_copies import OutputCopies
 from comfyrelay.desk.notifications.sender import NotificationSender
 from comfyrelay.desk.scripts.workflow import varied
@@ -7,6 +9,7 @@ from comfyrelay.desk.simulated_jobs import SimulationPolicy
 from comfyrelay.desk.startup.scripts import DeskScript
 from comfyrelay.desk.startup.simulator import SIMULATOR
 from comfyrelay.desk.startup.workers import WORKER, DeskWorkers
+from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.services.hooks import Hooks
 
 
@@ -17,8 +20,12 @@ def desk_hooks(
     outputs: OutputCopies,
     script: DeskScript | None,
 ) -> Hooks:
+    def on_ended(ended: Sequence[JobState]) -> None:
+        outputs.forget_recorded(job.id for job in ended)
+        notifications.job_ended(ended)
+
     return Hooks(
-        on_ended=notifications.job_ended,
+        on_ended=on_ended,
         checks=script.checks if script is not None else {},
         vary=varied,
         desk_workers=(WORKER, SIMULATOR),
@@ -26,6 +33,7 @@ def desk_hooks(
         comfyui_unreachable=workers.unreachable_at,
         is_worker_starting=workers.is_starting,
         stage_of=simulation.stage_of,
+        on_removing=outputs.before_removal,
         on_removed=outputs.remove,
         on_reused=outputs.copy_reused,
         more_fleets=[(simulation.simulated_stage, SIMULATOR)],

@@ -5,6 +5,7 @@ written before the row that names it, so every row in the copy finds its object.
 """
 
 import shutil
+from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
 
@@ -21,10 +22,12 @@ from comfyrelay.services.backup.copy_file import (
     store_file,
 )
 from comfyrelay.services.backup.locations import DATABASES, FILES, OBJECTS, DataLocations
-from comfyrelay.services.backup.manifest import PREFIX, Manifest, ManifestEntry
+from comfyrelay.services.backup.manifest import NAME, PREFIX, Manifest, ManifestEntry
 from comfyrelay.services.backup.verify import points_outside
 from comfyrelay.settings import Settings
 from comfyrelay.store.sqlite_copy import copy_databases, is_database, revision_of
+from comfyrelay.system import files
+from comfyrelay.system.folder_lock import LOCK_FILE, FolderLock
 
 
 def create_backup(settings: Settings, into: Path, *, progress: Progress = no_progress) -> tuple[Path, Manifest]:
@@ -41,12 +44,34 @@ def create_backup(settings: Settings, into: Path, *, progress: Progress = no_pro
         if into.is_relative_to(inside):
             raise InvalidInput(f"A backup in {inside} would be part of the next one. Choose a folder outside it.")
     with disk_errors():
+        _remove_killed(into)
         folder = _new_folder(into)
+        lock = FolderLock(folder)
+        lock.acquire(advice="Choose another folder.")
         try:
-            return folder, _fill(folder, locations, progress)
+            manifest = _fill(folder, locations, progress)
+            manifest.write(folder)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        finally:
+            lock.release()
+            files.remove(folder / LOCK_FILE, missing_ok=True)
+        return folder, manifest
+
+
+def _remove_killed(into: Path) -> None:
+    """Remove the incomplete backups of killed processes, which no process locks."""
+    for folder in into.glob(f"{PREFIX}*"):
+        # It is empty, if the process was killed before it took the lock.
+        with suppress(OSError):
+            folder.rmdir()
+        if not (folder / LOCK_FILE).exists() or FolderLock(folder).holder() is not None:
+            continue
+        if (folder / NAME).exists():
+            files.remove(folder / LOCK_FILE)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _new_folder(into: Path) -> Path:
@@ -88,15 +113,13 @@ def _fill(folder: Path, locations: DataLocations, progress: Progress) -> Manifes
         if (path := _path_of(other, locations)) not in databases:
             entries.append(store_file(other, folder, path, counter))
     found = [entry for entry in entries if entry is not None]
-    manifest = Manifest(
+    return Manifest(
         version=__version__,
         made_at=made_at,
         revisions={name: revision_of(folder / DATABASES / name) for name in locations.databases},
         entries=[entry for entry in found if not points_outside(entry, locations)],
         left_out=[str(locations.target(entry.path)) for entry in found if points_outside(entry, locations)],
     )
-    manifest.write(folder)
-    return manifest
 
 
 def _path_of(path: Path, locations: DataLocations) -> str:

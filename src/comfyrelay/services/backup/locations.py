@@ -20,6 +20,8 @@ DATABASES, OBJECTS, FILES = "databases", "objects", "files"
 CENTRAL = "central.db"
 # Prefixes of the folders for replaced files and for staged files of a restore.
 ASIDE, STAGE = "before-restore-", ".restore-"
+# The file in the data folder that lists the moves of a restore.
+PLAN = f"{STAGE}moves.json"
 
 # State of running processes, and files that are recreated. Everything else in the data folder is backed up.
 _TRANSIENT = (

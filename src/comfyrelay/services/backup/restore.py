@@ -1,10 +1,11 @@
 """Restore a backup: copy and check everything in staging folders, then rename it into place."""
 
 import errno
+import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +19,14 @@ from comfyrelay.services.backup.copy_file import (
     no_progress,
     restore_file,
 )
-from comfyrelay.services.backup.locations import ASIDE, STAGE, DataLocations
+from comfyrelay.services.backup.locations import ASIDE, PLAN, STAGE, DataLocations
 from comfyrelay.services.backup.manifest import Manifest, find_backup
 from comfyrelay.services.backup.verify import check_entries
 from comfyrelay.settings import Settings
 from comfyrelay.store.migrate import revisions
 from comfyrelay.store.sqlite_copy import SIDE_FILES, require_closed
-from comfyrelay.system.files import move
+from comfyrelay.system import atomic
+from comfyrelay.system.files import move, remove
 from comfyrelay.system.folder_lock import FolderLock
 
 
@@ -48,12 +50,16 @@ def restore_backup(
         lock = FolderLock(locations.data_dir)
         lock.acquire(advice="Stop it before the restore.")
         opened.callback(lock.release)
+        undo_killed_restore(locations.data_dir)
         if not force and (existing := next(_existing(locations), None)):
             raise Conflict(f"{existing} already exists. With --force it is moved to a folder next to it and replaced.")
         for path in locations.databases.values():
             require_closed(path)
         stamp = f"{utc_now():%Y%m%dT%H%M%S.%fZ}"
         roots = sorted({locations.move_root(locations.target(entry.path)) for entry in manifest.entries})
+        plan = _Plan(path=locations.data_dir / PLAN, roots=roots)
+        plan.write({})
+        opened.callback(remove, plan.path)
         for root in roots:
             opened.callback(_remove_stages, root)
         _stage(folder, manifest, locations, stamp, progress)
@@ -62,8 +68,36 @@ def restore_backup(
             require_closed(path)
         aside = {path: locations.move_root(path) / f"{ASIDE}{stamp}" / path.name for path in _existing(locations)}
         new = {staged: root / staged.name for root in roots for staged in (root / f"{STAGE}{stamp}").iterdir()}
-        _move(aside | new)
+        _move(aside | new, plan)
     return RestoredBackup(folder=folder, manifest=manifest, aside=sorted({path.parent for path in aside.values()}))
+
+
+def undo_killed_restore(data_dir: Path) -> None:
+    """Undo the moves of a killed restore, and remove its staged files. The caller holds the lock of the folder."""
+    plan = data_dir / PLAN
+    try:
+        found = json.loads(plan.read_bytes())
+    except FileNotFoundError:
+        return
+    for source, target in reversed(found["moves"]):
+        if os.path.lexists(target) and not os.path.lexists(source):
+            move(Path(target), Path(source))
+            with suppress(OSError):
+                Path(target).parent.rmdir()
+    for root in found["roots"]:
+        _remove_stages(Path(root))
+    remove(plan)
+
+
+def recover_data_folder(data_dir: Path) -> None:
+    """Undo a killed restore, for processes that do not lock the data folder."""
+    if (data_dir / PLAN).exists():
+        lock = FolderLock(data_dir)
+        lock.acquire(advice="Wait until the restore has ended.")
+        try:
+            undo_killed_restore(data_dir)
+        finally:
+            lock.release()
 
 
 def _check(folder: Path, manifest: Manifest, locations: DataLocations) -> None:
@@ -110,8 +144,9 @@ def _stage(folder: Path, manifest: Manifest, locations: DataLocations, stamp: st
         restore_file(folder, entry, root / f"{STAGE}{stamp}" / target.relative_to(root), counter)
 
 
-def _move(moves: Mapping[Path, Path]) -> None:
+def _move(moves: Mapping[Path, Path], plan: "_Plan") -> None:
     """Move all files or none."""
+    plan.write(moves)
     done: list[tuple[Path, Path]] = []
     try:
         for source, target in moves.items():
@@ -125,9 +160,25 @@ def _move(moves: Mapping[Path, Path]) -> None:
         for source, target in reversed(done):
             move(target, source)
         raise
+    finally:
+        plan.write({})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    """The file that says what to undo after a kill: moves, and the folders with staged files."""
+
+    path: Path
+    roots: Sequence[Path]
+
+    def write(self, moves: Mapping[Path, Path]) -> None:
+        listed = [[str(source), str(target)] for source, target in moves.items()]
+        text = json.dumps({"moves": listed, "roots": [*map(str, self.roots)]})
+        atomic.write(self.path, text.encode(), mode=0o600, is_durable=True)
 
 
 def _remove_stages(root: Path) -> None:
     """Remove the staging folders of this restore and of killed ones."""
     for stage in root.glob(f"{STAGE}*"):
-        shutil.rmtree(stage, ignore_errors=True)
+        if stage.name != PLAN:
+            shutil.rmtree(stage, ignore_errors=True)
