@@ -57,7 +57,7 @@ class Poller:
         self._paused_until = 0.0
         self._more_waiting = 0
         # The restarts of ComfyUI that the control plane knows of.
-        self._sent_restarts = 0
+        self._sent_restarts: Mapping[str, int] = {}
         # The start of the pending poll.
         self._polling_since: float | None = None
 
@@ -136,7 +136,8 @@ class Poller:
         }
         if (changes := self._capabilities.changes) is not None:
             request["capabilities"] = changes
-        if (restarts := self._servers.restarts) > self._sent_restarts:
+        restarts = self._servers.restarts()
+        if any(count > self._sent_restarts.get(name, 0) for name, count in restarts.items()):
             request["comfyui_restarted"] = True
         polling = asyncio.create_task(self._control.poll(request))
         self._polling_since = self._polling_since or asked_at

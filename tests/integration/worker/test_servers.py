@@ -188,6 +188,22 @@ class TestOutOfMemory:
                 assert not process.restarted.is_set()
                 failing.end()
 
+    async def test_server_blocked_by_the_control_plane_is_restarted_once_an_hour(
+        self, simulators: list[Simulator], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = {"now": 0.0}
+        monkeypatch.setattr("comfyrelay.worker.comfyui.servers.monotonic", lambda: clock["now"])
+        async with self.managed(simulators[0]) as (servers, [process]):
+            for clock["now"], is_restarted in ((0.0, True), (3599.0, False), (3600.0, True)):
+                process.restarted.clear()
+                servers.restart_blocked("comfyui-0")
+                if is_restarted:
+                    await process.restarted.wait()
+                # It runs jobs in any case.
+                assert await self.run(servers) == "comfyui-0"
+                assert process.restarted.is_set() is is_restarted
+            servers.restart_blocked("comfyui-of-another-time")
+
     async def test_server_with_another_fault_is_neither_blocked_nor_restarted(
         self, simulators: list[Simulator]
     ) -> None:

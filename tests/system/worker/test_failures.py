@@ -128,6 +128,34 @@ async def test_job_too_large_for_the_gpu_fails_with_advice_and_no_charge(system:
     assert any("it runs again, alone on its GPU." in line for line in lines)
 
 
+@pytest.mark.parametrize("simulators", [2])
+async def test_worker_that_alone_runs_out_of_memory_fails_no_job(system: System) -> None:
+    effect = await system.plain_effect()
+    sick, healthy = system.simulators
+    failing = sick.misbehave(OutOfMemory(class_type="ImageInvert"))
+    await system.started("gpu-1", simulators=[sick])
+    await system.started("gpu-2", simulators=[healthy])
+    # Each worker gets a job.
+    stuck = healthy.misbehave(Stuck(class_type="EmptyImage"))
+    jobs = [await system.plain(effect) for _ in range(2)]
+    await system.api.until_asked("POST /api/worker/fail")
+    stuck.end()
+    jobs += [await system.plain(effect) for _ in range(2)]
+    for job in jobs:
+        await system.completed(job)
+        assert (await system.job(job))["attempts"] == 1
+    # It ran one job twice: with its models, and alone on its GPU.
+    assert sick.log.prompts_queued == 2
+    [block] = (await system.admin("GET", "/workers/gpu-1"))["blocks"]
+    assert block["reason"] == "ran out of memory on a GPU of 24 GiB"
+    # The restart of its ComfyUI ends the block.
+    failing.end()
+    await sick.restart()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (await system.admin("GET", "/workers/gpu-1"))["blocks"]:  # noqa: ASYNC110  (blocks send no signal)
+            await asyncio.sleep(0.05)
+
+
 async def test_gpu_in_a_bad_state_gets_no_jobs_until_comfyui_restarts(system: System) -> None:
     effect = await system.plain_effect()
     system.simulator.misbehave(Fail(class_type="ImageInvert", message=BAD_DEVICE, times=1))

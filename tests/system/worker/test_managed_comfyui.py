@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from comfyrelay.comfyui.processes import state_files
+from comfyrelay.simulator import Stuck
 from tests.support.comfyui_install import FakeInstall, wait_until_running
 from tests.support.processes import Service, run_command
 from tests.support.whole_system import System
@@ -99,6 +100,26 @@ async def test_killed_process_completes_both_of_its_jobs_after_restart(
     [_, first, second] = log.read_text("utf-8").split("--- ")
     assert (first.count("got prompt"), second.count("got prompt")) == (4, 2)
     assert leftover_files(worker, system.folder) == []
+
+
+async def test_process_that_alone_runs_out_of_memory_is_restarted_and_gets_jobs_again(
+    system: System, install: FakeInstall
+) -> None:
+    effect = await system.plain_effect()
+    install.behave(misbehave=[{"name": "OutOfMemory", "class_type": "ImageInvert"}])
+    await system.started("gpu-1", **managed_settings(install, comfyui_args=""))
+    await system.started("gpu-2")
+    # Each worker gets a job.
+    stuck = system.simulator.misbehave(Stuck(class_type="EmptyImage"))
+    jobs = [await system.plain(effect), await system.plain(effect)]
+    await system.api.until_asked("POST /api/worker/fail")
+    install.behave()
+    stuck.end()
+    for job in jobs:
+        await system.completed(job)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(install.starts) < 2 or (await system.admin("GET", "/workers/gpu-1"))["blocks"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
 
 async def test_process_that_runs_out_of_memory_after_a_completed_job_is_restarted(

@@ -83,8 +83,6 @@ class RecoveringClient(ComfyClient):
         self._gpu_fault_connection: int | None = None
         # ComfyUI may still answer while it is being stopped.
         self.is_restarting = False
-        # Nothing listened on its port since it was last online.
-        self.has_exited = False
         self._active_runs = 0
 
     @property
@@ -104,7 +102,6 @@ class RecoveringClient(ComfyClient):
             # ComfyUI has exited, so the next process has no GPU fault. A new connection alone does not show that if
             # there is no socket, and a slow answer is not a restart.
             self._gpu_fault_connection = None if self._gpu_fault_connection is None else -1
-            self.has_exited = True
             raise
         if self._gpu_fault_connection is not None and self._gpu_fault_connection == self.connection:
             raise ServerRefused("The GPU is in a bad state until ComfyUI is restarted.")

@@ -143,9 +143,6 @@ class Servers:
         for provider, pool in self._pools.items():
             for name, server in self._members[provider].items():
                 pool.add_server(server, name=name, gpu=gpus.get(name), comfyui=self.own.get(name))
-        # How often a ComfyUI has started or restarted, and the processes whose starts are counted.
-        self.restarts = 0
-        self._counted_starts: dict[str, int] = {}
         # By server: when it was restarted because the control plane has blocked it.
         self._restarted_at: dict[str, float] = {}
         self._states: dict[str, ClientState] = {}
@@ -373,18 +370,14 @@ class Servers:
             self._restarted_at[name] = now
             self._restart_out_of_memory(name, OutOfMemory("Other workers may have enough memory."))
 
-    def _count_restart(self, name: str) -> None:
-        """Count a ComfyUI that is online again after its process exited."""
-        client = self.own.get(name)
-        process = self.supervisor.find(name) if self.supervisor is not None else None
-        if process is not None:
-            has_restarted = process.starts > self._counted_starts.get(name, 0)
-            self._counted_starts[name] = process.starts
-        else:
-            has_restarted = client is not None and client.has_exited
-        if client is not None:
-            client.has_exited = False
-        self.restarts += has_restarted
+    def restarts(self) -> dict[str, int]:
+        """Return by ComfyUI how often it has restarted, as far as this worker has seen it."""
+        found = {}
+        for name, client in self.own.items():
+            process = self.supervisor.find(name) if self.supervisor is not None else None
+            # Another process may serve the next connection. The first start of a managed process counts, too.
+            found[name] = process.starts if process is not None else max(client.connection - 1, 0)
+        return found
 
     def _is_expected(self, name: str) -> bool:
         """Return whether the server is managed and starting, stopping or removed, which the supervisor reports."""
@@ -404,7 +397,6 @@ class Servers:
             self._reasons[name] = event.reason
         else:
             self._reasons.pop(name, None)
-            self._count_restart(name)
         if self._states.get(name) is not state:
             self._states[name] = state
             url = self.own[name].url if name in self.own else name
