@@ -9,6 +9,7 @@ from statistics import median
 
 from bench.figure import Figure
 from comfyrelay.autoscaling.simulation.generator import Workload, generate
+from comfyrelay.autoscaling.simulation.scenarios import SCENARIOS
 from comfyrelay.autoscaling.simulation.simulator import simulate
 from comfyrelay.autoscaling.simulation.summary import SimulationSummary, summary
 from comfyrelay.autoscaling.simulation.world import WorldSettings
@@ -41,9 +42,32 @@ def measure(scale: float) -> list[Figure]:
             print(f"seed {seed:>2}  {text}", flush=True)
     return [
         _speed(scale),
+        *_loads(scale),
         *_figures("seeds 1-5", found[: len(SEEDS)]),
         *_figures("seeds 11-15", found[len(SEEDS) :]),
     ]
+
+
+def _loads(scale: float) -> list[Figure]:
+    """The named loads, one after the other: hours and p95 wait of each policy against the reference."""
+    figures = []
+    for name, scenario in SCENARIOS.items():
+        requests, world = scenario.requests(1, min(scale, 1.0)), scenario.world
+        found = {policy: summary(policy, simulate(requests, policy, world, seed=1), world) for policy in POLICIES}
+        reference, cheap, balanced = (found[policy] for policy in POLICIES)
+        text = "  ".join(
+            f"{policy} {found[policy].machine_hours:.1f} h, p95 {found[policy].wait_p95:.0f} s, "
+            f"{found[policy].launches} launches"
+            for policy in POLICIES
+        )
+        print(f"{name:<26}{text}", flush=True)
+        max_boot = world.boot_seconds * (1 + world.boot_spread) + 1
+        for policy, result, limit, slack in (("cheap", cheap, 1.0, max_boot), ("balanced", balanced, 1.05, 1.0)):
+            ratio = result.machine_hours / reference.machine_hours
+            is_met = ratio <= limit and result.wait_p95 <= reference.wait_p95 + slack
+            text = f"{policy}, machine-hours, {name} (p95 {result.wait_p95:.0f} s, {reference.wait_p95:.0f} s)"
+            figures.append(Figure(text, ratio, "×", "reference", ratio, f"≤ {limit:g} ×", is_met))
+    return figures
 
 
 def _speed(scale: float) -> Figure:

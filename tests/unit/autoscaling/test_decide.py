@@ -180,19 +180,19 @@ def test_each_machine_is_stopped_after_its_own_idle_time() -> None:
     assert plan([], seen).end == ["long"]
 
 
-@pytest.mark.parametrize(("policy", "seconds"), [(Policy.CHEAP, 420.0), (Policy.BALANCED, 1020.0)])
+@pytest.mark.parametrize(("policy", "seconds"), [(Policy.CHEAP, 420.0), (Policy.BALANCED, 960.0)])
 def test_last_machine_of_a_new_fleet_idles_as_long_as_a_restart_costs(policy: Policy, seconds: float) -> None:
     assert plan([], fleet(ready(idle=seconds - 1), policy=policy)).is_empty
     assert plan([], fleet(ready(idle=seconds), policy=policy)).end == ["ready"]
 
 
 def test_last_machine_stays_for_jobs_at_regular_intervals() -> None:
-    assert plan([], fleet(ready(idle=1019), idle_gaps=[930.0] * 10)).is_empty
-    assert plan([], fleet(ready(idle=1020), idle_gaps=[930.0] * 10)).end == ["ready"]
+    assert plan([], fleet(ready(idle=959), idle_gaps=[930.0] * 10)).is_empty
+    assert plan([], fleet(ready(idle=960), idle_gaps=[930.0] * 10)).end == ["ready"]
 
 
 def test_last_machine_stops_early_if_gaps_are_long() -> None:
-    assert plan([], fleet(ready(idle=510), idle_gaps=[86_000.0] * 10)).end == ["ready"]
+    assert plan([], fleet(ready(idle=480), idle_gaps=[86_000.0] * 10)).end == ["ready"]
 
 
 def test_operator_sets_how_long_the_last_machine_stays() -> None:

@@ -98,7 +98,7 @@ class Simulation:
         self._launched: list[float] = []
         self._refused_until = -inf
         self._next_decision = inf
-        self._alarms = Alarms()
+        self._alarms = Alarms(points=self._setting.alarm_points)
         self._numbers = {
             name: number for number, name in enumerate(sorted({request.workflow for request in requests}), 1)
         }

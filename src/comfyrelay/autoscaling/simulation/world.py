@@ -28,6 +28,8 @@ class WorldSettings:
     evictions_per_hour: float = 0.0
     refused_share: float = 0.0
     last_idle_seconds: float | None = None
+    # High data points that the alarms of the reference need.
+    alarm_points: int = 1
 
 
 class WaitingRequest(NamedTuple):

@@ -81,9 +81,7 @@ def simulate(
         raise InvalidInput("Give only one of --trace FILE, --generate and --fleet SLUG.")
     if plot is not None and not plot.absolute().parent.is_dir():
         raise InvalidInput(f"There is no folder {str(plot.absolute().parent)!r} for the plot.")
-    base = WorldSettings(
-        evictions_per_hour=evictions_per_hour, refused_share=refused_share, alarm_points=alarm_points
-    )
+    base = WorldSettings(evictions_per_hour=evictions_per_hour, refused_share=refused_share, alarm_points=alarm_points)
     requests, base = _requests(trace, fleet, stage, days, seed, base)
     options: dict[str, Any] = {
         "boot_seconds": boot_seconds,

@@ -2,7 +2,7 @@
 
 They scale from zero to one machine while jobs wait, then to a target backlog of 2 per worker, and to zero after 15
 minutes without work. An alarm reads metrics that are published once a minute, acts after another minute, and at most
-once a minute. Target tracking scales in only after 15 low minutes in a row, and busy machines are protected.
+once a minute. Beyond one machine it can require several high data points in a row. Target tracking scales in only after 15 low minutes in a row, and busy machines are protected.
 """
 
 from dataclasses import dataclass, field
@@ -26,12 +26,18 @@ class _Published:
     depth: int
     idle_since: float
     low_since: float | None
+    high_points: int = 0
 
 
 @dataclass(slots=True)
 class Alarms:
-    """Published metrics of a fleet as its alarms read them, a minute late. Times are in seconds."""
+    """Published metrics of a fleet as its alarms read them, a minute late. Times are in seconds.
 
+    Target tracking scales out after `points` data points above the target in a row. The source of this policy can be
+    read as one; the alarms that AWS creates need three.
+    """
+
+    points: int = 1
     _minute: float | None = None
     _published: list[_Published] = field(default_factory=list)
 
@@ -47,12 +53,15 @@ class Alarms:
             at=now,
             depth=depth,
             idle_since=last.idle_since if depth == 0 else now,
+            high_points=last.high_points + 1 if backlog(depth, workers) > BACKLOG_TARGET else 0,
             low_since=(now if last.low_since is None else last.low_since) if is_low else None,
         )
         self._published = [last, new]
 
     def alarm(self, now: float) -> Alarm:
-        return Alarm(depth=self._published[0].depth, seconds_ago=now - self._published[1].at)
+        read = self._published[0]
+        is_high = self.points <= 1 or read.high_points >= self.points
+        return Alarm(depth=read.depth, seconds_ago=now - self._published[1].at, is_high=is_high)
 
     def idle_seconds(self, now: float) -> float | None:
         read = self._published[0]
@@ -77,6 +86,12 @@ def wanted(fleet: ObservedFleet, queued: int) -> int:
         return 1
     workers = sum(machine.state in UP for machine in fleet.machines)
     return ceil(max(1, workers) * backlog(depth, workers) / BACKLOG_TARGET)
+
+
+def is_unconfirmed(fleet: ObservedFleet) -> bool:
+    """Whether target tracking needs more high data points. The first machine needs none."""
+    has_machine = any(is_capacity(machine) for machine in fleet.machines)
+    return fleet.alarm is not None and has_machine and not fleet.alarm.is_high
 
 
 def has_acted(fleet: ObservedFleet) -> bool:

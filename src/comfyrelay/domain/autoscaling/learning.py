@@ -23,6 +23,8 @@ MIN_RATE_SECONDS = 300.0
 SILENT_ARRIVALS = 3.0
 DEFAULT_BOOT_SECONDS = 180.0
 MIN_SECONDS_LEFT = 1.0
+# An overrunning job is expected to take this share of its overrun in addition.
+OVERRUN_SHARE = 0.25
 # A local process starts faster than a cloud machine.
 LOCAL_BOOT_SECONDS = 30.0
 # Number of newest boots that count.
@@ -253,7 +255,7 @@ def seconds_left(expected: float, passed: float) -> float:
 
 def run_seconds_left(expected: float, passed: float) -> float:
     """Return the remaining time of a job. The longer it has overrun its expected time, the longer it will."""
-    return max(MIN_SECONDS_LEFT, abs(expected - passed))
+    return max(MIN_SECONDS_LEFT, expected - passed, OVERRUN_SHARE * (passed - expected))
 
 
 def seconds_ago(then: datetime, now: datetime) -> float:

@@ -30,7 +30,7 @@ WEIGHTS: Mapping[Policy, Weights] = {
         drain_seconds=120.0, spare=0.0, steady_spare=0.0, idle_boots=0.5, cold_start_seconds=240.0, following=0.3
     ),
     Policy.BALANCED: Weights(
-        drain_seconds=30.0, spare=1.7, steady_spare=0.85, idle_boots=0.8, cold_start_seconds=840.0, following=1.0
+        drain_seconds=30.0, spare=1.7, steady_spare=0.85, idle_boots=0.8, cold_start_seconds=780.0, following=1.0
     ),
     Policy.FAST: Weights(
         drain_seconds=20.0, spare=2.0, steady_spare=1.5, idle_boots=3.0, cold_start_seconds=1600.0, following=1.0
