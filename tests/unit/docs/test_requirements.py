@@ -44,3 +44,21 @@ def test_requirements_match_acceptance_tests(module: Path) -> None:
 def test_named_modules_exist(module: Path) -> None:
     named = _PLACE.findall(page_section(module))
     assert [place for place in named if not (ROOT / "src" / "comfyrelay" / place).exists()] == []
+
+
+def test_modules_of_every_source_document_exist() -> None:
+    page = read(ROOT / "docs" / "reference" / "requirements.md")
+    sources, _, desk = page.partition("\n## Functions\n")
+    assert desk
+    headings = re.findall(r"^## (.+)$", sources, re.M)
+    assert headings == [
+        "Where we differ",
+        "ADR-0004: ComfyUI worker routing + leased dispatch queue",
+        "ADR-0005: AWS Auto Scaling for ComfyUI Workers",
+        "ADR-0006: AI Job Processing Pipeline",
+        "Hash-Based Routing Architecture",
+        "Queue Manager Design for ComfyUI Batch I2V",
+    ]
+    named = re.findall(r"`((?:[a-z_]+/)*[a-z_]+(?:\.py|/))`", sources)
+    assert named
+    assert [place for place in named if not (ROOT / "src" / "comfyrelay" / place).exists()] == []
