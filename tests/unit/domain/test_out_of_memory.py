@@ -1,7 +1,5 @@
 """The next step for a job that ran out of memory, and the comparison of GPU sizes."""
 
-from itertools import product
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,21 +13,12 @@ from comfyrelay.domain.queue.memory import (
     is_too_small,
     judge_out_of_memory,
     largest_gpu,
-    next_memory_step,
 )
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import OutOfMemory
 from comfyrelay.worker.comfyui.out_of_memory import runs_again, too_large_for
 
 sizes = st.integers(GIB // 2, 200 * GIB)
-
-
-def test_memory_steps_are_tried_once_in_order() -> None:
-    for moved, there in product((False, True), repeat=2):
-        assert next_memory_step(ran_alone=False, has_moved=moved, has_larger_gpu=there) is OutOfMemoryStep.ALONE
-    assert next_memory_step(ran_alone=True, has_moved=False, has_larger_gpu=True) is OutOfMemoryStep.LARGER
-    assert next_memory_step(ran_alone=True, has_moved=False, has_larger_gpu=False) is OutOfMemoryStep.NONE
-    assert next_memory_step(ran_alone=True, has_moved=True, has_larger_gpu=True) is OutOfMemoryStep.NONE
 
 
 SMALL, LARGE = 8 * GIB, 24 * GIB

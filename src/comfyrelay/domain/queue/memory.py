@@ -19,23 +19,14 @@ OTHERS_PERCENT = 10
 
 
 class OutOfMemoryStep(StrEnum):
-    """What to do after a job ran out of memory. The steps cost no attempt, and a job runs once per server at most."""
+    """What to do after a job ran out of memory alone on a GPU. The steps cost no attempt."""
 
-    # Rerun it with everything else on the GPU unloaded.
-    ALONE = "alone"
     # Rerun it on a GPU with more memory: this one is too small.
     LARGER = "larger"
     # Rerun it on another server, and block this one: it may be the only one that fails.
     ELSEWHERE = "elsewhere"
     # Fail the job.
     NONE = "none"
-
-
-def next_memory_step(*, ran_alone: bool, has_moved: bool, has_larger_gpu: bool) -> OutOfMemoryStep:
-    """Return what to do next. `has_moved`: the job was already moved to a larger GPU."""
-    if not ran_alone:
-        return OutOfMemoryStep.ALONE
-    return OutOfMemoryStep.LARGER if has_larger_gpu and not has_moved else OutOfMemoryStep.NONE
 
 
 def judge_out_of_memory(
