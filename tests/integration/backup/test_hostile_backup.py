@@ -11,7 +11,7 @@ import pytest
 
 from comfyrelay.errors import InvalidInput
 from comfyrelay.services.backup.create import create_backup
-from comfyrelay.services.backup.restore import _move, restore_backup
+from comfyrelay.services.backup.restore import _move, _Plan, restore_backup
 from comfyrelay.settings import Settings
 from tests.support.desk import copy_initial_data
 
@@ -165,5 +165,5 @@ def test_move_replaces_no_file(tmp_path: Path) -> None:
     for name in ("a", "lock"):
         (tmp_path / name).write_text(name)
     with pytest.raises(FileExistsError):
-        _move({tmp_path / "a": tmp_path / "lock"})
+        _move({tmp_path / "a": tmp_path / "lock"}, _Plan(path=tmp_path / "plan", roots=[]))
     assert (tmp_path / "lock").read_text() == "lock"
