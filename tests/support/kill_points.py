@@ -48,7 +48,7 @@ class KillPoint:
 
 
 def install(text: str) -> None:
-    """Wrap the function of a kill point wherever it is bound."""
+    """Wrap the function of a kill point in every module that has it."""
     point = KillPoint(**json.loads(text))
     owner, name, original = find_function(point.function)
     wrapped = _wrap(original, point)
