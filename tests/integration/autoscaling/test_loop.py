@@ -165,10 +165,10 @@ class TestEnding:
 
     async def test_last_machine_stays_as_long_as_a_restart_costs_and_is_drained_first(self, fleets: Fleets) -> None:
         worker = await self.finish_job(fleets)
-        await fleets.pass_time(800)
+        await fleets.pass_time(200)
         await fleets.round()
         assert fleets.provider.ends == []
-        await fleets.pass_time(400)
+        await fleets.pass_time(300)
         await fleets.round()
         assert fleets.provider.ends == [[worker]]
         assert (await fleets.world.audit(worker))[-1] == "drain"

@@ -2,7 +2,8 @@
 
 They scale from zero to one machine while jobs wait, then to a target backlog of 2 per worker, and to zero after 15
 minutes without work. An alarm reads metrics that are published once a minute, acts after another minute, and at most
-once a minute. Beyond one machine it can require several high data points in a row. Target tracking scales in only after 15 low minutes in a row, and busy machines are protected.
+once a minute. Beyond one machine it can require several high data points in a row. Target tracking scales in only after
+15 low minutes in a row, and busy machines are protected.
 """
 
 from dataclasses import dataclass, field
