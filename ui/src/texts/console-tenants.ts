@@ -1,4 +1,4 @@
-import { number, plural } from "./common";
+import { number, plural, size } from "./common";
 
 export const tenants = {
   find: "Search by email",
@@ -82,8 +82,13 @@ export const tenant = {
   limits: {
     title: "Limits",
     about: "Leave empty for the server default.",
-    maxActive: "Maximum active jobs",
-    maxWait: "Seconds before jobs may run on Comfy Cloud",
+    names: {
+      max_active_jobs: "Maximum active jobs",
+      max_wait_seconds: "Seconds before jobs may run on Comfy Cloud",
+      max_stored_bytes: "Maximum bytes of uploads",
+      max_stored_files: "Maximum number of uploads",
+    },
+    stored: (files: number, bytes: number) => `${number.format(files)} uploads with ${size(bytes)} are stored.`,
     asServer: (value: number) => `${number.format(value)} (server default)`,
     forever: "no limit",
   },

@@ -1,9 +1,16 @@
-import { number, plural } from "./common";
+import { number, plural, size } from "./common";
 import { tokens } from "./studio";
+
+interface StoredUploads {
+  files: number;
+  bytes: number;
+  max_files: number | null;
+  max_bytes: number | null;
+}
 
 export const wallet = {
   title: "Wallet",
-  tabs: { name: "Wallet sections", balance: "Balance", tokens: "API tokens", webhooks: "Webhooks" },
+  tabs: { name: "Wallet sections", balance: "Balance", uploads: "Uploads", tokens: "API tokens", webhooks: "Webhooks" },
   loading: "Loading",
   more: "Show more",
   balance: "Balance",
@@ -27,6 +34,22 @@ export const wallet = {
   amount: (amount: number) =>
     amount > 0 ? `+${number.format(amount)}` : amount < 0 ? `−${number.format(-amount)}` : "0",
   deleted: "Deleted job",
+  uploads: {
+    about: "Images, videos and audio that you have uploaded. Unused ones are deleted automatically.",
+    list: "Stored uploads",
+    empty: "No uploads",
+    emptyText: "Files that you upload for your jobs appear here.",
+    stored: ({ files, bytes, max_files: maxFiles, max_bytes: maxBytes }: StoredUploads) =>
+      `${size(bytes)}${maxBytes === null ? "" : ` of ${size(maxBytes)}`} in ${number.format(files)}${
+        maxFiles === null ? "" : ` of ${number.format(maxFiles)}`
+      } ${files === 1 && maxFiles === null ? "file" : "files"}`,
+    uploaded: (when: string) => `Uploaded ${when}`,
+    used: "used by a job",
+    unused: "not used yet",
+    delete: "Delete",
+    deleteName: (name: string) => `Delete ${name}`,
+    deleted: (name: string) => `Deleted ${name}.`,
+  },
   api: {
     about: "Programs use a token instead of your password. A token has full access to your account.",
     make: "New token",

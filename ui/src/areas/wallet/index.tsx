@@ -4,10 +4,11 @@ import { Tabs } from "@/kit/Tabs";
 import { wallet as texts } from "@/texts/wallet";
 import { ApiTokens } from "./ApiTokens";
 import { Balance } from "./Balance";
+import { Uploads } from "./Uploads";
 import { Webhooks } from "./Webhooks";
 import styles from "./wallet.module.css";
 
-const TABS = ["balance", "tokens", "webhooks"];
+const TABS = ["balance", "uploads", "tokens", "webhooks"];
 
 export default function WalletPage() {
   const { tab } = useSearch({ from: "/wallet" });
@@ -23,6 +24,7 @@ export default function WalletPage() {
           onChange={(next) => void navigate({ search: next === "balance" ? {} : { tab: next } })}
           tabs={[
             { value: "balance", name: texts.tabs.balance, content: <Balance /> },
+            { value: "uploads", name: texts.tabs.uploads, content: <Uploads /> },
             { value: "tokens", name: texts.tabs.tokens, content: <ApiTokens /> },
             { value: "webhooks", name: texts.tabs.webhooks, content: <Webhooks /> },
           ]}

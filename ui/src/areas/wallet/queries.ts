@@ -9,6 +9,7 @@ import type { Page } from "@/api/types";
 type Schemas = components["schemas"];
 export type Transaction = Schemas["Transaction"];
 export type Token = Schemas["Token"];
+export type StoredUpload = Schemas["StoredUpload"];
 export type Delivery = Schemas["Delivery"];
 export type DeliveryStatus = Schemas["DeliveryStatus"];
 
@@ -30,6 +31,14 @@ export const tokens = infiniteQueryOptions({
   queryFn: async ({ pageParam, signal }): Promise<Page<Token>> =>
     get("/api/tokens", { query: { limit: 200, ...(pageParam && { cursor: pageParam }) }, signal }),
   ...CURSOR_PAGES,
+});
+
+export const uploads = infiniteQueryOptions({
+  queryKey: ["uploads"] as const,
+  queryFn: ({ pageParam, signal }) =>
+    get("/api/videos/uploads", { query: { limit: LIMIT, ...(pageParam && { cursor: pageParam }) }, signal }),
+  initialPageParam: "",
+  getNextPageParam: (page: Schemas["UploadPage"]) => page.next_cursor,
 });
 
 export const webhook = queryOptions({

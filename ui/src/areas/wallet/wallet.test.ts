@@ -1,4 +1,5 @@
 import { expect, it } from "vitest";
+import { wallet as texts } from "@/texts/wallet";
 import { ledgerLines, type Transaction } from "./queries";
 
 const made = (id: number, type: string, amount: number, job: string | null): Transaction => ({
@@ -25,4 +26,12 @@ it("merges a reservation and its use into one line, but not a refund", () => {
     ["JOB_CONSUME", -7],
     ["PAYMENT_CREDIT", 20],
   ]);
+});
+
+it("shows the size of stored uploads with its limits", () => {
+  const stored = { files: 1200, bytes: 1_500_000_000 };
+  expect(texts.uploads.stored({ ...stored, max_files: 10_000, max_bytes: 20_000_000_000 })).toBe(
+    "1.5 GB of 20.0 GB in 1,200 of 10,000 files",
+  );
+  expect(texts.uploads.stored({ ...stored, files: 1, max_files: null, max_bytes: null })).toBe("1.5 GB in 1 file");
 });

@@ -50,7 +50,7 @@ _OUTPUT = (
 
 
 async def upload_usage(tx: Tx, tenant_id: str) -> UploadUsage:
-    """Return how many uploads a tenant has, including those that are being removed, and their size."""
+    """Return how many uploads a tenant has, and their size. Uploads that are being removed count, too."""
     total = func.coalesce(func.sum(files.c.size), 0).cast(BigInteger)
     query = select(func.count().label("files"), total.label("bytes")).where(*_is_upload(tenant_id))
     return await tx.one(UploadUsage, query)

@@ -7,12 +7,15 @@ import { tenant as texts } from "@/texts/console-tenants";
 import { Section, sheet } from "../shared/sheet";
 import { changeTenant, keys, type TenantDetails } from "../tenants/queries";
 
+const LIMITS = ["max_active_jobs", "max_wait_seconds", "max_stored_bytes", "max_stored_files"] as const;
+type Limit = (typeof LIMITS)[number];
+
 export function Limits({ tenant: data }: { tenant: TenantDetails }) {
   const client = useQueryClient();
-  const [edited, setEdited] = useState<{ max_active_jobs?: number | null; max_wait_seconds?: number | null }>({});
+  const [edited, setEdited] = useState<Partial<Record<Limit, number | null>>>({});
   const { limits } = data;
   const now = { ...limits, ...edited };
-  const isDirty = now.max_active_jobs !== limits.max_active_jobs || now.max_wait_seconds !== limits.max_wait_seconds;
+  const isDirty = LIMITS.some((name) => now[name] !== limits[name]);
   const save = useMutation({
     mutationFn: () => changeTenant(data.id, edited),
     onSuccess: async () => {
@@ -22,7 +25,12 @@ export function Limits({ tenant: data }: { tenant: TenantDetails }) {
     },
   });
   const errors = save.error instanceof Problem ? save.error.errors : {};
-  const whole = (value: number | bigint | null) => (value === null ? null : Number(value));
+  const usual: Record<Limit, number | null> = {
+    max_active_jobs: limits.usual_active_jobs,
+    max_wait_seconds: null,
+    max_stored_bytes: limits.usual_stored_bytes,
+    max_stored_files: limits.usual_stored_files,
+  };
   return (
     <Section
       title={texts.limits.title}
@@ -34,25 +42,21 @@ export function Limits({ tenant: data }: { tenant: TenantDetails }) {
       }
     >
       {save.error && <ErrorCard title={sentence(save.error)} />}
+      {data.stored_files !== null && data.stored_bytes !== null && (
+        <p>{texts.limits.stored(data.stored_files, data.stored_bytes)}</p>
+      )}
       <div className={sheet.fields}>
-        <Field name={texts.limits.maxActive} problem={errors.max_active_jobs}>
-          <NumberField
-            isWhole
-            minimum={0}
-            placeholder={texts.limits.asServer(limits.usual_active_jobs)}
-            value={now.max_active_jobs ?? null}
-            onChange={(next) => setEdited((was) => ({ ...was, max_active_jobs: whole(next) }))}
-          />
-        </Field>
-        <Field name={texts.limits.maxWait} problem={errors.max_wait_seconds}>
-          <NumberField
-            isWhole
-            minimum={0}
-            placeholder={texts.limits.forever}
-            value={now.max_wait_seconds ?? null}
-            onChange={(next) => setEdited((was) => ({ ...was, max_wait_seconds: whole(next) }))}
-          />
-        </Field>
+        {LIMITS.map((name) => (
+          <Field key={name} name={texts.limits.names[name]} problem={errors[name]}>
+            <NumberField
+              isWhole
+              minimum={0}
+              placeholder={usual[name] === null ? texts.limits.forever : texts.limits.asServer(usual[name])}
+              value={now[name] ?? null}
+              onChange={(next) => setEdited((was) => ({ ...was, [name]: next === null ? null : Number(next) }))}
+            />
+          </Field>
+        ))}
       </div>
     </Section>
   );
