@@ -144,6 +144,11 @@ class TestListing:
         }
         assert (await scenario.user.http.get(item["url"])).content == png("blue")
 
+    async def test_long_values_are_left_out_of_lists(self, scenario: Scenario) -> None:
+        await scenario.create_output("a" * 100_000)
+        await scenario.create_output("a cow")
+        assert [item["prompt"] for item in await scenario.items()] == ["a cow", None]
+
     async def test_cursor_is_stable_in_both_directions_and_after_a_deletion(self, scenario: Scenario) -> None:
         created = []
         for n in range(5):

@@ -1,7 +1,11 @@
 """Effects without operator data, and graphs that users upload."""
 
+import asyncio
 from typing import Any
 
+import pytest
+
+from comfyrelay.services.catalogue import presets
 from tests.support.api import Api, data_of, problem_of
 from tests.support.api_calls import submit, upload
 from tests.support.world import GRAPH
@@ -191,6 +195,16 @@ class TestPresets:
         assert (await user.get("/api/presets"))["items"] == [created]
         assert created["values"] == values
         problem_of(await user.call("POST", "/api/presets", {"name": "production", "values": {}}), 409)
+
+    async def test_number_of_presets_is_limited(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(presets, "MAX_PRESETS", 2)
+        user = await api.user()
+        created = await asyncio.gather(
+            *(user.call("POST", "/api/presets", {"name": f"p{number}", "values": {}}) for number in range(4))
+        )
+        assert sorted(answer.status_code for answer in created) == [201, 201, 409, 409]
+        refused = next(answer for answer in created if answer.status_code == 409)
+        assert problem_of(refused, 409)["detail"] == "You have 2 presets, which is the limit. Delete one first."
 
     async def test_presets_are_private(self, api: Api) -> None:
         user, other = await api.user(), await api.user("eve@example.com")

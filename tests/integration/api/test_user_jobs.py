@@ -159,6 +159,15 @@ class TestSubmitting:
 
 
 class TestViews:
+    @pytest.mark.both_databases
+    async def test_long_values_are_left_out_of_lists(self, api: Api, user: Caller, effect: int) -> None:
+        """A page of long values would fill the memory."""
+        long, short = "a" * 100_000, "a cow"
+        jobs = [await submit(user, effect, input_payload={"prompt": prompt}) for prompt in (long, short)]
+        listed = {job["id"]: job["prompt"] for job in (await user.get("/api/ai-jobs"))["items"]}
+        assert listed == {jobs[0]["id"]: None, jobs[1]["id"]: short}
+        assert (await user.get(f"/api/ai-jobs/{jobs[0]['id']}"))["prompt"].startswith("aaa")
+
     async def test_waiting_job_shows_its_reason(self, user: Caller, effect: int) -> None:
         job = await submit(user, effect)
         waiting = (await user.get(f"/api/ai-jobs/{job['id']}"))["waiting"]

@@ -5,11 +5,15 @@ from typing import Any
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.catalogue import PresetRecord
-from comfyrelay.errors import NotFound
+from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import ResultPage, make_page
 from comfyrelay.services.transactions import TransactionStep
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import ledger
 from comfyrelay.store.tenant.library import presets
+
+MAX_PRESETS = 1000
 
 
 class Presets:
@@ -31,7 +35,15 @@ class Presets:
     async def create(self, tenant_id: str, *, name: str, values: Mapping[str, Any]) -> PresetRecord:
         shard = await self._databases.shard_of(tenant_id)
         fields = {"id": new_id(), "tenant_id": tenant_id, "name": name, "settings": dict(values)}
-        return await shard.run(TransactionStep.TENANT, lambda tx: presets.create(tx, **fields))
+
+        async def work(tx: Tx) -> PresetRecord:
+            # The lock keeps concurrent calls from exceeding the limit together.
+            await ledger.lock_wallet(tx, tenant_id)
+            if await presets.count(tx, tenant_id) >= MAX_PRESETS:
+                raise Conflict(f"You have {MAX_PRESETS:,} presets, which is the limit. Delete one first.")
+            return await presets.create(tx, **fields)
+
+        return await shard.run(TransactionStep.TENANT, work)
 
     async def remove(self, tenant_id: str, preset_id: str) -> None:
         shard = await self._databases.shard_of(tenant_id)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from comfyrelay.domain.gallery import (
@@ -170,7 +171,7 @@ class GalleryListing:
             collections = await gallery.collections_of(tx, [output.id for output in found])
         views = []
         for output in found:
-            workflow, payload = names.get(output.workflow_id, _UNKNOWN), JobPayload.from_json(output.payload)
+            workflow, payload = names.get(output.workflow_id, _UNKNOWN), _payload(output.payload)
             filename = file_name(output, workflow.slug)
             url = await self._objects.sign_download(
                 output.path,
@@ -186,8 +187,8 @@ class GalleryListing:
                     filename=filename,
                     workflow_slug=workflow.slug,
                     workflow_name=workflow.name,
-                    prompt=main_prompt(payload, workflow.prompt),
-                    seed=payload.seed,
+                    prompt=main_prompt(payload, workflow.prompt) if payload else None,
+                    seed=payload.seed if payload else None,
                     poster_url=poster_url,
                     preview_url=preview_url,
                     collections=collections.get(output.id, ()),
@@ -237,8 +238,14 @@ def _group(item: GridItem, *, by: Grouping, zone: ZoneInfo, names: Mapping[int, 
         case Grouping.WORKFLOW:
             return workflow.slug, workflow.name
         case Grouping.PROMPT:
-            prompt = main_prompt(JobPayload.from_json(item.payload), workflow.prompt) or ""
+            payload = _payload(item.payload)
+            prompt = (main_prompt(payload, workflow.prompt) if payload else None) or ""
             return prompt, prompt
+
+
+def _payload(fields: Mapping[str, Any] | None) -> JobPayload | None:
+    """Return a payload; `None` if it was too long to be read."""
+    return None if fields is None else JobPayload.from_json(fields)
 
 
 def _zone(name: str) -> ZoneInfo:

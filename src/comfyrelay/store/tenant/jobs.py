@@ -8,14 +8,18 @@ from typing import Any
 import asyncpg
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Float,
     Integer,
     Text,
     bindparam,
+    case,
+    cast,
     distinct,
     func,
     insert,
     literal,
+    literal_column,
     select,
     update,
 )
@@ -49,6 +53,8 @@ from comfyrelay.store.tenant.tables import (
 )
 from comfyrelay.store.types import json_value, relay_now, sql_literal
 
+# Lists do not show the values of a job with a longer payload.
+MAX_LISTED_LENGTH = 64 * 1024
 JOB_COLUMNS = [ai_jobs.c[name] for name in JobRecord.__dataclass_fields__]
 _STATE = [ai_jobs.c[name] for name in JobState._fields]
 _NEW = tuple(name for name in NewJobRecord.__dataclass_fields__ if name != "delay_seconds")
@@ -143,6 +149,23 @@ def _by_ids(dialect: str) -> Executable:
 async def payloads(tx: Tx, job_ids: Iterable[str]) -> dict[str, Any]:
     """Return the payloads of jobs, which were fixed at submission."""
     return {row.id: json_value(row.input_payload) for row in await tx.fetch(_payloads, with_ids(job_ids))}
+
+
+def listed_payload(max_length: int = MAX_LISTED_LENGTH) -> ColumnElement[Any]:
+    """Return the payload of a job, or null if it is too long for a list: a page of payloads may have gigabytes."""
+    length = func.length(cast(ai_jobs.c.input_payload, Text))
+    return case((length <= literal_column(str(max_length)), ai_jobs.c.input_payload))
+
+
+async def listed_payloads(tx: Tx, job_ids: Iterable[str]) -> dict[str, Any]:
+    """Return the payloads of jobs, except long ones."""
+    rows = await tx.fetch(_listed_payloads, with_ids(job_ids))
+    return {row.id: json_value(row.payload) for row in rows if row.payload is not None}
+
+
+@cache
+def _listed_payloads(dialect: str) -> Executable:
+    return select_by_ids(dialect, ai_jobs.c.id, ai_jobs.c.id, listed_payload().label("payload"))
 
 
 @cache

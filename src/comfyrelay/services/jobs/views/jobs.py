@@ -211,7 +211,9 @@ class JobViews:
         named = {file_id for job in found for file_id in (job.input_file_id, job.output_file_id) if file_id}
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             files = await media.files_of(tx, tenant_id, named) if named else {}
-            payloads = await jobs.payloads(tx, [job.id for job in found])
+            # A single job is shown completely.
+            read_payloads = jobs.listed_payloads if len(found) > 1 else jobs.payloads
+            payloads = await read_payloads(tx, [job.id for job in found])
             unsuccessful = [job.id for job in found if job.status in {JobStatus.FAILED, JobStatus.CANCELED}]
             retries = await jobs.retries_of(tx, unsuccessful) if unsuccessful else {}
             refunds = await ledger.refunds_of(tx, unsuccessful) if unsuccessful else {}
@@ -232,7 +234,7 @@ class JobViews:
             source = files.get(job.input_file_id or "")
             subject = _stem(source) or slugs.get(job.effect_id or 0, "job")
             workflow = workflows.get(job.workflow_id)
-            # The job may have been deleted since.
+            # The job may have been deleted since, or its values are too long for a list.
             payload = JobPayload.from_json(payloads[job.id]) if job.id in payloads else None
             dispatch = leased.get(job.id, dispatches.NOT_RUNNING)
             views.append(

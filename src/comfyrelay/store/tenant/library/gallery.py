@@ -39,11 +39,14 @@ from comfyrelay.store.row_parameters import (
     with_rows,
 )
 from comfyrelay.store.tenant.job_list import contains_text, input_values
+from comfyrelay.store.tenant.jobs import listed_payload
 from comfyrelay.store.tenant.tables import ai_jobs, batches, collection_items, collections, files, outputs, zips
 from comfyrelay.store.types import UtcTime, json_value, relay_now, sql_literal
 
 # A value may be a whole file. Only its beginning is searched.
 _MAX_TEXT_LENGTH = 2000
+# Outputs of jobs with longer values have no prompt when they are grouped, because all of them are read at once.
+_MAX_GROUPED_LENGTH = 8 * 1024
 # Time zones differ by multiples of 15 minutes.
 SLOT_SECONDS = 900
 _NEW = ("id", "job_id", "number", "kind")
@@ -54,7 +57,7 @@ _OUTPUT = [
     *(outputs.c[name] for name in (*_OUTPUT_NAMES, "created_at")),
     *(files.c[name] for name in _FILE_NAMES),
     batches.c.label.label("batch_label"),
-    ai_jobs.c.input_payload.label("payload"),
+    listed_payload().label("payload"),
 ]
 _FROM = (
     outputs.join(files, files.c.id == outputs.c.id)
@@ -129,7 +132,7 @@ def grid_query(
     found = outputs.join(files, files.c.id == outputs.c.id).outerjoin(batches, batches.c.id == outputs.c.batch_id)
     if with_payload:
         found = found.join(ai_jobs, ai_jobs.c.id == outputs.c.job_id)
-    payload = ai_jobs.c.input_payload if with_payload else null()
+    payload = listed_payload(_MAX_GROUPED_LENGTH) if with_payload else null()
     query = select(*_GRID_ITEM, payload.label("payload"))
     query = query.select_from(found).where(*_conditions(tenant_id, wanted, dialect)).limit(limit)
     return _sorted(query, sort=sort)

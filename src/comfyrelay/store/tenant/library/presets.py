@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from comfyrelay.domain.records.catalogue import PresetRecord
 from comfyrelay.store.database import Tx, conflict_on_violation
@@ -17,6 +17,11 @@ async def create(tx: Tx, **values: Any) -> PresetRecord:
     query = insert(presets).values(**values, created_at=relay_now())
     with conflict_on_violation(f"There is already a preset {values['name']!r}."):
         return await tx.one(PresetRecord, query.returning(*_PRESET))
+
+
+async def count(tx: Tx, tenant_id: str) -> int:
+    found: int = await tx.scalar(select(func.count()).where(presets.c.tenant_id == tenant_id))
+    return found
 
 
 async def page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[PresetRecord]:
