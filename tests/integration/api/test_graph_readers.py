@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.services.catalogue import graph_import
+from comfyrelay.comfyui.graphs.policy import GraphPolicy
+from comfyrelay.services.catalogue import graph_import, workflows
+from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.reader_threads import ReaderThreads
 from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
+from comfyrelay.services.jobs.submission import resolve
+from comfyrelay.services.queue import graph_building
 from tests.support.api import Api
+from tests.support.api_calls import lease
 from tests.support.world import PATIENCE_SECONDS
 
 # more than the default thread pool has on any machine
@@ -93,3 +98,37 @@ async def test_cancelled_read_keeps_its_turn_until_the_thread_ends() -> None:
     await again
     assert long.most_at_once == 1
     assert cancelled.cancelled()
+
+
+async def test_graphs_are_checked_off_the_event_loop(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_loop: dict[str, set[bool]] = {}
+
+    def record(owner: Any, name: str) -> None:
+        plain = getattr(owner, name)
+
+        def recorded(*args: Any, **options: Any) -> Any:
+            is_loop = threading.current_thread() is threading.main_thread()
+            on_loop.setdefault(name, set()).add(is_loop)
+            return plain(*args, **options)
+
+        monkeypatch.setattr(owner, name, recorded)
+
+    for owner, name in (
+        *((Graphs, "check_size"), (Graphs, "check_texts"), (GraphPolicy, "check"), (graph_import, "as_graph")),
+        *((workflows, "read_properties"), (workflows, "_view"), (workflows, "_requirements")),
+        *((resolve, "WorkflowHasher"), (graph_building, "replace_placeholders")),
+    ):
+        record(owner, name)
+    user, admin = await api.user(), await api.user("admin@example.com", is_admin=True)
+    await api.engine.workers.fleets.create(slug="home")
+    long = graph("a\n" * 50_000)
+    own = await user.post("/api/workflows", {"graph": long, "properties": [], "output_extension": "png"})
+    await admin.post("/api/admin/workflows", {"slug": "w", "graph": long, "properties": []})
+    await admin.call("PATCH", "/api/admin/workflows/w", {"graph": long, "properties": []})
+    await admin.post("/api/admin/workflows/w/validate")
+    await admin.call("PUT", "/api/admin/fleets/production/home/workflows", {"workflow_slugs": [own["slug"]]})
+    worker = await api.worker(fleet="home")
+    await user.post("/api/ai-jobs", {"workflow_slug": own["slug"], "idempotency_key": "k"})
+    await lease(worker)
+    assert [name for name, places in on_loop.items() if True in places] == []
+    assert len(on_loop) == 9

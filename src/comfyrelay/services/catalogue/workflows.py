@@ -183,8 +183,9 @@ class Workflows:
             graph = await self._graph_of(before)
         if before.waiting is None or "graph" in changes:
             check_output_node(graph, values.get("output_node_id", before.output_node_id))
+        parsed: Sequence[Property] | None = None
         if "properties" in values:
-            await asyncio.to_thread(read_properties, values["properties"])
+            parsed = await asyncio.to_thread(read_properties, values["properties"])
             values["properties"] = await self._assets.add_hashes(values["properties"])
         _check_price(
             values.get("provider", before.may_run_at),
@@ -194,7 +195,9 @@ class Workflows:
             values |= _providers(values["provider"])
         if "output_extension" in values:
             values["output_extension"] = values["output_extension"].lstrip(".")
-        changed = await self._databases.central.run(TransactionStep.CATALOGUE, lambda tx: _change(tx, before, values))
+        changed = await self._databases.central.run(
+            TransactionStep.CATALOGUE, lambda tx: _change(tx, before, values, parsed)
+        )
         return await asyncio.to_thread(_view, changed, graph)
 
     async def load_import(self, workflow: WorkflowRecord) -> dict[str, Any]:
@@ -287,23 +290,24 @@ def _compare(requirements: Requirements, found: Sequence[WorkerReport]) -> list[
     return [WorkerFitness(worker=worker, fitness=fits[worker.report]) for worker in found]
 
 
-async def _change(tx: Tx, before: WorkflowRecord, values: Mapping[str, Any]) -> WorkflowRecord:
+async def _change(
+    tx: Tx, before: WorkflowRecord, values: Mapping[str, Any], properties: Sequence[Property] | None = None
+) -> WorkflowRecord:
     now = await catalogue.lock_workflow(tx, before.slug)
     if now is None:
         raise _not_found(before.slug)
     if now != before:
         raise Conflict("This workflow was changed in the meantime. Reload it and try again.")
-    if "properties" in values:
-        await _keep_effects_valid(tx, before, values["properties"])
+    if properties is not None:
+        await _keep_effects_valid(tx, before, properties)
     return await catalogue.update_workflow(tx, before.id, **values) if values else now
 
 
-async def _keep_effects_valid(tx: Tx, workflow: WorkflowRecord, properties: Sequence[Mapping[str, Any]]) -> None:
+async def _keep_effects_valid(tx: Tx, workflow: WorkflowRecord, properties: Sequence[Property]) -> None:
     """Refuse properties that would invalidate the overrides of an effect."""
-    parsed = read_properties(properties)
     for effect in await catalogue.effects_of(tx, workflow.id):
         try:
-            check_overrides(parsed, effect.property_overrides)
+            check_overrides(properties, effect.property_overrides)
         except InvalidInput as error:
             problems = " ".join(f"{key}: {text}" for key, text in error.errors.items())
             raise InvalidInput(
