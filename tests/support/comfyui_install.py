@@ -110,6 +110,7 @@ simulator = Simulator(
     folder=Path(args.temp_directory),
     models={"checkpoints": ["simulator.safetensors", "broken.safetensors"]},
     arguments=sys.argv[1:],
+    follows_links=True,
     misbehaviour=[read_misbehaviour(fields) for fields in behaviour.get("misbehave", ())],
     gpu=read_gpu(behaviour["gpu"]) if "gpu" in behaviour else None,
     step_seconds=behaviour.get("step_seconds", 0.0),

@@ -28,7 +28,8 @@ class SaveTarget:
 
 
 class Folders:
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, *, follows_links: bool = False) -> None:
+        self._follows_links = follows_links
         # Node errors and the checks of /view compare absolute paths.
         self.base = Path(os.path.abspath(base))  # noqa: PTH100 - resolve() would follow links, as ComfyUI does not
         self.input = self.base / "input"
@@ -48,7 +49,7 @@ class Folders:
         """Return the file that a node input names. Unlike ComfyUI 0.7.0, no path outside of the folders is read: users
         of the simulator have no rights to its owner's files. Raises `FileNotFoundError`."""
         plain, kind = split_kind(name)
-        path = safe_join(self.by_type(kind or "input") or self.input, plain)
+        path = safe_join(self.by_type(kind or "input") or self.input, plain, follows_links=self._follows_links)
         if path is None:
             raise FileNotFoundError(f"The simulator reads only files in its own folders, not {name}")
         return path
@@ -81,12 +82,14 @@ class Folders:
         return SaveTarget(folder=folder, subfolder=subfolder, stem=stem, counter=_next_counter(folder, stem), kind=kind)
 
 
-def safe_join(folder: Path, *parts: str) -> Path | None:
-    """Return the path below the folder, or None if it escapes the folder, also through a link."""
+def safe_join(folder: Path, *parts: str, follows_links: bool = False) -> Path | None:
+    """Return the path below the folder, or None if it escapes the folder, also through a link if none is followed."""
     path = Path(os.path.normpath(folder.joinpath(*parts)))
     try:
         # Links are resolved last: on Windows that would already connect to a share in the path.
-        is_inside = path.is_relative_to(folder) and path.resolve().is_relative_to(folder.resolve())
+        is_inside = path.is_relative_to(folder)
+        if is_inside and not follows_links:
+            is_inside = path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError, ValueError):
         # A link cycle is a RuntimeError, an unencodable name or a null byte a ValueError.
         return None

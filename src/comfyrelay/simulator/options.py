@@ -34,6 +34,8 @@ class Options:
     gpu: SimulatedGpuOptions | None = None
     # `/system_stats` reports these command-line arguments.
     arguments: Sequence[str] = ()
+    # Whether nodes read files through links in the folders, as in ComfyUI. Only the owner can create links.
+    follows_links: bool = False
     cloud: bool = False
     # The cloud API requires this X-API-Key.
     api_key: str = "simulator-key"

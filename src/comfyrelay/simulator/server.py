@@ -55,6 +55,7 @@ class Simulator:
         step_seconds: float = _DEFAULTS.step_seconds,
         gpu: SimulatedGpuOptions | None = None,
         arguments: Sequence[str] = (),
+        follows_links: bool = False,
         cloud: bool = False,
         api_key: str = _DEFAULTS.api_key,
         misbehaviour: Iterable[Misbehaviour] = (),
@@ -72,6 +73,7 @@ class Simulator:
             step_seconds=step_seconds,
             gpu=gpu,
             arguments=arguments,
+            follows_links=follows_links,
             cloud=cloud,
             api_key=api_key,
         )
@@ -132,7 +134,7 @@ class Simulator:
             base = self._options.folder or Path(
                 await asyncio.to_thread(tempfile.mkdtemp, prefix="comfyrelay-simulator-")
             )
-            self._folders = Folders(base)
+            self._folders = Folders(base, follows_links=self._options.follows_links)
         await asyncio.to_thread(self._folders.prepare)
         process = SimulatedProcess(
             options=self._options,
