@@ -9,7 +9,6 @@ from secrets import token_urlsafe
 from typing import Any
 
 from comfyrelay.desk.addresses import open_listeners
-from comfyrelay.desk.batches.copy_journal import CopyJournal
 from comfyrelay.desk.batches.output_copies import OutputCopies
 from comfyrelay.desk.checks import examine_own
 from comfyrelay.desk.data_folder import open_data_folder
@@ -33,7 +32,6 @@ from comfyrelay.desk.startup.web import (
 )
 from comfyrelay.desk.startup.workers import DeskWorkers
 from comfyrelay.desk.state import DeskState
-from comfyrelay.http_client import without_login
 from comfyrelay.protocol.desk import NotificationEvent, SimulatedJobs
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.server.main import serving
@@ -106,7 +104,11 @@ class Desk:
             notifications = NotificationSender(Notifier(self.desk.notify_urls, self.notify_on))
             simulation = SimulationPolicy(self.settings, self.desk)
             workers = DeskWorkers(settings, self.desk, simulation, on_status=self.on_status, on_comfyui=self.on_comfyui)
-            outputs = OutputCopies(self.output_folder, self._copy_journal, umask=self._umask_of(self.output_folder))
+            outputs = OutputCopies(
+                self.output_folder,
+                journal_folder=settings.data_dir / "copies",
+                umask=self._umask_of(self.output_folder),
+            )
             hooks = desk_hooks(notifications, simulation, workers, outputs, script)
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
             outputs.engine = engine
@@ -120,13 +122,13 @@ class Desk:
             )
             owner = create_owner(engine, user, workers, pass_secret=pass_secret)
             workers.add(owner.worker_secret, simulator, signals=signals, on_output=outputs.copy_run, script=script)
-            state = self._state(workers, simulation, notifications, links, script=script, password=password)
+            state = self._state(workers, simulation, notifications, links, outputs, script=script, password=password)
             app = create_desk_app(engine, secrets, owner, state, self.desk.allowed_hosts)
             ready = DeskReady(
                 url=settings.base_url,
                 data_dir=settings.data_dir,
-                comfyui=[*map(without_login, workers.configured_urls)],
-                silent=[*map(without_login, silent)],
+                comfyui=workers.without_logins(workers.configured_urls),
+                silent=workers.without_logins(silent),
                 comfyui_dir=self.desk.comfyui_dir,
                 simulated_jobs=simulation.mode,
                 is_new=is_new,
@@ -151,10 +153,6 @@ class Desk:
         return (self.desk.output_folder or self.settings.data_dir / "outputs").expanduser().absolute()
 
     @property
-    def _copy_journal(self) -> CopyJournal:
-        return CopyJournal(self.settings.data_dir / "copies")
-
-    @property
     def notify_on(self) -> list[NotificationEvent]:
         return [NotificationEvent(event) for event in self.desk.notify_on]
 
@@ -172,12 +170,13 @@ class Desk:
         simulation: SimulationPolicy,
         notifications: NotificationSender,
         links: OneTimeLinks,
+        outputs: OutputCopies,
         *,
         script: DeskScript | None,
         password: Password | None,
     ) -> DeskState:
         return DeskState(
-            find_comfyui=lambda: [*map(without_login, workers.urls_in_use)],
+            find_comfyui=lambda: workers.without_logins(workers.urls_in_use),
             examine=lambda: examine_own(
                 self.settings,
                 self.desk,
@@ -190,7 +189,7 @@ class Desk:
             input_folder=self.input_folder,
             output_folder=self.output_folder,
             output_umask=self._umask_of(self.output_folder),
-            copy_journal=self._copy_journal,
+            copy_journal=outputs.journal,
             notify_urls=[without_secrets(url) for url in self.desk.notify_urls],
             notify_on=self.notify_on,
             not_sent=notifications.not_sent,

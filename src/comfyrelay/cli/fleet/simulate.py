@@ -74,11 +74,7 @@ def simulate(
     from comfyrelay.autoscaling.simulation.summary import lower_bound
     from comfyrelay.autoscaling.simulation.world import WorldSettings
 
-    sources = [trace is not None, generate, fleet is not None].count(True)
-    if sources == 0:
-        raise InvalidInput("Give one source of requests: --trace FILE, --generate or --fleet SLUG.")
-    if sources > 1:
-        raise InvalidInput("Give only one of --trace FILE, --generate and --fleet SLUG.")
+    _require_one_source(trace is not None, generate, fleet is not None)
     if plot is not None and not plot.absolute().parent.is_dir():
         raise InvalidInput(f"There is no folder {str(plot.absolute().parent)!r} for the plot.")
     base = WorldSettings(evictions_per_hour=evictions_per_hour, refused_share=refused_share, alarm_points=alarm_points)
@@ -100,6 +96,13 @@ def simulate(
         print_json({"policies": found, "clairvoyant": bound})
     else:
         _print_summaries(found, bound, compared=compare is not None)
+
+
+def _require_one_source(*given: bool) -> None:
+    if not any(given):
+        raise InvalidInput("Give one source of requests: --trace FILE, --generate or --fleet SLUG.")
+    if given.count(True) > 1:
+        raise InvalidInput("Give only one of --trace FILE, --generate and --fleet SLUG.")
 
 
 def _requests(

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from heapq import heappop, heappush
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -20,6 +20,7 @@ from comfyrelay.errors import ComfyError, Fault, InvalidInput, NodeFailed, NotIn
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
 Clock = Callable[[], datetime]
 # A server and a workflow: client id, workflow hash.
 Pair = tuple[str, str]
@@ -87,8 +88,13 @@ class FailoverStrategy(Protocol):
         """Restore a block from a durable queue. An expired block is ignored."""
 
 
-def check_complete(value: object, protocol: type, *, name: str, base: type) -> None:
-    """Check that an object has all methods of a protocol, other than stubs that it inherits from the protocol."""
+def complete_or_default(value: T | None, protocol: type, *, name: str, default: type[T]) -> T:
+    """Return the value if it has all methods of the protocol, other than inherited stubs, or else raise `InvalidInput`.
+
+    Without a value, return an instance of `default`.
+    """
+    if value is None:
+        return default()
     if isinstance(value, type):
         raise InvalidInput(f"{name} is the class {value.__name__}: pass an instance, such as {value.__name__}().")
     members = {member for member in vars(protocol) if not member.startswith("_") or member == "__len__"}
@@ -100,8 +106,9 @@ def check_complete(value: object, protocol: type, *, name: str, base: type) -> N
     if missing:
         raise InvalidInput(
             f"{name}: {type(value).__name__} lacks {', '.join(missing)}. Implement all methods of {protocol.__name__}, "
-            f"or subclass {base.__name__}."
+            f"or subclass {default.__name__}."
         )
+    return value
 
 
 class SmartFailover:

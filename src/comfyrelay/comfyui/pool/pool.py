@@ -12,7 +12,7 @@ from comfyrelay.comfyui.outputs import RunResult
 from comfyrelay.comfyui.pool.bus import Bus, EventStream, Selector
 from comfyrelay.comfyui.pool.completion import JobCompletion
 from comfyrelay.comfyui.pool.events import PoolEvent
-from comfyrelay.comfyui.pool.failover import Blocks, FailoverStrategy, SmartFailover, check_complete
+from comfyrelay.comfyui.pool.failover import Blocks, FailoverStrategy, SmartFailover, complete_or_default
 from comfyrelay.comfyui.pool.gpu_memory import GpuMemory, Memory
 from comfyrelay.comfyui.pool.intake import Intake
 from comfyrelay.comfyui.pool.jobs import PoolJob, Registry, StopReason
@@ -61,13 +61,8 @@ class WorkflowPool:
         to a busy server ahead of time, to leave no gap between two jobs, if both are known to take at most
         `ahead_seconds` there.
         """
-        if queue is not None:
-            check_complete(queue, QueueAdapter, name="queue", base=MemoryQueue)
-        if failover is not None:
-            check_complete(failover, FailoverStrategy, name="failover", base=SmartFailover)
-        # An empty queue is falsy, so `or` would replace it.
-        self._queue = MemoryQueue() if queue is None else queue
-        self._failover = SmartFailover() if failover is None else failover
+        self._queue = complete_or_default(queue, QueueAdapter, name="queue", default=MemoryQueue)
+        self._failover = complete_or_default(failover, FailoverStrategy, name="failover", default=SmartFailover)
         self._bus = Bus(buffer_size=event_buffer)
         self._registry = Registry(keep_finished=keep_finished)
         emit = self._bus.emit

@@ -41,9 +41,9 @@ class OutputCopies:
     `umask` overrides the umask of the process. Nothing is copied before `engine` is set.
     """
 
-    def __init__(self, root: Path, journal: CopyJournal, *, umask: int | None) -> None:
+    def __init__(self, root: Path, *, journal_folder: Path, umask: int | None) -> None:
         self._root = root
-        self._journal = journal
+        self.journal = CopyJournal(journal_folder)
         self._umask = umask
         # New jobs with a reused output, until the database names the copy.
         self._unrecorded: set[str] = set()
@@ -90,7 +90,7 @@ class OutputCopies:
             copied = await asyncio.to_thread(choose_name, source, path, job.id[-8:], ())
             name = copied.relative_to(self._root).as_posix()
             entry = JournalEntry(job_id=job.id, names=[name], source=output.path)
-            await asyncio.to_thread(self._journal.add, job.id, entry)
+            await asyncio.to_thread(self.journal.add, job.id, entry)
             self._unrecorded.add(job.id)
             await asyncio.to_thread(put_file, source, copied, self._umask)
         except (OSError, ComfyRelayError) as error:
@@ -104,7 +104,7 @@ class OutputCopies:
             self._unrecorded -= recorded
             # The next start removes an entry that is left.
             with suppress(OSError):
-                self._journal.remove([*recorded])
+                self.journal.remove([*recorded])
 
     async def before_removal(self, attempts: Sequence[Attempt], keep_files: bool) -> None:
         """Record the copies of jobs that are being deleted."""
@@ -120,24 +120,24 @@ class OutputCopies:
             names.setdefault(attempt.job_id, []).extend((attempt.about or {}).get(COPIES, ()))
         if keep_files:
             # An earlier deletion may have failed after its entry was added.
-            self._journal.remove([*names])
+            self.journal.remove([*names])
             return
         for job_id, copies in names.items():
             if copies:
-                self._journal.add(job_id, JournalEntry(job_id=job_id, names=copies))
+                self.journal.add(job_id, JournalEntry(job_id=job_id, names=copies))
 
     async def remove(self, attempts: Sequence[Attempt]) -> RemovedFiles:
         """Delete a job's copies. Files that a script saved elsewhere belong to the user."""
         removed = await asyncio.to_thread(remove_copies, self._root, attempts)
         jobs = {attempt.job_id for attempt in attempts}
         self._unrecorded -= jobs
-        await asyncio.to_thread(self._journal.remove, [*jobs])
+        await asyncio.to_thread(self.journal.remove, [*jobs])
         return removed
 
     async def remove_leftovers(self, tenant_id: str) -> None:
         """Remove the files that a killed desk left behind: copies of jobs that the database does not have."""
         assert self.engine is not None
-        for key, entry in [*self._journal.entries()]:
+        for key, entry in [*self.journal.entries()]:
             is_known = entry.job_id is None
             if entry.job_id is not None:
                 with suppress(NotFound):
@@ -152,7 +152,7 @@ class OutputCopies:
             except OSError as error:
                 log.warning("desk.output_not_removed", names=entry.names, why=error.strerror)
                 continue
-            self._journal.remove([key])
+            self.journal.remove([key])
 
     async def _stored_output(self, engine: Engine, lease: Lease) -> Path | None:
         """Return the output in local object storage, which can be linked."""

@@ -1,7 +1,7 @@
 """Run the workers in the desk's process: one for ComfyUI, and one for the simulator."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from comfyrelay.desk.startup.first_start import FLEET
 from comfyrelay.desk.startup.scripts import DeskScript
 from comfyrelay.desk.startup.simulator import SIMULATOR
 from comfyrelay.domain.queue.states import Stage
+from comfyrelay.http_client import without_login
 from comfyrelay.protocol.desk import SimulatedJobs
 from comfyrelay.settings import Settings
 from comfyrelay.worker.agent import Agent
@@ -112,6 +113,11 @@ class DeskWorkers:
         if self._simulator is not None and self.is_all_simulated:
             return [self._simulator.url_with_login]
         return self.comfyui_urls
+
+    @staticmethod
+    def without_logins(urls: Iterable[str]) -> list[str]:
+        """Return the URLs for people, without passwords."""
+        return [without_login(url) for url in urls]
 
     def unreachable_comfyui(self) -> list[str]:
         """Return a reason for each ComfyUI that is unreachable."""
