@@ -117,10 +117,10 @@ def test_named_file_that_is_absent_is_refused(monkeypatch: pytest.MonkeyPatch) -
     ("key", "advice"),
     [
         ("lease_ttl", "Did you mean 'lease_ttl_seconds'?"),
-        ("interupted_jobs", "Did you mean interrupted_jobs in [desk]?"),
+        ("interupted_jobs", "Did you mean interrupted_jobs in [worker] or [desk]?"),
         # the right setting in the wrong place
-        ("interrupted_jobs", "Did you mean interrupted_jobs in [desk]?"),
-        ("shutdown_second", "Did you mean shutdown_seconds in [worker]?"),
+        ("interrupted_jobs", "Did you mean interrupted_jobs in [worker] or [desk]?"),
+        ("shutdown_second", "Did you mean shutdown_seconds in [worker] or [desk]?"),
         ("dessk", "Did you mean [desk]?"),
         ("zzz", "Remove it"),
     ],

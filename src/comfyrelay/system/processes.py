@@ -7,10 +7,6 @@ from typing import Final
 
 from comfyrelay.system.platform import IS_LINUX
 
-# mypy follows `sys.platform`, but not a constant like `IS_WINDOWS`.
-if sys.platform != "win32":
-    import resource
-
 # Whether a process can limit its own memory. macOS refuses, and Windows has no such limit.
 LIMITS_MEMORY: Final = IS_LINUX
 
@@ -27,10 +23,29 @@ def memory_of(pid: int) -> int:
     return max(info.rss, getattr(info, "private", 0))
 
 
-def raise_open_file_limit(wanted: int) -> int:
-    """Raise the limit of open files to `wanted` if possible, and return the limit."""
-    soft = wanted
-    if sys.platform != "win32":
+# mypy follows `sys.platform`, but not a constant like `IS_WINDOWS`.
+if sys.platform == "win32":
+
+    def raise_open_file_limit(wanted: int) -> int:
+        return wanted
+
+    def forbid_files() -> None:
+        pass
+
+    def own_memory() -> int:
+        return 0
+
+    def limit_memory(max_bytes: int) -> None:
+        pass
+
+    def limit_time(seconds: float) -> None:
+        pass
+
+else:
+    import resource
+
+    def raise_open_file_limit(wanted: int) -> int:
+        """Raise the limit of open files to `wanted` if possible, and return the limit."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY and soft < wanted:
             raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -38,37 +53,28 @@ def raise_open_file_limit(wanted: int) -> int:
             with suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft == resource.RLIM_INFINITY:
-            return wanted
-    return soft
+        return wanted if soft == resource.RLIM_INFINITY else soft
 
-
-def forbid_files() -> None:
-    """Forbid this process to write files, including core dumps. Has no effect on Windows."""
-    if sys.platform != "win32":
+    def forbid_files() -> None:
+        """Forbid this process to write files, including core dumps. Has no effect on Windows."""
         for name in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
             resource.setrlimit(name, (0, 0))
 
-
-def own_memory() -> int:
-    """Return the address space of this process in bytes, which `limit_memory` limits; 0 if unknown."""
-    if sys.platform != "win32":
-        with suppress(OSError):
+    def own_memory() -> int:
+        """Return the address space of this process in bytes, which `limit_memory` limits; 0 if unknown."""
+        try:
             return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-    return 0
+        except OSError:
+            return 0
 
-
-def limit_memory(max_bytes: int) -> None:
-    """Limit the address space of this process. Has no effect on macOS and Windows."""
-    if sys.platform != "win32":
+    def limit_memory(max_bytes: int) -> None:
+        """Limit the address space of this process. Has no effect on macOS and Windows."""
         with suppress(ValueError, OSError):
             _, hard = resource.getrlimit(resource.RLIMIT_AS)
             resource.setrlimit(resource.RLIMIT_AS, (max_bytes, hard))
 
-
-def limit_time(seconds: float) -> None:
-    """Limit the CPU time that this process may still use. Has no effect on Windows."""
-    if sys.platform != "win32":
+    def limit_time(seconds: float) -> None:
+        """Limit the CPU time that this process may still use. Has no effect on Windows."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         with suppress(ValueError, OSError):
             limit = int(used.ru_utime + used.ru_stime + seconds) + 2

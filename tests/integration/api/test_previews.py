@@ -142,7 +142,7 @@ async def test_preview_is_removed_with_the_lease(run: Run, fresh: None, end: str
     await run.put(jpeg())
     assert run.user.user is not None
     assert await run.stored() == [preview_path(run.user.user.tenant_id, run.job_id)]
-    await run.worker.post(f"/api/worker/{end}", run.lease)
+    await run.worker.post(f"/api/worker/{end}", run.lease | {"reason": "spot", "error_message": "It broke."})
     assert await run.stored() == []
     assert (await run.look()).status_code == 204
 

@@ -19,6 +19,7 @@ REPORT = {
     "node": "KSampler",
     "step": 8.0,
     "steps": 20.0,
+    "is_estimated": True,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,9 @@ from comfyrelay.cli.output import print_json, print_line
 from comfyrelay.domain.autoscaling.spec import Policy
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import InvalidInput
-from comfyrelay.protocol.admin.fleets import Fleet
+
+if TYPE_CHECKING:
+    from comfyrelay.protocol.admin.fleets import Fleet
 
 Slug = Annotated[str, typer.Argument(metavar="FLEET", help="Slug of the fleet.")]
 Name = Annotated[str | None, typer.Option(help="Name in the web app.")]

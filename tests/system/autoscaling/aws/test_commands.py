@@ -74,7 +74,7 @@ async def test_fleet_is_planned_provisioned_and_removed(account: Account, enviro
     account.client("autoscaling").set_desired_capacity(AutoScalingGroupName="asg-staging-video", DesiredCapacity=1)
     refused = await fleet(environment, "deprovision", "video", "--stage", "staging")
     assert refused.code == 2
-    assert "asg-staging-video still has 1 machine: pause the fleet" in refused.err
+    assert "asg-staging-video still has 1 machine. Run `comfyrelay fleet set video --stage staging" in refused.err
     assert account.group("asg-staging-video") is not None
     removed = await fleet(environment, "deprovision", "video", "--stage", "staging", "--force")
     assert "remove  Auto Scaling group asg-staging-video" in removed.out
