@@ -56,8 +56,9 @@ class Reaper:
         """Reap until nothing is due; return how many dispatches changed."""
         wanted = await self._demand.late(self._waiting())
         reaped = await self._reap(wanted, wanted=wanted) if wanted else 0
-        reaped += await self._reap_silent()
-        reaped += await self._fail_out_of_memory()
+        silent, out_of_memory = await self._find_unserved()
+        reaped += await self._reap_silent(silent) if silent else 0
+        reaped += await self._fail_out_of_memory(out_of_memory) if out_of_memory else 0
         while True:
             async with self._databases.central.read() as tx:
                 due = [
@@ -69,18 +70,30 @@ class Reaper:
             if count < MAX_AT_ONCE:
                 return reaped
 
-    async def _reap_silent(self) -> int:
-        """End the leases of dead workers, if this process would have heard them."""
+    async def _find_unserved(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the leases of dead workers, and the dispatches that ran out of memory on every worker that can run
+        them, each only if this process would have heard these workers."""
         async with self._databases.central.read() as tx:
             now = await tx.now()
             if self._last_pass is None or not timedelta(0) <= now - self._last_pass <= self._max_pause:
                 self._listening_since = now
             self._last_pass = now
-            if self._listening_since is None or now - self._listening_since < self._silence:
-                return 0
-            due = await dispatches.silent(tx, seconds=self._silence.total_seconds(), limit=MAX_AT_ONCE)
-        if not due:
-            return 0
+            heard_for = now - (self._listening_since or now)
+            silent: Sequence[int] = ()
+            if heard_for >= self._silence:
+                silent = await dispatches.silent(tx, seconds=self._silence.total_seconds(), limit=MAX_AT_ONCE)
+            if heard_for < UNTRIED_WORKER_WAIT:
+                return silent, ()
+            waiting = await memory.ran_out(tx, for_seconds=UNTRIED_WORKER_WAIT.total_seconds(), limit=MAX_AT_ONCE)
+            out_of_memory = []
+            for dispatch in waiting:
+                workers = await memory.capable_workers(tx, dispatch, stale_seconds=self._silence.total_seconds())
+                if all(worker.worker_id in dispatch.memory_failures for worker in workers):
+                    out_of_memory.append(dispatch.id)
+        return silent, out_of_memory
+
+    async def _reap_silent(self, due: Sequence[int]) -> int:
+        """End the leases of dead workers."""
 
         def judge(dispatch: Dispatch, now: datetime) -> Transition | None:
             # A heartbeat may have arrived since the dispatch was found.
@@ -94,19 +107,8 @@ class Reaper:
             log.warning("workers.silent", leases=len(decided.transitions), workers=workers)
         return len(decided.transitions)
 
-    async def _fail_out_of_memory(self) -> int:
-        """Fail jobs that ran out of memory on every worker that can run them, if this process would hear others."""
-        async with self._databases.central.read() as tx:
-            if self._listening_since is None or await tx.now() - self._listening_since < UNTRIED_WORKER_WAIT:
-                return 0
-            waiting = await memory.ran_out(tx, for_seconds=UNTRIED_WORKER_WAIT.total_seconds(), limit=MAX_AT_ONCE)
-            due = []
-            for dispatch in waiting:
-                workers = await memory.capable_workers(tx, dispatch, stale_seconds=self._silence.total_seconds())
-                if all(worker.worker_id in dispatch.memory_failures for worker in workers):
-                    due.append(dispatch.id)
-        if not due:
-            return 0
+    async def _fail_out_of_memory(self, due: Sequence[int]) -> int:
+        """Fail jobs that no worker has enough memory for."""
         decided = await self._decisions.decide(
             TransactionStep.REAP,
             due,
