@@ -19,6 +19,11 @@ FleetStage = Annotated[
 LogLevel = Annotated[str, typer.Option(help="Minimum level of log lines: debug, info, warning or error.")]
 
 
+def url_option(help_: str) -> Any:
+    """Return the option `--url` of commands that call a desk or server."""
+    return typer.Option("--url", envvar="COMFYRELAY_URL", show_envvar=True, metavar="URL", help=help_)
+
+
 def parse_assignment(text: str, *, form: str = "KEY=VALUE") -> tuple[str, Any]:
     """Parse an assignment. A value of valid JSON is parsed: `steps=20` is a number, `prompt=a cat` is a text."""
     key, equals, value = text.partition("=")

@@ -7,9 +7,8 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
-import typer
-
 from comfyrelay.cli.fleet.databases import with_databases
+from comfyrelay.cli.options import url_option
 from comfyrelay.domain.queue.states import Stage
 
 if TYPE_CHECKING:
@@ -20,13 +19,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ServerUrl = Annotated[
     str | None,
-    typer.Option(
-        "--url",
-        envvar="COMFYRELAY_URL",
-        show_envvar=True,
-        metavar="URL",
-        help="URL of a server: use its admin API, with an administrator's token in COMFYRELAY_TOKEN. Default: the "
-        "databases of the settings.",
+    url_option(
+        "URL of a server: use its admin API, with an administrator's token in COMFYRELAY_TOKEN. Default: the "
+        "databases of the settings."
     ),
 ]
 

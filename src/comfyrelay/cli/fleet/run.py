@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from comfyrelay.protocol.admin.autoscaling import Decision, FleetAutoscalingStatus, MachineInHistory
     from comfyrelay.services.engine import Engine
 
+T = TypeVar("T")
 Fleet = Annotated[str | None, typer.Argument(help="Slug of the fleet.")]
 Action = Callable[[FleetOperations, Stage, str], Awaitable[None]]
 All = Annotated[bool, typer.Option("--all", help="All fleets of all stages.")]
@@ -83,11 +85,7 @@ def decisions(
     """List the autoscaling decisions for one or all fleets, newest first, with their reasons."""
 
     async def work(fleets: FleetOperations) -> list[tuple[str, Decision]]:
-        found = [
-            (slug, decision)
-            for fleet_stage, slug in await _chosen(fleets, fleet, stage)
-            for decision in await fleets.decisions(fleet_stage, slug, limit=limit)
-        ]
+        found = await _of_each_fleet(fleets, fleet, stage, partial(fleets.decisions, limit=limit))
         return sorted(found, key=lambda pair: pair[1].id, reverse=True)
 
     found = operate(url, work)
@@ -117,11 +115,7 @@ def machines(
     """List the machines of one or all fleets that have ended, newest first: times, reason, jobs and cost."""
 
     async def work(fleets: FleetOperations) -> list[tuple[str, MachineInHistory]]:
-        found = [
-            (slug, machine)
-            for fleet_stage, slug in await _chosen(fleets, fleet, stage)
-            for machine in await fleets.ended_machines(fleet_stage, slug, limit=limit)
-        ]
+        found = await _of_each_fleet(fleets, fleet, stage, partial(fleets.ended_machines, limit=limit))
         return sorted(found, key=lambda pair: pair[1].ordered_at, reverse=True)
 
     found = operate(url, work)
@@ -184,6 +178,13 @@ def _for_each(url: str | None, fleet: str | None, stage: Stage, *, all_fleets: b
 
 async def _chosen(fleets: FleetOperations, fleet: str | None, stage: Stage) -> Sequence[tuple[Stage, str]]:
     return [(stage, fleet)] if fleet is not None else await fleets.scaled()
+
+
+async def _of_each_fleet(
+    fleets: FleetOperations, fleet: str | None, stage: Stage, read: Callable[[Stage, str], Awaitable[Sequence[T]]]
+) -> list[tuple[str, T]]:
+    """Return the slug with each item that `read` returns for the chosen fleets."""
+    return [(slug, item) for stage, slug in await _chosen(fleets, fleet, stage) for item in await read(stage, slug)]
 
 
 def _status_row(fleet: FleetAutoscalingStatus) -> TableRow:

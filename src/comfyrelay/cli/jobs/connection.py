@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import typer
-
+from comfyrelay.cli.options import url_option
 from comfyrelay.cli.target import find_url
 from comfyrelay.errors import InvalidInput
 
@@ -15,16 +14,7 @@ if TYPE_CHECKING:
     from comfyrelay.client import Client, Found
 
 T = TypeVar("T")
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        envvar="COMFYRELAY_URL",
-        show_envvar=True,
-        metavar="URL",
-        help="URL of the desk or server. Default: the desk that runs here.",
-    ),
-]
+Url = Annotated[str | None, url_option("URL of the desk or server. Default: the desk that runs here.")]
 
 
 def connected(url: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
