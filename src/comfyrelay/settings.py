@@ -107,8 +107,9 @@ class Settings(ArgumentsOnly):
     )
     allow_registration: bool = Field(True, description="whether anyone may create an account")
     session_days: Seconds = Field(30, description="days until a browser session expires")
-    requests_per_minute: Count = Field(
-        10, description="worker registrations and sign-in attempts per minute and address"
+    rate_limit_per_minute: Count = Field(
+        10,
+        description="worker registrations and sign-in attempts per minute and address; also webhook tests per user",
     )
     trusted_proxies: Networks = Field(
         [], description="comma-separated: addresses of proxies whose X-Forwarded-For header is trusted"
@@ -200,11 +201,13 @@ class Settings(ArgumentsOnly):
     autoscaling: bool = Field(
         True, description="whether this server launches and terminates machines of autoscaled fleets"
     )
-    worker_stale_seconds: Seconds = Field(
+    worker_offline_seconds: Seconds = Field(
         120, description="seconds without a request after which a worker counts as offline and loses its leases"
     )
     max_workers: Count | None = Field(None, description="maximum number of workers in all fleets")
-    stale_worker_hours: Seconds = Field(2, description="hours without a request after which a fleet worker is removed")
+    offline_worker_retention_hours: Seconds = Field(
+        2, description="hours without a request after which a fleet worker is removed"
+    )
     cloudwatch_metrics: bool = Field(False, description="whether fleet metrics are sent to CloudWatch every minute")
     cloudwatch_namespace: Annotated[str, Field(min_length=1, max_length=255)] = Field(
         "ComfyRelay", description="CloudWatch namespace of these metrics"

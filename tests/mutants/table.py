@@ -193,7 +193,7 @@ MUTANTS = (
     Mutant(
         name="a GPU that is too small gets the workflow again",
         file="store/central/queue/claims.py",
-        old="        oversized = await memory.oversized(tx, locked_ids, stale_seconds=stale_seconds)",
+        old="        oversized = await memory.oversized(tx, locked_ids, offline_seconds=offline_seconds)",
         new="        pass",
         tests=f"{QUEUE}/test_out_of_memory.py",
         only="sqlite and later_jobs",

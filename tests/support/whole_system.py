@@ -433,7 +433,7 @@ async def open_system(
             "FLEET_SECRETS": json.dumps(SECRETS.fleet),
             "SIGNING_SECRETS": json.dumps(SECRETS.signing),
             "REAPER_INTERVAL_SECONDS": "0.2",
-            "REQUESTS_PER_MINUTE": "1000",
+            "RATE_LIMIT_PER_MINUTE": "1000",
             "MAX_ACTIVE_JOBS_PER_USER": "200",
             # a block would exclude the only worker from the next attempt
             "BLOCK_COOLDOWN_SECONDS": "0",

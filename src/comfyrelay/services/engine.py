@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 SEEN_SECONDS = 10.0
 REPAIR_SECONDS = 60.0
 REMOVAL_SECONDS = 60.0
-STALE_SECONDS = 900.0
+OFFLINE_WORKER_REMOVAL_SECONDS = 900.0
 USAGE_SECONDS = 60.0
 # Counts are stored at this interval; load samples are taken once a minute.
 SAMPLE_SECONDS = 10.0
@@ -110,7 +110,7 @@ class Engine:
             _every("repair", REPAIR_SECONDS, self.operations.auto_repair.run_once),
             _every("shards", RETRY_SECONDS, self.databases.open_pending),
             _every("seen", SEEN_SECONDS, self._record_seen),
-            _every("stale workers", STALE_SECONDS, self._remove_stale),
+            _every("offline workers", OFFLINE_WORKER_REMOVAL_SECONDS, self._remove_offline),
             _every("usage", USAGE_SECONDS, self.autoscaling.usage.run_once),
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
@@ -154,8 +154,8 @@ class Engine:
         seen = self.workers.workers.take_seen().union(self.queue.leasing.take_pollers())
         await self.workers.workers.record_seen(sorted(seen - recorded))
 
-    async def _remove_stale(self) -> None:
-        await self.workers.workers.remove_stale(self.settings.stale_worker_hours * 3600)
+    async def _remove_offline(self) -> None:
+        await self.workers.workers.remove_offline(self.settings.offline_worker_retention_hours * 3600)
 
     # Callbacks of services that are created before the services they call.
 

@@ -90,7 +90,7 @@ class People:
 
 @pytest.fixture
 async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Api]:
-    async with open_api(sqlite_backend, tmp_path, requests_per_minute=1000) as api:
+    async with open_api(sqlite_backend, tmp_path, rate_limit_per_minute=1000) as api:
         yield api
 
 

@@ -83,7 +83,7 @@ class TestSamples:
     @pytest.mark.both_databases
     async def test_processes_share_samples(self, desk: OperatorScenario) -> None:
         await desk.worker()
-        other = Samples(desk.api.engine.databases, worker_stale_seconds=300)
+        other = Samples(desk.api.engine.databases, worker_offline_seconds=300)
         await desk.completed()
         await sample(desk)
         job = await desk.submit()
@@ -178,7 +178,7 @@ class TestEvents:
         assert not found["samples"]
 
     @pytest.mark.both_databases
-    async def test_stale_worker_is_announced(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_offline_worker_is_announced(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.worker()
         await wait_for_change(stream, "workers", "gpu-1")
         await desk.advance(301)

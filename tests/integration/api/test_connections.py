@@ -392,7 +392,7 @@ async def test_forwarded_address_counts_from_trusted_proxies_only(
 ) -> None:
     body = {"email": "ada@example.com", "password": "wrong"}
     async with (
-        served(sqlite_backend, tmp_path, trusted_proxies=proxies, requests_per_minute=2) as server,
+        served(sqlite_backend, tmp_path, trusted_proxies=proxies, rate_limit_per_minute=2) as server,
         httpx.AsyncClient(base_url=server.url) as http,
     ):
         answers = [

@@ -388,7 +388,7 @@ class TestRedelivery:
         await scenario.send()
         [delivery] = await scenario.deliveries(job_id)
         path = f"/api/deliveries/{delivery['id']}/redeliver"
-        most = REDELIVERIES_FACTOR * scenario.api.engine.settings.requests_per_minute
+        most = REDELIVERIES_FACTOR * scenario.api.engine.settings.rate_limit_per_minute
         answers = [(await scenario.caller.call("POST", path)).status_code for _ in range(most + 1)]
         assert answers == [200] * most + [429]
 

@@ -251,7 +251,7 @@ async def test_small_gpu_is_used_if_no_larger_one_is_available(
     await run_out_of_memory(world, desk.worker, 8)
     later = await desk.submit()
     if absence == "silent":
-        await world.advance(world.engine.settings.worker_stale_seconds + 1)
+        await world.advance(world.engine.settings.worker_offline_seconds + 1)
         await world.engine.workers.workers.record_seen([desk.worker])
     elif absence == "draining":
         await world.engine.workers.workers.set_draining(large, is_draining=True)
@@ -321,7 +321,7 @@ async def test_job_waits_for_a_starting_machine_with_a_larger_gpu(world: World, 
     away = await world.worker(desk.fleet)
     await report_gpu(world, away, 24)
     await _sql(world, "UPDATE workers SET instance_type = 'g6e' WHERE worker_id = :worker", worker=away)
-    await world.advance(world.engine.settings.worker_stale_seconds + 1)
+    await world.advance(world.engine.settings.worker_offline_seconds + 1)
     await world.engine.workers.workers.record_seen([desk.worker])
     insert = (
         "INSERT INTO machines (key, fleet_id, instance_type, ordered_at) "

@@ -51,7 +51,7 @@ async def test_worker_of_another_stage_does_not_count(world: World) -> None:
 async def test_silent_draining_and_revoked_workers_do_not_count(world: World) -> None:
     desk = await world.desk()
     job, workers = await desk.submit(), world.engine.workers.workers
-    await world.advance(world.engine.settings.worker_stale_seconds + 1)
+    await world.advance(world.engine.settings.worker_offline_seconds + 1)
     assert (await wait_reason(world, job)).reason is Reason.NO_WORKER
     await workers.record_seen([desk.worker])
     assert (await wait_reason(world, job)).reason is Reason.STARTING

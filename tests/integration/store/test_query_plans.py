@@ -345,7 +345,7 @@ AUTOSCALING: dict[str, tuple[Any, set[str], int]] = {
     "newest arrivals": (observations.newest_arrivals_query().params(limit=500), {"pk_ai_job_dispatches"}, 500),
     # the audit log is read only for workers without one of the 200 leases
     "workers": (
-        observations.workers_query("postgresql").params(rows=ids(1, 50), stale_seconds=-300),
+        observations.workers_query("postgresql").params(rows=ids(1, 50), offline_seconds=-300),
         {"ix_workers_fleet_id", "ix_worker_audit_logs_worker_id_id", "ix_ai_job_dispatches_leased"},
         2 * 80 - 1 + 200,
     ),
@@ -365,7 +365,7 @@ AUTOSCALING: dict[str, tuple[Any, set[str], int]] = {
         0,
     ),
     "workers of a workflow": (
-        workers.serving_query().params(workflow_id=2, stage="production", stale_seconds=-300),
+        workers.serving_query().params(workflow_id=2, stage="production", offline_seconds=-300),
         {"ix_worker_workflows_workflow_id", "pk_workers", "pk_workflows", "ix_ai_job_dispatches_leased"},
         1 + 2 * 106,
     ),
@@ -375,7 +375,7 @@ AUTOSCALING: dict[str, tuple[Any, set[str], int]] = {
         2,
     ),
     "page of workers": (
-        worker_list.listed_query("postgresql").params(rows=ids("w1", "w2"), stale_seconds=300),
+        worker_list.listed_query("postgresql").params(rows=ids("w1", "w2"), offline_seconds=300),
         {"pk_workers", "pk_fleets", "ix_ai_job_dispatches_leased", "pk_workflow_blocks"},
         2 * 4,
     ),

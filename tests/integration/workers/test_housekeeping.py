@@ -24,23 +24,23 @@ async def test_silent_worker_is_removed_after_two_hours(world: World) -> None:
     desk = await world.desk()
     await world.advance(2 * HOUR - 1)
     fresh = await world.worker(desk.fleet)
-    assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 0
+    assert await world.engine.workers.workers.remove_offline(2 * HOUR) == 0
     await world.advance(2)
-    assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 1
+    assert await world.engine.workers.workers.remove_offline(2 * HOUR) == 1
     assert await worker_names(world) == {fresh}
-    assert await world.audit(desk.worker) == ["register", "stale"]
+    assert await world.audit(desk.worker) == ["register", "remove"]
 
 
-async def test_stale_worker_with_a_lease_stays_until_the_lease_is_reaped(world: World) -> None:
+async def test_offline_worker_with_a_lease_stays_until_the_lease_is_reaped(world: World) -> None:
     desk = await world.desk()
     job, _ = await desk.submit_and_lease()
     await world.advance(3 * HOUR)
-    assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 0
+    assert await world.engine.workers.workers.remove_offline(2 * HOUR) == 0
     assert (await world.job(job)).status == "processing"
     assert await world.engine.queue.reaper.run_once() == 1
     await world.wait_for_deliveries()
     assert (await world.job(job)).status == "queued"
-    assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 1
+    assert await world.engine.workers.workers.remove_offline(2 * HOUR) == 1
     # the expired lease used an attempt
     dispatch = await world.dispatch(job)
     assert (dispatch.status, dispatch.attempts) == ("queued", 1)
@@ -53,7 +53,7 @@ async def test_desk_workers_and_revoked_workers_are_not_removed(world: World) ->
     revoked = await world.worker(fleet)
     await world.engine.workers.workers.set_approved(revoked, is_approved=False)
     await world.advance(3 * HOUR)
-    assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 0
+    assert await world.engine.workers.workers.remove_offline(2 * HOUR) == 0
     assert await worker_names(world) == {"own", revoked}
 
 
@@ -64,7 +64,7 @@ async def test_worker_that_leases_a_job_concurrently_is_not_removed(world: World
     await desk.submit()
     request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])
     removed, leased = await asyncio.gather(
-        world.engine.workers.workers.remove_stale(2 * HOUR),
+        world.engine.workers.workers.remove_offline(2 * HOUR),
         world.engine.queue.leasing.lease(request),
         return_exceptions=True,
     )
@@ -83,11 +83,11 @@ async def test_worker_with_an_uncommitted_lease_is_not_removed(
         await world.advance(3 * HOUR)
         removed: list[int] = []
 
-        async def remove_stale(step: str, boundary: Boundary) -> None:
+        async def remove_offline(step: str, boundary: Boundary) -> None:
             if step == TransactionStep.LEASE and boundary is Boundary.BEFORE_COMMIT and not removed:
-                removed.append(await world.engine.workers.workers.remove_stale(2 * HOUR))
+                removed.append(await world.engine.workers.workers.remove_offline(2 * HOUR))
 
-        world.on_boundary(remove_stale)
+        world.on_boundary(remove_offline)
         assert await world.lease(desk.worker) is not None
         assert removed == [0]
         assert await worker_names(world) == {desk.worker}

@@ -43,7 +43,7 @@ async def open_identity_api(
     values = {
         "aws_identity_certificates": {REGION: aws().write(folder)},
         "aws_identity_accounts": {"production": [ACCOUNT]},
-        "requests_per_minute": 1000,
+        "rate_limit_per_minute": 1000,
         **settings,
     }
     async with open_api(backend, folder, **values) as api:

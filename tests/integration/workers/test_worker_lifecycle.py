@@ -99,7 +99,7 @@ class TestRegister:
         assert await world.complete(leased, worker_id="w") == "completed"
 
     @pytest.mark.parametrize("key", [None, "another key"])
-    async def test_worker_without_its_key_is_refused_until_the_old_one_is_stale(
+    async def test_worker_without_its_key_is_refused_until_the_old_one_is_offline(
         self, world: World, desk: Desk, key: str | None
     ) -> None:
         register = partial(world.engine.workers.workers.register, worker_id="w", fleet_slug=desk.fleet)

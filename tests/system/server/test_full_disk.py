@@ -94,7 +94,7 @@ async def test_full_postgresql_disk_is_503_until_space_is_free(tmp_path: Path, p
             "DATA_DIR": str(tmp_path),
             "DATABASE_URL": central,
             "SHARDS": json.dumps({"main": shard}),
-            "REQUESTS_PER_MINUTE": "100000",
+            "RATE_LIMIT_PER_MINUTE": "100000",
         }
         async with server_process(environment) as server:
             server.http.headers["Authorization"] = f"Bearer {secret}"

@@ -21,7 +21,7 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 @pytest.mark.parametrize("examples", [1, *full_only(10)])
 async def test_every_response_matches_the_documentation(tmp_path: Path, examples: int) -> None:
     phases = "examples,coverage,fuzzing,stateful" if examples > 1 else "examples,fuzzing"
-    settings = {"DATA_DIR": str(tmp_path), "REQUESTS_PER_MINUTE": "1000000", "WEBHOOK_ALLOW_PRIVATE": "true"}
+    settings = {"DATA_DIR": str(tmp_path), "RATE_LIMIT_PER_MINUTE": "1000000", "WEBHOOK_ALLOW_PRIVATE": "true"}
     token = await _administrator(tmp_path)
     async with server_process(settings) as server:
         headers = {"Authorization": f"Bearer {token}"}

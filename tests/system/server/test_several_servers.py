@@ -53,7 +53,7 @@ async def site(real_postgres_backend: PostgresBackend, tmp_path: Path) -> AsyncI
             "LEASE_TTL_SECONDS": "2",
             "REAPER_INTERVAL_SECONDS": "0.2",
             "MAX_ATTEMPTS": "50",
-            "REQUESTS_PER_MINUTE": "100000",
+            "RATE_LIMIT_PER_MINUTE": "100000",
         }
         own = Settings(data_dir=tmp_path, database_url=central, shards=shards)
         async with Engine(own, signing_secrets=SECRETS.signing) as engine:

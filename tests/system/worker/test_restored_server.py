@@ -8,7 +8,7 @@ from comfyrelay.simulator import Stuck
 from tests.support.processes import run_command
 from tests.support.whole_system import COST, TOKENS, System, _prefixed
 
-SETTINGS = {"LEASE_TTL_SECONDS": "5", "WORKER_STALE_SECONDS": "1", "MAX_ATTEMPTS": "50"}
+SETTINGS = {"LEASE_TTL_SECONDS": "5", "WORKER_OFFLINE_SECONDS": "1", "MAX_ATTEMPTS": "50"}
 
 
 async def command(system: System, *words: str) -> None:

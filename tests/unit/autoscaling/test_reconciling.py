@@ -175,7 +175,7 @@ def test_boot_timeout_is_three_boot_times_plus_two_minutes(ordered: float, is_en
 def test_silent_worker_with_a_lease_keeps_its_machine() -> None:
     row = launched(registered_at=ago(5))
     for leases, ended in ((1, set()), (0, {"a"})):
-        workers = {"i-a": RegisteredWorker(registered_at=ago(20), last_seen_at=ago(20), is_stale=True, leases=leases)}
+        workers = {"i-a": RegisteredWorker(registered_at=ago(20), last_seen_at=ago(20), is_offline=True, leases=leases)}
         assert run_reconcile(row, listed=[ProviderMachine(id="i-a")], workers=workers).end.keys() == ended
 
 

@@ -205,7 +205,7 @@ export const worker = {
       burst: "A job moved to the cloud",
       reconcile: "Fixed",
       mend: "Fixed",
-      stale: "Removed after being offline too long",
+      remove: "Removed after being offline too long",
       replaced: "Replaced by a worker with the same name",
       approve: "Approved",
       revoke: "Revoked",

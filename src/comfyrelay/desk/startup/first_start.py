@@ -38,7 +38,7 @@ def single_user_settings(settings: Settings) -> Settings:
         "max_active_jobs_per_user": NO_LIMIT,
         "default_fleet": FLEET,
         # Other machines could guess secrets.
-        "requests_per_minute": NO_LIMIT if is_local else settings.requests_per_minute,
+        "rate_limit_per_minute": NO_LIMIT if is_local else settings.rate_limit_per_minute,
         # The desk's own worker always connects over loopback.
         "public_url": settings.public_url if is_local else f"http://{LOOPBACK}:{settings.port}",
         # A batch may have ten thousand items, each with a prompt.

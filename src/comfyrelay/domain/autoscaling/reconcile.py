@@ -32,7 +32,7 @@ class RegisteredWorker:
 
     registered_at: datetime
     last_seen_at: datetime
-    is_stale: bool = False
+    is_offline: bool = False
     closed: str | None = None
     last_at: datetime | None = None
     leases: int = 0
@@ -238,7 +238,7 @@ def _why_useless(
     if worker is None:
         is_absent = now - absent_since.get(machine.key, now) >= MAX_ABSENCE
         return f"{MachineEndReason.SILENT}: its worker left" if is_absent else None
-    if worker.is_stale and not worker.leases:
+    if worker.is_offline and not worker.leases:
         return f"{MachineEndReason.SILENT}: its worker stopped responding"
     if worker.closed and not worker.leases and now - (worker.last_at or worker.registered_at) >= CLOSED_AFTER:
         return f"{MachineEndReason.CLOSED}: its worker {worker.closed}"

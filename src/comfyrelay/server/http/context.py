@@ -58,7 +58,7 @@ class Context:
         self.settings = engine.settings
         self.secrets = secrets
         self.owner = owner
-        per_minute = self.settings.requests_per_minute
+        per_minute = self.settings.rate_limit_per_minute
         # Per address.
         self.registrations = RateLimit(per_minute)
         self.sign_ins = SignInLimit(per_minute)

@@ -23,7 +23,7 @@ LEADER = "scaling"
 
 class Autoscaling:
     def __init__(self, context: ServiceContext, workers: WorkerServices, outbox: Outbox, queue: Queue) -> None:
-        databases, stale_seconds = context.databases, context.settings.worker_stale_seconds
+        databases, offline_seconds = context.databases, context.settings.worker_offline_seconds
         worker_limits = WorkerLimits(
             of_fleet=context.settings.max_fleet_workers,
             of_all=context.settings.max_workers,
@@ -32,20 +32,22 @@ class Autoscaling:
         # Notified when a job arrives or ends, because there may be something to decide.
         self.wakeup = context.notify_channel.subscribe()
         self.leadership = Leadership(databases, LEADER)
-        self.snapshots = Observations(databases, stale_seconds=stale_seconds, worker_limits=worker_limits)
-        self.machines = Machines(databases, self.leadership, workers.workers, stale_seconds=stale_seconds)
+        self.snapshots = Observations(databases, offline_seconds=offline_seconds, worker_limits=worker_limits)
+        self.machines = Machines(databases, self.leadership, workers.workers, offline_seconds=offline_seconds)
         self.durations = Durations(self.leadership)
         self.history = History(databases)
         self.views = ScalingViews(databases, self.snapshots, self.leadership, workers.fleets, wakeup=self.wakeup)
         self.figures = FleetFiguresService(databases)
-        self.monitor = LoopMonitor(databases, self.leadership, stale_seconds=stale_seconds, worker_limits=worker_limits)
+        self.monitor = LoopMonitor(
+            databases, self.leadership, offline_seconds=offline_seconds, worker_limits=worker_limits
+        )
         self.usage = UsageService(databases)
         self.bursting = Bursting(
             databases,
             queue.decisions,
             wakeup=outbox.recovery.burst_wakeup,
             limit_micros_per_hour=context.settings.burst_micros_per_hour,
-            worker_stale_seconds=stale_seconds,
+            worker_offline_seconds=offline_seconds,
             worker_limits=worker_limits,
             counts=self.monitor.counts,
         )

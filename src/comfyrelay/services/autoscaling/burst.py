@@ -40,7 +40,7 @@ class Bursting:
         *,
         wakeup: Wakeup,
         limit_micros_per_hour: int | None,
-        worker_stale_seconds: float,
+        worker_offline_seconds: float,
         worker_limits: WorkerLimits,
         counts: ScalingCounts,
     ) -> None:
@@ -49,7 +49,7 @@ class Bursting:
         self._decisions = decisions
         self._wakeup = wakeup
         self._limit_micros = limit_micros_per_hour
-        self._stale_seconds = worker_stale_seconds
+        self._offline_seconds = worker_offline_seconds
         self._worker_limits = worker_limits
         self._counts = counts
         self._stays: dict[Stage, Mapping[int, str]] = {}
@@ -136,7 +136,7 @@ class Bursting:
                 in_cloud=in_cloud,
                 budget=budget,
                 down_shards=self._databases.down(),
-                stale_seconds=self._stale_seconds,
+                offline_seconds=self._offline_seconds,
                 worker_limits=self._worker_limits,
             )
         )

@@ -31,12 +31,12 @@ async def read_burst_input(
     in_cloud: Set[int],
     budget: BurstBudget,
     down_shards: Collection[str],
-    stale_seconds: float,
+    offline_seconds: float,
     worker_limits: WorkerLimits,
 ) -> BurstInput:
     """`may_burst` are the workflows whose jobs may move to the cloud, `in_cloud` the workflows with jobs in the cloud.
     The spending of this hour is added to `budget`."""
-    workers = await bursts.serving(tx, stage=stage, stale_seconds=stale_seconds)
+    workers = await bursts.serving(tx, stage=stage, offline_seconds=offline_seconds)
     fleets = [fleet for fleet in await observations.all_fleets(tx) if fleet.stage == stage]
     mapped = await observations.workflows_of(tx, [fleet.id for fleet in fleets])
     wanted = may_burst | in_cloud
@@ -60,7 +60,7 @@ async def read_burst_input(
         fleets,
         workflows=mapped,
         predictions=predictions,
-        stale_seconds=stale_seconds,
+        offline_seconds=offline_seconds,
         worker_limits=worker_limits,
     )
     machines = {
@@ -73,10 +73,10 @@ async def read_burst_input(
     spent = await bursts.spent(tx)
     return BurstInput(
         self_hosted=[
-            *await _runners(tx, workers, machines, Provider.SELF_HOSTED, stale_seconds=stale_seconds),
+            *await _runners(tx, workers, machines, Provider.SELF_HOSTED, offline_seconds=offline_seconds),
             *[runner for fleet in fleets for runner in _booting(fleet, observe_fleet(fleet, rows))],
         ],
-        cloud=await _runners(tx, workers, machines, Provider.CLOUD, stale_seconds=stale_seconds),
+        cloud=await _runners(tx, workers, machines, Provider.CLOUD, offline_seconds=offline_seconds),
         queue=queues[Provider.SELF_HOSTED],
         cloud_queue=queues[Provider.CLOUD],
         budget=replace(budget, spent_micros=sum(spent.values()), workflow_spent_micros=spent),
@@ -103,7 +103,7 @@ async def _runners(
     machines: Mapping[str, ObservedMachine],
     provider: Provider,
     *,
-    stale_seconds: float,
+    offline_seconds: float,
 ) -> list[BurstRunner]:
     serving = [worker for worker in workers if serves(worker.providers, provider) and worker.worker_id in machines]
     ids = [worker.worker_id for worker in serving]
@@ -111,7 +111,7 @@ async def _runners(
     oversized: Mapping[str, frozenset[memory.OversizedWorkflow]] = {}
     if provider is Provider.SELF_HOSTED:
         refused = refused | await missing_requirements.pairs_of(tx, ids)
-        oversized = await memory.oversized(tx, ids, stale_seconds=stale_seconds)
+        oversized = await memory.oversized(tx, ids, offline_seconds=offline_seconds)
     return [
         BurstRunner(
             machine=machines[worker.worker_id],

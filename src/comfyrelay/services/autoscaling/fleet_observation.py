@@ -64,21 +64,23 @@ async def read_rows(
     *,
     workflows: Mapping[int, set[int]],
     predictions: Predictions,
-    stale_seconds: float,
+    offline_seconds: float,
     worker_limits: WorkerLimits,
 ) -> FleetRows:
     """Read the rows of fleets, without their queue."""
     ids = [fleet.id for fleet in fleets]
     return FleetRows(
         now=await tx.now(),
-        workers=group_by_field(await observations.workers_of(tx, ids, stale_seconds=stale_seconds), "fleet_id"),
+        workers=group_by_field(await observations.workers_of(tx, ids, offline_seconds=offline_seconds), "fleet_id"),
         leases=group_by_field(await observations.leases_of(tx, ids), "worker_id"),
         machines=group_by_field(await machines.present(tx, ids), "fleet_id"),
         newest={fleet.id: await machines.newest(tx, fleet.id, limit=_newest_orders(fleet)) for fleet in fleets},
         workflows=workflows,
         predictions=predictions,
         all_workers=(
-            await workers.count_of_fleets(tx, stale_seconds=stale_seconds) if worker_limits.of_all is not None else 0
+            await workers.count_of_fleets(tx, offline_seconds=offline_seconds)
+            if worker_limits.of_all is not None
+            else 0
         ),
         worker_limits=worker_limits,
     )
@@ -105,7 +107,7 @@ def observe_fleet(
     failed = learning.failed_launches(newest, rows.now, since=fleet.launches_reset_at)
     worker_limits, ordered = rows.worker_limits, rows.machines.get(fleet.id, ())
     found = _MachineObserver(fleet, rows, boot_seconds=boot_seconds, types=types).observe(providers)
-    registered = {worker.worker_id for worker in rows.workers.get(fleet.id, ()) if not worker.is_stale}
+    registered = {worker.worker_id for worker in rows.workers.get(fleet.id, ()) if not worker.is_offline}
     booting_elsewhere = sum(
         machine.registered_at is None
         for id_, fleet_machines in rows.machines.items()
@@ -160,7 +162,7 @@ class _MachineObserver:
         foreign = [
             worker
             for worker in self._workers.values()
-            if not worker.is_stale
+            if not worker.is_offline
             and worker.worker_id not in own
             and any(serves(worker.providers, provider) for provider in providers)
         ]
@@ -227,7 +229,7 @@ class _MachineObserver:
             return MachineState.DRAINING
         if worker is None:
             return MachineState.BOOTING if machine.registered_at is None else MachineState.DRAINING
-        if worker.is_stale or worker.is_draining or not worker.is_approved:
+        if worker.is_offline or worker.is_draining or not worker.is_approved:
             return MachineState.DRAINING
         return _working(self._leases(worker))
 

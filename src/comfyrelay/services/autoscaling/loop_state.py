@@ -55,11 +55,11 @@ class LoopState:
 
 class LoopMonitor:
     def __init__(
-        self, databases: Databases, leadership: Leadership, *, stale_seconds: float, worker_limits: WorkerLimits
+        self, databases: Databases, leadership: Leadership, *, offline_seconds: float, worker_limits: WorkerLimits
     ) -> None:
         self._databases = databases
         self._leadership = leadership
-        self._stale_seconds = stale_seconds
+        self._offline_seconds = offline_seconds
         self._worker_limits = worker_limits
         self._cache = TimedCache(self._read_if_up)
         self.counts = ScalingCounts()
@@ -83,7 +83,7 @@ class LoopMonitor:
                 fleets,
                 workflows={},
                 predictions=await Predictions.read(tx, set()),
-                stale_seconds=self._stale_seconds,
+                offline_seconds=self._offline_seconds,
                 worker_limits=self._worker_limits,
             )
             latest = {fleet.id: await decisions.latest(tx, fleet.id) for fleet in fleets}

@@ -60,11 +60,13 @@ class ConfirmedIntent:
 
 
 class Machines:
-    def __init__(self, databases: Databases, leadership: Leadership, workers: Workers, *, stale_seconds: float) -> None:
+    def __init__(
+        self, databases: Databases, leadership: Leadership, workers: Workers, *, offline_seconds: float
+    ) -> None:
         self._databases = databases
         self._leadership = leadership
         self._workers = workers
-        self._stale_seconds = stale_seconds
+        self._offline_seconds = offline_seconds
         # By fleet and machine: the time since which the worker is absent.
         self._absent_since: dict[int, dict[str, datetime]] = {}
         # By fleet and machine: the time since which the provider does not list it.
@@ -270,12 +272,12 @@ class Machines:
             worker.worker_id: RegisteredWorker(
                 registered_at=worker.created_at,
                 last_seen_at=worker.last_seen_at,
-                is_stale=worker.is_stale,
+                is_offline=worker.is_offline,
                 closed="is not approved" if not worker.is_approved else "was drained" if worker.is_draining else None,
                 last_at=worker.last_at,
                 leases=leases[worker.worker_id],
             )
-            for worker in await observations.workers_of(tx, [fleet.id], stale_seconds=self._stale_seconds)
+            for worker in await observations.workers_of(tx, [fleet.id], offline_seconds=self._offline_seconds)
         }
 
     def _note_absent(

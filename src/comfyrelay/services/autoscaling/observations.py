@@ -88,9 +88,9 @@ class _Memory:
 
 
 class Observations:
-    def __init__(self, databases: Databases, *, stale_seconds: float, worker_limits: WorkerLimits) -> None:
+    def __init__(self, databases: Databases, *, offline_seconds: float, worker_limits: WorkerLimits) -> None:
         self._databases = databases
-        self._stale_seconds = stale_seconds
+        self._offline_seconds = offline_seconds
         self._worker_limits = worker_limits
         self._memory = _Memory()
         self._counting = asyncio.Lock()
@@ -130,7 +130,7 @@ class Observations:
             fleets,
             workflows=workflows,
             predictions=await Predictions.read(tx, all_workflows),
-            stale_seconds=self._stale_seconds,
+            offline_seconds=self._offline_seconds,
             worker_limits=self._worker_limits,
         )
         waiting = await observations.waiting(tx, stage, all_workflows, down_shards=self._databases.down())

@@ -26,9 +26,9 @@ class Operations:
         settings, databases, objects = context.settings, context.databases, context.objects
         self.reconciler = Reconciler(databases, queue.decisions, outbox.applier, outbox.recovery)
         self.auto_repair = AutoRepair(databases, self.reconciler)
-        stale_seconds = settings.worker_stale_seconds
-        self.samples = Samples(databases, worker_stale_seconds=stale_seconds)
-        self.live = AdminLive(databases, context.notify_channel, worker_stale_seconds=stale_seconds)
+        offline_seconds = settings.worker_offline_seconds
+        self.samples = Samples(databases, worker_offline_seconds=offline_seconds)
+        self.live = AdminLive(databases, context.notify_channel, worker_offline_seconds=offline_seconds)
         self.reconcile_runs = ReconcileRuns(databases, self.reconciler)
         self.retention = Retention(
             databases,

@@ -62,10 +62,10 @@ class PendingChanges:
 
 
 class AdminLive:
-    def __init__(self, databases: Databases, notify_channel: NotifyChannel, *, worker_stale_seconds: float) -> None:
+    def __init__(self, databases: Databases, notify_channel: NotifyChannel, *, worker_offline_seconds: float) -> None:
         self._databases = databases
         self._notify_channel = notify_channel
-        self._stale_seconds = worker_stale_seconds
+        self._offline_seconds = worker_offline_seconds
         self._subscribers: set[Subscriber[ChangedKinds]] = set()
         self._received = PendingChanges()
         self._wakeup = notify_channel.subscribe()
@@ -169,7 +169,7 @@ class AdminLive:
         limit = MAX_NAMED + OVERLAP
         async with self._databases.central.read() as tx:
             newest = await changes.newest_ids(tx)
-            standings = await changes.worker_flags(tx, stale_seconds=self._stale_seconds)
+            standings = await changes.worker_flags(tx, offline_seconds=self._offline_seconds)
             after = max(0, (newest.audit or 0) - OVERLAP) if before is None else max(0, (before.audit or 0) - OVERLAP)
             entries = await changes.audited_workers(tx, after, limit=limit)
             new = [worker for id_, worker in entries if id_ not in self._sent]

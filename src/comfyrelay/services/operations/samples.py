@@ -52,9 +52,9 @@ class Series:
 
 
 class Samples:
-    def __init__(self, databases: Databases, *, worker_stale_seconds: float) -> None:
+    def __init__(self, databases: Databases, *, worker_offline_seconds: float) -> None:
         self._databases = databases
-        self._stale_seconds = worker_stale_seconds
+        self._offline_seconds = worker_offline_seconds
         self._counted = NO_ACTIVITY
         self._cache = TimedCache(self._read_now)
 
@@ -83,7 +83,7 @@ class Samples:
             if await samples.has_load(tx, minute) or await cursors.lock(tx, TURN) >= minute:
                 return
             await cursors.move(tx, TURN, minute)
-            await samples.record_load(tx, minute, await samples.current_load(tx, stale_seconds=self._stale_seconds))
+            await samples.record_load(tx, minute, await samples.current_load(tx, offline_seconds=self._offline_seconds))
 
         try:
             await self._databases.central.run(TransactionStep.MINUTE, work)
@@ -104,7 +104,7 @@ class Samples:
     async def _read_now(self) -> CurrentLoad:
         async with self._databases.central.read() as tx:
             minute = _minute(await tx.now())
-            standing = await samples.current_load(tx, stale_seconds=self._stale_seconds)
+            standing = await samples.current_load(tx, offline_seconds=self._offline_seconds)
             hour = await samples.total(tx, minute - HOUR_MINUTES + 1)
         return CurrentLoad(standing=standing, hour=hour.plus(self._counted))
 

@@ -23,7 +23,7 @@ class Demand:
     def __init__(self, context: ServiceContext, decisions: Decisions) -> None:
         self._databases = context.databases
         self._decisions = decisions
-        self._stale_seconds = context.settings.worker_stale_seconds
+        self._offline_seconds = context.settings.worker_offline_seconds
 
     async def queued(self) -> list[QueuedDispatch]:
         """Return the first dispatches of each kind that could be leased now."""
@@ -64,7 +64,7 @@ class Demand:
         free = {kind: await _free_slots(tx, idle, [kind]) for kind in {dispatch.kind for dispatch in held}}
         ids = [request.worker_id for request in idle]
         blocked, unmet = await blocks.blocked_pairs(tx, ids), await missing_requirements.pairs_of(tx, ids)
-        oversized = await memory.oversized(tx, ids, stale_seconds=self._stale_seconds)
+        oversized = await memory.oversized(tx, ids, offline_seconds=self._offline_seconds)
         workers = [
             IdleWorker(
                 worker_id=worker.worker_id,

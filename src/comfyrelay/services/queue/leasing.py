@@ -98,7 +98,7 @@ class Leasing:
         self._warm = WarmPolicy(
             lookahead_rows=settings.warm_lookahead_rows, max_wait=timedelta(seconds=settings.warm_wait_seconds)
         )
-        self._stale_seconds = settings.worker_stale_seconds
+        self._offline_seconds = settings.worker_offline_seconds
         self._delivery = delivery
         self._builder = builder
         self._on_leased = on_leased
@@ -156,7 +156,7 @@ class Leasing:
         leased = _Leased()
         answered = await self._answer_repeats(tx, requests, leased)
         facts = await claims.worker_facts(
-            tx, sorted({request.worker_id for request in requests}), stale_seconds=self._stale_seconds
+            tx, sorted({request.worker_id for request in requests}), offline_seconds=self._offline_seconds
         )
         if not facts:
             await self._refuse(tx, requests, facts, leased)

@@ -46,7 +46,7 @@ class Reaper:
         # An expired lease may still be settled for this long.
         self._grace = timedelta(seconds=context.settings.late_seconds)
         self._ttl = timedelta(seconds=context.settings.lease_ttl_seconds)
-        self._silence = timedelta(seconds=context.settings.worker_stale_seconds)
+        self._silence = timedelta(seconds=context.settings.worker_offline_seconds)
         self._max_pause = max(MAX_PAUSE, timedelta(seconds=3 * context.settings.reaper_interval_seconds))
         # By the clock of the database: since when this process hears workers, and its last pass.
         self._listening_since: datetime | None = None
@@ -87,7 +87,7 @@ class Reaper:
             waiting = await memory.ran_out(tx, for_seconds=UNTRIED_WORKER_WAIT.total_seconds(), limit=MAX_AT_ONCE)
             out_of_memory = []
             for dispatch in waiting:
-                workers = await memory.capable_workers(tx, dispatch, stale_seconds=self._silence.total_seconds())
+                workers = await memory.capable_workers(tx, dispatch, offline_seconds=self._silence.total_seconds())
                 if all(worker.worker_id in dispatch.memory_failures for worker in workers):
                     out_of_memory.append(dispatch.id)
         return silent, out_of_memory

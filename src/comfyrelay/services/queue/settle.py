@@ -105,7 +105,7 @@ class _SettleBatch:
 class SettleService:
     def __init__(self, context: ServiceContext, decisions: Decisions, delivery: OutboxDelivery) -> None:
         self._databases = context.databases
-        self._stale_seconds = context.settings.worker_stale_seconds
+        self._offline_seconds = context.settings.worker_offline_seconds
         self._decisions = decisions
         self._delivery = delivery
         self._group: GroupCommit[Report, tuple[Settlement, asyncio.Future[None] | None]] = GroupCommit(self._handle)
@@ -265,7 +265,7 @@ class SettleService:
         if report.gpu_bytes:
             await memory.record_memory(tx, dispatch.worker_id, report.gpu_bytes)
         size = report.gpu_bytes or await memory.memory_of(tx, dispatch.worker_id)
-        others = await memory.capable_workers(tx, dispatch, stale_seconds=self._stale_seconds)
+        others = await memory.capable_workers(tx, dispatch, offline_seconds=self._offline_seconds)
         others = [worker for worker in others if worker.worker_id not in dispatch.memory_failures]
         blocked = [worker.memory_bytes for worker in others if worker.has_run_out]
         failed = [*dispatch.memory_failures.values(), *blocked]

@@ -37,7 +37,7 @@ class WaitReasons:
     def __init__(self, context: ServiceContext, *, why_not_burst: Callable[[int], str | None]) -> None:
         """`why_not_burst` returns why a job that waits longer than its user accepts was not moved to the cloud."""
         self._databases = context.databases
-        self._stale_seconds = context.settings.worker_stale_seconds
+        self._offline_seconds = context.settings.worker_offline_seconds
         self._hooks = context.hooks
         self._why_not_burst = why_not_burst
 
@@ -86,7 +86,7 @@ class WaitReasons:
             dispatch.workflow_id,
             stage=dispatch.stage,
             provider=Provider(dispatch.provider),
-            stale_seconds=self._stale_seconds,
+            offline_seconds=self._offline_seconds,
         )
         able = [worker for worker in able if dispatch.only_worker in (None, worker.worker_id)]
         failures = dispatch.memory_failures
@@ -101,7 +101,7 @@ class WaitReasons:
         ran_out = sizes.get(workflow)
         small: set[str] = set()
         if ran_out is not None:
-            oversized = await memory.oversized(tx, ids, stale_seconds=self._stale_seconds)
+            oversized = await memory.oversized(tx, ids, offline_seconds=self._offline_seconds)
             small = {worker_id for worker_id, workflows in oversized.items() if workflow in workflows}
         shared = await workers.workflows_of(tx, ids)
         candidates = [

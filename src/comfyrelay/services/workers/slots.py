@@ -39,7 +39,7 @@ class SlotView:
 class SlotViews:
     def __init__(self, context: ServiceContext) -> None:
         self._databases = context.databases
-        self._stale_seconds = context.settings.worker_stale_seconds
+        self._offline_seconds = context.settings.worker_offline_seconds
         self._comfyui_unreachable = context.hooks.comfyui_unreachable
         # Reports and changed warm workflows by worker, which are not written yet.
         self._devices: dict[str, DeviceReports] = {}
@@ -71,7 +71,7 @@ class SlotViews:
     async def page(self, *, cursor: str | None = None, limit: int) -> ResultPage[SlotView]:
         """Return the slots of a page of workers."""
         async with self._databases.central.read() as tx:
-            found, after = await slots.page(tx, stale_seconds=self._stale_seconds, after_id=cursor, limit=limit)
+            found, after = await slots.page(tx, offline_seconds=self._offline_seconds, after_id=cursor, limit=limit)
             held, now = await slots.held_by(tx, [worker.worker_id for worker in found])
             usual = {id_: await positions.mean_duration(tx, [id_]) for id_ in {job.workflow_id for job in held}}
         by_worker: defaultdict[str, list[SlotLease]] = defaultdict(list)

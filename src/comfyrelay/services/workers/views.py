@@ -77,7 +77,7 @@ class WorkerView:
 class FleetViews:
     def __init__(self, context: ServiceContext) -> None:
         self._databases = context.databases
-        self._stale_seconds = context.settings.worker_stale_seconds
+        self._offline_seconds = context.settings.worker_offline_seconds
 
     async def page(self, *, stage: Stage | None = None, cursor: int | None = None, limit: int) -> ResultPage[FleetView]:
         async with self._databases.central.read() as tx:
@@ -92,7 +92,7 @@ class FleetViews:
     async def metrics(self, stage: Stage, slug: str) -> FleetMetrics:
         async with self._databases.central.read() as tx:
             fleet = await _fleet(tx, stage, slug)
-            states = await worker_list.count_by_state(tx, fleet.id, stale_seconds=self._stale_seconds)
+            states = await worker_list.count_by_state(tx, fleet.id, offline_seconds=self._offline_seconds)
             leases = await fleets.leases_of(tx, fleet.id)
             workflows = await _workflow_metrics(tx, fleet)
         ages = [workflow.oldest_age_seconds for workflow in workflows if workflow.oldest_age_seconds is not None]
@@ -120,14 +120,14 @@ class FleetViews:
         limit: int,
     ) -> ListedWorkers:
         """Count and sort all matching workers, and read the details of one page."""
-        stale = self._stale_seconds
+        offline_seconds = self._offline_seconds
         async with self._databases.central.read() as tx:
             found = await worker_list.places(
-                tx, stale_seconds=stale, sort=sort, fleet_slug=fleet_slug, stage=stage, search=search
+                tx, offline_seconds=offline_seconds, sort=sort, fleet_slug=fleet_slug, stage=stage, search=search
             )
             wanted = [place for place in found if state in (None, place.state)]
             ids, next_cursor = page_after(sort_ids(wanted, sort, is_descending=is_descending), cursor, limit=limit)
-            shown = await worker_list.listed(tx, ids, stale_seconds=stale)
+            shown = await worker_list.listed(tx, ids, offline_seconds=offline_seconds)
             jobs = await worker_list.jobs_of(tx, [worker.worker_id for worker in shown if worker.leases])
         lines = [WorkerLine(worker=worker, jobs=jobs.get(worker.worker_id, ())) for worker in shown]
         return ListedWorkers(items=lines, next_cursor=next_cursor, counts=count_states(found))
@@ -144,7 +144,7 @@ class FleetViews:
 
     async def worker(self, worker_id: str) -> WorkerView:
         async with self._databases.central.read() as tx:
-            found = await worker_list.get(tx, worker_id, stale_seconds=self._stale_seconds)
+            found = await worker_list.get(tx, worker_id, offline_seconds=self._offline_seconds)
             if found is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
             jobs = await worker_list.jobs_of(tx, [worker_id])

@@ -114,14 +114,14 @@ class Workers:
         return await self._databases.central.run(TransactionStep.WORKER, work)
 
     async def _find_returning(self, tx: Tx, worker_id: str, key_hash: str | None) -> Worker | None:
-        """Return the registered worker if this call presents its key. Otherwise remove a stale worker of that name."""
+        """Return the registered worker if the call has its key. Otherwise remove an offline worker of that name."""
         known = await workers.get(tx, worker_id, lock=True)
         if known is not None and key_hash is not None and known.registration_key_hash == key_hash:
             if not known.is_approved:
                 raise Forbidden("This worker is not approved.")
             return known
-        # With the fleet's secret, a worker may take over the name of a stale worker whose token was lost.
-        if await workers.remove_if_offline(tx, worker_id, stale_seconds=self._settings.worker_stale_seconds):
+        # With the fleet's secret, a worker may take over the name of an offline worker whose token was lost.
+        if await workers.remove_if_offline(tx, worker_id, offline_seconds=self._settings.worker_offline_seconds):
             await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event="replaced")])
         return None
 
@@ -314,11 +314,11 @@ class Workers:
         await self._decisions.announce(decided)
         return len(decided.transitions)
 
-    async def remove_stale(self, seconds: float) -> int:
-        """Remove stale workers; return how many. A worker with a lease stays until the reaper has ended the lease."""
+    async def remove_offline(self, seconds: float) -> int:
+        """Remove workers without a request for `seconds`; return how many. Workers with a lease stay."""
 
         async def work(tx: Tx) -> int:
-            removed = await workers.remove_stale(tx, seconds=seconds)
+            removed = await workers.remove_offline(tx, seconds=seconds)
             fleet_ids = {worker.fleet_id for worker in removed}
             slugs = {fleet_id: await fleets.slug_of(tx, fleet_id) for fleet_id in fleet_ids}
             entries = [
@@ -345,14 +345,14 @@ class Workers:
             raise NotFound(f"There is no {stage} fleet {slug!r}.")
         fleet_limit = fleet.max_workers if fleet.max_workers is not None else self._settings.max_fleet_workers
         is_member = member is not None and member.fleet_id == fleet.id
-        stale_seconds = self._settings.worker_stale_seconds
-        if not is_member and await workers.count_of_fleet(tx, fleet.id, stale_seconds=stale_seconds) >= fleet_limit:
+        offline_seconds = self._settings.worker_offline_seconds
+        if not is_member and await workers.count_of_fleet(tx, fleet.id, offline_seconds=offline_seconds) >= fleet_limit:
             raise Forbidden(f"The fleet {slug!r} is full: it has {fleet_limit} workers.")
         # Registrations are serialised, so no two workers take the last place.
         limit = self._settings.max_workers
         if limit is None or member is not None:
             return fleet
-        if await workers.count_of_fleets(tx, stale_seconds=stale_seconds) >= limit:
+        if await workers.count_of_fleets(tx, offline_seconds=offline_seconds) >= limit:
             raise Forbidden(f"All fleets together are full: they have {limit} workers (max_workers).")
         return fleet
 

@@ -42,8 +42,8 @@ async def newest_ids(tx: Tx) -> NewestIds:
     return NewestIds._make((await tx.execute(select(*ids, finished))).one())
 
 
-async def worker_flags(tx: Tx, *, stale_seconds: float) -> dict[str, WorkerFlags]:
-    is_offline = workers.c.last_seen_at < relay_now(-stale_seconds)
+async def worker_flags(tx: Tx, *, offline_seconds: float) -> dict[str, WorkerFlags]:
+    is_offline = workers.c.last_seen_at < relay_now(-offline_seconds)
     query = select(workers.c.worker_id, workers.c.is_approved, workers.c.is_draining, is_offline)
     return {row[0]: WorkerFlags(*map(bool, row[1:])) for row in await tx.execute(query)}
 

@@ -35,14 +35,14 @@ async def has_load(tx: Tx, minute: int) -> bool:
     return await tx.exists(select(s.c.minute).where(s.c.minute == minute, s.c.waiting.is_not(None)))
 
 
-async def current_load(tx: Tx, *, stale_seconds: float) -> LoadSample:
+async def current_load(tx: Tx, *, offline_seconds: float) -> LoadSample:
     """Read the load from the indexes of queued and leased dispatches, and from workers."""
     is_waiting = (d.c.status == sql_literal(DispatchStatus.QUEUED)) & (d.c.available_at <= relay_now())
     waiting = await tx.execute(select(func.count(), func.min(d.c.available_at), relay_now()).where(is_waiting))
     count, oldest, now = waiting.one()
     is_started = ~d.c.is_prefetch | d.c.progress.is_not(None)
     busy = await tx.scalar(select(func.count()).where(LEASED, is_started))
-    is_online = workers.c.is_approved & (workers.c.last_seen_at >= relay_now(-stale_seconds))
+    is_online = workers.c.is_approved & (workers.c.last_seen_at >= relay_now(-offline_seconds))
     slots = func.coalesce(func.sum(workers.c.max_concurrency), 0)
     online_workers, online_slots = (await tx.execute(select(func.count(), slots).where(is_online))).one()
     return LoadSample(

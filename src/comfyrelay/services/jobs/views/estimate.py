@@ -99,7 +99,7 @@ class Estimates:
                 workflow.id,
                 stage=stage,
                 provider=Provider(workflow.provider),
-                stale_seconds=self._settings.worker_stale_seconds,
+                offline_seconds=self._settings.worker_offline_seconds,
             )
             workflow_ids = await workers.workflows_of(tx, [worker.worker_id for worker in able])
             usual = await positions.mean_duration(tx, workflow_ids)

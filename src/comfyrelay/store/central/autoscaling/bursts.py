@@ -186,10 +186,10 @@ def _select_waiting(source: FromClause) -> Select[Any]:
     return query.select_from(joined.outerjoin(tenants, tenants.c.id == d.c.tenant_id))
 
 
-async def serving(tx: Tx, *, stage: str, stale_seconds: float) -> list[ServingWorker]:
+async def serving(tx: Tx, *, stage: str, offline_seconds: float) -> list[ServingWorker]:
     """Return the workers of a stage that can get jobs."""
     w = workers.c
-    is_online = w.last_seen_at >= relay_now(-stale_seconds)
+    is_online = w.last_seen_at >= relay_now(-offline_seconds)
     query = select(w.worker_id, w.fleet_id, w.max_concurrency, w.providers).order_by(w.worker_id)
     rows = (await tx.execute(query.where(w.stage == stage, w.is_approved, ~w.is_draining, is_online))).all()
     assigned: dict[str, set[int]] = defaultdict(set)

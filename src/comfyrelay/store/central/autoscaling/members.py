@@ -12,7 +12,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, select_by_ids, with_ids
 from comfyrelay.store.types import json_value, sql_literal
 
-REGISTERED, LEFT, REMOVED = "register", "deregister", "stale"
+REGISTERED, LEFT, REMOVED = "register", "deregister", "remove"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

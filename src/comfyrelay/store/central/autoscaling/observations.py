@@ -34,7 +34,7 @@ class ObservedWorker(NamedTuple):
     max_concurrency: int
     is_approved: bool
     is_draining: bool
-    is_stale: bool
+    is_offline: bool
     instance_type: str | None
     created_at: datetime
     last_seen_at: datetime
@@ -116,16 +116,16 @@ def workers_query(dialect: str) -> Select[Any]:
     is_leased = (d.c.worker_id == w.worker_id) & (d.c.status == sql_literal(DispatchStatus.LEASED))
     is_busy = select(d.c.id).where(is_leased).correlate(workers).exists()
     last_at = case((is_busy, relay_now()), else_=last.correlate(workers).scalar_subquery()).label("last_at")
-    is_stale = (w.last_seen_at < relay_now(bindparam("stale_seconds", type_=Float()))).label("is_stale")
-    columns = (w.worker_id, w.fleet_id, w.max_concurrency, w.is_approved, w.is_draining, is_stale)
+    is_offline = (w.last_seen_at < relay_now(bindparam("offline_seconds", type_=Float()))).label("is_offline")
+    columns = (w.worker_id, w.fleet_id, w.max_concurrency, w.is_approved, w.is_draining, is_offline)
     query = select(*columns, w.instance_type, w.created_at, w.last_seen_at, last_at, w.providers)
     return query.join_from(r, workers, w.fleet_id == r.c.id)
 
 
-async def workers_of(tx: Tx, fleet_ids: Collection[int], *, stale_seconds: float) -> list[ObservedWorker]:
+async def workers_of(tx: Tx, fleet_ids: Collection[int], *, offline_seconds: float) -> list[ObservedWorker]:
     if not fleet_ids:
         return []
-    rows = await tx.fetch(workers_query, {**with_ids(sorted(fleet_ids)), "stale_seconds": -stale_seconds})
+    rows = await tx.fetch(workers_query, {**with_ids(sorted(fleet_ids)), "offline_seconds": -offline_seconds})
     return [ObservedWorker._make((*others, json_value(providers))) for *others, providers in rows]
 
 

@@ -53,11 +53,11 @@ class WorkerFacts(NamedTuple):
     now: datetime
 
 
-async def worker_facts(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: float) -> dict[str, WorkerFacts]:
+async def worker_facts(tx: Tx, worker_ids: Sequence[str], *, offline_seconds: float) -> dict[str, WorkerFacts]:
     """Lock the workers, so that two servers cannot fill the same slot, and return facts about them.
 
     A worker that another server has locked is skipped; that server or the next tick serves it. A worker that was not
-    seen for `stale_seconds` does not count as an alternative for others.
+    seen for `offline_seconds` does not count as an alternative for others.
     """
     locked_ids = [row.worker_id for row in await tx.fetch(_lock_workers, with_ids(worker_ids))]
     if not locked_ids:
@@ -74,7 +74,7 @@ async def worker_facts(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: floa
             unmet.setdefault(worker_id, []).append(workflow_hash)
     oversized: dict[str, frozenset[memory.OversizedWorkflow]] = {}
     if any(row.oversized for row in rows):
-        oversized = await memory.oversized(tx, locked_ids, stale_seconds=stale_seconds)
+        oversized = await memory.oversized(tx, locked_ids, offline_seconds=offline_seconds)
     facts = {}
     # Unpacking is faster than access by name.
     for worker_id, *plain, assigned, pinned, _has_blocks, _has_missing, is_any_oversized, has_own, now in rows:

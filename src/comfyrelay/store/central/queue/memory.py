@@ -97,7 +97,7 @@ def _ready(o: FromClause, *, workflow_hash: ColumnElement[Any]) -> ColumnElement
     )
     is_online = (
         ~o.c.is_draining
-        & (o.c.last_seen_at >= relay_now(bindparam("stale", type_=Float())))
+        & (o.c.last_seen_at >= relay_now(bindparam("offline_seconds", type_=Float())))
         & ~misses_requirement.correlate_except(missing).exists()
     )
     starting = select(machines.c.key).where(
@@ -123,7 +123,7 @@ def _block(o: FromClause, workflow_hash: ColumnElement[Any]) -> Select[Any]:
     )
 
 
-async def capable_workers(tx: Tx, dispatch: Dispatch, *, stale_seconds: float) -> list[CapableWorker]:
+async def capable_workers(tx: Tx, dispatch: Dispatch, *, offline_seconds: float) -> list[CapableWorker]:
     """Return the workers that may run the dispatch, except the one that holds it; none if it is pinned to a worker."""
     if dispatch.only_worker is not None:
         return []
@@ -131,7 +131,7 @@ async def capable_workers(tx: Tx, dispatch: Dispatch, *, stale_seconds: float) -
         "workflow_id": dispatch.workflow_id,
         "workflow_hash": dispatch.workflow_hash,
         "stage": dispatch.stage,
-        "stale": -stale_seconds,
+        "offline_seconds": -offline_seconds,
     }
     return [
         CapableWorker(worker_id=row.worker_id, memory_bytes=row.memory_bytes, has_run_out=bool(row.has_run_out))
@@ -189,11 +189,11 @@ async def ran_out(tx: Tx, *, for_seconds: float, limit: int) -> list[Dispatch]:
 
 
 async def oversized(
-    tx: Tx, worker_ids: Iterable[str], *, stale_seconds: float
+    tx: Tx, worker_ids: Iterable[str], *, offline_seconds: float
 ) -> dict[str, frozenset[OversizedWorkflow]]:
     """Return for each worker the workflows that are too large for its GPUs, if a larger GPU exists."""
     found: defaultdict[str, set[OversizedWorkflow]] = defaultdict(set)
-    for row in await tx.fetch(_oversized, {**with_ids(sorted(worker_ids)), "stale": -stale_seconds}):
+    for row in await tx.fetch(_oversized, {**with_ids(sorted(worker_ids)), "offline_seconds": -offline_seconds}):
         found[row.worker_id].add((row.workflow_id, row.workflow_hash))
     return {worker_id: frozenset(workflows) for worker_id, workflows in found.items()}
 

@@ -32,7 +32,7 @@ class SlotWorker(NamedTuple):
 
 
 async def page(
-    tx: Tx, *, stale_seconds: float, after_id: str | None, limit: int
+    tx: Tx, *, offline_seconds: float, after_id: str | None, limit: int
 ) -> tuple[list[SlotWorker], str | None]:
     """Return a page of workers by id, without their full capabilities, and the id of the next page."""
     query = select(
@@ -40,7 +40,7 @@ async def page(
         workers.c.display_name,
         workers.c.stage,
         workers.c.registration_source,
-        state_of(stale_seconds).label("state"),
+        state_of(offline_seconds).label("state"),
         workers.c.max_concurrency,
         workers.c.devices,
         comfyui_column(tx.dialect).label("comfyui"),

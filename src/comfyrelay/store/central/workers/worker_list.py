@@ -48,10 +48,10 @@ _BLOCKED = (
 NEWEST_LEASES = 300
 
 
-def state_of(stale_seconds: Seconds) -> ColumnElement[str]:
+def state_of(offline_seconds: Seconds) -> ColumnElement[str]:
     return case(
         (~workers.c.is_approved, sql_literal(WorkerState.REVOKED)),
-        (workers.c.last_seen_at < relay_now(-stale_seconds), sql_literal(WorkerState.OFFLINE)),
+        (workers.c.last_seen_at < relay_now(-offline_seconds), sql_literal(WorkerState.OFFLINE)),
         (workers.c.is_draining, sql_literal(WorkerState.DRAINING)),
         (LEASES > 0, sql_literal(WorkerState.BUSY)),
         else_=sql_literal(WorkerState.IDLE),
@@ -65,12 +65,12 @@ def comfyui_column(dialect: str) -> ColumnElement[Any]:
     return func.json_extract(workers.c.capabilities, "$.comfyui")
 
 
-def _listed(stale_seconds: Seconds, dialect: str) -> Select[Any]:
+def _listed(offline_seconds: Seconds, dialect: str) -> Select[Any]:
     return select(
         *_OWN,
         fleets.c.slug.label("fleet_slug"),
         LEASES.label("leases"),
-        state_of(stale_seconds).label("state"),
+        state_of(offline_seconds).label("state"),
         _BLOCKED.label("blocked"),
         # The report is not needed for a worker that reports its GPUs.
         case((workers.c.devices.is_(None), comfyui_column(dialect))).label("comfyui"),
@@ -89,12 +89,12 @@ def _gpu(dialect: str) -> ColumnElement[Any]:
     return func.json_extract(workers.c.devices, "$[0].name")
 
 
-def _sorted_by(sort: WorkerSort, stale_seconds: Seconds, dialect: str) -> ColumnElement[Any]:
+def _sorted_by(sort: WorkerSort, offline_seconds: Seconds, dialect: str) -> ColumnElement[Any]:
     match sort:
         case WorkerSort.NAME:
             return func.coalesce(func.nullif(workers.c.display_name, ""), workers.c.worker_id)
         case WorkerSort.STATE:
-            return state_of(stale_seconds)
+            return state_of(offline_seconds)
         case WorkerSort.FLEET:
             return fleets.c.slug + "/" + workers.c.stage
         case WorkerSort.GPU:
@@ -108,14 +108,14 @@ def _sorted_by(sort: WorkerSort, stale_seconds: Seconds, dialect: str) -> Column
 async def places(
     tx: Tx,
     *,
-    stale_seconds: float,
+    offline_seconds: float,
     sort: WorkerSort,
     fleet_slug: str | None = None,
     stage: str | None = None,
     search: str | None = None,
 ) -> list[SortedWorker]:
     """Return all matching workers, unordered, with only the fields that sorting and counting need."""
-    parameters = {"stale_seconds": stale_seconds, "fleet_slug": fleet_slug, "stage": stage}
+    parameters = {"offline_seconds": offline_seconds, "fleet_slug": fleet_slug, "stage": stage}
     if not (terms := (search or "").split()):
         return list(map(SortedWorker._make, await tx.fetch(places_query(sort), parameters)))
     query = places_query(sort)(tx.dialect).where(*(_matches(term, tx.dialect) for term in terms))
@@ -128,11 +128,11 @@ def places_query(sort: WorkerSort) -> Callable[[str], Select[Any]]:
 
     @cache
     def query(dialect: str) -> Select[Any]:
-        stale_seconds = bindparam("stale_seconds", type_=Float())
+        offline_seconds = bindparam("offline_seconds", type_=Float())
         fleet_slug, stage = bindparam("fleet_slug", type_=Text()), bindparam("stage", type_=Text())
-        key = _sorted_by(sort, stale_seconds, dialect).label("key")
+        key = _sorted_by(sort, offline_seconds, dialect).label("key")
         return (
-            select(workers.c.worker_id, state_of(stale_seconds).label("state"), key)
+            select(workers.c.worker_id, state_of(offline_seconds).label("state"), key)
             .join(fleets, fleets.c.id == workers.c.fleet_id)
             .where(
                 or_(cast(fleet_slug, Text).is_(None), fleets.c.slug == fleet_slug),
@@ -157,11 +157,11 @@ def _matches(term: str, dialect: str) -> ColumnElement[bool]:
     return or_(*(column.icontains(term, autoescape=True) for column in columns), runs)
 
 
-async def listed(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: float) -> list[ListedWorker]:
+async def listed(tx: Tx, worker_ids: Sequence[str], *, offline_seconds: float) -> list[ListedWorker]:
     """Return these workers in this order, without deleted ones."""
     if not worker_ids:
         return []
-    rows = await tx.fetch(listed_query, {**with_ids(worker_ids), "stale_seconds": stale_seconds})
+    rows = await tx.fetch(listed_query, {**with_ids(worker_ids), "offline_seconds": offline_seconds})
     found = {row.worker_id: _worker(row._mapping) for row in rows}
     return [found[worker_id] for worker_id in worker_ids if worker_id in found]
 
@@ -169,12 +169,12 @@ async def listed(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: float) -> 
 @cache
 def listed_query(dialect: str) -> Select[Any]:
     r = ids_table(dialect, Text)
-    return _listed(bindparam("stale_seconds", type_=Float()), dialect).join(r, workers.c.worker_id == r.c.id)
+    return _listed(bindparam("offline_seconds", type_=Float()), dialect).join(r, workers.c.worker_id == r.c.id)
 
 
-async def get(tx: Tx, worker_id: str, *, stale_seconds: float) -> tuple[ListedWorker, Mapping[str, Any]] | None:
+async def get(tx: Tx, worker_id: str, *, offline_seconds: float) -> tuple[ListedWorker, Mapping[str, Any]] | None:
     """Return a worker with its capabilities."""
-    query = _listed(stale_seconds, tx.dialect).add_columns(workers.c.capabilities)
+    query = _listed(offline_seconds, tx.dialect).add_columns(workers.c.capabilities)
     return await tx.one_or_none(_with_capabilities, query.where(workers.c.worker_id == worker_id))
 
 
@@ -238,8 +238,8 @@ async def machine_of(tx: Tx, worker_id: str) -> WorkerMachine | None:
     return await tx.one_or_none(WorkerMachine, query)
 
 
-async def count_by_state(tx: Tx, fleet_id: int, *, stale_seconds: float) -> dict[str, int]:
-    states = select(state_of(stale_seconds).label("state")).where(workers.c.fleet_id == fleet_id).subquery()
+async def count_by_state(tx: Tx, fleet_id: int, *, offline_seconds: float) -> dict[str, int]:
+    states = select(state_of(offline_seconds).label("state")).where(workers.c.fleet_id == fleet_id).subquery()
     query = select(states.c.state, func.count().label("workers")).group_by(states.c.state)
     return {row.state: row.workers for row in await tx.execute(query)}
 

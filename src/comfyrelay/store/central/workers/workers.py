@@ -39,26 +39,26 @@ async def create(tx: Tx, **values: Any) -> Worker:
 _HAS_LEASE = select(d.c.id).where(d.c.worker_id == workers.c.worker_id, LEASED).exists()
 
 
-async def remove_if_offline(tx: Tx, worker_id: str, *, stale_seconds: float) -> bool:
+async def remove_if_offline(tx: Tx, worker_id: str, *, offline_seconds: float) -> bool:
     """Delete a worker that was not seen for this long and has no lease. Revoked workers stay."""
-    is_offline = (workers.c.last_seen_at < relay_now(-stale_seconds)) & workers.c.is_approved
+    is_offline = (workers.c.last_seen_at < relay_now(-offline_seconds)) & workers.c.is_approved
     query = delete(workers).where(workers.c.worker_id == worker_id, is_offline, ~_HAS_LEASE)
     return await tx.exists(query.returning(workers.c.worker_id))
 
 
-async def remove_stale(tx: Tx, *, seconds: float) -> list[Worker]:
+async def remove_offline(tx: Tx, *, seconds: float) -> list[Worker]:
     """Delete fleet workers that were not seen for this long and have no lease. Revoked workers stay."""
-    is_stale = (
+    is_removable = (
         workers.c.last_seen_at < relay_now(-seconds),
         workers.c.is_approved,
         workers.c.registration_source == sql_literal(RegistrationSource.FLEET),
     )
     # Lock first, then check again: leasing also locks the worker, and may just have happened.
-    query = select(workers.c.worker_id).where(*is_stale).order_by(workers.c.worker_id)
+    query = select(workers.c.worker_id).where(*is_removable).order_by(workers.c.worker_id)
     found = await tx.scalars(query.with_for_update(skip_locked=True))
     if not found:
         return []
-    removal = delete(workers).where(workers.c.worker_id.in_(found), *is_stale, ~_HAS_LEASE)
+    removal = delete(workers).where(workers.c.worker_id.in_(found), *is_removable, ~_HAS_LEASE)
     return await tx.all(Worker, removal.returning(*_WORKER))
 
 
@@ -220,11 +220,11 @@ def serves(providers: Sequence[str] | None, provider: Provider) -> bool:
 
 
 async def serving(
-    tx: Tx, workflow_id: int, *, stage: str, provider: Provider, stale_seconds: float
+    tx: Tx, workflow_id: int, *, stage: str, provider: Provider, offline_seconds: float
 ) -> list[WorkflowWorker]:
     """Return the workers that may run the workflow now, with their number of leases, without workers that serve only
     other providers."""
-    parameters = {"workflow_id": workflow_id, "stage": stage, "stale_seconds": -stale_seconds}
+    parameters = {"workflow_id": workflow_id, "stage": stage, "offline_seconds": -offline_seconds}
     return [
         WorkflowWorker(worker_id=worker_id, max_concurrency=max_concurrency, leases=leases)
         for worker_id, max_concurrency, leases, providers in await tx.fetch(serving_query, parameters)
@@ -244,7 +244,7 @@ def serving_query(_dialect: str = "") -> Select[Any]:
             workers.c.stage == bindparam("stage", type_=Text()),
             workers.c.is_approved,
             ~workers.c.is_draining,
-            workers.c.last_seen_at >= relay_now(bindparam("stale_seconds", type_=Float())),
+            workers.c.last_seen_at >= relay_now(bindparam("offline_seconds", type_=Float())),
         )
     )
 
@@ -261,16 +261,16 @@ def workflows_of_query(dialect: str) -> Select[Any]:
     return select(worker_workflows.c.workflow_id).join_from(r, worker_workflows, of_worker).distinct()
 
 
-async def count_of_fleets(tx: Tx, *, stale_seconds: float) -> int:
+async def count_of_fleets(tx: Tx, *, offline_seconds: float) -> int:
     """Count the workers of all fleets that are online, except the workers of a desk."""
     of_fleets = workers.c.registration_source == sql_literal(RegistrationSource.FLEET)
-    is_online = workers.c.last_seen_at >= relay_now(-stale_seconds)
+    is_online = workers.c.last_seen_at >= relay_now(-offline_seconds)
     return int(await tx.scalar(select(func.count()).where(of_fleets, is_online)) or 0)
 
 
-async def count_of_fleet(tx: Tx, fleet_id: int, *, stale_seconds: float) -> int:
+async def count_of_fleet(tx: Tx, fleet_id: int, *, offline_seconds: float) -> int:
     """Count the workers of a fleet that are online: the place of a dead worker is free."""
-    is_online = workers.c.last_seen_at >= relay_now(-stale_seconds)
+    is_online = workers.c.last_seen_at >= relay_now(-offline_seconds)
     return int(await tx.scalar(select(func.count()).where(workers.c.fleet_id == fleet_id, is_online)) or 0)
 
 
