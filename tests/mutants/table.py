@@ -319,8 +319,8 @@ MUTANTS = (
     Mutant(
         name="a worker gets jobs although it lacks a requirement",
         file="store/central/queue/claims.py",
-        old="q.workflow_hash IN (SELECT value FROM json_each(:lacking))",
-        new="q.workflow_hash IN (SELECT '' FROM json_each(:lacking))",
+        old="q.workflow_hash IN (SELECT value FROM json_each(:unmet))",
+        new="q.workflow_hash IN (SELECT '' FROM json_each(:unmet))",
         tests=f"{QUEUE}/test_missing_requirements.py",
         only="sqlite and not_leased_to_a_worker_with_missing",
     ),

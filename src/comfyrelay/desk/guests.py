@@ -20,7 +20,7 @@ GUEST_ROUTES = (
     "GET /api/events",
     # The desk
     "GET /api/desk",
-    "GET /api/desk/away",
+    "GET /api/desk/unreachable-comfyui",
     "GET /api/desk/now",
     "GET /api/desk/sample",
     "GET /api/slots",

@@ -44,7 +44,7 @@ class RefusedJob:
 
 @dataclass(kw_only=True, slots=True)
 class BulkResult:
-    """`files` counts files deleted from a desk's output folder; `left` names files that could not be deleted, and why.
+    """`files` counts files deleted from a desk's output folder; `not_deleted` names the others, with the reason.
 
     `as_of` is set by a dry run with a filter. Sent with the action, it excludes jobs that match only since then.
     """
@@ -52,7 +52,7 @@ class BulkResult:
     matched: int = 0
     changed: int = 0
     files: int = 0
-    left: list[str] = field(default_factory=list)
+    not_deleted: list[str] = field(default_factory=list)
     refused: list[RefusedJob] = field(default_factory=list)
     as_of: str | None = None
 

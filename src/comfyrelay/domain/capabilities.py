@@ -184,8 +184,8 @@ def _who_has(gap: MissingRequirement, *, shows_names: bool) -> str:
 
 
 def _missing_on(server: Mapping[str, Any]) -> tuple[frozenset[str], frozenset[str]]:
-    lacks = server.get("lacks")
-    missing = lacks if isinstance(lacks, Mapping) else {}
+    reported = server.get("missing")
+    missing = reported if isinstance(reported, Mapping) else {}
     models = _names(missing.get("models")) or frozenset()
     return _names(missing.get("node_types")) or frozenset(), frozenset(map(_normalize, models))
 

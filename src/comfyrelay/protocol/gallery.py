@@ -126,15 +126,15 @@ class DeletedOutputs(AnswerBody):
 
     `deleted` are the ids of the deleted outputs, `missing` the requested ids that do not exist, and `jobs` is the
     number of deleted jobs: a job is deleted with its outputs. `files` is the number of files deleted from the output
-    folder of the desk. `left` has a sentence for each file that could not be deleted. `refused` are the jobs that could
-    not be deleted.
+    folder of the desk. `not_deleted` has a sentence for each file that could not be deleted. `refused` are the jobs
+    that could not be deleted.
     """
 
     deleted: list[str]
     missing: list[str]
     jobs: int
     files: int
-    left: list[str]
+    not_deleted: list[str]
     refused: list[RefusedJob]
 
 

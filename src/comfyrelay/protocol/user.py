@@ -137,7 +137,7 @@ class SlotJob(AnswerBody):
 class WorkerSlot(AnswerBody):
     """A ComfyUI with its GPU, which runs one job at a time. Memory is in bytes, `load` is from 0 to 1; both are null if
     the worker does not report them. `on_gpu` is the number of ComfyUI processes that share the GPU, and `packing` the
-    reason for that number. `away` is the reason why ComfyUI cannot be used, or null."""
+    reason for that number. `unavailable_reason` says why ComfyUI cannot be used; it is null if it can."""
 
     worker_id: str
     name: str
@@ -149,7 +149,7 @@ class WorkerSlot(AnswerBody):
     on_gpu: int | None
     packing: str | None
     state: OpenEnum[WorkerState]
-    away: str | None
+    unavailable_reason: str | None
     job: SlotJob | None
 
 

@@ -31,10 +31,12 @@ Token = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 Text = Annotated[str, Field(max_length=1_000_000, pattern=STORABLE)]
 Bytes = Annotated[int, Field(ge=0, le=MAX_ID)]
 MAX_WAIT_SECONDS = 30.0
-# Version 2 added the registration key and the version itself. A worker that sends no version uses 1.
-PROTOCOL = 2
+# Version 2 added the registration key and the version itself, and version 3 `next` of a completion. A worker that sends
+# no version uses 1.
+PROTOCOL = 3
 MIN_PROTOCOL = 1
-# A header of every response to workers, such as `0.1.0; protocol=2`.
+MIN_NEXT_PROTOCOL = 3
+# A header of every response to workers, such as `0.1.0; protocol=3`.
 VERSION_HEADER = "X-ComfyRelay-Version"
 MAX_LOG_LINES = 200
 MAX_LOG_BYTES = 64 * 1024
@@ -117,7 +119,7 @@ class Device(WorkerRequest):
     on_gpu: Annotated[int, Field(ge=1, le=1000)] | None = None
     packing: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
     # The reason why it cannot be used.
-    away: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
+    unavailable_reason: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
 
 
 Devices = Annotated[list[Device], Field(max_length=100)]
@@ -289,6 +291,8 @@ class CompleteRequest(EndOfLease):
 
     provider_job_id: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
     output: StoredOutput | None = None
+    # A poll for the worker's next job. It begins once the job is completed.
+    next: PollRequest | None = None
 
 
 class FailRequest(EndOfLease):
@@ -352,6 +356,11 @@ class SettledAnswer(WorkerAnswer):
     status: str
     # This worker gets no jobs of the workflow for a while, because it ran out of memory. Restarting ComfyUI may help.
     is_blocked: Annotated[bool, Field(exclude_if=operator.not_)] = False
+
+
+class CompletedAnswer(SettledAnswer):
+    # The answer to `next` of the request. Without it, the worker has to poll.
+    next: Annotated[PollAnswer | None, Field(exclude_if=operator.not_)] = None
 
 
 class Released(WorkerAnswer):

@@ -12,10 +12,10 @@ from comfyrelay.domain.records.jobs import NewJobRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemovedFiles:
-    """Files removed with a job, and files left behind, each with the reason."""
+    """Files removed with a job, and files that could not be deleted, each with the reason."""
 
     removed: Sequence[str] = ()
-    left: Sequence[str] = ()
+    not_deleted: Sequence[str] = ()
 
 
 # Raises `InvalidInput` for invalid values; returns additional values by key.

@@ -104,15 +104,15 @@ class TestDeliveries:
     async def test_deliveries_are_counted(
         self, desk: OperatorScenario, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert await desk.get("/webhooks/counts") == {"dead": 0, "pending": 0, "most": MAX_COUNTED}
+        assert await desk.get("/webhooks/counts") == {"dead": 0, "pending": 0, "max_counted": MAX_COUNTED}
         await self.give_up_delivery(desk, receiver)
         receiver.statuses = [500]
         await self.finish_job(desk, receiver)
         await desk.api.engine.webhooks.deliveries.run_once()
         await self.finish_job(desk, receiver)
-        assert await desk.get("/webhooks/counts") == {"dead": 1, "pending": 2, "most": MAX_COUNTED}
+        assert await desk.get("/webhooks/counts") == {"dead": 1, "pending": 2, "max_counted": MAX_COUNTED}
         monkeypatch.setattr(overview, "MAX_COUNTED", 1)
-        assert await desk.get("/webhooks/counts") == {"dead": 1, "pending": 1, "most": 1}
+        assert await desk.get("/webhooks/counts") == {"dead": 1, "pending": 1, "max_counted": 1}
 
     async def test_redelivery_uses_the_current_url(self, desk: OperatorScenario, receiver: Receiver) -> None:
         put = desk.api.engine.webhooks.endpoints.set_webhook

@@ -165,7 +165,12 @@ class TestDetails:
         shown = await desk.get("/workers/gpu-1")
         for view in (listed, shown):
             [gpu] = view["gpus"]
-            assert (gpu["name"], gpu["memory_used"], gpu["load"], gpu["away"]) == ("RTX 4090", 5, 0.5, None)
+            assert (gpu["name"], gpu["memory_used"], gpu["load"], gpu["unavailable_reason"]) == (
+                "RTX 4090",
+                5,
+                0.5,
+                None,
+            )
             [running] = view["jobs"]
             assert (running["job_id"], running["workflow_slug"], running["progress"]) == (job.id, "clip", progress)
             assert running["tenant_id"] == desk.user.tenant_id
@@ -224,7 +229,9 @@ class TestDetails:
             f"SELECT 'k', id, 'i-1', 'gpu-1', 'g4dn', 0.5, {at} FROM fleets WHERE slug = 'home-clip'",
         )
         shown = await desk.get("/workers/gpu-1")
-        assert shown["lacks"] == [{"workflow_hash": "h", "workflow_slug": None, "node_types": ["B"], "models": []}]
+        assert shown["missing_requirements"] == [
+            {"workflow_hash": "h", "workflow_slug": None, "node_types": ["B"], "models": []}
+        ]
         assert (shown["machine"]["provider_id"], shown["machine"]["price_per_hour"]) == ("i-1", 0.5)
 
 

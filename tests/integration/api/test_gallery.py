@@ -475,7 +475,7 @@ class TestDeleting:
             "missing": ["nothing"],
             "jobs": 1,
             "files": 0,
-            "left": [],
+            "not_deleted": [],
             "refused": [],
         }
         assert done["message"] == "Deleted 2 outputs, with 1 jobs."

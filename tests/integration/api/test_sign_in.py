@@ -313,7 +313,7 @@ class TestBruteForce:
 class TestStorage:
     async def test_storage_check_reports_steps_and_a_browser_test(self, api: Api, admin: Caller) -> None:
         found = await admin.post("/api/admin/storage/check")
-        problems = {step["part"]: step["problem"] for step in found["tried"]}
+        problems = {step["part"]: step["problem"] for step in found["checks"]}
         assert [problems[part] for part in ("write", "read", "remove")] == [None] * 3
         sent = await api.anonymous.http.put(
             found["upload_url"], content=found["upload_text"], headers=found["upload_headers"]
@@ -333,8 +333,8 @@ class TestStorage:
 
         monkeypatch.setattr(api.engine.objects, "get", refused)
         found = await admin.post("/api/admin/storage/check")
-        assert [step["part"] for step in found["tried"]] == ["write", "read"]
-        assert "other content than was written" in found["tried"][-1]["problem"]
+        assert [step["part"] for step in found["checks"]] == ["write", "read"]
+        assert "other content than was written" in found["checks"][-1]["problem"]
         assert found["upload_url"] is None
 
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.both_databases
 GIB = 1024**3
 DEVICES = [
     {"server": "comfyui-1", "name": "NVIDIA RTX", "memory_total": 24 * GIB, "memory_used": 4 * GIB, "load": 0.5},
-    {"server": "comfyui-2", "away": "Nobody answers there."},
+    {"server": "comfyui-2", "unavailable_reason": "Nobody answers there."},
 ]
 PROGRESS = {
     "value": 0.4,
@@ -42,15 +42,17 @@ async def test_slot_shows_its_gpu_and_job_progress(api: Api) -> None:
     lease = {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"]}
     await worker.post("/api/worker/heartbeat", {**lease, "progress": PROGRESS, "devices": DEVICES})
     slots = await admin.get("/api/slots")
-    busy, away = slots["items"]
-    assert {name: busy[name] for name in ("worker_id", "name", "gpu", "memory_used", "load", "state", "away")} == {
+    busy, unreachable = slots["items"]
+    assert {
+        name: busy[name] for name in ("worker_id", "name", "gpu", "memory_used", "load", "state", "unavailable_reason")
+    } == {
         "worker_id": "gpu-1",
         "name": "Big one",
         "gpu": "NVIDIA RTX",
         "memory_used": 4 * GIB,
         "load": 0.5,
         "state": "busy",
-        "away": None,
+        "unavailable_reason": None,
     }
     assert busy["job"] == {
         "id": job["job_id"],
@@ -66,7 +68,11 @@ async def test_slot_shows_its_gpu_and_job_progress(api: Api) -> None:
         "started_at": "2020-01-01T00:00:00Z",
         "expected_seconds": None,
     }
-    assert (away["state"], away["away"], away["job"]) == ("idle", "Nobody answers there.", None)
+    assert (unreachable["state"], unreachable["unavailable_reason"], unreachable["job"]) == (
+        "idle",
+        "Nobody answers there.",
+        None,
+    )
     # as another process sees it, once it is stored
     assert await api.engine.workers.slots.write_noted() == {"gpu-1"}
     assert await admin.get("/api/slots") == slots

@@ -372,7 +372,7 @@ class TestBulk:
         created = [(await submit(user, effect))["id"] for _ in range(3)]
         other = await api.user("eve@example.com")
         done = await other.post("/api/ai-jobs/bulk", {"ids": created, "action": "cancel"})
-        assert done == {"matched": 0, "changed": 0, "refused": [], "files": 0, "left": [], "as_of": None}
+        assert done == {"matched": 0, "changed": 0, "refused": [], "files": 0, "not_deleted": [], "as_of": None}
         done = await user.post("/api/ai-jobs/bulk", {"ids": created[:2], "action": "cancel"})
         assert (done["matched"], done["changed"]) == (2, 2)
         assert await ids(user, "?status=queued") == [created[2]]

@@ -766,9 +766,9 @@ class TestDelayedLaunch:
         resumed = await self.delay_launches(fleets, monkeypatch)
         engine = fleets.world.engine
         await engine.databases.central.run(
-            "test", lambda tx: leaders.resign(tx, "scaling", engine.autoscaling.leadership.holder)
+            "test", lambda tx: leaders.resign(tx, "autoscaling", engine.autoscaling.leadership.holder)
         )
-        assert await Leadership(engine.databases, "scaling", ttl_seconds=1e6).claim()
+        assert await Leadership(engine.databases, "autoscaling", ttl_seconds=1e6).claim()
         resumed.set()
         await fleets.loop.idle()
         assert fleets.provider.launches == []

@@ -83,7 +83,7 @@ async def test_doctor_and_desk_page_check_the_comfyui_of_the_running_desk(
             running = await comfyui_checks()
             await simulator.close()
             closed = await comfyui_checks()
-            assert (await http.get("/api/desk/away")).json()["data"].keys() == {"comfyui_unreachable"}
+            assert (await http.get("/api/desk/unreachable-comfyui")).json()["data"].keys() == {"comfyui_unreachable"}
     assert ["2 models" in text for _, text in running] == [True, True]
     assert [(verdict, "simulator" in text) for verdict, text in closed] == [(CheckVerdict.BROKEN, False)] * 2
 

@@ -16,7 +16,7 @@ from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.store.central import audit
 from comfyrelay.store.central.autoscaling import bursts, decisions, durations, history, machines, observations
-from comfyrelay.store.central.queue import claims, demand, dispatch_list, dispatches, missing_requirements, positions
+from comfyrelay.store.central.queue import claims, demand, dispatch_list, missing_requirements, positions, reaping
 from comfyrelay.store.central.tables.workers import worker_audit_logs
 from comfyrelay.store.central.workers import fleets, worker_list, workers
 from comfyrelay.store.database import Tx
@@ -187,7 +187,7 @@ async def page_query(filter_: DispatchFilter) -> Select[Any]:
 
 
 def pick_query(**values: Any) -> TextualSelect:
-    excluded = {"blocked": ["h3"], "lacking": ["h4"], "oversized": ["1 h5"]}
+    excluded = {"blocked": ["h3"], "unmet": ["h4"], "oversized": ["1 h5"]}
     group = {"no": 0, "stage": "production", "providers": ["self_hosted"], **excluded, "slots": 4, **values}
     return claims.PICK_POSTGRES.bindparams(groups=json.dumps([group]), down_shards="[]", slack=16)
 
@@ -264,15 +264,20 @@ async def test_submission_reads_no_worker_if_no_requirement_is_missing(central: 
     assert names.isdisjoint({"workers", "worker_workflows"})
 
 
-async def test_reaper_reads_only_leased_rows(central: asyncpg.Connection) -> None:
-    nodes = await explain(central, dispatches.expired_query().params(grace=-900.0, limit=500))
+async def test_search_for_expired_leases_reads_only_leased_rows(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, reaping.expired_query().params(grace=-900.0, limit=500))
     assert indexes(nodes) == {"ix_ai_job_dispatches_leased"}
     assert not has_full_scan(nodes)
 
 
-async def test_search_for_silent_workers_reads_only_leased_rows(central: asyncpg.Connection) -> None:
-    nodes = await explain(central, dispatches.silent_query().params(silence=-120.0, limit=500))
-    assert indexes(nodes) == {"ix_ai_job_dispatches_leased", "pk_workers"}
+async def test_reaper_checks_for_work_with_indexes(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, reaping.work_query("postgresql").params(silence=-120.0, waited=-600.0))
+    assert indexes(nodes) == {
+        "ix_ai_job_dispatches_leased",
+        "ix_ai_job_dispatches_exhausted",
+        "ix_ai_job_dispatches_ran_out",
+        "pk_workers",
+    }
     assert not has_full_scan(nodes)
 
 

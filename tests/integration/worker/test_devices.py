@@ -72,7 +72,7 @@ async def test_every_server_is_listed_and_unreachable_ones_have_a_reason(monkeyp
             gpus = [DriverGpu(name="simulator", memory_used=0, load=0.5)]
             found = Devices(servers, is_busy=lambda: False, gpus=lambda: gpus)
             await found.refresh()
-            here, away = found.current
+            here, unreachable = found.current
             assert here.model_dump(exclude_unset=True) == {
                 "server": "comfyui-1",
                 "name": "simulator",
@@ -80,8 +80,11 @@ async def test_every_server_is_listed_and_unreachable_ones_have_a_reason(monkeyp
                 "memory_used": 1 * GIB,
                 "load": 0.5,
             }
-            assert away.model_dump(exclude_unset=True) == {"server": "comfyui-2", "away": away.away}
-            assert "127.0.0.1:1" in (away.away or "")
+            assert unreachable.model_dump(exclude_unset=True) == {
+                "server": "comfyui-2",
+                "unavailable_reason": unreachable.unavailable_reason,
+            }
+            assert "127.0.0.1:1" in (unreachable.unavailable_reason or "")
             # the control plane would silently drop an unknown field
             monkeypatch.setattr(devices, "describe", lambda *_: {"memory_totl": 1})
             with pytest.raises(TypeError, match="Device has no field memory_totl"):

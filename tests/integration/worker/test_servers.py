@@ -298,8 +298,8 @@ async def test_server_reports_missing_nodes_and_models() -> None:
     async with fake_comfyui({}, both) as first, fake_comfyui({}, one) as second, open_servers(first, second) as servers:
         report = await gather(servers, {})
     assert (report["node_types"], report["models"]) == (["A", "B"], ["a.safetensors", "b.safetensors"])
-    lacks = [server.get("lacks") for server in report["comfyui"]]
-    assert lacks == [None, {"node_types": ["B"], "models": ["b.safetensors"]}]
+    missing = [server.get("missing") for server in report["comfyui"]]
+    assert missing == [None, {"node_types": ["B"], "models": ["b.safetensors"]}]
 
 
 async def test_invalid_names_are_skipped() -> None:

@@ -176,7 +176,7 @@ def _pages(shown: Mapping[str, str]) -> dict[str, str]:
             "fleets": "fleets",
             "fleet": "fleets/production/home",
             "fleet-workflows": "fleets/production/home?tab=workflows",
-            "fleet-scaling": "fleets/production/spot?tab=scaling",
+            "fleet-scaling": "fleets/production/spot?tab=autoscaling",
             "fleet-decisions": "fleets/production/spot?tab=decisions",
             "fleet-costs": "fleets/production/spot?tab=costs",
             "dispatches": "dispatches",

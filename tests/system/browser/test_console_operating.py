@@ -32,7 +32,7 @@ PAGES = {
     "fleets": "/console/fleets",
     "make a fleet": "/console/fleets?open=new",
     "fleet": "/console/fleets/production/home",
-    "fleet scaling": "/console/fleets/production/cloud?tab=scaling",
+    "fleet scaling": "/console/fleets/production/cloud?tab=autoscaling",
     "fleet workflows": "/console/fleets/production/home?tab=workflows",
     "fleet decisions": "/console/fleets/production/cloud?tab=decisions",
     "fleet machines": "/console/fleets/production/cloud?tab=machines",
@@ -337,7 +337,7 @@ async def test_fleet_is_created_limited_and_paused(admin: Page, server: Server) 
 
     await admin.goto("/console/fleets/production/cloud")
     await admin.get_by_role("tab", name="Autoscaling").click()
-    await admin.wait_for_url(re.compile("tab=scaling"))
+    await admin.wait_for_url(re.compile("tab=autoscaling"))
     await admin.get_by_label("Minimum machines").fill("12")
     await expect(admin.get_by_text("Must not exceed the maximum.")).to_be_visible()
     await admin.get_by_label("Minimum machines").fill("1")
@@ -372,7 +372,7 @@ async def test_unsaved_fleet_form_survives_another_save(admin: Page, server: Ser
     await expect(admin.get_by_role("checkbox", name="portrait")).to_be_checked()
     await admin.get_by_role("tab", name="Autoscaling").click()
     await admin.get_by_role("dialog").get_by_role("button", name="Discard changes").click()
-    await admin.wait_for_url(re.compile("tab=scaling"))
+    await admin.wait_for_url(re.compile("tab=autoscaling"))
     assert (await system.admin("GET", "/fleets/production/shared"))["workflow_slugs"] == ["landscape"]
 
 

@@ -161,7 +161,7 @@ async def change_fleet(page: Page, system: System) -> None:
     await page.wait_for_url(re.compile("/console/fleets/production/home$"))
     for name, tab in (
         ("Workflows", "workflows"),
-        ("Autoscaling", "scaling"),
+        ("Autoscaling", "autoscaling"),
         ("Decisions", "decisions"),
         ("Costs", "costs"),
     ):

@@ -54,7 +54,12 @@ async def test_job_viewer_sees_its_preview_and_slot(any_system: System) -> None:
         # worker metrics come with the next heartbeat
         while (found := await slot(system))["gpu"] is None or not (found["job"] or {}).get("step"):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-    assert (found["worker_id"], found["gpu"], found["state"], found["away"]) == ("gpu-1", "simulator", "busy", None)
+    assert (found["worker_id"], found["gpu"], found["state"], found["unavailable_reason"]) == (
+        "gpu-1",
+        "simulator",
+        "busy",
+        None,
+    )
     assert 0 < found["memory_used"] < found["memory_total"]
     assert (found["job"]["id"], found["job"]["node"], found["job"]["steps"]) == (job_id, "5", 1000)
     assert found["job"]["started_at"] is not None

@@ -81,15 +81,15 @@ def test_malformed_report_is_ignored() -> None:
 
 def test_worker_fits_if_one_of_its_servers_has_everything() -> None:
     report = {"node_types": NODES, "models": sorted(NEEDS.models)}
-    lacks_node = {"lacks": {"node_types": ["SaveVideo"], "models": []}}
-    lacks_more = {"lacks": {"node_types": ["SaveVideo"], "models": ["lora.pt"]}}
-    assert fitness(NEEDS, {**report, "comfyui": [lacks_more, {}]}).fit is Fit.ABLE
+    without_node = {"missing": {"node_types": ["SaveVideo"], "models": []}}
+    without_both = {"missing": {"node_types": ["SaveVideo"], "models": ["lora.pt"]}}
+    assert fitness(NEEDS, {**report, "comfyui": [without_both, {}]}).fit is Fit.ABLE
     # Neither has everything, though together they do: report the one with the fewest missing.
-    found = fitness(NEEDS, {**report, "comfyui": [lacks_more, lacks_node]})
+    found = fitness(NEEDS, {**report, "comfyui": [without_both, without_node]})
     assert (found.fit, found.missing_node_types, found.missing_models) == (Fit.UNABLE, ["SaveVideo"], [])
 
 
-@pytest.mark.parametrize("servers", ["?", [7, None], [{"lacks": 7}], [{"lacks": {"node_types": 7}}]])
+@pytest.mark.parametrize("servers", ["?", [7, None], [{"missing": 7}], [{"missing": {"node_types": 7}}]])
 def test_malformed_servers_are_ignored(servers: Any) -> None:
     assert fitness(NEEDS, {"node_types": NODES, "models": sorted(NEEDS.models), "comfyui": servers}).fit is Fit.ABLE
 

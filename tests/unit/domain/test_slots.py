@@ -10,7 +10,10 @@ from comfyrelay.domain.queue.slots import SlotLease, SlotState, slots_of
 from comfyrelay.domain.queue.states import WorkerState
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-TWO = [{"server": "comfyui-1", "name": "A"}, {"server": "comfyui-2", "name": "B", "away": "It does not answer."}]
+TWO = [
+    {"server": "comfyui-1", "name": "A"},
+    {"server": "comfyui-2", "name": "B", "unavailable_reason": "It does not answer."},
+]
 
 
 def held(job_id: str, *, is_prefetch: bool = False, age: float = 0.0, **progress: Any) -> SlotLease:
@@ -39,7 +42,7 @@ def test_job_is_shown_on_its_server() -> None:
     found = slots(held("j", server="comfyui-2", phase="running"))
     assert jobs_of(found) == [None, "j"]
     assert [slot.state for slot in found] == [WorkerState.IDLE, WorkerState.BUSY]
-    assert [(slot.gpu, slot.away) for slot in found] == [("A", None), ("B", "It does not answer.")]
+    assert [(slot.gpu, slot.unavailable_reason) for slot in found] == [("A", None), ("B", "It does not answer.")]
 
 
 def test_details_of_a_shared_gpu_are_on_each_of_its_slots() -> None:

@@ -82,7 +82,7 @@ def test_open_output_is_kept_and_reported(tmp_path: Path) -> None:
     other.write_bytes(b"film")
     with watched.open("rb"):
         done = remove_copies(tmp_path, [attempt])
-    assert done == RemovedFiles(removed=[str(other)], left=[f"{watched} ({files.IN_USE})"])
+    assert done == RemovedFiles(removed=[str(other)], not_deleted=[f"{watched} ({files.IN_USE})"])
     assert watched.exists()
     assert not other.exists()
 

@@ -83,7 +83,7 @@ export async function call<T = unknown>(
     text = await answer.text();
   } catch (thrown) {
     if (signal?.aborted) throw thrown;
-    throw new Problem(common.problems.away, 0);
+    throw new Problem(common.problems.unreachable, 0);
   }
   let found: unknown = {};
   try {

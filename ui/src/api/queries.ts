@@ -199,8 +199,9 @@ export const slots = queryOptions({
 
 /** On a desk: the reasons why ComfyUIs cannot be used. A ComfyUI that never answered has no slot. */
 export const comfyuiUnreachable = queryOptions({
-  queryKey: [...keys.slots, "away"] as const,
-  queryFn: async ({ signal }): Promise<string[]> => (await get("/api/desk/away", { signal })).comfyui_unreachable,
+  queryKey: [...keys.slots, "unreachable"] as const,
+  queryFn: async ({ signal }): Promise<string[]> =>
+    (await get("/api/desk/unreachable-comfyui", { signal })).comfyui_unreachable,
   // a ComfyUI can stop or start without events
   refetchInterval: REFETCH_MS,
 });

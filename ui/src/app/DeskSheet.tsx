@@ -29,7 +29,7 @@ const ICONS: Readonly<Record<string, typeof CircleCheck>> = {
 /** The configuration of the desk, its check results, and how to change it. */
 export default function DeskSheet({ onClose }: { onClose: () => void }) {
   const { data: desk } = useQuery(deskQuery);
-  const { data: away = [] } = useQuery(comfyuiUnreachable);
+  const { data: unreachable = [] } = useQuery(comfyuiUnreachable);
   const { data: found, error, isFetching, refetch } = useQuery(checks);
   const { data: started, refetch: refetchProcesses } = useQuery(processes);
   const where = desk?.comfyui.join(", ") || texts.none;
@@ -44,8 +44,8 @@ export default function DeskSheet({ onClose }: { onClose: () => void }) {
                 texts.comfyui,
                 desk.simulated_jobs === "everything"
                   ? texts.simulator
-                  : away.length > 0
-                    ? `${where} (${texts.away})`
+                  : unreachable.length > 0
+                    ? `${where} (${texts.unreachable})`
                     : where,
               ],
               [texts.dataFolder, desk.data_dir],

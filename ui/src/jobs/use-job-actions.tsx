@@ -61,7 +61,7 @@ export function useJobActions({ onCreated, onDeleted }: Callbacks = {}) {
         const { data } = await call<BulkDone>("POST", "/api/ai-jobs/bulk", { action, ...each, ...options });
         changed += data.changed;
         files += data.files;
-        refused ||= data.left?.[0] ?? data.refused[0]?.detail ?? "";
+        refused ||= data.not_deleted[0] ?? data.refused[0]?.detail ?? "";
       }
       const more = [texts.deletedFiles(files), refused].filter(Boolean).join(" ");
       toast({

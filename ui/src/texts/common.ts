@@ -45,7 +45,7 @@ export const common = {
   less: "Less",
   greater: "More",
   problems: {
-    away: "ComfyRelay is not responding. Check your connection and that the server is running.",
+    unreachable: "ComfyRelay is not responding. Check your connection and that the server is running.",
     answered: (status: number) => `The server responded with ${status}.`,
     andMore: (count: number) => `(and ${count} more)`,
     tooLarge: (name: string, size: string, most: string) => `${name} is ${size}; the limit is ${most}.`,

@@ -173,7 +173,7 @@ export const workflow = {
     worker: "Worker",
     fleet: "Fleet",
     fit: "Can run",
-    lacks: "Missing requirements",
+    missing: "Missing requirements",
     fits: { able: "Yes", unable: "No", unknown: "Unknown" } as Readonly<Record<string, string>>,
     again: "Check again",
   },

@@ -46,7 +46,7 @@ export const create = {
     script: "your own script",
   } as Readonly<Record<string, string>>,
   /** Missing requirements of a workflow in the list. */
-  lacks: (items: readonly { kind: string; name: string }[]): string => {
+  missing: (items: readonly { kind: string; name: string }[]): string => {
     const nodes = items.filter((each) => each.kind === "node").length;
     const models = items.filter((each) => each.kind === "model").length;
     const parts = [nodes && plural(nodes, "node"), models && plural(models, "model")].filter(Boolean);
@@ -160,7 +160,7 @@ export const create = {
   },
   plan: {
     title: "Summary",
-    lacking: (type: string) => `Choose ${oneOf(type)}`,
+    missing: (type: string) => `Choose ${oneOf(type)}`,
     noFolder: "Choose an existing folder",
     one: (mime: string) => `1 ${(KINDS[mime.split("/")[0] ?? ""] ?? ["job"])[0]}`,
     many: (count: number, mime: string) => counted(count, KINDS[mime.split("/")[0] ?? ""], ["job", "jobs"]),
@@ -252,7 +252,7 @@ export const create = {
     again: "Run again",
     asInput: "Use as input",
     isInput: (name: string) => `Using “${isolated(name)}” as input.`,
-    lacks: (name: string) => `“${name}” does not contain its input file. Choose the file.`,
+    missing: (name: string) => `“${name}” does not contain its input file. Choose the file.`,
     reading: (name: string) => `Reading ${name}…`,
   },
   delete: {

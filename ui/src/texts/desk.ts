@@ -13,7 +13,7 @@ export const desk = {
   version: "Version",
   comfyui: "ComfyUI",
   none: "none yet",
-  away: "unreachable",
+  unreachable: "unreachable",
   simulator: "built-in simulator",
   dataFolder: "Data folder",
   inputFolder: "Input folder",

@@ -44,7 +44,7 @@ export const queue = {
   progress: (label: string) => `Progress of ${isolated(label)}`,
   livePreview: (label: string) => `Live preview of ${isolated(label)}`,
   idle: "Idle",
-  away: "Unreachable",
+  unreachable: "Unreachable",
   memory: (used: string, total: string) => `${used} of ${total}`,
   load: (percent: number) => `${percent} % busy`,
   onGpu: (count: number) => `${count} on this GPU`,

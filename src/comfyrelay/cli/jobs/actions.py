@@ -119,8 +119,8 @@ def delete(
         if done.data.refused:
             raise InvalidInput(f"{done.data.changed} jobs were deleted. {done.data.refused[0].detail}")
         files = f", with {done.data.files} files" if done.data.files else ""
-        left = f" Not removed: {'; '.join(done.data.left)}." if done.data.left else ""
-        return replace(done, message=f"{done.data.changed} jobs deleted{files}.{left}")
+        remaining = f" Not deleted: {'; '.join(done.data.not_deleted)}." if done.data.not_deleted else ""
+        return replace(done, message=f"{done.data.changed} jobs deleted{files}.{remaining}")
 
     _apply(job, url, delete_one, as_json=as_json)
 

@@ -183,20 +183,20 @@ class OutputCopies:
 
 
 def remove_copies(root: Path, attempts: Iterable[Attempt]) -> RemovedFiles:
-    removed, left = [], []
+    removed, not_deleted = [], []
     for path in copies_of(root, attempts):
         try:
             files.remove(path)
         except OSError as error:
             log.warning("desk.output_not_removed", path=str(path), why=error.strerror)
-            left.append(f"{path} ({error.strerror})")
+            not_deleted.append(f"{path} ({error.strerror})")
             continue
         removed.append(str(path))
         with suppress(OSError):
             # Remove the batch folder, if it is empty now.
             if path.parent != root:
                 path.parent.rmdir()
-    return RemovedFiles(removed=removed, left=left)
+    return RemovedFiles(removed=removed, not_deleted=not_deleted)
 
 
 def _remove_leftover(root: Path, entry: JournalEntry, source: Path | None, *, is_known: bool) -> None:

@@ -49,8 +49,8 @@ async def now(state: DeskStateOf, context: ContextOf, user: CurrentUser) -> Answ
     )
 
 
-@router.get("/away", responses=error_responses(401))
-async def away(state: DeskStateOf, _user: CurrentUser) -> Answer[wire.UnreachableComfyui]:
+@router.get("/unreachable-comfyui", responses=error_responses(401))
+async def unreachable_comfyui(state: DeskStateOf, _user: CurrentUser) -> Answer[wire.UnreachableComfyui]:
     """Return why ComfyUI servers are unreachable. The page polls this, so it does not query the database."""
     return Answer(data=wire.UnreachableComfyui.of(comfyui_unreachable=list(state.comfyui_unreachable())))
 

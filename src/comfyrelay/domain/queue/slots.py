@@ -10,7 +10,7 @@ from comfyrelay.domain.queue.states import WorkerState
 
 # Upper bound for workers that report an absurd number of slots.
 MAX_SLOTS = 64
-_DEVICE_FIELDS = ("server", "memory_total", "memory_used", "load", "on_gpu", "packing", "away")
+_DEVICE_FIELDS = ("server", "memory_total", "memory_used", "load", "on_gpu", "packing", "unavailable_reason")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ class SlotState:
     load: float | None = None
     on_gpu: int | None = None
     packing: str | None = None
-    away: str | None = None
+    unavailable_reason: str | None = None
     held: SlotLease | None = None
 
 

@@ -59,7 +59,7 @@ class StorageCheck(AnswerBody):
     the server cannot store files."""
 
     url: str
-    tried: list[StorageCheckPart]
+    checks: list[StorageCheckPart]
     upload_url: str | None
     upload_headers: dict[str, str] | None
     upload_text: str
@@ -75,12 +75,11 @@ class TenantDelivery(DeliveryAttempts):
 
 
 class DeliveryCounts(AnswerBody):
-    """The number of deliveries. `pending` includes failing ones. Counting stops at `most`, so the number may be higher
-    than a count that equals `most`."""
+    """The number of deliveries. `pending` includes failing ones. A count equal to `max_counted` may be higher."""
 
     dead: int
     pending: int
-    most: int
+    max_counted: int
 
 
 class ReconcileRun(AnswerBody):

@@ -14,8 +14,8 @@ from comfyrelay.protocol.records import Registration, WorkerMachine
 
 class Gpu(AnswerBody):
     """A ComfyUI with its GPU. `server` is its name, as in `progress.server`. Memory is in bytes, `load` is from 0 to 1.
-    `on_gpu` is the number of ComfyUI processes that share the GPU, and `packing` the reason for that number. `away` is
-    the reason why ComfyUI cannot be used, or null."""
+    `on_gpu` is the number of ComfyUI processes that share the GPU, and `packing` the reason for that number.
+    `unavailable_reason` says why ComfyUI cannot be used; it is null if it can."""
 
     server: str | None = None
     name: str | None = None
@@ -25,7 +25,7 @@ class Gpu(AnswerBody):
     slots: int | None = None
     on_gpu: int | None = None
     packing: str | None = None
-    away: str | None = None
+    unavailable_reason: str | None = None
 
 
 class WorkerJob(AnswerBody):
@@ -111,7 +111,7 @@ class WorkerDetails(WorkerSummary):
     workflow_slugs: list[str]
     blocks: list[WorkflowBlock]
     loaded: list[LoadedWorkflow]
-    lacks: list[MissingForWorkflow]
+    missing_requirements: list[MissingForWorkflow]
     registration: Registration
     machine: WorkerMachine | None
     capabilities: Annotated[dict[str, Any], Reported]

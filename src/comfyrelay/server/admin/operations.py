@@ -26,7 +26,7 @@ async def check_storage(context: ContextOf) -> Answer[wire.StorageCheck]:
     check = await context.engine.operations.storage_checks.run()
     data = wire.StorageCheck(
         url=context.settings.objects_url,
-        tried=list(check.tried),
+        checks=list(check.checks),
         upload_url=check.upload.url if check.upload else None,
         upload_headers=dict(check.upload.headers) if check.upload else None,
         upload_text=CONTENT.decode(),

@@ -32,7 +32,7 @@ async def list_deliveries(
 
 @router.get("/webhooks/counts")
 async def count_deliveries(context: ContextOf) -> Answer[wire.DeliveryCounts]:
-    """Count dead and pending deliveries. A count equal to `most` may be higher."""
+    """Count dead and pending deliveries. A count equal to `max_counted` may be higher."""
     return Answer(data=await context.engine.webhooks.overview.counts())
 
 

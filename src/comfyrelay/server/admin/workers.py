@@ -133,8 +133,9 @@ async def _worker(context: Context, worker_id: str) -> wire.WorkerDetails:
         blocks=[
             wire.WorkflowBlock.of(block, workflow_slug=view.slugs.get(block.workflow_hash)) for block in view.blocks
         ],
-        lacks=[
-            wire.MissingForWorkflow.of(lack, workflow_slug=view.slugs.get(lack.workflow_hash)) for lack in view.lacks
+        missing_requirements=[
+            wire.MissingForWorkflow.of(unmet, workflow_slug=view.slugs.get(unmet.workflow_hash))
+            for unmet in view.missing_requirements
         ],
         loaded=[
             wire.LoadedWorkflow(workflow_hash=warm_hash_, workflow_slug=view.slugs.get(warm_hash_))

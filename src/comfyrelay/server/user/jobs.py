@@ -132,8 +132,8 @@ async def delete_job(
     """Delete an ended job with its log and outputs, on a desk also in the output folder. The ledger is not changed."""
     files = await context.engine.jobs.removal.remove_job(user.tenant_id, job_id, keep_files=keep_files)
     removed = f", with {', '.join(files.removed)}" if files.removed else ""
-    left = f" Not removed: {'; '.join(files.left)}." if files.left else ""
-    return Answer(data=Deleted(id=job_id), message=f"Deleted{removed}.{left}")
+    remaining = f" Not deleted: {'; '.join(files.not_deleted)}." if files.not_deleted else ""
+    return Answer(data=Deleted(id=job_id), message=f"Deleted{removed}.{remaining}")
 
 
 @router.post("/{job_id}/again", status_code=201, responses=error_responses(403, 404, 409, 422, 429))

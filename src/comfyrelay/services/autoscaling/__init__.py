@@ -18,7 +18,7 @@ from comfyrelay.services.workers import WorkerServices
 
 __all__ = ["Autoscaling"]
 
-LEADER = "scaling"
+LEADER = "autoscaling"
 
 
 class Autoscaling:

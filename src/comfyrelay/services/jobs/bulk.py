@@ -190,5 +190,5 @@ class BulkActions:
             done = await self._removals.remove_jobs(tenant_id, chunk, keep_files=keep_files)
             result.changed += done.count
             result.files += len(done.files.removed)
-            result.left += done.files.left[: MAX_REFUSED - len(result.left)]
+            result.not_deleted += done.files.not_deleted[: MAX_REFUSED - len(result.not_deleted)]
             result.refuse(done.refused)

@@ -106,7 +106,8 @@ class Removals:
         return RemovedJobs(
             count=first.count + second.count,
             files=RemovedFiles(
-                removed=[*first.files.removed, *second.files.removed], left=[*first.files.left, *second.files.left]
+                removed=[*first.files.removed, *second.files.removed],
+                not_deleted=[*first.files.not_deleted, *second.files.not_deleted],
             ),
             refused={**first.refused, **second.refused},
         )

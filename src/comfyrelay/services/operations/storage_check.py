@@ -29,7 +29,7 @@ class Part(StrEnum):
 class StorageCheckResult:
     """The results of the checks. A browser can check its own access with `upload` and `download_url`."""
 
-    tried: Sequence[StorageCheckPart]
+    checks: Sequence[StorageCheckPart]
     upload: SignedUpload | None
     download_url: str | None
 
@@ -41,12 +41,12 @@ class StorageChecks:
         self._origins = origins
 
     async def run(self) -> StorageCheckResult:
-        tried = [result async for result in self._check_parts()]
-        if any(result.problem for result in tried if result.part != Part.BROWSERS):
-            return StorageCheckResult(tried=tried, upload=None, download_url=None)
+        checks = [result async for result in self._check_parts()]
+        if any(result.problem for result in checks if result.part != Part.BROWSERS):
+            return StorageCheckResult(checks=checks, upload=None, download_url=None)
         path = f"{FOLDER}/{new_id()}.txt"
         return StorageCheckResult(
-            tried=tried,
+            checks=checks,
             upload=await self._objects.sign_upload(
                 path, content_type=MEDIA_TYPE, size=len(CONTENT), ttl_seconds=URL_SECONDS
             ),

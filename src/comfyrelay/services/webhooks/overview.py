@@ -74,4 +74,4 @@ class DeliveryOverview:
                         pending += await deliveries.count(tx, DeliveryStatus.PENDING, limit=MAX_COUNTED)
             except DatabaseUnavailable:
                 continue
-        return DeliveryCounts(dead=min(dead, MAX_COUNTED), pending=min(pending, MAX_COUNTED), most=MAX_COUNTED)
+        return DeliveryCounts(dead=min(dead, MAX_COUNTED), pending=min(pending, MAX_COUNTED), max_counted=MAX_COUNTED)

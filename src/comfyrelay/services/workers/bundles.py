@@ -57,9 +57,9 @@ class Bundles:
                 found = _missing_in_bundle(bundle, needs)
                 why = f"the bundle of the fleet {fleet_slug!r} lacks {_names(found)}."
             else:
-                lacking = await asyncio.to_thread(find_unmet, needs, reports)
-                found = merge_unmet(lacking) if len(lacking) == len(reports) else []
-                why = refusal_text(found, workers=len(lacking), shows_names=True)
+                unmet = await asyncio.to_thread(find_unmet, needs, reports)
+                found = merge_unmet(unmet) if len(unmet) == len(reports) else []
+                why = refusal_text(found, workers=len(unmet), shows_names=True)
             if found:
                 texts.append(f"For {workflow.slug!r}: {why}")
                 missing += found

@@ -97,8 +97,8 @@ class SlotViews:
             if worker.registration_source == RegistrationSource.DESK
         }
         states = [
-            replace(state, away=reason)
-            if state.away is None and (reason := unreachable.get(state.worker_id))
+            replace(state, unavailable_reason=reason)
+            if state.unavailable_reason is None and (reason := unreachable.get(state.worker_id))
             else state
             for state in states
         ]

@@ -63,7 +63,7 @@ class WorkerView:
     line: WorkerLine
     workflow_slugs: Sequence[str]
     blocks: Sequence[BlockedHash]
-    lacks: Sequence[UnmetHash]
+    missing_requirements: Sequence[UnmetHash]
     slugs: Mapping[str, str]
     registration: Registration
     machine: WorkerMachine | None
@@ -152,7 +152,7 @@ class FleetViews:
                 line=WorkerLine(worker=found[0], jobs=jobs.get(worker_id, ())),
                 workflow_slugs=await worker_list.assigned_workflows(tx, worker_id),
                 blocks=await worker_list.blocks_of(tx, worker_id),
-                lacks=await worker_list.unmet_hashes(tx, worker_id),
+                missing_requirements=await worker_list.unmet_hashes(tx, worker_id),
                 slugs=await worker_list.recent_hashes(tx, worker_id),
                 registration=await _registration(tx, found[0]),
                 machine=await worker_list.machine_of(tx, worker_id),

@@ -23,7 +23,7 @@ from comfyrelay.store.central.workers import fleets, node_definitions, workers
 from comfyrelay.store.database import Tx
 
 # Actor of drains by autoscaling.
-SCALING = "scaling"
+AUTOSCALING = "autoscaling"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +107,7 @@ class Workers:
             await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event=members.REGISTERED, data=data)])
             # A worker that registers late, on a machine that is being terminated, would lose its work.
             if await machines.is_ending(tx, worker.fleet_id, worker_id):
-                worker = await self._drain(tx, worker, by=SCALING)
+                worker = await self._drain(tx, worker, by=AUTOSCALING)
             leases = await workers.lease_count(tx, worker_id) if renewed else 0
             return WorkerRegistered(worker=worker, workflows=assigned, leases=leases)
 
@@ -202,7 +202,7 @@ class Workers:
             return True
         if await workers.lease_count(tx, worker_id):
             return False
-        await self._drain(tx, worker, by=SCALING)
+        await self._drain(tx, worker, by=AUTOSCALING)
         return True
 
     async def remove_lost(self, tx: Tx, worker_id: str, *, fleet_id: int) -> Decided:
@@ -232,7 +232,7 @@ class Workers:
         worker = await workers.get(tx, worker_id, lock=True)
         if worker is None or worker.fleet_id != fleet_id:
             return 0
-        await self._drain(tx, worker, by=SCALING)
+        await self._drain(tx, worker, by=AUTOSCALING)
         return await workers.lease_count(tx, worker_id)
 
     async def _drain(self, tx: Tx, worker: Worker, *, by: str) -> Worker:

@@ -95,9 +95,9 @@ async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
     if described:
         all_nodes, all_models = set.union(*nodes), set.union(*models)
         for server, its_nodes, its_models in zip(described, nodes, models, strict=True):
-            lacks = {"node_types": sorted(all_nodes - its_nodes), "models": sorted(all_models - its_models)}
-            if any(lacks.values()):
-                server["lacks"] = lacks
+            missing = {"node_types": sorted(all_nodes - its_nodes), "models": sorted(all_models - its_models)}
+            if any(missing.values()):
+                server["missing"] = missing
         found |= {"comfyui": described, "node_types": sorted(all_nodes), "models": sorted(all_models)}
     # Detected values override configured ones.
     return {**more, **found}

@@ -82,14 +82,14 @@ class Devices:
     async def _device(self, name: str, client: ComfyClient, gpus: Sequence[DriverGpu]) -> Device:
         reason = self._servers.unavailable_reason(name)
         if reason is not None:
-            return checked(Device, server=name, away=reason[:1000])
+            return checked(Device, server=name, unavailable_reason=reason[:1000])
         stats: Mapping[str, Any] = {}
         # A server that loads a model may not answer now.
         with suppress(ComfyError, TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
                 stats = await client.system_stats()
         if not stats:
-            known = (device for device in self.current if device.server == name and device.away is None)
+            known = (device for device in self.current if device.server == name and device.unavailable_reason is None)
             return next(known, checked(Device, server=name))
         is_local = is_loopback(urlsplit(client.url).hostname or "")
         device = describe(stats, gpus if is_local else ())

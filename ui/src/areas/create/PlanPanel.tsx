@@ -32,9 +32,9 @@ export function PlanPanel({ form, submission, command, found, folderProblem }: P
   const files = draft.folder === null ? lists.files.length : (found?.input_count ?? 0);
   const count = draft.folder === null ? jobCount(lists) : (found?.jobs ?? jobCount(lists, files));
   const product = sweepSummary(lists, primaryOf(choice)?.type ?? "", files);
-  const lacking = missingFileInput(choice, draft);
-  const made = lacking
-    ? texts.plan.lacking(lacking.type)
+  const missing = missingFileInput(choice, draft);
+  const made = missing
+    ? texts.plan.missing(missing.type)
     : folderProblem
       ? texts.plan.noFolder
       : texts.plan.many(count, choice.outputMime);
@@ -46,7 +46,7 @@ export function PlanPanel({ form, submission, command, found, folderProblem }: P
       <Heading>{texts.plan.title}</Heading>
       <div aria-live="polite">
         <p className={styles.product}>
-          {product && count > 1 && !lacking && !folderProblem ? texts.plan.equals(product, made) : made}
+          {product && count > 1 && !missing && !folderProblem ? texts.plan.equals(product, made) : made}
         </p>
         <p className={styles.cost}>{costOf(found, choice.tokens * count)}</p>
       </div>

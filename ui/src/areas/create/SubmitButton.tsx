@@ -18,7 +18,7 @@ interface SubmitButtonProps {
 export function SubmitButton({ form, submission, command, count, isMissing, folderProblem }: SubmitButtonProps) {
   const { choice } = form;
   const left = pendingUploads(form.draft).length;
-  const lacking = missingFileInput(choice, form.draft);
+  const missing = missingFileInput(choice, form.draft);
   const isUnseen = choice.isScript && !command.isShown;
   const text = left
     ? texts.plan.sending(left)
@@ -26,8 +26,8 @@ export function SubmitButton({ form, submission, command, count, isMissing, fold
       ? texts.plan.adding
       : isUnseen
         ? texts.script.show
-        : lacking
-          ? texts.plan.lacking(lacking.type)
+        : missing
+          ? texts.plan.missing(missing.type)
           : isMissing || submission.missing
             ? texts.plan.addAnyway
             : choice.isScript

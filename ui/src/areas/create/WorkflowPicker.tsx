@@ -84,7 +84,7 @@ function WorkflowLink({ choice, isChosen }: { choice: Choice; isChosen: boolean 
     if (isChosen) link.current?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }, [isChosen]);
   const isSeen = useWasVisible(link);
-  const { data: lacks } = useQuery({ ...missing(choice), ...(!isSeen && { enabled: false }) });
+  const { data: unmet } = useQuery({ ...missing(choice), ...(!isSeen && { enabled: false }) });
   const Icon = choice.isScript ? SquareTerminal : (ICONS[choice.outputMime.split("/")[0] ?? ""] ?? WorkflowIcon);
   return (
     <Link
@@ -105,10 +105,10 @@ function WorkflowLink({ choice, isChosen }: { choice: Choice; isChosen: boolean 
         <span className={styles.entryName} dir="auto">
           {choice.name}
         </span>
-        {lacks ? (
-          <span className={styles.entryLacks} title={lacks.text}>
+        {unmet ? (
+          <span className={styles.entryMissing} title={unmet.text}>
             <TriangleAlert aria-hidden />
-            {texts.lacks(lacks.items)}
+            {texts.missing(unmet.items)}
           </span>
         ) : (
           <span className={styles.entryAbout}>{describeChoice(choice)}</span>

@@ -180,5 +180,5 @@ function restoreValues(made: Workflow, name: string, onProblems: FileDropOptions
   }));
   const fileInputs = made.properties.filter((each) => isFile(each) && each.required);
   if (fileInputs.length)
-    onProblems(made.slug, Object.fromEntries(fileInputs.map((each) => [each.key, texts.taking.lacks(name)])));
+    onProblems(made.slug, Object.fromEntries(fileInputs.map((each) => [each.key, texts.taking.missing(name)])));
 }

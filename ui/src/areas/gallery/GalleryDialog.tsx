@@ -68,7 +68,7 @@ function DeleteDialog({
     try {
       const done = await verbs.delete(ids, keeps);
       toast({ text: deleting.done(done.deleted), tone: "good" });
-      if (done.left.length) toast({ text: deleting.left(done.left.length), tone: "bad" });
+      if (done.not_deleted.length) toast({ text: deleting.left(done.not_deleted.length), tone: "bad" });
       if (done.refused) toast({ text: deleting.refused(done.refused), tone: "bad" });
     } catch (thrown) {
       toastProblem(thrown);

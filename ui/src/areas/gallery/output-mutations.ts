@@ -28,7 +28,7 @@ type Marks = Omit<BodyOf<"/api/gallery/marks", "post">, "ids">;
 
 export interface Deleted {
   deleted: number;
-  left: string[];
+  not_deleted: string[];
   refused: number;
 }
 
@@ -100,11 +100,11 @@ export class OutputMutations {
   }
 
   async delete(ids: readonly string[], keepFiles: boolean): Promise<Deleted> {
-    const done: Deleted = { deleted: 0, left: [], refused: 0 };
+    const done: Deleted = { deleted: 0, not_deleted: [], refused: 0 };
     for (const some of parts(ids)) {
       const { data } = await post("/api/gallery/delete", { body: { ids: some, keep_files: keepFiles } });
       done.deleted += data.deleted.length;
-      done.left.push(...data.left);
+      done.not_deleted.push(...data.not_deleted);
       done.refused += data.refused.length;
       const gone = new Set([...data.deleted, ...data.missing]);
       // first, or deleted outputs would count as new

@@ -39,12 +39,12 @@ function Gpu({ slot }: { slot: Slot }) {
 function IdleSlot({ slot }: { slot: Slot }) {
   return (
     <article className={styles.slot} data-idle aria-label={texts.slot(gpuName(slot))}>
-      <span className={styles.icon} data-problem={slot.away ? true : undefined}>
-        {slot.away ? <TriangleAlert aria-hidden /> : <Cpu aria-hidden />}
+      <span className={styles.icon} data-problem={slot.unavailable_reason ? true : undefined}>
+        {slot.unavailable_reason ? <TriangleAlert aria-hidden /> : <Cpu aria-hidden />}
       </span>
       <div className={styles.text}>
-        <strong>{slot.away ? texts.away : texts.idle}</strong>
-        {slot.away && <p className={styles.problem}>{slot.away}</p>}
+        <strong>{slot.unavailable_reason ? texts.unreachable : texts.idle}</strong>
+        {slot.unavailable_reason && <p className={styles.problem}>{slot.unavailable_reason}</p>}
         <Gpu slot={slot} />
       </div>
     </article>

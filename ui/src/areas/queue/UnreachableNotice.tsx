@@ -18,9 +18,11 @@ export function UnreachableNotice({ slots, areSlotsVisible }: UnreachableNoticeP
   const { desk } = useSession();
   const { data: known = [] } = useQuery({ ...comfyuiUnreachable, enabled: desk !== null });
   const messages = new Map(
-    [...known, ...slots.flatMap((each) => each.away ?? [])].map((each) => [comfyuiOf(each), each]),
+    [...known, ...slots.flatMap((each) => each.unavailable_reason ?? [])].map((each) => [comfyuiOf(each), each]),
   );
-  for (const { away, job } of slots) if (away && areSlotsVisible && !job) messages.delete(comfyuiOf(away));
+  for (const { unavailable_reason: reason, job } of slots) {
+    if (reason && areSlotsVisible && !job) messages.delete(comfyuiOf(reason));
+  }
   if (!messages.size) return null;
   return (
     <div className={styles.notice} role="status">

@@ -9,7 +9,7 @@ export interface CheckResult {
 /** The server checks its own access to the storage. The browser checks uploads and downloads itself. */
 export async function checkStorage(): Promise<{ url: string; checks: CheckResult[] }> {
   const { data } = await post("/api/admin/storage/check");
-  const checks: CheckResult[] = [...data.tried];
+  const checks: CheckResult[] = [...data.checks];
   if (!data.upload_url || !data.download_url) return { url: data.url, checks };
   const problem = texts.storage.failedUpload(location.origin);
   const headers = Object.entries(data.upload_headers ?? {}).filter(([name]) => name.toLowerCase() !== "content-length");

@@ -49,7 +49,7 @@ export function VideoActions({ job }: { job: Job }) {
   const canAgain = job.status === "completed" && !isMissingOutput(job);
   const canRetry = isLost && !job.retried_as;
   const { data: purse } = useQuery(balance);
-  const lacks = purse !== undefined && purse.balance < price;
+  const isTooExpensive = purse !== undefined && purse.balance < price;
   return (
     <div className={styles.buttons}>
       {output && (
@@ -69,16 +69,22 @@ export function VideoActions({ job }: { job: Job }) {
         </Link>
       )}
       {canRetry && (
-        <Button icon={RotateCcw} look="primary" isBusy={busy === "again"} disabled={lacks} onClick={() => void retry()}>
+        <Button
+          icon={RotateCcw}
+          look="primary"
+          isBusy={busy === "again"}
+          disabled={isTooExpensive}
+          onClick={() => void retry()}
+        >
           {texts.retryCost(price)}
         </Button>
       )}
       {canAgain && (
-        <Button icon={RotateCcw} isBusy={busy === "again"} disabled={lacks} onClick={() => void again()}>
+        <Button icon={RotateCcw} isBusy={busy === "again"} disabled={isTooExpensive} onClick={() => void again()}>
           {texts.againCost(price)}
         </Button>
       )}
-      {(canRetry || canAgain) && lacks && (
+      {(canRetry || canAgain) && isTooExpensive && (
         <p className={studioStyles.quiet} role="status">
           {studio.effect.tooFew(price, purse.balance)}.
         </p>

@@ -66,13 +66,13 @@ function Page({ effect }: { effect: StudioEffect }) {
   // only the list has the last output
   const listed = useEffectOf({ effect_id: effect.id });
   const { data: purse } = useQuery(balance);
-  const lacks = purse ? Math.max(0, effect.credits_cost - purse.balance) : 0;
+  const missingTokens = purse ? Math.max(0, effect.credits_cost - purse.balance) : 0;
   const starting = useStartEffect(effect, form, uploader);
 
   const [wrong, setWrong] = useState<string | null>(null);
   const take = (files: readonly File[]) => {
     const [file] = files;
-    if (!file || !primary || lacks) return;
+    if (!file || !primary || missingTokens) return;
     if (!acceptsMime(primary, typeOf(file))) return setWrong(texts.wrongType(file.name, primary.type));
     setWrong(null);
     uploader.start(file);
@@ -86,7 +86,7 @@ function Page({ effect }: { effect: StudioEffect }) {
           <ArrowLeft aria-hidden />
           {texts.back}
         </Link>
-        {lacks > 0 && purse && (
+        {missingTokens > 0 && purse && (
           <InsufficientTokens need={effect.credits_cost} have={purse.balance} topUpUrl={purse.topUpUrl} />
         )}
         {primary && (
@@ -98,13 +98,13 @@ function Page({ effect }: { effect: StudioEffect }) {
             <UploadField
               type={primary.type}
               uploader={uploader}
-              isDisabled={lacks > 0}
+              isDisabled={missingTokens > 0}
               problem={wrong ?? starting.fileProblem}
               onFiles={take}
             />
           </section>
         )}
-        <EffectSettings form={form} isDisabled={lacks > 0} />
+        <EffectSettings form={form} isDisabled={missingTokens > 0} />
       </div>
       <aside className={styles.side} aria-label={texts.cost}>
         <div className={effectPageStyles.sideCover}>
@@ -112,7 +112,7 @@ function Page({ effect }: { effect: StudioEffect }) {
         </div>
         <EffectFacts effect={effect} balance={purse?.balance} />
         {starting.problem && <ErrorCard title={starting.problem} />}
-        <StartButton effect={effect} starting={starting} isDisabled={lacks > 0} />
+        <StartButton effect={effect} starting={starting} isDisabled={missingTokens > 0} />
       </aside>
     </div>
   );

@@ -160,7 +160,7 @@ PICK_POSTGRES = text(
     f"""
     SELECT g.no, p.*
       FROM jsonb_to_recordset(CAST(:groups AS jsonb))
-           AS g(no int, stage text, providers jsonb, workflow_ids jsonb, blocked jsonb, lacking jsonb, oversized jsonb,
+           AS g(no int, stage text, providers jsonb, workflow_ids jsonb, blocked jsonb, unmet jsonb, oversized jsonb,
                 chosen text, slots int)
      CROSS JOIN LATERAL (
         SELECT d.*
@@ -178,7 +178,7 @@ PICK_POSTGRES = text(
                    AND q.attempts < q.max_attempts
                    AND q.available_at <= relay_now(0)
                    AND NOT g.blocked ? q.workflow_hash
-                   AND NOT (q.provider = 'self_hosted' AND g.lacking ? q.workflow_hash)
+                   AND NOT (q.provider = 'self_hosted' AND g.unmet ? q.workflow_hash)
                    AND NOT (q.provider = 'self_hosted' AND q.only_worker IS NULL
                             AND g.oversized ? (q.workflow_id || ' ' || q.workflow_hash))
                    AND NOT CAST(:down_shards AS jsonb) ? q.shard
@@ -215,7 +215,7 @@ PICK_SQLITE = text(
        AND q.attempts < q.max_attempts
        AND q.available_at <= relay_now(0)
        AND q.workflow_hash NOT IN (SELECT value FROM json_each(:blocked))
-       AND NOT (q.provider = 'self_hosted' AND q.workflow_hash IN (SELECT value FROM json_each(:lacking)))
+       AND NOT (q.provider = 'self_hosted' AND q.workflow_hash IN (SELECT value FROM json_each(:unmet)))
        AND NOT (q.provider = 'self_hosted' AND q.only_worker IS NULL
                 AND q.workflow_id || ' ' || q.workflow_hash IN (SELECT value FROM json_each(:oversized)))
        AND q.shard NOT IN (SELECT value FROM json_each(:down_shards))
@@ -253,7 +253,7 @@ def _group(entitlement: Entitlement, slots: int) -> dict[str, Any]:
         "providers": list(entitlement.providers),
         "workflow_ids": list(entitlement.workflow_ids),
         "blocked": list(entitlement.blocked_hashes),
-        "lacking": list(entitlement.unmet_hashes),
+        "unmet": list(entitlement.unmet_hashes),
         "oversized": [f"{workflow_id} {hash_}" for workflow_id, hash_ in entitlement.oversized],
         "chosen": entitlement.only_worker,
         "slots": slots,

@@ -22,16 +22,16 @@ export function AttentionList({
   const workers = useQuery(busyWorkers);
   const counts = workers.data?.counts ?? {};
   const { data: shut } = useQuery({ ...someWorkers("revoked", 1), enabled: !!counts.revoked });
-  const { data: away } = useQuery({ ...someWorkers("offline", 1), enabled: !!counts.offline });
+  const { data: offline } = useQuery({ ...someWorkers("offline", 1), enabled: !!counts.offline });
   const deliveries = useQuery(deliveryCounts);
   const { fleets, isKnown, isFailed } = useAutoscaledFleets();
-  const { dead, most } = deliveries.data ?? { dead: 0, most: 1 };
+  const { dead, max_counted } = deliveries.data ?? { dead: 0, max_counted: 1 };
   const notices = noticesOf({
     now: workers.data && now,
-    workers: { counts, shut: shut?.items[0], away: away?.items[0] },
+    workers: { counts, shut: shut?.items[0], offline: offline?.items[0] },
     fleets,
     dead,
-    isMoreDead: dead >= most,
+    isMoreDead: dead >= max_counted,
   });
   const hasFailed = isOverviewFailed || workers.isError || deliveries.isError || isFailed;
   const isAllKnown = now && workers.data && deliveries.data && isKnown;

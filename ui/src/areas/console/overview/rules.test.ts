@@ -16,7 +16,7 @@ describe("noticesOf", () => {
   });
 
   it("puts waiting jobs without workers first", () => {
-    const workers = { counts: { offline: 1, revoked: 1 }, away: named("a"), shut: named("b") };
+    const workers = { counts: { offline: 1, revoked: 1 }, offline: named("a"), shut: named("b") };
     expect(said({ workers, now: now({ waiting: 1 }) })).toEqual(["nobody", "pending", "offline"]);
   });
 

@@ -57,7 +57,7 @@ type Named = Pick<Worker, "worker_id" | "display_name">;
 export interface OverviewFacts {
   now: Overview["now"] | undefined;
   /** Counts by state, and the first revoked and offline worker. */
-  workers: { counts: Readonly<Record<string, number>>; shut?: Named | undefined; away?: Named | undefined };
+  workers: { counts: Readonly<Record<string, number>>; shut?: Named | undefined; offline?: Named | undefined };
   fleets: readonly { fleet: Fleet; scaling: Scaling | undefined }[];
   dead: number;
   /** The count reached its limit; there may be more. */
@@ -77,7 +77,7 @@ export const isBroken = (fleet: Fleet, scaling: Scaling | undefined): boolean =>
 export function noticesOf({ now, workers, fleets, dead, isMoreDead = false }: OverviewFacts): Notice[] {
   const words = texts.attention;
   const found: Notice[] = [];
-  const { counts, shut, away } = workers;
+  const { counts, shut, offline } = workers;
   const of = (...states: string[]) => states.reduce((sum, each) => sum + (counts[each] ?? 0), 0);
   if (now && now.waiting > 0 && of("busy", "idle", "draining") === 0) {
     found.push({
@@ -135,8 +135,8 @@ export function noticesOf({ now, workers, fleets, dead, isMoreDead = false }: Ov
       link: linkOptions({ to: "/console/dispatches", search: { status: "failed" } }),
     });
   }
-  if (away && of("offline") > 0) {
-    const text = words.offline(of("offline"), workerName(away));
+  if (offline && of("offline") > 0) {
+    const text = words.offline(of("offline"), workerName(offline));
     const link = linkOptions({ to: "/console/workers", search: { status: "offline" } });
     found.push({ key: "offline", tone: "warn", text, aside: words.offlineAside, link });
   }

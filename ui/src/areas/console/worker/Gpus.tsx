@@ -32,7 +32,9 @@ function GpuNow({ gpu }: { gpu: Gpu }) {
           <Progress value={(gpu.memory_used ?? 0) / gpu.memory_total} name={many.memoryName} />
         </div>
       ) : null}
-      {(gpu.away || gpu.packing) && <p className={styles.quiet}>{gpu.away ?? gpu.packing}</p>}
+      {(gpu.unavailable_reason || gpu.packing) && (
+        <p className={styles.quiet}>{gpu.unavailable_reason ?? gpu.packing}</p>
+      )}
     </div>
   );
 }

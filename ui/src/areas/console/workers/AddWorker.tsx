@@ -139,10 +139,10 @@ function Arrival({ id, onClose }: { id: string; onClose: () => void }) {
         </Link>
       </div>
       {!data && <p>{texts.checking}</p>}
-      {data?.lacks.length === 0 && <p>{texts.complete}</p>}
-      {data?.lacks.map((each) => (
+      {data?.missing_requirements.length === 0 && <p>{texts.complete}</p>}
+      {data?.missing_requirements.map((each) => (
         <p key={each.workflow_hash}>
-          {texts.lacks(workflowName(each), nameSome([...each.node_types, ...each.models]))}
+          {texts.missing(workflowName(each), nameSome([...each.node_types, ...each.models]))}
         </p>
       ))}
     </div>

@@ -29,7 +29,7 @@ const worker = (worker_id: string, more: Partial<Worker> = {}): Worker =>
     blocked: 0,
     ...more,
   }) as Worker;
-const gpu = (name: string, more: Partial<Gpu> = {}) => ({ name, away: null, ...more }) as Gpu;
+const gpu = (name: string, more: Partial<Gpu> = {}) => ({ name, unavailable_reason: null, ...more }) as Gpu;
 
 describe("parseWorkersQuery", () => {
   it("maps search parameters to the request", () => {
@@ -50,7 +50,7 @@ describe("parseWorkersQuery", () => {
 describe("workerBlocks", () => {
   const now = Date.parse("2026-01-01T00:05:00Z");
   const details = (more: Partial<WorkerDetails>) =>
-    ({ ...worker("gpu-1"), workflow_slugs: ["flux"], blocks: [], lacks: [], ...more }) as WorkerDetails;
+    ({ ...worker("gpu-1"), workflow_slugs: ["flux"], blocks: [], missing_requirements: [], ...more }) as WorkerDetails;
   const textsOf = (more: Partial<WorkerDetails>) => workerBlocks(details(more), now).map((each) => each.text);
 
   it("returns nothing for a healthy worker", () => {
@@ -77,18 +77,21 @@ describe("workerBlocks", () => {
   });
 
   it("merges the same problem of several GPUs", () => {
-    const gpus = [gpu("a", { away: "ComfyUI is away." }), gpu("b", { away: "ComfyUI is away." })];
-    expect(textsOf({ gpus })).toEqual(["ComfyUI is away."]);
+    const gpus = [
+      gpu("a", { unavailable_reason: "ComfyUI is unreachable." }),
+      gpu("b", { unavailable_reason: "ComfyUI is unreachable." }),
+    ];
+    expect(textsOf({ gpus })).toEqual(["ComfyUI is unreachable."]);
   });
 
   it("names missing requirements by workflow", () => {
-    const lack = {
+    const unmet = {
       workflow_hash: "0123456789ab",
       workflow_slug: null,
       node_types: ["VHS_Combine"],
       models: ["a", "b", "c"],
     };
-    expect(textsOf({ lacks: [lack] })).toEqual(["01234567 is missing VHS_Combine, a, b +1."]);
+    expect(textsOf({ missing_requirements: [unmet] })).toEqual(["01234567 is missing VHS_Combine, a, b +1."]);
   });
 
   it("shortens to the most severe problem in the list", () => {

@@ -85,8 +85,10 @@ export function workerBlocks(worker: WorkerDetails, now: number): { tone: Tone; 
   if (!worker.is_approved) found.push({ tone: "warn", text: words.revoked });
   if (worker.state === "offline") found.push({ tone: "bad", text: words.offline(silent) });
   if (worker.is_draining) found.push({ tone: "info", text: words.draining(worker.leases) });
-  for (const each of new Set(worker.gpus.map((gpu) => gpu.away).filter((away) => typeof away === "string"))) {
-    found.push({ tone: "bad", text: words.away(each) });
+  for (const each of new Set(
+    worker.gpus.map((gpu) => gpu.unavailable_reason).filter((reason) => typeof reason === "string"),
+  )) {
+    found.push({ tone: "bad", text: each });
   }
   if (worker.workflow_slugs.length === 0) found.push({ tone: "warn", text: words.unmapped });
   for (const each of worker.blocks) {
@@ -95,8 +97,11 @@ export function workerBlocks(worker: WorkerDetails, now: number): { tone: Tone; 
     const text = words.workflow(workflowName(each), each.failure_count, until, each.reason ?? null);
     found.push({ tone: "warn", text: each.is_out_of_memory ? `${text} ${words.outOfMemory}` : text });
   }
-  for (const each of worker.lacks) {
-    found.push({ tone: "warn", text: words.lacks(workflowName(each), nameSome([...each.node_types, ...each.models])) });
+  for (const each of worker.missing_requirements) {
+    found.push({
+      tone: "warn",
+      text: words.missing(workflowName(each), nameSome([...each.node_types, ...each.models])),
+    });
   }
   return found;
 }
@@ -111,8 +116,8 @@ export function workerNote(worker: Worker, now: number): { text: string; tone?: 
     return { text: words.awayFor((now - Date.parse(worker.last_seen_at)) / 1000), tone: "bad" };
   }
   if (!worker.is_approved) return { text: words.shut, tone: "warn" };
-  const away = worker.gpus.find((each) => each.away)?.away;
-  if (away) return { text: away, tone: "bad" };
+  const reason = worker.gpus.find((each) => each.unavailable_reason)?.unavailable_reason;
+  if (reason) return { text: reason, tone: "bad" };
   if (worker.is_draining && worker.leases === 0) return { text: words.drained };
   if (worker.blocked > 0) return { text: words.blocked(worker.blocked), tone: "warn" };
   return { text: "" };

@@ -61,8 +61,8 @@ export function Workers({ slug }: { slug: string }) {
                     show: (each) => <State tone={TONES[each.fit] ?? "idle"}>{texts.fits[each.fit] ?? each.fit}</State>,
                   },
                   {
-                    id: "lacks",
-                    name: texts.lacks,
+                    id: "missing",
+                    name: texts.missing,
                     isLong: true,
                     show: (each) =>
                       each.missing_node_types.length || each.missing_models.length ? (
