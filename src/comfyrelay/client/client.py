@@ -31,13 +31,12 @@ from comfyrelay.protocol.jobs import (
     MoveRequest,
     NewBatch,
     NewJob,
-    NewUpload,
     Output,
     Pause,
     Retry,
-    Upload,
 )
 from comfyrelay.protocol.records import BulkResult
+from comfyrelay.protocol.uploads import NewUpload, Upload
 from comfyrelay.protocol.user import (
     AddedWorkflow,
     Deleted,

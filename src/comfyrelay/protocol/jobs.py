@@ -1,9 +1,9 @@
-"""The user API: jobs, batches, files and videos."""
+"""The user API: jobs, batches and the queue."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, AnyHttpUrl, Field, model_validator
+from pydantic import AnyHttpUrl, Field, model_validator
 
 from comfyrelay.domain.bulk import MAX_IDS, MAX_ITEMS, BulkAction
 from comfyrelay.domain.queue.ordering import MoveTo
@@ -16,7 +16,6 @@ from comfyrelay.domain.queue.states import (
     PauseMode,
     Stage,
     UnitStatus,
-    VideoStatus,
 )
 from comfyrelay.protocol.base import AnswerBody, Request, example
 from comfyrelay.protocol.fields import (
@@ -33,7 +32,6 @@ from comfyrelay.protocol.fields import (
     Slug,
 )
 from comfyrelay.protocol.progress import ReportedProgress
-from comfyrelay.text import one_line
 
 WebhookUrl = Annotated[AnyHttpUrl, Field(max_length=2000)]
 WaitForMissing = Annotated[
@@ -48,64 +46,6 @@ Reuse = Annotated[
         description="if you have a completed job with equal inputs, complete at once with a copy of its output, free"
     ),
 ]
-
-
-class NewUpload(Request):
-    model_config = example(mime_type="image/png", size=1048576, original_filename="cat.png")
-
-    mime_type: Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[A-Za-z0-9.+-]+$")]
-    size: Annotated[int, Field(ge=1, le=MAX_ID)]
-    original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE), AfterValidator(one_line)]
-    effect_id: RowId | None = None
-
-
-class File(AnswerBody):
-    id: str
-    mime_type: str
-    size: int | None
-    original_filename: str | None
-    created_at: datetime
-
-
-class FileDetails(File):
-    """A file with a temporary URL, its dimensions in pixels, and the duration of a video in seconds."""
-
-    url: str
-    poster_url: str | None
-    width: int | None
-    height: int | None
-    seconds: float | None
-
-
-class Upload(AnswerBody):
-    """Send the bytes with PUT to `upload_url`, with exactly the headers `upload_headers`."""
-
-    file: File
-    upload_url: str
-    upload_headers: dict[str, str]
-    expires_at: datetime
-
-
-class NewVideo(Request):
-    model_config = example(original_file_id="01JA2B3C4D5E6F7G8H9J0KMNPQ", title="My cat")
-
-    original_file_id: Id
-    effect_id: RowId | None = None
-    title: Line | None = None
-
-
-class Video(AnswerBody):
-    id: str
-    title: str | None
-    status: OpenEnum[VideoStatus]
-    progress: ReportedProgress | None
-    error: str | None
-    effect_id: int | None
-    job_id: str | None
-    original_file_url: str | None
-    processed_file_url: str | None
-    created_at: datetime
-    updated_at: datetime
 
 
 class Item(Request):

@@ -13,6 +13,7 @@ from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.fields import ID
 from comfyrelay.protocol.records import BulkResult
+from comfyrelay.protocol.uploads import File
 from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
@@ -151,13 +152,13 @@ async def output_as_input(
     number: Annotated[int, Path(ge=1, le=1000, description="the number of the output, from 1")],
     context: ContextOf,
     user: CurrentUser,
-) -> Answer[wire.File]:
+) -> Answer[File]:
     """Copy an output to a file that jobs can use as input. The copy stays when this job is deleted."""
     outputs = (await context.engine.jobs.views.job(user.tenant_id, job_id)).outputs
     if number > len(outputs):
         raise NotFound(f"This job has no output {number}.")
     output = outputs[number - 1]
-    return Answer(data=wire.File.of(await context.engine.jobs.uploads.copy_output(user, output.file, output.filename)))
+    return Answer(data=File.of(await context.engine.jobs.uploads.copy_output(user, output.file, output.filename)))
 
 
 @router.get("/{job_id}/logs", responses=error_responses(404, 422))

@@ -1,9 +1,8 @@
 """Uploads and videos."""
 
 from comfyrelay.domain.uploads import AnnouncedUpload
-from comfyrelay.protocol import jobs as wire
+from comfyrelay.protocol import uploads as wire
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.protocol.uploads import StoredUpload, StoredUploads, UploadPage
 from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
@@ -26,13 +25,13 @@ async def begin_upload(body: wire.NewUpload, context: ContextOf, user: CurrentUs
 @router.get("/uploads", responses=error_responses(422))
 async def uploads(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: Cursor = None
-) -> Answer[UploadPage]:
+) -> Answer[wire.UploadPage]:
     """List your uploads, newest first, with the size of all of them and your limits."""
     page = await context.engine.jobs.uploads.page(user.tenant_id, before_id=cursor, limit=limit)
     usage, limits = await context.engine.jobs.uploads.usage(user.tenant_id)
-    items = [StoredUpload.of(file, is_used=is_used) for file, is_used in page.items]
-    stored = StoredUploads.of(usage, limits)
-    return Answer(data=UploadPage(items=items, next_cursor=page.next_cursor, stored=stored))
+    items = [wire.StoredUpload.of(file, is_used=is_used) for file, is_used in page.items]
+    stored = wire.StoredUploads.of(usage, limits)
+    return Answer(data=wire.UploadPage(items=items, next_cursor=page.next_cursor, stored=stored))
 
 
 @router.delete("/uploads/{file_id}", responses=error_responses(403, 404, 409, 422))
