@@ -8,6 +8,7 @@
     │   ├── IdempotencyConflict  the key was used for a different request
     │   ├── QueueFull            a pool's queue has reached its maximum size
     │   ├── UploadLimitReached   the tenant's uploads take all the space that it has
+    │   ├── WorkflowLimitReached the tenant's graphs and free jobs take all the space that it has
     │   ├── MissingOnWorkers     no worker has all required nodes and models; names them
     │   └── PriceChanged         the price differs from the one that the caller expects
     ├── Unauthorized             not signed in, or the token or secret is wrong
@@ -125,6 +126,12 @@ class UploadLimitReached(Conflict):
     """Your uploads take all the space that you have."""
 
     code = "upload_limit_reached"
+
+
+class WorkflowLimitReached(Conflict):
+    """Your workflows and your jobs without a price take all the space that you have."""
+
+    code = "workflow_limit_reached"
 
 
 class PriceChanged(Conflict):

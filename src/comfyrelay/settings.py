@@ -121,9 +121,15 @@ class Settings(ArgumentsOnly):
 
     max_body_bytes: Count = Field(256 * 1024, description="maximum size of a JSON body")
     max_large_body_bytes: Count = Field(
-        8 * 1024**2, description="maximum size of a body with a graph, a batch or a worker report"
+        8 * 1024**2, description="maximum size of a body with a batch, a worker report or a catalogue workflow"
     )
     max_body_values: Count = Field(250_000, description="maximum number of values in such a body")
+    max_graph_bytes: Count = Field(
+        2 * 1024**2, description="maximum size of a private workflow, and of the body that contains it"
+    )
+    max_workflow_bytes: Count | None = Field(
+        512 * 1024**2, description="maximum size of a tenant's private workflows and jobs without a price together"
+    )
     max_graph_nodes: Count = Field(2000, description="maximum number of nodes in a graph")
     max_own_workflows: Count = Field(1000, description="maximum number of private workflows per tenant")
     max_batch_nodes: Count = Field(

@@ -13,7 +13,6 @@ from typing import Any
 
 from sqlalchemy import select
 
-from comfyrelay.domain.ids import source_path
 from comfyrelay.domain.queue.states import TERMINAL_JOB, Outcome
 from comfyrelay.store.tenant import tables as tenant
 from tests.soak.clients import Client
@@ -21,6 +20,7 @@ from tests.soak.plan import COMFYUIS, SERVERS, STORAGE, WORKERS
 from tests.soak.wire import Wire
 from tests.soak.world import World
 from tests.support.invariants import ALWAYS, QUIET, Facts, every_job_has_ended, find_violations, read_facts_from
+from tests.support.stored_objects import stored_and_known_paths
 
 # After the faults, only work that never finishes takes this long, even on a busy machine.
 PATIENCE_SECONDS = 240.0
@@ -271,11 +271,7 @@ async def _after_retention(world: World) -> list[str]:
         await world.advance(RETENTION_SECONDS)
         await world.engine.operations.retention.run_once()
     # posters and previews are deleted with their files
-    stored = {source_path(file.path) async for file in world.engine.objects.list("tenants")}
-    rows: set[str] = set()
-    for shard in world.engine.databases.shards.values():
-        async with shard.read() as tx:
-            rows |= {row.path for row in await tx.execute(select(tenant.files.c.path))}
+    stored, rows = await stored_and_known_paths(world.engine)
     return [
         *(f"the file {path} in the storage has no row" for path in sorted(stored - rows)),
         *(f"the file {path} is not in the storage" for path in sorted(rows - stored)),

@@ -14,7 +14,7 @@ from comfyrelay.desk.checks import examine_own
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import write_sample
 from comfyrelay.desk.notifications.notifier import Notifier, without_secrets
-from comfyrelay.desk.notifications.sender import NotificationSender
+from comfyrelay.desk.notifications.sender import NOTIFIED_FILE, NotificationSender
 from comfyrelay.desk.one_time_links import OneTimeLinks
 from comfyrelay.desk.password import Password
 from comfyrelay.desk.settings import DeskSettings
@@ -101,7 +101,9 @@ class Desk:
             secrets = load_secrets(settings, is_only_server=True)
             links = OneTimeLinks(settings.base_url)
 
-            notifications = NotificationSender(Notifier(self.desk.notify_urls, self.notify_on))
+            notifications = NotificationSender(
+                Notifier(self.desk.notify_urls, self.notify_on), state=settings.data_dir / NOTIFIED_FILE
+            )
             simulation = SimulationPolicy(self.settings, self.desk)
             workers = DeskWorkers(settings, self.desk, simulation, on_status=self.on_status, on_comfyui=self.on_comfyui)
             outputs = OutputCopies(

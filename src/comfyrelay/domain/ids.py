@@ -63,6 +63,15 @@ def job_folder(tenant_id: str, job_id: str) -> str:
     return f"tenants/{tenant_id}/ai-jobs/{job_id}"
 
 
+def private_graph_path(tenant_id: str, graph_id: str) -> str:
+    return f"tenants/{tenant_id}/graphs/{graph_id}.json"
+
+
+def is_private_graph(path: str) -> bool:
+    """Return whether a graph belongs to a tenant. Graphs of the catalogue have paths by content hash."""
+    return path.startswith("tenants/")
+
+
 def digest(value: Any) -> str:
     """Return the SHA-256 of a JSON value, independent of the order of keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -61,6 +61,11 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o666) -> bool:
         files.link_new(writer.part, path)
     except FileExistsError:
         return False
+    except FileNotFoundError:
+        # Another process has written the file, and removed this temporary file as a leftover.
+        if not path.exists():
+            raise
+        return False
     finally:
         writer.discard()
     return True

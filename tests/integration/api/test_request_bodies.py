@@ -28,6 +28,7 @@ async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Ap
     limits: dict[str, Any] = {
         "max_body_bytes": SMALL,
         "max_large_body_bytes": LARGE,
+        "max_graph_bytes": LARGE,
         "max_body_values": 1000,
         "max_graph_nodes": 10,
         "max_batch_nodes": 20,
@@ -84,14 +85,16 @@ async def test_large_body_is_not_read_before_authentication(api: Api) -> None:
         assert len(read) <= 4
 
 
-async def test_graph_body_limit_is_large(api: Api) -> None:
+async def test_body_limits_of_graphs_and_batches_are_large(api: Api) -> None:
     caller = await api.user()
     answer = await caller.call("POST", "/api/workflows", content=padded(LARGE, graph=GRAPH), headers=JSON)
     assert answer.status_code == 201, answer.text
     for content in (padded(LARGE + 1, graph=GRAPH), chunks(padded(LARGE + 1, graph=GRAPH), [])):
         answer = await caller.call("POST", "/api/workflows", content=content, headers=JSON)
-        detail = problem_of(answer, 413)["detail"]
-        assert f"{LARGE} bytes (COMFYRELAY_MAX_LARGE_BODY_BYTES). Send a large batch as several" in detail
+        assert f"{LARGE} bytes (COMFYRELAY_MAX_GRAPH_BYTES)." in problem_of(answer, 413)["detail"]
+    answer = await caller.call("POST", "/api/batches", content=padded(LARGE + 1, items=[{}]), headers=JSON)
+    detail = problem_of(answer, 413)["detail"]
+    assert f"{LARGE} bytes (COMFYRELAY_MAX_LARGE_BODY_BYTES). Send a large batch as several" in detail
 
 
 async def test_registration_with_the_secret_may_be_large(api: Api) -> None:

@@ -13,15 +13,12 @@ from typing import TypeVar
 import httpx
 import pytest
 from _pytest.mark import ParameterSet
-from sqlalchemy import select
 
 from comfyrelay.clock import utc_now
-from comfyrelay.domain.ids import source_path
 from comfyrelay.errors import ComfyRelayError, NotFound
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.simulator import Simulator
-from comfyrelay.store.tenant import tables as tenant
 from comfyrelay.system.atomic import PART_PREFIX
 from tests.support.desk_owner import owner_http
 from tests.support.forked_commands import SKEW_VARIABLE
@@ -29,6 +26,7 @@ from tests.support.full import full_only
 from tests.support.graphs import PNG, invert_file
 from tests.support.kill_points import KillPoint
 from tests.support.side_effects import DESK_KILL_POINTS, SCRIPT_KILL_POINTS, UPLOAD_KILL_POINTS
+from tests.support.stored_objects import stored_and_known_paths
 from tests.system.desk.test_killed import DeskProcess
 
 T = TypeVar("T")
@@ -155,11 +153,7 @@ async def storage_differences(data_dir: Path) -> list[str]:
         await engine.operations.retention.run_once(grace_seconds=0)
         await engine.jobs.removal.run_once(grace_seconds=0)
         await engine.objects.sweep(older_than_seconds=0)  # type: ignore[attr-defined]
-        stored = {source_path(file.path) async for file in engine.objects.list("tenants")}
-        rows: set[str] = set()
-        for shard in engine.databases.shards.values():
-            async with shard.read() as tx:
-                rows |= {row.path for row in await tx.execute(select(tenant.files.c.path))}
+        stored, rows = await stored_and_known_paths(engine)
     return sorted(stored ^ rows)
 
 

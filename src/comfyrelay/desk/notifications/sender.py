@@ -1,10 +1,16 @@
-"""Send notifications in the background. A failure never affects a job."""
+"""Send notifications in the background. A failure never affects a job.
+
+A file records until when ended jobs were notified. A desk that was killed before that notifies of the others at its
+next start.
+"""
 
 import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
 
 import structlog
 
@@ -17,6 +23,7 @@ from comfyrelay.domain.records.jobs import BatchRecord, JobRecord
 from comfyrelay.protocol.desk import FailedNotification
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.ended_jobs import EndedJobs
+from comfyrelay.system import atomic
 from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
@@ -24,11 +31,15 @@ log = structlog.get_logger(__name__)
 # A stopping desk waits this long for pending notifications.
 FLUSH_SECONDS = 5.0
 MAX_REMEMBERED = 10
+# In the data folder: the end of the last job that was notified.
+NOTIFIED_FILE = ".notified-until"
 
 
 class NotificationSender:
-    def __init__(self, notifier: Notifier) -> None:
+    def __init__(self, notifier: Notifier, *, state: Path) -> None:
+        """`state` is the file with the end of the last job that was notified."""
         self._notifier = notifier
+        self._state = state
         self._rules = NotificationRules()
         self._ended: list[str] = []
         self._has_ended = Wakeup()
@@ -39,6 +50,7 @@ class NotificationSender:
     @asynccontextmanager
     async def sending(self, engine: Engine, user: User) -> AsyncIterator[None]:
         """Send inside the block, and briefly wait for pending notifications at its end."""
+        await self._find_missed(engine, user)
         task = asyncio.create_task(self._run(engine, user))
         try:
             yield
@@ -54,10 +66,27 @@ class NotificationSender:
         self._idle.clear()
         self._has_ended.notify()
 
+    async def _find_missed(self, engine: Engine, user: User) -> None:
+        """Notify of the jobs that ended before the desk was killed."""
+        until = await asyncio.to_thread(_read, self._state)
+        if until is None:
+            await self._record(utc_now())
+        elif missed := await engine.jobs.ended_jobs.ended_after(user.tenant_id, until):
+            self._ended += missed
+            self._idle.clear()
+            self._has_ended.notify()
+
+    async def _record(self, until: datetime) -> None:
+        try:
+            await asyncio.to_thread(atomic.write, self._state, until.isoformat().encode(), mode=0o600)
+        except OSError as error:
+            log.warning("desk.notification_not_recorded", why=error.strerror)
+
     async def _run(self, engine: Engine, user: User) -> None:
         while True:
             await self._has_ended.wait()
-            ended, self._ended = self._ended, []
+            # A job that ended while the missed ones were read is in the list twice.
+            ended, self._ended = list(dict.fromkeys(self._ended)), []
             try:
                 await self._notify(engine, user, ended)
             except Exception:
@@ -75,12 +104,22 @@ class NotificationSender:
             notified = _notified_batch(batch, ended.counts.get(batch.id, {})) if batch else None
             for notification in self._rules.of_end(_notified_job(job), notified, active=ended.active, read_at=read_at):
                 await self._send(notification, ended)
+        if ended.jobs:
+            last = ended.jobs[-1]
+            await self._record(last.completed_at or last.created_at)
 
     async def _send(self, notification: Notification, ended: EndedJobs) -> None:
         urls = ended.batches[notification.batch_id].notify_urls if notification.batch_id else ()
         for failure in await self._notifier.notify(notification, urls or ()):
             self.not_sent.append(FailedNotification(at=utc_now(), url=failure.url, why=failure.why))
             log.warning("desk.notification_not_sent", url=failure.url, why=failure.why, about=notification.title)
+
+
+def _read(state: Path) -> datetime | None:
+    try:
+        return datetime.fromisoformat(state.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def _notifiable(jobs: Sequence[JobRecord]) -> Iterator[JobRecord]:

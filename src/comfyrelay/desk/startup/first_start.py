@@ -46,6 +46,8 @@ def single_user_settings(settings: Settings) -> Settings:
         "max_body_values": 2 * NO_LIMIT,
         "max_batch_nodes": 1000 * NO_LIMIT,
         "max_own_workflows": NO_LIMIT,
+        "max_graph_bytes": 64 * 1024**2,
+        "max_workflow_bytes": None,
         "max_stored_bytes": None,
         "max_stored_files": None,
         # The user who writes the graphs owns the machine.

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from comfyrelay.domain.ids import is_private_graph
 from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.states import DispatchStatus, Stage
+from comfyrelay.domain.space import space_of_job
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +72,17 @@ class JobRecord(JobFields):
 class NewJobRecord(JobFields):
     input_payload: Mapping[str, Any]
     delay_seconds: float = 0
+
+    @property
+    def private_graph(self) -> str | None:
+        """The path of its graph, if it belongs to a tenant."""
+        path: str = self.input_payload["graph_path"]
+        return path if is_private_graph(path) else None
+
+    @property
+    def space_bytes(self) -> int | None:
+        """How much it counts towards the limit of its tenant; `None` if it has a price."""
+        return space_of_job(self.input_payload, tokens=self.reserved_tokens)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

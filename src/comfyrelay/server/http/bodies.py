@@ -27,15 +27,16 @@ SMALL_BYTES = 32 * 1024
 E = TypeVar("E", bound=Callable[..., Any])
 # Raises `Unauthorized` or `Forbidden` if the caller may not send a large body.
 Authenticate = Callable[[Request, Context], Awaitable[object]]
-_LARGE_BODIES: dict[Callable[..., Any], Authenticate] = {}
+# Also the setting that limits the body.
+_LARGE_BODIES: dict[Callable[..., Any], tuple[Authenticate, str]] = {}
 _ANONYMOUS_BODIES: set[Callable[..., Any]] = set()
 
 
-def large_body(authenticate: Authenticate) -> Callable[[E], E]:
-    """Mark a route whose body may be large after authentication: a graph, a batch or a report."""
+def large_body(authenticate: Authenticate, *, limit: str = "max_large_body_bytes") -> Callable[[E], E]:
+    """Mark a route whose body may be large after authentication: a graph, a batch or a report. `limit` is a setting."""
 
     def mark(endpoint: E) -> E:
-        _LARGE_BODIES[endpoint] = authenticate
+        _LARGE_BODIES[endpoint] = authenticate, limit
         return endpoint
 
     return mark
@@ -64,7 +65,7 @@ class BodyRoute(APIRoute):
 
         async def limited(request: Request) -> Response:
             body = await read_body(request, self.endpoint)
-            if len(body) > SMALL_BYTES and _is_json(request):
+            if len(body) > SMALL_BYTES and is_json(request):
                 # FastAPI uses this as the parsed body, and does not validate a model again.
                 request._json = await asyncio.to_thread(_parse, body, request.app.state.context.settings, validate)
             return await handle(request)
@@ -76,7 +77,7 @@ async def read_body(request: Request, endpoint: Callable[..., Any]) -> bytes:
     """Read the body and cache it in the request, as `Request.body` does."""
     context: Context = request.app.state.context
     settings = context.settings
-    authenticate = _LARGE_BODIES.get(endpoint)
+    authenticate, large = _LARGE_BODIES.get(endpoint, (None, ""))
     max_bytes, name = settings.max_body_bytes, "max_body_bytes"
     seconds, seconds_name = settings.body_seconds, "body_seconds"
     if endpoint in _ANONYMOUS_BODIES:
@@ -94,7 +95,7 @@ async def read_body(request: Request, endpoint: Callable[..., Any]) -> bytes:
             while True:
                 if max(size, len(body)) > max_bytes and authenticate is not None and name == "max_body_bytes":
                     await authenticate(request, context)
-                    max_bytes, name = settings.max_large_body_bytes, "max_large_body_bytes"
+                    max_bytes, name = max(max_bytes, getattr(settings, large)), large
                 if max(size, len(body)) > max_bytes:
                     raise _too_large(f"{max_bytes} bytes", name)
                 if is_complete:
@@ -126,10 +127,11 @@ def _parse(body: bytes, settings: Settings, validate: Callable[..., Any]) -> Any
 
 
 def _too_large(limit: str, name: str) -> TooLarge:
-    advice = "" if name == "max_body_bytes" else " Send a large batch as several smaller ones."
+    advice = "" if name in ("max_body_bytes", "max_graph_bytes") else " Send a large batch as several smaller ones."
     return TooLarge(f"The body exceeds the limit of {limit} ({ENV_PREFIX}{name.upper()}).{advice}")
 
 
-def _is_json(request: Request) -> bool:
+def is_json(request: Request) -> bool:
+    """Whether the body is JSON, by its content type."""
     kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

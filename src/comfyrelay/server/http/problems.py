@@ -31,6 +31,7 @@ from comfyrelay.errors import (
     TooManyRequests,
     Unauthorized,
     UploadLimitReached,
+    WorkflowLimitReached,
 )
 from comfyrelay.protocol.problems import KIND, Problem
 
@@ -47,6 +48,7 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
     (NotFound, 404, "Not found"),
     (MissingOnWorkers, 409, "No worker meets the requirements"),
     (UploadLimitReached, 409, "Too many uploads"),
+    (WorkflowLimitReached, 409, "Too many workflows and jobs"),
     (PriceChanged, 409, "The price has changed"),
     (Conflict, 409, "Conflict with the current state"),
     (RequestTimeout, 408, "The request took too long"),
@@ -78,6 +80,12 @@ def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _handle_invalid_request)
     app.add_exception_handler(HTTPException, handle_http_exception)
     app.add_exception_handler(Exception, _handle_unexpected)
+
+
+async def error_response(request: Request, error: ComfyRelayError | HTTPException) -> JSONResponse:
+    """Return the response for an error that a route has raised."""
+    handle = _handle_known if isinstance(error, ComfyRelayError) else handle_http_exception
+    return await handle(request, error)
 
 
 def _response(

@@ -11,7 +11,7 @@ from typing import Any
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.http_client import is_loopback
 from comfyrelay.settings import Settings
-from comfyrelay.system.atomic import write_new
+from comfyrelay.system.atomic import remove_parts, write_new
 from comfyrelay.system.permissions import FOLDER_MODE
 
 STAGES = ("production", "staging")
@@ -77,6 +77,10 @@ def _by_stage(settings: Settings) -> dict[str, list[str]]:
 def _generate(path: Path) -> bool:
     """Write new secrets unless the file exists. Returns whether it was written."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+    if path.exists():
+        # Servers write no other file into this folder. A killed one may have left its temporary file.
+        remove_parts(path.parent)
+        return False
     generated = {
         "fleet_secrets": {stage: [secrets.token_urlsafe(32)] for stage in STAGES},
         "signing_secrets": [secrets.token_urlsafe(32)],

@@ -55,7 +55,7 @@ async def workflows(
     status_code=201,
     responses={200: {"model": Answer[wire.AddedWorkflow]}, **error_responses(403, 409, 422)},
 )
-@large_body(authenticate_user)
+@large_body(authenticate_user, limit="max_graph_bytes")
 async def create_workflow(
     body: wire.NewWorkflow, response: Response, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.AddedWorkflow]:
@@ -107,7 +107,7 @@ async def missing(
 
 
 @router.patch("/workflows/{slug}", responses=error_responses(403, 404, 409, 422))
-@large_body(authenticate_user)
+@large_body(authenticate_user, limit="max_graph_bytes")
 async def change_workflow(
     slug: SlugInPath, body: wire.OwnWorkflowPatch, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.Workflow]:

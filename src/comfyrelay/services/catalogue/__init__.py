@@ -12,6 +12,7 @@ from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
 from comfyrelay.services.catalogue.own_workflows import OwnWorkflows
 from comfyrelay.services.catalogue.pending_workflows import PendingWorkflows
 from comfyrelay.services.catalogue.presets import Presets
+from comfyrelay.services.catalogue.private_graphs import PrivateGraphs
 from comfyrelay.services.catalogue.reader_threads import ReaderThreads
 from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.context import ServiceContext
@@ -23,7 +24,10 @@ __all__ = ["Catalogue"]
 class Catalogue:
     def __init__(self, context: ServiceContext) -> None:
         settings, databases, objects, hooks = context.settings, context.databases, context.objects, context.hooks
-        self.graphs = Graphs(objects, max_nodes=settings.max_graph_nodes)
+        self.private_graphs = PrivateGraphs(
+            databases, max_bytes=settings.max_graph_bytes, max_tenant_bytes=settings.max_workflow_bytes
+        )
+        self.graphs = Graphs(objects, self.private_graphs, max_nodes=settings.max_graph_nodes)
         self.assets = Assets(objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds)
         default = [context.default_fleet] if context.default_fleet is not None else []
         self.workflows = Workflows(databases, self.graphs, self.assets, default_fleets=[*default, *hooks.more_fleets])

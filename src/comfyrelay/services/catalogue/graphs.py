@@ -1,9 +1,10 @@
-"""Store graphs by content hash. Stored graphs never change, so they can be cached."""
+"""Store graphs of the catalogue by content hash, and graphs of tenants separately. Stored graphs never change, so they
+can be cached."""
 
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import MAX_BYTES, Graph, input_texts, load_graph, replace_placeholders
@@ -11,6 +12,7 @@ from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.comfyui.graphs.placeholders import placeholders_of
 from comfyrelay.errors import GraphError, TooLarge
 from comfyrelay.protocol.fields import MAX_NAME_LENGTH, MAX_TEXT_LENGTH
+from comfyrelay.services.catalogue.private_graphs import PrivateGraphs
 from comfyrelay.storage.objects import ObjectStore
 
 MAX_CACHED_GRAPHS = 256
@@ -19,8 +21,9 @@ VALUES_PER_NODE = 50
 
 
 class Graphs:
-    def __init__(self, objects: ObjectStore, *, max_nodes: int) -> None:
+    def __init__(self, objects: ObjectStore, private: PrivateGraphs, *, max_nodes: int) -> None:
         self._objects = objects
+        self._private = private
         self._max_nodes = max_nodes
         self._known: dict[str, tuple[Graph, int]] = {}
 
@@ -54,16 +57,18 @@ class Graphs:
                 if length > MAX_BYTES:
                     raise TooLarge(f"The texts of a graph may have at most {MAX_BYTES} characters in total.")
 
-    async def store(self, graph: Graph) -> str:
-        """Store a graph, and return its path."""
-        return await self._put(await asyncio.to_thread(_encode, graph))
+    async def store(
+        self, graph: Graph, *, tenant_id: str | None = None, properties: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
+        """Store a graph, and return its path. With `tenant_id`, it counts towards the limit of the tenant."""
+        return await self._put(await asyncio.to_thread(_encode, graph), tenant_id, properties)
 
-    async def store_import(self, new: Mapping[str, Any]) -> str:
+    async def store_import(self, new: Mapping[str, Any], *, tenant_id: str | None = None) -> str:
         """Store an import that cannot be converted yet, and return its path."""
         text = await asyncio.to_thread(lambda: json.dumps(new, sort_keys=True).encode())
         if len(text) > MAX_BYTES:
             raise TooLarge(f"A workflow may have at most {MAX_BYTES} bytes.")
-        return await self._put(text)
+        return await self._put(text, tenant_id, ())
 
     async def load_import(self, path: str) -> dict[str, Any]:
         text = await self._objects.get(path)
@@ -84,8 +89,11 @@ class Graphs:
             self._known[path] = known
         return known
 
-    async def _put(self, text: bytes) -> str:
-        path = f"workflows/{hashlib.sha256(text).hexdigest()}.json"
+    async def _put(self, text: bytes, tenant_id: str | None, properties: Sequence[Mapping[str, Any]]) -> str:
+        if tenant_id is not None:
+            path = await self._private.reserve(tenant_id, text, properties)
+        else:
+            path = f"workflows/{hashlib.sha256(text).hexdigest()}.json"
         if not await self._objects.exists(path):
             await self._objects.put(path, text)
         return path

@@ -108,11 +108,11 @@ class Workflows:
         import."""
         _check_price(provider, cloud_micros_per_second)
         if waiting is not None:
-            path = await self._graphs.store_import(graph)
+            path = await self._graphs.store_import(graph, tenant_id=tenant_id)
         else:
             await asyncio.to_thread(self._check, graph, properties)
             check_output_node(graph, output_node_id)
-            path = await self._graphs.store(graph)
+            path = await self._graphs.store(graph, tenant_id=tenant_id, properties=properties)
         values = {
             "slug": slug,
             "name": name or slug,
@@ -178,7 +178,9 @@ class Workflows:
         if "graph" in values:
             graph = values.pop("graph")
             await asyncio.to_thread(self._check, graph, ())
-            values |= {"graph_path": await self._graphs.store(graph), "waiting": None}
+            described = values.get("properties", before.properties)
+            path = await self._graphs.store(graph, tenant_id=before.tenant_id, properties=described)
+            values |= {"graph_path": path, "waiting": None}
         else:
             graph = await self._graph_of(before)
         if before.waiting is None or "graph" in changes:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from comfyrelay.domain.records.jobs import BatchRecord, JobRecord
 from comfyrelay.services.databases import Databases
@@ -29,6 +30,11 @@ class EndedJobs:
 class EndedJobsReader:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
+
+    async def ended_after(self, tenant_id: str, moment: datetime) -> list[str]:
+        """Return the jobs that ended after a moment."""
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
+            return await jobs.ended_after(tx, tenant_id, moment)
 
     async def load(self, tenant_id: str, user_id: str, job_ids: Iterable[str]) -> EndedJobs:
         """Load the jobs that still exist."""

@@ -17,12 +17,22 @@ from comfyrelay.services.operations.samples import Samples
 from comfyrelay.services.operations.storage_check import StorageChecks
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
+from comfyrelay.services.workers import WorkerServices
 
 __all__ = ["Operations"]
 
 
 class Operations:
-    def __init__(self, context: ServiceContext, outbox: Outbox, catalogue: Catalogue, queue: Queue, jobs: Jobs) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        outbox: Outbox,
+        catalogue: Catalogue,
+        queue: Queue,
+        *,
+        workers: WorkerServices,
+        jobs: Jobs,
+    ) -> None:
         settings, databases, objects = context.settings, context.databases, context.objects
         self.reconciler = Reconciler(databases, queue.decisions, outbox.applier, outbox.recovery)
         self.auto_repair = AutoRepair(databases, self.reconciler)
@@ -36,7 +46,8 @@ class Operations:
             jobs.removal,
             catalogue.node_definitions,
             queue.previews,
-            delete_old=(self.samples.delete_old, queue.worker_logs.delete_old),
+            graphs=catalogue.private_graphs,
+            delete_old=(self.samples.delete_old, workers.logs.delete_old),
             disk=DISK,
             retention_days=settings.retention_days,
             unused_upload_hours=settings.unused_upload_hours,

@@ -1,4 +1,4 @@
-"""Expire old videos and remove unused files, but never a file of an active job.
+"""Expire old videos and remove unused files and graphs, but never a file of an active job.
 
 A file is removed in steps that survive a crash. First its row is marked, so that no new job can use the file. After a
 grace period every use of the file is visible, and a removal record replaces the row. Then the object and the record are
@@ -17,6 +17,7 @@ from comfyrelay.domain.ids import job_folder
 from comfyrelay.domain.records.jobs import FileRecord, VideoRecord
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
+from comfyrelay.services.catalogue.private_graphs import PrivateGraphs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.queue.previews import PreviewService
@@ -45,6 +46,7 @@ class RetentionResult:
     removed: int = 0
     orphans: int = 0
     definitions: int = 0
+    graphs: int = 0
     previews: int = 0
 
 
@@ -57,6 +59,7 @@ class Retention:
         definitions: NodeDefinitionService,
         previews: PreviewService,
         *,
+        graphs: PrivateGraphs,
         delete_old: Sequence[Callable[[], Awaitable[None]]] = (),
         disk: str,
         retention_days: float | None,
@@ -67,6 +70,7 @@ class Retention:
         self._objects = objects
         self._removing = removing
         self._definitions = definitions
+        self._graphs = graphs
         self._previews = previews
         self._delete_old = delete_old
         self._disk = disk
@@ -83,6 +87,7 @@ class Retention:
             except DatabaseUnavailable:
                 log.info("retention.shard_down", shard=name)
         done["definitions"] = await self._definitions.remove_unused(grace_seconds=grace_seconds)
+        done["graphs"] = await self._graphs.remove_unused(grace_seconds=grace_seconds)
         done["previews"] = await self._previews.sweep(older_than_seconds=grace_seconds)
         for delete in self._delete_old:
             await delete()

@@ -1,10 +1,10 @@
 """Workflows, effects and fleets."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Float, Text, and_, bindparam, delete, insert, or_, select, update
+from sqlalchemy import BigInteger, Float, Text, and_, bindparam, delete, insert, or_, select, union, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.gallery import prompt_placeholder
@@ -25,6 +25,8 @@ FLEET_COLUMNS = [fleets.c[name] for name in FleetRecord.__dataclass_fields__]
 _VERSION = [workflow_versions.c[name] for name in WorkflowVersionRecord.__dataclass_fields__]
 _VERSIONED = ("graph_path", "properties", "output_node_id", "output_extension", "output_mime_type")
 _PRESENT = workflows.c.deleted_at.is_(None)
+# Versions of a private workflow that are kept. Their graphs count towards the limit of the tenant.
+MAX_PRIVATE_VERSIONS = 5
 
 
 async def create_workflow(tx: Tx, **values: Any) -> WorkflowRecord:
@@ -52,6 +54,23 @@ async def _record_version(tx: Tx, workflow: WorkflowRecord) -> None:
     number = newest.number + 1 if newest else 1
     query = insert(workflow_versions).values(workflow_id=workflow.id, number=number, **values)
     await tx.execute(query.values(created_at=relay_now()))
+    if workflow.tenant_id is not None:
+        v = workflow_versions.c
+        is_old = (v.workflow_id == workflow.id) & (v.number <= number - MAX_PRIVATE_VERSIONS)
+        await tx.execute(delete(workflow_versions).where(is_old))
+
+
+async def used_graphs(tx: Tx, paths: Collection[str]) -> set[str]:
+    """Return the graphs that a workflow or one of its versions has."""
+    of_workflows = select(workflows.c.graph_path).where(workflows.c.graph_path.in_(list(paths)), _PRESENT)
+    of_versions = select(workflow_versions.c.graph_path).where(workflow_versions.c.graph_path.in_(list(paths)))
+    return set(await tx.scalars(union(of_workflows, of_versions)))
+
+
+async def forget_properties(tx: Tx, paths: Collection[str]) -> None:
+    """Clear the properties of deleted workflows whose graph was removed. They only described the inputs of jobs."""
+    is_unused = workflows.c.graph_path.in_(list(paths)) & workflows.c.deleted_at.is_not(None)
+    await tx.execute(update(workflows).where(is_unused).values(properties=[]))
 
 
 async def version(tx: Tx, workflow_id: int, number: int | None = None) -> WorkflowVersionRecord | None:
@@ -137,7 +156,7 @@ async def list_workflows(
 
 async def delete_workflow(tx: Tx, workflow_id: int) -> None:
     """Delete a workflow for users. Its row remains for finished dispatches."""
-    for table in (workflow_fleets, worker_workflows):
+    for table in (workflow_fleets, worker_workflows, workflow_versions):
         await tx.execute(delete(table).where(table.c.workflow_id == workflow_id))
     query = update(workflows).where(workflows.c.id == workflow_id)
     await tx.execute(query.values(deleted_at=relay_now(), updated_at=relay_now(), is_active=False))

@@ -57,7 +57,11 @@ from comfyrelay.store.types import json_value, relay_now, sql_literal
 MAX_LISTED_LENGTH = 64 * 1024
 JOB_COLUMNS = [ai_jobs.c[name] for name in JobRecord.__dataclass_fields__]
 _STATE = [ai_jobs.c[name] for name in JobState._fields]
-_NEW = tuple(name for name in NewJobRecord.__dataclass_fields__ if name != "delay_seconds")
+_NEW = (
+    *(name for name in NewJobRecord.__dataclass_fields__ if name != "delay_seconds"),
+    "private_graph",
+    "space_bytes",
+)
 _SETTLED = (
     "status",
     "priority",
@@ -133,6 +137,12 @@ async def retries_of(tx: Tx, job_ids: Collection[str]) -> dict[str, str]:
     j = ai_jobs.c
     rows = await tx.execute(select(j.retry_of, j.id).where(j.retry_of.is_not(None), j.retry_of.in_(job_ids)))
     return {row.retry_of: row.id for row in rows}
+
+
+async def ended_after(tx: Tx, tenant_id: str, moment: datetime) -> list[str]:
+    """Return the jobs of a tenant that ended after a moment. This reads all its jobs."""
+    query = select(ai_jobs.c.id).where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.completed_at > moment)
+    return await tx.scalars(query.order_by(ai_jobs.c.completed_at))
 
 
 async def by_ids(tx: Tx, job_ids: Iterable[str]) -> list[JobRecord]:

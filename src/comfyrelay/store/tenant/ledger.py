@@ -61,6 +61,13 @@ def _lock_wallet(_dialect: str) -> Executable:
     return select(token_wallets.c.balance).where(own).with_for_update()
 
 
+async def take_space(tx: Tx, tenant_id: str, more_bytes: int) -> int:
+    """Change the space that a tenant takes, and return the new sum. The wallet must exist."""
+    own = token_wallets.c.tenant_id == tenant_id
+    query = update(token_wallets).where(own).values(space_bytes=token_wallets.c.space_bytes + more_bytes)
+    return int(await tx.scalar(query.returning(token_wallets.c.space_bytes)) or 0)
+
+
 async def lock_wallets(tx: Tx, tenant_ids: Iterable[str]) -> None:
     """Lock several wallets in order of tenant, so that settlements cannot deadlock."""
     await tx.fetch(_lock_wallets, with_ids(sorted(set(tenant_ids))))

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Text, cast, delete, insert, or_, select, u
 
 from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant import changes
+from comfyrelay.store.tenant import changes, ledger
 from comfyrelay.store.tenant.tables import ai_jobs, files, job_attempts, job_events, outputs, removals, videos
 from comfyrelay.store.types import relay_now
 
@@ -80,8 +80,10 @@ async def remove_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> None:
     for history in (job_events, job_attempts, outputs):
         await tx.execute(delete(history).where(history.c.tenant_id == tenant_id, history.c.job_id.in_(job_ids)))
     own = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.id.in_(job_ids)
-    batches = await tx.scalars(delete(ai_jobs).where(own).returning(ai_jobs.c.batch_id))
-    await changes.write(tx, {tenant_id: [*job_ids, *sorted({batch for batch in batches if batch})]})
+    removed = (await tx.execute(delete(ai_jobs).where(own).returning(ai_jobs.c.batch_id, ai_jobs.c.space_bytes))).all()
+    if space := sum(row.space_bytes or 0 for row in removed):
+        await ledger.take_space(tx, tenant_id, -space)
+    await changes.write(tx, {tenant_id: [*job_ids, *sorted({row.batch_id for row in removed if row.batch_id})]})
 
 
 async def remove_files(

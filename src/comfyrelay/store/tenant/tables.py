@@ -131,6 +131,10 @@ ai_jobs = Table(
     Column("idempotency_key", Text, nullable=False),
     Column("request_digest", Text, nullable=False),
     Column("input_payload", JsonText, nullable=False),
+    # The path of its graph, if it belongs to a tenant. The graph is kept as long as a job refers to it.
+    Column("private_graph", Text),
+    # What it counts in `token_wallets.space_bytes`; null if it has a price.
+    Column("space_bytes", BigInteger),
     Column("webhook_url", Text),
     Column("reserved_tokens", BigInteger, nullable=False),
     # Maximum wait before it may burst to the cloud.
@@ -180,6 +184,7 @@ ai_jobs = Table(
     partial_index("ix_ai_jobs_cleared", "tenant_id", "status", where="cleared_at IS NOT NULL"),
     partial_index("ix_ai_jobs_video", "video_id", where="video_id IS NOT NULL"),
     partial_index("ix_ai_jobs_input_file", "input_file_id", where="input_file_id IS NOT NULL"),
+    partial_index("ix_ai_jobs_private_graph", "private_graph", where="private_graph IS NOT NULL"),
     postgresql_with={"fillfactor": "80"},
 )
 # A desk shows the first items of batches, and sums up all items, which may be thousands.
@@ -255,6 +260,8 @@ token_wallets = Table(
     metadata,
     Column("tenant_id", Text, primary_key=True),
     Column("balance", BigInteger, nullable=False, server_default=text("0")),
+    # The sum of its graphs and of its jobs without a price, changed together with them.
+    Column("space_bytes", BigInteger, nullable=False, server_default=text("0")),
     Column("updated_at", UtcTime, nullable=False),
     CheckConstraint("balance >= 0", name="balance"),
 )
@@ -290,6 +297,21 @@ token_transactions = Table(
     partial_index(
         "uq_token_transactions_reference", "tenant_id", "reference", where="reference IS NOT NULL", unique=True
     ),
+)
+
+graphs = Table(
+    "graphs",
+    metadata,
+    # Graphs of private workflows. The id is part of the storage path, which is never reused.
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("sha256", Text, nullable=False),
+    # Size of the graph, and of the properties of each workflow that was stored with it.
+    Column("bytes", BigInteger, nullable=False),
+    Column("properties_hash", Text, nullable=False),
+    # Since when no workflow and no job has been found that refers to it.
+    Column("unused_at", UtcTime),
+    UniqueConstraint("tenant_id", "sha256"),
 )
 
 presets = Table(

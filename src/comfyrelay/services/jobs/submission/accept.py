@@ -11,6 +11,7 @@ from comfyrelay.domain.queue.settlement import JobState, apply_updates
 from comfyrelay.domain.queue.updates import reused as reused_update
 from comfyrelay.domain.records.accounts import OwnLimits
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
+from comfyrelay.domain.space import check_space
 from comfyrelay.errors import TooManyActiveJobs
 from comfyrelay.services.accounts.ledger import reserve
 from comfyrelay.services.context import ServiceContext
@@ -55,6 +56,7 @@ class Acceptance:
         self._applier = outbox_services.applier
         self._delivery = outbox_services.delivery
         self._max_active_jobs = context.settings.max_active_jobs_per_user
+        self._max_workflow_bytes = context.settings.max_workflow_bytes
         self._stage_of = context.hooks.stage_of
         self._reuse = reuse
         self._limits_of = limits_of
@@ -115,6 +117,8 @@ class Acceptance:
         if self._stage_of is not None:
             new = [replace(job, stage=self._stage_of(job.workflow_id)) for job in new]
         await reserve(tx, tenant_id, balance, {job.id: job.reserved_tokens for job in new})
+        if space := sum(job.space_bytes or 0 for job in new):
+            check_space(await ledger.take_space(tx, tenant_id, space), max_bytes=self._max_workflow_bytes)
         created = await jobs.create(tx, new)
         if paths := {asset["path"] for job in new for asset in job.input_payload["assets"]}:
             await media.use_files(tx, tenant_id, paths)

@@ -135,6 +135,8 @@ def _create_jobs() -> None:
         sa.Column("idempotency_key", sa.Text(), nullable=False),
         sa.Column("request_digest", sa.Text(), nullable=False),
         sa.Column("input_payload", JsonText(), nullable=False),
+        sa.Column("private_graph", sa.Text()),
+        sa.Column("space_bytes", sa.BigInteger()),
         sa.Column("webhook_url", sa.Text()),
         sa.Column("reserved_tokens", sa.BigInteger(), nullable=False),
         sa.Column("max_wait_seconds", sa.Integer()),
@@ -175,6 +177,7 @@ def _create_jobs() -> None:
         "ix_ai_jobs_fingerprint", "ai_jobs", ["tenant_id", "fingerprint"], where="fingerprint IS NOT NULL"
     )
     _create_partial_index("ix_ai_jobs_input_file", "ai_jobs", ["input_file_id"], where="input_file_id IS NOT NULL")
+    _create_partial_index("ix_ai_jobs_private_graph", "ai_jobs", ["private_graph"], where="private_graph IS NOT NULL")
     op.create_index("ix_ai_jobs_tenant_newest", "ai_jobs", ["tenant_id", "id", "batch_id"])
     _create_partial_index("ix_ai_jobs_video", "ai_jobs", ["video_id"], where="video_id IS NOT NULL")
     _create_partial_index("uq_ai_jobs_retry_of", "ai_jobs", ["retry_of"], where="retry_of IS NOT NULL", unique=True)
@@ -255,6 +258,7 @@ def _create_ledger() -> None:
         "token_wallets",
         sa.Column("tenant_id", sa.Text(), primary_key=True),
         sa.Column("balance", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("space_bytes", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("updated_at", UtcTime(), nullable=False),
         sa.CheckConstraint("balance >= 0", name=op.f("ck_token_wallets_balance")),
     )
@@ -347,6 +351,16 @@ def _create_library() -> None:
         sa.Column("expires_at", UtcTime(), nullable=False),
     )
     op.create_index("ix_zips_expires_at", "zips", ["expires_at"])
+    op.create_table(
+        "graphs",
+        sa.Column("id", sa.Text(), primary_key=True),
+        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("sha256", sa.Text(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("properties_hash", sa.Text(), nullable=False),
+        sa.Column("unused_at", UtcTime()),
+        sa.UniqueConstraint("tenant_id", "sha256", name=op.f("uq_graphs_tenant_id_sha256")),
+    )
     op.create_table(
         "presets",
         sa.Column("id", sa.Text(), primary_key=True),
