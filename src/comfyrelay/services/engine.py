@@ -90,7 +90,9 @@ class Engine:
         self.jobs = Jobs(context, self.outbox, self.catalogue, self.queue, limits_of=limits_of)
         self.gallery = Gallery(context, self.jobs)
         self.webhooks = Webhooks(context, on_recorded=partial(self._publish_change, "webhooks"))
-        self.operations = Operations(context, self.outbox, self.catalogue, self.queue, self.jobs)
+        self.operations = Operations(
+            context, self.outbox, self.catalogue, self.queue, workers=self.workers, jobs=self.jobs
+        )
         self._loops: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.protocol.worker import MAX_LOG_BYTES, MAX_LOG_LINES
-from comfyrelay.services.queue import worker_logs
+from comfyrelay.services.workers import logs as worker_logs
 from tests.support.api import Api, Caller, problem_of
 from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.world import PATIENCE_SECONDS

@@ -63,7 +63,7 @@ async def list_worker_audit_logs(
 async def worker_logs(worker_id: WorkerId, response: Response, context: ContextOf) -> Answer[wire.WorkerLogs]:
     """Get the last lines of a worker's log. The request makes the worker send them: 202 until they have arrived. Poll
     every few seconds."""
-    logs = await context.engine.queue.worker_logs.read_last(worker_id)
+    logs = await context.engine.workers.logs.read_last(worker_id)
     if logs.received_at is None:
         response.status_code = 202
     data = wire.WorkerLogs.of(logs, worker_id=worker_id, within_seconds=LOGS_WITHIN_SECONDS)

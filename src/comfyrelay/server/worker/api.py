@@ -8,15 +8,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
+import structlog
 from fastapi import Header, HTTPException, Path, Request, Response
 
 from comfyrelay.domain.records.workers import Worker
-from comfyrelay.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
+from comfyrelay.errors import ComfyRelayError, Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
 from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.http.auth import CurrentWorker, PollingWorker, authenticate_worker
 from comfyrelay.server.http.bodies import large_body, read_body
 from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.fast_routes import fast
 from comfyrelay.server.http.limits import address_of
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Router
@@ -26,6 +28,8 @@ from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Report, SettledOutput, Settlement, Verb
 from comfyrelay.wakeup import Wakeup
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 # The status that proxies log for it.
@@ -110,51 +114,20 @@ async def register(
 
 
 @router.post("/poll")
+@fast
 @large_body(authenticate_worker)
 async def poll(
     body: wire.PollRequest, request: Request, context: ContextOf, worker: PollingWorker
 ) -> Answer[wire.PollAnswer]:
     """Request a job, and wait for one up to `wait_seconds`. The same `request_id` gets the same lease while it is
     valid."""
-    if body.worker_id != worker.worker_id:
-        raise Forbidden("This token belongs to another worker.")
-    if worker.protocol < wire.MIN_PROTOCOL:
-        # The server was updated after the registration. The worker may still finish its leases.
-        raise Unauthorized(_too_old(worker.protocol))
-    lease_request = LeaseRequest(
-        **body.fields(
-            but=(
-                "worker_id",
-                "warm_workflow_hashes",
-                "capabilities",
-                "devices",
-                "wait_seconds",
-                "comfyui_restarted",
-            )
-        ),
-        worker_id=worker.worker_id,
-        warm_workflow_hashes=frozenset(body.warm_workflow_hashes),
-        token_hash=worker.token_hash,
-        fleet_id=worker.fleet_id,
-    )
-    _note_devices(context, worker, body.devices)
-    context.engine.workers.slots.note_warm(worker.worker_id, body.warm_workflow_hashes)
-    if body.max_concurrency not in (None, worker.max_concurrency):
-        await context.engine.workers.workers.note_slots(worker.worker_id, body.max_concurrency)
-        context.forget_worker(worker.worker_id)
-    if body.capabilities is not None:
-        await context.engine.workers.workers.note_capabilities(worker, body.capabilities)
-    if body.comfyui_restarted:
-        await context.engine.workers.workers.unblock(worker.worker_id, only_out_of_memory=True)
-    wait_seconds = 0.0 if context.stopping.is_set() else _randomize(min(body.wait_seconds, wire.MAX_WAIT_SECONDS))
-    logs = context.engine.queue.worker_logs
-    wants_logs = logs.should_request(worker.worker_id)
-    answer = await _cancel_on_disconnect(request, _lease(context, lease_request, 0.0 if wants_logs else wait_seconds))
-    data = answer.model_copy(update={"wants_logs": wants_logs or logs.should_request(worker.worker_id)})
-    return Answer(data=data, message="Here is a job." if answer.job else "There is no job.")
+    _require_own(body, worker)
+    answer = await _poll(context, request, worker, body)
+    return Answer(data=answer, message="Here is a job." if answer.job else "There is no job.")
 
 
 @router.post("/heartbeat", responses=error_responses(404))
+@fast
 @large_body(authenticate_worker)
 async def heartbeat(
     body: wire.HeartbeatRequest, request: Request, context: ContextOf, worker: CurrentWorker
@@ -166,7 +139,7 @@ async def heartbeat(
     _note_devices(context, worker, body.devices)
     wait_seconds = min(body.wait_seconds, wire.MAX_WAIT_SECONDS)
     # Watch before the first check, so that no signal is missed between it and the wait.
-    logs = context.engine.queue.worker_logs
+    logs = context.engine.workers.logs
     with context.engine.queue.stop_requests.watching(body.dispatch_id) as wakeup, logs.waking(worker.worker_id, wakeup):
         answer = await context.engine.queue.heartbeats.beat(beat)
         if answer.stop is None and wait_seconds > 0 and not context.stopping.is_set():
@@ -206,14 +179,22 @@ async def _preview(context: Context, body: wire.HeartbeatRequest) -> dict[str, A
 
 
 @router.post("/complete", responses=error_responses(404))
+@fast
 @large_body(authenticate_worker)
-async def complete(body: wire.CompleteRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
+async def complete(
+    body: wire.CompleteRequest, request: Request, context: ContextOf, worker: CurrentWorker
+) -> Answer[wire.CompletedAnswer]:
     """Complete a job after its output was uploaded. If the output is missing or unreadable, the response is 422 and the
-    lease stays valid."""
+    lease stays valid. With `next`, the response also answers this poll, which begins after the job was completed."""
+    if body.next is not None:
+        _require_own(body.next, worker)
     # The worker does not choose the file extension.
     output = SettledOutput(**dict(body.output), extension="", sent=body.output.sent) if body.output else None
     report = _report(context, worker, body, Verb.COMPLETE, output=output, provider_job_id=body.provider_job_id)
-    return _settled(await context.engine.queue.outputs.complete(report))
+    settlement = await context.engine.queue.outputs.complete(report)
+    following = await _poll_next(context, request, worker, body.next) if body.next is not None else None
+    data = wire.CompletedAnswer(status=settlement.status, is_blocked=settlement.is_blocked, next=following)
+    return Answer(data=data, message=_message(settlement))
 
 
 @router.post("/fail", responses=error_responses(404))
@@ -270,7 +251,7 @@ async def send_definitions(
 @router.post("/logs")
 async def send_logs(body: wire.LogsRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.StoredLogs]:
     """Send the last lines of the worker's log, after a response has requested them."""
-    await context.engine.queue.worker_logs.store(worker.worker_id, body.lines)
+    await context.engine.workers.logs.store(worker.worker_id, body.lines)
     return Answer(data=wire.StoredLogs(lines=len(body.lines)), message="Thank you.")
 
 
@@ -311,16 +292,69 @@ async def _try_to_register(context: Context, body: wire.RegisterRequest) -> wire
     )
 
 
-async def _lease(context: Context, lease_request: LeaseRequest, wait_seconds: float) -> wire.PollAnswer:
+def _require_own(body: wire.PollRequest, worker: Worker) -> None:
+    if body.worker_id != worker.worker_id:
+        raise Forbidden("This token belongs to another worker.")
+
+
+async def _poll(context: Context, request: Request, worker: Worker, body: wire.PollRequest) -> wire.PollAnswer:
+    """Note what a poll reports about the worker, then lease a job."""
+    if worker.protocol < wire.MIN_PROTOCOL:
+        # The server was updated after the registration. The worker may still finish its leases.
+        raise Unauthorized(_too_old(worker.protocol))
+    lease_request = LeaseRequest(
+        **body.fields(
+            but=(
+                "worker_id",
+                "warm_workflow_hashes",
+                "capabilities",
+                "devices",
+                "wait_seconds",
+                "comfyui_restarted",
+            )
+        ),
+        worker_id=worker.worker_id,
+        warm_workflow_hashes=frozenset(body.warm_workflow_hashes),
+        token_hash=worker.token_hash,
+        fleet_id=worker.fleet_id,
+    )
+    _note_devices(context, worker, body.devices)
+    context.engine.workers.slots.note_warm(worker.worker_id, body.warm_workflow_hashes)
+    if body.max_concurrency not in (None, worker.max_concurrency):
+        await context.engine.workers.workers.note_slots(worker.worker_id, body.max_concurrency)
+        context.forget_worker(worker.worker_id)
+    if body.capabilities is not None:
+        await context.engine.workers.workers.note_capabilities(worker, body.capabilities)
+    if body.comfyui_restarted:
+        await context.engine.workers.workers.unblock(worker.worker_id, only_out_of_memory=True)
+    wait_seconds = 0.0 if context.stopping.is_set() else _randomize(min(body.wait_seconds, wire.MAX_WAIT_SECONDS))
+    return await _cancel_on_disconnect(request, _lease(context, lease_request, wait_seconds))
+
+
+async def _poll_next(
+    context: Context, request: Request, worker: Worker, body: wire.PollRequest
+) -> wire.PollAnswer | None:
+    """Poll after a completion. The job is completed, so the response is no error: the worker's next poll gets it."""
     try:
-        leased = await context.engine.queue.polls.poll(lease_request, wait_seconds=wait_seconds)
+        return await _poll(context, request, worker, body)
+    except ComfyRelayError as error:
+        log.info("worker.next_not_leased", why=error.detail)
+        return None
+
+
+async def _lease(context: Context, lease_request: LeaseRequest, wait_seconds: float) -> wire.PollAnswer:
+    logs = context.engine.workers.logs
+    wants_logs = logs.should_request(lease_request.worker_id)
+    try:
+        leased = await context.engine.queue.polls.poll(lease_request, wait_seconds=0.0 if wants_logs else wait_seconds)
     except (Unauthorized, Forbidden):
         context.forget_worker(lease_request.worker_id)
         raise
+    wants_logs = wants_logs or logs.should_request(lease_request.worker_id)
     if not leased:
-        return wire.PollAnswer()
+        return wire.PollAnswer(wants_logs=wants_logs)
     job = leased_job(leased[0], await context.engine.queue.lease_payloads.urls(leased[0]))
-    return wire.PollAnswer(job=job, more_waiting=leased[0].more_waiting)
+    return wire.PollAnswer(job=job, more_waiting=leased[0].more_waiting, wants_logs=wants_logs)
 
 
 def _randomize(wait_seconds: float) -> float:
@@ -333,7 +367,9 @@ async def _settle(
 ) -> Answer[wire.SettledAnswer]:
     report = _report(context, worker, body, verb, **more)
     # The decision is final once the queue has it. The shard is updated after the response.
-    return _settled(await context.engine.queue.settle.report(report, wait_for_tenant=False))
+    settlement = await context.engine.queue.settle.report(report, wait_for_tenant=False)
+    data = wire.SettledAnswer(status=settlement.status, is_blocked=settlement.is_blocked)
+    return Answer(data=data, message=_message(settlement))
 
 
 def _report(context: Context, worker: Worker, body: wire.EndOfLease, verb: Verb, **more: Any) -> Report:
@@ -346,25 +382,34 @@ def _report(context: Context, worker: Worker, body: wire.EndOfLease, verb: Verb,
     )
 
 
-def _settled(settlement: Settlement) -> Answer[wire.SettledAnswer]:
-    data = wire.SettledAnswer(status=settlement.status, is_blocked=settlement.is_blocked)
-    return Answer(data=data, message=f"The job is {settlement.status}.")
+def _message(settlement: Settlement) -> str:
+    return f"The job is {settlement.status}."
 
 
 async def _cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Run a long operation, and cancel it if the caller disconnects."""
-    task = asyncio.create_task(work)
-    disconnected = asyncio.create_task(_wait_for_disconnect(request))
+    caller = asyncio.current_task()
+    assert caller is not None
+    is_running, is_disconnected = True, False
+
+    def cancel(watcher: asyncio.Task[None]) -> None:
+        nonlocal is_disconnected
+        # A disconnect at the end of the operation must not cancel what follows it.
+        if is_running and not watcher.cancelled():
+            is_disconnected = True
+            caller.cancel()
+
+    watcher = asyncio.create_task(_wait_for_disconnect(request))
+    watcher.add_done_callback(cancel)
     try:
-        await asyncio.wait({task, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+        return await work
+    except asyncio.CancelledError:
+        if is_disconnected and not caller.uncancel():
+            raise HTTPException(CLIENT_CLOSED_REQUEST, "The caller has disconnected.") from None
+        raise
     finally:
-        disconnected.cancel()
-        if not task.done():
-            task.cancel()
-    await asyncio.wait({task})
-    if task.cancelled():
-        raise HTTPException(CLIENT_CLOSED_REQUEST, "The caller has disconnected.")
-    return task.result()
+        is_running = False
+        watcher.cancel()
 
 
 async def _wait_for_disconnect(request: Request) -> None:

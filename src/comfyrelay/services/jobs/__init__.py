@@ -21,10 +21,9 @@ from comfyrelay.services.jobs.views.estimate import Estimates
 from comfyrelay.services.jobs.views.events import JobEvents
 from comfyrelay.services.jobs.views.jobs import JobViews
 from comfyrelay.services.jobs.views.live import LiveUpdates
-from comfyrelay.services.jobs.views.media import MediaViews
+from comfyrelay.services.jobs.views.media import MediaViews, RecentOutputs
 from comfyrelay.services.jobs.views.overview import QueueOverview
 from comfyrelay.services.jobs.views.posters import PendingPosters
-from comfyrelay.services.jobs.views.recent import RecentOutputs
 from comfyrelay.services.jobs.views.units import QueueUnits
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue

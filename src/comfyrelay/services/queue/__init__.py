@@ -22,7 +22,6 @@ from comfyrelay.services.queue.reaper import Reaper
 from comfyrelay.services.queue.settle import SettleService
 from comfyrelay.services.queue.stop_requests import StopRequests
 from comfyrelay.services.queue.wait_reasons import WaitReasons
-from comfyrelay.services.queue.worker_logs import WorkerLogService
 from comfyrelay.settings import Settings
 
 __all__ = ["Queue"]
@@ -48,7 +47,6 @@ class Queue:
         self.settle = SettleService(context, self.decisions, delivery)
         self.lease_payloads = LeasePayloads(databases, context.objects, settings)
         self.polls = Polls(self.leasing, self.demand, self.settle, context.notify_channel)
-        self.worker_logs = WorkerLogService(databases, context.notify_channel, on_request=self.polls.release_poll)
         self.heartbeats = HeartbeatService(databases, ttl_seconds=settings.lease_ttl_seconds)
         self.posters = Posters(_probes(settings), context.objects, seconds=settings.poster_seconds)
         self.outputs = Outputs(context, self.lease_payloads, self.settle, _probes(settings), self.posters)

@@ -7,6 +7,7 @@ from comfyrelay.services.workers.bundles import Bundles
 from comfyrelay.services.workers.fleets import Fleets
 from comfyrelay.services.workers.identity import Identities
 from comfyrelay.services.workers.instances import InstanceCheck
+from comfyrelay.services.workers.logs import WorkerLogService
 from comfyrelay.services.workers.node_allow_list import NodeAllowLists
 from comfyrelay.services.workers.slots import SlotViews
 from comfyrelay.services.workers.views import FleetViews
@@ -27,5 +28,6 @@ class WorkerServices:
         self.workers = Workers(context, queue.decisions, self.identities)
         self.views = FleetViews(context)
         self.slots = SlotViews(context)
+        self.logs = WorkerLogService(context.databases, context.notify_channel, on_request=queue.polls.release_poll)
         self.nodes = NodeAllowLists(context)
         self.instances = InstanceCheck(is_on=settings.validate_asg_instance)

@@ -11,8 +11,8 @@ from comfyrelay.services.catalogue.availability import MissingRequirements
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.jobs.submission.resolve import NamedMedia, Resolver, Target
+from comfyrelay.services.jobs.views.media import RecentOutputs
 from comfyrelay.services.jobs.views.overview import QueueOverview
-from comfyrelay.services.jobs.views.recent import RecentOutputs
 from comfyrelay.store.central.queue import positions
 from comfyrelay.store.central.workers import workers
 
