@@ -11,7 +11,7 @@ from comfyrelay.errors import LeaseLost
 from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.central.queue import reaping
 from tests.support.world import PATIENCE_SECONDS, Desk, World, execute, submit_many
 
 pytestmark = pytest.mark.both_databases
@@ -253,7 +253,7 @@ async def test_heartbeat_between_query_and_reaping_extends_the_lease(
 ) -> None:
     job, leased = await desk.submit_and_lease()
     await world.advance(1800)
-    find_expired = dispatches.expired
+    find_expired = reaping.expired
 
     async def find_and_beat(tx: object, **values: Any) -> list[int]:
         found = await find_expired(tx, **values)  # type: ignore[arg-type]
@@ -263,7 +263,7 @@ async def test_heartbeat_between_query_and_reaping_extends_the_lease(
         return found
 
     seen: list[int] = []
-    monkeypatch.setattr(dispatches, "expired", find_and_beat)
+    monkeypatch.setattr(reaping, "expired", find_and_beat)
     assert await world.engine.queue.reaper.run_once() == 0
     assert seen == [leased.dispatch_id]
     assert (await world.dispatch(job)).lease_token == leased.lease_token

@@ -18,7 +18,7 @@ from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.demand import Demand
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.store.central.queue import dispatches, memory
+from comfyrelay.store.central.queue import memory, reaping
 
 log = structlog.get_logger(__name__)
 
@@ -54,46 +54,49 @@ class Reaper:
 
     async def run_once(self) -> int:
         """Reap until nothing is due; return how many dispatches changed."""
-        wanted = await self._demand.late(self._waiting())
-        reaped = await self._reap(wanted, wanted=wanted) if wanted else 0
-        silent, out_of_memory = await self._find_unserved()
-        reaped += await self._reap_silent(silent) if silent else 0
-        reaped += await self._fail_out_of_memory(out_of_memory) if out_of_memory else 0
+        async with self._databases.central.read() as tx:
+            work = await reaping.work(
+                tx,
+                silence_seconds=self._silence.total_seconds(),
+                out_of_memory_seconds=UNTRIED_WORKER_WAIT.total_seconds(),
+            )
+        heard_for = self._note_pass(work.now)
+        reaped = 0
+        if work.has_expired and (wanted := await self._demand.late(self._waiting())):
+            reaped += await self._reap(wanted, wanted=wanted)
+        if work.has_silent and heard_for >= self._silence:
+            reaped += await self._reap_silent()
+        if work.has_out_of_memory and heard_for >= UNTRIED_WORKER_WAIT:
+            reaped += await self._fail_out_of_memory()
+        if work.has_expired or work.has_exhausted:
+            reaped += await self._reap_due()
+        return reaped
+
+    def _note_pass(self, now: datetime) -> timedelta:
+        """Return for how long this process has heard workers without a pause."""
+        if self._last_pass is None or not timedelta(0) <= now - self._last_pass <= self._max_pause:
+            self._listening_since = now
+        self._last_pass = now
+        return now - (self._listening_since or now)
+
+    async def _reap_due(self) -> int:
+        """Reap expired leases and dispatches without attempts."""
+        reaped = 0
         while True:
             async with self._databases.central.read() as tx:
                 due = [
-                    *await dispatches.expired(tx, grace_seconds=self._grace.total_seconds(), limit=MAX_AT_ONCE),
-                    *await dispatches.exhausted(tx, limit=MAX_AT_ONCE),
+                    *await reaping.expired(tx, grace_seconds=self._grace.total_seconds(), limit=MAX_AT_ONCE),
+                    *await reaping.exhausted(tx, limit=MAX_AT_ONCE),
                 ]
             count = await self._reap(due) if due else 0
             reaped += count
             if count < MAX_AT_ONCE:
                 return reaped
 
-    async def _find_unserved(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the leases of dead workers, and the dispatches that ran out of memory on every worker that can run
-        them, each only if this process would have heard these workers."""
-        async with self._databases.central.read() as tx:
-            now = await tx.now()
-            if self._last_pass is None or not timedelta(0) <= now - self._last_pass <= self._max_pause:
-                self._listening_since = now
-            self._last_pass = now
-            heard_for = now - (self._listening_since or now)
-            silent: Sequence[int] = ()
-            if heard_for >= self._silence:
-                silent = await dispatches.silent(tx, seconds=self._silence.total_seconds(), limit=MAX_AT_ONCE)
-            if heard_for < UNTRIED_WORKER_WAIT:
-                return silent, ()
-            waiting = await memory.ran_out(tx, for_seconds=UNTRIED_WORKER_WAIT.total_seconds(), limit=MAX_AT_ONCE)
-            out_of_memory = []
-            for dispatch in waiting:
-                workers = await memory.capable_workers(tx, dispatch, offline_seconds=self._silence.total_seconds())
-                if all(worker.worker_id in dispatch.memory_failures for worker in workers):
-                    out_of_memory.append(dispatch.id)
-        return silent, out_of_memory
-
-    async def _reap_silent(self, due: Sequence[int]) -> int:
+    async def _reap_silent(self) -> int:
         """End the leases of dead workers."""
+        async with self._databases.central.read() as tx:
+            due = await reaping.silent(tx, seconds=self._silence.total_seconds(), limit=MAX_AT_ONCE)
 
         def judge(dispatch: Dispatch, now: datetime) -> Transition | None:
             # A heartbeat may have arrived since the dispatch was found.
@@ -107,8 +110,17 @@ class Reaper:
             log.warning("workers.silent", leases=len(decided.transitions), workers=workers)
         return len(decided.transitions)
 
-    async def _fail_out_of_memory(self, due: Sequence[int]) -> int:
-        """Fail jobs that no worker has enough memory for."""
+    async def _fail_out_of_memory(self) -> int:
+        """Fail jobs that ran out of memory on every worker that can run them."""
+        async with self._databases.central.read() as tx:
+            waiting = await reaping.out_of_memory(
+                tx, for_seconds=UNTRIED_WORKER_WAIT.total_seconds(), limit=MAX_AT_ONCE
+            )
+            due = []
+            for dispatch in waiting:
+                workers = await memory.capable_workers(tx, dispatch, offline_seconds=self._silence.total_seconds())
+                if all(worker.worker_id in dispatch.memory_failures for worker in workers):
+                    due.append(dispatch.id)
         decided = await self._decisions.decide(
             TransactionStep.REAP,
             due,

@@ -10,7 +10,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Float,
-    Select,
     Text,
     and_,
     bindparam,
@@ -97,9 +96,6 @@ _LEASE_COLUMNS = (
     "lease_expires_at",
     "is_prefetch",
 )
-
-# Workers of the first protocol may run a job without a heartbeat.
-MIN_HEARTBEAT_PROTOCOL = 2
 
 _NEW = tuple(name for name in NewDispatch.__dataclass_fields__ if name != "available_at")
 _JOB = ("tenant_id", "tenant_job_id")
@@ -279,37 +275,6 @@ def _heartbeat(dialect: str) -> Executable:
         .where(d.c.id == r.c.id, d.c.lease_token == r.c.lease_token, by_holder, LEASED)
         .returning(d.c.id.label("dispatch_id"), *_EXTENDED)
     )
-
-
-@cache
-def expired_query() -> Select[int]:
-    """Select leases that expired longer ago than the grace period, and expired leases with a cancel request.
-    `lease_expires_at` is not indexed, so the query reads all leased rows."""
-    is_over = d.c.lease_expires_at <= relay_now(bindparam("grace", type_=Float()))
-    is_canceled = and_(d.c.lease_expires_at <= relay_now(), d.c.cancel_requested_at.is_not(None))
-    return select(d.c.id).where(LEASED, or_(is_over, is_canceled)).limit(bindparam("limit", type_=BigInteger()))
-
-
-async def expired(tx: Tx, *, grace_seconds: float, limit: int) -> list[int]:
-    return await tx.scalars(expired_query(), {"grace": -grace_seconds, "limit": limit})
-
-
-@cache
-def silent_query() -> Select[int]:
-    """Select the leases of workers that send heartbeats and were not seen for a while."""
-    is_silent = workers.c.last_seen_at <= relay_now(bindparam("silence", type_=Float()))
-    sends_heartbeats = workers.c.protocol >= MIN_HEARTBEAT_PROTOCOL
-    query = select(d.c.id).join(workers, workers.c.worker_id == d.c.worker_id)
-    return query.where(LEASED, sends_heartbeats, is_silent).limit(bindparam("limit", type_=BigInteger()))
-
-
-async def silent(tx: Tx, *, seconds: float, limit: int) -> list[int]:
-    return await tx.scalars(silent_query(), {"silence": -seconds, "limit": limit})
-
-
-async def exhausted(tx: Tx, *, limit: int) -> list[int]:
-    """Return waiting dispatches without attempts left."""
-    return await tx.scalars(select(d.c.id).where(WAITING, d.c.attempts >= d.c.max_attempts).limit(limit))
 
 
 async def recall_prefetched(tx: Tx, which: Condition) -> list[int]:

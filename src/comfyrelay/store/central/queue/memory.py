@@ -25,8 +25,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.memory import LARGER_PERCENT
-from comfyrelay.domain.queue.states import DispatchStatus, Outcome, Provider
-from comfyrelay.store.central.queue.dispatches import COLUMNS, from_row
+from comfyrelay.domain.queue.states import Outcome, Provider
 from comfyrelay.store.central.tables.autoscaling import machines
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.queue import dispatch_leases as leases
@@ -35,7 +34,7 @@ from comfyrelay.store.central.tables.workers import worker_workflows, workers, w
 from comfyrelay.store.central.tables.workers import workflow_memory as m
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, insert_into, with_ids
-from comfyrelay.store.types import json_value, relay_now, sql_literal
+from comfyrelay.store.types import json_value, relay_now
 
 # The newest leases of a worker that are searched for a completed job of a workflow.
 NEWEST_LEASES = 100
@@ -176,16 +175,6 @@ async def completed_by(tx: Tx, dispatch: Dispatch, gpu_bytes: int | None) -> set
         has_completed.correlate(workers).exists(),
     )
     return set(await tx.scalars(query))
-
-
-async def ran_out(tx: Tx, *, for_seconds: float, limit: int) -> list[Dispatch]:
-    """Return queued dispatches that ran out of memory on a worker, and could run on another one for this long."""
-    query = select(*COLUMNS).where(
-        d.c.status == sql_literal(DispatchStatus.QUEUED),
-        d.c.ran_out_on.is_not(None),
-        d.c.available_at <= relay_now(-for_seconds),
-    )
-    return [from_row(row) for row in await tx.execute(query.order_by(d.c.id).limit(limit))]
 
 
 async def oversized(

@@ -1,0 +1,45 @@
+"""Statements per submission, lease, completion and idle pass. A slower design shows here before it shows in a bench."""
+
+import pytest
+
+from tests.support.statements import count_statements
+from tests.support.world import Desk, World
+
+pytestmark = pytest.mark.both_databases
+
+# Statements per database for a submission, a lease and a completion, with the deliveries that follow. SQLite runs the
+# writes of a transaction one by one.
+EXPECTED = {
+    "sqlite": ({"central": 7, "a": 14}, {"central": 10, "a": 8}, {"central": 9, "a": 11}),
+    "postgresql": ({"central": 6, "a": 12}, {"central": 9, "a": 5}, {"central": 7, "a": 4}),
+}
+
+
+@pytest.fixture
+async def desk(world: World) -> Desk:
+    return await world.desk()
+
+
+async def test_idle_reaper_pass_takes_one_statement(world: World, desk: Desk) -> None:
+    await desk.submit_and_lease()
+    await world.wait_for_deliveries()
+    async with count_statements(world) as counted:
+        assert await world.engine.queue.reaper.run_once() == 0
+    # SQLite begins a transaction for each read.
+    assert counted == {"central": 1 if world.backend == "postgresql" else 2}
+
+
+async def test_cycle_of_a_job_takes_few_statements(world: World, desk: Desk) -> None:
+    # The first cycle fills caches.
+    for _ in range(2):
+        async with count_statements(world) as submitted:
+            await desk.submit()
+            await world.wait_for_deliveries()
+        async with count_statements(world) as leased:
+            lease = await world.lease(desk.worker)
+            await world.wait_for_deliveries()
+        assert lease is not None
+        async with count_statements(world) as completed:
+            await world.complete(lease)
+            await world.wait_for_deliveries()
+    assert (submitted, leased, completed) == EXPECTED[world.backend]
