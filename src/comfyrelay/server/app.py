@@ -11,6 +11,7 @@ from comfyrelay.autoscaling.cloudwatch import CloudWatch, Publisher
 from comfyrelay.protocol.problems import Problem
 from comfyrelay.server import admin, user, worker
 from comfyrelay.server.http.context import Context, Owner
+from comfyrelay.server.http.fast_routes import FastRoutes
 from comfyrelay.server.http.metrics import Latencies
 from comfyrelay.server.http.middleware import RequestLog, SecurityHeaders
 from comfyrelay.server.http.problems import add_problem_handlers, error_responses, handle_http_exception
@@ -58,6 +59,7 @@ def create_app(
     add_problem_handlers(app)
     app.add_exception_handler(404, _not_found)
     # The last one added is the outermost.
+    app.add_middleware(FastRoutes, routes=worker.router.routes)
     app.add_middleware(files.CrossOrigin, allowed_origins=engine.settings.allowed_origins)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(RequestLog)
