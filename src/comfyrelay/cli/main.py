@@ -2,80 +2,65 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
-from rich.markup import escape
+from typer.main import get_command
 
-from comfyrelay import __version__
-from comfyrelay.cli.desk.backup import backup, restore
-from comfyrelay.cli.desk.batch_i2v import batch_i2v
-from comfyrelay.cli.desk.comfyui import comfyui_app
-from comfyrelay.cli.desk.page import doctor, open_desk, password
-from comfyrelay.cli.desk.up import up
-from comfyrelay.cli.fleet.app import fleet_app
-from comfyrelay.cli.help import command_line
-from comfyrelay.cli.jobs.actions import cancel, delete, move, pause, rerun, resume, retry
-from comfyrelay.cli.jobs.batch import batch_app
-from comfyrelay.cli.jobs.library import notify_app, presets_app, workflows_app
-from comfyrelay.cli.jobs.listing import batches, jobs, logs, show, top
-from comfyrelay.cli.jobs.run import run
-from comfyrelay.cli.output import err, print_line, print_note
-from comfyrelay.cli.servers.admin import admin_app, db_app
-from comfyrelay.cli.servers.server import reconcile, server
-from comfyrelay.cli.servers.simulator import simulator
-from comfyrelay.cli.servers.worker import worker_app
+from comfyrelay.cli.commands import COMMANDS
+from comfyrelay.cli.help import make_page_readable
+from comfyrelay.cli.lazy import lazy_group
 from comfyrelay.errors import ComfyRelayError, InvalidInput
-from comfyrelay.system.terminal import replace_unencodable_output
 
-DESK = "On your own machine"
-JOBS = "Jobs, here or elsewhere"
-SERVERS = "Servers and workers"
-BACKUP = "Backup"
 CANNOT_RUN = 2
 # Also for `python -m comfyrelay`: shell completion depends on it.
 NAME = "comfyrelay"
-FIRST = ("up", "open", "run", "batch", "jobs", "batches", "show")
-
-
-def version() -> None:
-    """Print the version."""
-    print_line(__version__)
-
-
-COMMANDS = {
-    DESK: (up, run, password, doctor, batch_i2v),
-    JOBS: (jobs, batches, show, logs, cancel, pause, resume, retry, rerun, delete, move, top),
-    SERVERS: (server, reconcile, simulator, version),
-    BACKUP: (backup, restore),
-}
-GROUPS = {
-    DESK: {"batch": batch_app, "comfyui": comfyui_app},
-    JOBS: {"presets": presets_app, "workflows": workflows_app, "notify": notify_app},
-    SERVERS: {"db": db_app, "admin": admin_app, "worker": worker_app, "fleet": fleet_app},
-}
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-for panel, commands in COMMANDS.items():
-    for command in commands:
-        app.command(rich_help_panel=panel)(command)
-app.command("open", rich_help_panel=DESK)(open_desk)
-for panel, groups in GROUPS.items():
-    for name, group in groups.items():
-        app.add_typer(group, name=name, rich_help_panel=panel)
+app = typer.Typer(cls=lazy_group(COMMANDS), no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def main() -> None:
     """Run the command. An expected error is printed as one sentence, with exit code 2."""
-    replace_unencodable_output()
+    _replace_unencodable_output()
     try:
-        command_line(app, first=FIRST)(prog_name=NAME)
+        command_line()(prog_name=NAME)
     except ComfyRelayError as error:
-        err.print(f"[red]Error[/red]: {escape(str(error))}", soft_wrap=True)
-        if isinstance(error, InvalidInput) and str(error) == str(InvalidInput()):
-            for field, text in error.errors.items():
-                print_note(f"  {field}: {text}")
+        _print_error(error)
         sys.exit(CANNOT_RUN)
+
+
+def command_line() -> Callable[..., object]:
+    """Build the command line. A command is imported and built when it runs."""
+    root_command = get_command(app)
+    make_page_readable(root_command)
+    return root_command
+
+
+def version() -> None:
+    """Print the version."""
+    from comfyrelay import __version__
+
+    typer.echo(__version__)
+
+
+def _replace_unencodable_output() -> None:
+    """Print `?` for characters that the output cannot encode. On Windows, many outputs support only a few."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _print_error(error: ComfyRelayError) -> None:
+    from rich.markup import escape
+
+    from comfyrelay.cli.output import err, print_note
+
+    err.print(f"[red]Error[/red]: {escape(str(error))}", soft_wrap=True)
+    if isinstance(error, InvalidInput) and str(error) == str(InvalidInput()):
+        for field, text in error.errors.items():
+            print_note(f"  {field}: {text}")
 
 
 def _print_version(is_wanted: bool) -> None:

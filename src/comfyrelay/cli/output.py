@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -44,6 +43,8 @@ def print_result(data: Any, shown: Any, *, as_json: bool) -> None:
 
 def print_check_results(results: AsyncIterator[CheckResult], *, as_json: bool) -> bool:
     """Print each result as it arrives, or all as JSON. Returns whether nothing is broken."""
+
+    import asyncio
 
     async def run() -> bool:
         received = []

@@ -1,7 +1,6 @@
-"""Read single keys from a terminal, and print text that it may not be able to show."""
+"""Read single keys from a terminal."""
 
 import asyncio
-import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -10,13 +9,6 @@ from contextlib import contextmanager
 OnKeys = Callable[[str], object]
 # Passed instead of a key when the terminal is closed.
 END = ""
-
-
-def replace_unencodable_output() -> None:
-    """Print `?` for characters that the output cannot encode. On Windows, many outputs support only a few."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 @contextmanager

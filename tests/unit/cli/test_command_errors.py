@@ -23,7 +23,7 @@ def test_command_error_names_invalid_fields(
     def fails(**_options: object) -> None:
         raise error
 
-    monkeypatch.setattr(main, "command_line", lambda _app, **_options: fails)
+    monkeypatch.setattr(main, "command_line", lambda: fails)
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert ended.value.code == 2

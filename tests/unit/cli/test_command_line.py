@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from comfyrelay.cli.help import command_line
-from comfyrelay.cli.main import app, main
+from comfyrelay.cli.main import app, command_line, main
 
 
 def every_command() -> Iterator[tuple[str, ...]]:
@@ -25,8 +24,7 @@ def test_flag_shows_no_type_in_the_help_of_any_command(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["comfyrelay", "up", "--help"])
     runs: list[Callable[[], object]] = [main]
-    # built once, because building is slow
-    whole = command_line(app)
+    whole = command_line()
     runs += [partial(whole, [*words, "--help"]) for words in every_command()]
     for run in runs:
         with pytest.raises(SystemExit) as ended:
