@@ -7,13 +7,18 @@ async with Client() as client:
     await client.download_outputs(job.id, Path("."))
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from comfyrelay.client.calls import DEFAULT_URL, ActionResult
 from comfyrelay.client.client import Client
 from comfyrelay.client.find import Found, find
-from comfyrelay.protocol.admin.workers import WorkerSummary
-from comfyrelay.protocol.desk import AboutJob, DeskStatus
 from comfyrelay.protocol.jobs import Batch, Job, JobEvent, LogLine, Output
-from comfyrelay.protocol.user import AddedWorkflow, Effect, Preset, Workflow
+
+if TYPE_CHECKING:
+    from comfyrelay.protocol.admin.workers import WorkerSummary
+    from comfyrelay.protocol.desk import AboutJob, DeskStatus
+    from comfyrelay.protocol.user import AddedWorkflow, Effect, Preset, Workflow
 
 __all__ = [
     "DEFAULT_URL",
@@ -34,3 +39,15 @@ __all__ = [
     "Workflow",
     "find",
 ]
+# Building these models takes time, and most callers do not name them.
+_LAZY = {
+    "WorkerSummary": "admin.workers",
+    **dict.fromkeys(("AboutJob", "DeskStatus"), "desk"),
+    **dict.fromkeys(("AddedWorkflow", "Effect", "Preset", "Workflow"), "user"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"comfyrelay.protocol.{_LAZY[name]}"), name)

@@ -1,27 +1,20 @@
 """A client of the user API."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 from uuid import uuid4
 
+from comfyrelay import protocol
 from comfyrelay.client.calls import DEFAULT_URL, ActionResult, Calls
 from comfyrelay.client.events import follow
 from comfyrelay.client.files import Files, LinkExpired, media_type, safe_name
 from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
-from comfyrelay.protocol.admin.workers import WorkerSummary
-from comfyrelay.protocol.desk import (
-    AboutJob,
-    DeskInfo,
-    DeskStatus,
-    Link,
-    NewDeskBatch,
-    ScriptCommand,
-    ScriptJob,
-)
 from comfyrelay.protocol.jobs import (
     Batch,
     BulkRequest,
@@ -35,19 +28,25 @@ from comfyrelay.protocol.jobs import (
     Pause,
     Retry,
 )
-from comfyrelay.protocol.records import BulkResult
-from comfyrelay.protocol.uploads import NewUpload, Upload
-from comfyrelay.protocol.user import (
-    AddedWorkflow,
-    Deleted,
-    Effect,
-    NewPreset,
-    NewWorkflow,
-    OwnWorkflowPatch,
-    Preset,
-    WorkerSlot,
-    Workflow,
-)
+
+if TYPE_CHECKING:
+    from comfyrelay.protocol.admin.workers import WorkerSummary
+    from comfyrelay.protocol.desk import (
+        AboutJob,
+        DeskInfo,
+        DeskStatus,
+        Link,
+    )
+    from comfyrelay.protocol.records import BulkResult
+    from comfyrelay.protocol.uploads import Upload
+    from comfyrelay.protocol.user import (
+        AddedWorkflow,
+        Deleted,
+        Effect,
+        Preset,
+        WorkerSlot,
+        Workflow,
+    )
 
 Kind = Literal["job", "batch"]
 PATHS: dict[Kind, str] = {"job": "/api/ai-jobs", "batch": "/api/batches"}
@@ -111,13 +110,13 @@ class Client:
             raise InvalidInput(f"{path} is empty.")
         created = await self._calls.send(
             "/api/videos/uploads",
-            Upload,
-            NewUpload,
+            protocol.uploads.Upload,
+            protocol.uploads.NewUpload,
             mime_type=mime_type or media_type(path),
             size=size,
             original_filename=path.name,
         )
-        upload = created.data
+        upload: Upload = created.data
         await self._files.send(path, upload.upload_url, headers=upload.upload_headers, size=size)
         return upload.file.id
 
@@ -186,8 +185,8 @@ class Client:
         graph, the existing workflow is returned."""
         done = await self._calls.send(
             "/api/workflows",
-            Workflow,
-            NewWorkflow,
+            protocol.user.Workflow,
+            protocol.user.NewWorkflow,
             graph=graph,
             properties=None if properties is None else list(properties),
             name=name,
@@ -204,8 +203,8 @@ class Client:
         for an editor file with nodes that no worker has; with `wait_for_missing`, the workflow waits for them."""
         return await self._calls.send(
             "/api/workflows",
-            AddedWorkflow,
-            NewWorkflow,
+            protocol.user.AddedWorkflow,
+            protocol.user.NewWorkflow,
             graph=graph,
             name=name,
             wait_for_missing=wait_for_missing or None,
@@ -213,21 +212,27 @@ class Client:
 
     async def workflows(self) -> list[Workflow]:
         """Return your own workflows, newest first."""
-        return [workflow async for workflow in self._calls.pages("/api/workflows", Workflow, limit=MAX_PAGE)]
+        return [
+            workflow async for workflow in self._calls.pages("/api/workflows", protocol.user.Workflow, limit=MAX_PAGE)
+        ]
 
     async def rename_workflow(self, slug: str, name: str) -> ActionResult[Workflow]:
-        return await self._calls.send(_workflow(slug), Workflow, OwnWorkflowPatch, method="PATCH", name=name)
+        return await self._calls.send(
+            _workflow(slug), protocol.user.Workflow, protocol.user.OwnWorkflowPatch, method="PATCH", name=name
+        )
 
     async def replace_workflow(self, slug: str, graph: Mapping[str, Any]) -> ActionResult[Workflow]:
         """Replace the graph of a workflow. Submitted jobs keep theirs."""
-        return await self._calls.send(_workflow(slug), Workflow, OwnWorkflowPatch, method="PATCH", graph=graph)
+        return await self._calls.send(
+            _workflow(slug), protocol.user.Workflow, protocol.user.OwnWorkflowPatch, method="PATCH", graph=graph
+        )
 
     async def remove_workflow(self, slug: str) -> ActionResult[Deleted]:
         """Remove a workflow, but not its jobs. Raises `Conflict` while one of them has not ended."""
-        return await self._calls.delete(_workflow(slug), Deleted)
+        return await self._calls.delete(_workflow(slug), protocol.user.Deleted)
 
     async def effects(self) -> list[Effect]:
-        return [effect async for effect in self._calls.pages("/api/effects", Effect, limit=MAX_PAGE)]
+        return [effect async for effect in self._calls.pages("/api/effects", protocol.user.Effect, limit=MAX_PAGE)]
 
     # Jobs
 
@@ -327,12 +332,12 @@ class Client:
     async def delete_job(self, job_id: str, *, keep_files: bool = False) -> ActionResult[Deleted]:
         """Delete a job that has ended, with its log and output. On a desk, `keep_files` keeps the files in the output
         folder."""
-        return await self._calls.delete(_path("job", job_id), Deleted, keep_files=keep_files)
+        return await self._calls.delete(_path("job", job_id), protocol.user.Deleted, keep_files=keep_files)
 
     async def delete_batch(self, batch_id: str, *, keep_files: bool = False) -> ActionResult[BulkResult]:
         """Delete all jobs of a batch that have ended."""
         fields: dict[str, Any] = {"action": "delete", "filter": {"batch_id": batch_id}, "keep_files": keep_files}
-        return await self._calls.send(f"{PATHS['job']}/bulk", BulkResult, BulkRequest, **fields)
+        return await self._calls.send(f"{PATHS['job']}/bulk", protocol.records.BulkResult, BulkRequest, **fields)
 
     # Batches
 
@@ -354,7 +359,7 @@ class Client:
     # Presets
 
     async def presets(self) -> list[Preset]:
-        return [preset async for preset in self._calls.pages("/api/presets", Preset, limit=MAX_PAGE)]
+        return [preset async for preset in self._calls.pages("/api/presets", protocol.user.Preset, limit=MAX_PAGE)]
 
     async def preset(self, name: str) -> Preset:
         for preset in await self.presets():
@@ -363,27 +368,31 @@ class Client:
         raise NotFound(f"There is no preset {name!r}.")
 
     async def create_preset(self, name: str, values: Mapping[str, Any]) -> Preset:
-        return (await self._calls.send("/api/presets", Preset, NewPreset, name=name, values=values)).data
+        return (
+            await self._calls.send(
+                "/api/presets", protocol.user.Preset, protocol.user.NewPreset, name=name, values=values
+            )
+        ).data
 
     async def remove_preset(self, preset_id: str) -> None:
-        await self._calls.delete(f"/api/presets/{quote(preset_id, safe='')}", Deleted)
+        await self._calls.delete(f"/api/presets/{quote(preset_id, safe='')}", protocol.user.Deleted)
 
     # Desk
 
     async def now(self) -> DeskStatus | None:
         """Return a summary of the queue; `None` if the server is not a desk."""
-        return await self._get_if_found("/api/desk/now", DeskStatus)
+        return await self._get_if_found("/api/desk/now", protocol.desk.DeskStatus)
 
     async def about(self, job_id: str) -> AboutJob | None:
         """Return the inputs and attempts of a job; `None` if the server is not a desk."""
-        return await self._get_if_found(f"/api/desk/jobs/{quote(job_id, safe='')}", AboutJob)
+        return await self._get_if_found(f"/api/desk/jobs/{quote(job_id, safe='')}", protocol.desk.AboutJob)
 
     async def desk(self) -> DeskInfo:
         """Return the configuration of the desk. Raises `NotFound` if the server is not a desk."""
-        return await self._calls.get("/api/desk", DeskInfo)
+        return await self._calls.get("/api/desk", protocol.desk.DeskInfo)
 
     async def is_desk(self) -> bool:
-        return await self._get_if_found("/api/desk", DeskInfo) is not None
+        return await self._get_if_found("/api/desk", protocol.desk.DeskInfo) is not None
 
     async def add_link(self) -> Link:
         """Create a link that opens the page in a browser, once."""
@@ -391,16 +400,20 @@ class Client:
             raise NotFound(
                 f"{self.url} is a server, and only a desk creates such links. Sign in at {self.url} instead."
             )
-        return (await self._calls.post("/api/desk/links", Link)).data
+        return (await self._calls.post("/api/desk/links", protocol.desk.Link)).data
 
     async def script_workflow(self) -> str | None:
         """Return the workflow of the user's own script, if one is configured."""
-        desk = await self._get_if_found("/api/desk", DeskInfo)
+        desk = await self._get_if_found("/api/desk", protocol.desk.DeskInfo)
         return desk.script_workflow if desk is not None else None
 
     async def script_command(self, values: Mapping[str, Any]) -> str:
         """Return the command line of a script job, quoted for a shell."""
-        return (await self._calls.send("/api/desk/script/preview", ScriptCommand, ScriptJob, **values)).data.command
+        return (
+            await self._calls.send(
+                "/api/desk/script/preview", protocol.desk.ScriptCommand, protocol.desk.ScriptJob, **values
+            )
+        ).data.command
 
     async def add_batch(self, fields: Mapping[str, Any]) -> Batch:
         """Add a batch from folders and lists. `fields` is the body of `POST /api/desk/batches`."""
@@ -409,7 +422,7 @@ class Client:
     async def add_batch_with_message(self, fields: Mapping[str, Any]) -> ActionResult[Batch]:
         """Add a batch, and return the server's message as well."""
         body = {"idempotency_key": uuid4().hex, **fields}
-        return await self._calls.send("/api/desk/batches", Batch, NewDeskBatch, **body)
+        return await self._calls.send("/api/desk/batches", Batch, protocol.desk.NewDeskBatch, **body)
 
     async def _get_if_found(self, path: str, answer: type[T]) -> T | None:
         try:
@@ -420,9 +433,11 @@ class Client:
     # Administration
 
     async def slots(self) -> list[WorkerSlot]:
-        return (await self._calls.page("/api/slots", WorkerSlot, limit=MAX_PAGE)).items
+        return (await self._calls.page("/api/slots", protocol.user.WorkerSlot, limit=MAX_PAGE)).items
 
     async def workers(self) -> list[WorkerSummary]:
+        from comfyrelay.protocol.admin.workers import WorkerSummary  # noqa: PLC0415 - other calls do without it
+
         return (await self._calls.page("/api/admin/workers", WorkerSummary, limit=MAX_PAGE)).items
 
 

@@ -27,13 +27,12 @@ class Files:
     """Transfers files without the API token, because storage is another service, and S3 accepts only one credential."""
 
     def __init__(self) -> None:
-        self._remote = httpx.AsyncClient(timeout=_TIMEOUT)
-        # Storage on this machine is reached without a proxy.
-        self._local = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False)
+        # By whether storage is on this machine. Most callers transfer nothing, and a client loads all certificates.
+        self._clients: dict[bool, httpx.AsyncClient] = {}
 
     async def close(self) -> None:
-        await self._remote.aclose()
-        await self._local.aclose()
+        for client in self._clients.values():
+            await client.aclose()
 
     async def send(self, path: Path, url: str, *, headers: dict[str, str], size: int) -> None:
         # S3 requires a known length.
@@ -67,7 +66,11 @@ class Files:
         return to
 
     def _client_for(self, url: str) -> httpx.AsyncClient:
-        return self._local if is_loopback(httpx.URL(url).host) else self._remote
+        is_local = is_loopback(httpx.URL(url).host)
+        if is_local not in self._clients:
+            # Storage on this machine is reached without a proxy.
+            self._clients[is_local] = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=not is_local)
+        return self._clients[is_local]
 
 
 def media_type(path: Path) -> str:

@@ -1,8 +1,11 @@
 """Render jobs and batches as text and tables for a terminal."""
 
+from __future__ import annotations
+
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -11,11 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from comfyrelay.client.find import SHORT_LENGTH
-from comfyrelay.protocol.desk import AboutJob
 from comfyrelay.protocol.jobs import Batch, Job
 from comfyrelay.protocol.progress import Progress
-from comfyrelay.protocol.user import Preset, Workflow
 from comfyrelay.text import format_bytes, printable
+
+if TYPE_CHECKING:
+    from comfyrelay.protocol.desk import AboutJob
+    from comfyrelay.protocol.user import Preset, Workflow
 
 _COLOURS = {
     "queued": "cyan",

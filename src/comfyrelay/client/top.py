@@ -1,11 +1,14 @@
 """`comfyrelay top`: show the queue, the workers and their progress, and the last finished jobs."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,11 +22,13 @@ from comfyrelay.client.client import MAX_PAGE, Client, Kind
 from comfyrelay.client.labels import JobLabels
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, NotFound
-from comfyrelay.protocol.desk import DeskStatus
 from comfyrelay.protocol.jobs import Batch, Job, QueueUnit
 from comfyrelay.protocol.progress import Progress
 from comfyrelay.system.terminal import END, keys
 from comfyrelay.text import printable
+
+if TYPE_CHECKING:
+    from comfyrelay.protocol.desk import DeskStatus
 
 KEYS = "j k choose   p pause, resume   x cancel   r retry   t u d top, up, down   q quits"
 QUIT = (END, "q")

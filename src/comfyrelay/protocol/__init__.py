@@ -3,3 +3,17 @@
 Receivers ignore unknown fields, so that either side may be newer. Only requests to the user and admin API are strict:
 an unknown field there is an error.
 """
+
+from importlib import import_module
+from types import ModuleType
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import a module of this package when it is first used: building models takes time, and callers use few."""
+    full_name = f"{__name__}.{name}"
+    try:
+        return import_module(full_name)
+    except ModuleNotFoundError as error:
+        if error.name != full_name:
+            raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
