@@ -99,7 +99,7 @@ class ScalingLoop:
             try:
                 await self._scaling.leadership.resign()
             except ComfyRelayError as error:
-                log.info("scaling.resign_failed", why=error.detail, cause=repr(error.__cause__))
+                log.info("autoscaling.resign_failed", why=error.detail, cause=repr(error.__cause__))
                 await asyncio.sleep(0.1)
             else:
                 break
@@ -122,7 +122,7 @@ class ScalingLoop:
         """Query every provider; a slow or failing one affects no other."""
         if self._scaling.leadership.leader is None:
             return
-        await self._quietly("learn", self._scaling.durations.learn)
+        await self._run_logged("learn", self._scaling.durations.learn)
         fleets = [fleet for fleet in await self._scaled_fleets() if fleet.id not in self._busy_fleets]
         await asyncio.gather(*(self._check_fleet(fleet) for fleet in fleets if self._can_launch(fleet)))
 
@@ -140,7 +140,7 @@ class ScalingLoop:
                 with suppress(ComfyRelayError):
                     has_fleets = bool(await self._scaled_fleets())
             if has_fleets:
-                await self._quietly("lead", leadership.claim)
+                await self._run_logged("lead", leadership.claim)
                 if not was_leader and leadership.leader is not None:
                     self._states.clear()
                     self._scaling.wakeup.notify()
@@ -151,26 +151,26 @@ class ScalingLoop:
             if await self._scaling.wakeup.wait(self._tick_seconds):
                 await asyncio.sleep(DEBOUNCE_SECONDS)
             began = time.monotonic()
-            await self._quietly("decide", self.decide_once)
+            await self._run_logged("decide", self.decide_once)
             # A long queue takes a long time to read. Leave time for other work.
             await asyncio.sleep(min(self._tick_seconds, (time.monotonic() - began) * (1 / MAX_BUSY - 1)))
 
     async def _observe_at_ticks(self) -> None:
         while True:
             # Not awaited: the next tick comes even if a provider is slow.
-            self._start(self._quietly("observe", self.observe_once))
+            self._start(self._run_logged("observe", self.observe_once))
             await asyncio.sleep(self._tick_seconds)
 
-    async def _quietly(self, what: str, work: Callable[[], Awaitable[object]]) -> None:
+    async def _run_logged(self, what: str, work: Callable[[], Awaitable[object]]) -> None:
         try:
             await work()
         except LeadershipLost:
-            log.info("scaling.leadership_lost", during=what)
+            log.info("autoscaling.leadership_lost", during=what)
         except ComfyRelayError as error:
-            log.warning("scaling.failed", during=what, why=error.detail)
+            log.warning("autoscaling.failed", during=what, why=error.detail)
         except Exception:
             # An exception must not end the loop: machines would run forever.
-            log.exception("scaling.failed", during=what)
+            log.exception("autoscaling.failed", during=what)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -217,11 +217,11 @@ class ScalingLoop:
             if due.order:
                 await self._launch(fleet, provider, due.order)
         except LeadershipLost:
-            log.info("scaling.leadership_lost", during="check", fleet=fleet.slug)
+            log.info("autoscaling.leadership_lost", during="check", fleet=fleet.slug)
         except ComfyRelayError as error:
-            log.warning("scaling.check_failed", fleet=fleet.slug, why=error.detail)
+            log.warning("autoscaling.check_failed", fleet=fleet.slug, why=error.detail)
         except Exception:
-            log.exception("scaling.check_failed", fleet=fleet.slug)
+            log.exception("autoscaling.check_failed", fleet=fleet.slug)
         finally:
             self._busy_fleets.discard(fleet.id)
 
@@ -235,7 +235,7 @@ class ScalingLoop:
         except Exception as error:
             self._count_error(fleet, "observe")
             state.failure = _why(error)
-            log.warning("scaling.provider_failed", fleet=fleet.slug, stage=fleet.stage, why=state.failure)
+            log.warning("autoscaling.provider_failed", fleet=fleet.slug, stage=fleet.stage, why=state.failure)
             return None
         state.failure = None
         await self._learn_prices(fleet, provider)
@@ -254,7 +254,7 @@ class ScalingLoop:
                 state.prices = await provider.prices(_provider_fleet(fleet)) or None
         except Exception as error:
             self._count_error(fleet, "prices")
-            log.warning("scaling.prices_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
+            log.warning("autoscaling.prices_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
 
     async def _carry_out_alone(
         self, fleet: FleetRecord, observed: ObservedFleet, plan: FleetPlan, snapshot: StageSnapshot
@@ -265,7 +265,7 @@ class ScalingLoop:
         except LeadershipLost:
             raise
         except Exception as error:
-            log.warning("scaling.fleet_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error), exc_info=True)
+            log.warning("autoscaling.fleet_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error), exc_info=True)
 
     async def _carry_out(
         self, fleet: FleetRecord, observed: ObservedFleet, plan: FleetPlan, snapshot: StageSnapshot
@@ -284,7 +284,7 @@ class ScalingLoop:
         state.recorded = reason_class(reason)
         provider = self._provider(fleet)
         if provider is not None and (intent.ordered or intent.ending):
-            self._start(self._quietly("act", lambda: self._act(fleet, provider, intent)))
+            self._start(self._run_logged("act", lambda: self._act(fleet, provider, intent)))
 
     async def _act(self, fleet: FleetRecord, provider: MachineProvider, intent: Intent) -> None:
         outcome: dict[str, Any] = {"busy": list(intent.busy)} if intent.busy else {}
@@ -309,7 +309,7 @@ class ScalingLoop:
         except Exception as error:
             # The machines may exist. The next tick repeats the orders under the same keys.
             self._count_error(fleet, "launch")
-            log.warning("scaling.launch_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
+            log.warning("autoscaling.launch_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
             return {"launch_failed": _why(error)}
         launched, refused = _results(wanted, result)
         await self._scaling.machines.note_launched(wanted, launched, refused, types=self._types(fleet))
@@ -342,7 +342,7 @@ class ScalingLoop:
         except Exception as error:
             # The machines are marked, and the next tick repeats the termination.
             self._count_error(fleet, "end")
-            log.warning("scaling.end_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
+            log.warning("autoscaling.end_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
             return {"end_failed": _why(error)}
         return {"ended": len(ids)}
 

@@ -34,13 +34,13 @@ class Requirements:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitness:
-    """Whether a worker can run a graph. `silent` are the required kinds that the worker does not report."""
+    """Whether a worker can run a graph. `unreported` are the required kinds that the worker does not report."""
 
     fit: Fit
     text: str
     missing_node_types: Sequence[str] = ()
     missing_models: Sequence[str] = ()
-    silent: Sequence[RequirementKind] = ()
+    unreported: Sequence[RequirementKind] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,16 +73,18 @@ class ReportedCapabilities:
         """
         by_server = [self._missing(needs, *server) for server in self.servers or [(frozenset(), frozenset())]]
         nodes, models = min(by_server, key=lambda missing: len(missing[0]) + len(missing[1]))
-        silent = [
+        unreported = [
             *([RequirementKind.NODE] if self.node_types is None else []),
             *([RequirementKind.MODEL] if self.models is None and needs.models else []),
         ]
         if nodes or models:
             text = f"The worker is missing {name_requirements(nodes, models)}."
-            return Fitness(fit=Fit.UNABLE, text=text, missing_node_types=nodes, missing_models=models, silent=silent)
-        if silent:
-            kinds = " and ".join(f"{kind}s" for kind in silent)
-            return Fitness(fit=Fit.UNKNOWN, text=f"The worker does not report its {kinds}.", silent=silent)
+            return Fitness(
+                fit=Fit.UNABLE, text=text, missing_node_types=nodes, missing_models=models, unreported=unreported
+            )
+        if unreported:
+            kinds = " and ".join(f"{kind}s" for kind in unreported)
+            return Fitness(fit=Fit.UNKNOWN, text=f"The worker does not report its {kinds}.", unreported=unreported)
         return Fitness(fit=Fit.ABLE, text="The worker has everything the workflow needs.")
 
     def _missing(
@@ -113,13 +115,13 @@ class UnmetRequirements:
     worker: str
     node_types: Sequence[str]
     models: Sequence[str]
-    silent: Sequence[str] = ()
+    unreported: Sequence[str] = ()
     # By kind, the last stored name of a truncated list. Later names are unknown.
     until: Mapping[RequirementKind, str] = field(default_factory=dict)
 
     def has(self, kind: RequirementKind, name: str) -> bool:
         missing = self.node_types if kind is RequirementKind.NODE else self.models
-        is_known = kind not in self.silent and name <= self.until.get(kind, name)
+        is_known = kind not in self.unreported and name <= self.until.get(kind, name)
         return is_known and name not in missing
 
 

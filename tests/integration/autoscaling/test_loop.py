@@ -12,6 +12,7 @@ import pytest
 from comfyrelay.autoscaling.loop import ScalingLoop, scaling
 from comfyrelay.autoscaling.providers.base import (
     LaunchRefused,
+    LaunchResult,
     MachineOrder,
     ProviderFleet,
     ProviderMachine,
@@ -469,6 +470,18 @@ class TestFailures:
         assert len(await fleets.present()) == 1
         assert len(fleets.provider.launches) == 1
 
+    async def test_machines_that_are_launched_later_count_as_ordered(
+        self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def accept(*_arguments: Any, **_options: Any) -> LaunchResult:
+            return LaunchResult()
+
+        monkeypatch.setattr(fleets.provider, "launch", accept)
+        await fleets.submit()
+        await fleets.decide()
+        [decision] = await fleets.decisions()
+        assert decision.outcome == {"launched": 0, "refused": 0, "ordered": len(decision.launch)}
+
     @pytest.mark.parametrize("when", ["before", "after"])
     async def test_new_leader_orders_the_same_machine_after_a_crash(self, fleets: Fleets, when: str) -> None:
         async def die(_orders: Sequence[MachineOrder]) -> None:
@@ -503,7 +516,7 @@ class TestFailures:
         # This process still believes in its old term.
         assert old.leader is not None
         old._leader = replace(old.leader, term=before)
-        await fleets.loop._quietly("decide", fleets.loop.decide_once)
+        await fleets.loop._run_logged("decide", fleets.loop.decide_once)
         assert fleets.provider.launches == []
         assert await fleets.present() == []
         assert await fleets.decisions() == []

@@ -244,7 +244,7 @@ async def test_prefetched_query_uses_its_own_index(central: asyncpg.Connection) 
 
 async def test_submission_reads_no_worker_if_no_requirement_is_missing(central: asyncpg.Connection) -> None:
     query = missing_requirements.coverage_query("postgresql").params(
-        rows='[{"id": "h1"}]', workflow_id=1, stage="production", lately=-600.0
+        rows='[{"id": "h1"}]', workflow_id=1, stage="production", recent_seconds=-600.0
     )
     transaction = central.transaction()
     await transaction.start()

@@ -96,12 +96,12 @@ def test_malformed_servers_are_ignored(servers: Any) -> None:
 
 ONE = UnmetRequirements(worker="one", node_types=["A", "B"], models=[])
 TWO = UnmetRequirements(worker="two", node_types=["B"], models=["m.pt"])
-SILENT = UnmetRequirements(worker="silent", node_types=["A"], models=[], silent=[RequirementKind.MODEL])
+UNREPORTED = UnmetRequirements(worker="silent", node_types=["A"], models=[], unreported=[RequirementKind.MODEL])
 
 
 def test_missing_requirements_are_named_with_the_workers_that_have_them() -> None:
     found = [
-        (requirement.kind, requirement.name, requirement.workers) for requirement in merge_unmet([ONE, TWO, SILENT])
+        (requirement.kind, requirement.name, requirement.workers) for requirement in merge_unmet([ONE, TWO, UNREPORTED])
     ]
     assert found == [
         (RequirementKind.NODE, "A", ["two"]),

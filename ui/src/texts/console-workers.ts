@@ -45,7 +45,7 @@ export const workers = {
   memory: (used: string, total: string) => `${used} of ${total}`,
   memoryName: "GPU memory",
   load: (part: number) => `${Math.round(part * 100)} % busy`,
-  awayFor: (seconds: number) => `no contact for ${duration(seconds)}`,
+  offlineFor: (seconds: number) => `no contact for ${duration(seconds)}`,
   drained: "drained",
   starting: "Starting…",
   shut: "revoked",
@@ -91,7 +91,7 @@ export const worker = {
   did: {
     drain: "Draining: finishes running jobs, gets no new ones.",
     undrain: "Worker resumed.",
-    unblock: "Unblocked: gets jobs again of the workflows that failed there.",
+    unblock: "Unblocked. The worker gets jobs of these workflows again.",
     revoke: "Worker revoked.",
     approve: "Worker approved.",
   },

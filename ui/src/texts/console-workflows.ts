@@ -58,7 +58,7 @@ export const workflows = {
   notAdded: (name: string) => `Could not add ${name}`,
   notJson: "The file is not valid JSON. Save it again in ComfyUI.",
   notWorkflow: 'The file is not a workflow. In ComfyUI, use "Save" or "Export (API)".',
-  carriesNone: "The file contains no workflow. Only ComfyUI outputs with their original metadata contain one.",
+  noWorkflow: "The file contains no workflow. Only ComfyUI outputs with their original metadata contain one.",
   noUse: "Unsupported file. Use a workflow, or an image, video or audio file with an embedded workflow.",
   missing:
     "No worker has all of these. Install them on a machine of the fleet, restart its worker and add the file again.",

@@ -57,7 +57,6 @@ export const create = {
     add: "Add to queue",
     next: "Next workflow",
     previous: "Previous workflow",
-    die: "New seed",
   },
   form: {
     inputs: (type: string, count: number) => {
@@ -135,7 +134,7 @@ export const create = {
     differs: (count: number) => `${plural(count, "value")} changed.`,
     open: "Open original job",
     end: "Keep values, stop comparing",
-    putIn: (name: string) => `Loaded the values of the job into “${isolated(name)}”.`,
+    loaded: (name: string) => `Loaded the values of the job into “${isolated(name)}”.`,
     lost: (names: string) => `These files no longer exist. Choose them again: ${names}.`,
     failed: "Could not load the values of the job.",
   },
@@ -210,8 +209,8 @@ export const create = {
     added: (count: number) => `Added ${plural(count, "job")}.`,
     show: "Show in queue",
     showJob: "Show job",
-    tooMany: (count: number, most: number) =>
-      `This creates ${plural(count, "job")}. A batch can have at most ${number.format(most)}.`,
+    tooMany: (count: number, maximum: number) =>
+      `This creates ${plural(count, "job")}. A batch can have at most ${number.format(maximum)}.`,
     check: "Check the highlighted fields.",
     simulator: "Runs on the built-in simulator",
     simulatorAdvice:
@@ -233,8 +232,8 @@ export const create = {
       noOptions: "No extra options are allowed.",
     },
   },
-  taking: {
-    left: (names: string) => `Skipped (not a workflow or media file): ${names}.`,
+  dropping: {
+    skipped: (names: string) => `Skipped (not a workflow or media file): ${names}.`,
     andMore: (count: number) => `${number.format(count)} more`,
     noInput: "This workflow does not accept this file type.",
     notAdded: (name: string) => `Could not add “${isolated(name)}”`,
@@ -247,8 +246,8 @@ export const create = {
     added: (name: string) => `Added “${isolated(name)}” to your workflows.`,
     anyway: "Add anyway",
     anywayAdvice: "If you add it anyway, its form appears once a worker has these nodes.",
-    carries: (name: string) => `“${isolated(name)}” contains its workflow`,
-    carriesAbout: "Run the workflow again with the same values, or use the file as input?",
+    hasWorkflow: (name: string) => `“${isolated(name)}” contains its workflow`,
+    hasWorkflowAbout: "Run the workflow again with the same values, or use the file as input?",
     again: "Run again",
     asInput: "Use as input",
     isInput: (name: string) => `Using “${isolated(name)}” as input.`,
@@ -270,9 +269,9 @@ export const create = {
     required: "Required.",
     noNumber: "Enter a number.",
     notWhole: "Enter a whole number.",
-    atLeast: (least: string) => `Must be at least ${least}.`,
-    atMost: (most: string) => `Must be at most ${most}.`,
+    atLeast: (minimum: string) => `Must be at least ${minimum}.`,
+    atMost: (maximum: string) => `Must be at most ${maximum}.`,
     noChoice: (text: string) => `“${text}” no longer exists. Choose another value.`,
-    tries: (most: number) => `Enter a number from 1 to ${number.format(most)}.`,
+    tries: (maximum: number) => `Enter a number from 1 to ${number.format(maximum)}.`,
   },
 };

@@ -105,7 +105,7 @@ def _observe(fleet: FleetRecord, rows: FleetRows, desired: int | None) -> Scaled
         seen = observe_fleet(fleet, rows)
     except Exception:
         # An unreadable fleet affects no other. Its decision says why.
-        log.exception("scaling.fleet_unreadable", fleet=fleet.slug, stage=fleet.stage)
+        log.exception("autoscaling.fleet_unreadable", fleet=fleet.slug, stage=fleet.stage)
         return None
     states = Counter(machine.state for machine in seen.machines)
     return ScaledFleet(

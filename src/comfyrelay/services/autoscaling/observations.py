@@ -188,7 +188,7 @@ class Observations:
             return self._fleet(fleet, rows, can_launch=can_launch(fleet), types=types_of(fleet))
         except Exception as error:
             # An unreadable fleet affects no other fleet.
-            log.exception("scaling.fleet_unreadable", fleet=fleet.slug, stage=fleet.stage)
+            log.exception("autoscaling.fleet_unreadable", fleet=fleet.slug, stage=fleet.stage)
             why = f"{type(error).__name__}: {error}"
             workflows = frozenset(rows.workflows.get(fleet.id, ()))
             return ObservedFleet(

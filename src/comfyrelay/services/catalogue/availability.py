@@ -136,13 +136,13 @@ class Availability:
             hashes=wanted.keys(),
             workflow_id=id_,
             stage=stage,
-            lately_seconds=USED_INTERVAL_SECONDS,
+            recent_seconds=USED_INTERVAL_SECONDS,
         )
         async with self._databases.central.read() as tx:
             found = await verdicts(tx)
         if new := {digest: values for digest, values in wanted.items() if digest not in found}:
             await self._add_requirements(workflow, new)
-        if old := [digest for digest, verdict in found.items() if not verdict.was_used_lately]:
+        if old := [digest for digest, verdict in found.items() if not verdict.was_used_recently]:
             await self._databases.central.run(
                 TransactionStep.AVAILABILITY, lambda tx: missing_requirements.record_used(tx, old)
             )
@@ -151,7 +151,9 @@ class Availability:
         async with self._databases.central.read() as tx:
             unserved = [digest for digest, verdict in (await verdicts(tx)).items() if verdict.is_unserved]
             unmet = (
-                await missing_requirements.of_workflow(tx, unserved, workflow_id=id_, stage=stage) if unserved else []
+                await missing_requirements.missing_for_workflow(tx, unserved, workflow_id=id_, stage=stage)
+                if unserved
+                else []
             )
         return self._merge(unmet, shows_names=shows_names)
 
@@ -180,9 +182,9 @@ class Availability:
         async def work(tx: Tx) -> None:
             await missing_requirements.lock(tx)
             await missing_requirements.write_requirements(tx, added)
-            reports = await missing_requirements.reports(tx)
+            reports = await missing_requirements.all_reports(tx)
             # Reports of hundreds of workers are megabytes: compare them in a thread.
-            await missing_requirements.write(tx, await asyncio.to_thread(_compare_workers, added, reports))
+            await missing_requirements.write_missing(tx, await asyncio.to_thread(_compare_workers, added, reports))
 
         await self._databases.central.run(TransactionStep.AVAILABILITY, work)
 
@@ -217,7 +219,7 @@ async def compare_with_requirements(databases: Databases, capabilities: Mapping[
     compared in chunks and in a thread."""
     reported = await asyncio.to_thread(ReportedCapabilities.from_report, capabilities)
     async with databases.central.read() as tx:
-        known = sorted(await missing_requirements.hashes(tx))
+        known = sorted(await missing_requirements.known_hashes(tx))
     missing: dict[str, Fitness] = {}
     for chunk in chunks(known, HASH_CHUNK):
         async with databases.central.read() as tx:
@@ -230,12 +232,12 @@ async def write_missing(tx: Tx, worker_id: str, capabilities: Mapping[str, Any],
     """Replace the missing requirements of a worker. The caller holds `missing_requirements.lock`. Hashes that were
     added since the comparison are compared now."""
     await missing_requirements.clear_worker(tx, worker_id)
-    known = await missing_requirements.hashes(tx)
+    known = await missing_requirements.known_hashes(tx)
     found = {digest: fitness for digest, fitness in compared.missing.items() if digest in known}
     if late := known - compared.hashes:
         reported = await asyncio.to_thread(ReportedCapabilities.from_report, capabilities)
         found |= await asyncio.to_thread(_find_missing, await missing_requirements.requirements_of(tx, late), reported)
-    await missing_requirements.write(tx, {(worker_id, digest): fitness for digest, fitness in found.items()})
+    await missing_requirements.write_missing(tx, {(worker_id, digest): fitness for digest, fitness in found.items()})
 
 
 def _find_missing(raw: Iterable[RawRequirements], reported: ReportedCapabilities) -> dict[str, Fitness]:
@@ -265,7 +267,7 @@ def find_unmet(requirements: Requirements, reports: Iterable[tuple[str, str]]) -
                     worker=worker,
                     node_types=nodes[:MAX_NAMES_STORED],
                     models=models[:MAX_NAMES_STORED],
-                    silent=fitness.silent,
+                    unreported=fitness.unreported,
                     until=known_until(((RequirementKind.NODE, nodes), (RequirementKind.MODEL, models))),
                 )
             )

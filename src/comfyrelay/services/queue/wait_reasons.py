@@ -92,7 +92,7 @@ class WaitReasons:
         failures = dispatch.memory_failures
         blocked = await blocks.of_hash(tx, dispatch.workflow_hash)
         is_self_hosted = dispatch.provider == Provider.SELF_HOSTED
-        unmet = await missing_requirements.of_hash(tx, dispatch.workflow_hash) if is_self_hosted else {}
+        unmet = await missing_requirements.missing_for_hash(tx, dispatch.workflow_hash) if is_self_hosted else {}
         ids = [worker.worker_id for worker in able]
         # A job that is pinned to a worker is tried there even if its GPU is too small.
         checks_memory = is_self_hosted and dispatch.only_worker is None

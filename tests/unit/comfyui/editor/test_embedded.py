@@ -232,19 +232,19 @@ def png_of_entries(sizes: list[int], blob: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "most"),
+    ("sizes", "expected"),
     [([200_000] * 60_000, 1), (list(range(200_000, 140_000, -1)), 64), ([2_000_000 - at for at in range(60)], 16)],
     ids=["one text", "its parts", "large parts"],
 )
 def test_only_a_few_embedded_texts_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], most: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], expected: int
 ) -> None:
     read: list[str] = []
     monkeypatch.setattr(embedded, "_parsed", read.append)
     file = tmp_path / "many.png"
     file.write_bytes(png_of_entries(sizes, b"{" + b"[]," * 700_000))
     assert read_embedded(file) is None
-    assert len(read) == most
+    assert len(read) == expected
 
 
 WRITERS = {

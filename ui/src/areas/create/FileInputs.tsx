@@ -41,7 +41,7 @@ export function FileInputs({ form, input, root, folderProblem, onSample, isDisab
     if (isDisabled) return;
     const fitting = files.filter((each) => acceptsMime(input, typeOf(each)));
     if (!fitting.length) {
-      const wrong = texts.taking.cannot(files[0]?.name ?? "", input.type);
+      const wrong = texts.dropping.cannot(files[0]?.name ?? "", input.type);
       return form.setProblems({ ...form.problems, [input.key]: wrong });
     }
     addFiles(slug, input.key, fitting, { isOne: !isMany });

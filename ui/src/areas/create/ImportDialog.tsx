@@ -24,20 +24,22 @@ export function ImportDialog({ question, isBusy, onClose, onImport, onUseAsInput
       isOpen
       onClose={onClose}
       title={
-        question.about === "carried" ? texts.taking.carries(question.file.name) : texts.taking.notAdded(question.name)
+        question.about === "carried"
+          ? texts.dropping.hasWorkflow(question.file.name)
+          : texts.dropping.notAdded(question.name)
       }
-      about={question.about === "carried" ? texts.taking.carriesAbout : question.problem}
+      about={question.about === "carried" ? texts.dropping.hasWorkflowAbout : question.problem}
       actions={
         question.about === "carried" ? (
           <>
             <Button onClick={onClose}>{common.cancel}</Button>
-            <Button onClick={() => onUseAsInput(question.id, question.file)}>{texts.taking.asInput}</Button>
+            <Button onClick={() => onUseAsInput(question.id, question.file)}>{texts.dropping.asInput}</Button>
             <Button
               look="primary"
               isBusy={isBusy}
               onClick={() => onImport(question.graph, question.file.name, false, true)}
             >
-              {texts.taking.again}
+              {texts.dropping.again}
             </Button>
           </>
         ) : (
@@ -49,7 +51,7 @@ export function ImportDialog({ question, isBusy, onClose, onImport, onUseAsInput
                 isBusy={isBusy}
                 onClick={() => onImport(question.graph, question.name, true, question.carried)}
               >
-                {texts.taking.anyway}
+                {texts.dropping.anyway}
               </Button>
             )}
           </>
@@ -66,7 +68,7 @@ export function ImportDialog({ question, isBusy, onClose, onImport, onUseAsInput
               </li>
             ))}
           </ul>
-          <p className={styles.advice}>{texts.taking.anywayAdvice}</p>
+          <p className={styles.advice}>{texts.dropping.anywayAdvice}</p>
         </>
       )}
     </Dialog>

@@ -37,7 +37,7 @@ export function useUrlPrefill(choice: Choice, all: readonly Choice[], form: Form
         // without `from`: a reload would recall the job again
         void navigate({ search: { workflow: target.slug }, replace: true });
       };
-      toast({ text: texts.from.putIn(target.name), action: { name: texts.form.undo, run } });
+      toast({ text: texts.from.loaded(target.name), action: { name: texts.form.undo, run } });
     } catch (thrown) {
       toast({ text: `${texts.from.failed} ${sentence(thrown)}`, tone: "bad" });
     }
@@ -65,11 +65,11 @@ export function useUrlPrefill(choice: Choice, all: readonly Choice[], form: Form
       const accepts = (each: Choice) => file.mime_type.startsWith(`${primaryOf(each)?.type ?? "-"}/`);
       const target = accepts(choice) ? choice : all.find((each) => !each.waiting && accepts(each));
       const key = target && primaryOf(target)?.key;
-      if (!target || !key) return toast({ text: texts.taking.noInput, tone: "bad" });
+      if (!target || !key) return toast({ text: texts.dropping.noInput, tone: "bad" });
       const given = draftFileOf(file);
       const undo = replaceDraft(target.slug, withOnlyInput(draftOf(target.slug), key, given));
       toast({
-        text: texts.taking.isInput(given.name),
+        text: texts.dropping.isInput(given.name),
         tone: "good",
         ...(undo && { action: { name: texts.form.undo, run: undo } }),
       });

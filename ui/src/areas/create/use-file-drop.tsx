@@ -51,7 +51,7 @@ export function useFileDrop({ choices, chosen, isDesk, isGuest, choose, onProble
       choose(found.slug);
       return [found, input.key];
     }
-    toast({ text: texts.taking.noInput, tone: "bad" });
+    toast({ text: texts.dropping.noInput, tone: "bad" });
     return null;
   };
   const put = (files: readonly File[], first = chosen) => {
@@ -93,7 +93,7 @@ export function useFileDrop({ choices, chosen, isDesk, isGuest, choose, onProble
       await client.invalidateQueries({ queryKey: keys.workflows });
       choose(data.slug);
       if (isCarried) restoreValues(data, name, onProblems);
-      toast({ text: message === "Added." ? texts.taking.added(plain) : (message ?? ""), tone: "good" });
+      toast({ text: message === "Added." ? texts.dropping.added(plain) : (message ?? ""), tone: "good" });
       return choicesOf([], [data], null)[0];
     } catch (thrown) {
       const isMissing = thrown instanceof Problem && thrown.kind === "missing_on_workers";
@@ -122,8 +122,8 @@ export function useFileDrop({ choices, chosen, isDesk, isGuest, choose, onProble
 
   const takeAll = async (files: readonly File[]) => {
     const { graphs, media, invalidJson, notWorkflows, unsupported } = await classifyFiles(files);
-    for (const name of invalidJson) ask({ about: "refused", name, problem: texts.taking.notJson(name) });
-    for (const name of notWorkflows) ask({ about: "refused", name, problem: texts.taking.notWorkflow(name) });
+    for (const name of invalidJson) ask({ about: "refused", name, problem: texts.dropping.notJson(name) });
+    for (const name of notWorkflows) ask({ about: "refused", name, problem: texts.dropping.notWorkflow(name) });
     let made: Choice | undefined;
     if (graphs.length && isGuest) toast({ text: deskTexts.guest.noWorkflow, tone: "bad" });
     else for (const { name, graph } of graphs) made = (await addGraph(graph, name, false, false)) ?? made;
@@ -131,8 +131,8 @@ export function useFileDrop({ choices, chosen, isDesk, isGuest, choose, onProble
     if (first && files.length === 1 && isDesk && !isGuest) return offerCarried(first);
     if (first) put(media, made ?? chosen);
     if (files.length > unsupported.length) {
-      if (unsupported.length) toast({ text: texts.taking.left(nameSome(unsupported)), tone: "bad" });
-    } else toast({ text: texts.taking.cannotAny(nameSome(unsupported)), tone: "bad" });
+      if (unsupported.length) toast({ text: texts.dropping.skipped(nameSome(unsupported)), tone: "bad" });
+    } else toast({ text: texts.dropping.cannotAny(nameSome(unsupported)), tone: "bad" });
   };
   const take = (files: readonly File[]) => void takeAll(files).catch(toastProblem);
 
@@ -168,7 +168,7 @@ const MAX_NAMED = 3;
 const nameSome = (names: readonly string[]): string =>
   [
     ...names.slice(0, MAX_NAMED),
-    ...(names.length > MAX_NAMED ? [texts.taking.andMore(names.length - MAX_NAMED)] : []),
+    ...(names.length > MAX_NAMED ? [texts.dropping.andMore(names.length - MAX_NAMED)] : []),
   ].join(", ");
 
 /** Restores seeds of an embedded workflow; its input files must be chosen again. */
@@ -180,5 +180,5 @@ function restoreValues(made: Workflow, name: string, onProblems: FileDropOptions
   }));
   const fileInputs = made.properties.filter((each) => isFile(each) && each.required);
   if (fileInputs.length)
-    onProblems(made.slug, Object.fromEntries(fileInputs.map((each) => [each.key, texts.taking.missing(name)])));
+    onProblems(made.slug, Object.fromEntries(fileInputs.map((each) => [each.key, texts.dropping.missing(name)])));
 }

@@ -68,14 +68,14 @@ function DeleteDialog({
     try {
       const done = await verbs.delete(ids, keeps);
       toast({ text: deleting.done(done.deleted), tone: "good" });
-      if (done.not_deleted.length) toast({ text: deleting.left(done.not_deleted.length), tone: "bad" });
+      if (done.not_deleted.length) toast({ text: deleting.notDeleted(done.not_deleted.length), tone: "bad" });
       if (done.refused) toast({ text: deleting.refused(done.refused), tone: "bad" });
     } catch (thrown) {
       toastProblem(thrown);
     }
   };
   const run = () => {
-    deleteWithUndo(ids, deleting.goes(ids.length), go);
+    deleteWithUndo(ids, deleting.pending(ids.length), go);
     onDeleted();
   };
   return (

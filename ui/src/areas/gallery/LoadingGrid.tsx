@@ -7,7 +7,7 @@ export function LoadingGrid() {
   return (
     <div className={styles.loading} aria-hidden>
       {SHAPES.map((each, at) => (
-        // biome-ignore lint/suspicious/noArrayIndexKey: they stand where they stand
+        // biome-ignore lint/suspicious/noArrayIndexKey: the placeholders never change
         <span key={at} style={{ flex: `${each} 1 ${each * 200}px` }}>
           <Skeleton height="100%" />
         </span>

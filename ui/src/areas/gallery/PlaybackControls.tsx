@@ -9,8 +9,8 @@ import styles from "./Compare.module.css";
 const FRAME_SECONDS = 1 / 24;
 
 export function PlaybackControls({ sync }: { sync: PlaybackSync }) {
-  const stand = useSyncExternalStore(sync.watch, () => `${sync.isPlaying}|${sync.time}|${sync.length}`);
-  const [isPlaying, time, length] = [stand.startsWith("true"), sync.time, sync.length];
+  const state = useSyncExternalStore(sync.watch, () => `${sync.isPlaying}|${sync.time}|${sync.length}`);
+  const [isPlaying, time, length] = [state.startsWith("true"), sync.time, sync.length];
   if (!length) return null;
   const { media } = common;
   const step = (direction: 1 | -1) => {

@@ -123,8 +123,8 @@ def open_query() -> Select[Any]:
 
 def ended_query() -> Select[Any]:
     micros = func.sum(bursts.c.cost_micros).label("micros")
-    lately = bursts.c.ended_at > relay_now(-HOUR_SECONDS)
-    return select(bursts.c.workflow_id, micros).where(lately).group_by(bursts.c.workflow_id)
+    is_recent = bursts.c.ended_at > relay_now(-HOUR_SECONDS)
+    return select(bursts.c.workflow_id, micros).where(is_recent).group_by(bursts.c.workflow_id)
 
 
 async def open_workflows(tx: Tx) -> set[int]:

@@ -89,19 +89,19 @@ def ran_out_on(dialect: str, worker_id: ColumnElement[str]) -> ColumnElement[boo
     return select(worker.c.key).where(worker.c.key == worker_id).correlate_except(worker).exists()
 
 
-def _ready(o: FromClause, *, workflow_hash: ColumnElement[Any]) -> ColumnElement[bool]:
+def _ready(candidates: FromClause, *, workflow_hash: ColumnElement[Any]) -> ColumnElement[bool]:
     """Whether a worker is online and meets the requirements, or a machine of its type is starting."""
     misses_requirement = select(missing.c.worker_id).where(
-        missing.c.worker_id == o.c.worker_id, missing.c.workflow_hash == workflow_hash
+        missing.c.worker_id == candidates.c.worker_id, missing.c.workflow_hash == workflow_hash
     )
     is_online = (
-        ~o.c.is_draining
-        & (o.c.last_seen_at >= relay_now(bindparam("offline_seconds", type_=Float())))
+        ~candidates.c.is_draining
+        & (candidates.c.last_seen_at >= relay_now(bindparam("offline_seconds", type_=Float())))
         & ~misses_requirement.correlate_except(missing).exists()
     )
     starting = select(machines.c.key).where(
-        machines.c.fleet_id == o.c.fleet_id,
-        machines.c.instance_type == o.c.instance_type,
+        machines.c.fleet_id == candidates.c.fleet_id,
+        machines.c.instance_type == candidates.c.instance_type,
         machines.c.registered_at.is_(None),
         machines.c.ending_at.is_(None),
         machines.c.ended_at.is_(None),
@@ -109,12 +109,12 @@ def _ready(o: FromClause, *, workflow_hash: ColumnElement[Any]) -> ColumnElement
     return is_online | starting.correlate_except(machines).exists()
 
 
-def _block(o: FromClause, workflow_hash: ColumnElement[Any]) -> Select[Any]:
+def _block(candidates: FromClause, workflow_hash: ColumnElement[Any]) -> Select[Any]:
     """Select the block of a worker for a workflow."""
     return (
         select(workflow_blocks.c.worker_id)
         .where(
-            workflow_blocks.c.worker_id == o.c.worker_id,
+            workflow_blocks.c.worker_id == candidates.c.worker_id,
             workflow_blocks.c.workflow_hash == workflow_hash,
             workflow_blocks.c.blocked_until > relay_now(),
         )
@@ -190,17 +190,17 @@ async def oversized(
 @cache
 def _oversized(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
-    o, assigned = workers.alias("o"), worker_workflows.alias("assigned")
+    candidates, assigned = workers.alias("candidates"), worker_workflows.alias("assigned")
     larger = (
-        select(o.c.worker_id)
-        .select_from(o.join(assigned, assigned.c.worker_id == o.c.worker_id))
+        select(candidates.c.worker_id)
+        .select_from(candidates.join(assigned, assigned.c.worker_id == candidates.c.worker_id))
         .where(
             assigned.c.workflow_id == m.c.workflow_id,
-            o.c.stage == workers.c.stage,
-            o.c.is_approved,
-            o.c.memory_bytes * 100 > m.c.ran_out_bytes * (100 + LARGER_PERCENT),
-            _ready(o, workflow_hash=m.c.workflow_hash),
-            ~_block(o, m.c.workflow_hash).exists(),
+            candidates.c.stage == workers.c.stage,
+            candidates.c.is_approved,
+            candidates.c.memory_bytes * 100 > m.c.ran_out_bytes * (100 + LARGER_PERCENT),
+            _ready(candidates, workflow_hash=m.c.workflow_hash),
+            ~_block(candidates, m.c.workflow_hash).exists(),
         )
     )
     return (

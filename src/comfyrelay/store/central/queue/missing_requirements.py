@@ -48,11 +48,11 @@ _CAPABILITIES = cast(workers.c.capabilities, Text).label("capabilities")
 
 
 class Coverage(NamedTuple):
-    """The answer to whether any worker can run jobs with a hash."""
+    """Whether any worker can run jobs with a hash."""
 
     # Workers are assigned to the workflow, but each of them lacks a requirement.
     is_unserved: bool
-    was_used_lately: bool
+    was_used_recently: bool
 
 
 class RawRequirements(NamedTuple):
@@ -68,12 +68,12 @@ async def lock(tx: Tx) -> None:
 
 
 async def coverage(
-    tx: Tx, hashes: Collection[str], *, workflow_id: int, stage: str, lately_seconds: float
+    tx: Tx, hashes: Collection[str], *, workflow_id: int, stage: str, recent_seconds: float
 ) -> dict[str, Coverage]:
     """Return the coverage of the hashes with known requirements."""
-    parameters = {"workflow_id": workflow_id, "stage": stage, "lately": -lately_seconds}
+    parameters = {"workflow_id": workflow_id, "stage": stage, "recent_seconds": -recent_seconds}
     return {
-        row.workflow_hash: Coverage(bool(row.is_unserved), bool(row.was_used_lately))
+        row.workflow_hash: Coverage(bool(row.is_unserved), bool(row.was_used_recently))
         for row in await tx.fetch(coverage_query, {**with_ids(hashes), **parameters})
     }
 
@@ -90,20 +90,29 @@ def _may_run() -> ColumnElement[bool]:
 
 @cache
 def coverage_query(dialect: str) -> Select[Any]:
-    n, g = requirements, missing
-    is_of_worker = (g.c.worker_id == workers.c.worker_id) & (g.c.workflow_hash == n.c.workflow_hash)
-    unable = select(g.c.worker_id).select_from(g, worker_workflows, workers).where(is_of_worker, _may_run())
+    is_of_worker = (missing.c.worker_id == workers.c.worker_id) & (
+        missing.c.workflow_hash == requirements.c.workflow_hash
+    )
+    unable = select(missing.c.worker_id).select_from(missing, worker_workflows, workers).where(is_of_worker, _may_run())
     able = (
         select(workers.c.worker_id)
         .select_from(worker_workflows, workers)
-        .where(_may_run(), ~select(g.c.worker_id).where(is_of_worker).correlate(n, workers).exists())
+        .where(_may_run(), ~select(missing.c.worker_id).where(is_of_worker).correlate(requirements, workers).exists())
     )
     # Usually no worker lacks a requirement. Checking this first avoids reading thousands of workers.
-    is_missed = select(g.c.worker_id).where(g.c.workflow_hash == n.c.workflow_hash).correlate(n).exists()
-    is_unserved = case((~is_missed, False), else_=unable.correlate(n).exists() & ~able.correlate(n).exists())
-    lately = n.c.used_at > relay_now(bindparam("lately", type_=Float()))
-    columns = (n.c.workflow_hash, is_unserved.label("is_unserved"), lately.label("was_used_lately"))
-    return select_by_ids(dialect, n.c.workflow_hash, *columns)
+    is_missing_anywhere = (
+        select(missing.c.worker_id)
+        .where(missing.c.workflow_hash == requirements.c.workflow_hash)
+        .correlate(requirements)
+        .exists()
+    )
+    is_unserved = case(
+        (~is_missing_anywhere, False),
+        else_=unable.correlate(requirements).exists() & ~able.correlate(requirements).exists(),
+    )
+    is_recent = requirements.c.used_at > relay_now(bindparam("recent_seconds", type_=Float()))
+    columns = (requirements.c.workflow_hash, is_unserved.label("is_unserved"), is_recent.label("was_used_recently"))
+    return select_by_ids(dialect, requirements.c.workflow_hash, *columns)
 
 
 async def record_used(tx: Tx, hashes: Collection[str]) -> None:
@@ -116,7 +125,7 @@ def _record_used(dialect: str) -> Executable:
     return update(requirements).values(used_at=relay_now()).where(requirements.c.workflow_hash == r.c.id)
 
 
-async def reports(tx: Tx) -> dict[str, Any]:
+async def all_reports(tx: Tx) -> dict[str, Any]:
     """Return the capabilities of all workers as JSON text. No worker can be deleted until the transaction ends."""
     query = select(workers.c.worker_id, _CAPABILITIES).with_for_update(read=True, key_share=True)
     return {row.worker_id: row.capabilities for row in await tx.execute(query)}
@@ -149,7 +158,7 @@ def _write_requirements(dialect: str) -> Executable:
     return insert_rows(dialect, requirements, *names, used_at=relay_now()).on_conflict_do_nothing()
 
 
-async def hashes(tx: Tx) -> set[str]:
+async def known_hashes(tx: Tx) -> set[str]:
     """Return the hashes with known requirements."""
     return set(await tx.scalars(select(requirements.c.workflow_hash)))
 
@@ -165,26 +174,26 @@ def _requirements_of(dialect: str) -> Executable:
     return select_by_ids(dialect, requirements.c.workflow_hash, requirements.c.workflow_hash, *raw)
 
 
-async def write(tx: Tx, found: Mapping[Pair, Fitness]) -> None:
-    """Record missing requirements by worker and hash. A worker that lacks nothing has no row."""
+async def write_missing(tx: Tx, found: Mapping[Pair, Fitness]) -> None:
+    """Record missing requirements by worker and hash. A worker with all requirements has no row."""
     rows = [
         {
             "worker_id": worker_id,
             "workflow_hash": hash_,
             "node_types": list(fitness.missing_node_types[:MAX_NAMES_STORED]),
             "models": list(fitness.missing_models[:MAX_NAMES_STORED]),
-            "silent": list(fitness.silent),
+            "unreported": list(fitness.unreported),
         }
         for (worker_id, hash_), fitness in found.items()
     ]
     # Write in chunks, because each call passes all rows as one parameter.
     for first in range(0, len(rows), ROWS_AT_ONCE):
-        await tx.write(_write, with_rows(rows[first : first + ROWS_AT_ONCE]))
+        await tx.write(_write_missing, with_rows(rows[first : first + ROWS_AT_ONCE]))
 
 
 @cache
-def _write(dialect: str) -> Executable:
-    key, values = ("worker_id", "workflow_hash"), ("node_types", "models", "silent")
+def _write_missing(dialect: str) -> Executable:
+    key, values = ("worker_id", "workflow_hash"), ("node_types", "models", "unreported")
     query = insert_rows(dialect, missing, *key, *values)
     return query.on_conflict_do_update(index_elements=key, set_={name: query.excluded[name] for name in values})
 
@@ -193,7 +202,9 @@ async def clear_worker(tx: Tx, worker_id: str) -> None:
     await tx.execute(delete(missing).where(missing.c.worker_id == worker_id))
 
 
-async def of_workflow(tx: Tx, hashes: Collection[str], *, workflow_id: int, stage: str) -> list[UnmetRequirements]:
+async def missing_for_workflow(
+    tx: Tx, hashes: Collection[str], *, workflow_id: int, stage: str
+) -> list[UnmetRequirements]:
     """Return the missing requirements of the workers that may run a workflow, for all these hashes together."""
     query = (
         select(missing, workers.c.display_name)
@@ -205,7 +216,7 @@ async def of_workflow(tx: Tx, hashes: Collection[str], *, workflow_id: int, stag
     return [_unmet(list(of_worker)) for _, of_worker in groupby(rows, key=attrgetter("worker_id"))]
 
 
-async def of_hash(tx: Tx, workflow_hash: str) -> dict[str, UnmetRequirements]:
+async def missing_for_hash(tx: Tx, workflow_hash: str) -> dict[str, UnmetRequirements]:
     """Return the missing requirements for this hash by worker."""
     query = select(missing, workers.c.display_name).join(workers, workers.c.worker_id == missing.c.worker_id)
     rows = await tx.execute(query.where(missing.c.workflow_hash == workflow_hash))
@@ -217,7 +228,7 @@ def _unmet(rows: Sequence[Any]) -> UnmetRequirements:
         worker=rows[0].display_name or rows[0].worker_id,
         node_types=sorted({name for row in rows for name in row.node_types}),
         models=sorted({name for row in rows for name in row.models}),
-        silent=sorted({kind for row in rows for kind in row.silent}),
+        unreported=sorted({kind for row in rows for kind in row.unreported}),
         until=known_until(
             pair
             for row in rows

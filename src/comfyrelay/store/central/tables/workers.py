@@ -152,7 +152,7 @@ worker_missing_requirements = Table(
     Column("node_types", JsonText, nullable=False),
     Column("models", JsonText, nullable=False),
     # Kinds of requirements that the worker does not report.
-    Column("silent", JsonText, nullable=False),
+    Column("unreported", JsonText, nullable=False),
     Index(None, "workflow_hash"),
 )
 

@@ -53,7 +53,7 @@ export async function readWorkflows(
       try {
         const graph = await carried(each);
         if (graph) graphs.push({ name: each.name, graph });
-        else refuse(each.name, texts.carriesNone);
+        else refuse(each.name, texts.noWorkflow);
       } catch (thrown) {
         refuse(each.name, sentence(thrown));
       }

@@ -113,7 +113,7 @@ export const workflowName = (of: { workflow_slug?: string | null; workflow_hash:
 /** Short reason why a worker is idle. */
 export function workerNote(worker: Worker, now: number): { text: string; tone?: Tone } {
   if (worker.state === "offline") {
-    return { text: words.awayFor((now - Date.parse(worker.last_seen_at)) / 1000), tone: "bad" };
+    return { text: words.offlineFor((now - Date.parse(worker.last_seen_at)) / 1000), tone: "bad" };
   }
   if (!worker.is_approved) return { text: words.shut, tone: "warn" };
   const reason = worker.gpus.find((each) => each.unavailable_reason)?.unavailable_reason;

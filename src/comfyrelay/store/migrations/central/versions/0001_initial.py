@@ -260,7 +260,7 @@ def _create_scheduling() -> None:
         sa.Column("workflow_hash", sa.Text(), primary_key=True),
         sa.Column("node_types", JsonText(), nullable=False),
         sa.Column("models", JsonText(), nullable=False),
-        sa.Column("silent", JsonText(), nullable=False),
+        sa.Column("unreported", JsonText(), nullable=False),
         sa.ForeignKeyConstraint(
             ["worker_id"],
             ["workers.worker_id"],
