@@ -126,7 +126,7 @@ def add_images(data_dir: Path) -> None:
 
 
 def script_figure() -> Figure:
-    """Transfer size of what the first paint needs."""
+    """Transfer size of the scripts of the first paint."""
     names = _SCRIPT.findall((APP / "index.html").read_text("utf-8"))
     size = sum(len(gzip.compress((APP / name).read_bytes(), 9)) for name in names) / 1000
     goal = GOAL_BYTES / 1000

@@ -7,7 +7,7 @@ from comfyrelay.media_types import MediaKind
 
 # A file is refused if it is not such media, or if reading it would exceed a limit.
 RefusalReason = Literal["unreadable", "pixels", "frames", "blocks", "memory", "time", "bytes", "workflow"]
-# What a probe process does with a file: measure it, draw its poster and preview, or find its embedded workflow.
+# Actions of a probe process: measure a file, draw its poster and preview, or find its embedded workflow.
 ProbeTask = Literal["probe", "draw", "workflow"]
 
 

@@ -52,7 +52,7 @@ DEREGISTER_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class _Session:
-    """What a worker needs to register and to run jobs."""
+    """The parts that registration and jobs need."""
 
     host: HostIdentity
     state: StateFolder
@@ -69,7 +69,7 @@ class Agent:
         settings: WorkerSettings,
         *,
         metrics: WorkerMetrics | None = None,
-        on_status: Callable[[list[Lease]], None] | None = None,
+        on_status: Callable[[list[Lease]], None] = lambda _held: None,
         on_output: OutputListener | None = None,
         on_online: Callable[[], None] = lambda: None,
         wrap_server: WrapServer | None = None,
@@ -242,7 +242,7 @@ class Agent:
         await self._register(session)
         self._poller = Poller(
             session.control,
-            capacity=lambda: worker_capacity(self.held, self._servers, self._settings, self._durations),
+            capacity=lambda ended: worker_capacity(self.held, ended, self._servers, self._settings, self._durations),
             servers=self._servers,
             capabilities=self._capabilities,
             accept=lambda lease: self._accept(lease, tools),
@@ -360,6 +360,7 @@ class Agent:
             settings=self._settings,
             policy=self._policy,
             own_nodes=self._own_nodes,
+            next_poll=lambda lease: self._poller.next_poll(lease) if self._poller is not None else None,
             on_change=self._on_change,
             on_progress=self._show,
             on_output=self._on_output,
@@ -429,8 +430,7 @@ class Agent:
             self._definitions.send_soon()
 
     def _show(self) -> None:
-        if self._on_status is not None:
-            self._on_status(self.held)
+        self._on_status(self.held)
 
     async def _wait_for_server(self, session: _Session, tools: JobTools) -> None:
         """Wait until a server is usable. If that takes long, settle the leases of an earlier process first."""

@@ -25,7 +25,7 @@ SECRET = {"X-Fleet-Secret": FLEET_SECRET}
 
 @dataclass
 class Site:
-    """What the servers share, an engine to inspect it, and a user who may submit jobs."""
+    """The settings that the servers share, an engine on their databases, and a user who may submit jobs."""
 
     engine: Engine
     settings: dict[str, str]
@@ -163,7 +163,9 @@ class KilledServers:
             await asyncio.sleep(0.02)
         yield dice.choice(able).http
 
-    async def insist(self, dice: random.Random, path: str, body: dict[str, Any], headers: dict[str, str]) -> Any:
+    async def send_until_answered(
+        self, dice: random.Random, path: str, body: dict[str, Any], headers: dict[str, str]
+    ) -> Any:
         """Send until a server answers. Repeated requests must count once."""
         while True:
             async with self.some_server(dice) as http:
@@ -177,11 +179,11 @@ class KilledServers:
     async def work(self, worker_id: str, seed: int) -> None:
         dice = random.Random(seed)
         body = {"worker_id": worker_id, "fleet_slug": "home"}
-        answer = await self.insist(dice, "/api/worker/register", body, SECRET)
+        answer = await self.send_until_answered(dice, "/api/worker/register", body, SECRET)
         while answer.status_code != 201:
             # the response was lost: the worker is registered, but has no token
             body["worker_id"] += "x"
-            answer = await self.insist(dice, "/api/worker/register", body, SECRET)
+            answer = await self.send_until_answered(dice, "/api/worker/register", body, SECRET)
         token = {"Authorization": f"Bearer {answer.json()['data']['token']}"}
         while True:
             request = {
@@ -189,12 +191,12 @@ class KilledServers:
                 "wait_seconds": 0.5,
                 "request_id": f"{worker_id}-{dice.random()}",
             }
-            polled = await self.insist(dice, "/api/worker/poll", request, token)
+            polled = await self.send_until_answered(dice, "/api/worker/poll", request, token)
             job = polled.json()["data"]["job"] if polled.is_success else None
             if job is not None:
                 lease = {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"]}
                 output = {"output": {"size": 1, "mime_type": "video/mp4"}}
-                await self.insist(dice, "/api/worker/complete", {**lease, **output}, token)
+                await self.send_until_answered(dice, "/api/worker/complete", {**lease, **output}, token)
 
 
 @pytest.mark.journey
@@ -209,7 +211,7 @@ async def test_servers_can_be_killed_between_any_two_steps(site: Site) -> None:
         workers = [group.create_task(killing.work(f"gpu-{number}", seed=number)) for number in range(6)]
         for number in range(count):
             body = {"effect_id": site.effect_id, "idempotency_key": f"k{number}", "input_payload": {}}
-            answer = await killing.insist(dice, "/api/ai-jobs", body, site.token)
+            answer = await killing.send_until_answered(dice, "/api/ai-jobs", body, site.token)
             assert answer.is_success, answer.text
         # other processes complete the jobs and send no signal
         while await _unfinished(site):  # noqa: ASYNC110

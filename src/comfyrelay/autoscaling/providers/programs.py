@@ -31,7 +31,7 @@ def program(folder: Path | None, name: str) -> Path:
 
 
 def fleet_secret(secrets: Mapping[str, Sequence[str]], stage: str) -> str:
-    """Return the secret with which workers of a stage register. Raises `ConfigurationError` if there is none."""
+    """Return the registration secret of a stage. Raises `ConfigurationError` if there is none."""
     if not secrets.get(stage):
         raise ConfigurationError(
             f"Workers cannot register, because {stage} has no fleet secret: add one to COMFYRELAY_FLEET_SECRETS."

@@ -22,7 +22,7 @@ GROUP = "comfyrelay.machine_providers"
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderContext:
-    """What a provider may need to know about the server. Workers register at `api_url` with a secret of their stage."""
+    """Facts about the server for providers. Workers register at `api_url` with a secret of their stage."""
 
     settings: Settings
     api_url: str

@@ -49,7 +49,7 @@ def create_admin(
 
 @admin_app.command("setup-code")
 def create_setup_code() -> None:
-    """Print a link with which the first administrator is created in a browser.
+    """Print the link that creates the first administrator in a browser.
 
     The exit code is 1 if an administrator exists.
     """

@@ -16,7 +16,7 @@ router = Router(prefix="/api/desk/gallery", tags=["desk"])
 async def copy_outputs(
     body: wire.CopyOutputs, state: DeskStateOf, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.CopiedOutputs]:
-    """Copy outputs to a folder inside the output folder. The copies are yours: they stay when a job is deleted."""
+    """Copy outputs to a folder inside the output folder. The copies are kept when a job is deleted."""
     result = await copy_chosen(
         context.engine,
         user.tenant_id,

@@ -1,4 +1,4 @@
-"""Fleets: their workflows, metrics, and the command with which machines join."""
+"""Fleets: their workflows, metrics, and the command that adds machines."""
 
 import shlex
 from collections.abc import Mapping

@@ -17,7 +17,7 @@ SEND_LINK = "Send the link to the user: it works once, for a day, and is not sho
 
 @router.post("", status_code=201, responses=error_responses(409, 422))
 async def create_user(body: wire.NewUser, context: ContextOf, admin: Admin) -> Answer[wire.ResetLink]:
-    """Create an account, and a link with which its user sets a password."""
+    """Create an account, and a link to set its password."""
     user, link = await context.engine.accounts.links.invite(**body.model_dump(), by=admin)
     return Answer(data=_link(context, user, link), message=SEND_LINK)
 
@@ -40,7 +40,7 @@ async def change_user(
 
 @router.post("/{user_id}/reset-link", status_code=201, responses=error_responses(404, 422))
 async def make_reset_link(user_id: IdInPath, context: ContextOf, admin: Admin) -> Answer[wire.ResetLink]:
-    """Create a link with which a user sets a new password. Older links end."""
+    """Create a link to set a new password. Older links end."""
     user, link = await context.engine.accounts.links.create_reset_link(user_id, by=admin)
     return Answer(data=_link(context, user, link), message=SEND_LINK)
 

@@ -107,7 +107,7 @@ class SignIn:
     async def create_token(self, user: User, *, name: str, lifetime_seconds: float | None = None) -> TokenWithSecret:
         """Create a token for a program. Raises `Conflict` if the user has too many."""
         async with self._databases.central.read() as tx:
-            if await api_tokens.count_named(tx, user.id, but=SESSION) >= MAX_TOKENS:
+            if await api_tokens.count_except(tx, user.id, name=SESSION) >= MAX_TOKENS:
                 raise Conflict(f"You have {MAX_TOKENS} tokens, which is the limit. Revoke one that you no longer use.")
         return await self.issue(user, name=name, lifetime_seconds=lifetime_seconds)
 

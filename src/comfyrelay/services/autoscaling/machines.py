@@ -307,7 +307,7 @@ def new_key() -> str:
 
 
 def _clamp_launch_time(machine: ProviderMachine, now: datetime) -> ProviderMachine:
-    """Replace a launch time in the future, with which the machine would never age."""
+    """Replace a launch time in the future: the machine would never age."""
     is_future = machine.launched_at is not None and machine.launched_at > now
     return replace(machine, launched_at=now) if is_future else machine
 

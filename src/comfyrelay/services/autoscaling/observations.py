@@ -158,7 +158,7 @@ class Observations:
         for workflow in sorted({workflow_id for ids in rows.workflows.values() for workflow_id in ids}):
             queued = waiting.get(workflow, ())
             rate = self._memory.rates[stage, workflow]
-            # Arrivals are judged per fleet: each of many workflows alone is too rare for a rate.
+            # Arrivals are counted per fleet: a single workflow among many is too rare for a rate.
             shared = [arrivals for arrivals in self._memory.of_fleets.values() if workflow in arrivals.workflows]
             factor = max((arrivals.rate.correction(rows.now) for arrivals in shared), default=1.0)
             jobs = sum(row.jobs for row in queued)

@@ -241,7 +241,7 @@ class Leasing:
             )
             granted.append(transition.after)
             leased.dispatches[key].append(transition.after)
-        # Bypass `Decisions`: the rows are locked and judged already, and each table takes one statement.
+        # Bypass `Decisions`: the rows are already locked and checked, and each table takes one statement.
         await dispatches.write_leased(tx, granted)
         await leases.begin(tx, granted)
         entries = [

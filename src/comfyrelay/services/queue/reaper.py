@@ -135,7 +135,7 @@ class Reaper:
             expired = lifecycle.expire(dispatch, now=now, grace=self._grace, has_idle_worker=has_idle_worker)
             return expired or lifecycle.fail_exhausted(dispatch, now=now)
 
-        # Each dispatch is judged again under lock, because a heartbeat may have arrived since it was found.
+        # Each dispatch is checked again under lock, because a heartbeat may have arrived since it was found.
         decided = await self._decisions.decide(TransactionStep.REAP, due, judge, by="reap")
         if decided.transitions:
             log.info("leases.expired", count=len(decided.transitions), wanted=len(wanted))

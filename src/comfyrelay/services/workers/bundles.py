@@ -70,8 +70,8 @@ class Bundles:
 
 def _missing_in_bundle(bundle: Bundle, needs: Requirements) -> list[MissingRequirement]:
     has = {"node_types": sorted(bundle.node_types), "models": sorted(bundle.models)}
-    judged = fitness(needs, has)
-    kinds = ((RequirementKind.NODE, judged.missing_node_types), (RequirementKind.MODEL, judged.missing_models))
+    found = fitness(needs, has)
+    kinds = ((RequirementKind.NODE, found.missing_node_types), (RequirementKind.MODEL, found.missing_models))
     return [MissingRequirement(kind=kind, name=name, workers=()) for kind, names in kinds for name in names]
 
 

@@ -32,9 +32,9 @@ class NodeAllowLists:
                 raise NotFound(f"There is no {self._stage} fleet {fleet_slug!r}.")
             reported = await worker_list.node_types(tx, stage=self._stage, fleet_slug=fleet_slug)
         policy = replace(self._policy, mode="deny")
-        judged = {name: policy.why_not(name) for name in sorted({name for names in reported for name in names})}
+        refusals = {name: policy.why_not(name) for name in sorted({name for names in reported for name in names})}
         return AllowList(
             workers=len(reported),
-            allowed=[name for name, why in judged.items() if why is None],
-            left_out={name: why for name, why in judged.items() if why is not None},
+            allowed=[name for name, why in refusals.items() if why is None],
+            left_out={name: why for name, why in refusals.items() if why is not None},
         )

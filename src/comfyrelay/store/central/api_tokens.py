@@ -33,9 +33,9 @@ async def create(
     return await tx.one(TokenRecord, query.returning(*_TOKEN))
 
 
-async def count_named(tx: Tx, user_id: str, *, but: str) -> int:
+async def count_except(tx: Tx, user_id: str, *, name: str) -> int:
     """Count the user's valid tokens with other names."""
-    query = select(func.count()).where(t.c.user_id == user_id, t.c.name != but, _IS_VALID)
+    query = select(func.count()).where(t.c.user_id == user_id, t.c.name != name, _IS_VALID)
     found: int = await tx.scalar(query)
     return found
 

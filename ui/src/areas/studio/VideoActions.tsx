@@ -45,11 +45,11 @@ export function VideoActions({ job }: { job: Job }) {
   const again = () => run("again", () => post("/api/ai-jobs/{job_id}/again", { path, body: another }));
   const retry = () => run("again", () => post("/api/ai-jobs/{job_id}/retry", { path, body: same }));
   const cancel = () => run("cancel", () => post("/api/ai-jobs/{job_id}/cancel", { path }));
-  const isLost = job.status === "failed" || job.status === "canceled";
-  const canAgain = job.status === "completed" && !isMissingOutput(job);
-  const canRetry = isLost && !job.retried_as;
-  const { data: purse } = useQuery(balance);
-  const isTooExpensive = purse !== undefined && purse.balance < price;
+  const hasFailed = job.status === "failed" || job.status === "canceled";
+  const canRunAgain = job.status === "completed" && !isMissingOutput(job);
+  const canRetry = hasFailed && !job.retried_as;
+  const { data: wallet } = useQuery(balance);
+  const isTooExpensive = wallet !== undefined && wallet.balance < price;
   return (
     <div className={styles.buttons}>
       {output && (
@@ -79,14 +79,14 @@ export function VideoActions({ job }: { job: Job }) {
           {texts.retryCost(price)}
         </Button>
       )}
-      {canAgain && (
+      {canRunAgain && (
         <Button icon={RotateCcw} isBusy={busy === "again"} disabled={isTooExpensive} onClick={() => void again()}>
           {texts.againCost(price)}
         </Button>
       )}
-      {(canRetry || canAgain) && isTooExpensive && (
+      {(canRetry || canRunAgain) && isTooExpensive && (
         <p className={studioStyles.quiet} role="status">
-          {studio.effect.tooFew(price, purse.balance)}.
+          {studio.effect.tooFew(price, wallet.balance)}.
         </p>
       )}
       {hasEnded(job) && effect && (

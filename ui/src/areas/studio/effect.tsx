@@ -65,8 +65,8 @@ function Page({ effect }: { effect: StudioEffect }) {
   const uploader = useUpload();
   // only the list has the last output
   const listed = useEffectOf({ effect_id: effect.id });
-  const { data: purse } = useQuery(balance);
-  const missingTokens = purse ? Math.max(0, effect.credits_cost - purse.balance) : 0;
+  const { data: wallet } = useQuery(balance);
+  const missingTokens = wallet ? Math.max(0, effect.credits_cost - wallet.balance) : 0;
   const starting = useStartEffect(effect, form, uploader);
 
   const [wrong, setWrong] = useState<string | null>(null);
@@ -86,8 +86,8 @@ function Page({ effect }: { effect: StudioEffect }) {
           <ArrowLeft aria-hidden />
           {texts.back}
         </Link>
-        {missingTokens > 0 && purse && (
-          <InsufficientTokens need={effect.credits_cost} have={purse.balance} topUpUrl={purse.topUpUrl} />
+        {missingTokens > 0 && wallet && (
+          <InsufficientTokens need={effect.credits_cost} have={wallet.balance} topUpUrl={wallet.topUpUrl} />
         )}
         {primary && (
           <section className={styles.part} aria-label={texts.yours[primary.type]}>
@@ -110,7 +110,7 @@ function Page({ effect }: { effect: StudioEffect }) {
         <div className={effectPageStyles.sideCover}>
           <Cover effect={{ ...effect, cover_url: listed?.cover_url ?? null }} />
         </div>
-        <EffectFacts effect={effect} balance={purse?.balance} />
+        <EffectFacts effect={effect} balance={wallet?.balance} />
         {starting.problem && <ErrorCard title={starting.problem} />}
         <StartButton effect={effect} starting={starting} isDisabled={missingTokens > 0} />
       </aside>

@@ -61,34 +61,38 @@ describe("video state", () => {
   it("detects technical errors", () => {
     expect(isTechnical("ImageInvert (2): mat1 and mat2 shapes cannot be multiplied")).toBe(true);
     expect(isTechnical("RuntimeError: it broke")).toBe(true);
-    expect(isTechnical("The file is no picture that can be read. Upload another.")).toBe(false);
+    expect(isTechnical("The file is not an image that can be read. Upload another.")).toBe(false);
   });
 });
 
 describe("failure texts", () => {
-  const told = (error: string) => studio.video.failure(error);
+  const failureOf = (error: string) => studio.video.failure(error);
   it("have a cause and advice", () => {
-    const memory = told("KSampler (3): there was not enough memory, even with the 24 GB of the card to itself.");
+    const memory = failureOf("KSampler (3): there was not enough memory, even with the 24 GB of the GPU to itself.");
     expect(memory?.cause).toBe("Not enough memory");
     expect(memory?.advice).toContain("Try a smaller image");
-    expect(told("LoadImage (1): the file is not an image that can be read")?.cause).toBe("Your file could not be read");
-    expect(told("The worker stopped responding.")?.advice).toContain("Your file is not the cause");
-    expect(told("KSampler (3): the GPU is in a bad state, ComfyUI must be restarted")?.advice).toContain("Try again");
+    expect(failureOf("LoadImage (1): the file is not an image that can be read")?.cause).toBe(
+      "Your file could not be read",
+    );
+    expect(failureOf("The worker stopped responding.")?.advice).toContain("Your file is not the cause");
+    expect(failureOf("KSampler (3): the GPU is in a bad state, ComfyUI must be restarted")?.advice).toContain(
+      "Try again",
+    );
     expect(
-      told("CheckpointLoaderSimple (4): Error while deserializing header of a safetensors file")?.advice,
+      failureOf("CheckpointLoaderSimple (4): Error while deserializing header of a safetensors file")?.advice,
     ).toContain("Contact your administrator");
   });
 
   it("do not mention nodes, workers and GPUs", () => {
     for (const error of ["KSampler (3): CUDA out of memory", "The worker stopped responding.", "a model is missing"]) {
-      const words = Object.values(told(error) ?? {}).join(" ");
+      const words = Object.values(failureOf(error) ?? {}).join(" ");
       expect(words).not.toMatch(/node|worker|card|GPU|CUDA|model/i);
     }
   });
 
   it("are null for unknown errors", () => {
-    expect(told("The workflow of this job no longer exists.")).toBeNull();
-    expect(told("ImageInvert (2): mat1 and mat2 shapes cannot be multiplied")).toBeNull();
+    expect(failureOf("The workflow of this job no longer exists.")).toBeNull();
+    expect(failureOf("ImageInvert (2): mat1 and mat2 shapes cannot be multiplied")).toBeNull();
   });
 });
 

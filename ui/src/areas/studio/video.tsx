@@ -21,18 +21,18 @@ const texts = studio.video;
 export default function VideoPage() {
   const { id } = useParams({ from: "/studio/videos/$id" });
   const { data: job, error } = useQuery(jobQuery(id));
-  const isMissingOutput = error instanceof Problem && [404, 422].includes(error.status);
+  const isNotFound = error instanceof Problem && [404, 422].includes(error.status);
   return (
     <>
       <StudioHeader title={job ? jobTitle(job) : texts.title} />
-      {!job && isMissingOutput && (
+      {!job && isNotFound && (
         <EmptyState icon={FileQuestion} title={texts.gone} text={texts.goneText}>
           <Link to="/studio/videos" className={buttonClass({})}>
             {texts.back}
           </Link>
         </EmptyState>
       )}
-      {!job && error && !isMissingOutput && (
+      {!job && error && !isNotFound && (
         <div className={styles.content}>
           <ErrorCard title={sentence(error)} />
         </div>

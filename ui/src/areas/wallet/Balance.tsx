@@ -17,7 +17,7 @@ const ICONS: Readonly<Record<string, LucideIcon>> = {
 };
 
 export function Balance() {
-  const { data: purse } = useQuery(balance);
+  const { data: wallet } = useQuery(balance);
   const { data, error, hasNextPage, fetchNextPage, isFetchingNextPage } = useInfiniteQuery(transactions);
   const lines = data && ledgerLines(data.pages.flatMap((each) => each.items));
   return (
@@ -26,20 +26,20 @@ export function Balance() {
         <Coins aria-hidden strokeWidth={1.5} />
         <div>
           <span className={styles.label}>{texts.balance}</span>
-          {purse ? (
+          {wallet ? (
             <p className={styles.amount}>
-              <strong>{texts.count(purse.balance)}</strong> {texts.unit(purse.balance)}
+              <strong>{texts.count(wallet.balance)}</strong> {texts.unit(wallet.balance)}
             </p>
           ) : (
             <Skeleton width={140} height={40} />
           )}
           <p className={styles.quiet}>{texts.about}</p>
         </div>
-        {purse && (
+        {wallet && (
           <div className={styles.topUp}>
-            {purse.topUpUrl ? (
+            {wallet.topUpUrl ? (
               <>
-                <a className={buttonClass({ look: "primary" })} href={purse.topUpUrl} target="_blank" rel="noreferrer">
+                <a className={buttonClass({ look: "primary" })} href={wallet.topUpUrl} target="_blank" rel="noreferrer">
                   {texts.topUp}
                 </a>
                 <p className={styles.quiet}>{texts.topUpText}</p>

@@ -20,7 +20,7 @@ MIN_HEARTBEAT_PROTOCOL = 2
 
 
 class Work(NamedTuple):
-    """What a pass of the reaper has to do, and the time of the database."""
+    """The work of one pass of the reaper, and the time of the database."""
 
     now: datetime
     has_expired: bool

@@ -56,7 +56,7 @@ workers = Table(
     Column("stage", Text, nullable=False),
     Column("display_name", Text),
     Column("token_hash", Text, unique=True),
-    # Hash of the key with which only this worker can register again.
+    # Hash of the key that this worker needs to register again.
     Column("registration_key_hash", Text),
     # Versions of the wire protocol and of the worker.
     Column("protocol", Integer, nullable=False, server_default=text("1")),

@@ -11,7 +11,7 @@ export function Gpus({ gpus }: { gpus: readonly Gpu[] }) {
     <Panel title={texts.gpus}>
       {gpus.length === 0 && <p className={styles.quiet}>{texts.noGpu}</p>}
       {gpus.map((gpu, index) => (
-        // biome-ignore lint/suspicious/noArrayIndexKey: two of them may be alike
+        // biome-ignore lint/suspicious/noArrayIndexKey: GPUs may have the same name
         <GpuNow key={index} gpu={gpu} />
       ))}
     </Panel>
