@@ -2,11 +2,14 @@
 
 import asyncio
 import base64
+import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
+from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -138,12 +141,20 @@ async def body_of(response: httpx.Response) -> AsyncIterator[bytes]:
         yield piece
 
 
-def http_client(**options: Any) -> httpx.AsyncClient:
+def http_client(*, trust_env: bool = True, **options: Any) -> httpx.AsyncClient:
     """Create an httpx client. Raises `ConfigurationError` if the proxy in the environment is invalid."""
+    # The variables that httpx reads.
+    file, folder = (os.environ.get(name) if trust_env else None for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))
     try:
-        return httpx.AsyncClient(**options)
+        return httpx.AsyncClient(verify=_tls_context(file, folder), trust_env=trust_env, **options)
     except (ImportError, ValueError, httpx.InvalidURL) as error:
         raise ConfigurationError(f"The proxy in the environment cannot be used: {error}") from None
+
+
+@cache
+def _tls_context(file: str | None, folder: str | None) -> SSLContext:
+    """Load the trusted certificates once for all clients, because that takes longer than a request."""
+    return httpx.create_ssl_context(trust_env=bool(file or folder))
 
 
 def _parsed(url: str) -> SplitResult:

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from comfyrelay.errors import InvalidInput, TransferFailed
-from comfyrelay.http_client import is_loopback, save
+from comfyrelay.http_client import http_client, is_loopback, save
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol.jobs import Output
 from comfyrelay.system.safe_names import usable_name
@@ -69,7 +69,7 @@ class Files:
         is_local = is_loopback(httpx.URL(url).host)
         if is_local not in self._clients:
             # Storage on this machine is reached without a proxy.
-            self._clients[is_local] = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=not is_local)
+            self._clients[is_local] = http_client(timeout=_TIMEOUT, trust_env=not is_local)
         return self._clients[is_local]
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageDraw
-
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.system import files
 
@@ -37,6 +35,8 @@ EXAMPLES = tuple(
 
 def sample_image() -> bytes:
     """Return a PNG that clearly shows whether an effect changed it."""
+    from PIL import Image, ImageDraw  # noqa: PLC0415 - only a first start draws
+
     image = Image.new("RGB", (512, 512), "#20304a")
     draw = ImageDraw.Draw(image)
     for number, colour in enumerate(("#f2b134", "#ed553b", "#3caea3", "#f6f4e8")):

@@ -66,7 +66,7 @@ class Transfers:
         self._on_bytes = on_bytes or (lambda _direction, _count: None)
         self._client = http_client(timeout=_TIMEOUT)
         # Storage on this machine needs no proxy.
-        self._local_client = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False)
+        self._local_client = http_client(timeout=_TIMEOUT, trust_env=False)
 
     async def close(self) -> None:
         await self._client.aclose()
