@@ -15,6 +15,8 @@ from comfyrelay.cli.help import make_page_readable
 from comfyrelay.cli.lazy import lazy_group
 from comfyrelay.errors import ComfyRelayError, InvalidInput
 
+# httpx imports its own command line, with click and pygments, unless that fails.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 CANNOT_RUN = 2
 # Also for `python -m comfyrelay`: shell completion depends on it.
 NAME = "comfyrelay"

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from comfyrelay.cli.commands import COMMANDS
+from comfyrelay.cli.lazy import LazyCommands
 from comfyrelay.cli.main import app, command_line, main
 
 
@@ -31,3 +33,20 @@ def test_flag_shows_no_type_in_the_help_of_any_command(
             run()
         shown = capsys.readouterr().out
         assert (ended.value.code, "--help" in shown, "bool" in shown) == (0, True, False), shown
+
+
+@pytest.mark.parametrize(("name", "command"), LazyCommands(COMMANDS).items())
+def test_overview_shows_the_first_paragraph_of_the_help_of_a_command(name: str, command: Any) -> None:
+    entry = COMMANDS[name]
+    assert (command.name, command.help.partition("\n\n")[0].strip(), command.rich_help_panel) == (
+        name,
+        entry.summary,
+        entry.panel,
+    )
+
+
+def test_mistyped_command_is_answered_with_a_similar_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command_line()(["joobs"])
+    assert ended.value.code == 2
+    assert "Did you mean 'jobs'?" in capsys.readouterr().err

@@ -20,13 +20,18 @@ Url = Annotated[str | None, url_option("URL of the desk or server. Default: the 
 def connected(url: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
     """Run `work` with a client of the chosen desk or server."""
     from comfyrelay.client import Client
-    from comfyrelay.settings import load_settings
 
     async def run() -> T:
-        async with Client(url or find_url(None, load_settings())) as client:
+        async with Client(url or _url_here()) as client:
             return await work(client)
 
     return asyncio.run(run())
+
+
+def _url_here() -> str:
+    from comfyrelay.settings import load_settings
+
+    return find_url(None, load_settings())
 
 
 async def take(items: AsyncIterator[T], limit: int) -> list[T]:
