@@ -64,14 +64,20 @@ def test_unknown_workflow_gets_machines() -> None:
 def test_reserve_for_arrivals_grows_with_their_square_root() -> None:
     """0.3 jobs a second of 30 s keep 9 machines busy, and 1.2 keep 36."""
     many = fleet(max_machines=100, launches_per_minute=100)
-    assert plan([waiting(0, jobs_per_second=0.3)], many).desired == 15
-    assert plan([waiting(0, jobs_per_second=1.2)], many).desired == 47
+    assert plan([waiting(0, jobs_per_second=0.3)], many).desired == 12
+    assert plan([waiting(0, jobs_per_second=1.2)], many).desired == 42
 
 
-def test_reserve_falls_the_longer_arrivals_are_observed() -> None:
-    many = fleet(max_machines=50, launches_per_minute=50)
-    reserves = [plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=3600.0 * h)], many).desired for h in (1, 2, 24)]
-    assert reserves == [15, 13, 12]
+def test_fleet_that_is_used_in_bursts_has_a_larger_reserve() -> None:
+    bursty = fleet(max_machines=100, launches_per_minute=100, following_jobs=3.0)
+    assert plan([waiting(0, jobs_per_second=0.3)], bursty).desired == 14
+
+
+def test_steady_load_below_one_machine_has_no_reserve() -> None:
+    """Jobs of 30 s at 0.03 a second keep 0.9 machines busy."""
+    work = [waiting(0, jobs_per_second=0.03)]
+    assert plan(work, fleet()).desired == 0
+    assert plan(work, fleet(following_jobs=3.0)).desired == 3
 
 
 def test_regular_arrivals_need_no_reserve() -> None:
@@ -140,7 +146,7 @@ def test_following_jobs_are_weighted_by_their_duration() -> None:
 def test_rate_observed_for_less_than_a_boot_is_ignored() -> None:
     many = fleet(max_machines=50, launches_per_minute=50)
     assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=179.0)], many).desired == 0
-    assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=180.0)], many).desired == 15
+    assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=180.0)], many).desired == 12
 
 
 def test_waiting_jobs_do_not_predict_arrivals() -> None:
@@ -219,7 +225,7 @@ def test_idle_machine_needed_by_waiting_jobs_is_not_stopped() -> None:
 
 def test_machines_needed_by_arrivals_stay() -> None:
     seen = fleet(*(ready(str(number), idle=5000) for number in range(5)))
-    assert plan([waiting(0, jobs_per_second=0.05)], seen).desired == 4
+    assert plan([waiting(0, jobs_per_second=0.05)], seen).desired == 3
 
 
 # Limits.

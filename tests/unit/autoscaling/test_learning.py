@@ -113,9 +113,19 @@ def test_first_durations_are_averaged_and_later_ones_followed() -> None:
         learnt = learnt.including(seconds)
     assert learnt.jobs == 3
     assert learnt.mean_seconds == pytest.approx(20.0)
-    for _ in range(100):
+    for _ in range(300):
         learnt = learnt.including(100.0)
     assert learnt.mean_seconds > 95
+
+
+def test_mean_of_long_and_short_jobs_is_stable() -> None:
+    """Each tenth job takes 900 s, the others 5 s: 94.5 s on average."""
+    learnt, means = NO_RUNS, []
+    for number in range(1000):
+        learnt = learnt.including(900.0 if number % 10 == 9 else 5.0)
+        means.append(learnt.mean_seconds)
+    assert max(means[200:]) < 1.1 * 94.5
+    assert min(means[200:]) > 0.9 * 94.5
 
 
 def test_boot_time_is_the_third_quartile_of_recent_boots() -> None:

@@ -6,11 +6,10 @@ from math import ceil, sqrt
 
 from comfyrelay.domain.autoscaling.learning import UNKNOWN_SECONDS
 from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine, QueuedWork
+from comfyrelay.domain.autoscaling.policies import Weights
 
 # Arriving work that keeps a machine busy for a smaller share of its time does not justify a machine.
 MIN_LOAD = 0.1
-# The reserve of a load that was observed for longer falls.
-STEADY_SECONDS = 3600.0
 # Tolerance for float sums: 2.0000000001 machines are two.
 ROUNDING = 1e-9
 
@@ -53,7 +52,6 @@ class Load:
 
     to_keep: float = 0.0
     jobs_per_second: float = 0.0
-    observed_seconds: float = 0.0
     one_arrival: float = 0.0
     is_waiting: bool = False
 
@@ -72,7 +70,6 @@ class Load:
         return Load(
             to_keep=self.to_keep + other.to_keep,
             jobs_per_second=self.jobs_per_second + other.jobs_per_second,
-            observed_seconds=max(self.observed_seconds, other.observed_seconds),
             one_arrival=max(self.one_arrival, other.one_arrival),
             is_waiting=self.is_waiting or other.is_waiting,
         )
@@ -83,27 +80,25 @@ def arriving_load(work: QueuedWork, boot_seconds: float) -> Load:
     return Load(
         to_keep=rate * seconds,
         jobs_per_second=rate,
-        observed_seconds=work.arrivals_seconds,
         one_arrival=work.one_arrival,
         is_waiting=work.jobs > 0,
     )
 
 
-def reserve_weight(spare: float, steady_spare: float, observed_seconds: float) -> float:
-    """Return the weight of the reserve: the longer arrivals were observed, the better their rate is known."""
-    if observed_seconds <= STEADY_SECONDS:
-        return spare
-    return max(steady_spare, spare * sqrt(STEADY_SECONDS / observed_seconds))
+def reserve(load: float, weights: Weights, *, is_bursty: bool) -> float:
+    """Return the reserve for a load. It grows with the square root, as fluctuations do.
+
+    In bursts, the reserve of a load below one machine is proportional. A steady load below one machine has none: a
+    whole machine more would double its cost, and a second one is launched when a job waits.
+    """
+    if is_bursty:
+        return weights.spare * min(load, sqrt(load))
+    return weights.steady_spare * sqrt(load) if load > 1 else 0.0
 
 
 def machines_for(load: float, spare: float) -> int:
-    """Return the number of machines for a load, with a reserve that grows with its square root as fluctuations do.
-
-    Small loads rarely need two machines at once, so their reserve is proportional.
-    """
-    if load < MIN_LOAD:
-        return 0
-    return ceil(load + spare * min(load, sqrt(load)) - ROUNDING)
+    """Return the number of machines for a load and its reserve."""
+    return ceil(load + spare - ROUNDING) if load >= MIN_LOAD else 0
 
 
 def slots_free_in(machine: ObservedMachine) -> Sequence[tuple[float, int]]:

@@ -17,7 +17,7 @@ from comfyrelay.domain.autoscaling.capacity import (
     is_idle,
     machines_for,
     queued_seconds,
-    reserve_weight,
+    reserve,
     seconds_per_job,
     work_capacity,
 )
@@ -145,7 +145,7 @@ class _Stage:
     def _weigh(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int, minimum: int) -> _Proposal:
         own = self.capacity[fleet.slug]
         load = sum((self.load[queued.workflow] for queued in work), Load())
-        for_arrivals = self._for_arrivals(fleet, load, load.to_launch) - self._in_other_fleets(fleet) - own
+        for_arrivals = self._for_arrivals(fleet, load.to_launch) - self._in_other_fleets(fleet) - own
         known = max(self._for_queue(fleet), for_arrivals, minimum - own, 0)
         more = max(known, self._with_following_jobs(fleet, work, jobs))
         if more > 0:
@@ -159,7 +159,7 @@ class _Stage:
             else:
                 why = f"arriving jobs need {reasons.count(own + more, 'machine')}"
             return _Proposal(more=more, why=why)
-        keep = self._for_arrivals(fleet, load, load.to_keep) - self._in_other_fleets(fleet, cheaper=True)
+        keep = self._for_arrivals(fleet, load.to_keep) - self._in_other_fleets(fleet, cheaper=True)
         return self._end_idle(fleet, work, jobs, max(minimum, keep))
 
     def _end_idle(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Proposal:
@@ -192,14 +192,14 @@ class _Stage:
         ]
         return _machines_needed(fleet, sum(work.seconds for work in unserved), sum(work.jobs for work in unserved))
 
-    def _for_arrivals(self, fleet: ObservedFleet, load: Load, machines: float) -> int:
+    def _for_arrivals(self, fleet: ObservedFleet, machines: float) -> int:
         """Return the machines for a load, with the reserve of the policy. Regular arrivals need no reserve.
 
         A first machine is launched for waiting jobs, and stays by the learnt gaps between them.
         """
-        weights, speed = WEIGHTS[fleet.scaling.policy], preferred_type(fleet).speed
-        spare = reserve_weight(weights.spare, weights.steady_spare, load.observed_seconds)
-        needed = machines_for(machines / (speed * fleet.slots), spare * sqrt(fleet.variation))
+        load = machines / (preferred_type(fleet).speed * fleet.slots)
+        spare = reserve(load, WEIGHTS[fleet.scaling.policy], is_bursty=fleet.following_jobs > 0)
+        needed = machines_for(load, spare * sqrt(fleet.variation))
         return needed if needed > 1 else 0
 
     def _with_following_jobs(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int) -> int:
@@ -227,7 +227,7 @@ class _Stage:
             if not self.capacity[other.slug] or other.scaling.policy is Policy.REFERENCE:
                 continue
             load = self._shared_load(fleet, other)
-            found += min(self.capacity[other.slug], self._for_arrivals(other, load, load.to_launch))
+            found += min(self.capacity[other.slug], self._for_arrivals(other, load.to_launch))
         return found
 
     def _shared_load(self, fleet: ObservedFleet, other: ObservedFleet) -> Load:
