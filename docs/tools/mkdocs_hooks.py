@@ -1,4 +1,4 @@
-"""MkDocs hook: add the pages outside `docs/` and the guarantee index, and adapt pages that are written for GitHub.
+"""MkDocs hook: add the pages outside `docs/` and the generated ones, and adapt pages that are written for GitHub.
 
 - Pages link to each other by their paths in the repository. The site has no `docs/` level: every link is rewritten to
   the path that its target has there.
@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from docs.tools.acceptance_tests import render_requirements  # noqa: E402
 from docs.tools.guarantee_index import render_index  # noqa: E402
 
 OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "ui/README.md")
@@ -47,6 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in OUTSIDE:
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
     files.append(File.generated(config, "reference/guarantee-index.md", content=render_index()))
+    files.append(File.generated(config, "reference/acceptance-tests.md", content=render_requirements()))
     return files
 
 

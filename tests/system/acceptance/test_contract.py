@@ -11,7 +11,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_command_follows_the_order_of_the_contract(desk: ScriptDesk) -> None:
-    """Program, script, wait, profile, template, folder, prompt; then optional arguments; further options come last."""
+    """Program, script, wait, profile, template, folder, prompt; then optional arguments; further options come last.
+
+    Where: `desk/scripts/command.py`; [scripts](../howto/scripts.md)
+    """
     job_id = await desk.script(negative="dogs", tries=2, randomize_seed=True, profile="medium", extra_args="--seed 5")
     assert (await desk.ended(job_id)).status == "completed"
     assert (await desk.last_attempt(job_id))["argv"] == [
@@ -22,7 +25,10 @@ async def test_command_follows_the_order_of_the_contract(desk: ScriptDesk) -> No
 
 
 async def test_unset_values_are_not_in_the_command(desk: ScriptDesk) -> None:
-    """Negative prompt, tries and seed are left to the script unless the job sets them."""
+    """Negative prompt, tries and seed are left to the script unless the job sets them.
+
+    Where: `desk/scripts/command.py`
+    """
     job_id = await desk.script(extra_args="")
     await desk.ended(job_id)
     argv = (await desk.last_attempt(job_id))["argv"]
@@ -31,7 +37,10 @@ async def test_unset_values_are_not_in_the_command(desk: ScriptDesk) -> None:
 
 
 async def test_command_is_shown_before_it_runs(desk: ScriptDesk) -> None:
-    """The exact command is shown, and showing it runs nothing."""
+    """The exact command is shown, and showing it runs nothing.
+
+    Where: `POST /api/desk/script/preview`
+    """
     wish = {"template": "clip.json", "input_subdir": "cats", "positive": "it's a cat"}
     shown = (await desk.http.post("/api/desk/script/preview", json=wish)).json()["data"]
     assert [job async for job in desk.client.jobs()] == []
@@ -42,7 +51,10 @@ async def test_command_is_shown_before_it_runs(desk: ScriptDesk) -> None:
 
 
 async def test_arguments_are_checked_before_a_job_is_accepted(desk: ScriptDesk) -> None:
-    """All errors are reported at once, by field, and nothing is added."""
+    """All errors are reported at once, by field, and nothing is added.
+
+    Where: `desk/scripts/command.py`, `desk/scripts/workflow.py`
+    """
     wrong = {"input_subdir": "../x", "template": "none.json", "profile": "none", "tries": 5000, "extra_args": "--rm"}
     refused = await desk.http.post(
         "/api/ai-jobs",
@@ -64,7 +76,10 @@ async def test_arguments_are_checked_before_a_job_is_accepted(desk: ScriptDesk) 
 
 
 async def test_existing_script_runs_unchanged(desk: ScriptDesk) -> None:
-    """The script needs no change: nothing is expected of it except the contract."""
+    """The script needs no change: nothing is expected of it except the contract.
+
+    Where: `desk/scripts/runner.py`
+    """
     source = SCRIPT.read_bytes()
     assert b"comfyrelay" not in source.lower().replace(b"knows nothing of comfyrelay", b"")
     job_id = await desk.script()
@@ -75,7 +90,10 @@ async def test_existing_script_runs_unchanged(desk: ScriptDesk) -> None:
 
 
 async def test_exit_code_decides_the_outcome(desk: ScriptDesk) -> None:
-    """0 is success, any other code is failure, and the code is kept with the attempt."""
+    """0 is success, any other code is failure, and the code is kept with the attempt.
+
+    Where: `desk/scripts/server.py`
+    """
     good, bad = await desk.script(), await desk.script(template="refused.json")
     for job_id, status, code in ((good, "completed", 0), (bad, "failed", 1)):
         assert (await desk.ended(job_id)).status == status

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest.mark.parametrize("name", ["look-dev", "medium", "production"])
 async def test_presets_are_applied_with_one_click(desk: ScriptDesk, page: PageDriver, name: str) -> None:
-    """There is a preset for a quick look, one in between and one for the final film."""
+    """There is a preset for a quick look, one in between and one for the final film.
+
+    Where: [presets](../howto/desk.md#presets); `desk/startup/first_start.py`
+    """
     form = await choose_script(page)
     await form.get_by_label("Positive").fill("a cat")
     await form.get_by_role("textbox", name="Input subdir").fill("cats")
@@ -30,7 +33,10 @@ async def test_presets_are_applied_with_one_click(desk: ScriptDesk, page: PageDr
 
 
 async def test_saved_preset_is_kept(desk: ScriptDesk) -> None:
-    """Frequently used values are saved under a name and applied to every job that names it."""
+    """Frequently used values are saved under a name and applied to every job that names it.
+
+    Where: `presets add`, `--preset`
+    """
     preset = await desk.client.create_preset("night", {"profile": "production", "tries": 2})
     wish = {"workflow_slug": "script", "input_subdir": "cats", "prompts": ["a cat"], "preset": "night"}
     [job_id] = await desk.items((await desk.client.add_batch(wish)).id)
@@ -41,7 +47,10 @@ async def test_saved_preset_is_kept(desk: ScriptDesk) -> None:
 
 
 async def test_folders_and_prompts_are_combined_into_jobs(desk: ScriptDesk) -> None:
-    """Every folder with every prompt at once: for scripts a job each, for graphs a job for each of their files."""
+    """Every folder with every prompt at once: for scripts a job each, for graphs a job for each of their files.
+
+    Where: `batch add`, `POST /api/desk/batches`; `desk/batches/expand.py`
+    """
     wish = {"input_subdir": ["cats", "dogs"], "prompts": ["by day", "by night"], "seeds": None}
     batch = await desk.client.add_batch({"workflow_slug": "script", **wish, "values": {"randomize_seed": True}})
     assert batch.total == 4
@@ -56,7 +65,10 @@ async def test_folders_and_prompts_are_combined_into_jobs(desk: ScriptDesk) -> N
 
 
 async def test_job_can_have_its_own_output_folder(desk: ScriptDesk) -> None:
-    """Outputs go to another place inside the output folder, under a readable name."""
+    """Outputs go to another place inside the output folder, under a readable name.
+
+    Where: `output_folder`, `--output-folder`; `desk/batches/output_copies.py`
+    """
     wish = {"effect_slug": "invert-image", "input_subdir": "cats", "output_folder": "film/scene 1"}
     [job_id] = await desk.items((await desk.client.add_batch(wish)).id)
     await desk.ended(job_id)
@@ -64,7 +76,10 @@ async def test_job_can_have_its_own_output_folder(desk: ScriptDesk) -> None:
 
 
 async def test_generated_files_are_linked_directly(desk: ScriptDesk, page: PageDriver) -> None:
-    """Each file of a run has a link on the page and a known path on disk."""
+    """Each file of a run has a link on the page and a known path on disk.
+
+    Where: `desk/batches/run_files.py`
+    """
     job_id = await desk.script(tries=2, randomize_seed=True)
     await desk.ended(job_id)
     files = (await desk.about(job_id)).files
@@ -81,7 +96,10 @@ async def test_generated_files_are_linked_directly(desk: ScriptDesk, page: PageD
 
 
 async def test_completion_and_failure_are_notified(tmp_path: Path) -> None:
-    """A webhook reports completion and failure as text."""
+    """A webhook reports completion and failure as text.
+
+    Where: [notifications](../howto/notifications.md); `desk/notifications/sender.py`
+    """
     async with open_receiver() as receiver:
         url = receiver.url.replace("http://", "json://")
         async with open_script_desk(tmp_path, notify_urls=[url], notify_on=["completed", "failed"]) as script_desk:
@@ -105,6 +123,9 @@ async def test_completion_and_failure_are_notified(tmp_path: Path) -> None:
     ids=["desktop", "telegram", "webhook"],
 )
 async def test_desktop_telegram_and_webhook_are_supported(url: str, but: str) -> None:
-    """Desktop, Telegram and webhook are services that can be named in the settings or for a batch."""
+    """Desktop, Telegram and webhook are services that can be named in the settings or for a batch.
+
+    Where: `desk/notifications/notifier.py`
+    """
     why = why_unusable(url)
     assert why is None or (but and but in why)

@@ -15,7 +15,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_refused_graph_fails_the_job_and_names_the_node(desk: ScriptDesk) -> None:
-    """HTTP 400 is recognised in the script's output; the job fails and names the wrong node and the reason."""
+    """HTTP 400 is recognised in the script's output; the job fails and names the wrong node and the reason.
+
+    Where: `desk/scripts/errors.py`
+    """
     job_id = await desk.script(template="refused.json")
     found = await desk.ended(job_id)
     assert (found.status, found.error) == ("failed", "ImageInvert (3): input 'image' is not connected")
@@ -25,7 +28,10 @@ async def test_refused_graph_fails_the_job_and_names_the_node(desk: ScriptDesk) 
 
 
 async def test_refused_graph_has_the_same_error_without_a_script(desk: ScriptDesk) -> None:
-    """The error is the same whether a script or the queue sent the graph."""
+    """The error is the same whether a script or the queue sent the graph.
+
+    Where: `comfyui/graphs/explain.py`
+    """
     wrong = {**invert(), "2": {"class_type": "ImageInvert", "inputs": {}}}
     workflow = await desk.client.add_graph(wrong, name="wrong")
     found = await desk.ended((await desk.client.submit(workflow_slug=workflow.data.slug)).id)
@@ -33,7 +39,10 @@ async def test_refused_graph_has_the_same_error_without_a_script(desk: ScriptDes
 
 
 async def test_nonzero_exit_code_fails_the_job_with_a_summary(desk: ScriptDesk) -> None:
-    """The exit code decides; the reason is a sentence found in the output."""
+    """The exit code decides; the reason is a sentence found in the output.
+
+    Where: `desk/scripts/runner.py`, `desk/scripts/errors.py`
+    """
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
     job_id = await desk.script()
     found = await desk.ended(job_id)
@@ -43,7 +52,10 @@ async def test_nonzero_exit_code_fails_the_job_with_a_summary(desk: ScriptDesk) 
 
 
 async def test_timeout_while_queueing_keeps_all_output_and_offers_a_retry(desk: ScriptDesk, page: PageDriver) -> None:
-    """The output up to the timeout can be read, and one click runs the job again."""
+    """The output up to the timeout can be read, and one click runs the job again.
+
+    Where: `desk/scripts/log.py`
+    """
     slow = desk.simulator.misbehave(SlowHttp(path="/prompt", seconds=600))
     # long enough for the retry on a busy machine
     job_id = await desk.script(extra_args="--timeout 5")
@@ -60,13 +72,19 @@ async def test_timeout_while_queueing_keeps_all_output_and_offers_a_retry(desk: 
 
 @pytest.mark.parametrize("trouble", [ErrorBeforeQueueing(times=1), OutOfMemory(class_type="ImageInvert", times=1)])
 async def test_temporary_error_is_retried(desk: ScriptDesk, trouble: ErrorBeforeQueueing | OutOfMemory) -> None:
-    """A temporary error is retried automatically."""
+    """A temporary error is retried automatically.
+
+    Where: `domain/queue/blocks.py`, `domain/queue/lifecycle.py`
+    """
     desk.simulator.misbehave(trouble)
     assert (await desk.ended(await desk.graph())).status == "completed"
 
 
 async def test_retries_of_a_permanent_error_are_limited(desk: ScriptDesk) -> None:
-    """Retries are limited, and each attempt is recorded."""
+    """Retries are limited, and each attempt is recorded.
+
+    Where: `max_attempts`
+    """
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device"))
     job_id = await desk.graph()
     found = await desk.ended(job_id)
@@ -76,7 +94,10 @@ async def test_retries_of_a_permanent_error_are_limited(desk: ScriptDesk) -> Non
 
 @pytest.mark.journey
 async def test_interrupted_job_is_retried_with_one_click(tmp_path: Path, chromium: Browser, built_app: None) -> None:
-    """After kill -9 no job stays running: if set, a script job is failed, and Retry finishes it."""
+    """After kill -9 no job stays running: if set, a script job is failed, and Retry finishes it.
+
+    Where: `worker/state.py`; `interrupted_jobs`
+    """
     config = config_in(tmp_path)
     async with Simulator(folder=tmp_path / "comfyui") as simulator:
         simulator.misbehave(SLOW)

@@ -18,7 +18,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_job_is_created_on_the_page_with_its_own_parameters(desk: ScriptDesk, page: PageDriver) -> None:
-    """A form takes folder, prompt, negative prompt, profile, template, tries and seed for this job only."""
+    """A form takes folder, prompt, negative prompt, profile, template, tries and seed for this job only.
+
+    Where: [the form](../howto/desk.md#add-jobs); `desk/scripts/workflow.py`
+    """
     form = await choose_script(page)
     await form.get_by_label("Positive").fill('a "cat" 🐈')
     await form.get_by_label("Negative").fill("blurry")
@@ -37,21 +40,30 @@ async def test_job_is_created_on_the_page_with_its_own_parameters(desk: ScriptDe
 
 
 async def test_negative_prompt_is_optional(desk: ScriptDesk) -> None:
-    """A job without a negative prompt runs, and its command does not contain one."""
+    """A job without a negative prompt runs, and its command does not contain one.
+
+    Where: `desk/scripts/command.py`
+    """
     job_id = await desk.script()
     assert (await desk.ended(job_id)).status == "completed"
     assert "--negative" not in (await desk.last_attempt(job_id))["argv"]
 
 
 async def test_job_sets_its_number_of_tries(desk: ScriptDesk) -> None:
-    """Every input runs as often as the job says, and each try leaves a file."""
+    """Every input runs as often as the job says, and each try leaves a file.
+
+    Where: `desk/scripts/command.py`, `desk/batches/expand.py`
+    """
     job_id = await desk.script(tries=3, randomize_seed=True)
     assert (await desk.ended(job_id)).status == "completed"
     assert len((await desk.last_attempt(job_id))["outputs"]) == 3
 
 
 async def test_seed_is_fixed_incremented_or_random(desk: ScriptDesk) -> None:
-    """The job chooses how the runs of one input get their seeds."""
+    """The job chooses how the runs of one input get their seeds.
+
+    Where: `seeds` of a batch, `--seed-mode`; `desk/batches/expand.py`
+    """
     seeded = await desk.client.add_graph(
         {
             "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 7}},
@@ -74,7 +86,10 @@ async def test_seed_is_fixed_incremented_or_random(desk: ScriptDesk) -> None:
 
 
 async def test_job_completes_only_after_its_run(desk: ScriptDesk) -> None:
-    """The script waits for ComfyUI, so a succeeded job has made its files."""
+    """The script waits for ComfyUI, so a succeeded job has made its files.
+
+    Where: `desk/scripts/command.py`, `desk/scripts/server.py`
+    """
     desk.simulator.misbehave(HELD)
     job_id = await desk.script()
     await desk.wait_for_log(job_id, "seed: ")
@@ -91,7 +106,10 @@ async def test_job_completes_only_after_its_run(desk: ScriptDesk) -> None:
 
 
 async def test_job_is_pending_then_running_then_succeeded(desk: ScriptDesk, page: PageDriver) -> None:
-    """Waiting, running and succeeded jobs are shown as such."""
+    """Waiting, running and succeeded jobs are shown as such.
+
+    Where: [state machine](state-machine.md)
+    """
     desk.simulator.misbehave(HELD)
     first = await desk.graph("first")
     await desk.until_running(first)
@@ -109,13 +127,19 @@ async def test_job_is_pending_then_running_then_succeeded(desk: ScriptDesk, page
 
 
 async def test_failing_job_is_failed(desk: ScriptDesk) -> None:
-    """A run that cannot finish ends as failed."""
+    """A run that cannot finish ends as failed.
+
+    Where: [state machine](state-machine.md)
+    """
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ."))
     assert (await desk.ended(await desk.graph())).status == "failed"
 
 
 async def test_stopped_job_is_canceled(desk: ScriptDesk) -> None:
-    """A job that the user stops is neither failed nor completed."""
+    """A job that the user stops is neither failed nor completed.
+
+    Where: [state machine](state-machine.md)
+    """
     desk.simulator.misbehave(SLOW)
     job_id = await desk.graph()
     await desk.until_running(job_id)
@@ -124,7 +148,10 @@ async def test_stopped_job_is_canceled(desk: ScriptDesk) -> None:
 
 
 async def test_paused_job_does_not_run(desk: ScriptDesk) -> None:
-    """A paused job keeps its place and does not run, even if nothing else runs."""
+    """A paused job keeps its place and does not run, even if nothing else runs.
+
+    Where: [state machine](state-machine.md)
+    """
     desk.simulator.misbehave(HELD)
     first, held = await desk.graph("first"), await desk.graph("held")
     await desk.until_running(first)
@@ -140,7 +167,10 @@ async def test_paused_job_does_not_run(desk: ScriptDesk) -> None:
 
 
 async def test_job_is_enqueued(desk: ScriptDesk) -> None:
-    """A job is accepted while another runs, and has its place in the queue."""
+    """A job is accepted while another runs, and has its place in the queue.
+
+    Where: `services/jobs/submission/submit.py`
+    """
     desk.simulator.misbehave(SLOW)
     await desk.until_running(await desk.graph("running"))
     await desk.until_fetched(await desk.graph("fetched"))
@@ -150,7 +180,10 @@ async def test_job_is_enqueued(desk: ScriptDesk) -> None:
 
 
 async def test_canceled_waiting_job_never_runs(desk: ScriptDesk) -> None:
-    """Canceling a waiting job removes it from the queue at once."""
+    """Canceling a waiting job removes it from the queue at once.
+
+    Where: `cancel`; `services/queue/control.py`
+    """
     desk.simulator.misbehave(HELD)
     await desk.until_running(await desk.graph("running"))
     job_id = await desk.graph("never")
@@ -162,7 +195,10 @@ async def test_canceled_waiting_job_never_runs(desk: ScriptDesk) -> None:
 
 
 async def test_canceled_running_job_stops_its_run(desk: ScriptDesk) -> None:
-    """Canceling a running job stops the script and its runs in ComfyUI."""
+    """Canceling a running job stops the script and its runs in ComfyUI.
+
+    Where: `cancel`; `system/commands/process_group.py`, `desk/scripts/server.py`
+    """
     desk.simulator.misbehave(SLOW)
     job_id = await desk.script()
     await desk.wait_for_log(job_id, "seed: ")
@@ -174,7 +210,10 @@ async def test_canceled_running_job_stops_its_run(desk: ScriptDesk) -> None:
 
 
 async def test_paused_job_is_resumed(desk: ScriptDesk) -> None:
-    """A paused job runs after it is resumed."""
+    """A paused job runs after it is resumed.
+
+    Where: `resume`; `services/queue/control.py`
+    """
     desk.simulator.misbehave(SLOW)
     await desk.until_running(first := await desk.graph("first"))
     held = await desk.graph("held")
@@ -191,7 +230,10 @@ async def test_paused_job_is_resumed(desk: ScriptDesk) -> None:
     "button", ["Pause after the current job", "Pause after current jobs"], ids=["of a batch", "of everything"]
 )
 async def test_pause_lets_the_running_item_finish(desk: ScriptDesk, page: PageDriver, button: str) -> None:
-    """A pause stops the items after the running one, and loses nothing of it."""
+    """A pause stops the items after the running one, and loses nothing of it.
+
+    Where: `pause`; `domain/queue/lifecycle.py`
+    """
     desk.simulator.misbehave(HELD)
     batch_id, [first, *_] = await desk.graphs(3)
     await desk.until_running(first)
@@ -208,7 +250,10 @@ async def test_pause_lets_the_running_item_finish(desk: ScriptDesk, page: PageDr
 
 
 async def test_immediate_pause_requeues_the_running_item(desk: ScriptDesk) -> None:
-    """A pause `now` frees the GPU; the item keeps its place, uses no attempt and runs when it is resumed."""
+    """A pause `now` frees the GPU; the item keeps its place, uses no attempt and runs when it is resumed.
+
+    Where: `pause --now`; `worker/jobs/job.py`
+    """
     desk.simulator.misbehave(SLOW)
     batch_id, [first, _] = await desk.graphs(2)
     await desk.until_running(first)
@@ -224,7 +269,10 @@ async def test_immediate_pause_requeues_the_running_item(desk: ScriptDesk) -> No
 
 
 async def test_failed_job_is_retried(desk: ScriptDesk) -> None:
-    """A failed job can run again with the same parameters, as a new job that names the old one."""
+    """A failed job can run again with the same parameters, as a new job that names the old one.
+
+    Where: `retry`; `services/jobs/submission/submit.py`
+    """
     desk.simulator.misbehave(Fail(class_type="ImageInvert", times=1))
     job_id = await desk.script(positive="a red cat", extra_args="--seed 5")
     assert (await desk.ended(job_id)).status == "failed"
@@ -235,7 +283,10 @@ async def test_failed_job_is_retried(desk: ScriptDesk) -> None:
 
 
 async def test_jobs_are_moved_up_and_down(desk: ScriptDesk, page: PageDriver) -> None:
-    """The queue has the order that the user gives it, and runs in that order."""
+    """The queue has the order that the user gives it, and runs in that order.
+
+    Where: `move`; `domain/queue/ordering.py`
+    """
     desk.simulator.misbehave(HELD)
     jobs = {name: await desk.graph(name) for name in ("running", "fetched", "one", "two", "three")}
     await page.open_queue()
@@ -251,7 +302,10 @@ async def test_jobs_are_moved_up_and_down(desk: ScriptDesk, page: PageDriver) ->
 
 
 async def test_script_output_is_in_a_log_file_of_its_job(desk: ScriptDesk) -> None:
-    """Standard output and standard error are kept with the job and in a file with a known path."""
+    """Standard output and standard error are kept with the job and in a file with a known path.
+
+    Where: `desk/scripts/log.py`
+    """
     job_id = await desk.script(profile="medium")
     await desk.ended(job_id)
     text = Path((await desk.last_attempt(job_id))["log"]).read_text("utf-8").splitlines()
@@ -265,7 +319,10 @@ async def test_script_output_is_in_a_log_file_of_its_job(desk: ScriptDesk) -> No
 
 
 async def test_videos_saved_by_a_script_are_found_and_shown(desk: ScriptDesk, page: PageDriver) -> None:
-    """Paths of saved files are read from the log; the video can be watched and downloaded on the page."""
+    """Paths of saved files are read from the log; the video can be watched and downloaded on the page.
+
+    Where: `desk/scripts/output_parser.py`
+    """
     job_id = await desk.script(tries=2, randomize_seed=True)
     await desk.ended(job_id)
     outputs = [Path(path) for path in (await desk.last_attempt(job_id))["outputs"]]

@@ -33,7 +33,10 @@ WSL_MOUNTS = (("/", "ext4"), ("/mnt/c", "9p"))
 
 
 async def test_jobs_run_one_at_a_time_by_default(desk: ScriptDesk) -> None:
-    """ComfyUI never runs more than one of our jobs, script or graph, so that two do not compete for GPU memory."""
+    """ComfyUI never runs more than one of our jobs, script or graph, so that two do not compete for GPU memory.
+
+    Where: `desk/desk.py`, `desk/scripts/server.py`
+    """
     desk.simulator.misbehave(HELD)
     jobs = [await desk.graph("graph"), await desk.script(), await desk.graph("another")]
     for place, job in enumerate(jobs):
@@ -51,7 +54,10 @@ async def test_jobs_run_one_at_a_time_by_default(desk: ScriptDesk) -> None:
 
 
 async def test_setting_allows_parallel_jobs(tmp_path: Path) -> None:
-    """With two GPUs, each has its own ComfyUI; one setting names both, and two jobs run."""
+    """With two GPUs, each has its own ComfyUI; one setting names both, and two jobs run.
+
+    Where: `comfyui_url`, `max_concurrency`
+    """
     async with Simulator(folder=tmp_path / "comfyui") as one, Simulator() as other:
         for comfyui in (one, other):
             comfyui.misbehave(HELD)
@@ -65,13 +71,19 @@ async def test_setting_allows_parallel_jobs(tmp_path: Path) -> None:
 
 
 async def test_oldest_job_runs_first(desk: ScriptDesk) -> None:
-    """First come, first served by default."""
+    """First come, first served by default.
+
+    Where: `services/queue/leasing.py`
+    """
     desk.simulator.misbehave(HELD)
     await desk.assert_run_order([await desk.graph(f"job {number}") for number in range(4)])
 
 
 async def test_higher_priority_runs_first(desk: ScriptDesk) -> None:
-    """A job can have a priority, which goes before age."""
+    """A job can have a priority, which goes before age.
+
+    Where: `--priority`; `services/queue/leasing.py`
+    """
     desk.simulator.misbehave(HELD)
     running = await desk.graph("running")
     await desk.until_running(running)
@@ -87,7 +99,10 @@ async def test_higher_priority_runs_first(desk: ScriptDesk) -> None:
 
 @pytest.mark.journey
 async def test_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None:
-    """Accepted jobs, their order, pauses, history and logs are in database files on disk."""
+    """Accepted jobs, their order, pauses, history and logs are in database files on disk.
+
+    Where: [schema](schema.md); `store/`
+    """
     async with Simulator(folder=tmp_path / "comfyui") as simulator:
         async with open_desk_at(tmp_path, simulator, shutdown_seconds=0) as script_desk:
             done = await script_desk.script()
@@ -118,7 +133,10 @@ async def test_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None
 
 
 async def test_interrupted_job_fails_and_is_recoverable_if_configured(tmp_path: Path) -> None:
-    """If set, a job that ran during a crash is failed with the reason, and one click runs it again."""
+    """If set, a job that ran during a crash is failed with the reason, and one click runs it again.
+
+    Where: `interrupted_jobs = "fail"`
+    """
     async with Simulator() as simulator, desk_process(tmp_path, simulator, interrupted_jobs="fail") as desk:
         job_id = await _killed_while_running(desk, simulator)
         await _ended(desk, job_id)
@@ -130,7 +148,10 @@ async def test_interrupted_job_fails_and_is_recoverable_if_configured(tmp_path: 
 
 
 async def test_interrupted_job_runs_again_after_a_crash(tmp_path: Path) -> None:
-    """After a crash no job stays running and no item is lost: it runs again, up to its attempts."""
+    """After a crash no job stays running and no item is lost: it runs again, up to its attempts.
+
+    Where: `worker/state.py`, `worker/jobs/job.py`
+    """
     async with Simulator() as simulator, desk_process(tmp_path, simulator) as desk:
         job_id = await _killed_while_running(desk, simulator)
         await _ended(desk, job_id)
@@ -141,7 +162,10 @@ async def test_interrupted_job_runs_again_after_a_crash(tmp_path: Path) -> None:
 
 
 async def test_waiting_job_keeps_its_inputs_and_values(desk: ScriptDesk) -> None:
-    """Inputs, values, presets and workflows may change while a job waits; the job does not."""
+    """Inputs, values, presets and workflows may change while a job waits; the job does not.
+
+    Where: `domain/payloads.py`, `services/jobs/uploads.py`
+    """
     desk.simulator.misbehave(HELD)
     await desk.until_running(await desk.graph("running"))
     picture = desk.desk.input_folder / "snapshot" / "one.png"
@@ -166,7 +190,10 @@ async def test_waiting_job_keeps_its_inputs_and_values(desk: ScriptDesk) -> None
 
 
 async def test_repeated_request_creates_one_job(desk: ScriptDesk) -> None:
-    """A repeated request creates no second job."""
+    """A repeated request creates no second job.
+
+    Where: `idempotency_key`; `services/jobs/submission/submit.py`
+    """
     wish: dict[str, Any] = {**await desk.new_graph(), "idempotency_key": "once"}
     first, again = await desk.client.submit(**wish), await desk.client.submit(**wish)
     assert first.id == again.id
@@ -177,7 +204,10 @@ async def test_repeated_request_creates_one_job(desk: ScriptDesk) -> None:
 
 
 async def test_first_start_and_first_picture_need_no_setup(tmp_path: Path) -> None:
-    """No setup is needed: no token, no database, no model, and no ComfyUI to try it."""
+    """No setup is needed: no token, no database, no model, and no ComfyUI to try it.
+
+    Where: [quickstart](../tutorial/quickstart.md)
+    """
     environment = {"COMFYRELAY_DATA_DIR": str(tmp_path / "data"), "COMFYRELAY_PORT": str(free_port())}
     up = Service("desk", "up", environment=environment, log=tmp_path / "up.log")
     await up.start()
@@ -200,7 +230,10 @@ async def test_first_start_and_first_picture_need_no_setup(tmp_path: Path) -> No
 
 
 async def test_windows_drive_is_refused_in_wsl() -> None:
-    """In WSL the data goes to a Linux disk, where SQLite is safe; a Windows drive is refused with advice."""
+    """In WSL the data goes to a Linux disk, where SQLite is safe; a Windows drive is refused with advice.
+
+    Where: `desk/data_folder.py`
+    """
     assert filesystem_of(Path("/mnt/c/Users/me/comfyrelay"), mounts=WSL_MOUNTS) in SHARED
     assert filesystem_of(Path("/home/me/.local/share/comfyrelay"), mounts=WSL_MOUNTS) not in SHARED
 

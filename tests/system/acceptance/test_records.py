@@ -17,7 +17,10 @@ def moment(text: Any) -> datetime:
 
 
 async def test_job_records_its_parameters_state_and_times(desk: ScriptDesk) -> None:
-    """Id, status, priority, folder, prompts, profile, template, tries, seed mode, further options, times."""
+    """Id, status, priority, folder, prompts, profile, template, tries, seed mode, further options, times.
+
+    Where: `ai_jobs`; `GET /api/ai-jobs/{id}`, `GET /api/desk/jobs/{id}`
+    """
     wish = {
         **{"positive": "a cat", "negative": "dogs", "input_subdir": "cats", "profile": "medium"},
         **{"template": "clip.json", "tries": 2, "randomize_seed": True, "extra_args": "--seed 5"},
@@ -31,7 +34,10 @@ async def test_job_records_its_parameters_state_and_times(desk: ScriptDesk) -> N
 
 
 async def test_job_records_its_log_path_and_last_error(desk: ScriptDesk) -> None:
-    """The path of the log file, and the last error as a sentence."""
+    """The path of the log file, and the last error as a sentence.
+
+    Where: `ai_jobs`, `job_attempts`
+    """
     job_id = await desk.script(template="refused.json")
     found = await desk.ended(job_id)
     assert found.error == "ImageInvert (3): input 'image' is not connected"
@@ -39,7 +45,10 @@ async def test_job_records_its_log_path_and_last_error(desk: ScriptDesk) -> None
 
 
 async def test_attempt_records_times_exit_code_seed_and_outcome(desk: ScriptDesk) -> None:
-    """Each run of a job is recorded with its number."""
+    """Each run of a job is recorded with its number.
+
+    Where: `job_attempts`
+    """
     job_id = await desk.script(extra_args="--seed 77")
     await desk.ended(job_id)
     [attempt] = (await desk.about(job_id)).attempts
@@ -50,7 +59,10 @@ async def test_attempt_records_times_exit_code_seed_and_outcome(desk: ScriptDesk
 
 
 async def test_all_attempts_of_a_job_are_kept(desk: ScriptDesk) -> None:
-    """Failed attempts are kept after a later success."""
+    """Failed attempts are kept after a later success.
+
+    Where: `job_attempts`
+    """
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
     job_id = await desk.graph()
     assert (await desk.ended(job_id)).status == "completed"
@@ -60,7 +72,10 @@ async def test_all_attempts_of_a_job_are_kept(desk: ScriptDesk) -> None:
 
 
 async def test_event_records_its_job_time_kind_and_text(desk: ScriptDesk) -> None:
-    """Events are numbered per job, so that a client can catch up."""
+    """Events are numbered per job, so that a client can catch up.
+
+    Where: `job_events`; `GET /api/ai-jobs/{id}/events`
+    """
     job_id = await desk.graph()
     await desk.ended(job_id)
     seen = [event async for event in desk.client.events(job_id) if event.id is not None]

@@ -35,7 +35,10 @@ async def links_that_escape(desk: ScriptDesk) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("path", WAYS_OUT)
 async def test_input_folder_cannot_lead_outside(desk: ScriptDesk, path: str) -> None:
-    """`..`, absolute paths and links are refused for scripts and batches before anything is added."""
+    """`..`, absolute paths and links are refused for scripts and batches before anything is added.
+
+    Where: `desk/batches/folders.py`
+    """
     with pytest.raises(ComfyRelayError) as refused:
         await desk.script(input_subdir=path)
     assert "input_subdir" in getattr(refused.value, "errors", {})
@@ -47,7 +50,10 @@ async def test_input_folder_cannot_lead_outside(desk: ScriptDesk, path: str) -> 
 
 @pytest.mark.parametrize("path", [*WAYS_OUT, "../comfyui/input/cats/cat.png", "link.json"])
 async def test_template_cannot_be_outside_its_folder(desk: ScriptDesk, path: str) -> None:
-    """A job names one of the graphs in the template folder; any other is refused."""
+    """A job names one of the graphs in the template folder; any other is refused.
+
+    Where: `desk/scripts/command.py`
+    """
     with pytest.raises(ComfyRelayError) as refused:
         await desk.script(template=path)
     assert "template" in getattr(refused.value, "errors", {})
@@ -56,7 +62,10 @@ async def test_template_cannot_be_outside_its_folder(desk: ScriptDesk, path: str
 @pytest.mark.parametrize("field", ["profile", "extra_args"])
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "--template-api=/etc/passwd", "--seed=../x"])
 async def test_script_parameter_cannot_be_a_path(desk: ScriptDesk, field: str, path: str) -> None:
-    """Profiles come from the configuration, and further options have values that it allows."""
+    """Profiles come from the configuration, and further options have values that it allows.
+
+    Where: `desk/scripts/command.py`
+    """
     with pytest.raises(ComfyRelayError) as refused:
         await desk.script(**{field: path})
     assert field in getattr(refused.value, "errors", {})
@@ -64,14 +73,20 @@ async def test_script_parameter_cannot_be_a_path(desk: ScriptDesk, field: str, p
 
 @pytest.mark.parametrize("path", ["../up", "/etc", "~/x", "C:\\x", "a/../../b"])
 async def test_output_folder_cannot_lead_outside(desk: ScriptDesk, path: str) -> None:
-    """A batch may have its own folder inside the configured output folder."""
+    """A batch may have its own folder inside the configured output folder.
+
+    Where: `desk/batches/output_copies.py`
+    """
     with pytest.raises(ComfyRelayError) as refused:
         await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "cats", "output_folder": path})
     assert "output_folder" in getattr(refused.value, "errors", {})
 
 
 async def test_user_text_never_becomes_a_path(desk: ScriptDesk, tmp_path: Path) -> None:
-    """Labels and names of uploaded files are sanitised before they become part of a file name."""
+    """Labels and names of uploaded files are sanitised before they become part of a file name.
+
+    Where: `desk/batches/output_copies.py`, `desk/batches/folders.py`
+    """
     before = {*desk.desk.output_folder.parent.iterdir()} | {desk.desk.output_folder}
     content = (desk.desk.input_folder / "cats" / "cat.png").read_bytes()
     about = {"mime_type": "image/png", "size": len(content), "original_filename": "../../../evil.png"}
@@ -91,7 +106,10 @@ async def test_user_text_never_becomes_a_path(desk: ScriptDesk, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../../etc/passwd", "cat.png [output]"])
 async def test_imported_graph_asks_for_its_files(desk: ScriptDesk, name: str) -> None:
-    """An imported graph works on the files of its job: each file that it names becomes a file to choose."""
+    """An imported graph works on the files of its job: each file that it names becomes a file to choose.
+
+    Where: `services/forms/inputs.py`
+    """
     workflow = await desk.client.add_graph(invert_file(name), name="mine")
     with pytest.raises(ComfyRelayError) as missing:
         await desk.client.submit(workflow_slug=workflow.data.slug, input_payload={"image": name})
@@ -102,7 +120,10 @@ async def test_imported_graph_asks_for_its_files(desk: ScriptDesk, name: str) ->
 
 
 async def test_user_text_is_never_read_by_a_shell(desk: ScriptDesk) -> None:
-    """Arguments are a list: quotes, newlines, wildcards and commands in a prompt arrive as typed."""
+    """Arguments are a list: quotes, newlines, wildcards and commands in a prompt arrive as typed.
+
+    Where: `system/commands/process_group.py`
+    """
     prompt = "a \"cat\" 'n' dog; $(touch pwned) `touch pwned` | > pwned & * ~ \\ %s\n\n\tsecond line 🐈‍⬛"
     job_id = await desk.script(positive=prompt, negative="-rf /; touch pwned")
     assert (await desk.ended(job_id)).status == "completed"
@@ -113,7 +134,10 @@ async def test_user_text_is_never_read_by_a_shell(desk: ScriptDesk) -> None:
 
 
 async def test_program_comes_only_from_the_configuration(desk: ScriptDesk) -> None:
-    """A job cannot choose program, script, folder or variables."""
+    """A job cannot choose program, script, folder or variables.
+
+    Where: `[desk.script]`; `desk/scripts/config.py`
+    """
     for field in ("python", "script", "working_folder", "environment", "arguments"):
         with pytest.raises(ComfyRelayError) as refused:
             await desk.script(**{field: "/bin/sh"})
@@ -124,7 +148,10 @@ async def test_program_comes_only_from_the_configuration(desk: ScriptDesk) -> No
     "headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Origin": "http://[bad"}]
 )
 async def test_pages_of_other_sites_cannot_reach_the_desk(desk: ScriptDesk, headers: dict[str, str]) -> None:
-    """By default the desk listens on this machine only, and pages of other sites are refused."""
+    """By default the desk listens on this machine only, and pages of other sites are refused.
+
+    Where: `desk/origin_check.py`
+    """
     assert desk.ready.url.startswith("http://127.0.0.1:")
     body = {"workflow_slug": "script", "input_payload": {"positive": "a cat"}, "idempotency_key": "evil"}
     assert (await desk.http.post("/api/ai-jobs", json=body, headers=headers)).status_code == 403
@@ -137,7 +164,10 @@ async def test_pages_of_other_sites_cannot_reach_the_desk(desk: ScriptDesk, head
 
 @pytest.mark.parametrize("outcome", ["completed", "failed", "canceled"])
 async def test_every_command_is_recorded(desk: ScriptDesk, outcome: str) -> None:
-    """However a run ended, its exact arguments are kept with the attempt, and the log starts with them."""
+    """However a run ended, its exact arguments are kept with the attempt, and the log starts with them.
+
+    Where: `about` of an attempt, `show`
+    """
     if outcome != "completed":
         desk.simulator.misbehave(SLOW if outcome == "canceled" else Fail(class_type="ImageInvert"))
     job_id = await desk.script(positive='it\'s a "cat"')
@@ -154,7 +184,10 @@ async def test_every_command_is_recorded(desk: ScriptDesk, outcome: str) -> None
 
 
 async def test_every_log_is_kept(desk: ScriptDesk) -> None:
-    """The output of a stopped run is kept, in the file and with the job."""
+    """The output of a stopped run is kept, in the file and with the job.
+
+    Where: `job_logs`, `script/logs`
+    """
     desk.simulator.misbehave(SLOW)
     job_id = await desk.script()
     await desk.wait_for_log(job_id, "seed: ")
@@ -165,7 +198,10 @@ async def test_every_log_is_kept(desk: ScriptDesk) -> None:
 
 
 async def test_job_history_is_kept_in_order(desk: ScriptDesk) -> None:
-    """Every step of a job is an event with its time, and events never change."""
+    """Every step of a job is an event with its time, and events never change.
+
+    Where: `job_events`
+    """
     desk.simulator.misbehave(HELD)
     await desk.until_running(await desk.graph("running"))
     await desk.graph("next")

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_form_has_defaults(desk: ScriptDesk, page: PageDriver) -> None:
-    """A job needs one prompt and one folder; everything else has a default."""
+    """A job needs one prompt and one folder; everything else has a default.
+
+    Where: [the form](../howto/desk.md#add-jobs)
+    """
     form = await choose_script(page)
     await expect(form.get_by_role("combobox", name="Template")).to_have_text("clip.json")
     await expect(form.get_by_role("combobox", name="Profile")).to_have_text("look-dev")
@@ -27,7 +30,10 @@ async def test_form_has_defaults(desk: ScriptDesk, page: PageDriver) -> None:
 
 
 async def test_list_is_filtered_by_status(desk: ScriptDesk, page: PageDriver) -> None:
-    """A click filters waiting, running, completed, failed, canceled or paused jobs."""
+    """A click filters waiting, running, completed, failed, canceled or paused jobs.
+
+    Where: `jobs --status`
+    """
     await desk.ended(await desk.graph("good"))
     desk.simulator.misbehave(Fail(class_type="ImageInvert", times=1))
     await desk.ended(await desk.graph("bad"))
@@ -51,7 +57,10 @@ async def test_list_is_filtered_by_status(desk: ScriptDesk, page: PageDriver) ->
 
 
 async def test_list_is_searchable(desk: ScriptDesk, page: PageDriver) -> None:
-    """Terms of a label or an error find a job, in upper or lower case."""
+    """Terms of a label or an error find a job, in upper or lower case.
+
+    Where: `jobs --search`
+    """
     await desk.ended(await desk.graph("A red lighthouse"))
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
     await desk.ended(await desk.graph("A green boat"))
@@ -63,7 +72,10 @@ async def test_list_is_searchable(desk: ScriptDesk, page: PageDriver) -> None:
 
 
 async def test_log_of_a_running_job_is_live(desk: ScriptDesk, page: PageDriver) -> None:
-    """The script's output is on the page while it runs."""
+    """The script's output is on the page while it runs.
+
+    Where: `logs -f`
+    """
     desk.simulator.misbehave(HELD)
     job_id = await desk.script(extra_args="--seed 123")
     await page.open_job(job_id)
@@ -77,7 +89,10 @@ async def test_log_of_a_running_job_is_live(desk: ScriptDesk, page: PageDriver) 
 
 
 async def test_comfyui_refusal_is_shown_as_one_sentence(desk: ScriptDesk, page: PageDriver) -> None:
-    """A graph that ComfyUI refuses with HTTP 400 is explained by the wrong node, not by a number."""
+    """A graph that ComfyUI refuses with HTTP 400 is explained by the wrong node, not by a number.
+
+    Where: `desk/scripts/errors.py`, `comfyui/graphs/explain.py`
+    """
     job_id = await desk.script(template="refused.json")
     await page.open_job(job_id)
     await page.status_is("Failed")
@@ -86,7 +101,10 @@ async def test_comfyui_refusal_is_shown_as_one_sentence(desk: ScriptDesk, page: 
 
 
 async def test_failed_node_is_named(desk: ScriptDesk, page: PageDriver) -> None:
-    """If a node fails during the run, its name and message are shown first."""
+    """If a node fails during the run, its name and message are shown first.
+
+    Where: `comfyui/failures.py`
+    """
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
     await page.open_job(await desk.graph("unlucky"))
     await page.status_is("Failed")
@@ -94,7 +112,10 @@ async def test_failed_node_is_named(desk: ScriptDesk, page: PageDriver) -> None:
 
 
 async def test_timeout_is_named(desk: ScriptDesk, page: PageDriver) -> None:
-    """A timeout of ComfyUI is distinguished from a refusal."""
+    """A timeout of ComfyUI is distinguished from a refusal.
+
+    Where: `desk/scripts/errors.py`
+    """
     desk.simulator.misbehave(SlowHttp(path="/prompt", seconds=600))
     job_id = await desk.script(extra_args="--timeout 1")
     await page.open_job(job_id)
@@ -103,7 +124,10 @@ async def test_timeout_is_named(desk: ScriptDesk, page: PageDriver) -> None:
 
 
 async def test_unreachable_comfyui_is_shown_first(tmp_path: Path, chromium: Browser, built_app: None) -> None:
-    """A job that waits for an unreachable server says so."""
+    """A job that waits for an unreachable server says so.
+
+    Where: `waiting` of a job; `domain/queue/wait_reasons.py`
+    """
     nobody = f"http://127.0.0.1:{free_port()}"
     settings = make_desk(tmp_path, comfyui_url=[nobody])
     async with settings.open() as (_worker, ready), open_page(chromium, ready.url) as page:
@@ -117,7 +141,10 @@ async def test_unreachable_comfyui_is_shown_first(tmp_path: Path, chromium: Brow
 
 
 async def test_script_command_is_shown_before_it_runs(desk: ScriptDesk, page: PageDriver) -> None:
-    """The user sees the command and its errors before a job is added."""
+    """The user sees the command and its errors before a job is added.
+
+    Where: `ui/src/areas/create/command.ts`; `POST /api/desk/script/preview`
+    """
     form = await choose_script(page)
     await form.get_by_label("Positive").fill("it's a cat")
     await form.get_by_role("textbox", name="Input subdir").fill("../elsewhere")
@@ -133,7 +160,10 @@ async def test_script_command_is_shown_before_it_runs(desk: ScriptDesk, page: Pa
 
 
 async def test_job_page_has_log_parameters_and_output(desk: ScriptDesk, page: PageDriver) -> None:
-    """Everything about one job is on one page with its own address."""
+    """Everything about one job is on one page with its own address.
+
+    Where: `/jobs/…`, `show`
+    """
     job_id = await desk.script(positive="a cat yawns", profile="medium")
     await desk.ended(job_id)
     await page.open_job(job_id)
@@ -145,7 +175,10 @@ async def test_job_page_has_log_parameters_and_output(desk: ScriptDesk, page: Pa
 
 
 async def test_queue_is_managed_in_a_terminal(desk: ScriptDesk) -> None:
-    """Over SSH, without a browser, the queue is shown and a job is canceled by a command."""
+    """Over SSH, without a browser, the queue is shown and a job is canceled by a command.
+
+    Where: `top`
+    """
     desk.simulator.misbehave(SLOW)
     await desk.until_running(await desk.graph("busy"))
     await desk.until_fetched(waiting := await desk.graph("waiting one"))

@@ -1,34 +1,32 @@
-"""The requirements page lists exactly the acceptance tests, with their docstrings."""
+"""Every acceptance test has a requirement, and the pages about requirements name existing modules."""
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
 
+from docs.tools.acceptance_tests import MODULES, render_requirements, requirements_of
 from tests.support.paths import ROOT
 from tests.unit.docs.test_docs import read
 
-MODULES = sorted((ROOT / "tests" / "system" / "acceptance").glob("test_*.py"))
-_ROW = re.compile(r"^\| (.+?) \| (.+?) \| `(test_\w+)` \|$", re.M)
-_PLACE = re.compile(r"`((?:comfyui|desk|domain|services|store|system|web|worker)/[\w/.]*)`")
+_MODULE = re.compile(r"`((?:[a-z_]+/)*[a-z_]+(?:\.py|/))`")
+SOURCES = [
+    "Where we differ",
+    "ADR-0004: ComfyUI worker routing + leased dispatch queue",
+    "ADR-0005: AWS Auto Scaling for ComfyUI Workers",
+    "ADR-0006: AI Job Processing Pipeline",
+    "Hash-Based Routing Architecture",
+    "Queue Manager Design for ComfyUI Batch I2V",
+]
 
 
-def docstrings(module: Path) -> dict[str, str]:
-    """The tests of a module with their docstrings."""
-    return {
-        node.name: ast.get_docstring(node) or ""
-        for node in ast.parse(read(module)).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-    }
+def modules_in(text: str) -> list[str]:
+    """The modules and packages that a text names."""
+    return _MODULE.findall(text)
 
 
-def page_section(module: Path) -> str:
-    """The part of the page about a module: from its name to the next heading."""
-    _, _, rest = read(ROOT / "docs" / "reference" / "requirements.md").partition(
-        f"`tests/system/acceptance/{module.name}`\n"
-    )
-    return rest.partition("\n## ")[0]
+def missing_modules(text: str) -> list[str]:
+    return [name for name in modules_in(text) if not (ROOT / "src" / "comfyrelay" / name).exists()]
 
 
 def test_acceptance_tests_are_found() -> None:
@@ -36,29 +34,23 @@ def test_acceptance_tests_are_found() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.stem)
-def test_requirements_match_acceptance_tests(module: Path) -> None:
-    assert {name: requirement for requirement, _, name in _ROW.findall(page_section(module))} == docstrings(module)
+def test_acceptance_test_names_its_requirement_and_where_it_is_implemented(module: Path) -> None:
+    found = list(requirements_of(module))
+    assert found
+    assert [
+        entry.test for entry in found if not entry.text.endswith(".") or "\n" in entry.text or not entry.where
+    ] == []
+    assert missing_modules("\n".join(entry.where for entry in found)) == []
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.stem)
-def test_named_modules_exist(module: Path) -> None:
-    named = _PLACE.findall(page_section(module))
-    assert [place for place in named if not (ROOT / "src" / "comfyrelay" / place).exists()] == []
+def test_acceptance_page_lists_each_test_once() -> None:
+    page = render_requirements()
+    tests = [found.test for module in MODULES for found in requirements_of(module)]
+    assert [test for test in tests if page.count(f"`{test}` |") != 1] == []
 
 
 def test_modules_of_every_source_document_exist() -> None:
     page = read(ROOT / "docs" / "reference" / "requirements.md")
-    sources, _, desk = page.partition("\n## Functions\n")
-    assert desk
-    headings = re.findall(r"^## (.+)$", sources, re.M)
-    assert headings == [
-        "Where we differ",
-        "ADR-0004: ComfyUI worker routing + leased dispatch queue",
-        "ADR-0005: AWS Auto Scaling for ComfyUI Workers",
-        "ADR-0006: AI Job Processing Pipeline",
-        "Hash-Based Routing Architecture",
-        "Queue Manager Design for ComfyUI Batch I2V",
-    ]
-    named = re.findall(r"`((?:[a-z_]+/)*[a-z_]+(?:\.py|/))`", sources)
-    assert named
-    assert [place for place in named if not (ROOT / "src" / "comfyrelay" / place).exists()] == []
+    assert re.findall(r"^## (.+)$", page, re.M) == SOURCES
+    assert modules_in(page)
+    assert missing_modules(page) == []
