@@ -255,6 +255,17 @@ async def test_parked_worker_gets_the_prefetched_job_of_a_busy_worker(world: Wor
     assert (leased.dispatch.tenant_job_id, leased.dispatch.is_prefetch) == (job.id, False)
 
 
+async def test_poll_canceled_before_it_is_served_is_not_parked(desk: Desk, polls: Polls) -> None:
+    served = asyncio.create_task(polls.poll(LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])))
+    canceled = asyncio.create_task(
+        polls.poll(LeaseRequest(worker_id=desk.worker, providers=["self_hosted"]), wait_seconds=LONG)
+    )
+    await wait_until(lambda: len(polls._new) == 2)
+    canceled.cancel()
+    assert await served == []
+    assert polls.parked == 0
+
+
 class TestRepeatedPolls:
     """A worker repeats an empty poll at once; the repeated poll is checked together with others."""
 

@@ -14,10 +14,8 @@ from comfyrelay.domain.queue.routing import (
     IdleWorker,
     ReclaimableDispatch,
     Routing,
-    WaitingWorker,
     WarmPolicy,
     count_left_over,
-    offer_order,
     route,
     slots_by_entitlement,
     unserved_claims,
@@ -65,14 +63,6 @@ class TestOrder:
     def test_warm_worker_is_served_before_others(self) -> None:
         routing = routed([claim(0), claim(1, warm="a")], candidates("a"))
         assert (ids(routing, 0), ids(routing, 1)) == ([], [1])
-
-    def test_machines_of_scaled_fleets_come_last_and_the_last_busy_one_first(self) -> None:
-        scaled = [WaitingWorker(is_scaled=True, load=0, busy_at=at) for at in (5.0, 0.0, 9.0)]
-        assert offer_order([*scaled, WaitingWorker(is_scaled=False, load=0, busy_at=1.0)]) == [3, 2, 0, 1]
-
-    def test_fullest_machine_of_a_scaled_fleet_comes_first(self) -> None:
-        scaled = [WaitingWorker(is_scaled=True, load=load, busy_at=9.0 - load) for load in (0, 2, 1)]
-        assert offer_order(scaled) == [1, 2, 0]
 
     def test_claims_are_served_in_queue_order(self) -> None:
         routing = routed([claim(0), claim(1)], candidates("aaa"))

@@ -54,14 +54,6 @@ class Claim:
         return min(self.limit, self.free_slots + self.prefetch_slots)
 
 
-class WaitingWorker(NamedTuple):
-    """A worker with a parked poll. `busy_at` is when it last had a job."""
-
-    is_scaled: bool
-    load: int
-    busy_at: float
-
-
 class Candidate(NamedTuple):
     """A queued dispatch, and since when warm dispatches have been preferred to it."""
 
@@ -199,22 +191,6 @@ def _warm_first(
         for entitlement, rows in candidates.items()
     }
     return sorted(claims, key=lambda claim: claim.warm_hashes.isdisjoint(hashes.get(claim.entitlement, ())))
-
-
-def offer_order(waiting: Iterable[WaitingWorker]) -> list[int]:
-    """Return the positions of waiting workers in the order in which they get work.
-
-    Machines that stay anyway come first, the longest waiting first. Then come machines of scaled fleets: the fullest
-    first, then the one that was busy last, so that the others become idle and can stop.
-    """
-
-    def rank(entry: tuple[int, WaitingWorker]) -> tuple[bool, int, float, int]:
-        position, worker = entry
-        if not worker.is_scaled:
-            return (False, 0, 0.0, position)
-        return (True, -worker.load, -worker.busy_at, position)
-
-    return [position for position, _ in sorted(enumerate(waiting), key=rank)]
 
 
 def _choose(window: Sequence[Candidate], warm_hashes: Set[str], *, policy: WarmPolicy, now: datetime) -> int:

@@ -9,10 +9,12 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import structlog
 
-from comfyrelay.domain.queue.routing import QueuedDispatch, WaitingWorker, offer_order
+from comfyrelay.domain.queue.offers import OfferOrder, WaitingWorker
+from comfyrelay.domain.queue.routing import QueuedDispatch
 from comfyrelay.errors import ComfyRelayError, LeaseLost
 from comfyrelay.services.queue.demand import QUEUED_AT_ONCE, Demand
 from comfyrelay.services.queue.graph_building import LeasedDispatch
@@ -61,7 +63,7 @@ class Polls:
         self._notify_channel = notify_channel
         self._tick_seconds = tick_seconds
         self._new: list[_Poll] = []
-        self._parked: dict[_Poll, None] = {}
+        self._parked: OfferOrder[_Poll] = OfferOrder()
         # Parked polls of workers whose last poll has just timed out.
         self._repolls: list[_Poll] = []
         self._timed_out_at: dict[str, float] = {}
@@ -112,6 +114,10 @@ class Polls:
             self._withdraw(poll)
             raise
 
+    def give_back(self, leased: list[LeasedDispatch]) -> None:
+        """Requeue leases in the background, because their worker will not know of them."""
+        asyncio.get_running_loop().create_task(self._release(leased))
+
     def release_poll(self, worker_id: str) -> None:
         """Answer a worker's parked polls without a lease, because the response has another message for the worker."""
         for poll in [poll for poll in self._parked if poll.waits and poll.request.worker_id == worker_id]:
@@ -140,7 +146,7 @@ class Polls:
         is_repoll = timed_out_at is not None and _now() - timed_out_at < self._tick_seconds
         if is_repoll and wait_seconds > REPOLL_TICKS * self._tick_seconds:
             # A job queued since the timeout sent a wakeup, or is found at the tick.
-            self._parked[poll] = None
+            self._park(poll)
             self._repolls.append(poll)
         else:
             self._new.append(poll)
@@ -183,15 +189,18 @@ class Polls:
 
         A poll with prefetch is served together with all parked polls, so that idle workers go first.
         """
-        new, self._new = self._new, []
-        self._parked.update(dict.fromkeys(new))
+        # A client may have disconnected in the meantime.
+        new, self._new = [poll for poll in self._new if not poll.answer.done()], []
+        for poll in new:
+            self._park(poll)
         is_woken, self._is_woken = self._is_woken, False
         if is_tick := _now() >= self._tick_at:
             self._tick(new)
         together = is_woken or any(poll.request.prefetch for poll in new)
         try:
             if together and len(self._parked) <= MAX_UNCHECKED:
-                await self._lease(await self._in_offer_order(self._parked))
+                await self._read_scaled_fleets()
+                await self._lease(self._parked)
             else:
                 await self._lease(new, may_prefetch=False)
                 if together or is_tick:
@@ -262,9 +271,8 @@ class Polls:
         """
         providers = {dispatch.provider for dispatch in queued}
         hashes = {dispatch.workflow_hash for dispatch in queued}
-        polls = [poll for poll in self._parked if not providers.isdisjoint(poll.request.providers)]
-        polls = await self._in_offer_order(polls)
-        polls.sort(key=lambda poll: poll.request.warm_workflow_hashes.isdisjoint(hashes))
+        await self._read_scaled_fleets()
+        polls = (poll for poll in self._parked.first(hashes) if not providers.isdisjoint(poll.request.providers))
         for group in _growing_groups(polls, FIRST_GROUP_SIZE):
             free = await self._demand.free_slots([poll.request for poll in group], queued)
             able = [poll for poll in group if poll.request.worker_id in free]
@@ -273,20 +281,25 @@ class Polls:
                 [poll for poll in able if free[poll.request.worker_id] <= 0 and poll.request.prefetch],
             )
 
-    async def _in_offer_order(self, polls: Iterable[_Poll]) -> list[_Poll]:
-        """Sort polls by what this process knows: another server may have served a worker last."""
-        found = list(polls)
-        if len(found) > 1 and _now() >= self._fleets_read_at + FLEETS_SECONDS:
-            self._scaled_fleets, self._fleets_read_at = await self._demand.scaled_fleets(), _now()
-        waiting = (
-            WaitingWorker(
-                poll.request.fleet_id in self._scaled_fleets,
-                poll.request.current_load,
-                self._busy_at.get(poll.request.worker_id, 0.0),
-            )
-            for poll in found
+    def _park(self, poll: _Poll) -> None:
+        """Rank the poll by what this process knows: another server may have served the worker last."""
+        worker = WaitingWorker(
+            is_scaled=poll.request.fleet_id in self._scaled_fleets,
+            load=poll.request.current_load,
+            busy_at=self._busy_at.get(poll.request.worker_id, 0.0),
+            warm_hashes=poll.request.warm_workflow_hashes,
         )
-        return [found[position] for position in offer_order(waiting)] if self._scaled_fleets else found
+        self._parked.add(poll, worker)
+
+    async def _read_scaled_fleets(self) -> None:
+        """Rank the parked polls again if a fleet has become scaled, or is not any more."""
+        if _now() < self._fleets_read_at + FLEETS_SECONDS:
+            return
+        scaled, self._fleets_read_at = await self._demand.scaled_fleets(), _now()
+        if scaled != self._scaled_fleets:
+            self._scaled_fleets = scaled
+            for poll in self._parked:
+                self._park(poll)
 
     async def _offer(
         self, queued: list[QueuedDispatch], polls: Sequence[_Poll], *, may_prefetch: bool
@@ -313,7 +326,7 @@ class Polls:
         return sum(1 for answer in answers if isinstance(answer, list) and answer)
 
     def _answer(self, poll: _Poll, answer: list[LeasedDispatch] | ComfyRelayError) -> None:
-        self._parked.pop(poll, None)
+        self._parked.discard(poll)
         if isinstance(answer, list) and answer:
             self._leased.add(poll.request.worker_id)
             self._busy_at[poll.request.worker_id] = _now()
@@ -323,7 +336,7 @@ class Polls:
         elif not poll.answer.done():
             poll.answer.set_result(answer)
         elif answer:
-            asyncio.get_running_loop().create_task(self._release(answer))
+            self.give_back(answer)
 
     def _fail(self, polls: Iterable[_Poll], error: Exception) -> None:
         """Keep waiting polls parked until the next tick; fail the others."""
@@ -333,7 +346,7 @@ class Polls:
             if poll.waits:
                 self._repolls.append(poll)
             elif not poll.answer.done():
-                self._parked.pop(poll, None)
+                self._parked.discard(poll)
                 poll.answer.set_exception(error)
 
     def _time_out(self, poll: _Poll) -> list[LeasedDispatch]:
@@ -346,13 +359,13 @@ class Polls:
         return []
 
     def _withdraw(self, poll: _Poll) -> None:
-        self._parked.pop(poll, None)
+        self._parked.discard(poll)
         if not poll.answer.done():
             poll.answer.cancel()
 
     def _requeue_answer(self, answer: "asyncio.Future[list[LeasedDispatch]]") -> None:
         if not answer.cancelled() and answer.exception() is None and answer.result():
-            asyncio.get_running_loop().create_task(self._release(answer.result()))
+            self.give_back(answer.result())
 
     async def _release(self, leased: list[LeasedDispatch]) -> None:
         for lease in leased:
@@ -364,12 +377,12 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _growing_groups(polls: Sequence[_Poll], size: int) -> Iterator[Sequence[_Poll]]:
+def _growing_groups(polls: Iterable[_Poll], size: int) -> Iterator[list[_Poll]]:
     """Split the polls into groups. Each group is twice as large as the one before."""
-    start = 0
-    while start < len(polls):
-        yield polls[start : start + size]
-        start, size = start + size, 2 * size
+    remaining = iter(polls)
+    while group := list(islice(remaining, size)):
+        yield group
+        size *= 2
 
 
 def _without_prefetch(request: LeaseRequest) -> LeaseRequest:
