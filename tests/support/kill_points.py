@@ -52,7 +52,8 @@ def install(text: str) -> None:
     point = KillPoint(**json.loads(text))
     owner, name, original = find_function(point.function)
     wrapped = _wrap(original, point)
-    setattr(owner, name, wrapped)
+    is_of_class = isinstance(inspect.getattr_static(owner, name), classmethod)
+    setattr(owner, name, classmethod(wrapped) if is_of_class else wrapped)
     # Other modules import functions by name.
     for module in [module for key, module in sys.modules.items() if key.startswith(PACKAGE)]:
         for attribute, value in list(vars(module).items()):
@@ -70,6 +71,8 @@ def find_function(function: str) -> tuple[Any, str, Callable[..., Any]]:
     for part in path:
         owner = getattr(owner, part)
     found = inspect.getattr_static(owner, name)
+    if isinstance(found, classmethod):
+        found = found.__func__
     assert inspect.isfunction(found), f"{function} is not a plain function"
     return owner, name, found
 

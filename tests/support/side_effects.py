@@ -50,6 +50,7 @@ _DESK: dict[str, tuple[When, ...]] = {
     "comfyui.runs.submit:post_graph": _TWICE,
     "worker.files.transfers:Transfers.upload": _TWICE,
     "desk.batches.output_copies:_put": _THREE_TIMES,
+    "media.probe_process:ProbeProcess.__init__": _TWICE,
     "services.queue.outputs:Outputs._copy": _TWICE,
     "services.queue.posters:Posters._draw": _TWICE,
     "services.queue.outputs:Outputs._remove": _TWICE,
@@ -117,6 +118,32 @@ UPLOAD_KILL_POINTS = _points(
         "services.jobs.uploads:Uploads.copy_output": _THREE_TIMES,
     }
 )
+# The leader of a fleet launches and ends a machine. The machine's own process is in `TESTED_BY`.
+LOCAL_MACHINE_KILL_POINTS = _points(
+    {
+        "autoscaling.providers.local:_remove_old": _TWICE,
+        "autoscaling.providers.local:_LocalMachine.order": _THREE_TIMES,
+        "autoscaling.providers.local:LocalProvider._start": _TWICE,
+        "autoscaling.providers.local:_LocalMachine.end": _THREE_TIMES,
+    }
+)
+# A worker starts two managed ComfyUI, which share a GPU through MPS.
+SUPERVISOR_KILL_POINTS = _points(
+    {
+        "comfyui.processes.mps:_remove_folder": _TWICE,
+        "comfyui.processes.mps:Mps._write_record": _THREE_TIMES,
+        "comfyui.processes.mps:_Daemon.start": _THREE_TIMES,
+        "comfyui.processes.mps:_Daemon._send_command": _TWICE,
+        "comfyui.processes.launch:empty_folders": _TWICE,
+        "comfyui.processes.process:ComfyProcess.start": _TWICE,
+        "comfyui.processes.state_files:write": _THREE_TIMES,
+    }
+)
+# Webhooks and notifications of an ended job. The first record of the notified jobs is written by the first start.
+MESSAGE_KILL_POINTS = [
+    *_points({"services.webhooks.sender:WebhookSender._post": _TWICE, "desk.notifications.notifier:_send": _TWICE}),
+    *(KillPoint(function="desk.notifications.sender:NotificationSender._record", when=when, call=2) for when in _TWICE),
+]
 ALL_KILL_POINTS = [
     *DESK_KILL_POINTS,
     *BACKUP_KILL_POINTS,
@@ -124,6 +151,9 @@ ALL_KILL_POINTS = [
     *RESTORED_KILL_POINTS,
     *SCRIPT_KILL_POINTS,
     *UPLOAD_KILL_POINTS,
+    *LOCAL_MACHINE_KILL_POINTS,
+    *SUPERVISOR_KILL_POINTS,
+    *MESSAGE_KILL_POINTS,
 ]
 # Called inside a function with kill points, or by the same step of a test.
 COVERED_BY = {
@@ -144,54 +174,36 @@ COVERED_BY = {
 # Other tests kill a process here, or repeat the step after a crash.
 TESTED_BY = {
     "autoscaling.providers.command:CommandProvider._run": "test_new_leader_orders_the_same_machine_after_a_crash",
-    "autoscaling.providers.local:LocalProvider._start": (
-        "test_order_of_a_crashed_launcher_is_carried_out_by_the_next_observer"
-    ),
-    "autoscaling.providers.local:_LocalMachine.order": "test_order_started_twice_makes_one_machine",
-    "autoscaling.providers.local:_LocalMachine.end": "test_jobs_complete_although_leader_and_machines_are_killed",
-    "autoscaling.providers.local:_remove_old": "test_jobs_complete_although_leader_and_machines_are_killed",
     "autoscaling.providers.local_machine:main": "test_order_started_twice_makes_one_machine",
     "autoscaling.providers.local_machine:_until_answering": "test_killing_one_process_of_a_machine_stops_all",
     "comfyui.client.client:ComfyClient.interrupt": "test_run_from_before_the_kill_is_stopped",
     "comfyui.client.client:ComfyClient.remove": "test_run_from_before_the_kill_is_stopped",
-    "comfyui.processes.mps:Mps._write_record": "test_killed_supervisor_leaves_no_process_behind",
-    "comfyui.processes.mps:_Daemon.start": "test_killed_supervisor_leaves_no_process_behind",
-    "comfyui.processes.process:ComfyProcess.start": "test_process_of_a_killed_launcher_is_stopped_on_close",
     "desk.scripts.runner:ScriptRunner._watch": "test_script_and_its_children_die_with_the_desk",
-    "services.webhooks.sender:WebhookSender._post": "test_crash_loses_and_duplicates_nothing",
-    "comfyui.processes.mps:_Daemon._send_command": "test_killed_supervisor_leaves_no_process_behind",
-    "comfyui.processes.mps:_private_folder": "test_killed_supervisor_leaves_no_process_behind",
-    "comfyui.processes.mps:_remove_folder": "test_killed_supervisor_leaves_no_process_behind",
-    "comfyui.processes.state_files:write": "test_process_of_a_killed_launcher_is_stopped_on_close",
     "services.jobs.views.posters:PendingPosters._draw": "test_input_poster_is_retried_after_a_crash",
     "services.operations.retention:Retention._remove_objects_of": "test_retention_recovers_from_a_crash_at_any_step",
     "desk.batches.gallery_export:_local_file": "test_leftovers_of_a_killed_desk_are_removed",
     "storage.folder:Folder.sweep": "test_sweep_continues_after_a_file_that_vanishes",
     "worker.state:StateFolder.forget_upload": "test_input_read_after_its_worker_was_killed_is_removed",
 }
-# `What is not guaranteed` in docs/explanation/guarantees.md names it.
-NOT_GUARANTEED = {"desk.notifications.notifier:_send": "Notifications may be lost"}
 # Nothing can be lost, repeated or left behind.
 HARMLESS = {
     "autoscaling.kubernetes.pods:Pods._call": "sets the deletion cost of a pod, again after each decision",
     "autoscaling.providers.local:LocalProvider.__init__": "only an annotation",
     "client.calls:Calls._call": "requests of commands have idempotency keys",
-    "comfyui.client.client:ComfyClient.free": "frees memory, which may happen twice",
+    "comfyui.client.client:ComfyClient.free": "frees memory; after a kill the next run frees it",
     "comfyui.cloud.client:CloudClient._has_job": "only reads",
-    "comfyui.cloud.client:CloudClient.cancel": "a run that has ended cannot be canceled again",
+    "comfyui.cloud.client:CloudClient.cancel": "repeated after a kill: canceling a run that has ended changes nothing",
     "comfyui.cloud.uploads:CloudUploader._exists": "only reads",
-    "comfyui.cloud.uploads:_write_name": "a cache of names, written atomically",
+    "comfyui.cloud.uploads:_write_name": "one atomic write of a cache; without it a file is uploaded again",
     "comfyui.processes.gpus:_run_tool": "only reads",
     "comfyui.processes.launch:_link": "repeated at each start of a managed ComfyUI",
-    "comfyui.processes.launch:empty_folders": "repeated at each start of a managed ComfyUI",
-    "comfyui.processes.log:ProcessLog._rotate": "one rename per file",
+    "comfyui.processes.log:ProcessLog._rotate": "renames logs; a kill between two renames loses the oldest lines only",
     "comfyui.processes.python:check_python": "only reads",
-    "desk.password:remove_password": "one removal",
+    "desk.password:remove_password": "one removal: the password is valid or not",
     "desk.password:set_password": "one atomic write; a starting desk removes temporary files",
     "desk.scripts.config:script_settings": "one atomic write, repeated at the next start",
     "desk.scripts.log:BoundedLog._shorten": "one atomic write, of a log",
-    "desk.scripts.server:_new_log": "removes old logs, again before the next run",
-    "media.probe_process:ProbeProcess.__init__": "a process that only reads",
+    "desk.scripts.server:_new_log": "removes logs over a limit, again before the next run",
     "services.catalogue.node_definitions:NodeDefinitionService.remove_unused": "repeated by retention",
     "services.operations.storage_check:StorageChecks._check_parts": "the next check removes earlier files",
     "services.operations.storage_check:StorageChecks._remove": "repeated by the next check",
@@ -201,10 +213,10 @@ HARMLESS = {
     "worker.files.assets:AssetCache._fetch": "a cache; loading it removes incomplete files",
     "worker.files.assets:AssetCache._load": "a cache, loaded at each start",
     "worker.files.assets:AssetCache._make_room": "a cache, bounded at each use",
-    "worker.host.imds:Imds._valid_token": "asks for a token, which expires",
+    "worker.host.imds:Imds._valid_token": "asks for a token, which expires; the next start asks for another",
     "worker.state:StateFolder._unfinished_entries": "removes an unreadable file, at each start",
     "worker.state:StateFolder.delete_token": "the worker registers again without it",
-    "worker.state:StateFolder.forget_unfinished": "the run is looked up again, and is over",
+    "worker.state:StateFolder.forget_unfinished": "one removal; after a kill the run is looked up again",
     "worker.state:StateFolder.held_leases": "removes an unreadable file, at each start",
 }
 

@@ -11,7 +11,6 @@ from tests.support.side_effects import (
     ALL_KILL_POINTS,
     COVERED_BY,
     HARMLESS,
-    NOT_GUARANTEED,
     TESTED_BY,
     find_side_effects,
     functions_with_side_effects,
@@ -22,19 +21,17 @@ KILLED = {point.function for point in ALL_KILL_POINTS}
 
 
 def test_every_side_effect_has_one_entry() -> None:
-    entries = Counter([*KILLED, *COVERED_BY, *TESTED_BY, *NOT_GUARANTEED, *HARMLESS])
+    entries = Counter([*KILLED, *COVERED_BY, *TESTED_BY, *HARMLESS])
     assert {name: FOUND[name] for name in FOUND if name not in entries} == {}
     assert [name for name, count in entries.items() if count > 1] == []
 
 
 def test_entries_name_existing_functions_and_tests() -> None:
-    listed = (*COVERED_BY, *TESTED_BY, *NOT_GUARANTEED, *HARMLESS)
+    listed = (*COVERED_BY, *TESTED_BY, *HARMLESS)
     assert [name for name in listed if name not in FOUND] == []
     assert {name: by for name, by in COVERED_BY.items() if by not in KILLED} == {}
     for name in KILLED:
         find_function(name)
-    guarantees = (ROOT / "docs" / "explanation" / "guarantees.md").read_text("utf-8")
-    assert [text for text in NOT_GUARANTEED.values() if f"**{text}.**" not in guarantees] == []
     sources = [path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
     assert [test for test in set(TESTED_BY.values()) if not any(f"def {test}(" in text for text in sources)] == []
 

@@ -8,7 +8,7 @@ import os
 from comfyrelay.cli.output import print_note
 
 # Variables that are not part of the settings classes.
-_OTHERS = ("CONFIG", "TOKEN", "URL")
+_OTHERS = ("CONFIG", "SIMULATOR_SECRET", "TOKEN", "URL")
 
 
 def warn_of_unknown() -> None:

@@ -277,6 +277,16 @@ async def test_metrics_require_the_configured_token(api: Api) -> None:
     assert (await api.anonymous.call("GET", "/healthz")).status_code == 200
 
 
+async def test_metrics_for_other_machines_require_a_token(api: Api) -> None:
+    api.context.settings = api.context.settings.model_copy(update={"host": "0.0.0.0"})
+    problem = problem_of(await api.anonymous.call("GET", "/metrics"), 401)
+    assert "Set COMFYRELAY_METRICS_TOKEN" in problem["detail"]
+    token = {"metrics_token": "a-token-of-16-characters"}
+    api.context.settings = api.context.settings.model_copy(update=token)
+    accepted = {"Authorization": "Bearer a-token-of-16-characters"}
+    assert (await api.anonymous.http.get("/metrics", headers=accepted)).status_code == 200
+
+
 async def test_database_metrics_are_cached(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
     cache = api.engine.operations.metrics._cache

@@ -25,8 +25,14 @@ from tests.support.forked_commands import SKEW_VARIABLE
 from tests.support.full import full_only
 from tests.support.graphs import PNG, invert_file
 from tests.support.kill_points import KillPoint
-from tests.support.side_effects import DESK_KILL_POINTS, SCRIPT_KILL_POINTS, UPLOAD_KILL_POINTS
+from tests.support.side_effects import (
+    DESK_KILL_POINTS,
+    MESSAGE_KILL_POINTS,
+    SCRIPT_KILL_POINTS,
+    UPLOAD_KILL_POINTS,
+)
 from tests.support.stored_objects import stored_and_known_paths
+from tests.support.webhook_receiver import open_receiver
 from tests.system.desk.test_killed import DeskProcess
 
 T = TypeVar("T")
@@ -48,6 +54,8 @@ class KilledDesk(DeskProcess):
     ) -> None:
         folders = str(simulator.folder)
         super().__init__(folder, simulator, config=config, interrupted_jobs="requeue", comfyui_folders=folders)
+        # The receiver of messages is on this machine.
+        self.service.environment["COMFYRELAY_WEBHOOK_ALLOW_PRIVATE"] = "true"
         self.was_killed = False
         self._after_kill = {**self.service.environment, SKEW_VARIABLE: str(down_seconds)}
         self.service.environment.update(point.environment)
@@ -203,6 +211,30 @@ async def test_killed_desk_leaves_no_copied_input(tmp_path: Path, point: KillPoi
         assert [found.id async for found in desk.client.jobs()] == [job.id]
         await desk.stop()
     assert await storage_differences(tmp_path / "data") == []
+
+
+@pytest.mark.parametrize("point", MESSAGE_KILL_POINTS, ids=str)
+async def test_killed_desk_sends_every_message(tmp_path: Path, point: KillPoint) -> None:
+    picture = tmp_path / "picture.png"
+    picture.write_bytes(PNG)
+    # a webhook that was being sent is sent again after a minute
+    async with open_receiver() as webhooks, open_receiver() as notifications, Simulator() as simulator:
+        config = tmp_path / "comfyrelay.toml"
+        url = notifications.url.replace("http://", "json://")
+        config.write_text(f"[desk]\nnotify_urls = {json.dumps([url])}\nnotify_on = ['completed']\n")
+        async with killed_desk(tmp_path, simulator, point, DAY_SECONDS, config=config) as desk:
+            job = await desk.prepare(picture)
+            await desk.completed(**job, idempotency_key="once", label="cats", webhook_url=webhooks.url)
+            if not desk.was_killed:
+                await desk.start_again()
+            # one that was sent before the kill may be sent again
+            repeated = 2 if point.when == "after" else 1
+            is_webhook = "webhooks" in point.function
+            await webhooks.wait_for(repeated if is_webhook else 1)
+            await notifications.wait_for(1 if is_webhook else repeated)
+            await desk.stop()
+        assert len({headers["webhook-id"] for headers, _ in webhooks.received}) == 1
+        assert {json.loads(body)["title"] for _, body in notifications.received} == {"cats is done"}
 
 
 @pytest.mark.parametrize("point", SCRIPT_KILL_POINTS, ids=str)

@@ -1,6 +1,7 @@
 """`comfyrelay simulator`: it prints its address, stops on a signal, and explains invalid options."""
 
 import asyncio
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -11,10 +12,10 @@ import pytest
 from comfyrelay.simulator import Simulator
 
 
-async def start(*options: str) -> Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "comfyrelay", "simulator", *options, stdout=PIPE, stderr=PIPE
-    )
+async def start(*options: str, secret: str = "") -> Process:
+    words = (sys.executable, "-m", "comfyrelay", "simulator", *options)
+    environment = {**os.environ, "COMFYRELAY_SIMULATOR_SECRET": secret}
+    return await asyncio.create_subprocess_exec(*words, stdout=PIPE, stderr=PIPE, env=environment)
 
 
 async def test_simulator_serves_until_interrupted() -> None:
@@ -29,9 +30,22 @@ async def test_simulator_serves_until_interrupted() -> None:
     assert process.returncode == 0
 
 
+async def test_simulator_requires_the_secret_of_its_environment() -> None:
+    process = await start("--port", "0", "--host", "0.0.0.0", secret="a long secret")
+    assert process.stdout is not None
+    port = (await process.stdout.readline()).decode().strip().rpartition(":")[2]
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        assert (await http.get("/system_stats")).status_code == 401
+        assert (await http.get("/system_stats", auth=("simulator", "a long secret"))).status_code == 200
+    process.send_signal(signal.SIGINT)
+    await process.communicate()
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
+        (["--host", "0.0.0.0"], "set COMFYRELAY_SIMULATOR_SECRET, or allow everybody in with --no-secret"),
+        (["--host", "0.0.0.0", "--cloud"], "set --api-key, or allow everybody in with --no-secret"),
         (["--misbehave", '{"name": "Sulk"}'], "There is no misbehaviour 'Sulk'"),
         (["--misbehave", "sulk"], "Write a JSON object, not 'sulk'"),
         (["--slow", "ImageInvert"], "Write CLASS=SECONDS"),

@@ -8,6 +8,8 @@ import pytest
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.settings import Settings
+from comfyrelay.system import files
+from comfyrelay.system.atomic import PART_PREFIX
 
 LONG = "x" * 16
 
@@ -35,6 +37,31 @@ def test_shortened_secret_in_the_file_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text("utf-8").replace(created.fleet["production"][0], "short"), encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"secrets\.json"):
         load_secrets(Settings(data_dir=tmp_path))
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_temporary_file_of_a_killed_server_is_removed(tmp_path: Path, is_first: bool) -> None:
+    if not is_first:
+        load_secrets(Settings(data_dir=tmp_path))
+    (tmp_path / f"{PART_PREFIX}0123").write_text('{"fleet_secrets"')
+    load_secrets(Settings(data_dir=tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["secrets.json"]
+
+
+def test_server_whose_temporary_file_was_removed_reads_the_file_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = files.link_new
+
+    def overtaken(part: Path, path: Path) -> None:
+        monkeypatch.setattr(files, "link_new", link)
+        load_secrets(Settings(data_dir=tmp_path))
+        link(part, path)
+
+    monkeypatch.setattr(files, "link_new", overtaken)
+    mine = load_secrets(Settings(data_dir=tmp_path))
+    assert mine == load_secrets(Settings(data_dir=tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["secrets.json"]
 
 
 def test_long_secret_is_accepted(tmp_path: Path) -> None:

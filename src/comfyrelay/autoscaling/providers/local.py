@@ -242,6 +242,7 @@ class LocalProvider:
         return {
             "comfyui": argv,
             "comfyui_url": url,
+            "has_secret": options.comfyui == USE_SIMULATOR,
             "worker": list(self._worker),
             "environment": options.environment,
             "grace_seconds": options.grace_seconds,

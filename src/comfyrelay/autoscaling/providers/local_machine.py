@@ -14,6 +14,7 @@ from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Any
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
@@ -77,18 +78,23 @@ async def _run(folder: Path, order: Mapping[str, Any], stop: asyncio.Event) -> N
     url = order["comfyui_url"] or f"http://127.0.0.1:{port}"
     work = folder / "comfyui"
     work.mkdir(exist_ok=True)
-    environment = {**os.environ, "COMFYUI_BASE_URL": url}
+    # Other users of the host must not see the jobs of a simulator. A real ComfyUI has no sign-in.
+    secret = token_urlsafe(32) if order.get("has_secret") else None
+    login = url if secret is None else url.replace("//", f"//simulator:{secret}@", 1)
+    environment = {**os.environ, "COMFYUI_BASE_URL": login}
     comfyui = worker = None
     stopping = asyncio.create_task(stop.wait())
     try:
         if order["comfyui"] is not None:
             argv = [word.replace("{port}", str(port)).replace("{folder}", str(work)) for word in order["comfyui"]]
             # ComfyUI's nodes must not read the secrets of the worker.
-            plain = without_own_secrets(environment)
+            plain = without_own_secrets({**environment, "COMFYUI_BASE_URL": url})
+            if secret is not None:
+                plain["COMFYRELAY_SIMULATOR_SECRET"] = secret
             comfyui = await _start("comfyui", argv, folder, plain, COMFYUI_GRACE_SECONDS)
         # The worker starts in parallel, because it waits for ComfyUI itself.
         worker = await _start("worker", order["worker"], folder, environment, order["grace_seconds"])
-        answering = asyncio.create_task(_until_answering(url, folder, order["answer_seconds"]))
+        answering = asyncio.create_task(_until_answering(url, secret, folder, order["answer_seconds"]))
         ends = {asyncio.create_task(process.wait(), name=name) for name, process in _named(comfyui, worker)}
         booted, _ = await asyncio.wait({stopping, answering, *ends}, return_when=asyncio.FIRST_COMPLETED)
         if answering in booted and answering.result():
@@ -117,11 +123,12 @@ async def _start(
         return await launch(argv, folder=folder, environment=environment, grace_seconds=grace_seconds, output=log)
 
 
-async def _until_answering(url: str, folder: Path, seconds: float) -> bool:
+async def _until_answering(url: str, secret: str | None, folder: Path, seconds: float) -> bool:
     """Wait until ComfyUI answers; then the machine counts as running."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            while not await asyncio.to_thread(_answers, url):  # noqa: ASYNC110  (ComfyUI sends no event)
+            address = url.rstrip("/") if secret is None else f"{url}/{secret}"
+            while not await asyncio.to_thread(_answers, address):  # noqa: ASYNC110  (ComfyUI sends no event)
                 await asyncio.sleep(POLL_SECONDS)
             (folder / "running").touch()
             return True
@@ -131,7 +138,7 @@ async def _until_answering(url: str, folder: Path, seconds: float) -> bool:
 
 def _answers(url: str) -> bool:
     try:
-        with _OPENER.open(f"{url.rstrip('/')}/system_stats", timeout=REQUEST_TIMEOUT_SECONDS) as answer:
+        with _OPENER.open(f"{url}/system_stats", timeout=REQUEST_TIMEOUT_SECONDS) as answer:
             return bool(answer.status == 200)
     except (URLError, OSError, ValueError):
         return False

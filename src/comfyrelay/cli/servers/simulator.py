@@ -14,9 +14,12 @@ from comfyrelay.cli.options import check_port_or_0
 from comfyrelay.cli.output import print_line
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.extras import require
+from comfyrelay.http_client import is_loopback
 
 if TYPE_CHECKING:
     from comfyrelay.simulator import Simulator
+
+API_KEY = "simulator-key"
 
 
 def simulator(
@@ -45,7 +48,18 @@ def simulator(
         typer.Option(help='A GPU to share with other simulators, as JSON, such as {"folder": "/tmp/gpu"}.'),
     ] = None,
     cloud: Annotated[bool, typer.Option("--cloud", help="Simulate Comfy Cloud instead of ComfyUI.")] = False,
-    api_key: Annotated[str, typer.Option(help="With --cloud: the required API key.")] = "simulator-key",
+    api_key: Annotated[str, typer.Option(help="With --cloud: the required API key.")] = API_KEY,
+    secret: Annotated[
+        str | None,
+        typer.Option(
+            envvar="COMFYRELAY_SIMULATOR_SECRET",
+            show_envvar=True,
+            help="Password that every request needs. User: simulator.",
+        ),
+    ] = None,
+    no_secret: Annotated[
+        bool, typer.Option("--no-secret", help="Let other machines in without a password, as ComfyUI does.")
+    ] = False,
 ) -> None:
     """Simulate ComfyUI without a GPU and models, until Ctrl-C."""
     require("simulator")
@@ -58,9 +72,16 @@ def simulator(
             print_line(f"  key    {api_key}")
         print_line("Press Ctrl-C to stop.")
 
+    has_password = api_key != API_KEY if cloud else bool(secret)
+    if not (is_loopback(host) or has_password or no_secret):
+        raise ConfigurationError(
+            f"Other machines can reach {host}: set {'--api-key' if cloud else 'COMFYRELAY_SIMULATOR_SECRET'}, or allow "
+            "everybody in with --no-secret."
+        )
     server = Simulator(
         host=host,
         port=port,
+        secret=None if cloud else secret or None,
         folder=folder,
         models={"checkpoints": checkpoint or ["simulator.safetensors", "broken.safetensors"]},
         preview_method=preview_method,

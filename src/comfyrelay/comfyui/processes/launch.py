@@ -12,7 +12,7 @@ from comfyrelay.comfyui.processes.gpus import LocalGpu
 from comfyrelay.comfyui.processes.installs import Install, InstallKind
 from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.system.atomic import part_of
+from comfyrelay.system.atomic import part_of, remove_parts
 from comfyrelay.system.commands.environment import inherited_environment
 from comfyrelay.system.files import remove_tree
 
@@ -141,6 +141,7 @@ def empty_folders(folder: Path) -> None:
 
     Saved workflows and editor settings stay.
     """
+    remove_parts(folder)
     for name in _TEMPORARY:
         with suppress(FileNotFoundError):
             remove_tree(folder / name)

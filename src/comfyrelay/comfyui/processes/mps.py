@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -177,7 +178,10 @@ class Mps:
         if self._plan.program is not None:
             try:
                 await asyncio.to_thread(self._folder.mkdir, mode=0o700, parents=True, exist_ok=True)
-                self._daemon = await _Daemon.start(self._plan.program, gpus, logs=self._folder)
+                pipes = _private_path()
+                # Before the folder exists: the next start removes it if this process is killed.
+                self._write_record(why, pipes=pipes)
+                self._daemon = await _Daemon.start(self._plan.program, gpus, pipes=pipes, logs=self._folder)
             except (OSError, _NotStarted) as error:
                 self._disabled_reason = why = f"Without NVIDIA MPS: it could not be started ({error})."
                 log.warning("comfyui.mps_failed", why=str(error))
@@ -279,9 +283,9 @@ class Mps:
             await daemon.stop()
             self._write_record(self._disabled_reason or "")
 
-    def _write_record(self, why: str) -> None:
-        """Write the state file; a full disk is ignored."""
-        record = MpsRecord(why=why)
+    def _write_record(self, why: str, *, pipes: Path | None = None) -> None:
+        """Write the state file; a full disk is ignored. `pipes` is for a daemon that is about to start."""
+        record = MpsRecord(why=why, pipes=None if pipes is None else str(pipes))
         if self._daemon is not None:
             record = MpsRecord(why=why, pipes=str(self._daemon.pipes), processes=self._daemon.pids)
         with suppress(OSError):
@@ -311,8 +315,8 @@ class _Daemon:
         self.ended = asyncio.create_task(self._listen())
 
     @classmethod
-    async def start(cls, program: Path, gpus: Sequence[LocalGpu], *, logs: Path) -> "_Daemon":
-        pipes = await asyncio.to_thread(_private_folder)
+    async def start(cls, program: Path, gpus: Sequence[LocalGpu], *, pipes: Path, logs: Path) -> "_Daemon":
+        await asyncio.to_thread(pipes.mkdir, mode=0o700)
         environment = {
             **child_environment(),
             PIPES: str(pipes),
@@ -384,13 +388,11 @@ class _Daemon:
         await self._child.wait()
 
 
-def _private_folder() -> Path:
-    """Create a folder for this user only, with a short path."""
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    if len(os.fsencode(folder)) <= LONGEST_PATH:
-        return folder
-    folder.rmdir()
-    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+def _private_path() -> Path:
+    """Choose a short path for a new folder."""
+    name = f"{_PREFIX}{secrets.token_hex(4)}"
+    folder = Path(tempfile.gettempdir()) / name
+    return folder if len(os.fsencode(folder)) <= LONGEST_PATH else Path("/tmp") / name
 
 
 def _remove_folder(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hmac import compare_digest
 from pathlib import Path
@@ -77,16 +78,16 @@ def _by_stage(settings: Settings) -> dict[str, list[str]]:
 def _generate(path: Path) -> bool:
     """Write new secrets unless the file exists. Returns whether it was written."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
-    if path.exists():
-        # Servers write no other file into this folder. A killed one may have left its temporary file.
-        remove_parts(path.parent)
-        return False
     generated = {
         "fleet_secrets": {stage: [secrets.token_urlsafe(32)] for stage in STAGES},
         "signing_secrets": [secrets.token_urlsafe(32)],
     }
     # If two servers start at the same time, one writes the file and both read it.
-    return write_new(path, json.dumps(generated, indent=2).encode(), mode=0o600)
+    is_new = write_new(path, json.dumps(generated, indent=2).encode(), mode=0o600)
+    # A killed server may have left a temporary file. A server that is writing one now will read this file instead.
+    with suppress(OSError):
+        remove_parts(path.parent)
+    return is_new
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 
 from comfyrelay.errors import Unauthorized
+from comfyrelay.http_client import is_loopback
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
@@ -42,9 +43,11 @@ async def readyz(context: ContextOf) -> Answer[Ready]:
 )
 async def metrics(request: Request, context: ContextOf) -> Response:
     """Return queue, leases, outcomes and latencies in the Prometheus text format. If the server has a token for them,
-    send it as a bearer token."""
+    send it as a bearer token. A server that other machines can reach needs one."""
     token = context.settings.metrics_token
     given = request.headers.get("Authorization", "")
+    if token is None and not is_loopback(context.settings.host):
+        raise Unauthorized("Other machines can reach this server. Set COMFYRELAY_METRICS_TOKEN to allow this.")
     if token is not None and not compare_digest(given.encode(), f"Bearer {token}".encode()):
         raise Unauthorized("Send the token of COMFYRELAY_METRICS_TOKEN as a bearer token.")
     return Response(await context.metrics.render(), media_type=CONTENT_TYPE_LATEST)

@@ -38,7 +38,7 @@ def check_secret(secret: str) -> Middleware:
         start = request.path[: len(prefix)].encode(errors="surrogateescape")
         if compare_digest(login, wanted) or compare_digest(start, prefix):
             return await handler(request)
-        return web.Response(status=401, text="This simulator belongs to a desk, and only that desk may use it.")
+        return web.Response(status=401, text="This simulator needs a password, which its owner knows.")
 
     return middleware
 

@@ -21,7 +21,9 @@ from comfyrelay.domain.queue.states import Stage
 from comfyrelay.system.commands import detached
 from comfyrelay.worker.settings import WorkerSettings
 from tests.support.full import full_only
+from tests.support.kill_points import VARIABLE, KillPoint
 from tests.support.memory_provider import lead
+from tests.support.paths import ROOT
 from tests.support.provider_contract import (
     FLEET,
     SERVER_SECRETS,
@@ -35,6 +37,7 @@ from tests.support.provider_contract import (
     until_observed,
     wait_until_left,
 )
+from tests.support.side_effects import LOCAL_MACHINE_KILL_POINTS
 from tests.support.world import PATIENCE_SECONDS, World
 
 MODULE = "comfyrelay.autoscaling.providers.local_machine"
@@ -213,6 +216,48 @@ async def test_machines_outlive_their_launcher(site: LocalSite) -> None:
         await wait_until_left(site, other, fleet, left=[])
 
 
+# Launches a machine and ends it, unless it is killed before.
+LAUNCH_AND_END = """
+import asyncio, pathlib, sys
+from comfyrelay.domain.autoscaling.spec import MachineSpec
+from comfyrelay.autoscaling.providers.base import MachineOrder, ProviderFleet
+from comfyrelay.autoscaling.providers.local import LocalProvider
+from tests.support import kill_points
+folder, programs, slug, stage, point = sys.argv[1:]
+kill_points.install(point)
+provider = LocalProvider(
+    folder=pathlib.Path(folder), programs=pathlib.Path(programs), api_url="http://a.test", secrets={stage: ["secret"]}
+)
+fleet = ProviderFleet(slug=slug, stage=stage, spec=MachineSpec(options={"comfyui": "comfyui"}), max_machines=2)
+async def main():
+    [machine] = (await provider.launch(fleet, [MachineOrder(key="a")], total=1)).launched
+    await provider.end(fleet, [machine.id])
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("point", LOCAL_MACHINE_KILL_POINTS, ids=str)
+async def test_launcher_killed_at_any_side_effect_loses_and_repeats_no_machine(
+    site: LocalSite, point: KillPoint
+) -> None:
+    words = (str(site.folder), str(site.programs), FLEET, STAGE, point.environment[VARIABLE])
+    leader = await asyncio.create_subprocess_exec(sys.executable, "-c", LAUNCH_AND_END, *words, cwd=ROOT)
+    assert await leader.wait() == -signal.SIGKILL
+    fleet = await site.fleet()
+    has_ended = (machine_folder(site, fleet, "a") / "ended").exists()
+    async with opened(site) as other:
+        # its order is in the database, so the next leader repeats it
+        result = await other.launch(fleet, orders("a"), total=1)
+        if not has_ended:
+            assert [machine.key for machine in result.launched] == ["a"]
+            await wait_for_file(machine_folder(site, fleet, "a") / "begun.json")
+            assert await site.existing(fleet) == 1
+        # so is its end
+        await other.end(fleet, [machine.id for machine in await other.observe(fleet)])
+        await wait_until_left(site, other, fleet, left=[])
+        assert await site.existing(fleet) == 0
+
+
 @pytest.mark.parametrize("is_repeated", [False, *full_only(True)])
 async def test_order_of_a_crashed_launcher_is_carried_out_by_the_next_observer(
     site: LocalSite, monkeypatch: pytest.MonkeyPatch, is_repeated: bool
@@ -283,6 +328,23 @@ async def test_key_of_a_lost_machine_is_not_launched_again(site: LocalSite) -> N
         assert result.launched == []
         assert [refusal.text for refusal in result.refused] == [f"The machine {found.id} has already ended."]
         assert await site.existing(fleet) == 0
+
+
+async def test_simulator_of_a_machine_has_a_secret_that_only_its_worker_gets(site: LocalSite) -> None:
+    site.options = {"comfyui": "simulator", "grace_seconds": 5.0}
+    provider = site.provider()
+    provider._simulator = (str(site.programs / "comfyui"), "{port}", "{folder}")
+    fleet = await start_machines(site, provider, "a")
+    folder = machine_folder(site, fleet, "a")
+    await wait_for_file(folder / "worker.json")
+    given, worker = json.loads((folder / "given.json").read_text()), json.loads((folder / "worker.json").read_text())
+    secret = given["environment"]["COMFYRELAY_SIMULATOR_SECRET"]
+    assert len(secret) >= 32
+    assert f"//simulator:{secret}@127.0.0.1:" in worker["COMFYUI_BASE_URL"]
+    assert "COMFYRELAY_SIMULATOR_SECRET" not in worker
+    # other users see the arguments of processes
+    assert secret not in " ".join(given["argv"])
+    assert secret not in (folder / "order.json").read_text()
 
 
 async def test_stopping_a_machine_terminates_its_worker_first(site: LocalSite) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from textwrap import dedent
+from types import MappingProxyType
 
 import pytest
 from typer.testing import CliRunner
@@ -19,9 +20,13 @@ from comfyrelay.cli.main import app
 from comfyrelay.comfyui.processes import mps, process, state_files
 from comfyrelay.comfyui.processes.gpus import LocalGpu
 from comfyrelay.comfyui.processes.supervisor import ManagedProcess, ProcessState, Supervisor, Timings
+from comfyrelay.system.atomic import PART_PREFIX
 from comfyrelay.system.commands import detached
 from comfyrelay.worker.check import check_managed_comfyui
 from tests.support.comfyui_install import FakeInstall
+from tests.support.kill_points import VARIABLE, KillPoint
+from tests.support.paths import ROOT
+from tests.support.side_effects import SUPERVISOR_KILL_POINTS
 from tests.support.world import PATIENCE_SECONDS, memory_folder
 from tests.system.comfyui.processes.mps_control import MpsControl
 
@@ -126,12 +131,7 @@ async def test_temporary_folder_with_a_long_path_is_not_used(folder: Path, monke
     deep = folder / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    folder_in_use = mps._private_folder()
-    try:
-        assert len(str(folder_in_use)) <= mps.LONGEST_PATH
-        assert list(deep.iterdir()) == []
-    finally:
-        folder_in_use.rmdir()
+    assert len(str(mps._private_path())) <= mps.LONGEST_PATH
 
 
 @pytest.mark.parametrize(
@@ -313,6 +313,7 @@ _SUPERVISOR_PROGRAM = """
     from comfyrelay.comfyui.processes.gpus import LocalGpu
     from comfyrelay.comfyui.processes.supervisor import Supervisor
     from comfyrelay.comfyui.processes.options import ManagedOptions
+    from tests.support import kill_points
 
     async def main():
         options = ManagedOptions(folder=Path(sys.argv[1]), python=Path(sys.executable), per_gpu=2)
@@ -320,16 +321,23 @@ _SUPERVISOR_PROGRAM = """
         await Supervisor(options, folder=Path(sys.argv[2]), gpus=[gpu]).open()
         await asyncio.Event().wait()
 
+    if len(sys.argv) > 3:
+        kill_points.install(sys.argv[3])
     asyncio.run(main())
 """
+
+
+def start_supervisor(
+    install: FakeInstall, folder: Path, *more: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-c", dedent(_SUPERVISOR_PROGRAM), str(install.folder), str(supervisor_folder(folder))]
+    return subprocess.Popen([*words, *more], cwd=ROOT, env={**os.environ, **environment})
 
 
 async def test_killed_supervisor_leaves_no_process_behind(
     install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
-    process = subprocess.Popen(  # noqa: ASYNC220
-        [sys.executable, "-c", dedent(_SUPERVISOR_PROGRAM), str(install.folder), str(supervisor_folder(folder))]
-    )
+    process = start_supervisor(install, folder)
     try:
         await until(lambda: len(install.starts) == 2)
         [daemon] = control.starts
@@ -347,12 +355,36 @@ async def test_killed_supervisor_leaves_no_process_behind(
         process.wait()
 
 
+@pytest.mark.parametrize("point", SUPERVISOR_KILL_POINTS, ids=str)
+async def test_supervisor_killed_at_any_side_effect_leaves_and_repeats_nothing(
+    install: FakeInstall, folder: Path, control: MpsControl, point: KillPoint
+) -> None:
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    process = start_supervisor(install, folder, point.environment[VARIABLE], environment={"TMPDIR": str(temporary)})
+    try:
+        await until(lambda: process.poll() is not None)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == -signal.SIGKILL
+    # their launchers stop them
+    await until(lambda: control.running_pids == [] and install.running_pids == [])
+    async with supervised(install, folder) as supervisor:
+        await until_up(supervisor, 2)
+        assert list(temporary.iterdir()) == []
+        assert len(install.running_pids) == 2
+        assert len([start for start in control.starts if start["pid"] in control.running_pids]) == 1
+    assert list(folder.rglob(f"{PART_PREFIX}*")) == []
+
+
 async def test_daemon_without_its_launcher_is_stopped_at_the_next_start(
     install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
     orphan = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"])  # noqa: ASYNC220
     try:
-        pipes = mps._private_folder()
+        pipes = mps._private_path()
+        pipes.mkdir()
         (supervisor_folder(folder) / mps.FOLDER).mkdir(parents=True)
         processes = {str(orphan.pid): detached.started_at(orphan.pid), str(os.getpid()): 1.0}
         note = {"why": "…", "pipes": str(pipes), "processes": processes}
