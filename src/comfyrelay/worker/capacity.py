@@ -30,9 +30,14 @@ class Capacity:
 
 
 def worker_capacity(
-    held: Sequence[Lease], servers: Servers, settings: WorkerSettings, durations: TypicalDurations
+    leases: Sequence[Lease],
+    ended: Lease | None,
+    servers: Servers,
+    settings: WorkerSettings,
+    durations: TypicalDurations,
 ) -> Capacity | None:
-    """Return the capacity of a worker for one more job, if any."""
+    """Return the capacity of a worker for one more job, if any, without the lease that has `ended`."""
+    held = [lease for lease in leases if lease is not ended]
     slots: dict[str, int] = {name: servers.slots(name) for name in settings.providers}
     running = [lease.workflow_hash for lease in held if lease.phase is Phase.RUNNING]
     factor = background_slots(

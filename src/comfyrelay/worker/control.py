@@ -24,6 +24,7 @@ from comfyrelay.protocol.problems import error_from_response
 from comfyrelay.protocol.progress import Progress
 from comfyrelay.protocol.worker import (
     PROTOCOL,
+    CompletedAnswer,
     CompleteRequest,
     DefinitionsQuery,
     DeregisterRequest,
@@ -83,7 +84,8 @@ class ControlPlane:
         self.url = url
         self.worker_id = worker_id
         self.token = ""
-        # The sentence about a server of another version, as of the last answer.
+        # The protocol version of the server, and the sentence about a server of another version, as of the last answer.
+        self.server_protocol = 0
         self.version_difference: str | None = None
         # Whether the last call was answered.
         self.is_up = True
@@ -110,11 +112,8 @@ class ControlPlane:
 
     async def poll(self, request: Mapping[str, Any]) -> Lease | None:
         """Poll for a job. Repeating a `request_id` returns the same lease, so a lost answer loses no job."""
-        body = checked(PollRequest, worker_id=self.worker_id, **request, **self._about_devices())
-        answer = await self._call("poll", body, PollAnswer, waits=body.wait_seconds)
-        self._send_lines_soon(answer.wants_logs)
-        job = answer.job
-        return Lease(job=job, urls=job.urls, more_waiting=answer.more_waiting) if job is not None else None
+        body = self._poll_request(request)
+        return self._lease_in(await self._call("poll", body, PollAnswer, waits=body.wait_seconds))
 
     async def heartbeat(
         self,
@@ -146,10 +145,30 @@ class ControlPlane:
             lease.watched.notify()
         return LeaseStop(answer.stop) if answer.stop in tuple(LeaseStop) else None
 
-    async def complete(self, lease: Lease, run: RunReport, *, output: StoredOutput, provider_job_id: str) -> None:
-        """Complete a lease. Raises `InvalidInput` if the output is missing or unreadable; the lease stays valid."""
-        body = checked(CompleteRequest, **_named(lease), **dict(run), output=output, provider_job_id=provider_job_id)
-        await self._call_held("complete", body, SettledAnswer, waits=60.0)
+    async def complete(
+        self,
+        lease: Lease,
+        run: RunReport,
+        *,
+        output: StoredOutput,
+        provider_job_id: str,
+        next_poll: Mapping[str, Any] | None = None,
+    ) -> Lease | None:
+        """Complete a lease, and return the lease of `next_poll`, if it got one.
+
+        Raises `InvalidInput` if the output is missing or unreadable; the lease stays valid.
+        """
+        following = {} if next_poll is None else {"next": self._poll_request(next_poll)}
+        body = checked(
+            CompleteRequest,
+            **_named(lease),
+            **dict(run),
+            output=output,
+            provider_job_id=provider_job_id,
+            **following,
+        )
+        answer = await self._call_held("complete", body, CompletedAnswer, waits=60.0)
+        return self._lease_in(answer.next) if answer.next is not None else None
 
     async def fail(
         self,
@@ -201,6 +220,14 @@ class ControlPlane:
             raise self._unreachable(error) from error
         if not response.is_success:
             raise ControlPlaneUnreachable(f"{self.url} answered with {response.status_code}.")
+
+    def _poll_request(self, request: Mapping[str, Any]) -> PollRequest:
+        return checked(PollRequest, worker_id=self.worker_id, **request, **self._about_devices())
+
+    def _lease_in(self, answer: PollAnswer) -> Lease | None:
+        self._send_lines_soon(answer.wants_logs)
+        job = answer.job
+        return Lease(job=job, urls=job.urls, more_waiting=answer.more_waiting) if job is not None else None
 
     def _send_lines_soon(self, are_wanted: bool) -> None:
         """Send the log to an administrator who requested it, in a background task."""
@@ -256,7 +283,8 @@ class ControlPlane:
         except httpx.HTTPError as error:
             self.is_up = False
             raise self._unreachable(error) from error
-        self.version_difference = ServerVersion.of(response.headers).difference(self.url)
+        server = ServerVersion.of(response.headers)
+        self.server_protocol, self.version_difference = server.protocol, server.difference(self.url)
         if response.is_success:
             try:
                 data = answer.model_validate(object_in(response).get("data"))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +15,7 @@ from comfyrelay.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from comfyrelay.protocol.worker import MIN_NEXT_PROTOCOL
 from comfyrelay.retry import Backoff, Retries
 from comfyrelay.worker.capacity import Capacity
 from comfyrelay.worker.comfyui.capabilities import Capabilities
@@ -29,14 +30,24 @@ log = structlog.get_logger(__name__)
 SOONEST_SECONDS = 1.0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NextPoll:
+    """A poll that goes with the completion of a lease. Call `answered` with its lease, or `lost` without an answer."""
+
+    request: Mapping[str, Any]
+    answered: Callable[[Lease | None], None]
+    lost: Callable[[], None]
+
+
 class Poller:
-    """Polls for jobs. `capacity` returns the free capacity; `changed` wakes the poller when it may have changed."""
+    """Polls for jobs. `capacity` returns the free capacity, without one lease if given; `changed` wakes the poller when
+    it may have changed."""
 
     def __init__(
         self,
         control: ControlPlane,
         *,
-        capacity: Callable[[], Capacity | None],
+        capacity: Callable[[Lease | None], Capacity | None],
         servers: Servers,
         capabilities: Capabilities,
         accept: Callable[[Lease], None],
@@ -51,8 +62,8 @@ class Poller:
         self._register = register
         self._wait_seconds = wait_seconds
         self._changed = asyncio.Event()
-        # The id stays until the poll is answered, so that the control plane repeats a lost answer.
-        self._request_id = str(uuid4())
+        # The ids of unanswered polls are sent again, so that the control plane repeats a lost answer.
+        self._unanswered: list[str] = []
         self._was_dropped = False
         self._paused_until = 0.0
         self._more_waiting = 0
@@ -60,6 +71,7 @@ class Poller:
         self._sent_restarts: Mapping[str, int] = {}
         # The start of the pending poll.
         self._polling_since: float | None = None
+        self._is_polling = False
 
     @property
     def more_waiting(self) -> int:
@@ -78,6 +90,26 @@ class Poller:
         self._paused_until = loop.time() + seconds
         loop.call_later(seconds, self.changed)
         self.changed()
+
+    def next_poll(self, ended: Lease) -> NextPoll | None:
+        """Return a poll to send with the completion of this lease, if the poller would poll right after it.
+
+        The answer to the completion must not wait, so this poll does not wait either.
+        """
+        is_needed = not (self._is_polling or self._is_paused or self._unanswered) and self._capacity(None) is None
+        if not is_needed or self._control.server_protocol < MIN_NEXT_PROTOCOL:
+            return None
+        # Changes are sent with a poll of the poller itself, which notes that they were received.
+        if self._has_restarted(self._servers.restarts()) or self._capabilities.changes is not None:
+            return None
+        if (capacity := self._capacity(ended)) is None:
+            return None
+        request_id = str(uuid4())
+        return NextPoll(
+            request=self._request(capacity, request_id, wait_seconds=0.0),
+            answered=self._take,
+            lost=lambda: self._unanswered.append(request_id),
+        )
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -120,7 +152,7 @@ class Poller:
     async def _wait_for_capacity(self) -> Capacity:
         while True:
             self._changed.clear()
-            if not self._is_paused and (capacity := self._capacity()) is not None:
+            if not self._is_paused and (capacity := self._capacity(None)) is not None:
                 return capacity
             await self._changed.wait()
 
@@ -128,39 +160,52 @@ class Poller:
         """Poll once. Returns false if the answer was empty and came too soon for a long poll."""
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
-        request: dict[str, Any] = {
-            **asdict(capacity),
-            "wait_seconds": self._wait_seconds,
-            "request_id": self._request_id,
-            "warm_workflow_hashes": self._servers.warm_hashes(),
-        }
+        if not self._unanswered:
+            self._unanswered.append(str(uuid4()))
+        request_id = self._unanswered[0]
+        request = self._request(capacity, request_id, wait_seconds=self._wait_seconds)
         if (changes := self._capabilities.changes) is not None:
             request["capabilities"] = changes
         restarts = self._servers.restarts()
-        if any(count > self._sent_restarts.get(name, 0) for name, count in restarts.items()):
+        if self._has_restarted(restarts):
             request["comfyui_restarted"] = True
         polling = asyncio.create_task(self._control.poll(request))
         self._polling_since = self._polling_since or asked_at
+        self._is_polling = True
         try:
             if not await self._wait_for_answer(polling, capacity, changes or self._capabilities.sent):
                 self._was_dropped = True
                 return True
         finally:
+            self._is_polling = False
             if not polling.done():
                 polling.cancel()
                 await asyncio.wait({polling})
         self._polling_since = None
         lease = polling.result()
-        self._more_waiting = lease.more_waiting if lease is not None else 0
         if changes is not None:
             self._capabilities.sent = changes
         self._sent_restarts = restarts
-        self._request_id = str(uuid4())
+        self._unanswered.remove(request_id)
         was_dropped, self._was_dropped = self._was_dropped, False
+        self._take(lease)
+        return lease is not None or loop.time() - asked_at >= SOONEST_SECONDS or was_dropped
+
+    def _request(self, capacity: Capacity, request_id: str, *, wait_seconds: float) -> dict[str, Any]:
+        return {
+            **asdict(capacity),
+            "wait_seconds": wait_seconds,
+            "request_id": request_id,
+            "warm_workflow_hashes": self._servers.warm_hashes(),
+        }
+
+    def _has_restarted(self, restarts: Mapping[str, int]) -> bool:
+        return any(count > self._sent_restarts.get(name, 0) for name, count in restarts.items())
+
+    def _take(self, lease: Lease | None) -> None:
+        self._more_waiting = lease.more_waiting if lease is not None else 0
         if lease is not None:
             self._accept(lease)
-            return True
-        return loop.time() - asked_at >= SOONEST_SECONDS or was_dropped
 
     async def _wait_for_answer(
         self, polling: "asyncio.Task[Lease | None]", capacity: Capacity, sent: Mapping[str, Any] | None
@@ -182,5 +227,5 @@ class Poller:
         """
         if self._is_paused or any(not self._servers.slots(name) for name in capacity.providers):
             return True
-        now = self._capacity()
+        now = self._capacity(None)
         return now is not None and not set(now.providers) <= set(capacity.providers)

@@ -27,6 +27,17 @@ async def test_object_is_stored_as_a_file(objects: LocalObjects, root: Path) -> 
     assert (root / "tenants/7/a.png").read_bytes() == b"x"
 
 
+async def test_stat_uses_no_thread(objects: LocalObjects, monkeypatch: pytest.MonkeyPatch) -> None:
+    await objects.put("a.png", b"x")
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("A stat used a thread.")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", refuse)
+    assert await objects.stat("a.png") is not None
+    assert await objects.stat("b.png") is None
+
+
 async def test_link_out_of_the_folder_is_refused(objects: LocalObjects, root: Path, tmp_path: Path) -> None:
     root.mkdir()
     (tmp_path / "a").write_bytes(b"outside")

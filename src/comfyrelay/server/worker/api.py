@@ -353,7 +353,13 @@ async def _lease(context: Context, lease_request: LeaseRequest, wait_seconds: fl
     wants_logs = wants_logs or logs.should_request(lease_request.worker_id)
     if not leased:
         return wire.PollAnswer(wants_logs=wants_logs)
-    job = leased_job(leased[0], await context.engine.queue.lease_payloads.urls(leased[0]))
+    try:
+        urls = await context.engine.queue.lease_payloads.urls(leased[0])
+    except asyncio.CancelledError:
+        # The worker has disconnected.
+        context.engine.queue.polls.give_back(leased)
+        raise
+    job = leased_job(leased[0], urls)
     return wire.PollAnswer(job=job, more_waiting=leased[0].more_waiting, wants_logs=wants_logs)
 
 

@@ -15,6 +15,7 @@ from comfyrelay.worker.control import retry_until_reachable
 from comfyrelay.worker.jobs.heartbeats import HeartbeatLoop
 from comfyrelay.worker.jobs.tools import JobTools
 from comfyrelay.worker.lease import Lease, LeaseStop
+from comfyrelay.worker.poller import NextPoll
 
 log = structlog.get_logger(__name__)
 
@@ -39,13 +40,33 @@ class OutcomeReporter:
         self._running_seconds = running_seconds
 
     async def complete(self, output: StoredOutput, *, provider_job_id: str) -> None:
-        """Complete the lease. Raises `InvalidInput` if the control plane cannot read the output."""
-        await self._settle(
-            lambda: self._tools.control.complete(
-                self._lease, self._report(), output=output, provider_job_id=provider_job_id
+        """Complete the lease, and poll for the next job with it if there will be capacity.
+
+        Raises `InvalidInput` if the control plane cannot read the output.
+        """
+        poll: NextPoll | None = None
+
+        async def report() -> Lease | None:
+            nonlocal poll
+            # A repeated report contains the same poll, and gets the same lease.
+            poll = poll or self._tools.next_poll(self._lease)
+            return await self._tools.control.complete(
+                self._lease,
+                self._report(),
+                output=output,
+                provider_job_id=provider_job_id,
+                next_poll=poll.request if poll is not None else None,
             )
-        )
+
+        try:
+            leased = await self._settle(report)
+        except BaseException:
+            if poll is not None:
+                poll.lost()
+            raise
         self._end("completed")
+        if poll is not None:
+            poll.answered(leased)
 
     async def fail(
         self,

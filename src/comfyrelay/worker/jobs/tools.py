@@ -14,6 +14,7 @@ from comfyrelay.worker.files.run_folders import ComfyFolders
 from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.metrics import WorkerMetrics
+from comfyrelay.worker.poller import NextPoll
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import StateFolder
 
@@ -36,6 +37,8 @@ class JobTools:
     policy: GraphPolicy
     # ComfyUI never sees these node classes. The code that runs them checks the files they name.
     own_nodes: frozenset[str]
+    # Returns a poll to send with the completion of a lease, if the worker would poll right after it.
+    next_poll: Callable[[Lease], NextPoll | None]
     # Called when a job enters another phase.
     on_change: Callable[[], None]
     on_progress: Callable[[], None]
