@@ -17,7 +17,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import comfy, console, desk, fleet, gpu, http, page, scaling, viewers, worker
+from bench import comfy, console, desk, fleet, gpu, http, page, scaling, starts, viewers, worker
 from bench.cycle import cycle_rate, many_per_call, one_at_a_time, sqlite_rate
 from bench.figure import Figure
 from bench.latency import hot_share, lease_latency
@@ -117,9 +117,23 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the numbers of jobs and rows")
     parser.add_argument(
         "--only",
-        choices=["engine", "http", "comfy", "worker", "desk", "page", "viewers", "scaling", "fleet", "gpu", "console"],
-        help="the queue, the server, the client and the pool, the worker, the desk, the web app, 200 viewers of a "
-        "server, the scaling loop, the scaling policies, several ComfyUI on one GPU, or the console",
+        choices=[
+            "engine",
+            "http",
+            "comfy",
+            "worker",
+            "desk",
+            "starts",
+            "page",
+            "viewers",
+            "scaling",
+            "fleet",
+            "gpu",
+            "console",
+        ],
+        help="the queue, the server, the client and the pool, the worker, the desk, the start of commands, "
+        "the web app, 200 viewers of a server, the scaling loop, the scaling policies, several ComfyUI on one "
+        "GPU, or the console",
     )
     options = parser.parse_args()
     # As a server does after its start; the other queues run in this process and benefit, too.
@@ -136,6 +150,8 @@ def main() -> None:
         figures += uvloop.run(worker.measure(options.scale))
     if options.only in (None, "desk"):
         figures += uvloop.run(desk.measure(options.scale))
+    if options.only in (None, "starts"):
+        figures += uvloop.run(starts.measure(options.scale))
     if options.only in (None, "page"):
         figures += uvloop.run(page.measure(options.scale))
     if options.only in (None, "viewers"):

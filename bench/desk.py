@@ -6,10 +6,8 @@ job runs and the others wait. The services create the history.
 
 import asyncio
 import os
-import resource
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -158,35 +156,9 @@ async def _start(folder: Path | None, comfyui_url: str | None) -> tuple[float, f
             await desk.stop()
 
 
-async def command_figures(desk: DeskProcess, rounds: int) -> list[Figure]:
-    """Commands as typed, from process start to exit."""
-    figures = []
-    for name, arguments in {
-        "import of the desk": ["-c", "import comfyrelay.desk.desk"],
-        "comfyrelay --help": ["-m", "comfyrelay", "--help"],
-        "comfyrelay jobs": ["-m", "comfyrelay", "jobs"],
-    }.items():
-        figures.append(duration_figure(name, [await _command(desk, arguments) for _ in range(rounds)]))
-    return figures
-
-
 def duration_figure(name: str, found: Sequence[tuple[float, float]]) -> Figure:
     """Median wall time and minimum CPU time."""
     return Figure(name, statistics.median(run[0] for run in found), "s", f"CPU {min(run[1] for run in found):.2f} s")
-
-
-async def _command(desk: DeskProcess, arguments: Sequence[str]) -> tuple[float, float]:
-    used, began = _children_seconds(), time.perf_counter()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, *arguments), env={**os.environ, **desk.environment}, stdout=asyncio.subprocess.DEVNULL
-    )
-    assert await process.wait() == 0, arguments
-    return time.perf_counter() - began, _children_seconds() - used
-
-
-def _children_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 # ------------------------------------------------------------------------------------------------ adding
@@ -356,7 +328,6 @@ async def measure(scale: float) -> list[Figure]:
             await end_jobs(data_dir, int(total * ENDED_SHARE))
             async with running(folder, simulator.url) as (desk, client):
                 figures += await page_figures(desk, data_dir, crossed[1][0], rounds=40)
-                figures += await command_figures(desk, rounds)
             figures += await start_figures(simulator.url, folder, total, rounds)
     return figures
 
