@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -345,6 +346,28 @@ async def test_simulator_of_a_machine_has_a_secret_that_only_its_worker_gets(sit
     # other users see the arguments of processes
     assert secret not in " ".join(given["argv"])
     assert secret not in (folder / "order.json").read_text()
+
+
+async def test_every_listening_socket_of_a_machine_needs_a_credential(site: LocalSite) -> None:
+    """Other users of the host can find and reach every port. By default a machine runs the real simulator."""
+    site.options = {"grace_seconds": 5.0}
+    fleet = await start_machines(site, site.provider(), "a")
+    process = json.loads((machine_folder(site, fleet, "a") / "begun.json").read_text())["pid"]
+    ports = listening_ports(psutil.Process(process))
+    assert len(ports) == 1
+    for port in ports:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as anonymous:
+            for path in ("/prompt", "/queue", "/history", "/view", "/ws", "/system_stats", "/x"):
+                for method in ("GET", "POST"):
+                    assert (await anonymous.request(method, path)).status_code == 401, f"{port} {method} {path}"
+            assert (await anonymous.get("/queue", headers={"Host": "evil.example"})).status_code == 403
+
+
+def listening_ports(first: psutil.Process) -> set[int]:
+    """Ports on which a process or one of its children listens."""
+    processes = [first, *first.children(recursive=True)]
+    connections = [connection for process in processes for connection in process.net_connections("inet")]
+    return {connection.laddr.port for connection in connections if connection.status == psutil.CONN_LISTEN}
 
 
 async def test_stopping_a_machine_terminates_its_worker_first(site: LocalSite) -> None:
