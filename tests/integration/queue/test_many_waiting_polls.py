@@ -1,7 +1,7 @@
 """A job is leased to one of many parked polls without waking all of them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -255,14 +255,27 @@ async def test_parked_worker_gets_the_prefetched_job_of_a_busy_worker(world: Wor
     assert (leased.dispatch.tenant_job_id, leased.dispatch.is_prefetch) == (job.id, False)
 
 
-async def test_poll_canceled_before_it_is_served_is_not_parked(desk: Desk, polls: Polls) -> None:
-    served = asyncio.create_task(polls.poll(LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])))
-    canceled = asyncio.create_task(
-        polls.poll(LeaseRequest(worker_id=desk.worker, providers=["self_hosted"]), wait_seconds=LONG)
-    )
-    await wait_until(lambda: len(polls._new) == 2)
+async def test_poll_canceled_before_it_is_served_is_not_parked(
+    world: World, desk: Desk, polls: Polls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])
+    leasing, may_lease = world.engine.queue.leasing, asyncio.Event()
+    lease_many = leasing.lease_many
+
+    async def lease_later(requests: Sequence[LeaseRequest]) -> Any:
+        await may_lease.wait()
+        return await lease_many(requests)
+
+    monkeypatch.setattr(leasing, "lease_many", lease_later)
+    first = asyncio.create_task(polls.poll(request))
+    await wait_until(lambda: polls.parked == 1)
+    canceled = asyncio.create_task(polls.poll(request, wait_seconds=LONG))
+    await wait_until(lambda: polls._new)
     canceled.cancel()
-    assert await served == []
+    await asyncio.wait([canceled])
+    last = asyncio.create_task(polls.poll(request))
+    may_lease.set()
+    assert (await first, await last) == ([], [])
     assert polls.parked == 0
 
 
