@@ -1,4 +1,7 @@
-"""HTTP client for ComfyUI servers. Transport errors become ComfyRelay errors."""
+"""HTTP clients that bound what other servers can do, and the client of ComfyUI servers.
+
+Transport errors of ComfyUI servers become ComfyRelay errors.
+"""
 
 import asyncio
 import base64
@@ -7,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from functools import cache
+from http.cookiejar import CookieJar
 from ipaddress import ip_address
 from pathlib import Path
 from ssl import SSLContext
@@ -24,6 +28,43 @@ _TIMEOUT = httpx.Timeout(connect=5.0, read=30.0, write=120.0, pool=None)
 _CHUNK_BYTES = 256 * 1024
 # More concurrent requests are not faster, and slow httpx down.
 _MAX_CONCURRENT_REQUESTS = 16
+# Of a response that is read at once, after decompression. The node definitions of a large ComfyUI have 20 MB. Headers
+# are limited to 100 KiB by httpcore.
+MAX_RESPONSE_BYTES = 256 * 1024**2
+# They describe the body as it was sent, not as it was read.
+_TRANSFER_HEADERS = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+
+
+class ResponseTooLarge(httpx.RemoteProtocolError):
+    """The response is larger than `MAX_RESPONSE_BYTES`."""
+
+
+class NoCookies(CookieJar):
+    """Ignores all cookies.
+
+    The parser of the standard library takes seconds for a hostile header, and a jar that tenants share would send the
+    cookies of one receiver with the messages of another tenant.
+    """
+
+    def extract_cookies(self, response: object, request: object) -> None:
+        """Ignore the cookies of a response without parsing them."""
+
+
+class BoundedClient(httpx.AsyncClient):
+    """An httpx client without cookies that reads at most `MAX_RESPONSE_BYTES` at once."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(cookies=NoCookies(), **options)
+
+    async def send(self, request: httpx.Request, *, stream: bool = False, **options: Any) -> httpx.Response:
+        """Send a request. Raises `ResponseTooLarge` unless the caller streams the response."""
+        response = await super().send(request, stream=True, **options)
+        if stream:
+            return response
+        try:
+            return await read_bounded(response)
+        finally:
+            await response.aclose()
 
 
 class NotConnected(ServerUnreachable):
@@ -98,6 +139,8 @@ class Http:
             return PortClosed(f"No server listens at {self.url}. Is ComfyUI running there?", raw=repr(error))
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return NotConnected(f"The server at {self.url} cannot be reached.", raw=repr(error))
+        if isinstance(error, ResponseTooLarge):
+            return ServerUnreachable(f"The server at {self.url} sent too much. {error}", raw=repr(error))
         return ServerUnreachable(f"The server at {self.url} does not answer.", raw=repr(error))
 
     def refusal(self, response: httpx.Response) -> ComfyError:
@@ -141,12 +184,31 @@ async def body_of(response: httpx.Response) -> AsyncIterator[bytes]:
         yield piece
 
 
+async def read_bounded(response: httpx.Response) -> httpx.Response:
+    """Read a response up to the limit, and return one with its content. Raises `ResponseTooLarge`."""
+    pieces, size = [], 0
+    async for piece in response.aiter_bytes():
+        size += len(piece)
+        if size > MAX_RESPONSE_BYTES:
+            limit = MAX_RESPONSE_BYTES // 1024**2
+            raise ResponseTooLarge(f"The response is larger than {limit} MiB.", request=response.request)
+        pieces.append(piece)
+    return httpx.Response(
+        response.status_code,
+        headers=[item for item in response.headers.multi_items() if item[0] not in _TRANSFER_HEADERS],
+        content=b"".join(pieces),
+        request=response.request,
+        extensions=response.extensions,
+        history=response.history,
+    )
+
+
 def http_client(*, trust_env: bool = True, **options: Any) -> httpx.AsyncClient:
     """Create an httpx client. Raises `ConfigurationError` if the proxy in the environment is invalid."""
     # The variables that httpx reads.
     file, folder = (os.environ.get(name) if trust_env else None for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))
     try:
-        return httpx.AsyncClient(verify=_tls_context(file, folder), trust_env=trust_env, **options)
+        return BoundedClient(verify=_tls_context(file, folder), trust_env=trust_env, **options)
     except (ImportError, ValueError, httpx.InvalidURL) as error:
         raise ConfigurationError(f"The proxy in the environment cannot be used: {error}") from None
 

@@ -11,7 +11,7 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, InvalidInput, Unauthorized
-from comfyrelay.http_client import is_loopback, object_in
+from comfyrelay.http_client import BoundedClient, is_loopback, object_in, read_bounded
 from comfyrelay.protocol.base import AnswerBody, Page, Request, checked
 from comfyrelay.protocol.problems import error_from_response
 from comfyrelay.system.owner_secret import Pass, pass_for
@@ -59,7 +59,7 @@ class Calls:
         self.url = _checked_url(url)
         self._is_local = is_loopback(urlsplit(self.url).hostname or "")
         self._has_token = bool(token)
-        self.http = httpx.AsyncClient(
+        self.http = BoundedClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
             auth=None if token else _OwnersPass(),
@@ -120,8 +120,7 @@ class Calls:
         try:
             async with self.http.stream("GET", path, headers=headers, timeout=timeout) as response:
                 if not response.is_success:
-                    await response.aread()
-                    raise self._refusal(response)
+                    raise self._refusal(await read_bounded(response))
                 yield response
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error

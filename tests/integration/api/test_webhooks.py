@@ -241,6 +241,19 @@ class TestRetries:
         await scenario.send()
         assert (await scenario.deliveries(job_id))[0]["status"] == "delivered"
 
+    async def test_cookies_of_a_receiver_are_ignored(self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: object) -> None:
+            pytest.fail("The cookies were parsed.")
+
+        # Parsing these headers takes seconds, in which no other request is answered.
+        monkeypatch.setattr("http.cookiejar.CookieJar.make_cookies", fail)
+        receiver.headers = {"Set-Cookie": "tenant=other; Path=/", "Set-Cookie2": "a," * 3000}
+        sender = WebhookSender(allow_private=True)
+        for _ in range(2):
+            assert (await sender.send(receiver.url, "{}", {})).is_ok
+        await sender.close()
+        assert [headers.get("Cookie") for headers, _ in receiver.received] == [None, None]
+
     async def test_slow_receiver_delays_no_other(self, scenario: Scenario) -> None:
         async with open_receiver() as other:
             scenario.receiver.free.clear()

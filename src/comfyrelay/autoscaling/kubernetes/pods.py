@@ -12,6 +12,7 @@ import httpx
 
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ConfigurationError, InvalidInput
+from comfyrelay.http_client import BoundedClient
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -89,7 +90,7 @@ def connect_to_cluster(account: Path = ACCOUNT) -> Pods | None:
         return None
     address = f"[{host}]" if ":" in host else host
     context = create_default_context(cafile=account / "ca.crt")
-    return Pods(httpx.AsyncClient(base_url=f"https://{address}:{port}", verify=context), account=account)
+    return Pods(BoundedClient(base_url=f"https://{address}:{port}", verify=context), account=account)
 
 
 def _read(path: Path) -> str:

@@ -45,7 +45,7 @@ from comfyrelay.errors import (
     ServerRefused,
     ServerUnreachable,
 )
-from comfyrelay.http_client import Http, PortClosed, body_of, save
+from comfyrelay.http_client import Http, PortClosed, body_of, read_bounded, save
 
 # A run starts without the WebSocket if it does not open in time: it only speeds things up.
 SOCKET_WAIT_SECONDS = 2.0
@@ -314,8 +314,7 @@ class ComfyClient:
             if response.status_code == 404:
                 raise OutputGone(f"The file {file.filename} is no longer on the server.")
             if not response.is_success:
-                await response.aread()
-                raise self._http.refusal(response)
+                raise self._http.refusal(await read_bounded(response))
             async for piece in body_of(response):
                 yield piece
 

@@ -36,7 +36,7 @@ from comfyrelay.errors import (
     ServerRefused,
     ServerUnreachable,
 )
-from comfyrelay.http_client import Http, body_of, object_in, save
+from comfyrelay.http_client import Http, body_of, object_in, read_bounded, save
 
 STOP_SECONDS = 10.0
 
@@ -226,8 +226,7 @@ class CloudClient:
 
     async def _pieces(self, response: httpx.Response, http: Http) -> AsyncIterator[bytes]:
         if not response.is_success:
-            await response.aread()
-            raise http.refusal(response)
+            raise http.refusal(await read_bounded(response))
         async for piece in body_of(response):
             yield piece
 

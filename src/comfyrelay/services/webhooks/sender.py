@@ -15,6 +15,7 @@ import structlog
 
 from comfyrelay import __version__
 from comfyrelay.domain.webhooks import NOT_PUBLIC_TEXT, is_public, url_problem
+from comfyrelay.http_client import BoundedClient
 
 log = structlog.get_logger(__name__)
 
@@ -115,7 +116,7 @@ class WebhookSender:
         if self._client is None:
             # No proxy from the environment: it would connect to unchecked addresses. No keep-alive: two hosts at one
             # address must not share a connection.
-            self._client = httpx.AsyncClient(
+            self._client = BoundedClient(
                 trust_env=False,
                 follow_redirects=False,
                 timeout=self._timeout_seconds,

@@ -24,6 +24,7 @@ _TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=120.0, pool=None)
 _PIECE = 256 * 1024
 _LONGEST_PAUSE_SECONDS = 30.0
 _EXPIRED = re.compile(rb"ExpiredToken|AccessDenied|RequestTimeTooSkewed|has expired")
+_MAX_REASON_BYTES = 10_000
 _BUSY = frozenset({408, 425, 429})
 
 
@@ -198,7 +199,9 @@ async def _failure(response: httpx.Response, *, what: str) -> Exception:
 
 async def _has_expired(response: httpx.Response) -> bool:
     """Return whether a 400 means an expired URL, as with some stores and with AWS's temporary keys."""
-    return _EXPIRED.search((await response.aread())[:10_000]) is not None
+    async for start in response.aiter_bytes(_MAX_REASON_BYTES):
+        return _EXPIRED.search(start) is not None
+    return False
 
 
 def _explain(error: httpx.TransportError) -> str:

@@ -8,6 +8,8 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
+from comfyrelay.http_client import BoundedClient
+
 TOKEN = "X-aws-ec2-metadata-token"
 TOKEN_TTL = f"{TOKEN}-ttl-seconds"
 # EC2 grants at most this lifetime.
@@ -26,7 +28,7 @@ class Imds:
 
     def __init__(self, base_url: str, *, pause_seconds: float = 2.0) -> None:
         # The address is link-local, so a proxy would answer for another machine.
-        self._http = httpx.AsyncClient(
+        self._http = BoundedClient(
             base_url=base_url, timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS), trust_env=False
         )
         self._pause_seconds = pause_seconds
