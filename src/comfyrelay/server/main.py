@@ -20,6 +20,7 @@ from comfyrelay.logs import log_as_json
 from comfyrelay.server.app import create_app
 from comfyrelay.server.http.connections import ConnectionLimits, LimitedConnection, ResponseTracker
 from comfyrelay.server.http.context import Context
+from comfyrelay.server.http.middleware import UnquotedCookies
 from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
@@ -102,7 +103,8 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     # uvicorn calls it with the other arguments for each connection.
     connection = partial(LimitedConnection, ConnectionLimits(settings))
     return uvicorn.Config(
-        ResponseTracker(app),
+        # Outside of the application, because the middleware of a desk reads cookies, too.
+        ResponseTracker(UnquotedCookies(app)),
         http=cast(type[asyncio.Protocol], connection),
         ws="none",
         # By default, uvicorn trusts the proxy headers of local callers.

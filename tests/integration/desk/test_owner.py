@@ -109,6 +109,21 @@ async def test_page_without_a_session_shows_how_to_sign_in(shared_desk: OpenDesk
 
 
 @pytest.mark.asyncio(loop_scope="module")
+async def test_desk_unquotes_no_cookie(shared_desk: OpenDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older versions of Python need quadratic time for it, and anyone can send one."""
+    parsed: list[str] = []
+    monkeypatch.setattr("http.cookies._unquote", lambda value: parsed.append(value) or value)
+    async with httpx.AsyncClient(base_url=shared_desk.ready.url) as browser:
+        name = f"comfyrelay_session_{browser.base_url.port}"
+        answers = [
+            await browser.get("/api/me", headers={"Cookie": f"other=plain; {name}={secret}"})
+            for secret in ("plain", '"\\a\\a"')
+        ]
+    assert [answer.status_code for answer in answers] == [401, 401]
+    assert parsed == ["plain", "plain", "plain"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_link_opens_the_page_in_one_browser_once(shared_desk: OpenDesk) -> None:
     link = await shared_desk.client.add_link()
     async with (

@@ -203,7 +203,9 @@ class LimitedConnection(asyncio.Protocol):
         self._limits = limits
         self._parser = HttpRequestParser(self)
         self._url = b""
-        self._header_bytes = 0
+        # The parser reports a header at its end, so incomplete ones are counted as they arrive.
+        self._incomplete_bytes = self._header_bytes = 0
+        self._has_long_headers = False
         # From the first byte of a request to its last.
         self._is_receiving = False
         self._has_headers = False
@@ -240,17 +242,19 @@ class LimitedConnection(asyncio.Protocol):
             self._stall.cancel()
 
     def data_received(self, data: bytes) -> None:
-        self._http.data_received(data)
         # uvicorn answers an invalid request, and closes the connection.
         with suppress(HttpParserError, HttpParserUpgrade):
             self._parser.feed_data(data)
+        if self._is_receiving and not self._has_headers:
+            self._incomplete_bytes += len(data)
+        if self._has_long_headers or self._incomplete_bytes > MAX_HEADER_BYTES:
+            self._limits.close(self, "too_long")
+            return
+        self._http.data_received(data)
         if self._transport.is_closing():
             return
         if self._is_receiving and not self._has_headers:
-            self._header_bytes += len(data)
             self._limits.begin_request(self)
-            if self._header_bytes > MAX_HEADER_BYTES:
-                self._limits.close(self, "too_long")
         elif not self._unanswered:
             # These are empty lines before a request, or the rest of a request that was answered.
             self._limits.begin_request(self)
@@ -260,13 +264,21 @@ class LimitedConnection(asyncio.Protocol):
             self._limits.release(self)
 
     def on_message_begin(self) -> None:
-        self._is_receiving, self._has_headers, self._header_bytes, self._url = True, False, 0, b""
+        self._is_receiving, self._has_headers, self._url = True, False, b""
+        self._incomplete_bytes = self._header_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
+        self._header_bytes += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
 
     def on_headers_complete(self) -> None:
         self._has_headers, self._is_answering = True, False
+        self._incomplete_bytes = 0
+        # Another request may follow in the same packet.
+        self._has_long_headers = self._has_long_headers or self._header_bytes > MAX_HEADER_BYTES
         self._unanswered += 1
         # A file may take hours. Its URL is signed, and the application refuses a wrong signature at once.
         is_file = (parse_url(self._url).path or b"").startswith(b"/files/")

@@ -1,4 +1,4 @@
-"""Middleware for every request: request id, log line and security headers."""
+"""Middleware for every request: cookies, request id, log line and security headers."""
 
 import random
 import time
@@ -74,6 +74,24 @@ class SecurityHeaders:
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+
+class UnquotedCookies:
+    """Removes quoted cookies from each request. FastAPI parses the cookies of every request, and older versions of
+    Python need quadratic time to unquote a value. ComfyRelay sets no quoted cookies."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if any(name == b"cookie" and b'"' in value for name, value in scope.get("headers", ())):
+            headers = [(name, _unquoted(value) if name == b"cookie" else value) for name, value in scope["headers"]]
+            scope = {**scope, "headers": headers}
+        await self._app(scope, receive, send)
+
+
+def _unquoted(cookies: bytes) -> bytes:
+    return b";".join(cookie for cookie in cookies.split(b";") if b'"' not in cookie)
 
 
 def _headers_for(path: str) -> tuple[tuple[bytes, bytes], ...]:
