@@ -134,7 +134,6 @@ SUPERVISOR_KILL_POINTS = _points(
         "comfyui.processes.mps:Mps._write_record": _THREE_TIMES,
         "comfyui.processes.mps:_Daemon.start": _THREE_TIMES,
         "comfyui.processes.mps:_Daemon._send_command": _TWICE,
-        "comfyui.processes.launch:empty_folders": _TWICE,
         "comfyui.processes.process:ComfyProcess.start": _TWICE,
         "comfyui.processes.state_files:write": _THREE_TIMES,
     }
@@ -197,6 +196,7 @@ HARMLESS = {
     "comfyui.cloud.uploads:_write_name": "one atomic write of a cache; without it a file is uploaded again",
     "comfyui.processes.gpus:_run_tool": "only reads",
     "comfyui.processes.launch:_link": "repeated at each start of a managed ComfyUI",
+    "comfyui.processes.launch:empty_folders": "removes files of earlier processes, again at each start",
     "comfyui.processes.log:ProcessLog._rotate": "renames logs; a kill between two renames loses the oldest lines only",
     "comfyui.processes.python:check_python": "only reads",
     "desk.password:remove_password": "one removal: the password is valid or not",
