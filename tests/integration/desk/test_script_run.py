@@ -243,14 +243,15 @@ async def test_missing_program_is_a_configuration_error(tmp_path: Path) -> None:
 async def test_script_environment_has_its_variables_and_no_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://relay:secret@db/central")
+    for name in ("COMFYRELAY_DATABASE_URL", "comfyrelay_database_url"):
+        monkeypatch.setenv(name, "postgresql://relay:secret@db/central")
     monkeypatch.setenv("KEPT", "1")
     script = "import json, os; print(json.dumps(dict(os.environ)))"
     run = ScriptRun(settings_in(tmp_path, script, environment={"CONFIGURED": "2"}), tmp_path / "log.txt", DESK="3")
     await run.run()
     seen = json.loads(run.lines[0])
     assert (seen["KEPT"], seen["CONFIGURED"], seen["DESK"]) == ("1", "2", "3")
-    assert not [name for name in seen if name.startswith("COMFYRELAY_")]
+    assert not [name for name in seen if name.upper().startswith("COMFYRELAY_")]
 
 
 async def test_script_waits_for_slow_readers(tmp_path: Path) -> None:

@@ -118,7 +118,8 @@ class ScriptRunner:
 
     def _variables(self) -> dict[str, str]:
         # The environment of the desk may contain database passwords and fleet secrets.
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+        # Our settings ignore case.
+        inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith(ENV_PREFIX)}
         return {**inherited, **_PYTHON, **self._environment, **self._settings.environment}
 
 
