@@ -5,53 +5,38 @@
     ├── NotFound                 the object does not exist or belongs to another user
     │   └── LeaseLost            the lease token is wrong, or its lease has ended
     ├── Conflict                 the object exists already, or is in another state
-    │   ├── IdempotencyConflict  the key was used for a different request
-    │   ├── QueueFull            a pool's queue has reached its maximum size
-    │   ├── UploadLimitReached   the tenant's uploads take all the space that it has
-    │   ├── WorkflowLimitReached the tenant's graphs and free jobs take all the space that it has
-    │   ├── MissingOnWorkers     no worker has all required nodes and models; names them
-    │   └── PriceChanged         the price differs from the one that the caller expects
-    ├── Unauthorized             not signed in, or the token or secret is wrong
-    ├── Forbidden                signed in, but not allowed
+    │   ├── IdempotencyConflict, PriceChanged    the request differs from the first one, or the price from the expected
+    │   ├── QueueFull, UploadLimitReached, WorkflowLimitReached    no space is left in a pool's queue, or for a tenant
+    │   └── MissingOnWorkers     no worker has all required nodes and models; names them
+    ├── Unauthorized, Forbidden  not signed in with a valid token or secret; signed in, but not allowed
     ├── TooManyRequests          the rate limit is reached; says when to retry
-    ├── RequestTimeout           the request took too long to arrive
-    ├── TooLarge                 more bytes than allowed
-    ├── InsufficientTokens       the wallet does not cover the cost
-    ├── TooManyActiveJobs        the user's job limit is reached
+    ├── InsufficientTokens, TooManyActiveJobs    the wallet or the job limit of the user does not allow the job
+    ├── RequestTimeout, TooLarge                 the body took too long to arrive, or has too many bytes
     ├── DatabaseUnavailable      a database is unreachable or refuses connections
     │   └── NotWritable          a database is read-only, or its disk is full
-    ├── StorageUnavailable       object storage is unreachable
-    ├── ControlPlaneUnreachable  the control plane does not answer, or another server does
-    ├── ProviderError            a machine provider is unreachable or refuses
-    ├── LeadershipLost           another process has become the leader
-    ├── NotReady                 the server cannot serve requests; says why
+    ├── StorageUnavailable, ControlPlaneUnreachable, ProviderError    another system is unreachable or refuses
+    ├── LeadershipLost, NotReady another process has become the leader; the server cannot serve requests
     ├── Canceled                 the job was canceled
     ├── GraphError               ComfyUI cannot run this graph
     │   └── GraphNotAllowed      a tenant's graph uses nodes or files that it must not use
     ├── TransferFailed           a file of a job could not be downloaded or uploaded; see `fault`
     ├── ComfyError               a run failed on a ComfyUI server; see `fault`
     │   ├── GraphRefused         job: the graph is invalid
-    │   ├── NotInstalled         worker: nodes or models are missing on this server
-    │   ├── InputMissing         worker: an input file is missing on this server
+    │   ├── NotInstalled, InputMissing    worker: nodes, models or an input file are missing on this server
     │   ├── NodeFailed           job or worker: a node raised an error
     │   │   └── ModelUnreadable  worker: a model file is damaged or has the wrong type
-    │   ├── OutOfMemory          worker: the GPU or the machine ran out of memory
-    │   ├── DeviceFault          worker: the GPU fails until ComfyUI is restarted
-    │   ├── NoOutput             job: the run succeeded without an output
-    │   ├── OutputGone           worker: the output file was deleted
+    │   ├── OutOfMemory, DeviceFault    worker: memory ran out; the GPU fails until ComfyUI is restarted
+    │   ├── NoOutput, OutputGone job: the run has no output; worker: the output file was deleted
     │   ├── ScriptFailed         job: the user's script exited with a code other than 0
     │   ├── RunInterrupted       interrupted: the run was stopped on the server
     │   │   └── RunRemoved       interrupted: the run was removed from the server's queue
-    │   ├── RunLost              worker: the server does not know the run, usually after a restart
-    │   ├── RunTimedOut          worker: the run did not start, stalled or took too long
+    │   ├── RunLost, RunTimedOut worker: the server does not know the run, or the run stalled
     │   ├── ServerUnreachable    worker: the server does not answer
     │   │   └── NotStarted       worker: a managed ComfyUI does not start
     │   ├── ServerRefused        job or worker: the server answered with an error
-    │   ├── PaymentRequired      job: Comfy Cloud requires payment
-    │   └── RateLimited          worker: Comfy Cloud limits this account
+    │   └── PaymentRequired, RateLimited    job, worker: Comfy Cloud requires payment, or limits this account
     └── ConfigurationError       a setting is missing or invalid
-        ├── SchemaMismatch       the database has the schema of another version
-        └── SchemaOutOfDate      the database needs `comfyrelay db upgrade`
+        └── SchemaMismatch, SchemaOutOfDate    the schema is of another version, or needs `comfyrelay db upgrade`
 
 The docstring of a class is its default message.
 """
