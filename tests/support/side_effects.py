@@ -128,16 +128,19 @@ LOCAL_MACHINE_KILL_POINTS = _points(
     }
 )
 # A worker starts two managed ComfyUI, which share a GPU through MPS.
-SUPERVISOR_KILL_POINTS = _points(
-    {
-        "comfyui.processes.mps:_remove_folder": _TWICE,
-        "comfyui.processes.mps:Mps._write_record": _THREE_TIMES,
-        "comfyui.processes.mps:_Daemon.start": _THREE_TIMES,
-        "comfyui.processes.mps:_Daemon._send_command": _TWICE,
-        "comfyui.processes.process:ComfyProcess.start": _TWICE,
-        "comfyui.processes.state_files:write": _THREE_TIMES,
-    }
-)
+SUPERVISOR_KILL_POINTS = [
+    *_points(
+        {
+            "comfyui.processes.mps:_remove_folder": _TWICE,
+            "comfyui.processes.mps:Mps._write_record": _THREE_TIMES,
+            "comfyui.processes.mps:_Daemon.start": _THREE_TIMES,
+            "comfyui.processes.mps:_Daemon._send_command": _TWICE,
+            "comfyui.processes.process:ComfyProcess.start": _TWICE,
+        }
+    ),
+    # The first state of each process has no folder yet, and is not written.
+    *(KillPoint(function="comfyui.processes.state_files:write", when=when, call=3) for when in _THREE_TIMES),
+]
 # Webhooks and notifications of an ended job. The first record of the notified jobs is written by the first start.
 MESSAGE_KILL_POINTS = [
     *_points({"services.webhooks.sender:WebhookSender._post": _TWICE, "desk.notifications.notifier:_send": _TWICE}),
