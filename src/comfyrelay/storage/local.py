@@ -124,7 +124,14 @@ class LocalObjects:
                 yield entry
 
     async def sign_upload(
-        self, path: str, *, content_type: str, size: int | None = None, max_size: int | None = None, ttl_seconds: float
+        self,
+        path: str,
+        *,
+        content_type: str,
+        size: int | None = None,
+        max_size: int | None = None,
+        ttl_seconds: float,
+        for_worker: bool = False,
     ) -> SignedUpload:
         if size is not None and max_size is not None and size > max_size:
             raise too_large(max_size)
@@ -135,6 +142,7 @@ class LocalObjects:
             content_type=check_content_type(content_type),
             size=size,
             max_size=max_size,
+            for_worker=for_worker,
         )
         return SignedUpload(
             url=self._url(grant),
@@ -143,7 +151,13 @@ class LocalObjects:
         )
 
     async def sign_download(
-        self, path: str, *, ttl_seconds: float, filename: str | None = None, content_type: str | None = None
+        self,
+        path: str,
+        *,
+        ttl_seconds: float,
+        filename: str | None = None,
+        content_type: str | None = None,
+        for_worker: bool = False,
     ) -> str:
         if content_type is not None:
             check_content_type(content_type)
@@ -153,6 +167,7 @@ class LocalObjects:
             expires=self._expiry(ttl_seconds),
             content_type=content_type,
             filename=None if filename is None else safe_filename(filename),
+            for_worker=for_worker,
         )
         return self._url(grant)
 

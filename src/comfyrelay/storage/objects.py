@@ -58,16 +58,30 @@ class ObjectStore(Protocol):
         ...
 
     async def sign_upload(
-        self, path: str, *, content_type: str, size: int | None = None, max_size: int | None = None, ttl_seconds: float
+        self,
+        path: str,
+        *,
+        content_type: str,
+        size: int | None = None,
+        max_size: int | None = None,
+        ttl_seconds: float,
+        for_worker: bool = False,
     ) -> SignedUpload:
         """Return a URL that accepts one object of this type, and of this size if given.
 
-        Only our own server enforces `max_size`. S3 cannot, so check the size after the upload.
+        Only our own server enforces `max_size`. S3 cannot, so check the size after the upload. `for_worker` marks the
+        URLs of a lease, because our own server counts connections of workers differently.
         """
         ...
 
     async def sign_download(
-        self, path: str, *, ttl_seconds: float, filename: str | None = None, content_type: str | None = None
+        self,
+        path: str,
+        *,
+        ttl_seconds: float,
+        filename: str | None = None,
+        content_type: str | None = None,
+        for_worker: bool = False,
     ) -> str:
         """Return a URL for the object. With a file name, browsers save the object under that name."""
         ...

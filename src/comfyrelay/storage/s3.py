@@ -116,7 +116,14 @@ class S3Objects:
             arguments["ContinuationToken"] = page["NextContinuationToken"]
 
     async def sign_upload(
-        self, path: str, *, content_type: str, size: int | None = None, max_size: int | None = None, ttl_seconds: float
+        self,
+        path: str,
+        *,
+        content_type: str,
+        size: int | None = None,
+        max_size: int | None = None,
+        ttl_seconds: float,
+        for_worker: bool = False,  # noqa: ARG002 -- only our own server counts connections
     ) -> SignedUpload:
         if size is not None and max_size is not None and size > max_size:
             raise too_large(max_size)
@@ -128,7 +135,13 @@ class S3Objects:
         return SignedUpload(url=url, headers={"Content-Type": content_type}, expires_at=expires_at)
 
     async def sign_download(
-        self, path: str, *, ttl_seconds: float, filename: str | None = None, content_type: str | None = None
+        self,
+        path: str,
+        *,
+        ttl_seconds: float,
+        filename: str | None = None,
+        content_type: str | None = None,
+        for_worker: bool = False,  # noqa: ARG002 -- only our own server counts connections
     ) -> str:
         parameters: dict[str, Any] = {}
         if filename is not None:

@@ -31,6 +31,8 @@ class UrlGrant:
     size: int | None = None
     max_size: int | None = None
     filename: str | None = None
+    # Whether the URL belongs to a lease.
+    for_worker: bool = False
 
     def check_upload(self, *, content_type: str | None, content_length: int | None) -> None:
         """Raise an error if the headers of an upload do not match. Without a length, its end is checked instead."""
@@ -53,6 +55,7 @@ def sign(grant: UrlGrant, *, secret: str) -> str:
         "size": grant.size,
         "max": grant.max_size,
         "name": grant.filename,
+        "worker": 1 if grant.for_worker else None,
         "signature": _signature(grant, secret),
     }
     given = {key: value for key, value in fields.items() if value is not None}
@@ -69,6 +72,7 @@ def verify(method: str, path: str, query: Mapping[str, str], *, secrets: Sequenc
         size=_number(query, "size"),
         max_size=_number(query, "max"),
         filename=query.get("name"),
+        for_worker=query.get("worker") == "1",
     )
     given = query.get("signature", "").encode(errors="replace")
     # Compare with all secrets, so that the time does not reveal which one matched.

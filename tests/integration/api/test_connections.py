@@ -21,6 +21,7 @@ from comfyrelay.server.http import connections
 from comfyrelay.server.main import serving
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
+from comfyrelay.storage.local import Receiver
 from tests.support.api import FLEET_SECRET, PASSWORD, SECRETS
 from tests.support.full import full_only
 from tests.support.world import GRAPH, PROMPT, SqliteBackend
@@ -379,6 +380,76 @@ async def test_caller_that_reads_nothing_is_dropped(
                 received += len(chunk)
         assert received < size
         writer.close()
+
+
+async def begin_upload(server: Served, path: str, *, for_worker: bool = False) -> Connection:
+    """Start an upload that the application waits for."""
+    signed = await server.engine.objects.sign_upload(
+        path, content_type="image/png", size=1_000_000, ttl_seconds=60, for_worker=for_worker
+    )
+    url = urlsplit(signed.url)
+    connection = await server.say(
+        f"PUT {url.path}?{url.query} HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nExpect: 100-continue\r\n"
+        "Content-Length: 1000000\r\n\r\n".encode()
+    )
+    with suppress(asyncio.IncompleteReadError, ConnectionError):
+        assert await connection[0].readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    return connection
+
+
+@pytest.mark.parametrize(("for_worker", "accepted"), [(False, 2), (True, 6)])
+async def test_uploads_of_an_address_are_limited_except_those_of_workers(
+    sqlite_backend: SqliteBackend, tmp_path: Path, for_worker: bool, accepted: int
+) -> None:
+    async with served(sqlite_backend, tmp_path, max_connections_per_address=2) as server:
+        uploads = [
+            await begin_upload(server, f"tenants/tenant-{number % 3}/{number}.png", for_worker=for_worker)
+            for number in range(6)
+        ]
+        assert [reader.at_eof() for reader, _ in uploads] == [number >= accepted for number in range(6)]
+        close_all(*uploads)
+
+
+async def test_upload_that_stops_is_closed(
+    sqlite_backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_STALL_SECONDS", 0.2)
+    with capture_logs() as lines:
+        async with served(sqlite_backend, tmp_path) as server:
+            reader, writer = await begin_upload(server, "tenants/a/1.png")
+            writer.write(b"x" * 10)
+            async with asyncio.timeout(20):
+                assert (await reader.read()).startswith(b"HTTP/1.1 408")
+            writer.close()
+    [line] = [item for item in lines if item["event"] == "requests.half_open_closed"]
+    assert line["stalled"] == 1
+
+
+async def test_upload_to_slow_storage_is_not_closed(
+    sqlite_backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_STALL_SECONDS", 0.1)
+    is_writable, has_waited = asyncio.Event(), asyncio.Event()
+    write, end = Receiver.write, connections.ConnectionLimits._end_stalled_upload
+
+    async def slow_write(receiver: Receiver, piece: bytes) -> None:
+        await is_writable.wait()
+        await write(receiver, piece)
+
+    def note_wait(limits: connections.ConnectionLimits, connection: connections.LimitedConnection) -> None:
+        end(limits, connection)
+        has_waited.set()
+
+    monkeypatch.setattr(Receiver, "write", slow_write)
+    monkeypatch.setattr(connections.ConnectionLimits, "_end_stalled_upload", note_wait)
+    async with served(sqlite_backend, tmp_path) as server:
+        connection = await begin_upload(server, "tenants/a/1.png")
+        connection[1].write(b"x" * 1_000_000)
+        async with asyncio.timeout(20):
+            await has_waited.wait()
+            is_writable.set()
+            assert (await answer_of(connection))[0] == 200
+        close_all(connection)
 
 
 def test_connection_limit_stays_below_the_file_limit() -> None:

@@ -23,6 +23,7 @@ _grants = st.builds(
     size=st.none() | st.integers(0, 10**14),
     max_size=st.none() | st.integers(0, 10**14),
     filename=st.none() | _texts,
+    for_worker=st.booleans(),
 )
 
 

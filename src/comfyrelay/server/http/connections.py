@@ -3,8 +3,8 @@
 uvicorn waits without limit for the rest of a request and buffers it. A request is *half open* from its connection, or
 from its first byte on a reused connection, until its headers are complete. A request that was answered early is half
 open until the rest of its body has arrived. `ConnectionLimits` limits the time, number and bytes of half-open requests,
-the number of bodies in transit, in total and per address, the time that a connection is idle or its caller reads
-nothing, and the number of connections, in total and per holder.
+the number of bodies in transit, in total and per address, the time that a connection is idle, or its caller reads
+nothing or sends nothing of a file, and the number of connections, in total and per holder.
 
 `LimitedConnection` wraps uvicorn's protocol and parses the request boundaries itself. `ResponseTracker` reports from
 inside the application when a response starts and ends.
@@ -35,7 +35,7 @@ MAX_HEADER_BYTES = 64 * 1024
 LOG_SECONDS = 10.0
 # File descriptors for databases, files and outgoing calls.
 SPARE_FILES = 256
-# A caller that reads nothing of a response for this long is gone.
+# A caller that reads nothing of a response, or sends nothing of a file, for this long is gone.
 MAX_STALL_SECONDS = 60.0
 # Time for the rest of a response when its connection is closed.
 FLUSH_SECONDS = 5.0
@@ -56,6 +56,7 @@ class ConnectionLimits:
         self._bodies: dict[LimitedConnection, None] = {}
         self._bodies_by_address: dict[str, dict[LimitedConnection, None]] = {}
         self._idle: dict[LimitedConnection, asyncio.TimerHandle] = {}
+        self._uploads: dict[LimitedConnection, asyncio.TimerHandle] = {}
         self._idle_seconds = settings.idle_seconds
         self._anonymous_idle_seconds = min(settings.anonymous_idle_seconds, settings.idle_seconds)
         self._holders: Holders[LimitedConnection] = Holders(settings, max_connections=self._max_connections)
@@ -89,9 +90,10 @@ class ConnectionLimits:
     def hold(self, connection: "LimitedConnection", holder: Holder, *, slots: int = 0) -> int | None:
         """Count a connection for a holder, and close the holder's longest unused one over the limit. Return the limit
         if all of them are in use."""
-        if holder.kind is HolderKind.TENANT and self._is_known(connection):
+        if holder.kind in (HolderKind.TENANT, HolderKind.TENANT_WORKERS) and self._is_known(connection):
             return None
-        holders = (connection.origin, holder) if holder.kind is HolderKind.USER else (holder,)
+        has_address = holder.kind in (HolderKind.USER, HolderKind.TENANT)
+        holders = (connection.origin, holder) if has_address else (holder,)
         current = self._holders.holders_of(connection)
         for new in holders:
             limit = self._holders.limit(new, slots=slots)
@@ -135,6 +137,19 @@ class ConnectionLimits:
         if len(self._bodies) > self._max_bodies:
             self.close(next(iter(self._bodies)), "too_many_bodies")
 
+    def continue_upload(self, connection: "LimitedConnection") -> None:
+        """Track a file whose next bytes have arrived. It may take hours."""
+        self.release(connection)
+        timer = asyncio.get_running_loop().call_later(MAX_STALL_SECONDS, self._end_stalled_upload, connection)
+        self._uploads[connection] = timer
+
+    def _end_stalled_upload(self, connection: "LimitedConnection") -> None:
+        if connection.is_paused:
+            # The storage is slow, not the caller.
+            self.continue_upload(connection)
+        else:
+            self.close(connection, "stalled")
+
     def keep_alive(self, connection: "LimitedConnection") -> None:
         self.release(connection)
         # The connections of a holder are in the order of their last use.
@@ -156,7 +171,7 @@ class ConnectionLimits:
 
     def release(self, connection: "LimitedConnection") -> None:
         """Stop limiting a connection: the server processes its request, or the connection is closed."""
-        for timers in (self._half_open, self._idle):
+        for timers in (self._half_open, self._idle, self._uploads):
             if (timer := timers.pop(connection, None)) is not None:
                 timer.cancel()
         if connection in self._bodies:
@@ -258,7 +273,9 @@ class LimitedConnection(asyncio.Protocol):
         elif not self._unanswered:
             # These are empty lines before a request, or the rest of a request that was answered.
             self._limits.begin_request(self)
-        elif self._is_receiving and not self._is_upload:
+        elif self._is_receiving and self._is_upload:
+            self._limits.continue_upload(self)
+        elif self._is_receiving:
             self._limits.begin_body(self)
         else:
             self._limits.release(self)
@@ -299,6 +316,11 @@ class LimitedConnection(asyncio.Protocol):
             self._limits.begin_request(self)
         else:
             self._limits.keep_alive(self)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the server has stopped reading, because the application reads slowly."""
+        return self._http.flow.read_paused
 
     def hold(self, holder: Holder, *, slots: int) -> int | None:
         return self._limits.hold(self, holder, slots=slots)

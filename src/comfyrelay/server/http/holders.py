@@ -1,8 +1,9 @@
 """Who holds the connections of a server, and how many each may hold.
 
-A connection counts for the address that it comes from, and after authentication for its user, too. A worker's
-connection counts for the worker only, because all workers of a site may share one address. A signed URL counts for its
-tenant. A trusted proxy forwards the requests of many callers, so its connections count only while they serve a request.
+A connection counts for the address that it comes from, and after authentication for its user, too. A signed URL counts
+for its address and its tenant. A worker's connection counts for the worker only, and the signed URL of a lease for its
+tenant only, because all workers of a site may share one address. A trusted proxy forwards the requests of many callers,
+so its connections count only while they serve a request.
 """
 
 from collections.abc import Hashable, Iterable
@@ -28,6 +29,7 @@ C = TypeVar("C", bound=Hashable)
 class HolderKind(StrEnum):
     ADDRESS = "address"
     TENANT = "tenant"
+    TENANT_WORKERS = "tenant_workers"
     USER = "user"
     WORKER = "worker"
 
@@ -55,6 +57,7 @@ def too_many_connections(kind: HolderKind, limit: int) -> TooManyRequests:
     holder, setting = {
         HolderKind.ADDRESS: ("Your address has", "max_connections_per_address"),
         HolderKind.TENANT: ("The files of this account have", "max_connections_per_address"),
+        HolderKind.TENANT_WORKERS: ("The jobs of this account have", "max_connections_per_address"),
         HolderKind.USER: ("You have", "max_connections_per_caller"),
         HolderKind.WORKER: ("This worker has", "max_connections_per_caller"),
     }[kind]
@@ -75,9 +78,9 @@ class Holders(Generic[C]):
         self._holders: dict[C, tuple[Holder, ...]] = {}
 
     def limit(self, holder: Holder, *, slots: int = 0) -> int:
-        if holder.kind in (HolderKind.ADDRESS, HolderKind.TENANT):
-            return self._per_address
-        return self._per_caller + CONNECTIONS_PER_SLOT * slots
+        if holder.kind in (HolderKind.USER, HolderKind.WORKER):
+            return self._per_caller + CONNECTIONS_PER_SLOT * slots
+        return self._per_address
 
     def connections_of(self, holder: Holder) -> Iterable[C]:
         return self._connections.get(holder, {})

@@ -61,7 +61,7 @@ Local = Annotated[LocalObjects, Depends(_local)]
 async def download(path: str, request: Request, objects: Local) -> Response:
     """Download a file, or a range of it, with a URL that this server has signed."""
     grant = objects.verify("GET", path, request.query_params)
-    _hold_connection(request, path)
+    _hold_connection(request, grant)
     stat = await _stat(objects, path)
     headers = _headers(grant, stat)
     if _is_known(request, stat):
@@ -107,7 +107,7 @@ async def upload(
     grant = objects.verify("PUT", path, request.query_params)
     grant.check_upload(content_type=content_type, content_length=content_length)
     await context.engine.jobs.uploads.require_announced(path)
-    _hold_connection(request, path)
+    _hold_connection(request, grant)
     preview = bytearray()
     try:
         async with objects.receive(path, size=grant.size, max_size=grant.max_size) as receiver:
@@ -150,9 +150,10 @@ class CrossOrigin:
         await (self._files if is_file else self._api)(scope, receive, send)
 
 
-def _hold_connection(request: Request, path: str) -> None:
-    """Count the connection for the tenant of the file, because the workers of a site share one address."""
-    hold_connection(request.scope, HolderKind.TENANT, "/".join(path.split("/")[:2]))
+def _hold_connection(request: Request, grant: UrlGrant) -> None:
+    """Count the connection for the tenant of the file."""
+    kind = HolderKind.TENANT_WORKERS if grant.for_worker else HolderKind.TENANT
+    hold_connection(request.scope, kind, "/".join(grant.path.split("/")[:2]))
 
 
 async def _stat(objects: LocalObjects, path: str) -> ObjectStat:

@@ -99,9 +99,10 @@ class LeasePayloads:
             content_type=lease.payload.output_mime_type,
             max_size=settings.max_output_bytes,
             ttl_seconds=ttl_seconds,
+            for_worker=True,
         )
         assets = {
-            asset.key: await self._objects.sign_download(asset.path, ttl_seconds=ttl_seconds)
+            asset.key: await self._objects.sign_download(asset.path, ttl_seconds=ttl_seconds, for_worker=True)
             for asset in lease.payload.assets
         }
         primary = lease.payload.primary_input

@@ -103,7 +103,11 @@ class PreviewService:
         signed_at, known = self._offers.get(lease_token, (-inf, None))
         if known is None or now - signed_at > URL_SECONDS / 2:
             upload = await self._objects.sign_upload(
-                preview_path(tenant_id, job_id), content_type=TYPE, max_size=MAX_BYTES, ttl_seconds=URL_SECONDS
+                preview_path(tenant_id, job_id),
+                content_type=TYPE,
+                max_size=MAX_BYTES,
+                ttl_seconds=URL_SECONDS,
+                for_worker=True,
             )
             known = PreviewOffer(url=upload.url, headers=upload.headers, seconds=0.0)
             _cache(self._offers, lease_token, (now, known))
