@@ -1,4 +1,4 @@
-"""The table of listeners in the threat model names every module that listens, with its default address."""
+"""The table of listeners in the how-to for operators names every module that listens, with its default address."""
 
 import inspect
 import re
@@ -24,7 +24,7 @@ HELPERS = {"http_client.py", "desk/doctor.py"}
 
 def table() -> dict[str, list[str]]:
     """The cells of each listener by its name."""
-    text = (ROOT / "docs" / "explanation" / "threat-model.md").read_text("utf-8")
+    text = (ROOT / "docs" / "howto" / "operate.md").read_text("utf-8")
     section = text.partition("## Listeners")[2].partition("\n## ")[0]
     rows = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("|")][2:]
     return {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}
