@@ -42,7 +42,6 @@ POOL_SHOWN = [
     ["('hello',)"],
     ["True"],
     ["['4.seed']"],
-    ["True True"],
 ]
 
 
