@@ -1,7 +1,8 @@
 """The routes that a guest may call: a browser whose session was created with the password.
 
 A route that is not listed is refused. Do not list a route that shows or creates a credential, makes the desk call a URL
-later, or runs a graph of the guest: that would be access that outlives the password.
+later, runs a graph of the guest, or saves values that the owner submits later: that would be access that outlives the
+password.
 """
 
 import re
@@ -30,8 +31,6 @@ GUEST_ROUTES = (
     "GET /api/workflows",
     "GET /api/missing",
     "GET /api/presets",
-    "POST /api/presets",
-    "DELETE /api/presets/{preset_id}",
     "POST /api/videos/uploads",
     "GET /api/videos/uploads/{file_id}",
     "POST /api/ai-jobs",

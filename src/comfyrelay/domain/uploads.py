@@ -56,6 +56,21 @@ class UploadLimits:
             )
 
 
+# Uploads of all guests of a desk together. The owner has no limit there.
+GUEST_LIMITS = UploadLimits(max_files=10_000, max_bytes=20 * 1024**3)
+# What uploads of guests leave free on the disk, so that outputs and databases of the owner can be written.
+MIN_FREE_BYTES_OF_GUESTS = 5 * 1024**3
+
+
+def check_guest_space(free_bytes: int, *, new_bytes: int) -> None:
+    """Raise `UploadLimitReached` if an upload of a guest would fill the disk."""
+    if free_bytes - new_bytes < MIN_FREE_BYTES_OF_GUESTS:
+        raise UploadLimitReached(
+            f"The disk of the desk is nearly full: {format_bytes(free_bytes)} are free, and uploads of guests must "
+            f"leave {format_bytes(MIN_FREE_BYTES_OF_GUESTS)}. Ask the owner of the desk to free space."
+        )
+
+
 def check_upload(new: AnnouncedUpload, *, max_bytes: int) -> None:
     name = printable(new.original_filename)
     if not new.mime_type.startswith(MEDIA_TYPES):
@@ -68,6 +83,11 @@ def check_upload(new: AnnouncedUpload, *, max_bytes: int) -> None:
 def uploads_folder(tenant_id: str) -> str:
     """Return the beginning of the storage paths of a tenant's uploads."""
     return f"tenants/{tenant_id}/uploads/"
+
+
+def guest_uploads_folder(tenant_id: str) -> str:
+    """Return the beginning of the storage paths of uploads by guests of a desk."""
+    return f"{uploads_folder(tenant_id)}guests/"
 
 
 def tenant_of_upload(path: str) -> str | None:

@@ -17,15 +17,19 @@ from comfyrelay.desk.owner_auth import OPEN_PATHS, OTHER_CREDENTIAL_PREFIXES
 from comfyrelay.desk.password import set_password
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.startup.web import create_desk_app
+from comfyrelay.domain.uploads import MIN_FREE_BYTES_OF_GUESTS, UploadLimits
+from comfyrelay.services.jobs import uploads
+from comfyrelay.services.jobs.submission.guest_inputs import REFUSED_TEXT
 from comfyrelay.settings import Settings
 from comfyrelay.web.session_pages import SIGN_IN_PATH
 from tests.support.desk import OpenDesk, copy_initial_data, open_desk
 from tests.support.desk_owner import owner_http
-from tests.support.graphs import invert
+from tests.support.graphs import PNG, invert, invert_file, words
 from tests.support.server_processes import free_port
 
 pytestmark = [pytest.mark.usefixtures("built_app"), pytest.mark.asyncio(loop_scope="module")]
 
+GIB = 1024**3
 PASSWORD = "a cat & a hill = 2"
 ANYTHING = "01a1ece3-d97a-77f6-a763-88a078284ec6"
 # What a route shows or creates that must not reach a guest.
@@ -162,6 +166,87 @@ async def test_guest_cannot_make_the_desk_call_a_url(shared_desk: OpenDesk, gues
             assert "A guest cannot set notification or webhook URLs." in refused.json()["detail"]
         assert (await guest.post("/api/ai-jobs", json=job)).status_code == 201
         assert (await owner.post("/api/desk/batches", json=batch)).status_code == 201
+
+
+async def test_guest_cannot_submit_a_path(shared_desk: OpenDesk, guest: httpx.AsyncClient) -> None:
+    added = (await shared_desk.client.add_graph(words("/home/me/out"), name="paths")).data
+    [key] = [input_.key for input_ in added.properties if input_.type == "text"]
+    allowed = [{}, {key: "/home/me/out"}, {key: "a cat, and/or a dog"}]
+    forbidden = {key: "/home/me/.config/autostart"}
+
+    def requests(values: dict[str, Any], number: str) -> list[tuple[str, dict[str, Any]]]:
+        named = {"workflow_slug": added.slug}
+        return [
+            ("/api/ai-jobs", {**named, "idempotency_key": number, "input_payload": values}),
+            ("/api/desk/batches", {**named, "values": values}),
+            ("/api/desk/batches/estimate", {**named, "values": values}),
+        ]
+
+    async with owner_http(shared_desk.ready.url) as owner:
+        for number, values in enumerate(allowed):
+            for path, body in requests(values, f"guest-{number}"):
+                assert (await guest.post(path, json=body)).is_success, (path, values)
+        for path, body in requests(forbidden, "a-path"):
+            refused = await guest.post(path, json=body)
+            assert refused.status_code == 422, path
+            assert REFUSED_TEXT in str(refused.json()["errors"])
+            assert (await owner.post(path, json=body)).is_success, path
+
+
+async def test_guest_cannot_change_presets_that_the_owner_applies(guest: httpx.AsyncClient) -> None:
+    [*_, preset] = (await guest.get("/api/presets")).json()["data"]["items"]
+    assert (await guest.delete(f"/api/presets/{preset['id']}")).status_code == 403
+    assert (await guest.post("/api/presets", json={"name": "mine", "values": {"steps": 8}})).status_code == 403
+
+
+def upload(size: int) -> dict[str, Any]:
+    return {"mime_type": "image/png", "size": size, "original_filename": "a.png"}
+
+
+async def test_uploads_of_guests_are_limited(
+    shared_desk: OpenDesk, guest: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "free_bytes", lambda _: 2**50)
+    async with owner_http(shared_desk.ready.url) as owner:
+        # Files of the owner do not count.
+        assert (await owner.post("/api/videos/uploads", json=upload(GIB))).status_code == 201
+        monkeypatch.setattr(uploads, "GUEST_LIMITS", UploadLimits(max_files=100, max_bytes=GIB))
+        assert (await guest.post("/api/videos/uploads", json=upload(GIB))).status_code == 201
+        refused = await guest.post("/api/videos/uploads", json=upload(1))
+        assert refused.status_code == 409
+        assert "have reached your limit: 1.0 GiB in all" in refused.json()["detail"]
+        assert (await owner.post("/api/videos/uploads", json=upload(GIB))).status_code == 201
+        monkeypatch.setattr(uploads, "GUEST_LIMITS", UploadLimits(max_files=1))
+        assert (await guest.post("/api/videos/uploads", json=upload(1))).status_code == 409
+
+
+async def test_guest_cannot_fill_the_disk(
+    shared_desk: OpenDesk, guest: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = MIN_FREE_BYTES_OF_GUESTS + len(PNG)
+    monkeypatch.setattr(uploads, "free_bytes", lambda _: free)
+    announced = (await guest.post("/api/videos/uploads", json=upload(len(PNG)))).json()["data"]
+    refused = await guest.post("/api/videos/uploads", json=upload(len(PNG) + 1))
+    assert "The disk of the desk is nearly full" in refused.json()["detail"]
+    async with owner_http(shared_desk.ready.url) as owner:
+        assert (await owner.post("/api/videos/uploads", json=upload(GIB))).status_code == 201
+    free = MIN_FREE_BYTES_OF_GUESTS - 1
+    sent = await guest.put(announced["upload_url"], content=PNG, headers=announced["upload_headers"])
+    assert sent.status_code == 409
+    free = MIN_FREE_BYTES_OF_GUESTS
+    assert (await guest.put(announced["upload_url"], content=PNG, headers=announced["upload_headers"])).is_success
+
+
+async def test_files_that_a_guest_copies_are_limited(
+    shared_desk: OpenDesk, guest: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "free_bytes", lambda _: MIN_FREE_BYTES_OF_GUESTS)
+    slug = (await shared_desk.client.add_graph(invert_file(), name="with a file")).data.slug
+    folder = Path((await shared_desk.client.desk()).input_folder) / "holiday"
+    folder.mkdir(parents=True)
+    (folder / "a.png").write_bytes(PNG)
+    refused = await guest.post("/api/desk/batches", json={"workflow_slug": slug, "input_subdir": "holiday"})
+    assert "The disk of the desk is nearly full" in refused.json()["detail"]
 
 
 async def test_desk_tells_the_page_whether_it_is_a_guest(shared_desk: OpenDesk, guest: httpx.AsyncClient) -> None:

@@ -24,7 +24,7 @@ from comfyrelay.protocol.jobs import Batch
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import Context, ContextOf
-from comfyrelay.server.http.guests import refuse_urls_of_guest
+from comfyrelay.server.http.guests import is_guest, refuse_urls_of_guest
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Router
 from comfyrelay.server.user.batches import batch_body
@@ -85,10 +85,10 @@ async def add_batch(
         )
         if known is not None:
             return Answer(data=batch_body(known), message="Already submitted.")
-    plan = await plan_of(body, state, context, user)
+    plan = await plan_of(body, request, state, context, user)
     folder = folder_name(body.output_folder) if body.output_folder else None
     await asyncio.to_thread(_check_urls, body.notify_urls)
-    files = {} if plan.is_script else await _stored_files(plan.inputs, context, user)
+    files = {} if plan.is_script else await _stored_files(plan.inputs, request, context, user)
     batch, _ = await engine.jobs.batches.submit_once(
         BatchRequest(
             tenant_id=user.tenant_id,
@@ -103,17 +103,18 @@ async def add_batch(
             wait_for_missing=body.wait_for_missing,
             reuse=body.reuse,
             shows_workers=user.is_admin,
+            is_guest=is_guest(request),
             request_digest=request_digest,
         )
     )
     return Answer(data=batch_body(batch), message=f"Submitted. {plan.preset.remark}".strip())
 
 
-async def plan_of(body: NewDeskBatch, state: DeskState, context: Context, user: User) -> BatchPlan:
+async def plan_of(body: NewDeskBatch, request: Request, state: DeskState, context: Context, user: User) -> BatchPlan:
     engine = context.engine
     effect_id = (await engine.catalogue.effects.get(body.effect_slug)).effect.id if body.effect_slug else None
     target = await engine.jobs.resolve.find_target(
-        user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug
+        user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug, is_guest=is_guest(request)
     )
     is_script = target.workflow.kind == WorkflowKind.SCRIPT
     if is_script and body.input_file_ids:
@@ -162,8 +163,10 @@ async def _inputs(body: NewDeskBatch, state: DeskState) -> list[Path | str]:
     return found
 
 
-async def _stored_files(inputs: Sequence[Path | str], context: Context, user: User) -> dict[Path | str, str]:
+async def _stored_files(
+    inputs: Sequence[Path | str], request: Request, context: Context, user: User
+) -> dict[Path | str, str]:
     """Copy input files to object storage, because a user may change them while the batch waits."""
     paths = [input_ for input_ in inputs if isinstance(input_, Path)]
-    copied = await context.engine.jobs.uploads.copy_local_files(user, paths)
+    copied = await context.engine.jobs.uploads.copy_local_files(user, paths, is_guest=is_guest(request))
     return {input_: input_ if isinstance(input_, str) else copied[input_] for input_ in inputs}

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastapi import Request
+
 from comfyrelay.desk.routes.batches import BatchPlan, plan_of
 from comfyrelay.desk.state import DeskStateOf
 from comfyrelay.domain.image_shapes import InputWarning, Shape, shape_warnings
@@ -35,10 +37,10 @@ HEAD_BYTES = 64 * 1024
 @router.post("/batches/estimate", responses=error_responses(401, 403, 404, 409, 422, 503))
 @large_body(authenticate_user)
 async def estimate(
-    body: wire.NewDeskBatch, state: DeskStateOf, context: ContextOf, user: CurrentUser
+    body: wire.NewDeskBatch, request: Request, state: DeskStateOf, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.Estimate]:
     """Estimate this batch without adding or copying anything. It fails if the real request would fail."""
-    plan = await plan_of(body, state, context, user)
+    plan = await plan_of(body, request, state, context, user)
     # Files of the input folder are not stored yet, so they are named by path.
     files = {input_: str(input_) for input_ in plan.inputs}
     wanted = EstimateRequest(

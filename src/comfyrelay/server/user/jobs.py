@@ -18,7 +18,7 @@ from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import Context, ContextOf
-from comfyrelay.server.http.guests import refuse_urls_of_guest
+from comfyrelay.server.http.guests import is_guest, refuse_urls_of_guest
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import (
     Cursor,
@@ -56,6 +56,7 @@ async def submit(
         idempotency_key=body.idempotency_key,
         item=ItemRequest(**body.fields(wire.Item)),
         expected_tokens=body.expected_tokens,
+        is_guest=is_guest(request),
     )
     submitted = await context.engine.jobs.submit.submit_once(wanted)
     if submitted.is_new:
@@ -150,6 +151,7 @@ async def run_again(
 async def output_as_input(
     job_id: IdInPath,
     number: Annotated[int, Path(ge=1, le=1000, description="the number of the output, from 1")],
+    request: Request,
     context: ContextOf,
     user: CurrentUser,
 ) -> Answer[File]:
@@ -158,7 +160,10 @@ async def output_as_input(
     if number > len(outputs):
         raise NotFound(f"This job has no output {number}.")
     output = outputs[number - 1]
-    return Answer(data=File.of(await context.engine.jobs.uploads.copy_output(user, output.file, output.filename)))
+    copied = await context.engine.jobs.uploads.copy_output(
+        user, output.file, output.filename, is_guest=is_guest(request)
+    )
+    return Answer(data=File.of(copied))
 
 
 @router.get("/{job_id}/logs", responses=error_responses(404, 422))

@@ -1,11 +1,14 @@
 """Uploads and videos."""
 
+from fastapi import Request
+
 from comfyrelay.domain.uploads import AnnouncedUpload
 from comfyrelay.protocol import uploads as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.guests import is_guest
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Cursor, IdInPath, Limit, page_of, user_router
 from comfyrelay.services.jobs.views.jobs import VideoView
@@ -14,9 +17,11 @@ router = user_router("/api/videos", "videos")
 
 
 @router.post("/uploads", status_code=201, responses=error_responses(403, 404, 409, 413, 422))
-async def begin_upload(body: wire.NewUpload, context: ContextOf, user: CurrentUser) -> Answer[wire.Upload]:
+async def begin_upload(
+    body: wire.NewUpload, request: Request, context: ContextOf, user: CurrentUser
+) -> Answer[wire.Upload]:
     """Announce an image, video or audio file. The response has the upload URL."""
-    upload = await context.engine.jobs.uploads.create(user, AnnouncedUpload(**dict(body)))
+    upload = await context.engine.jobs.uploads.create(user, AnnouncedUpload(**dict(body)), is_guest=is_guest(request))
     signed = upload.signed
     data = wire.Upload.of(upload, signed, upload_url=signed.url, upload_headers=signed.headers)
     return Answer(data=data, message="Send the bytes with PUT.")

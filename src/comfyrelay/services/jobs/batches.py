@@ -152,7 +152,10 @@ class Batches:
         self, shard: Database, request: BatchRequest, batch_id: str, request_digest: str
     ) -> list[NewJobRecord]:
         target = await self._resolve.find_target(
-            request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug
+            request.tenant_id,
+            effect_id=request.effect_id,
+            workflow_slug=request.workflow_slug,
+            is_guest=request.is_guest,
         )
         # Check the size before the expensive part, which walks the graph once per item.
         max_nodes = self._settings.max_batch_nodes

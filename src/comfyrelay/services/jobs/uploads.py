@@ -13,11 +13,14 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import OwnLimits, User
 from comfyrelay.domain.records.jobs import FileRecord, VideoRecord
 from comfyrelay.domain.uploads import (
+    GUEST_LIMITS,
     AnnouncedUpload,
     UploadLimits,
     UploadUsage,
+    check_guest_space,
     check_upload,
     extension_of,
+    guest_uploads_folder,
     tenant_of_upload,
     uploads_folder,
 )
@@ -31,6 +34,7 @@ from comfyrelay.storage.objects import LocalObjects, SignedUpload
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import ledger, removals
 from comfyrelay.store.tenant.library import media
+from comfyrelay.system.disks import free_bytes
 
 PIECE_BYTES = 1024 * 1024
 # Local files: rows per transaction, and concurrent copies.
@@ -58,11 +62,11 @@ class Uploads:
         self._objects = context.objects
         self._library = library
 
-    async def create(self, user: User, new: AnnouncedUpload) -> PreparedUpload:
+    async def create(self, user: User, new: AnnouncedUpload, *, is_guest: bool = False) -> PreparedUpload:
         """Create the row of a file and sign its upload URL. The signature covers type and length."""
         check_upload(new, max_bytes=self._settings.max_upload_bytes)
         await self._check_effect(new)
-        row = _row(user, new)
+        row = _row(user, new, is_guest=is_guest)
         signed = await self._objects.sign_upload(
             row["path"],
             content_type=new.mime_type,
@@ -84,23 +88,25 @@ class Uploads:
             raise NotFound("You have no such file.")
         return found[0]
 
-    async def copy_local_files(self, user: User, sources: Sequence[Path]) -> dict[Path, str]:
+    async def copy_local_files(self, user: User, sources: Sequence[Path], *, is_guest: bool = False) -> dict[Path, str]:
         """Copy files of this machine to object storage; return their ids. All are checked before the first copy."""
         announced = await asyncio.to_thread(lambda: [_describe(source) for source in sources])
         for upload in announced:
             check_upload(upload, max_bytes=self._settings.max_upload_bytes)
-        rows = {source: _row(user, new) for source, new in zip(sources, announced, strict=True)}
+        rows = {source: _row(user, new, is_guest=is_guest) for source, new in zip(sources, announced, strict=True)}
         shard = await self._databases.shard_of(user.tenant_id)
+        if is_guest and rows:
+            await self._check_guest(shard, [*rows.values()])
         for group in chunks(list(rows.items()), GROUP_SIZE):
             await self._copy_group(shard, group)
         return {source: row["id"] for source, row in rows.items()}
 
-    async def copy_output(self, user: User, output: FileRecord, name: str) -> FileRecord:
+    async def copy_output(self, user: User, output: FileRecord, name: str, *, is_guest: bool = False) -> FileRecord:
         """Copy an output to a new input file, which outlives the job."""
         new = AnnouncedUpload(mime_type=output.mime_type, size=output.size or 0, original_filename=name)
         if not new.mime_type.startswith(("image/", "video/", "audio/")):
             raise Conflict(f"Only an image, a video or audio can be an input; this output is {new.mime_type}.")
-        row = {**_row(user, new), "content_hash": output.content_hash}
+        row = {**_row(user, new, is_guest=is_guest), "content_hash": output.content_hash}
         if await self._objects.stat(output.path) is None:
             raise NotFound("The file of this output no longer exists.")
         shard = await self._databases.shard_of(user.tenant_id)
@@ -128,19 +134,39 @@ class Uploads:
         return make_page(found, limit=limit, key=lambda item: item[0].id)
 
     async def require_announced(self, path: str) -> None:
-        """Raise `NotFound` for the bytes of an upload that was deleted, whose URL is still valid. Other paths pass."""
+        """Raise `NotFound` for the bytes of an upload that was deleted, whose URL is still valid. Other paths pass.
+        Raises `UploadLimitReached` for an upload of a guest that would fill the disk."""
         if (tenant_id := tenant_of_upload(path)) is None:
             return
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
             if not await media.ids_at(tx, tenant_id, [path]):
                 raise NotFound("This upload was deleted. Announce it again.")
+        if path.startswith(guest_uploads_folder(tenant_id)):
+            # Others may have filled the disk since it was announced.
+            await self._check_guest_space(0)
 
     async def _limits(self, tenant_id: str) -> UploadLimits:
         own, usual = await self._limits_of(tenant_id), self._settings
         return UploadLimits(
             max_files=usual.max_stored_files if own.max_stored_files is None else own.max_stored_files,
             max_bytes=usual.max_stored_bytes if own.max_stored_bytes is None else own.max_stored_bytes,
+        )
+
+    async def _check_guest(self, shard: Database, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Raise `UploadLimitReached` if uploads of a guest would exceed the limits of guests, or fill the disk."""
+        tenant_id, size = rows[0]["tenant_id"], sum(row["size"] for row in rows)
+        await self._check_guest_space(size)
+        async with shard.read() as tx:
+            await self._check_guest_limits(tx, tenant_id, new_files=len(rows), new_bytes=size)
+
+    async def _check_guest_space(self, new_bytes: int) -> None:
+        check_guest_space(await asyncio.to_thread(free_bytes, self._settings.data_dir), new_bytes=new_bytes)
+
+    async def _check_guest_limits(self, tx: Tx, tenant_id: str, *, new_files: int, new_bytes: int) -> None:
+        usage = await media.upload_usage(tx, tenant_id, folder=guest_uploads_folder(tenant_id))
+        GUEST_LIMITS.check(
+            usage, new_files=new_files, new_bytes=new_bytes, unused_hours=self._settings.unused_upload_hours
         )
 
     async def _schedule_removal(self, shard: Database, rows: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -151,17 +177,23 @@ class Uploads:
 
     async def _write(self, shard: Database, rows: Sequence[Mapping[str, Any]], scheduled: Sequence[int] = ()) -> None:
         """Write the rows of uploads, within the limits of their tenant, and cancel their scheduled removal."""
-        tenant_id = rows[0]["tenant_id"]
+        tenant_id, size = rows[0]["tenant_id"], sum(row["size"] for row in rows)
         limits = await self._limits(tenant_id)
+        is_guest = rows[0]["path"].startswith(guest_uploads_folder(tenant_id))
+        if is_guest:
+            await self._check_guest_space(size)
 
         async def work(tx: Tx) -> None:
-            if limits.are_set:
+            if limits.are_set or is_guest:
                 # The lock keeps concurrent uploads from exceeding a limit together.
                 await ledger.lock_wallet(tx, tenant_id)
+            if is_guest:
+                await self._check_guest_limits(tx, tenant_id, new_files=len(rows), new_bytes=size)
+            if limits.are_set:
                 limits.check(
                     await media.upload_usage(tx, tenant_id),
                     new_files=len(rows),
-                    new_bytes=sum(row["size"] for row in rows),
+                    new_bytes=size,
                     unused_hours=self._settings.unused_upload_hours,
                 )
             await media.create_files(tx, rows)
@@ -257,14 +289,15 @@ class Uploads:
             return list((await media.files_of(tx, user.tenant_id, ids)).values())
 
 
-def _row(user: User, new: AnnouncedUpload) -> dict[str, Any]:
+def _row(user: User, new: AnnouncedUpload, *, is_guest: bool) -> dict[str, Any]:
     id_ = new_id()
+    folder = (guest_uploads_folder if is_guest else uploads_folder)(user.tenant_id)
     return {
         "id": id_,
         "tenant_id": user.tenant_id,
         "user_id": user.id,
         "disk": DISK,
-        "path": f"{uploads_folder(user.tenant_id)}{id_}{extension_of(new)}",
+        "path": f"{folder}{id_}{extension_of(new)}",
         "mime_type": new.mime_type,
         "size": new.size,
         "original_filename": new.original_filename,

@@ -6,6 +6,7 @@ import { sentence } from "@/api/problem";
 import { keys } from "@/api/queries";
 import type { Preset } from "@/api/types";
 import { Button, Dialog, Field, TextField, toast, toastProblem } from "@/kit";
+import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import { create as texts } from "@/texts/create";
 import { changeDraft, draftOf } from "./drafts";
@@ -27,6 +28,7 @@ export function applyPreset(form: Form, preset: Preset): void {
 
 export function Presets({ form }: { form: Form }) {
   const client = useQueryClient();
+  const { isGuest } = useSession();
   const { data: all = [] } = useQuery(presets);
   const [isNaming, setNaming] = useState(false);
   const [going, setGoing] = useState<Preset | null>(null);
@@ -50,14 +52,18 @@ export function Presets({ form }: { form: Form }) {
           <button type="button" onClick={() => applyPreset(form, each)}>
             {each.name}
           </button>
-          <button type="button" aria-label={texts.presets.delete(each.name)} onClick={() => setGoing(each)}>
-            <X aria-hidden />
-          </button>
+          {!isGuest && (
+            <button type="button" aria-label={texts.presets.delete(each.name)} onClick={() => setGoing(each)}>
+              <X aria-hidden />
+            </button>
+          )}
         </span>
       ))}
-      <Button look="quiet" size="small" icon={BookmarkPlus} onClick={() => setNaming(true)}>
-        {texts.presets.save}
-      </Button>
+      {!isGuest && (
+        <Button look="quiet" size="small" icon={BookmarkPlus} onClick={() => setNaming(true)}>
+          {texts.presets.save}
+        </Button>
+      )}
       <SavePresetDialog isOpen={isNaming} onClose={() => setNaming(false)} form={form} />
       <Dialog
         isOpen={going !== null}

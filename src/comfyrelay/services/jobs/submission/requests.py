@@ -50,6 +50,8 @@ class SubmissionRequest:
     shows_workers: bool = False
     # Whether a copy of an equal job's output is accepted.
     reuse: bool = False
+    # Whether a guest of a desk submits it, whose texts follow the policy for tenants.
+    is_guest: bool = False
 
     def shared_fields(self) -> dict[str, Any]:
         return {shared.name: getattr(self, shared.name) for shared in fields(SubmissionRequest)}

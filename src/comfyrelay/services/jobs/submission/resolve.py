@@ -10,7 +10,7 @@ from comfyrelay.comfyui.graphs.graph import Graph, input_texts
 from comfyrelay.comfyui.graphs.placeholders import placeholders_of
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import JobPayload, StoredFile, asset_list, fingerprint, text_values
-from comfyrelay.domain.properties import Property, Role, Value, resolve
+from comfyrelay.domain.properties import Property, Role, Value, defaults, resolve
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.domain.records.jobs import NewJobRecord, VideoRecord
@@ -19,6 +19,7 @@ from comfyrelay.services.catalogue.availability import Availability, MissingRequ
 from comfyrelay.services.catalogue.graphs import MAX_CACHED_GRAPHS, Graphs, WorkflowHasher
 from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.jobs.cooperative import SMALL_BYTES, FairThread
+from comfyrelay.services.jobs.submission.guest_inputs import GuestInputs
 from comfyrelay.services.jobs.submission.own_inputs import OwnInputs
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.jobs.submission.reuse import Reuse
@@ -45,6 +46,8 @@ class Target:
     hasher: WorkflowHasher
     # Set for a tenant's own graph, if a policy applies.
     own_inputs: OwnInputs | None
+    # Set for the request of a guest.
+    guest_inputs: GuestInputs | None
     # The maximum of the numbers of nodes and of filled-in texts.
     size: int
     graph_bytes: int
@@ -91,7 +94,13 @@ class Resolver:
         self._passed: dict[tuple[str, frozenset[str]], None] = {}
 
     async def find_target(
-        self, tenant_id: str, *, effect_id: int | None, workflow_slug: str | None, is_test: bool = False
+        self,
+        tenant_id: str,
+        *,
+        effect_id: int | None,
+        workflow_slug: str | None,
+        is_test: bool = False,
+        is_guest: bool = False,
     ) -> Target:
         """Find an effect's workflow or a workflow of the tenant; for a test run also one of the catalogue."""
         if (effect_id is None) == (workflow_slug is None):
@@ -124,6 +133,10 @@ class Resolver:
                 properties=properties,
                 hasher=hasher,
                 own_inputs=self._own_inputs(workflow, graph, properties) if workflow.tenant_id else None,
+                # Every desk checks the values of its script itself.
+                guest_inputs=GuestInputs(self._policy, graph, properties)
+                if is_guest and workflow.kind == WorkflowKind.GRAPH
+                else None,
                 size=max(len(graph), hasher.filled),
                 graph_bytes=graph_bytes,
                 occurrences=_occurrences(graph, properties),
@@ -179,6 +192,7 @@ class Resolver:
             effect_id=request.effect_id,
             workflow_slug=request.workflow_slug,
             is_test=request.is_test,
+            is_guest=request.is_guest,
         )
         found = await self.load_media(shard, request.tenant_id, [request.item], target, hash_content=request.reuse)
         [new] = await self.resolve_jobs([request], target, found, request_digest=request_digest)
@@ -288,6 +302,8 @@ class Resolver:
         overrides = {**target.overrides, **drawn}
         values = resolve(target.properties, overrides=overrides, user_input=item.input_payload)
         _refuse_placeholders(target.properties, values)
+        if target.guest_inputs is not None:
+            target.guest_inputs.check(values, defaults(target.properties, target.overrides))
         check = self._checks.get(WorkflowKind(target.workflow.kind))
         added = check({value.property.key: value.value for value in values}) if check is not None else {}
         primary = _primary(item, found)

@@ -49,10 +49,13 @@ _OUTPUT = (
 )
 
 
-async def upload_usage(tx: Tx, tenant_id: str) -> UploadUsage:
-    """Return how many uploads a tenant has, and their size. Uploads that are being removed count, too."""
+async def upload_usage(tx: Tx, tenant_id: str, *, folder: str = "") -> UploadUsage:
+    """Return how many uploads a tenant has, and their size, optionally of those below a storage path. Uploads that are
+    being removed count, too."""
     total = func.coalesce(func.sum(files.c.size), 0).cast(BigInteger)
     query = select(func.count().label("files"), total.label("bytes")).where(*_is_upload(tenant_id))
+    if folder:
+        query = query.where(files.c.path.startswith(folder, autoescape=True))
     return await tx.one(UploadUsage, query)
 
 
