@@ -52,6 +52,17 @@ async def test_video_job_returns_a_video(system: System) -> None:
     assert output[4:8] == b"ftyp"
 
 
+async def test_worker_without_background_jobs_leases_with_each_completion(system: System) -> None:
+    effect = await system.effect()
+    jobs = [await system.submit(effect, png("#102030")) for _ in range(3)]
+    await system.started(PREFETCH="0", UPLOAD_BEHIND="0")
+    for job in jobs:
+        await system.completed(job)
+    paths = [entry["path"] for entry in system.server.logged("request", status=200)]
+    calls = [path for path in paths if path in ("/api/worker/poll", "/api/worker/complete")]
+    assert calls[:3] == ["/api/worker/poll", "/api/worker/complete", "/api/worker/complete"]
+
+
 async def test_text_output_is_served_as_inert_text(system: System) -> None:
     hostile = "<script>alert(1)</script> grüße"
     text: dict[str, Any] = {"output_node_id": "1", "output_extension": "txt", "output_mime_type": "text/plain"}
