@@ -72,6 +72,9 @@ _NUMBER_ROLES = {
 _SEED_LIMIT = 2**32 - 1
 # ComfyUI's seeds are unsigned 64-bit numbers.
 MAX_BOUND = 2**64 - 1
+# All properties of a workflow together, as JSON. Lists of workflows contain them. Ten lists of 1,000 model names of 60
+# characters have 600 KB.
+MAX_PROPERTIES_BYTES = 2 * 1024**2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

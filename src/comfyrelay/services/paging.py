@@ -23,9 +23,12 @@ class ResultPage(Generic[T]):
 
 def make_page(found: Sequence[T], *, limit: int, key: Callable[[T], object] = attrgetter("id")) -> ResultPage[T]:
     """Make a page of up to `limit` items. One item more in `found` shows that there is another page."""
-    if len(found) <= limit:
-        return ResultPage(items=found)
-    return ResultPage(items=found[:limit], next_cursor=str(key(found[limit - 1])))
+    return cut_page(found[:limit], has_more=len(found) > limit, key=key)
+
+
+def cut_page(items: Sequence[T], *, has_more: bool, key: Callable[[T], object] = attrgetter("id")) -> ResultPage[T]:
+    """Make a page of items that the store has cut."""
+    return ResultPage(items=items, next_cursor=str(key(items[-1])) if has_more and items else None)
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

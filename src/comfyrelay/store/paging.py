@@ -1,9 +1,10 @@
 """Pagination that reads at most a fixed number of rows per page."""
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select, select
+from sqlalchemy import ColumnElement, Select, Text, cast, func, select
 
 from comfyrelay.store.database import Tx
 
@@ -11,6 +12,8 @@ T = TypeVar("T")
 
 # Rows that a page may scan for a filter without an index: about 30 ms.
 MAX_SCANNED = 20_000
+# A page ends at this size of its large columns. Loading and sending 1 MiB takes about 50 ms.
+MAX_PAGE_BYTES = 2 * 1024**2
 
 # Returns conditions without an index for the columns of a list.
 Conditions = Callable[[Any], Sequence[ColumnElement[bool]]]
@@ -51,6 +54,28 @@ async def newest_page(
     if following is None:
         following = await tx.scalar(window.with_only_columns(key).offset(max_scanned - 1).limit(1))
     return found, following
+
+
+async def short_page(
+    tx: Tx,
+    record: Callable[..., T],
+    rows: Select[Any],
+    large: ColumnElement[Any],
+    order: Callable[[Select[Any], int], Select[Any]],
+    *,
+    limit: int,
+) -> tuple[list[T], bool]:
+    """Return up to `limit` records, and whether there are more. The page ends early at `MAX_PAGE_BYTES` of the `large`
+    column, after at least one record.
+
+    The sizes are read first, so that rows beyond the page are never loaded. `order` sorts rows and limits their number.
+    """
+    found = await tx.execute(order(rows.with_only_columns(func.length(cast(large, Text))), limit + 1))
+    sizes: list[int] = list(found.scalars())
+    totals = accumulate(sizes[:limit])
+    count = sum(total <= MAX_PAGE_BYTES for total in totals)
+    records = await tx.all(record, order(rows, max(1, count)))
+    return records, len(sizes) > len(records)
 
 
 def newest(rows: Select[Any], key: ColumnElement[Any], *, before: Any, limit: int) -> Select[Any]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.services.catalogue import presets
+from comfyrelay.store import paging
 from tests.support.api import Api, data_of, problem_of
 from tests.support.api_calls import submit, upload
 from tests.support.world import GRAPH
@@ -205,6 +206,19 @@ class TestPresets:
         assert sorted(answer.status_code for answer in created) == [201, 201, 409, 409]
         refused = next(answer for answer in created if answer.status_code == 409)
         assert problem_of(refused, 409)["detail"] == "You have 2 presets, which is the limit. Delete one first."
+
+    async def test_page_of_large_presets_ends_early(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(paging, "MAX_PAGE_BYTES", 2500)
+        user = await api.user()
+        for number, size in enumerate([1000, 1000, 1000, 3000, 100]):
+            await user.post("/api/presets", {"name": f"p{number}", "values": {"prompt": "x" * size}})
+        pages, cursor = [], ""
+        while cursor is not None:
+            page = await user.get(f"/api/presets?limit=3{cursor and f'&cursor={cursor}'}")
+            pages.append([item["name"] for item in page["items"]])
+            cursor = page["next_cursor"]
+        # an item that is too large for a page is one
+        assert pages == [["p4"], ["p3"], ["p2", "p1"], ["p0"]]
 
     async def test_presets_are_private(self, api: Api) -> None:
         user, other = await api.user(), await api.user("eve@example.com")

@@ -10,7 +10,9 @@ import pytest
 
 from comfyrelay.domain.space import JOB_BYTES, check_space, space_of_job
 from comfyrelay.errors import WorkflowLimitReached
+from comfyrelay.services.catalogue import checks
 from comfyrelay.services.operations.retention import GRACE_SECONDS
+from comfyrelay.store import paging
 from comfyrelay.store.central.catalogue import MAX_PRIVATE_VERSIONS
 from comfyrelay.store.database import Database
 from tests.support.api import Api, Caller, open_api, problem_of
@@ -75,6 +77,32 @@ async def clean_up(api: Api) -> None:
         await api.clock.set(api.clock.now + timedelta(seconds=GRACE_SECONDS + 1))
         while await api.engine.jobs.removal.run_once():
             pass
+
+
+def with_choices(text: str, size: int) -> dict[str, Any]:
+    choices = {**PROMPT, "type": "choice", "choices": ["a", *(f"{number:0100}" for number in range(size // 100))]}
+    return {**workflow(text), "properties": [choices]}
+
+
+async def test_properties_of_a_workflow_are_limited(user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "MAX_PROPERTIES_BYTES", 10 * 1024)
+    await user.post("/api/workflows", with_choices("small", 8_000))
+    refused = problem_of(await user.call("POST", "/api/workflows", with_choices("large", 15_000)), 422)
+    assert refused["errors"] == {
+        "properties": "All properties together have 15 KiB; the limit is 10 KiB. Give them fewer choices or shorter "
+        "defaults."
+    }
+    assert [item["name"] for item in (await user.get("/api/workflows"))["items"]] == ["small"]
+
+
+async def test_page_of_large_workflows_ends_early(user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "MAX_PAGE_BYTES", 10_000)
+    for name in "abc":
+        await user.post("/api/workflows", with_choices(name, 4_000))
+    first = await user.get("/api/workflows?limit=200")
+    second = await user.get(f"/api/workflows?limit=200&cursor={first['next_cursor']}")
+    assert [[item["name"] for item in page["items"]] for page in (first, second)] == [["c", "b"], ["a"]]
+    assert second["next_cursor"] is None
 
 
 async def test_graph_body_is_limited_before_it_is_parsed(user: Caller) -> None:

@@ -284,6 +284,22 @@ class TestRoles:
 
 
 class TestTypes:
+    def test_choices_beyond_the_size_limit_become_texts(self) -> None:
+        files = [f"{number:0100}.safetensors" for number in range(900)]
+        info = {
+            "Load": definition(name=[files], kind=[["a", "b"]]),
+            "Save": definition(output=True, images=["IMAGE"]),
+        }
+        graph = {f"{number}": node("Load", name=files[number], kind="a") for number in range(1, 31)}
+        graph["99"] = node("Save", **{f"image{number}": [f"{number}", 0] for number in range(1, 31)})
+        described = describe_graph(graph, info)
+        types = [(fields["type"], "choices" in fields) for fields in described.properties]
+        assert types.count(("text", False)) > 0
+        # short lists are still choices
+        assert types.count(("choice", True)) > 30
+        assert filled_graph(described, {}) == graph
+        read_properties(described.properties)
+
     def test_ranges_and_choices_come_from_the_definitions(self) -> None:
         described = describe_graph(SDXL, OBJECT_INFO)
         steps, sampler = property_of(described, "steps"), property_of(described, "ksampler_sampler_name")

@@ -1,6 +1,6 @@
 import { QueryObserver } from "@tanstack/react-query";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { effects, entry, filterable, keys, makeQueryClient, renewUrls } from "./queries";
+import { effects, entry, filterable, keys, makeQueryClient, renewUrls, workflows } from "./queries";
 
 type Entry = NonNullable<Awaited<ReturnType<NonNullable<typeof entry.queryFn>>>>;
 
@@ -59,16 +59,17 @@ describe("file URLs", () => {
   });
 });
 
-describe("the effects query", () => {
-  it("fetches all pages", async () => {
-    const pages: Record<string, unknown> = {
-      "/api/effects?limit=200": { items: [{ id: 1 }], next_cursor: "1" },
-      "/api/effects?limit=200&cursor=1": { items: [{ id: 2 }], next_cursor: null },
-    };
-    vi.stubGlobal("fetch", async (path: string) => new Response(JSON.stringify({ data: pages[path] })));
-    const found = await makeQueryClient().fetchQuery(effects);
-    expect(found.map((each) => each.id)).toEqual([1, 2]);
-  });
+it.each([
+  ["effects", effects],
+  ["workflows", workflows],
+])("all pages of %s are fetched", async (name, query) => {
+  const pages: Record<string, unknown> = {
+    [`/api/${name}?limit=200`]: { items: [{ name: "a" }], next_cursor: "1" },
+    [`/api/${name}?limit=200&cursor=1`]: { items: [{ name: "b" }], next_cursor: null },
+  };
+  vi.stubGlobal("fetch", async (path: string) => new Response(JSON.stringify({ data: pages[path] })));
+  const found = await makeQueryClient().fetchQuery<{ name: string }[]>(query as never);
+  expect(found.map((each) => each.name)).toEqual(["a", "b"]);
 });
 
 it("jobs can be filtered by the workflows of the user and those behind effects", () => {

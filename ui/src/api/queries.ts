@@ -3,6 +3,7 @@
 import { infiniteQueryOptions, type Query, QueryClient, queryOptions, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { get } from "./client";
+import { fetchAllPages } from "./paging";
 import { CHOICES_LIMIT, QUEUE_LIMIT } from "./prefetch";
 import { Problem } from "./problem";
 import type { AboutJob, Batch, Effect, Job, Page, QueueEntry, QueueItem, Slot } from "./types";
@@ -250,7 +251,10 @@ export const views = queryOptions({
 
 export const workflows = queryOptions({
   queryKey: keys.workflows,
-  queryFn: async ({ signal }) => (await get("/api/workflows", { query: { limit: CHOICES_LIMIT }, signal })).items,
+  queryFn: ({ signal }) =>
+    fetchAllPages((cursor) =>
+      get("/api/workflows", { query: { limit: CHOICES_LIMIT, ...(cursor && { cursor }) }, signal }),
+    ),
 });
 
 /** The workflows to filter jobs by: those of the user, and those behind effects, under the names of the effects. */
@@ -275,16 +279,10 @@ export function useFilterable(): { slug: string; name: string }[] {
 
 export const effects = queryOptions({
   queryKey: keys.effects,
-  queryFn: async ({ signal }) => {
-    const found: Effect[] = [];
-    for (let cursor: string | null | undefined = ""; cursor !== null && cursor !== undefined; ) {
-      const query = { limit: CHOICES_LIMIT, ...(cursor && { cursor }) };
-      const page: Page<Effect> = await get("/api/effects", { query, signal });
-      found.push(...page.items);
-      cursor = page.next_cursor;
-    }
-    return found;
-  },
+  queryFn: ({ signal }) =>
+    fetchAllPages<Effect>((cursor) =>
+      get("/api/effects", { query: { limit: CHOICES_LIMIT, ...(cursor && { cursor }) }, signal }),
+    ),
   // there are no events for effects
   refetchOnWindowFocus: true,
 });

@@ -1,15 +1,25 @@
 """Check the properties and the output node of a workflow."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import Graph
-from comfyrelay.domain.properties import Property, check_properties
+from comfyrelay.domain.properties import MAX_PROPERTIES_BYTES, Property, check_properties
 from comfyrelay.errors import InvalidInput
 
 
 def read_properties(properties: Sequence[Mapping[str, Any]]) -> list[Property]:
     """Parse the properties of a workflow, and check each of them and all together."""
+    size = len(json.dumps(list(properties), default=str))
+    if size > MAX_PROPERTIES_BYTES:
+        limit = f"{MAX_PROPERTIES_BYTES // 1024} KiB"
+        raise InvalidInput(
+            errors={
+                "properties": f"All properties together have {size // 1024} KiB; the limit is {limit}. "
+                "Give them fewer choices or shorter defaults."
+            }
+        )
     found = []
     for number, fields in enumerate(properties):
         try:

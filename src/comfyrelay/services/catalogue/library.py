@@ -10,7 +10,7 @@ from comfyrelay.errors import NotFound
 from comfyrelay.protocol.user import Input
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.paging import ResultPage, make_page
+from comfyrelay.services.paging import ResultPage, cut_page
 from comfyrelay.store.central import library
 from comfyrelay.store.central.library import UsableEffect
 
@@ -32,8 +32,8 @@ class Library:
 
     async def effects(self, *, after_id: int = 0, limit: int) -> ResultPage[OfferedEffect]:
         async with self._databases.central.read() as tx:
-            found = await library.usable_effects(tx, after_id=after_id, limit=limit + 1)
-        page = make_page(found, limit=limit, key=lambda item: item.effect.id)
+            found, has_more = await library.usable_effects(tx, after_id=after_id, limit=limit)
+        page = cut_page(found, has_more=has_more, key=lambda item: item.effect.id)
         return page.with_items([await self._build_offer(item) for item in page.items])
 
     async def effect(self, *, slug: str | None = None, id_: int | None = None) -> OfferedEffect:

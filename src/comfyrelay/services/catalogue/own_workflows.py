@@ -29,7 +29,7 @@ from comfyrelay.services.catalogue.graph_import import GraphImporter, ImportedWo
 from comfyrelay.services.catalogue.reader_threads import ReaderThreads
 from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.paging import ResultPage, make_page
+from comfyrelay.services.paging import ResultPage, cut_page
 from comfyrelay.store.central import catalogue, library, tenants
 from comfyrelay.store.database import Tx
 
@@ -124,8 +124,8 @@ class OwnWorkflows:
     async def page(self, tenant_id: str, *, before_id: int | None, limit: int) -> ResultPage[WorkflowRecord]:
         """Return the workflows of a tenant, newest first."""
         async with self._databases.central.read() as tx:
-            found = await library.own_workflows(tx, tenant_id, before_id=before_id, limit=limit + 1)
-        return make_page(found, limit=limit)
+            found, has_more = await library.own_workflows(tx, tenant_id, before_id=before_id, limit=limit)
+        return cut_page(found, has_more=has_more)
 
     async def rename(self, tenant_id: str, slug: str, name: str) -> WorkflowRecord:
         await self._own(tenant_id, slug)

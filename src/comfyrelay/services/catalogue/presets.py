@@ -7,7 +7,7 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.catalogue import PresetRecord
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.paging import ResultPage, make_page
+from comfyrelay.services.paging import ResultPage, cut_page
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import ledger
@@ -22,8 +22,8 @@ class Presets:
 
     async def page(self, tenant_id: str, *, before_id: str | None, limit: int) -> ResultPage[PresetRecord]:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            found = await presets.page(tx, tenant_id, before_id=before_id, limit=limit + 1)
-        return make_page(found, limit=limit)
+            found, has_more = await presets.page(tx, tenant_id, before_id=before_id, limit=limit)
+        return cut_page(found, has_more=has_more)
 
     async def find(self, tenant_id: str, name: str) -> PresetRecord:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:

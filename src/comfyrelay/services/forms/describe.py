@@ -1,6 +1,7 @@
 """Describe a graph as a workflow: replace its values by placeholders, and make them typed properties."""
 
 import itertools
+import json
 import re
 import unicodedata
 from collections import Counter
@@ -10,7 +11,7 @@ from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph, input_texts
 from comfyrelay.comfyui.graphs.nodes import title_of
-from comfyrelay.domain.properties import ASSET_TYPES, Role
+from comfyrelay.domain.properties import ASSET_TYPES, MAX_PROPERTIES_BYTES, PropertyType, Role
 from comfyrelay.services.forms.inputs import GraphInput, Position, find_inputs
 from comfyrelay.services.forms.labels import Labels, number_duplicates
 from comfyrelay.services.forms.output import choose_output, find_output_nodes
@@ -21,6 +22,8 @@ from comfyrelay.services.forms.wiring import Wiring
 
 # Maximum number of properties of a workflow. Further inputs keep their value.
 MAX_PROPERTIES = 200
+# Maximum size of all choices of a workflow as JSON, next to its defaults.
+_MAX_CHOICES_BYTES = MAX_PROPERTIES_BYTES // 2
 _WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z]{2})(?=[A-Z][a-z])")
 _PLACEHOLDER = re.compile(r"\{\{([A-Z0-9_]+)\}\}")
 _MAX_SLUG_LENGTH = 40
@@ -76,21 +79,20 @@ def describe_graph(graph: object, object_info: Mapping[str, Any] | None = None) 
     output = choose_output(kept, savers, info)
     key_of = {draft.inputs[0].position: key for draft, key in zip(drafts, keys, strict=True)}
     node_labels = Labels(traced, _shown(drafts))
+    properties = [
+        _property(
+            draft,
+            key=key,
+            placeholder=placeholder,
+            scaled_from=None if draft.scaled_by is None else key_of[draft.scaled_by],
+            label=label,
+            group=node_labels.node(draft.node_id),
+        )
+        for draft, key, placeholder, label in zip(drafts, keys, placeholders, _labels(drafts, node_labels), strict=True)
+    ]
     return DescribedWorkflow(
         graph=_with_placeholders(kept, drafts, placeholders),
-        properties=[
-            _property(
-                draft,
-                key=key,
-                placeholder=placeholder,
-                scaled_from=None if draft.scaled_by is None else key_of[draft.scaled_by],
-                label=label,
-                group=node_labels.node(draft.node_id),
-            )
-            for draft, key, placeholder, label in zip(
-                drafts, keys, placeholders, _labels(drafts, node_labels), strict=True
-            )
-        ],
+        properties=_limit_choices(properties),
         roles={draft.name: key for draft, key in zip(drafts, keys, strict=True) if draft.name in _NAMED_ROLES},
         output_node_id=output.node_id,
         output_extension=output.extension,
@@ -250,6 +252,26 @@ def _with_placeholders(graph: Graph, drafts: Sequence[_PropertyDraft], placehold
         }
         for node_id, node in graph.items()
     }
+
+
+def _limit_choices(properties: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Turn choices beyond the size limit into plain inputs, as for a single list that is too long."""
+    limited, left = [], _MAX_CHOICES_BYTES
+    for fields in properties:
+        size = len(json.dumps(fields["choices"])) if "choices" in fields else 0
+        if size > left:
+            limited.append(_without_choices(fields))
+        else:
+            limited.append(fields)
+            left -= size
+    return limited
+
+
+def _without_choices(fields: Mapping[str, Any]) -> dict[str, Any]:
+    value = fields["default_value"]
+    guessed = PropertyType.TEXT if isinstance(value, str) else PropertyType.NUMBER
+    type_ = PropertyType.BOOLEAN if isinstance(value, bool) else guessed
+    return {**{name: field for name, field in fields.items() if name != "choices"}, "type": str(type_)}
 
 
 def _property(

@@ -10,7 +10,7 @@ from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.store.central.tables.catalogue import effects, workflows
 from comfyrelay.store.central.tables.workers import workflow_fleets
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import newest
+from comfyrelay.store.paging import newest, short_page
 
 _EFFECT = [effects.c[name].label(f"effect_{name}") for name in EffectRecord.__dataclass_fields__]
 _OF_EFFECT = [workflows.c[name].label(f"workflow_{name}") for name in WorkflowRecord.__dataclass_fields__]
@@ -25,10 +25,17 @@ class UsableEffect:
     workflow: WorkflowRecord
 
 
-async def usable_effects(tx: Tx, *, after_id: int = 0, limit: int = 50) -> list[UsableEffect]:
-    """Return a page of active effects in order of creation."""
-    query = _usable_effects().where(effects.c.id > after_id).order_by(effects.c.id).limit(limit)
-    return await tx.all(_usable_effect, query)
+async def usable_effects(tx: Tx, *, after_id: int = 0, limit: int = 50) -> tuple[list[UsableEffect], bool]:
+    """Return a page of active effects in order of creation, and whether there are more."""
+    rows = _usable_effects().where(effects.c.id > after_id)
+    return await short_page(
+        tx,
+        _usable_effect,
+        rows,
+        workflows.c.properties,
+        lambda query, rows: query.order_by(effects.c.id).limit(rows),
+        limit=limit,
+    )
 
 
 async def usable_effect(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> UsableEffect | None:
@@ -60,9 +67,16 @@ def _own(tenant_id: str) -> Select[Any]:
 
 async def own_workflows(
     tx: Tx, tenant_id: str, *, before_id: int | None = None, limit: int = 50
-) -> list[WorkflowRecord]:
-    """Return a page of a tenant's workflows, newest first."""
-    return await tx.all(WorkflowRecord, newest(_own(tenant_id), workflows.c.id, before=before_id, limit=limit))
+) -> tuple[list[WorkflowRecord], bool]:
+    """Return a page of a tenant's workflows, newest first, and whether there are more."""
+    return await short_page(
+        tx,
+        WorkflowRecord,
+        _own(tenant_id),
+        workflows.c.properties,
+        lambda query, rows: newest(query, workflows.c.id, before=before_id, limit=rows),
+        limit=limit,
+    )
 
 
 async def count_own(tx: Tx, tenant_id: str) -> int:

@@ -3,6 +3,7 @@
 import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { call, get } from "@/api/client";
 import { stringify } from "@/api/json";
+import { fetchAllPages } from "@/api/paging";
 import { Problem } from "@/api/problem";
 import { keys } from "@/api/queries";
 import type { components } from "@/api/schema";
@@ -14,7 +15,8 @@ export type AboutJob = components["schemas"]["AboutJob"];
 
 export const presets = queryOptions({
   queryKey: keys.presets,
-  queryFn: async ({ signal }) => (await get("/api/presets", { query: { limit: 200 }, signal })).items,
+  queryFn: ({ signal }) =>
+    fetchAllPages((cursor) => get("/api/presets", { query: { limit: 200, ...(cursor && { cursor }) }, signal })),
 });
 
 export const script = queryOptions({

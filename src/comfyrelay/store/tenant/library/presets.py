@@ -6,7 +6,7 @@ from sqlalchemy import delete, func, insert, select
 
 from comfyrelay.domain.records.catalogue import PresetRecord
 from comfyrelay.store.database import Tx, conflict_on_violation
-from comfyrelay.store.paging import newest
+from comfyrelay.store.paging import newest, short_page
 from comfyrelay.store.tenant.tables import presets
 from comfyrelay.store.types import relay_now
 
@@ -24,10 +24,18 @@ async def count(tx: Tx, tenant_id: str) -> int:
     return found
 
 
-async def page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[PresetRecord]:
-    """Return a page, newest first."""
-    query = select(*_PRESET).where(presets.c.tenant_id == tenant_id)
-    return await tx.all(PresetRecord, newest(query, presets.c.id, before=before_id, limit=limit))
+async def page(
+    tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50
+) -> tuple[list[PresetRecord], bool]:
+    """Return a page, newest first, and whether there are more."""
+    return await short_page(
+        tx,
+        PresetRecord,
+        select(*_PRESET).where(presets.c.tenant_id == tenant_id),
+        presets.c.settings,
+        lambda query, rows: newest(query, presets.c.id, before=before_id, limit=rows),
+        limit=limit,
+    )
 
 
 async def named(tx: Tx, tenant_id: str, name: str) -> PresetRecord | None:

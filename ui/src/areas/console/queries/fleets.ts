@@ -1,8 +1,9 @@
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { get } from "@/api/client";
+import { fetchAllPages } from "@/api/paging";
 import type { Page } from "@/api/types";
 import { consoleKeys } from "../shared/live";
-import { fetchAllPages, PAGE, REFETCH_MS, type Schemas } from "./paging";
+import { PAGE, REFETCH_MS, type Schemas } from "./paging";
 
 export type Fleet = Schemas["Fleet"];
 

@@ -1,6 +1,7 @@
 import { queryOptions } from "@tanstack/react-query";
 import { get } from "@/api/client";
-import { fetchAllPages, PAGE, type Schemas } from "./paging";
+import { fetchAllPages } from "@/api/paging";
+import { PAGE, type Schemas } from "./paging";
 
 export const workflowNames = queryOptions({
   queryKey: ["console", "workflows", "names"] as const,
