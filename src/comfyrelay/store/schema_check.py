@@ -24,6 +24,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import CreateIndex
 
+from comfyrelay.store import definitions
+
 # A part of a schema: its table, its kind, and its name.
 Part = tuple[str, str, str]
 Parts = Mapping[Part, str]
@@ -33,6 +35,7 @@ OWN_TABLES = frozenset({"alembic_version", "applied_migrations"})
 MAX_LISTED = 5
 
 _COLUMN, _INDEX, _CHECK = "column", "index", "check constraint"
+_NORMALISE = {_INDEX: definitions.index, _CHECK: definitions.check}
 _PRIMARY_KEY, _UNIQUE, _FOREIGN_KEY = "primary key", "unique constraint", "foreign key"
 # `Float` is stored as this type.
 _STORED_TYPES = {"float": "double precision"}
@@ -50,7 +53,8 @@ SELECT t.name AS of_table, i.name, c.name AS column_name
  WHERE t.type = 'table' AND i.origin = 'u' ORDER BY t.name, i.name, c.seqno
 """
 _SQLITE_FOREIGN_KEYS = """
-SELECT t.name AS of_table, k.id, k."from" AS column_name, k."table" AS target, k."to" AS target_column, k.on_delete
+SELECT t.name AS of_table, k.id, k."from" AS column_name, k."table" AS target, k."to" AS target_column,
+       k.on_update, k.on_delete
   FROM sqlite_master t JOIN pragma_foreign_key_list(t.name) k WHERE t.type = 'table' ORDER BY t.name, k.id, k.seq
 """
 _POSTGRES_COLUMNS = """
@@ -68,7 +72,8 @@ SELECT t.relname AS of_table, c.contype::text AS kind, c.conname AS name, pg_get
  WHERE t.relnamespace = current_schema()::regnamespace AND c.contype IN ('p', 'u', 'f', 'c')
 """
 _POSTGRES_INDEXES = """
-SELECT t.relname AS of_table, n.relname AS name, pg_get_indexdef(i.indexrelid) AS definition
+SELECT t.relname AS of_table, n.relname AS name, pg_get_indexdef(i.indexrelid) AS definition,
+       i.indisvalid AS is_valid
   FROM pg_index i JOIN pg_class t ON t.oid = i.indrelid JOIN pg_class n ON n.oid = i.indexrelid
  WHERE t.relnamespace = current_schema()::regnamespace
    AND NOT EXISTS (SELECT FROM pg_constraint c WHERE c.conindid = i.indexrelid AND c.contype IN ('p', 'u'))
@@ -92,8 +97,8 @@ def compare(connection: Connection, metadata: MetaData) -> SchemaDifferences:
             continue
         if part not in found:
             breaking.append(f"{_describe(part)} is missing")
-        elif found[part] != wanted:
-            breaking.append(f"{_describe(part)} is {found[part]}, not {wanted}")
+        elif (change := _change(part, found[part], wanted)) is not None:
+            breaking.append(change)
     harmless: list[str] = []
     # Other tables are ignored.
     for part in sorted(part for part in found if part not in expected and part[0] in metadata.tables):
@@ -106,6 +111,13 @@ def compare(connection: Connection, metadata: MetaData) -> SchemaDifferences:
 def listed(differences: tuple[str, ...]) -> str:
     more = len(differences) - MAX_LISTED
     return "; ".join(differences[:MAX_LISTED]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _change(part: Part, found: str, wanted: str) -> str | None:
+    """Describe the difference of two definitions, if their meanings differ."""
+    if found != wanted and part[1] in _NORMALISE:
+        found, wanted = (_NORMALISE[part[1]](definition) for definition in (found, wanted))
+    return None if found == wanted else f"{_describe(part)} is {found}, not {wanted}"
 
 
 def _describe(part: Part) -> str:
@@ -122,8 +134,7 @@ def _expected(metadata: MetaData, dialect: Dialect) -> Parts:
             parts[table.name, _COLUMN, column.name] = _expected_column(column, dialect)
         for index in table.indexes:
             if index.info.get("only") in {None, dialect.name}:
-                definition = str(CreateIndex(index).compile(dialect=dialect))
-                parts[table.name, _INDEX, str(index.name)] = _index(definition, set(table.columns.keys()))
+                parts[table.name, _INDEX, str(index.name)] = str(CreateIndex(index).compile(dialect=dialect))
     return parts
 
 
@@ -147,10 +158,11 @@ def _expected_constraints(table: Table, dialect: Dialect) -> Iterator[tuple[Part
         elif isinstance(constraint, ForeignKeyConstraint):
             target = constraint.referred_table.name
             target_columns = [key.column.name for key in constraint.elements]
-            yield _foreign_key(table.name, constraint.column_keys, target, target_columns), constraint.ondelete or ""
+            part = _foreign_key(table.name, constraint.column_keys, target, target_columns)
+            yield part, f"ON DELETE {constraint.ondelete}" if constraint.ondelete else ""
         elif isinstance(constraint, CheckConstraint):
             name = dialect.identifier_preparer.format_constraint(constraint)
-            yield (table.name, _CHECK, str(name)), _condition(str(constraint.sqltext), set(table.columns.keys()))
+            yield (table.name, _CHECK, str(name)), f"CHECK ({constraint.sqltext})"
 
 
 def _found(connection: Connection) -> Parts:
@@ -164,47 +176,46 @@ def _sqlite_parts(connection: Connection) -> Iterator[tuple[Part, str]]:
     for column in columns:
         is_required = bool(column.is_required) and not column.pk
         yield (column.of_table, _COLUMN, column.name), _column(column.type, column.value, is_required=is_required)
-    names = {table: {row.name for row in rows} for table, rows in groupby(columns, itemgetter(0))}
     for table, rows in groupby(columns, itemgetter(0)):
         yield (table, _PRIMARY_KEY, _names(row.name for row in rows if row.pk)), ""
     for kind, name, table, sql in connection.execute(text(_SQLITE_TABLES)):
         if kind == "index":
-            yield (table, _INDEX, name), _index(sql, names[table])
+            yield (table, _INDEX, name), sql
         elif kind == "table":
             for start in _CHECK_START.finditer(sql):
-                yield (table, _CHECK, start[1]), _condition(_in_parentheses(sql, start.end()), names[table])
+                inside, _ = definitions.in_parentheses(sql, start.end())
+                yield (table, _CHECK, start[1]), f"CHECK ({inside})"
     for (table, _), rows in groupby(connection.execute(text(_SQLITE_UNIQUE)), itemgetter(0, 1)):
         yield (table, _UNIQUE, _names(row.column_name for row in rows)), ""
     for (table, _), grouped in groupby(connection.execute(text(_SQLITE_FOREIGN_KEYS)), itemgetter(0, 1)):
         keys = list(grouped)
-        on_delete = "" if keys[0].on_delete == "NO ACTION" else keys[0].on_delete
+        actions = {"ON UPDATE": keys[0].on_update, "ON DELETE": keys[0].on_delete}
         own, targets = [key.column_name for key in keys], [key.target_column for key in keys]
-        yield _foreign_key(table, own, keys[0].target, targets), on_delete
+        text_of_actions = " ".join(f"{event} {action}" for event, action in actions.items() if action != "NO ACTION")
+        yield _foreign_key(table, own, keys[0].target, targets), text_of_actions
 
 
 def _postgres_parts(connection: Connection) -> Iterator[tuple[Part, str]]:
     columns = connection.execute(text(_POSTGRES_COLUMNS)).all()
-    names: dict[str, set[str]] = {}
     for column in columns:
         is_required = column.is_required and not column.pk
         yield (column.of_table, _COLUMN, column.name), _column(column.type, column.value, is_required=is_required)
-        names.setdefault(column.of_table, set()).add(column.name)
     for index in connection.execute(text(_POSTGRES_INDEXES)):
-        yield (index.of_table, _INDEX, index.name), _index(index.definition, names[index.of_table])
+        yield (index.of_table, _INDEX, index.name), index.definition if index.is_valid else "invalid"
     for constraint in connection.execute(text(_POSTGRES_CONSTRAINTS)):
-        yield _postgres_constraint(constraint, names[constraint.of_table])
+        yield _postgres_constraint(constraint)
 
 
-def _postgres_constraint(constraint: Any, columns: set[str]) -> tuple[Part, str]:
+def _postgres_constraint(constraint: Any) -> tuple[Part, str]:
     table, definition = constraint.of_table, constraint.definition
     if constraint.kind == "c":
-        return (table, _CHECK, constraint.name), _condition(definition, columns)
+        return (table, _CHECK, constraint.name), definition
     lists = [re.findall(r"\w+", listed_columns) for listed_columns in re.findall(r"\(([^)]*)\)", definition)]
     if constraint.kind == "f":
         target = re.search(r"REFERENCES \"?(\w+)", definition)
-        on_delete = re.search(r"ON DELETE (CASCADE|SET NULL|SET DEFAULT|RESTRICT)", definition)
         part = _foreign_key(table, lists[0], target[1] if target else "", lists[1])
-        return part, on_delete[1] if on_delete else ""
+        # The actions, and what else differs from a plain foreign key, such as `NOT VALID`.
+        return part, definition.rpartition(")")[2].strip()
     return (table, _PRIMARY_KEY if constraint.kind == "p" else _UNIQUE, _names(lists[0])), ""
 
 
@@ -221,31 +232,5 @@ def _column(type_name: str, value: str | None, *, is_required: bool) -> str:
     return f"{type_name}{default}{' NOT NULL' if is_required else ''}"
 
 
-def _index(definition: str, columns: set[str]) -> str:
-    head, _, condition = definition.partition(" WHERE ")
-    start, _, listed_columns = head.partition("(")
-    unique = "unique " if "UNIQUE" in start else ""
-    where = f" where {_condition(condition, columns)}" if condition else ""
-    names = _names(word for word in re.findall(r"\w+", listed_columns) if word in columns)
-    return f"{unique}on {names}{where}"
-
-
-def _condition(expression: str, columns: set[str]) -> str:
-    """Return the values and columns of a condition. PostgreSQL rewrites the rest."""
-    values = sorted(set(re.findall(r"'[^']*'", expression)))
-    words = set(re.findall(r"\w+", re.sub(r"'[^']*'", "", expression)))
-    return f"({', '.join([*sorted(words & columns), *values])})"
-
-
 def _names(columns: Iterable[str]) -> str:
     return f"({', '.join(columns)})"
-
-
-def _in_parentheses(sql: str, start: int) -> str:
-    """Return the text from `start` to the matching parenthesis."""
-    depth = 1
-    for place in range(start, len(sql)):
-        depth += {"(": 1, ")": -1}.get(sql[place], 0)
-        if depth == 0:
-            return sql[start:place]
-    return sql[start:]
