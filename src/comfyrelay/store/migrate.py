@@ -6,7 +6,6 @@ The revision in the database only says which migrations ran, not what they did. 
 the schema is compared with the table definitions.
 """
 
-import hashlib
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,7 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, selec
 from comfyrelay import __version__
 from comfyrelay.domain.records.operations import SchemaState
 from comfyrelay.errors import ConfigurationError, SchemaMismatch
-from comfyrelay.store import schema_check
+from comfyrelay.store import checksums, schema_check
 from comfyrelay.store.central.tables import metadata as central_metadata
 from comfyrelay.store.database import PROBE, Database, Tx
 from comfyrelay.store.schema_check import SchemaDifferences
@@ -32,8 +31,6 @@ _APPLIED = Table(
     Column("revision", Text, primary_key=True),
     Column("checksum", Text, nullable=False),
 )
-# Lines that do not change what a migration does. A module that it imports may move.
-_WITHOUT_EFFECT = ("#", "import ", "from ")
 
 
 class Schema(StrEnum):
@@ -52,11 +49,13 @@ def revisions(schema: Schema) -> list[str]:
 
 
 def checksum(schema: Schema, revision: str) -> str:
-    """Return the checksum of a migration, without its comments and imports."""
+    """Return the checksum of a migration. It is computed only for one that is being written."""
+    return checksums.CHECKSUMS.get(revision) or checksums.checksum(path_of(schema, revision))
+
+
+def path_of(schema: Schema, revision: str) -> Path:
     (path,) = (_FOLDER / schema / "versions").glob(f"{revision.removeprefix(f'{schema}_')}_*.py")
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    code = "\n".join(line for line in lines if line and not line.startswith(_WITHOUT_EFFECT))
-    return hashlib.sha256(code.encode()).hexdigest()
+    return path
 
 
 @cache

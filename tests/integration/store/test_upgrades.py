@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Boolean, Column, Connection, Float, Integer, MetaData, Table, Text, inspect, select
 
 from comfyrelay.errors import ConfigurationError, SchemaMismatch
-from comfyrelay.store import migrate
+from comfyrelay.store import checksums, migrate
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.migrate import Schema
 from comfyrelay.store.schema_check import OWN_TABLES
@@ -174,6 +174,8 @@ class TestNextMigration:
         folder = tmp_path / "migrations"
         shutil.copytree(migrate._FOLDER, folder)
         monkeypatch.setattr(migrate, "_FOLDER", folder)
+        # so that they are computed
+        monkeypatch.setattr(checksums, "CHECKSUMS", {})
         migrate.head.cache_clear()
         yield folder
         migrate.head.cache_clear()
