@@ -214,7 +214,7 @@ async def test_uploads_of_guests_are_limited(
         assert (await guest.post("/api/videos/uploads", json=upload(GIB))).status_code == 201
         refused = await guest.post("/api/videos/uploads", json=upload(1))
         assert refused.status_code == 409
-        assert "have reached your limit: 1.0 GiB in all" in refused.json()["detail"]
+        assert "have reached your limit: 1.1 GB in all" in refused.json()["detail"]
         assert (await owner.post("/api/videos/uploads", json=upload(GIB))).status_code == 201
         monkeypatch.setattr(uploads, "GUEST_LIMITS", UploadLimits(max_files=1))
         assert (await guest.post("/api/videos/uploads", json=upload(1))).status_code == 409

@@ -21,6 +21,7 @@ from comfyrelay.services.jobs.submission.requests import (
     check_texts,
     wait_limit,
 )
+from comfyrelay.services.jobs.submission.rerun_rules import RerunRules
 from comfyrelay.services.jobs.submission.resolve import Resolver
 from comfyrelay.services.jobs.submission.reuse import Reuse
 from comfyrelay.services.paging import ResultPage, make_page
@@ -80,6 +81,7 @@ class Batches:
         self._accept = accept
         self._reuse = reuse
         self._control = control
+        self._rules = RerunRules(context.databases)
 
     async def submit(self, request: BatchRequest) -> BatchState:
         """Accept all items or none, with a constant number of statements in each database."""
@@ -196,6 +198,9 @@ class Batches:
     async def run_again(self, tenant_id: str, batch_id: str, *, new_seeds: bool) -> BatchState:
         """Run all items of a batch again, in a new batch."""
         shard = await self._databases.shard_of(tenant_id)
+        async with shard.read() as tx:
+            ended = await jobs.newest_in_batch(tx, tenant_id, batch_id)
+        await self._rules.check_again(ended)
         new_batch_id = new_id()
 
         async def work(tx: Tx, balance: int) -> tuple[BatchRecord, AcceptedJobs]:

@@ -11,6 +11,7 @@ from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission import rerun
 from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs
 from comfyrelay.services.jobs.submission.requests import JobRequest, check_texts
+from comfyrelay.services.jobs.submission.rerun_rules import RerunRules
 from comfyrelay.services.jobs.submission.resolve import Resolver
 from comfyrelay.services.jobs.submission.reuse import Reuse
 from comfyrelay.services.queue.control import require_job
@@ -37,6 +38,7 @@ class JobSubmission:
         self._resolve = resolve
         self._accept = accept
         self._reuse = reuse
+        self._rules = RerunRules(context.databases)
 
     async def submit(self, request: JobRequest) -> JobRecord:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""
@@ -83,6 +85,9 @@ class JobSubmission:
     ) -> SubmittedJob:
         """Like `retry`, and return whether the retry is new."""
         shard = await self._databases.shard_of(tenant_id)
+        async with shard.read() as tx:
+            retried = await require_job(tx, tenant_id, job_id)
+        await self._rules.check_retry([retried])
 
         async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
             old = await require_job(tx, tenant_id, job_id)
@@ -104,6 +109,9 @@ class JobSubmission:
     async def retry_all(self, tenant_id: str, job_ids: Sequence[str]) -> int:
         """Retry all jobs or none, in one transaction; return how many were not retried before."""
         shard = await self._databases.shard_of(tenant_id)
+        async with shard.read() as tx:
+            wanted = [job for job in await jobs.by_ids(tx, job_ids) if job.tenant_id == tenant_id]
+        await self._rules.check_retry(wanted)
 
         async def work(tx: Tx, balance: int) -> tuple[int, AcceptedJobs | None]:
             found = {job.id: job for job in await jobs.by_ids(tx, job_ids) if job.tenant_id == tenant_id}
@@ -129,6 +137,9 @@ class JobSubmission:
     ) -> JobRecord:
         """Run an ended job again, as a new job outside any batch."""
         shard = await self._databases.shard_of(tenant_id)
+        async with shard.read() as tx:
+            ended = await require_job(tx, tenant_id, job_id)
+        await self._rules.check_again([ended])
 
         async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
             old = await require_job(tx, tenant_id, job_id)

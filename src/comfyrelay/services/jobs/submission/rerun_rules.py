@@ -1,0 +1,50 @@
+"""Rules for running a job again that depend on the catalogue and on the user's role, which may have changed.
+
+A copy keeps the price of its job. So a job of an effect runs again only while the effect is offered. A retry replaces a
+run that failed or was canceled, so it stays possible afterwards, for the price that the user accepted. A test run has no
+price, so only an administrator can repeat it.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from comfyrelay.domain.records.jobs import JobRecord
+from comfyrelay.errors import Conflict, Forbidden
+from comfyrelay.services.databases import Databases
+from comfyrelay.store.central import catalogue, tenants
+from comfyrelay.store.database import Tx
+
+
+class RerunRules:
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+
+    async def check_again(self, old: Sequence[JobRecord]) -> None:
+        """Raise `Conflict` if an effect is no longer offered, and `Forbidden` for a test run of another user."""
+        async with self._databases.central.read() as tx:
+            await _check_effects(tx, old)
+            await _check_tests(tx, old)
+
+    async def check_retry(self, old: Sequence[JobRecord]) -> None:
+        """Raise `Forbidden` for a test run, unless its user is still an administrator."""
+        async with self._databases.central.read() as tx:
+            await _check_tests(tx, old)
+
+
+async def _check_effects(tx: Tx, old: Iterable[JobRecord]) -> None:
+    for effect_id in sorted({job.effect_id for job in old if job.effect_id is not None}):
+        effect, workflow = await catalogue.effect_with_workflow(tx, effect_id)
+        if effect is None or not effect.is_active or workflow is None or not workflow.is_active:
+            name = f"The effect {effect.name!r}" if effect is not None else "The effect of this job"
+            raise Conflict(f"{name} is no longer offered, so this cannot run again. Choose another effect.")
+
+
+async def _check_tests(tx: Tx, old: Iterable[JobRecord]) -> None:
+    unpriced = [job for job in old if job.effect_id is None]
+    if not unpriced:
+        return
+    workflows = await catalogue.workflows_by_id(tx, {job.workflow_id for job in unpriced})
+    tests = [job for job in unpriced if workflows[job.workflow_id].tenant_id is None]
+    for user_id in sorted({job.user_id for job in tests}):
+        user = await tenants.user(tx, user_id)
+        if user is None or not user.is_admin:
+            raise Forbidden("This is a test run of a workflow, which only an administrator can run. Choose an effect.")
