@@ -139,7 +139,7 @@ async def _run_delayed(name: str, seconds: float, work: Callable[[], Awaitable[o
 
 @asynccontextmanager
 async def open_api(
-    backend: Backend, folder: Path, *, storage_url: str | None = None, **settings: Any
+    backend: Backend, folder: Path, *, storage_url: str | None = None, reuse_routes: bool = True, **settings: Any
 ) -> AsyncIterator[Api]:
     async with backend.databases(["main"]) as (central, shards, clock):
         engine = Engine(
@@ -155,7 +155,8 @@ async def open_api(
             signing_secrets=SECRETS.signing,
         )
         app = create_app(engine, SECRETS)
-        _reuse_routes(app, is_local=storage_url is None)
+        if reuse_routes:
+            _reuse_routes(app, is_local=storage_url is None)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with AsyncExitStack() as stack:
             with patch("comfyrelay.services.engine._every", _run_delayed):

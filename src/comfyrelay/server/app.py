@@ -38,8 +38,10 @@ def create_app(
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with engine, _publish_metrics(engine):
             await engine.start()
+            building = asyncio.create_task(_build_routes(app), name="build routes")
             async with background():
                 yield
+            building.cancel()
             await context.stop_waiting()
 
     app = FastAPI(
@@ -47,6 +49,8 @@ def create_app(
         version=__version__,
         summary="One queue for all your ComfyUI GPUs.",
         lifespan=lifespan,
+        # A redirect would name the host of the request, which anyone can choose.
+        redirect_slashes=False,
         # FastAPI's own pages load scripts from a CDN, and it serializes the schema for each request.
         docs_url=None,
         redoc_url=None,
@@ -71,6 +75,16 @@ def create_app(
         app.include_router(router)
     app.include_router(app_files.make_router(_storage_origins))
     return app
+
+
+async def _build_routes(app: FastAPI) -> None:
+    """Build the routes of all routers. FastAPI builds those of a router at its first request, which had to wait."""
+    for router in ROUTERS:
+        scope = {"type": "http", "method": "GET", "path": f"{router.prefix}/", "root_path": "", "headers": []}
+        for route in app.router.routes:
+            route.matches(scope)
+        # Let requests in between.
+        await asyncio.sleep(0)
 
 
 async def _storage_origins(request: Request) -> Sequence[str]:

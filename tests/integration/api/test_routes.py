@@ -1,13 +1,16 @@
 """Routes are matched in order, so the most frequent ones come first."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 from starlette.types import Scope
 
+from comfyrelay.server.http.bodies import BodyRoute
 from tests.support.api import Api, open_api
 from tests.support.world import SqliteBackend
 
@@ -17,6 +20,40 @@ async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Ap
     """Route matching uses no database."""
     async with open_api(sqlite_backend, tmp_path) as api:
         yield api
+
+
+async def test_routes_are_built_before_the_first_request(
+    sqlite_backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    get_route_handler = BodyRoute.get_route_handler
+
+    def counted(self: BodyRoute) -> Any:
+        built.append(self.path)
+        return get_route_handler(self)
+
+    monkeypatch.setattr(BodyRoute, "get_route_handler", counted)
+    async with open_api(sqlite_backend, tmp_path, reuse_routes=False) as api:
+        await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == "build routes"])
+        assert built
+        built.clear()
+        for path in ("/api/ai-jobs", "/api/queue", "/api/admin/workers"):
+            assert (await api.anonymous.http.get(path)).status_code == 401
+        assert built == []
+
+
+async def test_no_path_is_redirected(api: Api) -> None:
+    """A redirect would name the host of the request."""
+    paths = ["/api/ai-jobs/", "/api/worker/poll/", "/api/admin/workflows/", "/healthz/", "/api/presets/", "/files/"]
+    answers = [await api.anonymous.http.get(path, headers={"Host": "evil.example"}) for path in paths]
+    assert [answer.status_code // 100 for answer in answers] == [4] * len(paths)
+    assert not any("evil.example" in f"{answer.headers}{answer.text}" for answer in answers)
+
+
+@pytest.mark.parametrize("path", ["/", "/create", "/create/", "/queue/", "/console/workers/", "/sign-in/"])
+async def test_page_is_found_with_and_without_a_slash(api: Api, path: str) -> None:
+    # 503 without a built web app
+    assert (await api.anonymous.http.get(path, headers={"Accept": "text/html"})).status_code in (200, 503)
 
 
 async def test_frequent_routes_match_without_trying_other_routers(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

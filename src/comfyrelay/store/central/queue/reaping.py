@@ -5,7 +5,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Float, Select, and_, bindparam, or_, select
-from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.states import DispatchStatus
@@ -37,7 +36,7 @@ async def work(tx: Tx, *, silence_seconds: float, out_of_memory_seconds: float) 
 
 
 @cache
-def work_query(_dialect: str) -> Executable:
+def work_query(_dialect: str) -> Select[*tuple[Any, ...]]:
     kinds = {
         "has_expired": select(d.c.id).where(LEASED, d.c.lease_expires_at <= relay_now()),
         "has_silent": _silent(),
