@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
+from comfyrelay.domain.ids import worker_id_problem
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.error_text import FALLBACK
 from comfyrelay.errors import Fault
@@ -62,12 +63,18 @@ def _known_fault(given: Any) -> Any:
     return Fault.WORKER if isinstance(given, str) and given not in set(Fault) else given
 
 
+def _check_worker_id(worker_id: str) -> str:
+    if (problem := worker_id_problem(worker_id)) is not None:
+        raise ValueError(problem)
+    return worker_id
+
+
 class RegisterRequest(WorkerRequest):
     model_config = example(
         worker_id="gpu-1", fleet_slug="home", max_concurrency=1, capabilities={"gpus": [{"name": "RTX 4090"}]}
     )
 
-    worker_id: Name
+    worker_id: Annotated[Name, AfterValidator(_check_worker_id)]
     fleet_slug: Name
     stage: Stage = Stage.PRODUCTION
     max_concurrency: Annotated[int, Field(ge=1, le=1000)] = 1
