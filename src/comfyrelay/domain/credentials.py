@@ -40,18 +40,22 @@ def email_problem(email: str) -> str | None:
         return "This is not an email address."
     if len(normal) > MAX_EMAIL_LENGTH:
         return f"This must have at most {MAX_EMAIL_LENGTH} characters."
-    # Also spaces, control and format characters, and characters that Unicode does not define.
-    is_visible = not _BLANK.search(email) and all(unicodedata.category(char)[0] not in "CZ" for char in email)
-    return None if is_visible else "This contains a space or an invisible character. Type the address again."
+    return (
+        None
+        if all(map(_is_visible, email))
+        else "This contains a space or an invisible character. Type the address again."
+    )
 
 
 def password_problem(password: str, *, email: str | None = None) -> str | None:
     """Explain why a new password is too weak; `None` if it is accepted."""
-    if len(password) < MIN_PASSWORD_LENGTH:
-        return f"This must have at least {MIN_PASSWORD_LENGTH} characters."
+    # A passphrase contains spaces.
+    visible = "".join(char for char in password if char == " " or _is_visible(char))
+    if len(visible) < MIN_PASSWORD_LENGTH:
+        return f"This must have at least {MIN_PASSWORD_LENGTH} {'' if visible == password else 'visible '}characters."
     if len(password) > MAX_PASSWORD_LENGTH:
         return f"This must have at most {MAX_PASSWORD_LENGTH} characters."
-    text = unicodedata.normalize("NFKC", password).casefold()
+    text = unicodedata.normalize("NFKC", visible).casefold()
     if len({*text}) < MIN_DIFFERENT_CHARACTERS:
         return f"This repeats a few characters. Use at least {MIN_DIFFERENT_CHARACTERS} different ones."
     word = _PADDING.sub("", text)
@@ -62,6 +66,11 @@ def password_problem(password: str, *, email: str | None = None) -> str | None:
         if {text, word} & {address, address.partition("@")[0]}:
             return "This is the email address. Choose a password that others do not know."
     return None
+
+
+def _is_visible(char: str) -> bool:
+    """Whether a character has ink. Spaces, control and format characters and undefined characters have none."""
+    return not _BLANK.match(char) and unicodedata.category(char)[0] not in "CZ"
 
 
 def _is_sequence(text: str) -> bool:

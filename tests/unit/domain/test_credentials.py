@@ -44,6 +44,10 @@ def test_equal_looking_emails_are_equal() -> None:
     ("password", "reason"),
     [
         ("short", "at least 8 characters"),
+        ("\u200b\u200c\u200d\u200e\u200f\u2060\u2061\ufeff", "at least 8 visible characters"),
+        ("\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u3000", "at least 8 visible characters"),
+        ("kQ7!\u200b\u200c\u200d\u2060\u3164", "at least 8 visible characters"),
+        ("pass\u200bword", "most common"),
         ("x" * 1025, "at most 1024 characters"),
         (" " * 8, "repeats a few characters"),
         ("abababab", "repeats a few characters"),

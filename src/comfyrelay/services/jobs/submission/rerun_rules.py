@@ -1,8 +1,8 @@
 """Rules for running a job again that depend on the catalogue and on the user's role, which may have changed.
 
 A copy keeps the price of its job. So a job of an effect runs again only while the effect is offered. A retry replaces a
-run that failed or was canceled, so it stays possible afterwards, for the price that the user accepted. A test run has no
-price, so only an administrator can repeat it.
+run that failed or was canceled, so it stays possible afterwards, for the price that the user accepted. A test run is
+free, so only an administrator can repeat it.
 """
 
 from collections.abc import Iterable, Sequence
