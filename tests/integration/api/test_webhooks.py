@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ from comfyrelay.server.http.context import REDELIVERIES_FACTOR
 from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.transactions import TransactionStep
+from comfyrelay.services.webhooks import deliveries
 from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS, DeliveryService
 from comfyrelay.services.webhooks.sender import WebhookSender
 from comfyrelay.store.database import Boundary
 from tests.support.api import Api, Caller, data_of, open_api, problem_of
 from tests.support.webhook_receiver import Receiver, open_receiver
-from tests.support.world import OUTPUT, Crash, PostgresBackend, SqliteBackend
+from tests.support.world import OUTPUT, PATIENCE_SECONDS, Crash, PostgresBackend, SqliteBackend
 
 
 @dataclass
@@ -265,6 +266,32 @@ class TestRetries:
         assert (await scenario.deliveries(quick))[0]["status"] == "delivered"
         [delivery] = await scenario.deliveries(slow)
         assert (delivery["status"], delivery["last_error"]) == ("pending", "No response within 2 seconds.")
+
+    async def test_slow_receivers_of_a_tenant_leave_slots_to_others(
+        self, scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(deliveries, "MAX_CONCURRENT", 4)
+        monkeypatch.setattr(deliveries, "MAX_CONCURRENT_PER_TENANT", 2)
+        monkeypatch.setattr(deliveries, "CLAIM_SIZE", 2)
+        scenario.receiver.free.clear()
+        for number in range(6):
+            await scenario.finish_job(key=f"slow-{number}")
+        sender = DeliveryService(
+            scenario.api.engine.databases, WebhookSender(allow_private=True), on_recorded=lambda: None
+        )
+        async with open_receiver() as other:
+            assert await sender.start_due() == 2
+            await scenario.receiver.wait_for(2)
+            neighbour = replace(scenario, caller=await scenario.api.user("bob@example.com", tokens=100), receiver=other)
+            await neighbour.finish_job(key="quick")
+            assert await sender.start_due() == 1
+            await other.wait_for(1)
+            # A finished delivery of the busy tenant makes room for its next one.
+            scenario.receiver.free.set()
+            assert await sender.wakeup.wait(PATIENCE_SECONDS)
+            assert await sender.run_once() == 4
+        await sender.close()
+        assert len(scenario.receiver.received) == 6
 
     async def test_due_deliveries_are_sent_during_a_slow_one(self, scenario: Scenario) -> None:
         async with open_receiver() as other:

@@ -6,7 +6,7 @@ If the process dies, another one sends it again with the same id.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 CLAIM_SIZE = 50
 # Concurrent requests per shard. Slow receivers beyond this delay others.
 MAX_CONCURRENT = 500
+# A tenant with this many requests in flight gets no more claims, so that its slow receivers delay nobody else.
+MAX_CONCURRENT_PER_TENANT = 50
 # Longer than sending and recording can take together.
 LEASE_SECONDS = 60.0
 
@@ -49,8 +51,8 @@ class DeliveryService:
         self._sender = sender
         # Notified when deliveries may be due.
         self.wakeup = Wakeup()
-        # Deliveries of a shard are sent independently, and their outcomes are written in groups.
-        self._sending: dict[str, set[asyncio.Task[None]]] = defaultdict(set)
+        # Deliveries of a shard are sent independently, and their outcomes are written in groups. Tasks have a tenant.
+        self._sending: dict[str, dict[asyncio.Task[None], str]] = defaultdict(dict)
         self._recorders: dict[str, GroupCommit[DeliveryOutcome, None]] = {
             shard: GroupCommit(partial(self._record, shard)) for shard in databases.shards
         }
@@ -111,10 +113,10 @@ class DeliveryService:
         sending, started = self._sending[shard], 0
         try:
             while (free := MAX_CONCURRENT - len(sending)) > 0:
-                due = await self._claim(shard, limit=min(free, CLAIM_SIZE))
+                due = await self._claim(shard, limit=min(free, CLAIM_SIZE), busy=self._busy_tenants(shard))
                 for delivery in due:
                     task = asyncio.create_task(self._deliver(shard, delivery))
-                    sending.add(task)
+                    sending[task] = delivery.claimed.tenant_id
                     task.add_done_callback(lambda task: self._finish_task(shard, task))
                 started += len(due)
                 if not due:
@@ -124,16 +126,20 @@ class DeliveryService:
         return started
 
     def _finish_task(self, shard: str, task: asyncio.Task[None]) -> None:
-        if len(self._sending[shard]) >= MAX_CONCURRENT:
+        if len(self._sending[shard]) >= MAX_CONCURRENT or self._sending[shard][task] in self._busy_tenants(shard):
             self.wakeup.notify()
-        self._sending[shard].discard(task)
+        del self._sending[shard][task]
         if not task.cancelled() and (error := task.exception()) is not None:
             # The outcome was not recorded, so the webhook is sent again when its claim expires.
             log.warning("webhook.recording_failed", shard=shard, error=repr(error))
 
-    async def _claim(self, shard: str, *, limit: int) -> list[_Delivery]:
+    def _busy_tenants(self, shard: str) -> set[str]:
+        counts = Counter(self._sending[shard].values())
+        return {tenant_id for tenant_id, count in counts.items() if count >= MAX_CONCURRENT_PER_TENANT}
+
+    async def _claim(self, shard: str, *, limit: int, busy: Collection[str]) -> list[_Delivery]:
         async def work(tx: Tx) -> list[_Delivery]:
-            claimed = await deliveries.claim(tx, limit=limit, lease_seconds=LEASE_SECONDS)
+            claimed = await deliveries.claim(tx, limit=limit, lease_seconds=LEASE_SECONDS, but_tenants=busy)
             if not claimed:
                 return []
             jobs = await deliveries.ended_jobs(tx, [claim.job_id for claim in claimed])

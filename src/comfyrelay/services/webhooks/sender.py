@@ -21,6 +21,7 @@ log = structlog.get_logger(__name__)
 
 TIMEOUT_SECONDS = 10.0
 MAX_RESPONSE_BYTES = 1024
+MAX_RESOLVERS = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +45,9 @@ class WebhookSender:
         self._allow_private = allow_private
         self._timeout_seconds = timeout_seconds
         self._client: httpx.AsyncClient | None = None
-        # Slow DNS must not block the default threads, which files and passwords use.
-        self._resolver = ThreadPoolExecutor(8, thread_name_prefix="webhook-names")
+        # Slow DNS must not block the default threads, which files and passwords use. One tenant has fewer messages in
+        # flight than there are threads.
+        self._resolver = ThreadPoolExecutor(MAX_RESOLVERS, thread_name_prefix="webhook-names")
 
     async def send(self, url: str, body: str, headers: Mapping[str, str]) -> SendResult:
         """Send a message once. Errors of the receiver are returned, not raised."""

@@ -1,6 +1,6 @@
 """The webhook outbox of a shard, and the webhook settings of tenants."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -15,7 +15,7 @@ from comfyrelay.domain.records.webhooks import DeliveryRecord, TenantWebhook
 from comfyrelay.domain.webhooks import EndedJob
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest, newest_page
-from comfyrelay.store.row_parameters import columns_of, insert_into, rows_table, with_rows
+from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import ai_jobs, webhook_deliveries, webhooks
 from comfyrelay.store.types import relay_now, sql_literal
 
@@ -76,17 +76,23 @@ def _write_due(dialect: str) -> Executable:
     return insert_into(dialect, d).from_select(_NEW, rows).on_conflict_do_nothing()
 
 
-async def claim(tx: Tx, *, limit: int, lease_seconds: float) -> list[ClaimedDelivery]:
-    """Claim due deliveries for a while, and count the attempt."""
-    rows = await tx.fetch(_claim, {"limit": limit, "lease_seconds": lease_seconds})
+async def claim(
+    tx: Tx, *, limit: int, lease_seconds: float, but_tenants: Collection[str] = ()
+) -> list[ClaimedDelivery]:
+    """Claim due deliveries for a while, except those of `but_tenants`, and count the attempt."""
+    rows = await tx.fetch(_claim, {"limit": limit, "lease_seconds": lease_seconds, **with_ids(but_tenants)})
     return [ClaimedDelivery(**row._mapping) for row in rows]
 
 
 @cache
-def _claim(_dialect: str) -> Executable:
+def _claim(dialect: str) -> Executable:
     due = (
         select(d.c.id)
-        .where(d.c.status == sql_literal(DeliveryStatus.PENDING), d.c.due_at <= relay_now())
+        .where(
+            d.c.status == sql_literal(DeliveryStatus.PENDING),
+            d.c.due_at <= relay_now(),
+            d.c.tenant_id.not_in(select(ids_table(dialect, Text()).c.id)),
+        )
         .order_by(d.c.due_at)
         .limit(bindparam("limit", type_=BigInteger()))
         .with_for_update(skip_locked=True)
