@@ -89,8 +89,8 @@ async def test_other_methods_and_paths_are_left_to_fastapi(api: Api) -> None:
     body = json.dumps(ROUTES["/api/worker/poll"]).encode()
     headers = {**JSON, **worker.headers}
     assert (await call(app_of(api), "/api/worker/poll", b"", headers, method="GET")).status == 405
-    assert (await call(app_of(api), "/api/worker/poll/", body, headers, server=("relay.test", 80))).status == 307
-    assert (await call(app_of(api), "/api/worker/polls", body, headers)).status == 404
+    for path in ("/api/worker/poll/", "/api/worker/polls"):
+        assert (await call(app_of(api), path, body, headers)).status == 404
     # The path of a mounted application begins with its root path.
     mounted = await call(app_of(api), "/relay/api/worker/poll", body, headers, root_path="/relay")
     assert mounted.data["job"] is None
