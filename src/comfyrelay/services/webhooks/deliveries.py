@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 CLAIM_SIZE = 50
 # Concurrent requests per shard. Slow receivers beyond this delay others.
 MAX_CONCURRENT = 500
-# A tenant with this many requests in flight gets no more claims, so that its slow receivers delay nobody else.
+# A tenant with this many requests in flight gets no more claims, so that its slow receivers do not delay other tenants.
 MAX_CONCURRENT_PER_TENANT = 50
 # Longer than sending and recording can take together.
 LEASE_SECONDS = 60.0

@@ -79,7 +79,7 @@ def _write_due(dialect: str) -> Executable:
 async def claim(
     tx: Tx, *, limit: int, lease_seconds: float, but_tenants: Collection[str] = ()
 ) -> list[ClaimedDelivery]:
-    """Claim due deliveries for a while, except those of `but_tenants`, and count the attempt."""
+    """Claim due deliveries for a while, but none of `but_tenants`, and count the attempt."""
     rows = await tx.fetch(_claim, {"limit": limit, "lease_seconds": lease_seconds, **with_ids(but_tenants)})
     return [ClaimedDelivery(**row._mapping) for row in rows]
 
