@@ -137,8 +137,8 @@ MUTANTS = (
     Mutant(
         name="a decision leaves no entry in the outbox",
         file="services/queue/decisions.py",
-        old="entries=await outbox.post(tx, _updates(decisions, now) if post else {}),",
-        new="entries=[OutboxEntry(id=0, shard=shard, updates=of) for shard, of in _updates(decisions, now).items()],",
+        old="entries=await outbox.post(tx, await _updates(decisions, now) if post else {}),",
+        new="entries=[OutboxEntry(id=0, shard=s, updates=of) for s, of in (await _updates(decisions, now)).items()],",
         tests=f"{CRASHES}/test_crashes.py",
         only="sqlite and settle and after_commit",
     ),

@@ -38,7 +38,9 @@ async def post(tx: Tx, updates: Mapping[str, Sequence[JobUpdate]]) -> list[Outbo
     """Write one entry per shard with its updates."""
     if not updates:
         return []
-    rows = [{"shard": shard, "updates": list(shard_updates)} for shard, shard_updates in updates.items()]
+    rows = [
+        {"shard": shard, "updates": await tx.encoded_list(shard_updates)} for shard, shard_updates in updates.items()
+    ]
     posted = await tx.fetch(_post, with_rows(rows))
     return [OutboxEntry(id=row.id, shard=row.shard, updates=updates[row.shard]) for row in posted]
 

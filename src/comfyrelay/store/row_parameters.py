@@ -4,7 +4,7 @@ On both databases, one statement writes one row or five thousand in one round tr
 table of these rows is called `r`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -68,19 +68,19 @@ def ids_table(dialect: str, type_: ColumnType = BigInteger) -> FromClause:
 
 
 def with_rows(rows: Iterable[object], parameter: str = "rows") -> dict[str, Any]:
-    """Return the parameter of a statement that uses `rows_table`."""
-    return {parameter: list(rows)}
+    """Return the parameter of a statement that uses `rows_table`. The rows are read when it runs."""
+    return {parameter: iter(rows)}
 
 
 def with_ids(ids: Iterable[Any]) -> dict[str, Any]:
     """Return the parameter of a statement that uses `ids_table`."""
-    return {"rows": [{"id": id_} for id_ in ids]}
+    return {"rows": ({"id": id_} for id_ in ids)}
 
 
-def as_rows(objects: Iterable[Any], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the named attributes of each object. Dataclasses whose fields are the columns do not need it."""
+def as_rows(objects: Iterable[Any], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the named attributes of each object. Dataclasses whose fields are the columns do not need it."""
     values = attrgetter(*names)
-    return [dict(zip(names, values(object_), strict=True)) for object_ in objects]
+    return (dict(zip(names, values(object_), strict=True)) for object_ in objects)
 
 
 def select_by_ids(dialect: str, key: Column[Any], *columns: Any) -> Select[Any]:

@@ -7,6 +7,7 @@ from fastapi import Body, Response
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.accounts import User
+from comfyrelay.pacing import paced
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
@@ -35,7 +36,7 @@ async def submit(body: wire.NewBatch, response: Response, context: ContextOf, us
     request = BatchRequest(
         **submission(user, body),
         idempotency_key=body.idempotency_key or new_id(),
-        items=[ItemRequest(**dict(item)) for item in body.items],
+        items=[ItemRequest(**dict(item)) async for item in paced(body.items)],
         label=body.label,
     )
     state, is_new = await context.engine.jobs.batches.submit_once(request)

@@ -3,6 +3,7 @@
 from comfyrelay.domain.queue.states import TransactionType
 from comfyrelay.domain.records.accounts import TransactionRecord
 from comfyrelay.errors import IdempotencyConflict, InsufficientTokens, InvalidInput
+from comfyrelay.pacing import paced
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
@@ -64,6 +65,6 @@ async def reserve(tx: Tx, tenant_id: str, balance: int, costs: dict[str, int]) -
         raise InsufficientTokens(required_tokens=required, balance=balance)
     entries = [
         NewTransaction(tenant_id=tenant_id, type=TransactionType.JOB_RESERVE, amount=-cost, job_id=job_id)
-        for job_id, cost in costs.items()
+        async for job_id, cost in paced(costs.items())
     ]
     await ledger.append(tx, entries)

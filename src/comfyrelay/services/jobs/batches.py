@@ -11,6 +11,7 @@ from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.domain.queue.wait_reasons import NEWEST_DONE, expected_seconds
 from comfyrelay.domain.records.jobs import BatchRecord, JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, TooLarge
+from comfyrelay.pacing import paced
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission import rerun
 from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs
@@ -170,7 +171,7 @@ class Batches:
             shard, request.tenant_id, request.items, target, hash_content=request.reuse
         )
         return await self._resolve.resolve_jobs(
-            [_job_request(request, item, number) for number, item in enumerate(request.items)],
+            [_job_request(request, item, number) async for number, item in paced(enumerate(request.items))],
             target,
             found,
             request_digest=request_digest,

@@ -8,6 +8,7 @@ from comfyrelay.domain.gallery import output_kind
 from comfyrelay.domain.queue.settlement import CANCELED_TEXT, JobState, Settled, apply_updates, video_status_of
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus, TransactionType
 from comfyrelay.domain.queue.updates import JobUpdate
+from comfyrelay.pacing import paced
 from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
@@ -67,7 +68,7 @@ class UpdateApplier:
             for update in entry.updates:
                 updates[update.job_id].append(update)
         states = await jobs.lock_states(tx, updates)
-        changes = (apply_updates(state, updates[state.id]) for state in states.values())
+        changes = [apply_updates(state, updates[state.id]) async for state in paced(states.values())]
         settled = [change for change in changes if change is not None]
         if settled:
             await self.write(tx, settled)

@@ -13,6 +13,7 @@ from comfyrelay.domain.queue.states import JobEventType, JobStatus
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.jobs import JobRecord, NewDispatch
 from comfyrelay.errors import DatabaseUnavailable
+from comfyrelay.pacing import paced
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.applier import UpdateApplier
 from comfyrelay.services.transactions import TransactionStep
@@ -148,7 +149,8 @@ class OutboxRecovery:
 
         async def work(tx: Tx) -> tuple[int, list[JobRecord], bool]:
             known = await catalogue.existing_workflows(tx, {job.workflow_id for job in found})
-            new = [new_dispatch(shard, job, known[job.workflow_id]) for job in found if job.workflow_id in known]
+            queued = (job for job in found if job.workflow_id in known)
+            new = [new_dispatch(shard, job, known[job.workflow_id]) async for job in paced(queued)]
             created = await dispatches.enqueue(tx, new) if new else 0
             orphaned = [job for job in found if job.workflow_id not in known]
             return created, orphaned, any(workflow.may_burst for workflow in known.values())

@@ -21,6 +21,7 @@ from comfyrelay.domain.queue.updates import JobUpdate, UploadedOutput, update_of
 from comfyrelay.domain.records.workers import NewAuditEntry
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import Fault
+from comfyrelay.pacing import paced
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue.previews import PreviewService
@@ -104,7 +105,7 @@ class Decisions:
         found, now = await dispatches.lock(tx, which)
         decisions = [
             DecidedTransition(transition=transition, by=by)
-            for dispatch in found.values()
+            async for dispatch in paced(found.values())
             if (transition := judge(dispatch, now)) is not None
         ]
         return await self.write(tx, decisions, found=found, now=now, post=post)
@@ -139,7 +140,7 @@ class Decisions:
         return Decided(
             found=found,
             transitions=transitions,
-            entries=await outbox.post(tx, _updates(decisions, now) if post else {}),
+            entries=await outbox.post(tx, await _updates(decisions, now) if post else {}),
             has_work=any(
                 transition.after.status == DispatchStatus.QUEUED and transition.after.available_at <= now
                 for transition in transitions
@@ -208,9 +209,9 @@ class Decisions:
         return len(ids)
 
 
-def _updates(decisions: Iterable[DecidedTransition], now: datetime) -> dict[str, list[JobUpdate]]:
+async def _updates(decisions: Iterable[DecidedTransition], now: datetime) -> dict[str, list[JobUpdate]]:
     updates: dict[str, list[JobUpdate]] = defaultdict(list)
-    for decision in decisions:
+    async for decision in paced(decisions):
         details = decision.details
         updates[decision.transition.after.shard].append(
             update_of_transition(

@@ -31,6 +31,7 @@ from comfyrelay.domain.queue.states import ACTIVE_JOB, JobEventType, JobStatus, 
 from comfyrelay.domain.queue.wait_reasons import CompletedItem
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict
+from comfyrelay.pacing import paced
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest
 from comfyrelay.store.row_parameters import (
@@ -89,7 +90,7 @@ async def create(tx: Tx, new: Sequence[NewJobRecord]) -> list[JobRecord]:
         if "foreign key" not in str(error).lower():
             raise
         raise Conflict("A file or video of this request was just deleted.") from error
-    created = {row.id: JobRecord(**row._mapping) for row in rows}
+    created = {row.id: JobRecord(**row._mapping) async for row in paced(rows)}
     event = {"seq": 1, "type": JobEventType.QUEUED, "data": {"status": JobStatus.QUEUED}}
     await tx.write(_create_events, with_rows({"job_id": job.id, "tenant_id": job.tenant_id, **event} for job in new))
     await changes.write(tx, _by_tenant(new))
@@ -147,7 +148,7 @@ async def ended_after(tx: Tx, tenant_id: str, moment: datetime) -> list[str]:
 
 async def by_ids(tx: Tx, job_ids: Iterable[str]) -> list[JobRecord]:
     """Return the jobs in order of creation."""
-    return [JobRecord(**row._mapping) for row in await tx.fetch(_by_ids, with_ids(job_ids))]
+    return [JobRecord(**row._mapping) async for row in paced(await tx.fetch(_by_ids, with_ids(job_ids)))]
 
 
 @cache
@@ -158,7 +159,8 @@ def _by_ids(dialect: str) -> Executable:
 
 async def payloads(tx: Tx, job_ids: Iterable[str]) -> dict[str, Any]:
     """Return the payloads of jobs, which were fixed at submission."""
-    return {row.id: json_value(row.input_payload) for row in await tx.fetch(_payloads, with_ids(job_ids))}
+    rows = await tx.fetch(_payloads, with_ids(job_ids))
+    return {row.id: json_value(row.input_payload) async for row in paced(rows)}
 
 
 def listed_payload(max_length: int = MAX_LISTED_LENGTH) -> ColumnElement[Any]:
@@ -205,7 +207,7 @@ def _count_active(_dialect: str) -> Executable:
 
 async def lock_states(tx: Tx, job_ids: Iterable[str]) -> dict[str, JobState]:
     """Lock the jobs in order of id, and return the states that updates apply to."""
-    return {row.id: JobState._make(row) for row in await tx.fetch(_lock_states, with_ids(job_ids))}
+    return {row.id: JobState._make(row) async for row in paced(await tx.fetch(_lock_states, with_ids(job_ids)))}
 
 
 @cache
@@ -232,12 +234,10 @@ def _write_settled(dialect: str) -> Executable:
 
 
 async def write_attempts(tx: Tx, attempts: Sequence[Attempt]) -> None:
-    rows = as_rows(attempts, _ATTEMPT)
-    for row in rows:
-        if row["seed"] is not None:
-            row["seed"] = str(row["seed"])
-    if rows:
-        await tx.write(_write_attempts, with_rows(rows))
+    if attempts:
+        rows = as_rows(attempts, _ATTEMPT)
+        texts = ({**row, "seed": None if row["seed"] is None else str(row["seed"])} for row in rows)
+        await tx.write(_write_attempts, with_rows(texts))
 
 
 @cache

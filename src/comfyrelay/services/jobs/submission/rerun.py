@@ -8,6 +8,7 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict
+from comfyrelay.pacing import paced
 from comfyrelay.services.hooks import VaryValues
 from comfyrelay.services.jobs.submission.seeds import new_seed
 from comfyrelay.store.database import Tx
@@ -20,7 +21,10 @@ async def retries(tx: Tx, old: Sequence[JobRecord], *, new_seeds: bool, vary: Va
     payloads = await _payloads(tx, old, vary if new_seeds else None)
     if batch_ids := {job.batch_id for job in old if job.batch_id is not None}:
         await clearing.show_batches(tx, batch_ids)
-    return [_copy(job, payloads[job.id], new_seeds, idempotency_key=f"retry:{job.id}", retry_of=job.id) for job in old]
+    return [
+        _copy(job, payloads[job.id], new_seeds, idempotency_key=f"retry:{job.id}", retry_of=job.id)
+        async for job in paced(old)
+    ]
 
 
 async def batch_copies(
@@ -35,7 +39,7 @@ async def batch_copies(
             idempotency_key=f"batch:again:{batch_id}:{job.item_no}",
             batch_id=batch_id,
         )
-        for job in old
+        async for job in paced(old)
     ]
 
 
@@ -60,14 +64,17 @@ async def _copy_video(tx: Tx, old: JobRecord) -> str | None:
 async def _payloads(tx: Tx, old: Sequence[JobRecord], vary: VaryValues | None) -> Mapping[str, Mapping[str, Any]]:
     """Return the payloads of the old jobs; with `vary`, they have new seeds."""
     payloads = await jobs.payloads(tx, [job.id for job in old])
-    for job in old:
+    async for job in paced(old):
         primary = JobPayload.from_json(payloads[job.id]).primary_input
         # Only files of users have a media type. Files of the catalogue are never deleted.
         if primary is not None and primary.mime_type is not None and job.input_file_id is None:
             raise Conflict("This job cannot run again, because its input was deleted.")
     if vary is None:
         return payloads
-    return {job_id: _varied(JobPayload.from_json(payload), vary).to_json() for job_id, payload in payloads.items()}
+    return {
+        job_id: _varied(JobPayload.from_json(payload), vary).to_json()
+        async for job_id, payload in paced(payloads.items())
+    }
 
 
 def _varied(payload: JobPayload, vary: VaryValues) -> JobPayload:

@@ -29,6 +29,7 @@ from comfyrelay.domain.queue.lifecycle import UNLEASED
 from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus
 from comfyrelay.domain.queue.wait_reasons import is_prefetched
 from comfyrelay.domain.records.jobs import NewDispatch
+from comfyrelay.pacing import paced
 from comfyrelay.store.central.queue.progress import PROGRESS_COLUMNS, last_processing_time, progress_in
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import workers, workflow_blocks
@@ -139,7 +140,7 @@ def from_row(row: Any) -> Dispatch:
 
 async def enqueue(tx: Tx, new: Sequence[NewDispatch]) -> int:
     """Insert the dispatches that do not exist yet, in this order. Return how many were inserted."""
-    rows = [{**row, "n": n} for n, row in enumerate(as_rows(new, (*_NEW, "available_at")))]
+    rows = ({**row, "n": n} for n, row in enumerate(as_rows(new, (*_NEW, "available_at"))))
     return len(await tx.fetch(_enqueue, with_rows(rows)))
 
 
@@ -164,9 +165,9 @@ def _microseconds(dialect: str) -> ColumnElement[int]:
 async def lock(tx: Tx, which: "Condition | Collection[int]") -> tuple[dict[int, Dispatch], datetime]:
     """Lock dispatches by condition or ids, in order of id, and return them with the time."""
     if not isinstance(which, ColumnElement):
-        return _with_time(await tx.fetch(_lock, with_ids(which)))
+        return await _with_time(await tx.fetch(_lock, with_ids(which)))
     query = select(*COLUMNS, relay_now().label("now")).where(which).order_by(d.c.id).with_for_update(of=d)
-    return _with_time((await tx.execute(query)).all())
+    return await _with_time([row async for row in paced(await tx.execute(query))])
 
 
 @cache
@@ -178,7 +179,7 @@ def _lock(dialect: str) -> Executable:
 async def lock_reported(tx: Tx, ids: Iterable[int]) -> tuple[dict[int, Dispatch], datetime, bool]:
     """Lock dispatches like `lock`. Also return whether any of their workers has recorded failures, which is rare."""
     rows = await tx.fetch(_lock_reported, with_ids(ids))
-    return *_with_time(rows), any(row.has_blocks for row in rows)
+    return *await _with_time(rows), any(row.has_blocks for row in rows)
 
 
 @cache
@@ -188,10 +189,10 @@ def _lock_reported(dialect: str) -> Executable:
     return query.order_by(d.c.id).with_for_update(of=d)
 
 
-def _with_time(rows: Sequence[Any]) -> tuple[dict[int, Dispatch], datetime]:
+async def _with_time(rows: Sequence[Any]) -> tuple[dict[int, Dispatch], datetime]:
     # Without a row, there is nothing to decide, and the time is not needed.
     now = rows[0].now if rows else datetime.min
-    return {row[0]: from_row(row) for row in rows}, now
+    return {row[0]: from_row(row) async for row in paced(rows)}, now
 
 
 # A selection of dispatches. The functions below create it, so that no SQL leaves this package.
