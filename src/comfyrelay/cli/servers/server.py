@@ -43,12 +43,15 @@ def server(log_level: LogLevel = "info") -> None:
     restrict_to_user(settings.data_dir)
     recover_data_folder(settings.data_dir)
     secrets = load_secrets(settings)
-    print_note(f"ComfyRelay {__version__} serves at {settings.base_url}")
-    if secrets.new_file is not None:
-        registration = "" if settings.fleet_secrets else "; workers register with them"
-        print_note(f"  generated new secrets in {secrets.new_file}{registration}")
+
+    def print_start(_engine: Engine) -> None:
+        print_note(f"ComfyRelay {__version__} serves at {settings.base_url}")
+        if secrets.new_file is not None:
+            registration = "" if settings.fleet_secrets else "; workers register with them"
+            print_note(f"  generated new secrets in {secrets.new_file}{registration}")
+
     on_setup_code = partial(_print_setup_code, settings.base_url)
-    run_event_loop(serve(settings, secrets, log_level=log_level, on_setup_code=on_setup_code))
+    run_event_loop(serve(settings, secrets, log_level=log_level, on_ready=print_start, on_setup_code=on_setup_code))
 
 
 def _print_setup_code(base_url: str, code: str) -> None:
