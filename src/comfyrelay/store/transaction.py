@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from itertools import islice
 from typing import Any, TypeVar
 
 import asyncpg
@@ -126,8 +127,15 @@ class Tx:
         return orjson.Fragment(await self._encoded_rows(items))
 
     async def _encoded_rows(self, rows: Iterable[object]) -> str:
-        texts = [json_text(chunk, self.dialect) async for chunk in paced_chunks(iter(rows))]
-        return texts[0] if len(texts) == 1 else f"[{','.join(text[1:-1] for text in texts)}]"
+        remaining = iter(rows)
+        first = list(islice(remaining, ITEMS_AT_ONCE))
+        text = json_text(first, self.dialect)
+        # Most statements have few rows.
+        if len(first) < ITEMS_AT_ONCE:
+            return text
+        await asyncio.sleep(0)
+        texts = [text, *[json_text(chunk, self.dialect) async for chunk in paced_chunks(remaining)]]
+        return f"[{','.join(text[1:-1] for text in texts)}]"
 
     async def _flush_conflicting(self, build: Build) -> None:
         """Flush before a statement that reads, or that writes to a table with a deferred write. Parts of one statement

@@ -24,7 +24,7 @@ MAX_FILES, MAX_BYTES = 5, 10_000
 
 @pytest.fixture
 async def api(backend: SqliteBackend | PostgresBackend, storage_url: str | None, tmp_path: Path) -> AsyncIterator[Api]:
-    limits = {"max_stored_files": MAX_FILES, "max_stored_bytes": MAX_BYTES}
+    limits: dict[str, Any] = {"max_stored_files": MAX_FILES, "max_stored_bytes": MAX_BYTES}
     async with open_api(backend, tmp_path, storage_url=storage_url, **limits) as api:
         await api.stop_loops()
         yield api

@@ -26,8 +26,10 @@ PROMPT = {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}", "user_co
 
 @pytest.fixture
 async def api(backend: SqliteBackend | PostgresBackend, storage_url: str | None, tmp_path: Path) -> AsyncIterator[Api]:
-    limits = {"max_body_bytes": 2000, "max_graph_bytes": MAX_GRAPH_BYTES, "max_workflow_bytes": MAX_WORKFLOW_BYTES}
-    async with open_api(backend, tmp_path, storage_url=storage_url, graph_policy="off", **limits) as api:
+    limits: dict[str, Any] = {"max_graph_bytes": MAX_GRAPH_BYTES, "max_workflow_bytes": MAX_WORKFLOW_BYTES}
+    async with open_api(
+        backend, tmp_path, storage_url=storage_url, graph_policy="off", max_body_bytes=2000, **limits
+    ) as api:
         await api.stop_loops()
         yield api
 

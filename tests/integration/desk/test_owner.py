@@ -112,7 +112,12 @@ async def test_page_without_a_session_shows_how_to_sign_in(shared_desk: OpenDesk
 async def test_desk_unquotes_no_cookie(shared_desk: OpenDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Older versions of Python need quadratic time for it, and anyone can send one."""
     parsed: list[str] = []
-    monkeypatch.setattr("http.cookies._unquote", lambda value: parsed.append(value) or value)
+
+    def unquote(value: str) -> str:
+        parsed.append(value)
+        return value
+
+    monkeypatch.setattr("http.cookies._unquote", unquote)
     async with httpx.AsyncClient(base_url=shared_desk.ready.url) as browser:
         name = f"comfyrelay_session_{browser.base_url.port}"
         answers = [

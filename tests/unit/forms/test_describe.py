@@ -291,7 +291,8 @@ class TestTypes:
             "Save": definition(output=True, images=["IMAGE"]),
         }
         graph = {f"{number}": node("Load", name=files[number], kind="a") for number in range(1, 31)}
-        graph["99"] = node("Save", **{f"image{number}": [f"{number}", 0] for number in range(1, 31)})
+        images: dict[str, Any] = {f"image{number}": [f"{number}", 0] for number in range(1, 31)}
+        graph["99"] = node("Save", **images)
         described = describe_graph(graph, info)
         types = [(fields["type"], "choices" in fields) for fields in described.properties]
         assert types.count(("text", False)) > 0

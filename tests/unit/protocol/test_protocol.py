@@ -19,6 +19,7 @@ from comfyrelay.desk.routes.scripts import router as script_routes
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ComfyRelayError, Conflict, ControlPlaneUnreachable, InvalidInput, NotFound
+from comfyrelay.http_client import BoundedClient
 from comfyrelay.protocol import base, desk, jobs, user, worker
 from comfyrelay.protocol.admin import autoscaling, catalogue, dispatches, fleets, operations, tenants, workers
 from comfyrelay.protocol.problems import error_from_response
@@ -256,7 +257,7 @@ async def test_client_passes_on_fields_of_a_newer_server() -> None:
         "of_a_newer_version": {"a": 1},
     }
     answer = httpx.MockTransport(lambda _: httpx.Response(200, json={"data": body, "message": "OK", "more": 1}))
-    calls.http = httpx.AsyncClient(base_url="http://server.test", transport=answer)
+    calls.http = BoundedClient(base_url="http://server.test", transport=answer)
     batch = await calls.get("/api/batches/b", jobs.Batch)
     assert batch.total == 1
     assert json.loads(batch.model_dump_json()) == body
