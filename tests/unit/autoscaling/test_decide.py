@@ -57,6 +57,26 @@ def test_nearly_booted_machine_reduces_the_desired_count() -> None:
     assert plan(work, fleet(booting(left=5))).desired < plan(work, fleet(booting(left=175))).desired
 
 
+@pytest.mark.parametrize("policy", OURS)
+def test_booting_machine_is_canceled_when_no_job_waits(policy: Policy) -> None:
+    """The machine with the longest boot time left ends first, and the last machine boots on."""
+    seen = fleet(busy(), booting("soon", left=5), booting("late", left=170), policy=policy)
+    found = plan([], seen)
+    assert found.end == ["late", "soon"]
+    assert "no job waits for them: terminating 2 that are still booting" in found.reason
+    assert plan([waiting(1)], seen).end == []
+    assert plan([], replace(seen, following_jobs=2.0)).end == []
+    assert plan([], fleet(booting(), policy=policy)).is_empty
+    assert plan([], fleet(booting("late"), booting("soon", left=5), policy=policy)).end == ["late"]
+
+
+def test_booting_machine_that_arrivals_or_the_minimum_need_is_not_canceled() -> None:
+    """0.1 jobs a second of 30 s keep 3 machines busy, and 5 with the reserve."""
+    machines = [busy(), *(booting(str(number), left=10.0 * number) for number in range(1, 6))]
+    assert plan([waiting(0, jobs_per_second=0.1)], fleet(*machines)).end == ["5"]
+    assert plan([], fleet(*machines, min_machines=6)).end == []
+
+
 def test_unknown_workflow_gets_machines() -> None:
     assert launched(plan([replace(waiting(12), seconds=0.0, seconds_per_job=0.0)], fleet())) > 1
 

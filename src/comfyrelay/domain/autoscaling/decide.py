@@ -163,8 +163,15 @@ class _Stage:
         return self._end_idle(fleet, work, jobs, max(minimum, keep))
 
     def _end_idle(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Proposal:
-        """Judge each machine by its own idle time: idling longer than a boot costs more than booting again."""
+        """Judge each machine by its own idle time: idling longer than a boot costs more than booting again.
+
+        Machines that still boot when no job waits are canceled, because others have taken the jobs of their launch. In a
+        fleet that is used in bursts they boot on for the jobs that usually follow.
+        """
         own = self.capacity[fleet.slug]
+        late = _booting_longest_first(fleet)[: max(0, own - max(keep, 1))]
+        if late and jobs == 0 and fleet.following_jobs <= 0:
+            return _Proposal(more=0, why=f"no job waits for them: {reasons.ending(late, 0.0)}", end=late)
         limit = WEIGHTS[fleet.scaling.policy].idle_boots * fleet.boot_seconds
         idle = sum(is_idle(machine) for machine in fleet.machines)
         # Idle machines that the waiting jobs will take in a moment stay.
@@ -356,5 +363,9 @@ def _idle_longest_first(fleet: ObservedFleet) -> list[ObservedMachine]:
 
 def _dispensable(fleet: ObservedFleet) -> list[ObservedMachine]:
     """Return idle machines, then booting ones with the longest boot time left, and never a busy one."""
+    return _idle_longest_first(fleet) + _booting_longest_first(fleet)
+
+
+def _booting_longest_first(fleet: ObservedFleet) -> list[ObservedMachine]:
     booting = [machine for machine in fleet.machines if machine.state is MachineState.BOOTING]
-    return _idle_longest_first(fleet) + sorted(booting, key=lambda machine: (-machine.boot_seconds_left, machine.id))
+    return sorted(booting, key=lambda machine: (-machine.boot_seconds_left, machine.id))
