@@ -165,8 +165,8 @@ class _Stage:
     def _end_idle(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Proposal:
         """Judge each machine by its own idle time: idling longer than a boot costs more than booting again.
 
-        Machines that still boot when no job waits are canceled, because others have taken the jobs of their launch. In a
-        fleet that is used in bursts they boot on for the jobs that usually follow.
+        Machines that still boot when no job waits are canceled, because others have taken the jobs of their launch.
+        In a fleet that is used in bursts they boot on for the jobs that usually follow.
         """
         own = self.capacity[fleet.slug]
         late = _booting_longest_first(fleet)[: max(0, own - max(keep, 1))]
