@@ -81,5 +81,5 @@ async def test_simulator_is_announced_until_a_comfyui_answers(
         await driver.choose("Invert an image")
         await expect(driver.plan).to_contain_text("Runs on the built-in simulator")
         async with Simulator(port=port):
-            await expect(driver.plan).not_to_contain_text("simulator")
+            await expect(driver.plan).not_to_contain_text("built-in simulator")
             assert (await driver.call("GET", "/api/desk"))["simulated_jobs"] == "nothing"

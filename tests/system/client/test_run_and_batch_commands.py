@@ -86,7 +86,7 @@ async def test_each_file_of_a_folder_is_an_item(site: Site, tmp_path: Path) -> N
 async def test_desk_only_option_is_refused_with_a_sentence(site: Site, tmp_path: Path, option: str) -> None:
     ran = await site.command("batch", "add", written(tmp_path, PROMPT_GRAPH), option, "ntfy://x")
     assert ran.code == 2
-    assert f"{option}: only a desk" in ran.err
+    assert f"{option}: Only a desk" in ran.err
     assert site.url in ran.err.replace("\n", "")
     assert await site.client.workflows() == []
 
@@ -121,7 +121,7 @@ async def test_workflows_are_listed_renamed_replaced_and_removed(site: Site) -> 
     assert 7 in [property_.default_value for property_ in replaced.data.properties]
     assert [(workflow.slug, workflow.name) for workflow in await site.client.workflows()] == [(slug, "second")]
     job = await site.client.submit(workflow_slug=slug)
-    with pytest.raises(Conflict, match="have not ended"):
+    with pytest.raises(Conflict, match="unfinished jobs"):
         await site.client.remove_workflow(slug)
     await site.client.cancel("job", job.id)
     assert (await site.client.remove_workflow(slug)).message == "Deleted."

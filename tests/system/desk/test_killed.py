@@ -64,6 +64,12 @@ class DeskProcess:
                     return {name: count for name, count in batch.counts.items() if count}
                 await asyncio.sleep(0.1)
 
+    async def until_one_more_is_done(self, batch_id: str) -> None:
+        before = (await self.client.batch(batch_id)).done
+        async with asyncio.timeout(60):
+            while (await self.client.batch(batch_id)).done == before:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
     async def until_in_step(self, batch_id: str, *, of: int) -> None:
         """Wait until an item runs in a node with this many steps."""
         async with asyncio.timeout(60):

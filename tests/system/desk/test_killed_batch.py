@@ -34,6 +34,8 @@ async def test_interrupted_items_run_again_and_none_is_lost(tmp_path: Path, item
         async with desk_process(tmp_path, simulator) as desk:
             batch_id = await submit_items(desk, items)
             for _ in range(kills):
+                # Without progress between the kills, the same item would run out of attempts.
+                await desk.until_one_more_is_done(batch_id)
                 await asyncio.sleep(moments.uniform(0.0, items / 20 / kills))
                 quick.end()
                 endless = simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))

@@ -39,7 +39,7 @@ async def test_process_count_follows_the_queue_and_is_shown(
     quick = partial(packing.Packer, limits=ALWAYS, spare_cores=lambda _own: 16.0, loads=dict, check_seconds=0.1)
     monkeypatch.setattr(agent, "Packer", quick)
     metrics = WorkerMetrics()
-    monkeypatch.setattr(agent, "Metrics", lambda: metrics)
+    monkeypatch.setattr(agent, "WorkerMetrics", lambda: metrics)
     install = FakeInstall(tmp_path / "ComfyUI")
     gpu = {"folder": str(tmp_path / "gpu"), "memory_bytes": 24 * GIB, "context_bytes": GIB, "model_bytes": 2 * GIB}
     install.behave(gpu=gpu, step_seconds=0.7)

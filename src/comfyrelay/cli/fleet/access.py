@@ -1,7 +1,7 @@
 """Operations of fleets on the databases of a server, and over its admin API. Imported only when a command runs."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from comfyrelay.client.calls import Calls
@@ -9,7 +9,10 @@ from comfyrelay.domain.queue.states import Stage
 from comfyrelay.protocol.admin.autoscaling import Decision, FleetAutoscalingStatus, MachineInHistory
 from comfyrelay.protocol.admin.fleets import Fleet, FleetMapping, FleetPatch, NewFleet
 from comfyrelay.protocol.base import checked
-from comfyrelay.services.engine import Engine
+
+if TYPE_CHECKING:
+    # Commands over HTTP run without the libraries of a server.
+    from comfyrelay.services.engine import Engine
 
 FLEETS = "/api/admin/fleets"
 
@@ -64,7 +67,7 @@ class FleetsOverHttp:
 
 
 class FleetsInDatabases:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: "Engine") -> None:
         self._engine = engine
         self._views = engine.autoscaling.views
 

@@ -8,7 +8,7 @@ import pytest
 
 from comfyrelay.autoscaling.loop import ScalingLoop
 from comfyrelay.autoscaling.providers.aws import AwsProvider
-from comfyrelay.domain.autoscaling.spec import Policy
+from comfyrelay.domain.autoscaling.spec import LAST_IDLE_SECONDS, Policy
 from comfyrelay.domain.autoscaling.spec_json import machines_to_json
 from comfyrelay.domain.queue.states import Stage
 from tests.integration.autoscaling.aws.test_provision import ALL_OPTIONS
@@ -156,7 +156,10 @@ async def scaled(
         await world.engine.workers.fleets.change(
             stage=Stage.PRODUCTION,
             slug=slug,
-            changes={"machines": machines_to_json(fleet.spec), "autoscaling": {"policy": str(request.param)}},
+            changes={
+                "machines": machines_to_json(fleet.spec),
+                "autoscaling": {"policy": str(request.param), "last_idle_seconds": LAST_IDLE_SECONDS},
+            },
         )
         await lead(world)
         provider = AwsProvider()

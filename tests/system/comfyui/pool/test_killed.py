@@ -83,7 +83,7 @@ async def test_job_that_kills_its_process_runs_out_of_attempts(simulator: Simula
     ids = await killed_process(simulator, tmp_path / "queue.db", attempts=1)
     async with WorkflowPool([simulator.url], queue=SqliteQueue(tmp_path / "queue.db")) as pool:
         job = pool.job(ids[1])
-        with pytest.raises(RunLost, match="process ended"):
+        with pytest.raises(RunLost, match="process exited"):
             await job
         assert (job.status, job.attempts) == (PoolJobStatus.FAILED, 1)
         assert pool.stats().queued == 48
