@@ -3,13 +3,13 @@
 import sqlite3
 from pathlib import Path
 
+from comfyrelay.desk.addresses import refuse_second
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.services.backup.restore import undo_killed_restore
 from comfyrelay.system.atomic import remove_parts
 from comfyrelay.system.disks import REMOTE, filesystem_of
 from comfyrelay.system.files import remove
 from comfyrelay.system.folder_lock import FolderLock
-from comfyrelay.system.owner_secret import running_desks
 from comfyrelay.system.permissions import restrict_folder
 
 # File systems that are shared with other machines, or with the host of a virtual machine. They do not share SQLite's
@@ -45,16 +45,6 @@ def open_data_folder(folder: Path) -> FolderLock:
         lock.release()
         raise
     return lock
-
-
-def refuse_second(folder: Path) -> None:
-    """Raise `ConfigurationError` if a desk runs with this folder."""
-    for desk in running_desks():
-        if desk.data_dir.resolve() == folder.resolve():
-            raise ConfigurationError(
-                f"Your desk already runs at {desk.url}: `comfyrelay open` opens it. A second desk needs another folder "
-                "(--data-dir) and another port (--port)."
-            ) from None
 
 
 def check_filesystem(folder: Path) -> None:
