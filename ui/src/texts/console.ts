@@ -49,6 +49,8 @@ export const console = {
     return found.toDateString() === now.toDateString() ? short.format(found) : dayAndTime.format(found);
   },
   money: (amount: number) => money.format(amount),
+  /** The cost of `used` machines or seconds. The amount is 0 if the machines have no price. */
+  cost: (amount: number, used: number) => (used > 0 && amount === 0 ? "unknown" : money.format(amount)),
   perHour: (amount: number) => `${money.format(amount)} per hour`,
   showMore: "Show more",
   showSecret: "Show secret",

@@ -4,9 +4,8 @@ import { Progress } from "@/kit";
 import { Segmented } from "@/kit/Segmented";
 import { Table } from "@/kit/Table";
 import { number } from "@/texts/common";
-import { console as shared } from "@/texts/console";
 import { fleet as words } from "@/texts/console-fleets";
-import { lastDays } from "../fleets/rules";
+import { lastDays, runCost, totalCost } from "../fleets/rules";
 import { type Fleet, usage } from "../queries/fleets";
 import { LoadingOrError, Panel } from "../shared/panels";
 import styles from "./fleet.module.css";
@@ -49,15 +48,15 @@ export function Costs({ fleet }: { fleet: Fleet }) {
             </div>
             <div>
               <dt>{texts.total}</dt>
-              <dd>{own.machine_cost === null ? "–" : shared.money(own.machine_cost)}</dd>
+              <dd>{own.machine_cost === null ? "–" : totalCost(own)}</dd>
             </div>
             <div>
               <dt>{texts.cost}</dt>
-              <dd>{shared.money(own.cost)}</dd>
+              <dd>{runCost(own)}</dd>
             </div>
             <div>
               <dt>{texts.perJob}</dt>
-              <dd>{own.jobs ? shared.money((own.machine_cost ?? own.cost) / own.jobs) : "–"}</dd>
+              <dd>{own.jobs ? totalCost(own, own.jobs) : "–"}</dd>
             </div>
           </dl>
           {all > 0 && (
@@ -113,7 +112,7 @@ export function Costs({ fleet }: { fleet: Fleet }) {
                 id: "cost",
                 name: texts.cost,
                 align: "end",
-                show: (each) => shared.money(each.cost),
+                show: runCost,
                 sort: (each) => each.cost,
               },
             ]}

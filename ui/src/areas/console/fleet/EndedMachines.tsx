@@ -46,7 +46,7 @@ export function EndedMachines({ fleet }: { fleet: Fleet }) {
               id: "cost",
               name: texts.cost,
               align: "end",
-              show: (machine) => (machine.cost === null ? "–" : shared.money(machine.cost)),
+              show: (machine) => shared.cost(machine.cost ?? 0, secondsBetween(machine.ordered_at, machine.ended_at)),
             },
           ]}
         />

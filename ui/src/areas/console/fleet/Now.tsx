@@ -50,7 +50,7 @@ export function Now({ fleet }: { fleet: Fleet }) {
     [texts.mean, metrics?.mean_duration_seconds != null ? duration(metrics.mean_duration_seconds) : "–"],
   ];
   if (isManaged && how) {
-    const spent = shared.money(how.spent_per_hour);
+    const spent = shared.cost(how.spent_per_hour, how.machines.length);
     own.push(
       [texts.desired, how.decision ? number.format(how.decision.desired) : "–"],
       [texts.spent, how.cost_per_hour === null ? spent : texts.spentOf(spent, shared.money(how.cost_per_hour))],

@@ -10,7 +10,7 @@ import { FleetStateBadge } from "./FleetStateBadge";
 export interface Row {
   fleet: Fleet;
   scaling: Scaling | undefined;
-  spent: number | null;
+  spent: string | null;
 }
 
 export const columns = texts.columns;
@@ -80,7 +80,7 @@ export const COLUMNS: readonly Column<Row>[] = [
     width: "90px",
     isEnd: true,
     from: "wide",
-    show: ({ scaling: how }) => (how ? shared.money(how.spent_per_hour) : none),
+    show: ({ scaling: how }) => (how ? shared.cost(how.spent_per_hour, how.machines.length) : none),
   },
   {
     id: "spent",
@@ -88,7 +88,7 @@ export const COLUMNS: readonly Column<Row>[] = [
     width: "90px",
     isEnd: true,
     from: "wide",
-    show: ({ spent }) => (spent === null ? none : shared.money(spent)),
+    show: ({ spent }) => spent ?? none,
   },
   {
     id: "workflows",

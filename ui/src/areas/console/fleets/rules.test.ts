@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import type { Fleet, Scaling } from "../queries/fleets";
-import { isWanted, lastDays, stateOf } from "./rules";
+import type { Fleet, Scaling, Usage } from "../queries/fleets";
+import { isWanted, lastDays, runCost, stateOf, totalCost } from "./rules";
 
 const fleet = {
   slug: "video",
@@ -54,4 +54,29 @@ it("searches fleets by name and workflow", () => {
 it("includes today in the last days", () => {
   expect(lastDays(30, new Date("2026-03-01T23:00:00Z"))).toEqual({ from: "2026-01-31", to: "2026-03-01" });
   expect(lastDays(1, new Date("2026-03-01T00:00:00Z"))).toEqual({ from: "2026-03-01", to: "2026-03-01" });
+});
+
+describe("totalCost", () => {
+  const usage = (more: Partial<Usage>) =>
+    ({
+      busy_seconds: 0,
+      lost_seconds: 0,
+      idle_seconds: null,
+      boot_seconds: null,
+      cost: 0,
+      machine_cost: null,
+      ...more,
+    }) as Usage;
+
+  it("is unknown for machines without a price", () => {
+    expect(totalCost(usage({ idle_seconds: 60, machine_cost: 0 }))).toBe("unknown");
+    expect(totalCost(usage({ busy_seconds: 60 }), 3)).toBe("unknown");
+    expect(runCost(usage({ busy_seconds: 60 }))).toBe("unknown");
+  });
+
+  it("is the cost of the machines, otherwise of the jobs", () => {
+    expect(totalCost(usage({ busy_seconds: 60, cost: 1, machine_cost: 3 }))).toBe("3.00");
+    expect(totalCost(usage({ busy_seconds: 60, cost: 1 }), 2)).toBe("0.50");
+    expect(totalCost(usage({ machine_cost: 0 }))).toBe("0.00");
+  });
 });

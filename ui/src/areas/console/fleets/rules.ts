@@ -1,7 +1,8 @@
 // State of a fleet.
 
+import { console as shared } from "@/texts/console";
 import { isBroken } from "../overview/rules";
-import type { Fleet, Scaling } from "../queries/fleets";
+import type { Fleet, Scaling, Usage } from "../queries/fleets";
 import type { Tone } from "../shared/panels";
 
 export type FleetState = "static" | "scaled" | "paused" | "dry" | "broken" | "limited" | "nobody";
@@ -42,6 +43,17 @@ export function isWanted(fleet: Fleet, { q, stage }: Wanted): boolean {
     .toLowerCase()
     .split(/\s+/)
     .every((word) => text.includes(word));
+}
+
+const ranSeconds = (usage: Usage): number => usage.busy_seconds + usage.lost_seconds;
+
+/** Cost of the time in which jobs ran. */
+export const runCost = (usage: Usage): string => shared.cost(usage.cost, ranSeconds(usage));
+
+/** Cost of the whole lifetime of the machines, if there are any. With `per`, divided by it. */
+export function totalCost(usage: Usage, per = 1): string {
+  const seconds = ranSeconds(usage) + (usage.idle_seconds ?? 0) + (usage.boot_seconds ?? 0);
+  return shared.cost((usage.machine_cost ?? usage.cost) / per, seconds);
 }
 
 /** First and last day in UTC, both included. */
