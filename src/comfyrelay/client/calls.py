@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, InvalidInput, Unauthorized
 from comfyrelay.http_client import BoundedClient, is_loopback, object_in, read_bounded
 from comfyrelay.protocol.base import AnswerBody, Page, Request, checked
-from comfyrelay.protocol.problems import error_from_response
+from comfyrelay.protocol.problems import DESK_CHALLENGE, error_from_response
 from comfyrelay.system.owner_secret import Pass, pass_for
 
 T = TypeVar("T")
@@ -23,6 +23,7 @@ DEFAULT_URL = "http://127.0.0.1:8420"
 # A batch of 10,000 items takes seconds to accept, and longer under load.
 _TIMEOUT = httpx.Timeout(connect=5.0, read=120.0, write=60.0, pool=None)
 _MAX_FIELDS = 5
+_ADMIN_PATH = "/api/admin/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ class Calls:
             case None:
                 return self._not_comfyrelay(response)
             case Unauthorized():
-                return Unauthorized(self._sign_in_advice())
+                return Unauthorized(self._sign_in_advice(response))
             case InvalidInput() as refusal:
                 return _with_field_names(refusal)
             case refusal:
@@ -154,13 +155,19 @@ class Calls:
             f"The server at {self.url} is not ComfyRelay (status {response.status_code}). Check the address."
         )
 
-    def _sign_in_advice(self) -> str:
+    def _sign_in_advice(self, response: httpx.Response) -> str:
         if self._has_token:
             return f"{self.url} refused the token in COMFYRELAY_TOKEN: it is wrong or no longer valid."
-        if self._is_local:
+        is_desk = response.headers.get("WWW-Authenticate") == DESK_CHALLENGE
+        if is_desk and self._is_local:
             return (
                 f"{self.url} requires authentication. A desk accepts commands of the user who started it. As another "
                 "user, set COMFYRELAY_TOKEN to an API token, or to the content of the desk's file owner-secret."
+            )
+        if not is_desk and _ADMIN_PATH in response.url.path:
+            return (
+                f"{self.url} needs an administrator's token: set COMFYRELAY_TOKEN (`comfyrelay admin create` prints "
+                "one)."
             )
         return f"{self.url} requires authentication. Set COMFYRELAY_TOKEN to one of your API tokens."
 

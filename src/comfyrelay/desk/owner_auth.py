@@ -1,16 +1,18 @@
 """Accept only requests of the desk's owner, even among the users of this machine."""
 
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from comfyrelay.desk.guests import may_call
 from comfyrelay.desk.one_time_links import PATH as LINK_PATH
 from comfyrelay.desk.password import is_by_password
 from comfyrelay.errors import Forbidden, Unauthorized
+from comfyrelay.protocol.problems import DESK_CHALLENGE
 from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.guests import GUEST_ADVICE, mark_guest
 from comfyrelay.server.http.problems import problem_response
-from comfyrelay.web.app_files import is_page
+from comfyrelay.web.app_files import is_page, not_found_page
 from comfyrelay.web.session_pages import SIGN_IN_PATH, closed_page, sign_in_page
 
 ADVICE = "Only its owner may use this desk: run `comfyrelay open` for the page, or send the owner's secret as a token."
@@ -40,9 +42,9 @@ class OwnerOnly:
         secret = self._secret_in(scope)
         session = await self._context.session_of(secret) if await self._is_owner(secret) else None
         if session is None:
-            answer = self._closed_page() if is_page(scope["path"]) else problem_response(Unauthorized(ADVICE))
+            answer = self._closed_page() if is_page(scope["path"]) else _unauthorized()
         elif is_by_password(session) and not may_call(scope):
-            answer = problem_response(Forbidden(GUEST_ADVICE))
+            answer = await self._not_found_page(scope) or problem_response(Forbidden(GUEST_ADVICE))
         else:
             if is_by_password(session):
                 mark_guest(scope)
@@ -50,6 +52,12 @@ class OwnerOnly:
             return
         assert answer is not None
         await answer(scope, receive, send)
+
+    async def _not_found_page(self, scope: Scope) -> Response | None:
+        """Return the page for a guest whose browser opens an address that guests do not have."""
+        if scope["type"] != "http":
+            return None
+        return await not_found_page(Request(scope), lambda _request: self._context.storage_origins())
 
     def _secret_in(self, scope: Scope) -> str:
         connection = HTTPConnection(scope)
@@ -63,3 +71,10 @@ class OwnerOnly:
         assert self._context.owner is not None
         # Other accounts may exist from an earlier version.
         return user is not None and user.id == self._context.owner.user.id
+
+
+def _unauthorized() -> Response | None:
+    answer = problem_response(Unauthorized(ADVICE))
+    if answer is not None:
+        answer.headers["WWW-Authenticate"] = DESK_CHALLENGE
+    return answer

@@ -19,6 +19,8 @@ from comfyrelay.http_client import object_in
 from comfyrelay.protocol.requirements import MissingItem
 
 KIND = "urn:comfyrelay:"
+# The header `WWW-Authenticate` of a desk, which has an owner instead of accounts.
+DESK_CHALLENGE = 'Bearer realm="desk"'
 _BY_STATUS: dict[int, type[ComfyRelayError]] = {
     401: Unauthorized,
     403: Forbidden,

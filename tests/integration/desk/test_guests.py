@@ -118,6 +118,20 @@ async def test_every_route_is_on_the_list_of_guests_or_refused(guest: httpx.Asyn
             assert "comfyrelay open" in answer.json()["detail"]
 
 
+async def test_unknown_address_shows_a_guest_the_page_of_the_owner(
+    shared_desk: OpenDesk, guest: httpx.AsyncClient
+) -> None:
+    accepts_page = {"Accept": "text/html,*/*;q=0.8"}
+    async with owner_http(shared_desk.ready.url) as owner:
+        expected = await owner.get("/settings", headers=accepts_page)
+    found = await guest.get("/settings", headers=accepts_page)
+    assert found.headers["Content-Type"] == expected.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert found.status_code == expected.status_code
+    # programs, and requests to the API, get an error
+    assert (await guest.get("/settings")).status_code == 403
+    assert (await guest.get("/api/tokens", headers=accepts_page)).status_code == 403
+
+
 async def test_listed_routes_exist_and_answer_a_guest(guest: httpx.AsyncClient, apps: list[FastAPI]) -> None:
     assert set(GUEST_ROUTES) <= set(all_routes(apps[0].routes))
     for route in GUEST_ROUTES:

@@ -352,7 +352,7 @@ async def test_unreachable_server_is_one_sentence_and_exit_code_2(site: Site) ->
 async def test_missing_token_is_reported(site: Site) -> None:
     ran = await site.command("jobs", COMFYRELAY_TOKEN="")
     assert (ran.code, ran.out) == (2, "")
-    assert "set COMFYRELAY_TOKEN to an API token" in ran.err
+    assert "Set COMFYRELAY_TOKEN to one of your API tokens." in ran.err
 
 
 # Live view

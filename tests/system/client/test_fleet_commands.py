@@ -36,3 +36,7 @@ async def test_token_of_a_user_is_refused(site: Site) -> None:
     refused = await site.command("fleet", "status")
     assert refused.code == 2
     assert "administrator" in refused.err
+    anonymous = await site.command("fleet", "status", COMFYRELAY_TOKEN="")
+    assert anonymous.code == 2
+    advice = "needs an administrator's token: set COMFYRELAY_TOKEN (`comfyrelay admin create` prints one)."
+    assert anonymous.err == f"Error: {site.url} {advice}\n"

@@ -37,7 +37,7 @@ async def test_commands_find_the_secret_and_open_prints_a_link(desk: OpenDesk, t
     assert desk.ready.url in ran.out
     ran = await commands.run("jobs", env={**env, "XDG_STATE_HOME": str(tmp_path / "elsewhere")})
     assert ran.code == 2
-    assert "COMFYRELAY_TOKEN" in ran.err
+    assert "set COMFYRELAY_TOKEN to an API token, or to the content of the desk's file owner-secret." in ran.err
 
 
 async def test_up_opens_the_page_if_asked(tmp_path: Path) -> None:
