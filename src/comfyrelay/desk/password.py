@@ -23,7 +23,7 @@ _SESSION_PREFIX = "page, by password "
 def set_password(data_dir: Path, password: str) -> Path:
     """Save the hash of a password in a file that only the owner can read."""
     if (problem := password_problem(password)) is not None:
-        raise InvalidInput(errors={"password": problem})
+        raise InvalidInput(problem, errors={"password": problem})
     path = data_dir / PASSWORD_FILE
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -70,9 +70,10 @@ class NewPassword(ResetToken):
 
 
 class ResetAccount(AnswerBody):
-    """The account whose password the link resets."""
+    """The account whose password the link resets. A webhook stays active after the reset."""
 
     email: str
+    has_webhook: bool
 
 
 class User(AnswerBody):

@@ -16,7 +16,7 @@ from comfyrelay.comfyui.processes.gpus import find_gpus
 from comfyrelay.comfyui.processes.installs import Install, find_installs
 from comfyrelay.comfyui.processes.options import ManagedOptions
 from comfyrelay.comfyui.processes.python import check_python, find_python
-from comfyrelay.errors import ComfyRelayError
+from comfyrelay.errors import ComfyRelayError, Forbidden, NotFound, Unauthorized
 from comfyrelay.extras import install_line, is_installed
 from comfyrelay.protocol.desk import CheckResult, CheckVerdict
 from comfyrelay.system.command_lines import setting_line
@@ -234,12 +234,23 @@ async def _check_control_plane(
     except ComfyRelayError as error:
         is_default = "api_base_url" not in settings.model_fields_set
         advice = " API_BASE_URL is not set: set it to the address of the server." if is_default else ""
-        yield _broken(about, f"{explain(error, settings, control)}{advice}")
+        yield _broken(_refused(error, settings) or about, f"{explain(error, settings, control)}{advice}")
         return
     finally:
         await control.close()
     for slug in registered.workflows_assigned:
         yield _check_workflow(slug, registered.missing.get(slug, []))
+
+
+def _refused(error: ComfyRelayError, settings: WorkerSettings) -> str | None:
+    """Return what a control plane that responds does not accept; `None` for other errors."""
+    match error:
+        case Unauthorized():
+            return "fleet secret" if settings.fleet_secret else "instance identity"
+        case NotFound() | Forbidden():
+            return f"fleet {settings.fleet_slug}"
+        case _:
+            return None
 
 
 def _check_workflow(slug: str, missing: list[str]) -> CheckResult:

@@ -11,6 +11,7 @@ import pytest
 from fastapi import Request
 from pwdlib import PasswordHash
 
+from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.server.admin import fleets
 from comfyrelay.server.http.limits import address_of
 from comfyrelay.services.accounts import passwords
@@ -126,7 +127,8 @@ class TestAccountsByAdministrators:
         problem_of(await admin.call("POST", "/api/admin/users", {"email": "ada@EXAMPLE.com"}), 409)
         problem_of(await admin.call("POST", "/api/admin/users/nobody/reset-link"), 404)
         token = link["url"].partition("#")[2]
-        assert await api.anonymous.post("/api/reset/check", {"token": token}) == {"email": "ada@example.com"}
+        account = await api.anonymous.post("/api/reset/check", {"token": token})
+        assert account == {"email": "ada@example.com", "has_webhook": False}
         created = data_of(await reset(api, link))
         assert created["user"] == {**created["user"], "name": "Ada", "is_admin": False, "id": link["user_id"]}
         assert (await sign_in(api, NEW)).is_success
@@ -154,6 +156,9 @@ class TestResetLinks:
         problem_of(await reset(api, first), 404)
         # an invalid password keeps the link
         problem_of(await reset(api, second, "short"), 422)
+        common = problem_of(await reset(api, second, "password1"), 422)
+        assert common["detail"] == "This is one of the most common passwords. Choose another one."
+        assert common["errors"] == {"password": common["detail"]}
         assert (await reset(api, second)).is_success
 
     async def test_password_reset_ends_sessions_and_api_tokens(self, api: Api, admin: Caller) -> None:
@@ -167,6 +172,26 @@ class TestResetLinks:
         for ended in (session, user):
             problem_of(await ended.call("GET", "/api/me"), 401)
         assert await bearer(api, created["token"]).get("/api/me")
+
+    async def test_check_of_a_reset_link_tells_of_a_webhook(
+        self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        user = await api.user()
+        assert user.user is not None
+        link = await admin.post(f"/api/admin/users/{user.user.id}/reset-link")
+        body = {"token": link["url"].partition("#")[2]}
+        data_of(await user.call("PUT", "/api/webhook", {"url": "https://example.com/hook"}))
+        assert (await api.anonymous.post("/api/reset/check", body))["has_webhook"] is True
+        data_of(await user.call("PUT", "/api/webhook", {"url": None}))
+        assert (await api.anonymous.post("/api/reset/check", body))["has_webhook"] is False
+
+        async def fails(_tenant_id: str) -> None:
+            raise DatabaseUnavailable(name="main")
+
+        # the password can be set while the shard is unreachable
+        monkeypatch.setattr(api.engine.webhooks.endpoints, "get", fails)
+        assert (await api.anonymous.post("/api/reset/check", body))["has_webhook"] is True
+        assert (await reset(api, link)).is_success
 
     async def test_disabled_account_has_no_reset_link(self, api: Api, admin: Caller) -> None:
         link = await admin.post("/api/admin/users", {"email": "ada@example.com"})

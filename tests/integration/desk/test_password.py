@@ -85,7 +85,7 @@ async def test_page_asks_for_the_password_and_opens_with_it(shared_desk: OpenDes
         assert "samesite=strict" in cookie
         assert (await browser.get("/")).is_success
         assert (await browser.get("/api/desk/now")).is_success
-        created = await browser.post("/api/presets", json={"name": "from a phone", "values": {"steps": 1}})
+        created = await browser.post("/api/collections", json={"name": "from a phone"})
         assert created.status_code == 201
 
 
@@ -208,7 +208,7 @@ def test_password_is_stored_as_a_private_hash(tmp_path: Path) -> None:
     for weak in ("short", "password", " " * 8):
         with pytest.raises(InvalidInput) as refused:
             set_password(tmp_path, weak)
-        assert refused.value.errors.keys() == {"password"}
+        assert refused.value.errors == {"password": refused.value.detail}
     assert remove_password(tmp_path)
     assert not remove_password(tmp_path)
 
@@ -218,7 +218,10 @@ def test_command_sets_and_removes_the_password(tmp_path: Path, monkeypatch: pyte
     folder = tmp_path / "desk"
     result = CliRunner().invoke(app, ["password", "--data-dir", str(folder)], input=f"{PASSWORD}\n")
     assert (result.exit_code, str(folder / PASSWORD_FILE) in result.output) == (0, True), result.output
+    assert "older password" not in result.output
     assert has_password(folder)
+    changed = CliRunner().invoke(app, ["password", "--data-dir", str(folder)], input=f"another {PASSWORD}\n")
+    assert "Sessions with an older password have ended." in changed.output
     assert folder.stat().st_mode & 0o777 == 0o700
     removed = CliRunner().invoke(app, ["password", "--remove", "--data-dir", str(folder)])
     assert (removed.exit_code, removed.output, has_password(folder)) == (0, "Removed.\n", False)

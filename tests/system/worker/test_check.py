@@ -37,9 +37,9 @@ async def test_check_fails_and_names_the_error(system: System) -> None:
     in_the_way = system.folder / "file"
     in_the_way.write_text("")
     wrongs: list[tuple[dict[str, Any], str]] = [
-        ({"fleet_secret": "wrong"}, "FLEET_SECRET must be one of its secrets"),
+        ({"fleet_secret": "wrong"}, f"no   fleet secret: {system.api.url} does not accept the fleet secret"),
         ({"fleet_secret": ""}, "FLEET_SECRET is not set"),
-        ({"fleet_slug": "none"}, "has no production fleet 'none'"),
+        ({"fleet_slug": "none"}, f"no   fleet none: {system.api.url} has no production fleet 'none'"),
         ({"fleet_stage": "staging"}, "FLEET_SECRET must be one of its secrets for staging"),
         ({"api_base_url": "http://127.0.0.1:1"}, "The control plane at http://127.0.0.1:1 does not answer"),
         ({"comfyui_base_url": "http://127.0.0.1:1"}, "No server listens at http://127.0.0.1:1"),

@@ -36,8 +36,9 @@ function listed(names: readonly string[], more: number): string {
 export const workflows = {
   find: "Search workflows",
   add: "Add workflow",
-  emptyTitle: "No workflows yet",
-  empty: "Drop a workflow file from ComfyUI, an API export or an image with an embedded workflow on this page.",
+  emptyTitle: "No shared workflows yet",
+  empty:
+    "Workflows that users added themselves are not listed here. Drop a workflow file from ComfyUI, an API export or an image with an embedded workflow on this page.",
   choose: "Choose file",
   dropHint: "Drop a workflow, or an image with an embedded workflow, anywhere on this page",
   columns: {

@@ -34,7 +34,8 @@ export const entry = {
   reset: {
     title: "Choose your password",
     action: "Set password and sign in",
-    about: "This signs out all other sessions and ends all API tokens. Your webhook is kept: check it afterwards.",
+    about: "This signs out all other sessions and ends all API tokens.",
+    webhook: "Your webhook stays active. Check that its URL is yours.",
     gone: "This link does not work",
     goneAdvice: "The link was already used or has expired. Ask your administrator for a new one.",
     toSignIn: "Go to sign in",

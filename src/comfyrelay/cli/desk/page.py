@@ -46,7 +46,7 @@ def password(
     The command asks for the password twice. Without a terminal, it reads one line from standard input.
     """
     require("desk")
-    from comfyrelay.desk.password import remove_password, set_password
+    from comfyrelay.desk.password import has_password, remove_password, set_password
     from comfyrelay.settings import load_settings
 
     folder = with_data_dir(load_settings(), data_dir).data_dir
@@ -57,9 +57,11 @@ def password(
         text = typer.prompt("Password", hide_input=True, confirmation_prompt="Repeat the password")
     else:
         text = sys.stdin.readline().rstrip("\r\n")
+    had_password = has_password(folder)
     path = set_password(folder, text)
     print_line(f"The hash of the password is in {path}")
-    print_line("Sessions with an older password have ended.")
+    if had_password:
+        print_line("Sessions with an older password have ended.")
     print_line("Let other machines connect with: comfyrelay up --host 0.0.0.0")
 
 

@@ -3,10 +3,12 @@
 from fastapi import Request, Response
 
 from comfyrelay.domain.queue.states import Stage
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.http.bodies import anonymous_body
-from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.limits import address_of
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Router
@@ -47,7 +49,7 @@ async def check_reset(body: wire.ResetToken, request: Request, context: ContextO
     """Get the account of a password link, while the link is valid."""
     context.sign_ins.check_address(address_of(request))
     user = await context.engine.accounts.links.find_user(body.token)
-    return Answer(data=wire.ResetAccount(email=user.email))
+    return Answer(data=wire.ResetAccount(email=user.email, has_webhook=await _has_webhook(context, user)))
 
 
 @router.post("/reset", responses=error_responses(403, 404, 422, 429, 503))
@@ -61,3 +63,12 @@ async def reset(
     context.forget_user(user)
     message = "Your new password is set. All other sessions and all API tokens have ended."
     return Answer(data=await signed_in(context, user, response), message=message)
+
+
+async def _has_webhook(context: Context, user: User) -> bool:
+    try:
+        webhook = await context.engine.webhooks.endpoints.get(user.tenant_id)
+    except DatabaseUnavailable:
+        # A password can be reset without the shard. A needless reminder does less harm than a missing one.
+        return True
+    return webhook is not None and webhook.url is not None

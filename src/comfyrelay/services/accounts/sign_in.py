@@ -55,7 +55,7 @@ class SignIn:
     async def hash_password(self, password: str, *, email: str) -> str:
         """Check the strength of a new password, and hash it."""
         if (problem := password_problem(password, email=email)) is not None:
-            raise InvalidInput(errors={"password": problem})
+            raise InvalidInput(problem, errors={"password": problem})
         # In a thread, because hashing is slow by design.
         return await asyncio.to_thread(passwords.HASHER.hash, password)
 

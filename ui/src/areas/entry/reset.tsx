@@ -3,6 +3,7 @@ import { Link } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
 import { post } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
+import type { components } from "@/api/schema";
 import { Button, buttonClass, ErrorCard, Field, Skeleton, TextField } from "@/kit";
 import { PasswordField } from "@/session/PasswordField";
 import { common } from "@/texts/common";
@@ -11,6 +12,8 @@ import styles from "./entry.module.css";
 import { Frame } from "./Frame";
 
 const { reset } = texts;
+
+type Account = components["schemas"]["ResetAccount"];
 
 export default function Reset() {
   // in the fragment, which browsers do not send to the server
@@ -49,12 +52,12 @@ export default function Reset() {
       </Frame>
     );
   }
-  return <Frame title={reset.title}>{data ? <NewPassword token={token} email={data.email} /> : <Skeleton />}</Frame>;
+  return <Frame title={reset.title}>{data ? <NewPassword token={token} account={data} /> : <Skeleton />}</Frame>;
 }
 
-function NewPassword({ token, email }: { token: string; email: string }) {
+function NewPassword({ token, account }: { token: string; account: Account }) {
   const [password, setPassword] = useState("");
-  const [problem, setProblem] = useState<string | null>(null);
+  const [problem, setProblem] = useState<Problem | null>(null);
   const [isSending, setSending] = useState(false);
   const send = async (event: FormEvent) => {
     event.preventDefault();
@@ -64,23 +67,24 @@ function NewPassword({ token, email }: { token: string; email: string }) {
       await post("/api/reset", { body: { token, password } });
       location.replace("/");
     } catch (thrown) {
-      setProblem(sentence(thrown));
+      setProblem(thrown instanceof Problem ? thrown : new Problem(sentence(thrown), 0));
       setSending(false);
     }
   };
+  const passwordProblem = problem?.errors.password;
   return (
     <form className={styles.form} onSubmit={(event) => void send(event)}>
-      {problem && <ErrorCard title={problem} />}
+      {problem && !passwordProblem && <ErrorCard title={problem.message} />}
       <Field name={texts.email}>
-        <TextField type="email" name="email" autoComplete="username" readOnly value={email} />
+        <TextField type="email" name="email" autoComplete="username" readOnly value={account.email} />
       </Field>
-      <Field name={texts.newPassword} hint={texts.passwordHint}>
+      <Field name={texts.newPassword} hint={texts.passwordHint} problem={passwordProblem}>
         <PasswordField value={password} onChange={setPassword} autoFocus autoComplete="new-password" />
       </Field>
       <Button look="primary" type="submit" isBusy={isSending}>
         {reset.action}
       </Button>
-      <p className={styles.hint}>{reset.about}</p>
+      <p className={styles.hint}>{account.has_webhook ? `${reset.about} ${reset.webhook}` : reset.about}</p>
     </form>
   );
 }
