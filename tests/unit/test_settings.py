@@ -33,6 +33,8 @@ def test_without_any_setting_everything_lives_in_one_folder(monkeypatch: pytest.
     assert settings.central_url == "sqlite:////home/ada/.local/share/comfyrelay/central.db"
     assert settings.shard_urls == {"main": "sqlite:////home/ada/.local/share/comfyrelay/tenants-main.db"}
     assert settings.objects_url == "file:///home/ada/.local/share/comfyrelay/objects"
+    monkeypatch.setenv("XDG_DATA_HOME", "/data/ada")
+    assert load_settings().data_dir == Path("/data/ada/comfyrelay")
 
 
 def test_defaults_are_the_documented_ones() -> None:

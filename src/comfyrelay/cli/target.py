@@ -14,7 +14,7 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         help="Data folder. Default: COMFYRELAY_DATA_DIR, then the folder of the desk that runs here, then "
-        "~/.local/share/comfyrelay."
+        "comfyrelay in your folder for application data (on Linux ~/.local/share)."
     ),
 ]
 

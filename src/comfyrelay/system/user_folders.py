@@ -9,8 +9,8 @@ APP = "comfyrelay"
 
 
 def data_folder() -> Path:
-    """Return the default data folder: `~/.local/share/comfyrelay` on Linux, `~/Library/Application Support/comfyrelay`
-    on macOS, and `%LOCALAPPDATA%\\comfyrelay` on Windows."""
+    """Return the default data folder: `~/.local/share/comfyrelay` on Linux, or in `XDG_DATA_HOME`;
+    `~/Library/Application Support/comfyrelay` on macOS; and `%LOCALAPPDATA%\\comfyrelay` on Windows."""
     return user_data_path(APP, appauthor=False)
 
 

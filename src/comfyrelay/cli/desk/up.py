@@ -67,7 +67,10 @@ def up(
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder for all data. Default: COMFYRELAY_DATA_DIR, then ~/.local/share/comfyrelay."),
+        typer.Option(
+            help="Folder for all data. Default: COMFYRELAY_DATA_DIR, then comfyrelay in your folder for application "
+            "data (on Linux ~/.local/share)."
+        ),
     ] = None,
     simulator: Annotated[
         bool, typer.Option("--simulator", help="Run new jobs on the built-in simulator, without models.")

@@ -1,4 +1,4 @@
-"""`comfyrelay fleet blocks` and `unblock`: workflows that workers get no jobs of, because they failed there."""
+"""`comfyrelay fleet blocks` and `unblock`: workers that are blocked from a workflow because it failed there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BY_COMMAND = "command line"
 
 
 def blocks(as_json: Json = False) -> None:
-    """List the workflows that workers get no jobs of, because they failed there, with the reason and the end."""
+    """List workers that are blocked from a workflow because it failed there, with the reason and the end."""
 
     async def work(engine: Engine) -> list[WorkerBlock]:
         return await engine.workers.views.blocks()
