@@ -63,14 +63,7 @@ def simulator(
 ) -> None:
     """Simulate ComfyUI without a GPU and models, until Ctrl-C."""
     require("simulator")
-    from comfyrelay.simulator import Simulator, read_gpu, read_misbehaviour, serve, slow_from_text
-
-    def print_ready(server: Simulator) -> None:
-        print_line(f"A simulator for {'Comfy Cloud' if cloud else 'ComfyUI'} listens at {server.url}")
-        print_line(f"  files  {server.folder}")
-        if cloud:
-            print_line(f"  key    {api_key}")
-        print_line("Press Ctrl-C to stop.")
+    from comfyrelay.simulator import Simulator, read_gpu, read_misbehaviour, slow_from_text
 
     has_password = api_key != API_KEY if cloud else bool(secret)
     if not (is_loopback(host) or has_password or no_secret):
@@ -94,13 +87,27 @@ def simulator(
             *(read_misbehaviour(_json_object(text)) for text in misbehave or ()),
         ],
     )
+    _run(server, address=f"{host}:{port}", key=api_key if cloud else None)
+
+
+def _run(server: Simulator, *, address: str, key: str | None) -> None:
+    """Serve until Ctrl-C. A simulated Comfy Cloud has a key."""
+    from comfyrelay.simulator import serve
+
+    def print_ready(server: Simulator) -> None:
+        print_line(f"A simulator for {'ComfyUI' if key is None else 'Comfy Cloud'} listens at {server.url}")
+        print_line(f"  files  {server.folder}")
+        if key is not None:
+            print_line(f"  key    {key}")
+        print_line("Press Ctrl-C to stop.")
+
     try:
         asyncio.run(serve(server, on_ready=print_ready))
     except OSError as error:
         if error.errno not in (EADDRINUSE, EADDRNOTAVAIL, EACCES):
             raise
         raise ConfigurationError(
-            f"Cannot listen at {host}:{port}. If another program uses the port, choose a different one with --port."
+            f"Cannot listen at {address}. If another program uses the port, choose a different one with --port."
         ) from None
 
 
