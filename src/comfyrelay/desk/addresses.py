@@ -2,12 +2,11 @@
 
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 
+from comfyrelay.desk.running_desks import refuse_second
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.http_client import is_loopback, listen
 from comfyrelay.settings import Settings
-from comfyrelay.system.owner_secret import running_desks
 
 LOOPBACK = "127.0.0.1"
 
@@ -17,16 +16,6 @@ def require_free(settings: Settings) -> None:
     refuse_second(settings.data_dir)
     for listener in open_listeners(settings.host, settings.port):
         listener.close()
-
-
-def refuse_second(folder: Path) -> None:
-    """Raise `ConfigurationError` if a desk runs with this folder."""
-    for desk in running_desks():
-        if desk.data_dir.resolve() == folder.resolve():
-            raise ConfigurationError(
-                f"Your desk already runs at {desk.url}: `comfyrelay open` opens it. A second desk needs another folder "
-                "(--data-dir) and another port (--port)."
-            ) from None
 
 
 def open_listeners(host: str, port: int) -> list[socket.socket]:

@@ -3,7 +3,7 @@
 import sqlite3
 from pathlib import Path
 
-from comfyrelay.desk.addresses import refuse_second
+from comfyrelay.desk.running_desks import refuse_second
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.services.backup.restore import undo_killed_restore
 from comfyrelay.system.atomic import remove_parts

@@ -1,5 +1,6 @@
-"""Find the running desk that a command refers to."""
+"""Find running desks: the one that a command refers to, and one with the same folder."""
 
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from comfyrelay.errors import ConfigurationError
@@ -23,3 +24,13 @@ def find_desk(settings: Settings, *, choose_with: str) -> RunningDesk | None:
         desks = ", ".join(map(str, found))
         raise ConfigurationError(f"{len(found)} desks are running: {desks}. Choose one with {choose_with}.")
     return found[0] if found else None
+
+
+def refuse_second(folder: Path) -> None:
+    """Raise `ConfigurationError` if a desk runs with this folder."""
+    for desk in running_desks():
+        if desk.data_dir.resolve() == folder.resolve():
+            raise ConfigurationError(
+                f"Your desk already runs at {desk.url}: `comfyrelay open` opens it. A second desk needs another folder "
+                "(--data-dir) and another port (--port)."
+            ) from None
