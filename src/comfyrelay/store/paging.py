@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 # Rows that a page may scan for a filter without an index: about 30 ms.
 MAX_SCANNED = 20_000
-# A page ends at this size of its large columns. Loading and sending 1 MiB takes about 50 ms.
+# A page ends at this size of its large columns, because loading and sending them blocks the event loop.
 MAX_PAGE_BYTES = 2 * 1024**2
 
 # Returns conditions without an index for the columns of a list.

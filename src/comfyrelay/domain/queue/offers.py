@@ -40,9 +40,6 @@ class OfferOrder(Generic[T]):
     def __len__(self) -> int:
         return len(self._all)
 
-    def __contains__(self, item: T) -> bool:
-        return item in self._entries
-
     def __iter__(self) -> Iterator[T]:
         return iter([item for _, item in self._all])
 

@@ -293,7 +293,7 @@ class Polls:
 
     async def _read_scaled_fleets(self) -> None:
         """Rank the parked polls again if a fleet has become scaled, or is not any more."""
-        if _now() < self._fleets_read_at + FLEETS_SECONDS:
+        if len(self._parked) <= 1 or _now() < self._fleets_read_at + FLEETS_SECONDS:
             return
         scaled, self._fleets_read_at = await self._demand.scaled_fleets(), _now()
         if scaled != self._scaled_fleets:

@@ -68,7 +68,7 @@ class Reaper:
             reaped += await self._reap_silent()
         if work.has_out_of_memory and heard_for >= UNTRIED_WORKER_WAIT:
             reaped += await self._fail_out_of_memory()
-        if work.has_expired or work.has_exhausted:
+        if reaped or work.has_expired or work.has_exhausted:
             reaped += await self._reap_due()
         return reaped
 
@@ -121,6 +121,8 @@ class Reaper:
                 workers = await memory.capable_workers(tx, dispatch, offline_seconds=self._silence.total_seconds())
                 if all(worker.worker_id in dispatch.memory_failures for worker in workers):
                     due.append(dispatch.id)
+        if not due:
+            return 0
         decided = await self._decisions.decide(
             TransactionStep.REAP,
             due,
