@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from comfyrelay.errors import ComfyRelayError, Forbidden, NotFound
+from comfyrelay.errors import ComfyRelayError, Conflict, Forbidden, NotFound
 from comfyrelay.storage.headers import content_disposition
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.objects import ObjectStore
@@ -68,7 +68,7 @@ async def serve_files(root: Path, *, clock: Clock) -> AsyncIterator[LocalObjects
         try:
             return await _handle(stores[0], request)
         except ComfyRelayError as error:
-            status = {Forbidden: 403, NotFound: 404}.get(type(error), 422)
+            status = {Forbidden: 403, NotFound: 404, Conflict: 409}.get(type(error), 422)
             return web.Response(status=status, text=error.detail)
 
     app.router.add_route("*", "/files/{path:.+}", handle)
@@ -98,7 +98,7 @@ async def _handle(store: LocalObjects, request: web.Request) -> web.StreamRespon
 
 async def _receive(store: LocalObjects, path: str, grant: UrlGrant, request: web.Request) -> web.Response:
     grant.check_upload(content_type=request.headers.get("Content-Type"), content_length=request.content_length)
-    async with store.receive(path, size=grant.size, max_size=grant.max_size) as receiver:
+    async with store.receive(path, size=grant.size, max_size=grant.max_size, once=grant.once) as receiver:
         async for piece in request.content.iter_any():
             await receiver.write(piece)
     return web.Response()

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import filecmp
 import os
 import shutil
 import time
@@ -13,7 +14,7 @@ from typing import BinaryIO
 
 from comfyrelay.errors import ConfigurationError, StorageUnavailable
 from comfyrelay.storage.headers import guess_content_type
-from comfyrelay.storage.paths import check_path, is_path, no_object, refused_path
+from comfyrelay.storage.paths import already_uploaded, check_path, is_path, no_object, refused_path
 from comfyrelay.storage.values import ObjectEntry, ObjectStat
 from comfyrelay.system.atomic import PART_PREFIX, FileWriter
 from comfyrelay.system.files import IN_USE, is_link, remove
@@ -98,6 +99,16 @@ class Folder:
 
     def writer(self, path: str) -> ObjectWriter:
         return ObjectWriter(self._locate(path))
+
+    def commit_once(self, writer: ObjectWriter) -> None:
+        """Complete an object that must not replace another one."""
+        try:
+            writer.commit_new()
+        except FileExistsError:
+            # A client repeats an upload whose response was lost.
+            if not filecmp.cmp(writer.part, writer.target, shallow=False):
+                raise already_uploaded() from None
+            self.discard(writer)
 
     def discard(self, writer: ObjectWriter) -> None:
         """Delete an incomplete object."""

@@ -63,8 +63,12 @@ class LocalObjects:
     ) -> None:
         self._folder = Folder(root)
         self._base_url = base_url.rstrip("/") if base_url else None
-        self._secrets = tuple(secrets)
         self._clock = clock
+        self.sign_with(secrets)
+
+    def sign_with(self, secrets: Iterable[str]) -> None:
+        """Set the secrets."""
+        self._secrets = tuple(secrets)
         if any(len(secret) < MIN_SECRET_LENGTH for secret in self._secrets):
             raise ConfigurationError(f"A secret for signed URLs needs at least {MIN_SECRET_LENGTH} characters.")
 
@@ -131,6 +135,7 @@ class LocalObjects:
         size: int | None = None,
         max_size: int | None = None,
         ttl_seconds: float,
+        once: bool = False,
         for_worker: bool = False,
     ) -> SignedUpload:
         if size is not None and max_size is not None and size > max_size:
@@ -142,6 +147,7 @@ class LocalObjects:
             content_type=check_content_type(content_type),
             size=size,
             max_size=max_size,
+            once=once,
             for_worker=for_worker,
         )
         return SignedUpload(
@@ -177,9 +183,12 @@ class LocalObjects:
 
     @asynccontextmanager
     async def receive(
-        self, path: str, *, size: int | None = None, max_size: int | None = None
+        self, path: str, *, size: int | None = None, max_size: int | None = None, once: bool = False
     ) -> AsyncIterator[Receiver]:
-        """Receive an object in chunks. It appears when the block ends without an error."""
+        """Receive an object in chunks. It appears when the block ends without an error.
+
+        With `once`, raises `Conflict` if another object exists. The same object may be sent again.
+        """
         writer = self._folder.writer(path)
         receiver = Receiver(writer, path=path, size=size, max_size=max_size)
         try:
@@ -188,7 +197,7 @@ class LocalObjects:
             yield receiver
             receiver.check_complete()
             with disk(path):
-                await in_thread(writer.commit)
+                await in_thread(partial(self._folder.commit_once, writer) if once else writer.commit)
         except BaseException:
             await in_thread(partial(self._folder.discard, writer))
             raise

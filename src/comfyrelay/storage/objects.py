@@ -65,10 +65,12 @@ class ObjectStore(Protocol):
         size: int | None = None,
         max_size: int | None = None,
         ttl_seconds: float,
+        once: bool = False,
         for_worker: bool = False,
     ) -> SignedUpload:
         """Return a URL that accepts one object of this type, and of this size if given.
 
+        With `once`, the URL cannot replace an existing object. A few S3 servers cannot enforce this.
         Only our own server enforces `max_size`. S3 cannot, so check the size after the upload. `for_worker` marks the
         URLs of a lease, because our own server counts connections of workers differently.
         """

@@ -1,6 +1,6 @@
 """Validate object paths and ranges, with the same rules for every store."""
 
-from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.system.atomic import PART_PREFIX
 
 # S3 keys have at most 1,024 bytes, including the configured prefix.
@@ -30,6 +30,12 @@ def refused_path(path: str) -> InvalidInput:
 
 def no_object(path: str) -> NotFound:
     return NotFound(f"There is no object at {path!r}.")
+
+
+def already_uploaded() -> Conflict:
+    return Conflict(
+        "This URL has already received another file. To send a different file, announce it as a new upload."
+    )
 
 
 def too_large(max_bytes: int) -> InvalidInput:

@@ -7,7 +7,9 @@ from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
+from uuid import uuid4
 
+import structlog
 from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -25,11 +27,14 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CopySourceTypeDef, GetObjectOutputTypeDef, ObjectIdentifierTypeDef
 
 T = TypeVar("T")
+log = structlog.get_logger(__name__)
 
 CHUNK_BYTES = 1024 * 1024
 # Limits of S3.
 MAX_TTL_SECONDS = 7 * 24 * 3600
 MAX_REMOVED_PER_CALL = 1000
+# Answers of servers without conditional writes.
+NO_CONDITIONS = {"400", "501", "InvalidArgument", "InvalidRequest", "NotImplemented"}
 # Many stores copy at most 5 GB per request, and large requests may time out.
 COPY_CONFIG = TransferConfig(multipart_threshold=1024**3, multipart_chunksize=256 * 1024**2)
 
@@ -41,6 +46,9 @@ class S3Objects:
         self._bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._client = connect(endpoint_url)
+        # Unknown until the first upload URL that needs it.
+        self._refuses_replacement: bool | None = None
+        self._checking = asyncio.Lock()
 
     async def put(self, path: str, data: bytes) -> None:
         key, kind = self._key(path), guess_content_type(path) or OCTET_STREAM
@@ -123,6 +131,7 @@ class S3Objects:
         size: int | None = None,
         max_size: int | None = None,
         ttl_seconds: float,
+        once: bool = False,
         for_worker: bool = False,  # noqa: ARG002 -- only our own server counts connections
     ) -> SignedUpload:
         if size is not None and max_size is not None and size > max_size:
@@ -130,9 +139,12 @@ class S3Objects:
         parameters: dict[str, Any] = {"ContentType": check_content_type(content_type)}
         if size is not None:
             parameters["ContentLength"] = size
+        headers = {"Content-Type": content_type}
+        if once and await self._can_sign_once():
+            parameters["IfNoneMatch"] = headers["If-None-Match"] = "*"
         expires_at = utc_now() + timedelta(seconds=ttl_seconds)
         url = await self._sign("put_object", path, parameters, ttl_seconds)
-        return SignedUpload(url=url, headers={"Content-Type": content_type}, expires_at=expires_at)
+        return SignedUpload(url=url, headers=headers, expires_at=expires_at)
 
     async def sign_download(
         self,
@@ -181,6 +193,31 @@ class S3Objects:
         if failures := [failure for failure in answer.get("Errors", ()) if failure.get("Code") != "NoSuchKey"]:
             reason = failures[0].get("Code")
             raise StorageUnavailable(f"The S3 server did not remove {len(failures)} of {len(keys)} objects ({reason}).")
+
+    async def _can_sign_once(self) -> bool:
+        """Whether the server refuses to replace an object on request. Compatible servers may ignore this condition, or
+        refuse every request that has it."""
+        async with self._checking:
+            if self._refuses_replacement is None:
+                path = f"checks/{uuid4()}"
+                self._refuses_replacement = await self._call(path, lambda: self._try_to_replace(self._key(path)))
+                if not self._refuses_replacement:
+                    log.warning("storage.uploads_can_be_replaced", bucket=self._bucket)
+            return self._refuses_replacement
+
+    def _try_to_replace(self, key: str) -> bool:
+        try:
+            for _ in range(2):
+                self._client.put_object(Bucket=self._bucket, Key=key, Body=b"", IfNoneMatch="*")
+        except ClientError as error:
+            if error_code(error) in NO_CONDITIONS:
+                return False
+            if error_code(error) != "PreconditionFailed":
+                raise
+            return True
+        finally:
+            self._client.delete_object(Bucket=self._bucket, Key=key)
+        return False
 
     async def _sign(self, operation: str, path: str, parameters: dict[str, Any], ttl_seconds: float) -> str:
         if ttl_seconds > MAX_TTL_SECONDS:

@@ -31,6 +31,8 @@ class UrlGrant:
     size: int | None = None
     max_size: int | None = None
     filename: str | None = None
+    # Whether the URL must not replace an object.
+    once: bool = False
     # Whether the URL belongs to a lease.
     for_worker: bool = False
 
@@ -55,6 +57,7 @@ def sign(grant: UrlGrant, *, secret: str) -> str:
         "size": grant.size,
         "max": grant.max_size,
         "name": grant.filename,
+        "once": 1 if grant.once else None,
         "worker": 1 if grant.for_worker else None,
         "signature": _signature(grant, secret),
     }
@@ -72,6 +75,7 @@ def verify(method: str, path: str, query: Mapping[str, str], *, secrets: Sequenc
         size=_number(query, "size"),
         max_size=_number(query, "max"),
         filename=query.get("name"),
+        once=query.get("once") == "1",
         for_worker=query.get("worker") == "1",
     )
     given = query.get("signature", "").encode(errors="replace")

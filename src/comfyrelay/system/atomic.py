@@ -94,11 +94,14 @@ class FileWriter:
 
     def commit(self) -> None:
         """Replace the target. Readers see the old or the new file, never a part of it."""
-        with self._opened() as file:
-            if self._is_durable:
-                file.flush()
-                os.fsync(file.fileno())
+        self._close()
         files.replace(self.part, self.target)
+
+    def commit_new(self) -> None:
+        """Like `commit`, but raise `FileExistsError` if the target exists. Of concurrent writers, one succeeds."""
+        self._close()
+        files.link_new(self.part, self.target)
+        files.remove(self.part, missing_ok=True)
 
     def discard(self) -> None:
         """Remove the temporary file."""
@@ -107,6 +110,12 @@ class FileWriter:
             if self._file is not None:
                 self._file.close()
         files.remove(self.part, missing_ok=True)
+
+    def _close(self) -> None:
+        with self._opened() as file:
+            if self._is_durable:
+                file.flush()
+                os.fsync(file.fileno())
 
     def _opened(self) -> BinaryIO:
         if self._file is None:

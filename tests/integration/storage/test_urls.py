@@ -6,10 +6,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import httpx
 import pytest
+from botocore.exceptions import ClientError
 
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.storage.paths import already_uploaded
 from comfyrelay.storage.s3 import S3Objects
 from tests.support.storage import Clock, paths_in
 
@@ -81,10 +83,54 @@ async def test_download_url_allows_only_downloads(store: ObjectStore, http: http
     assert await store.get(PATH) == b"old"
 
 
+async def test_upload_url_with_once_cannot_replace_an_object(local: LocalObjects, http: httpx.AsyncClient) -> None:
+    upload = await local.sign_upload(PATH, content_type="image/png", size=3, ttl_seconds=60, once=True)
+    assert (await http.put(upload.url, headers=upload.headers, content=b"one")).status_code == 200
+    answer = await http.put(upload.url, headers=upload.headers, content=b"two")
+    assert (answer.status_code, answer.text) == (409, str(already_uploaded()))
+    # the response to an upload may be lost, so the same bytes are accepted
+    assert (await http.put(upload.url, headers=upload.headers, content=b"one")).status_code == 200
+    assert await local.get(PATH) == b"one"
+    assert await paths_in(local) == [PATH]
+
+
+async def test_s3_upload_url_with_once_cannot_replace_an_object(
+    s3_with_conditions: S3Objects, http: httpx.AsyncClient
+) -> None:
+    store = s3_with_conditions
+    upload = await store.sign_upload(PATH, content_type="image/png", size=3, ttl_seconds=60, once=True)
+    assert upload.headers == {**PNG, "If-None-Match": "*"}
+    signed = dict(parse_qsl(urlsplit(upload.url).query))["X-Amz-SignedHeaders"]
+    assert signed == "content-length;content-type;host;if-none-match"
+    answers = [await http.put(upload.url, headers=upload.headers, content=data) for data in (b"one", b"two")]
+    assert [answer.status_code for answer in answers] == [200, 412]
+    assert await store.get(PATH) == b"one"
+    assert await paths_in(store) == [PATH]
+
+
+async def test_s3_server_without_conditional_writes_accepts_uploads(s3: S3Objects, http: httpx.AsyncClient) -> None:
+    # rclone ignores the condition
+    upload = await s3.sign_upload(PATH, content_type="image/png", size=3, ttl_seconds=60, once=True)
+    assert upload.headers == PNG
+    assert (await http.put(upload.url, headers=upload.headers, content=b"one")).status_code == 200
+    assert await paths_in(s3) == [PATH]
+
+
+@pytest.mark.parametrize("code", ["NotImplemented", "InvalidArgument"])
+async def test_s3_server_that_refuses_conditions_accepts_uploads(
+    s3: S3Objects, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    def refuse(**_arguments: object) -> None:
+        raise ClientError({"Error": {"Code": code}}, "PutObject")
+
+    monkeypatch.setattr(s3._client, "put_object", refuse)
+    assert (await s3.sign_upload(PATH, content_type="image/png", ttl_seconds=60, once=True)).headers == PNG
+
+
 async def test_every_part_of_a_url_is_signed(store: ObjectStore, http: httpx.AsyncClient) -> None:
     await store.put(PATH, b"old")
     await store.put("tenants/8/secret", b"secret")
-    upload = await store.sign_upload(PATH, content_type="image/png", size=3, max_size=9, ttl_seconds=60)
+    upload = await store.sign_upload(PATH, content_type="image/png", size=3, max_size=9, ttl_seconds=60, once=True)
     download = await store.sign_download(PATH, ttl_seconds=60, filename="a.png", content_type="image/png")
     for method, url in (("PUT", upload.url), ("GET", download)):
         parts = urlsplit(url)

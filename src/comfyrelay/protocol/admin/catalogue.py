@@ -173,7 +173,7 @@ class NewAsset(Request):
 
 class AssetUpload(AnswerBody):
     """Send the bytes with PUT to `upload_url`, with exactly the headers `upload_headers`. Then use `path` as a default
-    value or an override."""
+    value, an override or a preview: saving copies the file to its final path."""
 
     path: str
     upload_url: str

@@ -89,7 +89,7 @@ async def head(path: str, request: Request, objects: Local) -> Response:
 @router.put(
     "/{path:path}",
     response_class=Response,
-    responses={200: {"description": "Stored"}, **error_responses(403, 404, 422, 503)},
+    responses={200: {"description": "Stored"}, **error_responses(403, 404, 409, 422, 503)},
     openapi_extra={
         "requestBody": {"required": True, "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}
     },
@@ -110,7 +110,7 @@ async def upload(
     _hold_connection(request, grant)
     preview = bytearray()
     try:
-        async with objects.receive(path, size=grant.size, max_size=grant.max_size) as receiver:
+        async with objects.receive(path, size=grant.size, max_size=grant.max_size, once=grant.once) as receiver:
             async for chunk in request.stream():
                 await receiver.write(chunk)
                 if is_preview_path(path):

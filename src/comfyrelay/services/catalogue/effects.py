@@ -7,7 +7,7 @@ from typing import Any
 from comfyrelay.domain.properties import check_overrides
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.errors import InvalidInput, NotFound
-from comfyrelay.services.catalogue.assets import Assets
+from comfyrelay.services.catalogue.assets import Assets, SavedAssets
 from comfyrelay.services.catalogue.checks import prefix_errors
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import ResultPage
@@ -42,69 +42,68 @@ class Effects:
     ) -> EffectRecord:
         if credits_cost < 0:
             raise InvalidInput(errors={"credits_cost": "This must not be negative."})
-        if preview_path is not None:
-            await self._assets.check_preview(preview_path)
-        overrides = dict(property_overrides or {})
-        hashes = await self._hashes_for(workflow_slug, overrides)
+        async with self._assets.saving() as saved:
+            if preview_path is not None:
+                preview_path = await saved.save_preview(preview_path)
+            overrides, hashes = await self._save_overrides(saved, workflow_slug, property_overrides or {})
 
-        async def work(tx: Tx) -> EffectRecord:
-            workflow = await _lock_public_workflow(tx, workflow_slug)
-            _check_overrides(workflow, overrides)
-            return await catalogue.create_effect(
-                tx,
-                slug=slug,
-                name=name or slug,
-                workflow_id=workflow.id,
-                property_overrides=overrides,
-                asset_hashes=hashes,
-                credits_cost=credits_cost,
-                is_active=is_active,
-                max_wait_seconds=max_wait_seconds,
-                preview_path=preview_path,
-            )
+            async def work(tx: Tx) -> EffectRecord:
+                workflow = await _lock_public_workflow(tx, workflow_slug)
+                _check_overrides(workflow, overrides)
+                return await catalogue.create_effect(
+                    tx,
+                    slug=slug,
+                    name=name or slug,
+                    workflow_id=workflow.id,
+                    property_overrides=overrides,
+                    asset_hashes=hashes,
+                    credits_cost=credits_cost,
+                    is_active=is_active,
+                    max_wait_seconds=max_wait_seconds,
+                    preview_path=preview_path,
+                )
 
-        return await self._databases.central.run(TransactionStep.CATALOGUE, work)
+            return await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def change(self, slug: str, changes: Mapping[str, Any]) -> EffectView:
         """Change an effect. Submitted jobs are not affected."""
-        more: dict[str, Any] = {}
-        if (preview_path := changes.get("preview_path")) is not None:
-            await self._assets.check_preview(preview_path)
-        if changes.keys() & {"workflow_slug", "property_overrides"}:
-            before = await self.get(slug)
-            # Hashes are stored by path, so they stay correct if the effect changes concurrently.
-            more["asset_hashes"] = await self._hashes_for(
-                changes.get("workflow_slug", before.workflow_slug),
-                changes.get("property_overrides", before.effect.property_overrides),
+        async with self._assets.saving() as saved:
+            values = {**changes, **await self._save_assets(saved, slug, changes)}
+            changed = await self._databases.central.run(
+                TransactionStep.CATALOGUE, lambda tx: _change(tx, slug, dict(values))
             )
-
-        async def work(tx: Tx) -> EffectView:
-            effect = await catalogue.lock_effect(tx, slug)
-            if effect is None:
-                raise _not_found(slug)
-            values = {**changes, **more}
-            if "workflow_slug" in values:
-                workflow = await _lock_public_workflow(tx, values.pop("workflow_slug"))
-                values["workflow_id"] = workflow.id
-            else:
-                workflow = _require_workflow(effect, await catalogue.workflow_to_use(tx, id_=effect.workflow_id))
-            _check_overrides(workflow, values.get("property_overrides", effect.property_overrides))
-            changed = await catalogue.update_effect(tx, effect.id, **values) if values else effect
-            return EffectView(effect=changed, workflow_slug=workflow.slug)
-
-        return await self.add_preview_url(await self._databases.central.run(TransactionStep.CATALOGUE, work))
+        return await self.add_preview_url(changed)
 
     async def add_preview_url(self, view: EffectView) -> EffectView:
         return replace(view, preview_url=await self._assets.preview_url(view.effect.preview_path))
 
-    async def _hashes_for(self, workflow_slug: str, overrides: Mapping[str, Any]) -> dict[str, str]:
+    async def _save_assets(self, saved: SavedAssets, slug: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Save the files of a change. Return the fields that depend on them."""
+        values: dict[str, Any] = {}
+        if (preview_path := changes.get("preview_path")) is not None:
+            values["preview_path"] = await saved.save_preview(preview_path)
+        if changes.keys() & {"workflow_slug", "property_overrides"}:
+            before = await self.get(slug)
+            # Hashes are stored by path, so they stay correct if the effect changes concurrently.
+            overrides, values["asset_hashes"] = await self._save_overrides(
+                saved,
+                changes.get("workflow_slug", before.workflow_slug),
+                changes.get("property_overrides", before.effect.property_overrides),
+            )
+            if "property_overrides" in changes:
+                values["property_overrides"] = overrides
+        return values
+
+    async def _save_overrides(
+        self, saved: SavedAssets, workflow_slug: str, overrides: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, str]]:
         async with self._databases.central.read() as tx:
             workflow = await catalogue.workflow(tx, slug=workflow_slug)
         if workflow is None:
-            return {}
+            return dict(overrides), {}
         # Validate the values before reading the files.
         _check_overrides(workflow, overrides)
-        return await self._assets.hash_overrides(workflow.parsed_properties, overrides)
+        return await saved.save_overrides(workflow.parsed_properties, overrides)
 
     async def delete(self, slug: str) -> None:
         """Delete an effect. Its jobs keep running."""
@@ -140,6 +139,20 @@ class Effects:
             for effect in found
         ]
         return ResultPage(items=views, next_cursor=after)
+
+
+async def _change(tx: Tx, slug: str, values: dict[str, Any]) -> EffectView:
+    effect = await catalogue.lock_effect(tx, slug)
+    if effect is None:
+        raise _not_found(slug)
+    if "workflow_slug" in values:
+        workflow = await _lock_public_workflow(tx, values.pop("workflow_slug"))
+        values["workflow_id"] = workflow.id
+    else:
+        workflow = _require_workflow(effect, await catalogue.workflow_to_use(tx, id_=effect.workflow_id))
+    _check_overrides(workflow, values.get("property_overrides", effect.property_overrides))
+    changed = await catalogue.update_effect(tx, effect.id, **values) if values else effect
+    return EffectView(effect=changed, workflow_slug=workflow.slug)
 
 
 def _check_overrides(workflow: WorkflowRecord, overrides: Mapping[str, Any]) -> None:

@@ -123,7 +123,6 @@ class Workflows:
             "cloud_micros_per_second": cloud_micros_per_second,
             "burst_micros_per_hour": burst_micros_per_hour,
             "graph_path": path,
-            "properties": await self._assets.add_hashes(properties),
             "output_node_id": output_node_id,
             "output_extension": output_extension.lstrip("."),
             "output_mime_type": output_mime_type,
@@ -143,7 +142,9 @@ class Workflows:
                     await workers.assign_fleet(tx, fleet.id)
             return workflow
 
-        return await self._databases.central.run(TransactionStep.CATALOGUE, work)
+        async with self._assets.saving() as saved:
+            values["properties"] = await saved.save_defaults(properties)
+            return await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def set_active(self, slug: str, *, is_active: bool) -> WorkflowRecord:
         async def work(tx: Tx) -> WorkflowRecord:
@@ -188,7 +189,6 @@ class Workflows:
         parsed: Sequence[Property] | None = None
         if "properties" in values:
             parsed = await asyncio.to_thread(read_properties, values["properties"])
-            values["properties"] = await self._assets.add_hashes(values["properties"])
         _check_price(
             values.get("provider", before.may_run_at),
             values.get("cloud_micros_per_second", before.cloud_micros_per_second),
@@ -197,9 +197,12 @@ class Workflows:
             values |= _providers(values["provider"])
         if "output_extension" in values:
             values["output_extension"] = values["output_extension"].lstrip(".")
-        changed = await self._databases.central.run(
-            TransactionStep.CATALOGUE, lambda tx: _change(tx, before, values, parsed)
-        )
+        async with self._assets.saving() as saved:
+            if "properties" in values:
+                values["properties"] = await saved.save_defaults(values["properties"])
+            changed = await self._databases.central.run(
+                TransactionStep.CATALOGUE, lambda tx: _change(tx, before, values, parsed)
+            )
         return await asyncio.to_thread(_view, changed, graph)
 
     async def load_import(self, workflow: WorkflowRecord) -> dict[str, Any]:

@@ -72,6 +72,8 @@ class Uploads:
             content_type=new.mime_type,
             size=new.size,
             ttl_seconds=self._settings.presigned_ttl_seconds,
+            # A job may use the file while the URL is still valid.
+            once=True,
         )
         shard = await self._databases.shard_of(user.tenant_id)
         await self._write(shard, [row])

@@ -47,6 +47,7 @@ class Operations:
             catalogue.node_definitions,
             queue.previews,
             graphs=catalogue.private_graphs,
+            assets=catalogue.assets,
             delete_old=(self.samples.delete_old, workers.logs.delete_old),
             disk=DISK,
             retention_days=settings.retention_days,

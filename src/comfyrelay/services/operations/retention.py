@@ -16,6 +16,7 @@ import structlog
 from comfyrelay.domain.ids import job_folder
 from comfyrelay.domain.records.jobs import FileRecord, VideoRecord
 from comfyrelay.errors import DatabaseUnavailable
+from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
 from comfyrelay.services.catalogue.private_graphs import PrivateGraphs
 from comfyrelay.services.databases import Databases
@@ -48,6 +49,7 @@ class RetentionResult:
     definitions: int = 0
     graphs: int = 0
     previews: int = 0
+    assets: int = 0
 
 
 class Retention:
@@ -60,6 +62,7 @@ class Retention:
         previews: PreviewService,
         *,
         graphs: PrivateGraphs,
+        assets: Assets,
         delete_old: Sequence[Callable[[], Awaitable[None]]] = (),
         disk: str,
         retention_days: float | None,
@@ -71,6 +74,7 @@ class Retention:
         self._removing = removing
         self._definitions = definitions
         self._graphs = graphs
+        self._assets = assets
         self._previews = previews
         self._delete_old = delete_old
         self._disk = disk
@@ -89,6 +93,7 @@ class Retention:
         done["definitions"] = await self._definitions.remove_unused(grace_seconds=grace_seconds)
         done["graphs"] = await self._graphs.remove_unused(grace_seconds=grace_seconds)
         done["previews"] = await self._previews.sweep(older_than_seconds=grace_seconds)
+        done["assets"] = await self._assets.remove_abandoned(older_than_seconds=self._unused_seconds)
         for delete in self._delete_old:
             await delete()
         if isinstance(self._objects, LocalObjects):
