@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Any, Self
 
 # The names that a worker without any nodes or models is missing would fill a page.
@@ -11,6 +12,13 @@ MAX_NAMES_IN_TEXT = 5
 MAX_NAMES_IN_REFUSAL = 50
 # Missing names stored per kind, worker and graph.
 MAX_NAMES_STORED = 100
+
+
+# What pages show of a report: entries per list, nested levels, characters per text, and values in all.
+MAX_SHOWN = 100
+MAX_SHOWN_LEVELS = 8
+MAX_SHOWN_LENGTH = 200
+MAX_SHOWN_VALUES = 1000
 
 
 class Fit(StrEnum):
@@ -109,6 +117,47 @@ def fitness(needs: Requirements, capabilities: Mapping[str, Any]) -> Fitness:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CapabilitySummary:
+    """The part of a report that pages show. Its size is limited, and the report may have megabytes.
+
+    `node_count` and `model_count` are `None` if not reported. `capabilities` is the beginning of the report, with GPUs
+    first and without the nodes and models that single servers are missing.
+    """
+
+    node_count: int | None = None
+    model_count: int | None = None
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_report(cls, capabilities: Mapping[str, Any]) -> Self:
+        servers = capabilities.get("comfyui")
+        first = {"comfyui": _without_missing(servers)} if isinstance(servers, list | tuple) else {}
+        return cls(
+            node_count=_count(capabilities.get("node_types")),
+            model_count=_count(capabilities.get("models")),
+            capabilities=_Shortener().shorten({**first, **{k: v for k, v in capabilities.items() if k not in first}}),
+        )
+
+
+class _Shortener:
+    """Copies the beginning of a value."""
+
+    def __init__(self) -> None:
+        self._left = MAX_SHOWN_VALUES
+
+    def shorten(self, value: Any, levels: int = MAX_SHOWN_LEVELS) -> Any:
+        self._left -= 1
+        if not levels or self._left < 0:
+            return "…"
+        if isinstance(value, Mapping):
+            entries = islice(value.items(), MAX_SHOWN)
+            return {str(key)[:MAX_SHOWN_LENGTH]: self.shorten(inner, levels - 1) for key, inner in entries}
+        if isinstance(value, list | tuple):
+            return [self.shorten(inner, levels - 1) for inner in value[:MAX_SHOWN]]
+        return value[:MAX_SHOWN_LENGTH] if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class UnmetRequirements:
     """The requirements of a job that one worker does not meet."""
 
@@ -183,6 +232,20 @@ def _who_has(gap: MissingRequirement, *, shows_names: bool) -> str:
     if shows_names:
         return f"only on {', '.join(gap.workers)}"
     return f"only on {len(gap.workers)} worker{'' if len(gap.workers) == 1 else 's'}"
+
+
+def _count(reported: object) -> int | None:
+    """Return the number of names in a list, or in lists by folder; `None` if there is neither."""
+    if isinstance(reported, Mapping):
+        return sum(_count(names) or 0 for names in reported.values())
+    return len(reported) if isinstance(reported, list | tuple) else None
+
+
+def _without_missing(servers: Sequence[Any]) -> list[Any]:
+    return [
+        {name: value for name, value in server.items() if name != "missing"} if isinstance(server, Mapping) else server
+        for server in servers
+    ]
 
 
 def _missing_on(server: Mapping[str, Any]) -> tuple[frozenset[str], frozenset[str]]:

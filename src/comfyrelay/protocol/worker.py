@@ -42,6 +42,15 @@ VERSION_HEADER = "X-ComfyRelay-Version"
 MAX_LOG_LINES = 200
 MAX_LOG_BYTES = 64 * 1024
 SHA256 = r"^[0-9a-f]{64}$"
+# Nodes, models and other values that a worker reports. A ComfyUI with 3,000 nodes and 5,000 models reports about 8,000
+# values of 400 KB, and a worker with several ComfyUI also what each is missing.
+MAX_CAPABILITIES = 50_000
+MAX_CAPABILITY_BYTES = 4 * 1024 * 1024
+TOO_MANY_CAPABILITIES = (
+    f"The worker reports too much: at most {MAX_CAPABILITIES:,} nodes, models and other values of "
+    f"{MAX_CAPABILITY_BYTES // 2**20} MiB. Shorten COMFYRELAY_WORKER_CAPABILITIES, remove unused custom nodes and "
+    "models from its ComfyUI, or run a separate worker for each ComfyUI."
+)
 
 
 def _require_reason(given: str) -> str:
@@ -69,6 +78,25 @@ def _check_worker_id(worker_id: str) -> str:
     return worker_id
 
 
+def _check_capabilities(given: Any) -> Any:
+    """Refuse a report that would slow down every comparison with it. Stops at the limits, before other checks."""
+    values, size, pending = 0, 0, [given]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, dict):
+            pending += [*current, *current.values()]
+        elif isinstance(current, list):
+            pending += current
+        values += 1
+        size += len(current.encode(errors="replace")) if isinstance(current, str) else 0
+        if values + len(pending) > MAX_CAPABILITIES or size > MAX_CAPABILITY_BYTES:
+            raise ValueError(TOO_MANY_CAPABILITIES)
+    return given
+
+
+Capabilities = Annotated[Json, BeforeValidator(_check_capabilities)]
+
+
 class RegisterRequest(WorkerRequest):
     model_config = example(
         worker_id="gpu-1", fleet_slug="home", max_concurrency=1, capabilities={"gpus": [{"name": "RTX 4090"}]}
@@ -78,7 +106,7 @@ class RegisterRequest(WorkerRequest):
     fleet_slug: Name
     stage: Stage = Stage.PRODUCTION
     max_concurrency: Annotated[int, Field(ge=1, le=1000)] = 1
-    capabilities: Json = Field(default_factory=dict)
+    capabilities: Capabilities = Field(default_factory=dict)
     display_name: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
     capacity_type: Annotated[str, Field(max_length=50, pattern=STORABLE)] | None = None
     instance_type: Annotated[str, Field(max_length=50, pattern=STORABLE)] | None = None
@@ -142,7 +170,7 @@ class PollRequest(WorkerRequest):
     providers: Annotated[list[Provider], BeforeValidator(_known_providers)] = Field(
         default_factory=lambda: [Provider.SELF_HOSTED]
     )
-    capabilities: Json | None = None
+    capabilities: Capabilities | None = None
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
     request_id: Token | None = None
     prefetch: Annotated[int, Field(ge=0, le=100)] = 0

@@ -5,8 +5,9 @@ from typing import Any, ClassVar
 import pytest
 
 from comfyrelay.errors import Fault
+from comfyrelay.protocol.worker import MAX_CAPABILITIES
 from comfyrelay.store import paging
-from tests.support.api import Api, problem_of
+from tests.support.api import Api, data_of, problem_of
 from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.world import execute
 
@@ -134,6 +135,21 @@ class TestViews:
         assert (await desk.send("POST", "/workers/rack/1/revoke"))["state"] == "revoked"
         logs = await desk.get("/workers/rack/1/audit-logs")
         assert [log["event"] for log in logs["items"]] == ["revoke", "register"]
+
+    @pytest.mark.both_databases
+    async def test_page_of_a_worker_is_small_whatever_it_reports(self, desk: OperatorScenario) -> None:
+        names = [f"model-{number:060}.safetensors" for number in range(MAX_CAPABILITIES // 8)]
+        server = {"url": "http://127.0.0.1:8188", "gpus": [{"name": "RTX 3090"}], "missing": {"models": names}}
+        more = {f"fact-{number}": names[:100] for number in range(100)}
+        capabilities = {**more, "comfyui": [server, server], "models": {"loras": names}, "node_types": names}
+        await desk.api.worker(capabilities=capabilities)
+        response = await desk.call("GET", "/workers/gpu-1")
+        assert len(response.content) < 200_000
+        found = data_of(response)
+        assert (found["node_count"], found["model_count"]) == (len(names), len(names))
+        assert [gpu["name"] for gpu in found["gpus"]] == ["RTX 3090"] * 2
+        assert len((await desk.call("GET", "/workers")).content) < 10_000
+        assert len((await desk.admin.call("GET", "/api/slots")).content) < 10_000
 
     async def test_deeply_nested_capabilities_are_truncated(self, desk: OperatorScenario) -> None:
         deep: object = {}

@@ -27,6 +27,9 @@ from tests.support.worker_calls import (
 )
 from tests.support.world import GRAPH, PATIENCE_SECONDS, PROMPT, SqliteBackend
 
+NODES = [f"Node{number:026}" for number in range(3000)]
+MODELS = [f"{number:040}.safetensors" for number in range(5000)]
+
 
 async def balance(api: Api, submission: SubmittedJob) -> int:
     await api.engine.outbox.delivery.idle()
@@ -314,6 +317,33 @@ class TestPoll:
             await admin.post("/api/admin/workers/gpu-1/rotate-token")
             await submit_job(api, user.user, effect_id, "one")
         problem_of(waiting.result(), 401)
+
+    async def test_large_comfyui_is_within_the_limits_of_capabilities(self, api: Api) -> None:
+        await api.effect()
+        missing = {"node_types": NODES, "models": MODELS}
+        servers = [{"url": f"http://127.0.0.1:{port}", "missing": missing} for port in range(8188, 8192)]
+        worker = await api.worker(capabilities={"node_types": NODES, "models": MODELS, "comfyui": servers})
+        await poll(worker, capabilities={"node_types": NODES, "models": {"checkpoints": MODELS}})
+
+    @pytest.mark.parametrize(
+        "report",
+        [
+            {"node_types": ["n"] * wire.MAX_CAPABILITIES},
+            {"models": {f"folder-{number}": [] for number in range(wire.MAX_CAPABILITIES)}},
+            {"models": ["é" * 1_000_000] * 3},
+        ],
+        ids=["names", "folders", "bytes"],
+    )
+    async def test_excessive_capabilities_are_refused(self, api: Api, report: dict[str, Any]) -> None:
+        await api.effect()
+        body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "capabilities": report}
+        problem = problem_of(
+            await api.anonymous.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 422
+        )
+        assert problem["errors"] == {"capabilities": wire.TOO_MANY_CAPABILITIES}
+        worker = await api.worker()
+        answer = await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1", "capabilities": report})
+        assert problem_of(answer, 422)["errors"] == {"capabilities": wire.TOO_MANY_CAPABILITIES}
 
     async def test_capabilities_are_written_only_when_they_change(self, api: Api) -> None:
         await api.effect()

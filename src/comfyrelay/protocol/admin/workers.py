@@ -108,12 +108,17 @@ class MissingForWorkflow(AnswerBody):
 
 
 class WorkerDetails(WorkerSummary):
+    """A worker with details. `capabilities` is the beginning of its report: at most 100 entries of each list.
+    `node_count` and `model_count` count the complete lists; null means that they are not reported."""
+
     workflow_slugs: list[str]
     blocks: list[WorkflowBlock]
     loaded: list[LoadedWorkflow]
     missing_requirements: list[MissingForWorkflow]
     registration: Registration
     machine: WorkerMachine | None
+    node_count: int | None = None
+    model_count: int | None = None
     capabilities: Annotated[dict[str, Any], Reported]
 
 

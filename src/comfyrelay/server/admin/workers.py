@@ -128,6 +128,7 @@ async def _worker(context: Context, worker_id: str) -> wire.WorkerDetails:
     view = await context.engine.workers.views.worker(worker_id)
     return wire.WorkerDetails.of(
         view,
+        view.summary,
         view.line,
         view.worker,
         blocks=[

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
+from comfyrelay.domain.capabilities import CapabilitySummary
 from comfyrelay.domain.queue.slots import gpus_of
 from comfyrelay.domain.queue.states import RegistrationSource, Stage, WorkerState
 from comfyrelay.domain.queue.worker_order import WorkerSort, count_states, page_after, sort_ids
@@ -67,7 +68,7 @@ class WorkerView:
     slugs: Mapping[str, str]
     registration: Registration
     machine: WorkerMachine | None
-    capabilities: Mapping[str, Any]
+    summary: CapabilitySummary
 
     @property
     def worker(self) -> ListedWorker:
@@ -156,7 +157,7 @@ class FleetViews:
                 slugs=await worker_list.recent_hashes(tx, worker_id),
                 registration=await _registration(tx, found[0]),
                 machine=await worker_list.machine_of(tx, worker_id),
-                capabilities=found[1],
+                summary=found[1],
             )
 
 

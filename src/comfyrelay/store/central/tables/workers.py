@@ -62,8 +62,9 @@ workers = Table(
     Column("protocol", Integer, nullable=False, server_default=text("1")),
     Column("version", Text),
     Column("capabilities", JsonText, nullable=False),
-    # The providers in `capabilities`, stored separately because the rest is long.
+    # The providers in `capabilities` and what pages show of it, stored separately because the rest is long.
     Column("providers", JsonText),
+    Column("capability_summary", JsonText),
     # Hash of its node definitions in object storage.
     Column("node_definitions_hash", Text),
     # Last report: its GPUs with name, memory and load, and the hashes of its loaded workflows.

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Float, Select, Text, bindparam, case, cast, func, or_, select
 
+from comfyrelay.domain.capabilities import CapabilitySummary
 from comfyrelay.domain.queue.states import WorkerState
 from comfyrelay.domain.queue.worker_order import SortedWorker, WorkerSort
 from comfyrelay.domain.records.workers import (
@@ -59,10 +60,10 @@ def state_of(offline_seconds: Seconds) -> ColumnElement[str]:
 
 
 def comfyui_column(dialect: str) -> ColumnElement[Any]:
-    """Return the worker's report about its servers at registration, without its other capabilities, which are long."""
+    """Return the worker's report about its servers at registration."""
     if dialect == "postgresql":
-        return func.json_extract_path_text(workers.c.capabilities, "comfyui")
-    return func.json_extract(workers.c.capabilities, "$.comfyui")
+        return func.json_extract_path_text(workers.c.capability_summary, "capabilities", "comfyui")
+    return func.json_extract(workers.c.capability_summary, "$.capabilities.comfyui")
 
 
 def _listed(offline_seconds: Seconds, dialect: str) -> Select[Any]:
@@ -172,14 +173,16 @@ def listed_query(dialect: str) -> Select[Any]:
     return _listed(bindparam("offline_seconds", type_=Float()), dialect).join(r, workers.c.worker_id == r.c.id)
 
 
-async def get(tx: Tx, worker_id: str, *, offline_seconds: float) -> tuple[ListedWorker, Mapping[str, Any]] | None:
-    """Return a worker with its capabilities."""
-    query = _listed(offline_seconds, tx.dialect).add_columns(workers.c.capabilities)
-    return await tx.one_or_none(_with_capabilities, query.where(workers.c.worker_id == worker_id))
+async def get(tx: Tx, worker_id: str, *, offline_seconds: float) -> tuple[ListedWorker, CapabilitySummary] | None:
+    """Return a worker with a summary of its capabilities."""
+    query = _listed(offline_seconds, tx.dialect).add_columns(workers.c.capability_summary)
+    return await tx.one_or_none(_with_summary, query.where(workers.c.worker_id == worker_id))
 
 
-def _with_capabilities(*, capabilities: Mapping[str, Any], **fields: Any) -> tuple[ListedWorker, Mapping[str, Any]]:
-    return _worker(fields), capabilities
+def _with_summary(
+    *, capability_summary: Mapping[str, Any] | None, **fields: Any
+) -> tuple[ListedWorker, CapabilitySummary]:
+    return _worker(fields), CapabilitySummary(**(capability_summary or {}))
 
 
 async def jobs_of(tx: Tx, worker_ids: Sequence[str]) -> dict[str, list[WorkerJobRecord]]:

@@ -1,12 +1,14 @@
 """The worker registry: registration, assigned workflows, and workers for a dispatch."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
 from sqlalchemy import BigInteger, Float, Select, Text, bindparam, delete, func, insert, select, update
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.capabilities import CapabilitySummary
 from comfyrelay.domain.queue.memory import NO_GPUS, largest_gpu
 from comfyrelay.domain.queue.states import Provider, RegistrationSource, WorkflowKind
 from comfyrelay.domain.records.workers import Worker, WorkflowWorker
@@ -31,7 +33,7 @@ _WORKER = [workers.c[name] for name in Worker.__dataclass_fields__]
 
 
 async def create(tx: Tx, **values: Any) -> Worker:
-    query = insert(workers).values(**_with_providers(values), created_at=relay_now(), last_seen_at=relay_now())
+    query = insert(workers).values(**_with_summary(values), created_at=relay_now(), last_seen_at=relay_now())
     with conflict_on_violation(f"A worker {values['worker_id']!r} is already registered."):
         return await tx.one(Worker, query.returning(*_WORKER))
 
@@ -85,7 +87,7 @@ def _by_token(_dialect: str) -> Executable:
 
 
 async def change(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
-    query = update(workers).where(workers.c.worker_id == worker_id).values(**_with_providers(values))
+    query = update(workers).where(workers.c.worker_id == worker_id).values(**_with_summary(values))
     return await tx.one_or_none(Worker, query.returning(*_WORKER))
 
 
@@ -205,13 +207,15 @@ def _gpu_bytes(device: Mapping[str, Any]) -> int | None:
     return device.get("memory_total") if device.get("name") not in NO_GPUS else None
 
 
-def _with_providers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the reported providers as a separate column, because the other capabilities are long and rarely needed."""
+def _with_summary(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the reported providers and a summary as separate columns, because the other capabilities are long and rarely
+    needed."""
     if "capabilities" not in values:
         return dict(values)
     reported = values["capabilities"].get("providers")
     providers = [name for name in reported if isinstance(name, str)] if isinstance(reported, list) else None
-    return {**values, "providers": providers}
+    summary = asdict(CapabilitySummary.from_report(values["capabilities"]))
+    return {**values, "providers": providers, "capability_summary": summary}
 
 
 def serves(providers: Sequence[str] | None, provider: Provider) -> bool:

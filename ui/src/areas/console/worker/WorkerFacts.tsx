@@ -7,8 +7,6 @@ import { Panel, TimeAgo } from "../shared/panels";
 
 export function WorkerFacts({ worker }: { worker: WorkerDetails }) {
   const { facts } = texts;
-  const nodes = worker.capabilities.node_types;
-  const models = worker.capabilities.models;
   return (
     <Panel title={facts.title}>
       <Facts
@@ -37,8 +35,8 @@ export function WorkerFacts({ worker }: { worker: WorkerDetails }) {
           [facts.why, worker.machine?.reason],
           [facts.capacity, worker.capacity_type],
           [facts.slots, worker.max_concurrency],
-          [facts.nodes, Array.isArray(nodes) ? nodes.length : null],
-          [facts.models, countOf(models)],
+          [facts.nodes, worker.node_count],
+          [facts.models, worker.model_count],
         ]}
       />
     </Panel>
@@ -49,10 +47,3 @@ const decisionOf = ({ decision, decided_by, decided_at }: WorkerDetails["registr
   decision && decided_at
     ? texts.decidedBy(texts.decided[decision] ?? decision, decided_by ?? null, shared.at(decided_at))
     : null;
-
-/** Models come as a list, or as lists by folder. */
-function countOf(models: unknown): number | null {
-  if (Array.isArray(models)) return models.length;
-  if (typeof models !== "object" || models === null) return null;
-  return Object.values(models).reduce<number>((sum, each) => sum + (Array.isArray(each) ? each.length : 0), 0);
-}

@@ -197,6 +197,7 @@ def _create_workers() -> None:
         sa.Column("version", sa.Text()),
         sa.Column("capabilities", JsonText(), nullable=False),
         sa.Column("providers", JsonText()),
+        sa.Column("capability_summary", JsonText()),
         sa.Column("node_definitions_hash", sa.Text()),
         sa.Column("devices", JsonText()),
         sa.Column("warm_hashes", JsonText()),
