@@ -98,7 +98,6 @@ class Desk:
             remove_note = opened.enter_context(
                 desk_note(settings.data_dir, address=loopback_address(listeners[0]), secret=pass_secret)
             )
-            secrets = load_secrets(settings, is_only_server=True)
             links = OneTimeLinks(settings.base_url)
 
             notifications = NotificationSender(
@@ -112,9 +111,11 @@ class Desk:
                 umask=self._umask_of(self.output_folder),
             )
             hooks = desk_hooks(notifications, simulation, workers, outputs, script)
-            engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
+            engine = await opened.enter_async_context(Engine(settings, hooks=hooks))
             outputs.engine = engine
             user, is_new = await prepare_databases(engine, script.settings if script is not None else None)
+            secrets = load_secrets(settings, is_only_server=True)
+            engine.sign_with(secrets.signing)
             await outputs.remove_leftovers(user.tenant_id)
             if script is not None:
                 await opened.enter_async_context(script.removing_unused_inputs(engine, user))

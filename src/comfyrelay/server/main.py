@@ -21,7 +21,7 @@ from comfyrelay.server.app import create_app
 from comfyrelay.server.http.connections import ConnectionLimits, LimitedConnection, ResponseTracker
 from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.middleware import UnquotedCookies
-from comfyrelay.server.http.secrets import Secrets
+from comfyrelay.server.http.secrets import Secrets, check_secrets, load_secrets
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.system.signals import on_stop
@@ -51,28 +51,35 @@ class _Server(uvicorn.Server):
 
 async def serve(
     settings: Settings,
-    secrets: Secrets,
     *,
     log_level: str = "info",
-    on_ready: Callable[[Engine], None] = lambda _engine: None,
+    on_ready: Callable[[Secrets], None] = lambda _secrets: None,
     on_setup_code: Callable[[str], None] = lambda _code: None,
 ) -> None:
     """Upgrade the schemas and serve. Returns after SIGTERM or Ctrl-C, once every request is answered.
 
     `on_setup_code` gets a setup code if there is no administrator.
     """
+    check_secrets(settings)
     if settings.output_validation == "fail":
         require("media")
     if settings.validate_asg_instance or settings.cloudwatch_metrics or settings.aws_identity_certificates:
         require("aws")
     log_as_json(log_level)
-    engine = Engine(settings, signing_secrets=secrets.signing)
+    engine = Engine(settings)
     engine.workers.identities.load()
     listener = listen(settings.host, settings.port)
-    await engine.databases.open(settings.database_wait_seconds)
+    try:
+        await engine.databases.open(settings.database_wait_seconds)
+    except BaseException:
+        listener.close()
+        await engine.databases.close()
+        raise
+    secrets = load_secrets(settings)
+    engine.sign_with(secrets.signing)
     fleets = partial(scaling_fleets, engine, secrets=secrets.fleet) if settings.autoscaling else nullcontext
     app = create_app(engine, secrets, background=fleets)
-    on_ready(engine)
+    on_ready(secrets)
     # With a read-only database, the server starts without a setup code.
     with suppress(DatabaseUnavailable):
         if await engine.accounts.sign_in.needs_setup():

@@ -29,7 +29,7 @@ from comfyrelay.services.queue import Queue
 from comfyrelay.services.webhooks import Webhooks
 from comfyrelay.services.workers import WorkerServices
 from comfyrelay.settings import Settings
-from comfyrelay.storage.objects import open_objects
+from comfyrelay.storage.objects import LocalObjects, open_objects
 from comfyrelay.store.notify import NotifyChannel, PostgresNotifyChannel
 from comfyrelay.store.outbox import OutboxEntry
 
@@ -94,6 +94,11 @@ class Engine:
             context, self.outbox, self.catalogue, self.queue, workers=self.workers, jobs=self.jobs
         )
         self._loops: list[asyncio.Task[None]] = []
+
+    def sign_with(self, secrets: Sequence[str]) -> None:
+        """Sign the URLs of local files with these secrets, if they were not known before."""
+        if isinstance(self.objects, LocalObjects):
+            self.objects.sign_with(secrets)
 
     async def __aenter__(self) -> Self:
         return self

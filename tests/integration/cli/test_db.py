@@ -11,7 +11,10 @@ from typer.testing import CliRunner
 
 from comfyrelay.cli.main import app
 from comfyrelay.errors import SchemaMismatch
+from comfyrelay.server import main
+from comfyrelay.settings import Settings
 from tests.support.desk import make_desk
+from tests.support.server_processes import free_port
 
 
 @pytest.fixture
@@ -75,3 +78,12 @@ async def test_desk_does_not_start_with_the_schema_of_another_version(folder: Pa
     with pytest.raises(SchemaMismatch, match=r"column ai_job_dispatches\.stage is missing"):
         async with make_desk(folder, is_new=True).open():
             pass
+    assert not (folder / "secrets.json").exists()
+
+
+async def test_server_that_refuses_a_schema_writes_no_secrets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(folder / "central.db", "ALTER TABLE ai_job_dispatches RENAME COLUMN stage TO place")
+    monkeypatch.setattr(main, "log_as_json", lambda _level: None)
+    with pytest.raises(SchemaMismatch):
+        await main.serve(Settings(data_dir=folder, port=free_port()))
+    assert not (folder / "secrets.json").exists()

@@ -16,6 +16,7 @@ from comfyrelay.cli.unknown_settings import warn_of_unknown
 from comfyrelay.extras import require
 
 if TYPE_CHECKING:
+    from comfyrelay.server.http.secrets import Secrets
     from comfyrelay.services.engine import Engine
     from comfyrelay.services.operations.reconcile import ReconcileReport
 
@@ -32,7 +33,6 @@ def server(log_level: LogLevel = "info") -> None:
     """
     require("server")
     with without_garbage_collection():
-        from comfyrelay.server.http.secrets import load_secrets
         from comfyrelay.server.main import serve
         from comfyrelay.services.backup.restore import recover_data_folder
         from comfyrelay.settings import load_settings
@@ -42,16 +42,15 @@ def server(log_level: LogLevel = "info") -> None:
     settings = load_settings()
     restrict_to_user(settings.data_dir)
     recover_data_folder(settings.data_dir)
-    secrets = load_secrets(settings)
 
-    def print_start(_engine: Engine) -> None:
+    def print_start(secrets: Secrets) -> None:
         print_note(f"ComfyRelay {__version__} serves at {settings.base_url}")
         if secrets.new_file is not None:
             registration = "" if settings.fleet_secrets else "; workers register with them"
             print_note(f"  generated new secrets in {secrets.new_file}{registration}")
 
     on_setup_code = partial(_print_setup_code, settings.base_url)
-    run_event_loop(serve(settings, secrets, log_level=log_level, on_ready=print_start, on_setup_code=on_setup_code))
+    run_event_loop(serve(settings, log_level=log_level, on_ready=print_start, on_setup_code=on_setup_code))
 
 
 def _print_setup_code(base_url: str, code: str) -> None:

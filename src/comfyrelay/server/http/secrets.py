@@ -34,23 +34,29 @@ class Secrets:
         return True in [compare_digest(given, valid.encode()) for valid in self.fleet.get(stage, ())]
 
 
-def load_secrets(settings: Settings, *, is_only_server: bool = False) -> Secrets:
-    """Return the configured secrets. If some are not configured, read them from the data folder, or generate them
-    there. A server that listens on a public address requires configured secrets, unless it is the only server."""
+def check_secrets(settings: Settings, *, is_only_server: bool = False) -> None:
+    """Raise `ConfigurationError` for weak secrets. A server that listens on a public address requires configured
+    secrets, unless it is the only server."""
     _check_lengths(_by_stage(settings), "COMFYRELAY_FLEET_SECRETS")
     _check_lengths({"all": settings.signing_secrets}, "COMFYRELAY_SIGNING_SECRETS")
     if settings.payment_webhook_secret is not None:
         _check_lengths({"all": [settings.payment_webhook_secret]}, "COMFYRELAY_PAYMENT_WEBHOOK_SECRET")
     if settings.metrics_token is not None:
         _check_lengths({"all": [settings.metrics_token]}, "COMFYRELAY_METRICS_TOKEN")
-    if settings.fleet_secrets and settings.signing_secrets:
-        return Secrets(fleet=_by_stage(settings), signing=settings.signing_secrets)
-    if not is_only_server and not is_loopback(settings.host):
-        missing = [name for name in ("fleet_secrets", "signing_secrets") if not getattr(settings, name)]
+    missing = [name for name in ("fleet_secrets", "signing_secrets") if not getattr(settings, name)]
+    if missing and not is_only_server and not is_loopback(settings.host):
         raise ConfigurationError(
             f"The server listens on {settings.host}, which other machines can reach, and has only generated secrets. "
             f"Set {' and '.join(f'COMFYRELAY_{name.upper()}' for name in missing)}, or listen on 127.0.0.1."
         )
+
+
+def load_secrets(settings: Settings, *, is_only_server: bool = False) -> Secrets:
+    """Return the configured secrets. If some are not configured, read them from the data folder, or generate them
+    there. Call it when nothing else can refuse the start, so that a refused start changes nothing."""
+    check_secrets(settings, is_only_server=is_only_server)
+    if settings.fleet_secrets and settings.signing_secrets:
+        return Secrets(fleet=_by_stage(settings), signing=settings.signing_secrets)
     path = settings.data_dir / "secrets.json"
     is_new = _generate(path)
     stored = _read(path)
