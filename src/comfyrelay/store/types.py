@@ -6,7 +6,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import JSON, ColumnElement, DateTime, Dialect, Float, Text, cast, func, literal, literal_column
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    Float,
+    Text,
+    case,
+    cast,
+    func,
+    literal,
+    literal_column,
+    type_coerce,
+)
 from sqlalchemy.types import TypeDecorator
 
 from comfyrelay.text import storable
@@ -45,6 +58,18 @@ def relay_now(seconds: float | ColumnElement[Any] = 0.0) -> ColumnElement[dateti
     """Return the time of the database clock plus `seconds`. Jobs use no other clock. Tests replace the SQL function."""
     offset = seconds if isinstance(seconds, ColumnElement) else literal(float(seconds), Float())
     return func.relay_now(cast(offset, Float(53)), type_=UtcTime())
+
+
+def relay_later(seconds: ColumnElement[Any], dialect: str) -> ColumnElement[datetime]:
+    """Return the time of the database clock plus the seconds of each row.
+
+    SQLite would call `relay_now` for each row, in Python and with a different time. So it is called once per statement,
+    and SQLite adds the seconds, to the millisecond.
+    """
+    if dialect != "sqlite":
+        return relay_now(seconds)
+    text = func.strftime("%Y-%m-%d %H:%M:%f000", relay_now(), cast(seconds, Text) + " seconds")
+    return case((seconds == 0, relay_now()), else_=type_coerce(text, UtcTime()))
 
 
 def sql_literal(value: str) -> ColumnElement[str]:

@@ -1,5 +1,6 @@
 """Guarantees of the whole engine."""
 
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,17 +11,48 @@ from comfyrelay.errors import ConfigurationError, Fault
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.settle import Report, Verb
 from comfyrelay.settings import Settings
+from comfyrelay.store import database
 from comfyrelay.store.central import audit
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import history
 from comfyrelay.store.tenant.history import Position
-from tests.support.world import OUTPUT, World
+from comfyrelay.store.types import time_text
+from tests.support.world import OUTPUT, World, submit_batch
 
 
 def test_shard_named_central_is_refused(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, shards={"central": f"sqlite:///{tmp_path}/x.db"})
     with pytest.raises(ConfigurationError, match="'central'"):
         Databases.from_settings(settings)
+
+
+async def test_clock_is_read_as_often_for_a_large_batch_as_for_a_small_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = await world.desk()
+    reads: list[datetime] = []
+
+    def note_read(time: datetime) -> str:
+        reads.append(time)
+        return time_text(time)
+
+    # PostgreSQL has its own clock
+    monkeypatch.setattr(database, "time_text", note_read)
+    counts = []
+    for items in (2, 90):
+        reads.clear()
+        await submit_batch(world, desk.user, desk.effect, items)
+        counts.append(len(reads))
+    assert counts[1] <= counts[0] + 20, counts
+    assert counts[0] or world.backend != "sqlite"
+
+
+@pytest.mark.parametrize("delay_seconds", [0, 0.001, 90.25, 86400 * 365])
+async def test_delay_is_added_to_the_time_of_the_database(world: World, delay_seconds: float) -> None:
+    desk = await world.desk()
+    await world.clock.set(world.clock.now + timedelta(microseconds=999_000))
+    job = await desk.submit(delay_seconds=delay_seconds)
+    assert job.available_at == world.clock.now + timedelta(seconds=delay_seconds)
 
 
 async def test_polling_worker_counts_as_online(world: World) -> None:

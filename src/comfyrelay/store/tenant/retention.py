@@ -25,7 +25,7 @@ from comfyrelay.store.row_parameters import (
     with_rows,
 )
 from comfyrelay.store.tenant.tables import ai_jobs, files, orphaned_outputs, videos
-from comfyrelay.store.types import relay_now
+from comfyrelay.store.types import relay_later, relay_now
 
 _FILE = [files.c[name] for name in FileRecord.__dataclass_fields__]
 _VIDEO = [videos.c[name] for name in VideoRecord.__dataclass_fields__]
@@ -146,7 +146,7 @@ async def schedule_orphan_searches(tx: Tx, searches: Iterable[OrphanSearch], *, 
 @cache
 def _schedule_orphan_searches(dialect: str) -> Executable:
     r = rows_table(dialect, {**columns_of(orphaned_outputs, "job_id", "tenant_id"), "after_seconds": Double()})
-    rows = select(r.c.job_id, r.c.tenant_id, relay_now(r.c.after_seconds))
+    rows = select(r.c.job_id, r.c.tenant_id, relay_later(r.c.after_seconds, dialect))
     query = insert_selected(dialect, orphaned_outputs, ["job_id", "tenant_id", "due_at"], rows)
     return query.on_conflict_do_nothing()
 
