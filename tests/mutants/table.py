@@ -144,11 +144,19 @@ MUTANTS = (
     ),
     Mutant(
         name="a submission leaves no entry in the outbox",
-        file="services/jobs/submission/accept.py",
-        old="submission=await outbox.submit(tx, waiting) if waiting else None,",
-        new="submission=PendingSubmission(id=0, job_ids=waiting),",
+        file="store/tenant/jobs.py",
+        old="return found, await outbox.submit(tx, submitted) if submitted else None",
+        new="return found, PendingSubmission(id=0, job_ids=submitted)",
         tests=f"{CRASHES}/test_crashes.py",
         only="sqlite and (submit.job-after_commit-submit-1 or submit.enqueue-before_commit-submit-1)",
+    ),
+    Mutant(
+        name="transactions on PostgreSQL do not begin",
+        file="store/transaction.py",
+        old="self._not_begun = None if is_single else ending",
+        new="self._not_begun = None",
+        tests="tests/integration/store/test_transactions.py",
+        only="postgresql and writes_nothing",
     ),
     Mutant(
         name="a job with a reused output is charged",

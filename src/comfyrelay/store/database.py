@@ -121,12 +121,15 @@ class Database:
             async with self._pools[self._reader].one() as tx:
                 yield tx
 
-    async def run(self, step: str, work: Callable[[Tx], Awaitable[T]]) -> T:
-        """Run `work` in one transaction, and retry it after a conflict. `step` names it in logs and crash tests."""
+    async def run(self, step: str, work: Callable[[Tx], Awaitable[T]], *, is_single: bool = False) -> T:
+        """Run `work` in one transaction, and retry it after a conflict. `step` names it in logs and crash tests.
+
+        `is_single` promises that `work` runs one statement, which is then sent without BEGIN and COMMIT.
+        """
         retries = Retries(BACKOFF)
         while True:
             try:
-                return await self._run_once(step, work)
+                return await self._run_once(step, work, is_single=is_single)
             except NotWritable as error:
                 # Nothing was written, and the connection may be from before the database became writable.
                 if retries.failures or not _is_read_only(error.__cause__):
@@ -139,9 +142,11 @@ class Database:
                 log.info("transaction.retried", step=step, database=self.name, attempt=retries.failures + 1)
                 await retries.wait()
 
-    async def _run_once(self, step: str, work: Callable[[Tx], Awaitable[T]]) -> T:
+    async def _run_once(self, step: str, work: Callable[[Tx], Awaitable[T]], *, is_single: bool) -> T:
+        # A crash before the commit must undo the statement.
+        is_single = is_single and self.crash is None
         with _ErrorTranslation(self):
-            async with self._pools[self._writer].one() as tx, tx.transaction():
+            async with self._pools[self._writer].one() as tx, tx.transaction(is_single=is_single):
                 result = await work(tx)
                 if self.crash is not None:
                     await self.crash(step, Boundary.BEFORE_COMMIT)

@@ -7,12 +7,21 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Float, Select, Table, Text, bindparam, delete, func, select
 from sqlalchemy.sql import Executable
+from sqlalchemy.sql.dml import ReturningInsert
 
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.operations import StuckStep
 from comfyrelay.store.central.tables.queue import outbox as central_outbox
 from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import ids_table, insert_rows, with_ids, with_rows
+from comfyrelay.store.row_parameters import (
+    columns_of,
+    ids_table,
+    insert_rows,
+    insert_selected,
+    rows_table,
+    with_ids,
+    with_rows,
+)
 from comfyrelay.store.tenant.tables import outbox as tenant_outbox
 from comfyrelay.store.types import json_value, relay_now
 
@@ -94,7 +103,13 @@ async def submit(tx: Tx, job_ids: Sequence[str]) -> PendingSubmission:
 
 @cache
 def _submit(dialect: str) -> Executable:
-    return insert_rows(dialect, tenant_outbox, "job_ids", created_at=relay_now()).returning(tenant_outbox.c.id)
+    return submission_query(dialect)
+
+
+def submission_query(dialect: str, *, parameter: str = "rows") -> ReturningInsert[int]:
+    rows = rows_table(dialect, columns_of(tenant_outbox, "job_ids"), parameter=parameter, alias="s")
+    query = insert_selected(dialect, tenant_outbox, ["job_ids", "created_at"], select(rows.c.job_ids, relay_now()))
+    return query.returning(tenant_outbox.c.id)
 
 
 async def submissions(

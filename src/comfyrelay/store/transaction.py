@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 # Builds a statement for a dialect. The frequent ones are cached.
 Build = Callable[[str], Executable]
+# A statement with its parameters.
+Call = tuple[Build, Mapping[str, Any]]
 
 
 class Row(asyncpg.Record):  # type: ignore[misc]
@@ -53,9 +55,10 @@ class Tx:
     def __init__(self, connection: AsyncConnection, driver: Any) -> None:
         self._connection = connection
         self._driver = driver
-        self._writes: list[tuple[Build, Mapping[str, Any]]] = []
+        self._writes: list[Call] = []
+        # Ends the transaction that the next statement begins. `None` if it has begun, or is not needed.
+        self._not_begun: contextlib.AsyncExitStack | None = None
         self.dialect = connection.dialect.name
-        self.run_sync = connection.run_sync
 
     async def write(self, build: Build, parameters: Mapping[str, Any]) -> None:
         """Run a statement that only writes; it may be deferred."""
@@ -65,13 +68,19 @@ class Tx:
         await self._flush_conflicting(build)
         self._writes.append((build, await self._encoded(parameters)))
 
-    async def fetch(self, build: Build, parameters: Mapping[str, Any]) -> Sequence[Any]:
-        """Run a statement and return its rows."""
+    async def fetch(self, build: Build, parameters: Mapping[str, Any], *, then: Sequence[Call] = ()) -> Sequence[Any]:
+        """Run a statement and return its rows. `then` has writes that belong to it, which run in the same round trip
+        although they may reference its rows."""
         if self._driver is None:
             encoded = await self._encoded(parameters)
             result: CursorResult[*tuple[Any, ...]] = await self._connection.execute(build(self.dialect), encoded)
-            return await _rows(result) if result.returns_rows else ()
+            rows = await _rows(result) if result.returns_rows else ()
+            for call in then:
+                await self.write(*call)
+            return rows
         await self._flush_conflicting(build)
+        for call in then:
+            await self.write(*call)
         calls = [*self._writes, (build, await self._encoded(parameters))]
         self._writes = []
         return await self._run(calls)
@@ -79,6 +88,7 @@ class Tx:
     async def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[*tuple[Any, ...]]:
         """Run a statement built for this call."""
         await self.flush()
+        await self._begin()
         return await self._connection.execute(statement, parameters)
 
     async def scalar(self, statement: Executable, parameters: Any = None) -> Any:
@@ -115,6 +125,11 @@ class Tx:
             calls, self._writes = self._writes, []
             await self._run(calls)
 
+    async def run_sync(self, work: Callable[..., T], *args: Any) -> T:
+        """Run a function of SQLAlchemy's synchronous connection."""
+        await self._begin()
+        return await self._connection.run_sync(work, *args)
+
     async def _encoded(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Encode rows as JSON."""
         return {
@@ -144,22 +159,39 @@ class Tx:
         if self._writes and (table is None or any(_compiled(write).table == table for write, _ in self._writes)):
             await self.flush()
 
-    async def _run(self, calls: Sequence[tuple[Build, Mapping[str, Any]]]) -> Sequence[Any]:
+    async def _run(self, calls: Sequence[Call]) -> Sequence[Any]:
+        await self._begin()
         compiled = _combined(tuple(build for build, _ in calls))
         values = [calls[call][1].get(name, constant) for call, name, constant in compiled.values]
         rows: list[Any] = await self._driver.fetch(compiled.sql, *values, record_class=Row)
         return rows
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
-        begin = self._connection.begin if self._driver is None else self._driver.transaction
-        try:
-            async with begin():
+    async def transaction(self, *, is_single: bool = False) -> AsyncIterator[None]:
+        """Begin a transaction with the first statement, and commit it.
+
+        PostgreSQL runs a statement outside a transaction as a transaction of its own, which saves two round trips. This
+        applies if there are only deferred writes, or if `is_single` says that there is one statement only.
+        """
+        if self._driver is None:
+            async with self._connection.begin():
                 yield
+            return
+        try:
+            async with contextlib.AsyncExitStack() as ending:
+                self._not_begun = None if is_single else ending
+                yield
+                self._not_begun = None
                 await self.flush()
         finally:
             # The next user of the connection must not run the deferred writes of a failed transaction.
             self._writes = []
+            self._not_begun = None
+
+    async def _begin(self) -> None:
+        if (ending := self._not_begun) is not None:
+            self._not_begun = None
+            await ending.enter_async_context(self._driver.transaction())
 
     async def is_reusable(self) -> bool:
         """End the read transaction, and return whether the connection can be used for another one."""
@@ -236,7 +268,10 @@ def _combined(builds: tuple[Build, ...]) -> _Combined:
         values.extend((call, name, statement.constants.get(name)) for name in statement.order)
     *writes, last = parts
     ctes = ",\n".join(f"part_{number} AS ({sql})" for number, sql in enumerate(writes))
-    return _Combined(sql=f"WITH {ctes}\n{last}" if writes else last, values=tuple(values))
+    if not writes:
+        return _Combined(sql=last, values=tuple(values))
+    sql = f"WITH {ctes},\n{last.removeprefix('WITH ')}" if last.startswith("WITH ") else f"WITH {ctes}\n{last}"
+    return _Combined(sql=sql, values=tuple(values))
 
 
 def _shift_parameters(sql: str, by: int) -> str:

@@ -87,7 +87,8 @@ class NewJobRecord(JobFields):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewDispatch:
-    """A dispatch to enqueue. `from_job` copies all fields that the job has under the same name."""
+    """A dispatch to enqueue. `from_job` copies all fields that the job has under the same name. Prices are copied from
+    the workflow when it is written."""
 
     tenant_id: str
     tenant_job_id: str
@@ -102,14 +103,12 @@ class NewDispatch:
     batch_id: str | None
     available_at: datetime
     max_wait_seconds: int | None = None
-    self_hosted_micros_per_second: int | None = None
-    cloud_micros_per_second: int | None = None
     only_worker: str | None = None
 
     @classmethod
-    def from_job(cls, job: JobRecord, **other: Any) -> "NewDispatch":
+    def from_job(cls, job: JobRecord, *, shard: str) -> "NewDispatch":
         names = [column.name for column in fields(cls) if column.name in JobRecord.__dataclass_fields__]
-        return cls(**{name: getattr(job, name) for name in names}, tenant_job_id=job.id, **other)
+        return cls(**{name: getattr(job, name) for name in names}, tenant_job_id=job.id, shard=shard)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,7 +59,7 @@ class Ledger:
 
 
 async def reserve(tx: Tx, tenant_id: str, balance: int, costs: dict[str, int]) -> None:
-    """Reserve tokens for all jobs or none. The wallet is locked, and `balance` is its balance."""
+    """Reserve tokens for all new jobs or none. The wallet is locked, and `balance` is its balance."""
     required = sum(costs.values())
     if balance < required:
         raise InsufficientTokens(required_tokens=required, balance=balance)
@@ -67,4 +67,4 @@ async def reserve(tx: Tx, tenant_id: str, balance: int, costs: dict[str, int]) -
         NewTransaction(tenant_id=tenant_id, type=TransactionType.JOB_RESERVE, amount=-cost, job_id=job_id)
         async for job_id, cost in paced(costs.items())
     ]
-    await ledger.append(tx, entries)
+    await ledger.append_new(tx, tenant_id, entries)

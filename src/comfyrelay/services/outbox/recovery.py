@@ -19,9 +19,7 @@ from comfyrelay.services.outbox.applier import UpdateApplier
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue
-from comfyrelay.store.central.catalogue import WorkflowPrices
 from comfyrelay.store.central.queue import dispatches
-from comfyrelay.store.database import Tx
 from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs
@@ -147,22 +145,22 @@ class OutboxRecovery:
         if not found:
             return 0
 
-        async def work(tx: Tx) -> tuple[int, list[JobRecord], bool]:
-            known = await catalogue.existing_workflows(tx, {job.workflow_id for job in found})
-            queued = (job for job in found if job.workflow_id in known)
-            new = [new_dispatch(shard, job, known[job.workflow_id]) async for job in paced(queued)]
-            created = await dispatches.enqueue(tx, new) if new else 0
-            orphaned = [job for job in found if job.workflow_id not in known]
-            return created, orphaned, any(workflow.may_burst for workflow in known.values())
-
-        created, orphaned, may_burst = await self._databases.central.run(TransactionStep.SUBMIT_ENQUEUE, work)
+        new = [NewDispatch.from_job(job, shard=shard) async for job in paced(found)]
+        created = await self._databases.central.run(
+            TransactionStep.SUBMIT_ENQUEUE, lambda tx: dispatches.enqueue(tx, new), is_single=True
+        )
         if created:
             await self._notify_channel.notify()
-            if may_burst:
+            if any(dispatch.may_burst for dispatch in created):
                 self.burst_wakeup.notify()
-        if orphaned:
-            await self._applier.apply(shard, [_refusal(shard, orphaned)])
-        return created
+        if len(created) < len(found):
+            # The others were enqueued before, or their workflow was deleted.
+            async with self._databases.central.read() as tx:
+                present = await catalogue.present_workflows(tx, {job.workflow_id for job in found})
+            queued = {dispatch.job_id for dispatch in created}
+            if orphaned := [job for job in found if job.id not in queued and job.workflow_id not in present]:
+                await self._applier.apply(shard, [_refusal(shard, orphaned)])
+        return len(created)
 
 
 def _refusal(shard: str, orphaned: Sequence[JobRecord]) -> OutboxEntry:
@@ -185,13 +183,4 @@ def _refusal(shard: str, orphaned: Sequence[JobRecord]) -> OutboxEntry:
             )
             for job in orphaned
         ],
-    )
-
-
-def new_dispatch(shard: str, job: JobRecord, priced: WorkflowPrices) -> NewDispatch:
-    return NewDispatch.from_job(
-        job,
-        shard=shard,
-        self_hosted_micros_per_second=priced.self_hosted_micros_per_second,
-        cloud_micros_per_second=priced.cloud_micros_per_second,
     )

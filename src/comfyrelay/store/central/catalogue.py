@@ -14,7 +14,7 @@ from comfyrelay.store.central.tables.catalogue import effects, workflow_versions
 from comfyrelay.store.central.tables.workers import fleets, worker_workflows, workflow_fleets
 from comfyrelay.store.database import Tx, conflict_on_violation
 from comfyrelay.store.paging import newest_page, page
-from comfyrelay.store.row_parameters import rows_table, select_by_ids, with_ids, with_rows
+from comfyrelay.store.row_parameters import rows_table, with_rows
 from comfyrelay.store.types import json_value, relay_now
 
 _WORKFLOW_FIELDS = tuple(WorkflowRecord.__dataclass_fields__)
@@ -122,25 +122,9 @@ async def workflow_to_use(tx: Tx, *, slug: str | None = None, id_: int | None = 
     return await tx.one_or_none(WorkflowRecord, query)
 
 
-class WorkflowPrices(NamedTuple):
-    """The prices of a workflow per second, and whether its jobs may burst to the cloud."""
-
-    may_burst: bool
-    self_hosted_micros_per_second: int | None
-    cloud_micros_per_second: int | None
-
-
-async def existing_workflows(tx: Tx, ids: Iterable[int]) -> dict[int, WorkflowPrices]:
-    """Return the workflows that exist, locked against deletion until the transaction ends."""
-    rows = await tx.fetch(_existing_workflows, with_ids(sorted(ids)))
-    return {row[0]: WorkflowPrices(bool(row[1]), row[2], row[3]) for row in rows}
-
-
-@cache
-def _existing_workflows(dialect: str) -> Executable:
-    columns = [workflows.c[name] for name in ("id", *WorkflowPrices._fields)]
-    query = select_by_ids(dialect, workflows.c.id, *columns).where(_PRESENT).order_by(workflows.c.id)
-    return query.with_for_update(of=workflows, read=True, key_share=True)
+async def present_workflows(tx: Tx, ids: Iterable[int]) -> set[int]:
+    """Return the ids of the workflows that exist."""
+    return set(await tx.scalars(select(workflows.c.id).where(_PRESENT, workflows.c.id.in_(sorted(ids)))))
 
 
 async def list_workflows(

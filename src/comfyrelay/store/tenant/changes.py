@@ -16,6 +16,7 @@ from sqlalchemy.sql import Executable
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, insert_rows, rows_table, with_rows
 from comfyrelay.store.tenant.tables import changes as c
+from comfyrelay.store.transaction import Call
 from comfyrelay.store.types import json_value, relay_now
 
 # Prefix of the id of an output.
@@ -58,8 +59,12 @@ class MarkedOutputs(NamedTuple):
 
 async def write(tx: Tx, ids: Mapping[str, Iterable[str]]) -> None:
     """Record the jobs that this transaction changes, by tenant."""
-    rows = [{"tenant_id": tenant_id, "ids": list(job_ids)} for tenant_id, job_ids in ids.items()]
-    await tx.write(_write, with_rows(rows))
+    await tx.write(*call(ids))
+
+
+def call(ids: Mapping[str, Iterable[str]]) -> Call:
+    """Return the statement of `write`, to be sent together with others."""
+    return _write, with_rows([{"tenant_id": tenant_id, "ids": list(job_ids)} for tenant_id, job_ids in ids.items()])
 
 
 async def write_marked(tx: Tx, tenant_id: str, ids: Collection[str] | None = ()) -> None:

@@ -3,14 +3,16 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Float,
+    Insert,
     Integer,
+    Select,
     Text,
     bindparam,
     case,
@@ -21,6 +23,7 @@ from sqlalchemy import (
     literal,
     literal_column,
     select,
+    true,
     update,
 )
 from sqlalchemy.exc import IntegrityError
@@ -32,7 +35,9 @@ from comfyrelay.domain.queue.wait_reasons import CompletedItem
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict
 from comfyrelay.pacing import paced
+from comfyrelay.store import outbox
 from comfyrelay.store.database import Tx
+from comfyrelay.store.outbox import PendingSubmission
 from comfyrelay.store.paging import newest
 from comfyrelay.store.row_parameters import (
     as_rows,
@@ -52,11 +57,13 @@ from comfyrelay.store.tenant.tables import (
     job_logs,
     token_transactions,
 )
-from comfyrelay.store.types import json_value, relay_now, sql_literal
+from comfyrelay.store.transaction import Call
+from comfyrelay.store.types import json_value, relay_later, relay_now, sql_literal
 
 # Lists do not show the values of a job with a longer payload.
 MAX_LISTED_LENGTH = 64 * 1024
-JOB_COLUMNS = [ai_jobs.c[name] for name in JobRecord.__dataclass_fields__]
+_JOB = tuple(JobRecord.__dataclass_fields__)
+JOB_COLUMNS = [ai_jobs.c[name] for name in _JOB]
 _STATE = [ai_jobs.c[name] for name in JobState._fields]
 _NEW = (
     *(name for name in NewJobRecord.__dataclass_fields__ if name != "delay_seconds"),
@@ -82,28 +89,53 @@ _ATTEMPT = tuple(Attempt.__dataclass_fields__)
 _EVENT = ("job_id", "seq", "tenant_id", "type", "data")
 
 
-async def create(tx: Tx, new: Sequence[NewJobRecord]) -> list[JobRecord]:
-    """Insert the jobs in this order, each with its `queued` event."""
+def _record(row: Any) -> JobRecord:
+    """Return the job of a row that begins with its columns. Others follow."""
+    return JobRecord(**dict(zip(_JOB, row, strict=False)))
+
+
+async def create(
+    tx: Tx, new: Sequence[NewJobRecord], *, submitted: Sequence[str]
+) -> tuple[list[JobRecord], PendingSubmission | None]:
+    """Insert the jobs in this order, each with its `queued` event, and the outbox row of the submitted ones."""
+    event = {"seq": 1, "type": JobEventType.QUEUED, "data": {"status": JobStatus.QUEUED}}
+    then: list[Call] = [
+        (_create_events, with_rows({"job_id": job.id, "tenant_id": job.tenant_id, **event} for job in new)),
+        changes.call(_by_tenant(new)),
+    ]
+    parameters = with_rows(as_rows(new, (*_NEW, "delay_seconds")))
+    # PostgreSQL returns the id of the outbox row with the jobs. SQLite cannot, and has no round trips to save.
+    is_together = bool(submitted) and tx.dialect == "postgresql"
+    if is_together:
+        parameters |= with_rows([{"job_ids": list(submitted)}], "submission")
     try:
-        rows = await tx.fetch(_create, with_rows(as_rows(new, (*_NEW, "delay_seconds"))))
+        rows = await tx.fetch(_create_and_submit if is_together else _create, parameters, then=then)
     except (IntegrityError, asyncpg.ForeignKeyViolationError) as error:
         if "foreign key" not in str(error).lower():
             raise
         raise Conflict("A file or video of this request was just deleted.") from error
-    created = {row.id: JobRecord(**row._mapping) async for row in paced(rows)}
-    event = {"seq": 1, "type": JobEventType.QUEUED, "data": {"status": JobStatus.QUEUED}}
-    await tx.write(_create_events, with_rows({"job_id": job.id, "tenant_id": job.tenant_id, **event} for job in new))
-    await changes.write(tx, _by_tenant(new))
-    return [created[job.id] for job in new]
+    created = {row.id: _record(row) async for row in paced(rows)}
+    found = [created[job.id] for job in new]
+    if is_together:
+        return found, PendingSubmission(id=rows[0].submission_id, job_ids=submitted)
+    return found, await outbox.submit(tx, submitted) if submitted else None
 
 
 @cache
-def _create(dialect: str) -> Executable:
+def _create(dialect: str) -> Insert:
     columns = columns_of(ai_jobs, *_NEW) | {"delay_seconds": Float(53)}
     r = rows_table(dialect, columns)
-    rows = select(*(r.c[name] for name in _NEW), literal(1, Integer()), relay_now(r.c.delay_seconds), relay_now())
+    rows = select(
+        *(r.c[name] for name in _NEW), literal(1, Integer()), relay_later(r.c.delay_seconds, dialect), relay_now()
+    )
     names = [*_NEW, "event_seq", "available_at", "created_at"]
     return insert(ai_jobs).from_select(names, rows).returning(*JOB_COLUMNS)
+
+
+@cache
+def _create_and_submit(dialect: str) -> Executable:
+    submission = outbox.submission_query(dialect, parameter="submission").cte("submission")
+    return _create(dialect).returning(select(submission.c.id).scalar_subquery().label("submission_id"))
 
 
 @cache
@@ -116,13 +148,35 @@ async def get(tx: Tx, tenant_id: str, job_id: str) -> JobRecord | None:
     return await tx.one_or_none(JobRecord, query)
 
 
+class KeyCheck(NamedTuple):
+    """The job of an idempotency key, if any, and the number of the user's active jobs."""
+
+    known: JobRecord | None
+    active: int
+
+
+async def check_key(tx: Tx, tenant_id: str, user_id: str, *, idempotency_key: str) -> KeyCheck:
+    """Return what a submission must know, in one round trip."""
+    parameters = {"tenant_id": tenant_id, "user_id": user_id, "except_batch": "", "key": idempotency_key}
+    [row] = await tx.fetch(_check_key, parameters)
+    return KeyCheck(None if row.id is None else _record(row), int(row.active))
+
+
+@cache
+def _check_key(dialect: str) -> Executable:
+    known = _by_key(dialect).subquery("known")
+    active = _count_active(dialect).scalar_subquery().label("active")
+    one = select(literal(1).label("one")).subquery("one")
+    return select(*known.c, active).select_from(one.outerjoin(known, true()))
+
+
 async def by_key(tx: Tx, tenant_id: str, idempotency_key: str) -> JobRecord | None:
     rows = await tx.fetch(_by_key, {"tenant_id": tenant_id, "key": idempotency_key})
     return JobRecord(**rows[0]._mapping) if rows else None
 
 
 @cache
-def _by_key(_dialect: str) -> Executable:
+def _by_key(_dialect: str) -> Select[*tuple[Any, ...]]:
     return select(*JOB_COLUMNS).where(
         ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),
         ai_jobs.c.idempotency_key == bindparam("key", type_=Text()),
@@ -194,7 +248,7 @@ async def count_active(tx: Tx, tenant_id: str, user_id: str, *, except_batch: st
 
 
 @cache
-def _count_active(_dialect: str) -> Executable:
+def _count_active(_dialect: str) -> Select[int]:
     counted = func.coalesce(ai_jobs.c.batch_id, ai_jobs.c.id)
     return select(func.count(distinct(counted)).label("active")).where(
         ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),

@@ -1,6 +1,6 @@
 """Token wallets and their append-only transactions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -12,6 +12,7 @@ from comfyrelay.domain.records.accounts import TransactionRecord
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest
 from comfyrelay.store.row_parameters import (
+    Insert,
     ids_table,
     insert_rows,
     insert_selected,
@@ -89,16 +90,30 @@ async def append(tx: Tx, entries: Sequence[NewTransaction]) -> int:
     sums: dict[str, int] = {}
     for tenant_id, amount in written:
         sums[tenant_id] = sums.get(tenant_id, 0) + amount
+    await _add_to_balances(tx, sums)
+    return len(written)
+
+
+async def append_new(tx: Tx, tenant_id: str, entries: Sequence[NewTransaction]) -> None:
+    """Like `append`, for transactions of jobs that do not exist yet. They cannot exist either, so nothing is read."""
+    await tx.write(_insert, with_rows(entries))
+    await _add_to_balances(tx, {tenant_id: sum(entry.amount for entry in entries)})
+
+
+async def _add_to_balances(tx: Tx, sums: Mapping[str, int]) -> None:
     changes = [{"tenant_id": tenant_id, "amount": amount} for tenant_id, amount in sorted(sums.items()) if amount]
     if changes:
         await tx.write(_change_balances, with_rows(changes))
-    return len(written)
 
 
 @cache
 def _append(dialect: str) -> Executable:
-    query = insert_rows(dialect, t, *NewTransaction.__dataclass_fields__, created_at=relay_now())
-    return query.on_conflict_do_nothing().returning(t.c.tenant_id, t.c.amount)
+    return _insert(dialect).on_conflict_do_nothing().returning(t.c.tenant_id, t.c.amount)
+
+
+@cache
+def _insert(dialect: str) -> Insert:
+    return insert_rows(dialect, t, *NewTransaction.__dataclass_fields__, created_at=relay_now())
 
 
 @cache

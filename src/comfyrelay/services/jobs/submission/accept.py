@@ -18,7 +18,6 @@ from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission.reuse import Reuse, ReusedOutput
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.store import outbox
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.outbox import PendingSubmission
 from comfyrelay.store.tenant import jobs, ledger
@@ -100,9 +99,15 @@ class Acceptance:
         self, tx: Tx, tenant_id: str, user_id: str, *, batch_id: str | None = None, more: int = 1
     ) -> None:
         """Check the limit under the wallet lock, so that concurrent submissions cannot exceed it together."""
+        await self.check_active(
+            tenant_id, await jobs.count_active(tx, tenant_id, user_id, except_batch=batch_id), more=more
+        )
+
+    async def check_active(self, tenant_id: str, active: int, *, more: int = 1) -> None:
+        """Check the limit for a user with this number of active jobs."""
         own = (await self._limits_of(tenant_id)).max_active_jobs
         limit = self._max_active_jobs if own is None else own
-        if await jobs.count_active(tx, tenant_id, user_id, except_batch=batch_id) + more > limit:
+        if active + more > limit:
             raise TooManyActiveJobs(limit=limit)
 
     async def write_jobs(
@@ -119,16 +124,16 @@ class Acceptance:
         await reserve(tx, tenant_id, balance, {job.id: job.reserved_tokens for job in new})
         if space := sum(job.space_bytes or 0 for job in new):
             check_space(await ledger.take_space(tx, tenant_id, space), max_bytes=self._max_workflow_bytes)
-        created = await jobs.create(tx, new)
+        waiting = [job.id for job in new if job.id not in reused]
+        created, submission = await jobs.create(tx, new, submitted=waiting)
         if paths := {asset["path"] for job in new for asset in job.input_payload["assets"]}:
             await media.use_files(tx, tenant_id, paths)
         if videos := {job.video_id: job.id for job in new if job.video_id is not None}:
             await media.attach_job(tx, videos)
         ended = await self._complete(tx, [job for job in created if job.id in reused], reused) if reused else {}
-        waiting = [job.id for job in new if job.id not in reused]
         return AcceptedJobs(
             jobs=[replace(job, **ended[job.id]._asdict()) if job.id in ended else job for job in created],
-            submission=await outbox.submit(tx, waiting) if waiting else None,
+            submission=submission,
             uses_files=bool(paths),
             ended=list(ended.values()),
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
-from comfyrelay.errors import Conflict, IdempotencyConflict, PriceChanged
+from comfyrelay.errors import ComfyRelayError, Conflict, IdempotencyConflict, PriceChanged
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission import rerun
 from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs
@@ -53,21 +53,27 @@ class JobSubmission:
         )
         shard = await self._databases.shard_of(request.tenant_id)
         request_digest = request.digest()
-        async with shard.read() as tx:
-            known = await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
-        if known is not None:
+        try:
+            new = await self._resolve.resolve_job(shard, request, request_digest=request_digest)
+            _check_price(new, request.expected_tokens)
+        except ComfyRelayError:
+            # An accepted job is returned even if the same request would be refused now.
+            async with shard.read() as tx:
+                known = await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
+            if known is None:
+                raise
             return await self._repeated(shard, known, request_digest)
-        new = await self._resolve.resolve_job(shard, request, request_digest=request_digest)
-        _check_price(new, request.expected_tokens)
         reused = await self._reuse.copy_outputs(shard, [new]) if request.reuse else {}
 
         async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
-            known = await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
+            known, active = await jobs.check_key(
+                tx, request.tenant_id, request.user_id, idempotency_key=request.idempotency_key
+            )
             if known is not None:
                 return known, None
             # A job with a reused output is never active.
             if not reused:
-                await self._accept.check_limit(tx, request.tenant_id, request.user_id)
+                await self._accept.check_active(request.tenant_id, active)
             accepted = await self._accept.write_jobs(tx, balance, [new], reused)
             return accepted.jobs[0], accepted
 

@@ -17,6 +17,7 @@ from sqlalchemy import (
     cast,
     func,
     literal,
+    literal_column,
     null,
     or_,
     select,
@@ -31,6 +32,7 @@ from comfyrelay.domain.queue.wait_reasons import is_prefetched
 from comfyrelay.domain.records.jobs import NewDispatch
 from comfyrelay.pacing import paced
 from comfyrelay.store.central.queue.progress import PROGRESS_COLUMNS, last_processing_time, progress_in
+from comfyrelay.store.central.tables.catalogue import workflows
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import workers, workflow_blocks
 from comfyrelay.store.database import Tx
@@ -99,6 +101,7 @@ _LEASE_COLUMNS = (
 )
 
 _NEW = tuple(name for name in NewDispatch.__dataclass_fields__ if name != "available_at")
+_PRICES = ("self_hosted_micros_per_second", "cloud_micros_per_second")
 _JOB = ("tenant_id", "tenant_job_id")
 
 
@@ -138,20 +141,38 @@ def from_row(row: Any) -> Dispatch:
     return Dispatch._make(row[: len(_FIELDS)])
 
 
-async def enqueue(tx: Tx, new: Sequence[NewDispatch]) -> int:
-    """Insert the dispatches that do not exist yet, in this order. Return how many were inserted."""
+class Enqueued(NamedTuple):
+    job_id: str
+    may_burst: bool
+
+
+async def enqueue(tx: Tx, new: Sequence[NewDispatch]) -> list[Enqueued]:
+    """Insert the dispatches that do not exist yet and whose workflow exists, in this order. Return the inserted ones.
+
+    The workflows are locked against deletion until the transaction ends.
+    """
     rows = ({**row, "n": n} for n, row in enumerate(as_rows(new, (*_NEW, "available_at"))))
-    return len(await tx.fetch(_enqueue, with_rows(rows)))
+    return [Enqueued(job_id, bool(may_burst)) for job_id, may_burst in await tx.fetch(_enqueue, with_rows(rows))]
 
 
 @cache
 def _enqueue(dialect: str) -> Executable:
     r = rows_table(dialect, columns_of(d, *_NEW, "available_at") | {"n": BigInteger()})
+    ids = rows_table(dialect, columns_of(d, "workflow_id"), alias="w")
+    present = select(workflows.c.id, *(workflows.c[name] for name in _PRICES))
+    present = present.where(workflows.c.id.in_(select(ids.c.workflow_id)), workflows.c.deleted_at.is_(None))
+    present = present.order_by(workflows.c.id).with_for_update(of=workflows, read=True, key_share=True)
+    known = present.cte("known")
     now = relay_now()
     available_at = case((r.c.available_at > now, r.c.available_at), else_=now)
-    rows = select(*(r.c[name] for name in _NEW), available_at, now, _microseconds(dialect) + r.c.n).order_by(r.c.n)
-    query = insert_selected(dialect, d, [*_NEW, "available_at", "created_at", "rank"], rows)
-    return query.on_conflict_do_nothing().returning(d.c.id)
+    computed = [available_at, now, _microseconds(dialect) + r.c.n, *(known.c[name] for name in _PRICES)]
+    rows = select(*(r.c[name] for name in _NEW), *computed)
+    rows = rows.join(known, known.c.id == r.c.workflow_id).order_by(r.c.n)
+    query = insert_selected(dialect, d, [*_NEW, "available_at", "created_at", "rank", *_PRICES], rows)
+    # SQLAlchemy would select from the dispatches again, and SQLite does not know their name here.
+    workflow_id: ColumnElement[int] = literal_column("workflow_id" if dialect == "sqlite" else f"{d.name}.workflow_id")
+    may_burst = select(workflows.c.may_burst).where(workflows.c.id == workflow_id).scalar_subquery()
+    return query.on_conflict_do_nothing().returning(d.c.tenant_job_id, may_burst)
 
 
 def _microseconds(dialect: str) -> ColumnElement[int]:
