@@ -170,7 +170,7 @@ class Tx:
     async def transaction(self, *, is_single: bool = False) -> AsyncIterator[None]:
         """Begin a transaction with the first statement, and commit it.
 
-        PostgreSQL runs a statement outside a transaction as a transaction of its own, which saves two round trips. This
+        PostgreSQL runs a statement outside a transaction as a separate one, which saves two round trips. This
         applies if there are only deferred writes, or if `is_single` says that there is one statement only.
         """
         if self._driver is None:

@@ -1,4 +1,4 @@
-"""Polls, heartbeats and completions run without FastAPI's machinery, and are answered as if they used it."""
+"""Submissions, polls, heartbeats and completions run without FastAPI's machinery, and are answered as if they used it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -81,6 +81,21 @@ async def test_fast_response_equals_the_one_of_fastapi(api: Api, path: str, monk
     assert found == [await call(app_of(api), path, body, headers) for body, headers in requests]
     statuses = {response.status for response in found}
     assert statuses >= {401, 403, 413, 422, 200 if path.endswith("poll") else 404}
+
+
+async def test_fast_submission_equals_the_one_of_fastapi(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The tokens suffice for the first job only, so all later requests change nothing.
+    effect_id, user = await api.effect(), await api.user(tokens=7)
+    path, valid = "/api/ai-jobs", {"effect_id": effect_id, "idempotency_key": "first", "input_payload": {}}
+    tokens: list[Mapping[str, str]] = [user.headers, {}, {"Authorization": "Bearer wrong"}]
+    requests = [(body, {**headers, **token}) for token in tokens for body, headers in _bodies(valid)]
+    encoded = json.dumps(valid).encode()
+    assert (await call(app_of(api), path, encoded, {**JSON, **user.headers})).status == 201
+
+    found = [await call(app_of(api), path, body, headers) for body, headers in requests]
+    monkeypatch.setattr(FastRoutes, "__call__", lambda self, *request: self._app(*request))
+    assert found == [await call(app_of(api), path, body, headers) for body, headers in requests]
+    assert {response.status for response in found} >= {200, 401, 409, 413, 422}
 
 
 async def test_other_methods_and_paths_are_left_to_fastapi(api: Api) -> None:

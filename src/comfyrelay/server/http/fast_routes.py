@@ -1,4 +1,4 @@
-"""Routes that run without FastAPI's machinery, because workers call them for every job.
+"""Routes that run without FastAPI's machinery, because they are called for every job.
 
 FastAPI matches a request against all routes, resolves dependencies, and validates and serializes through several
 layers, which takes longer than the rest of a poll. `FastRoutes` reads the declaration of a route once, finds the route
@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,8 +29,8 @@ _FAST: set[Callable[..., Any]] = set()
 
 
 def fast(endpoint: E) -> E:
-    """Mark a route that `FastRoutes` serves. Its parameters are a body, the request, and dependencies on the request
-    only; its response is a model."""
+    """Mark a route that `FastRoutes` serves. Its parameters are a body, the request, dependencies on the request only,
+    and the response, of which it may change the status. It returns a model."""
     _FAST.add(endpoint)
     return endpoint
 
@@ -52,12 +53,13 @@ class _FastRoute:
         self.route = route
         self._body_name = body.name
         self._request_name = dependant.request_param_name
+        self._response_name = dependant.response_param_name
         self._dependencies = [_named_call(dependency) for dependency in dependant.dependencies]
         self._validate = TypeAdapter(model).validator.validate_python
         self._serialize = TypeAdapter(route.response_model).serializer.to_json
 
-    async def answer(self, request: Request) -> bytes:
-        """Return the body of a successful response, or raise what the endpoint raises."""
+    async def answer(self, request: Request) -> tuple[int, bytes]:
+        """Return the status and the body of a successful response, or raise what the endpoint raises."""
         endpoint = self.route.endpoint
         content = await read_body(request, endpoint)
         # A large body is parsed in a thread.
@@ -75,7 +77,12 @@ class _FastRoute:
             raise _NotPlain(content) from None
         if self._request_name is not None:
             values[self._request_name] = request
-        return self._serialize(await endpoint(**values))
+        status = self.route.status_code or 200
+        if self._response_name is None:
+            return status, self._serialize(await endpoint(**values))
+        response = values[self._response_name] = Response(status_code=status)
+        content = self._serialize(await endpoint(**values))
+        return response.status_code, content
 
 
 class FastRoutes:
@@ -96,7 +103,7 @@ class FastRoutes:
         scope["route"] = found.route
         request = Request(scope, receive, send)
         try:
-            content = await found.answer(request)
+            status, content = await found.answer(request)
         except _NotPlain as error:
             await self._app(scope, _replay(error.body, receive), send)
         except (ComfyRelayError, HTTPException) as error:
@@ -104,7 +111,7 @@ class FastRoutes:
         else:
             length = str(len(content)).encode()
             headers = [(b"content-length", length), (b"content-type", b"application/json")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": content})
 
 
@@ -115,8 +122,8 @@ def _is_simple(dependant: Dependant, *, has_body: bool = False) -> bool:
         dependant.query_params,
         dependant.header_params,
         dependant.cookie_params,
-        dependant.response_param_name,
         dependant.background_tasks_param_name,
+        None if has_body else dependant.response_param_name,
         [] if has_body else [*dependant.body_params, *dependant.dependencies],
     )
     return not any(others)

@@ -18,6 +18,7 @@ from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.fast_routes import fast
 from comfyrelay.server.http.guests import is_guest, refuse_urls_of_guest
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import (
@@ -46,6 +47,7 @@ router = user_router("/api/ai-jobs", "jobs")
         **error_responses(403, 404, 409, 422, 429),
     },
 )
+@fast
 async def submit(
     body: wire.NewJob, request: Request, response: Response, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.Job]:
