@@ -1,4 +1,4 @@
-"""Submissions, polls, heartbeats and completions run without FastAPI's machinery, and are answered as if they used it."""
+"""Submissions, polls, heartbeats and completions run without FastAPI's machinery, with the same responses."""
 
 import json
 from collections.abc import Iterator, Mapping
