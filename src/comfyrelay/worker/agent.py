@@ -249,7 +249,8 @@ class Agent:
             register=partial(self._register, session),
             wait_seconds=self._settings.poll_wait_seconds,
         )
-        self._devices = Devices(self._servers, is_busy=lambda: bool(self._runners), packing_reason=self._packing_reason)
+        packing_reason = self._packer.reason if self._packer is not None else lambda _gpu: None
+        self._devices = Devices(self._servers, is_busy=lambda: bool(self._runners), packing_reason=packing_reason)
         loops = [self._capabilities.keep(), self._definitions.keep(), self._devices.keep()]
         if self._packer is not None:
             loops.append(self._packer.keep())
@@ -271,7 +272,9 @@ class Agent:
                 max_processes=max_processes_per_gpu(self._settings.max_concurrency, gpus=len(managed.gpus())),
                 more_waiting=lambda: self._poller.more_waiting if self._poller is not None else 0,
                 process_ram=managed.largest_process_bytes,
+                results=managed.results,
             )
+            self._packer.restore()
 
     async def _register(self, session: _Session, refused: str | None = None) -> None:
         """Register, unless another call has already replaced the refused token."""
@@ -366,10 +369,6 @@ class Agent:
             on_output=self._on_output,
             on_disk_error=self._on_disk_error,
         )
-
-    def _packing_reason(self, gpu: str) -> str | None:
-        status = self._packer.statuses.get(gpu) if self._packer is not None else None
-        return status.reason if status is not None else None
 
     def _comfyui_folders(self) -> list[Path]:
         if not self._settings.tidy_comfyui:

@@ -17,13 +17,14 @@ from comfyrelay.errors import NotFound, OutOfMemory
 from comfyrelay.simulator import SimulatedGpuOptions
 from comfyrelay.simulator.gpu import GIB, SimulatedGpu
 from comfyrelay.worker.comfyui.packing import Packer
+from comfyrelay.worker.comfyui.packing_results import PackingResults
 from tests.support.pool import QUICK
 from tests.support.simulated_gpus import KEY, SimulatedGpus, picture
 from tests.support.world import PATIENCE_SECONDS
 
 # Independent of the load of the machine: another process always pays off, or never.
 ALWAYS = PackingLimits(min_gain=-1.0, max_processes=3, idle_seconds=0.5, turns=1, jobs_per_turn=1)
-NEVER = PackingLimits(min_gain=100.0, min_promise=100.0, turns=1, jobs_per_turn=1)
+NEVER = PackingLimits(min_gain=100.0, turns=1, jobs_per_turn=1)
 
 
 @asynccontextmanager
@@ -36,6 +37,7 @@ async def gpu_of(
     most: int | None = None,
     free: Callable[[], int] = lambda: 64 * GIB,
     sizes: Mapping[str, int] = MappingProxyType({KEY: 24 * GIB}),
+    results: PackingResults | None = None,
     **gpu: Any,
 ) -> AsyncIterator[tuple[WorkflowPool, SimulatedGpus, Packer]]:
     """One process on each GPU, and the packing loop while jobs run.
@@ -64,8 +66,10 @@ async def gpu_of(
             loads=dict,
             free_ram=free,
             process_ram=lambda _gpu: 8 * GIB,
+            results=results,
             check_seconds=0.1,
         )
+        packer.restore()
         keeping = asyncio.create_task(packer.keep())
         working = asyncio.create_task(_work(pool))
         try:
@@ -103,15 +107,15 @@ async def test_processes_are_added_while_jobs_wait(tmp_path: Path) -> None:
             assert packer.statuses[KEY].processes == 3
             assert "trying 3 processes" in (packer.statuses[KEY].changed or "")
     changes = [log for log in logs if log["event"] == "worker.packing" and log["change"] == "add"]
-    assert len(changes) == 2
-    assert "another process needs 5.0 GiB of 19.0 GiB free: trying 2 processes." in changes[0]["why"]
+    assert len(changes) == 1
+    assert "another process needs 5.0 GiB of 19.0 GiB free: trying 3 processes." in changes[0]["why"]
 
 
 async def test_process_that_does_not_pay_off_is_removed_for_good(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, NEVER) as (pool, gpus, packer):
         await until_reason(packer, lambda reason: reason.endswith("did not pay off for the current workflows."))
         assert len(gpus.gpus()[0].processes) == 1
-        assert gpus.most == 2
+        assert gpus.most == 4
         assert len(pool.stats().clients) == 1
         assert not pool.stats().failed
 
@@ -234,6 +238,36 @@ async def test_memory_of_each_gpu_limits_its_processes(tmp_path: Path) -> None:
         assert [len(gpu.processes) for gpu in gpus.gpus()] == [1, 1, 1]
 
 
+async def test_number_is_started_at_once_after_a_restart_and_checked(tmp_path: Path) -> None:
+    # However fast the machine is then, jobs count as equally fast.
+    limits = replace(ALWAYS, idle_seconds=60.0)
+    file = tmp_path / "gpu-sharing.json"
+    async with gpu_of(tmp_path / "first", limits, results=PackingResults(file, comfyui="1.0")) as (_, _, packer):
+        await until_reason(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
+    [saved] = PackingResults(file, comfyui="1.0").of("simulator", 24 * GIB).values()
+    assert (saved.processes, saved.is_limit, saved.machine_bytes) == (3, False, 8 * GIB)
+    assert 4 * GIB <= saved.need_bytes < 5 * GIB
+    PackingResults(file, comfyui="1.0").save(saved.model_copy(update={"seconds": 3600.0}))
+    with capture_logs() as logs:
+        results = PackingResults(file, comfyui="1.0")
+        async with gpu_of(tmp_path / "second", replace(limits, min_gain=0.1), results=results) as (_, gpus, packer):
+            await until_reason(packer, lambda reason: reason == "3 processes: as fast as before the restart.")
+            assert gpus.added == 3
+    assert [log["started"] for log in logs if log["event"] == "worker.packing_restored"] == [2]
+    # They started before any job ran, and no trial followed.
+    assert [log["change"] for log in logs if log["event"] == "worker.packing" and log["change"] != "nothing"] == []
+    [checked] = PackingResults(file, comfyui="1.0").of("simulator", 24 * GIB).values()
+    assert checked == saved.model_copy(update={"seconds": 3600.0})
+
+
+async def test_number_of_another_comfyui_is_not_restored(tmp_path: Path) -> None:
+    file = tmp_path / "gpu-sharing.json"
+    async with gpu_of(tmp_path / "first", ALWAYS, results=PackingResults(file, comfyui="1.0")) as (_, _, packer):
+        await until_reason(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
+    async with gpu_of(tmp_path / "second", ALWAYS, results=PackingResults(file, comfyui="2.0")) as (_, _, packer):
+        await until_reason(packer, lambda reason: "trying 3 processes" in reason)
+
+
 class OneGpu:
     """A pool of two servers on one GPU, with the named ones busy; it records event callbacks."""
 
@@ -275,4 +309,4 @@ async def test_jobs_waiting_outside_the_pool_count(tmp_path: Path) -> None:
         await until_reason(packer, lambda reason: reason == "1 process: no jobs are waiting.")
         elsewhere = 400
         await until_reason(packer, lambda reason: reason.startswith("400 jobs wait") and "of 19.0 GiB free" in reason)
-        assert gpus.most <= 2
+        assert gpus.most <= 3

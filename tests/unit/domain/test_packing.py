@@ -1,7 +1,6 @@
 """How many ComfyUI processes one GPU is worth, with simulated GPUs."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -9,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comfyrelay.domain.packing.decide import copies_that_fit, decide
+from comfyrelay.domain.packing.decide import decide
+from comfyrelay.domain.packing.resources import copies_that_fit
 from comfyrelay.domain.packing.state import (
-    CompletedRun,
     GpuObservation,
     Packing,
     PackingChange,
     PackingDecision,
-    PackingLimits,
     gain_of,
 )
 from comfyrelay.domain.queue.memory import GIB
+from tests.support.gpu_world import World, rate, shared
 
 # Measured on one H200 with Stable Diffusion 1.5: seconds per thread, and seconds in which running jobs wait for each
 # other.
@@ -29,142 +28,9 @@ SMALL, LARGE, UNDER_MPS = (0.77, 0.366), (0.55, 0.88), (0.55, 0.64)
 GAIN_SEEN = 1.09
 
 
-@dataclass
-class World:
-    """A GPU on which a job runs for `seconds(n)` among `n` jobs and needs `copy_bytes`."""
-
-    seconds: Callable[[int], float]
-    memory_bytes: int = 80 * GIB
-    copy_bytes: int = 4 * GIB
-    limits: PackingLimits = field(default_factory=PackingLimits)
-    # The workflows in turn, and how much longer than the first each takes.
-    mix: Sequence[tuple[str, float]] = (("w", 1.0),)
-    waiting: int = 1000
-    cores: float = 16
-    # The number of looks until a process has started.
-    start_looks: int = 0
-    now: float = 0.0
-    packing: Packing = field(default_factory=Packing)
-    # By process, the finished part of its job; None while it has no job.
-    processes: dict[str, float | None] = field(default_factory=lambda: {"p1": 0.0})
-    active: int = 1
-    started: int = 1
-    # Starting processes with their remaining looks; restarting ones; why the next one does not start.
-    starting: dict[str, int] = field(default_factory=dict)
-    away: set[str] = field(default_factory=set)
-    failure: str | None = None
-    begun: int = 0
-    jobs: dict[str, tuple[str, float]] = field(default_factory=dict)
-    decisions: list[PackingDecision] = field(default_factory=list)
-
-    def look(self, seconds: float = 1.0, **seen: Any) -> PackingDecision:
-        done = self._advance(seconds)
-        self._start()
-        failed = self.failure if self.starting.pop("!", None) is not None else None
-        self.failure = None if failed else self.failure
-        view = GpuObservation(
-            now=self.now,
-            processes=tuple(self.processes),
-            restarting=frozenset(self.away),
-            starting=len(self.starting),
-            waiting=self.waiting,
-            running=sum(process is not None for process in self.processes.values()),
-            workflows=frozenset(name for name, _ in self.mix) if self.waiting else frozenset(),
-            memory_bytes=self.memory_bytes,
-            free_bytes=self.memory_bytes - len(self.processes) * self.copy_bytes,
-            copy_bytes=self.copy_bytes,
-            spare_cores=self.cores - len(self.processes) - len(self.starting),
-            completed=done,
-            start_failure=failed,
-        )
-        view = replace(view, **seen)
-        self.packing, decision = decide(self.packing, view, self.limits)
-        self.decisions.append(decision)
-        self.active = decision.active
-        if decision.change is PackingChange.ADD:
-            assert view.memory_bytes is None or (view.total + 1) * self.copy_bytes <= view.memory_bytes
-            self.started += 1
-            self.starting["!" if self.failure is not None else f"p{self.started}"] = self.start_looks
-            if self.failure is None and not self.start_looks:
-                self._start()
-        elif decision.change is PackingChange.REMOVE:
-            del self.processes[list(self.processes)[-1]]
-        return decision
-
-    def lose(self, name: str) -> None:
-        """A process crashes and restarts."""
-        if name in self.processes:
-            del self.processes[name]
-            self.away.add(name)
-
-    def find(self) -> None:
-        """All crashed processes are back."""
-        found = {**self.processes, **dict.fromkeys(self.away)}
-        self.processes = dict(sorted(found.items(), key=lambda item: int(item[0][1:])))
-        self.away = set()
-
-    def _start(self) -> None:
-        for name, looks in list(self.starting.items()):
-            if name != "!" and looks == 0:
-                del self.starting[name]
-                self.processes[name] = None
-            elif name != "!":
-                self.starting[name] = looks - 1
-
-    def _advance(self, seconds: float) -> list[CompletedRun]:
-        done: list[CompletedRun] = []
-        until = self.now + seconds
-        while True:
-            for number, (name, part) in enumerate(self.processes.items()):
-                if part is None and self.waiting and number < self.active:
-                    self.processes[name] = 0.0
-                    self.begun += 1
-                    self.jobs[name] = self.mix[self.begun % len(self.mix)]
-            busy = {name: part for name, part in self.processes.items() if part is not None}
-            if not busy:
-                self.now = until
-                return done
-            takes = {name: self.seconds(len(busy)) * self._job(name)[1] for name in busy}
-            step = min(until - self.now, *((1 - part) * takes[name] for name, part in busy.items()))
-            self.now += step
-            for name, part in busy.items():
-                self.processes[name] = part + step / takes[name]
-                if part + step / takes[name] >= 1 - 1e-9:
-                    done.append(CompletedRun(process=name, workflow=self._job(name)[0], at=self.now))
-                    self.waiting = max(self.waiting - 1, 0)
-                    self.processes[name] = None
-            if self.now >= until - 1e-9:
-                self.now = until
-                return done
-
-    def _job(self, name: str) -> tuple[str, float]:
-        return self.jobs.get(name, self.mix[0])
-
-    def run(self, looks: int, *, by: float = 1.0) -> int:
-        for _ in range(looks):
-            self.look(by)
-        return len(self.processes)
-
-    @property
-    def changes(self) -> list[PackingChange]:
-        return [decision.change for decision in self.decisions if decision.change is not PackingChange.NOTHING]
-
-    @property
-    def reasons(self) -> str:
-        return " ".join(decision.reason for decision in self.decisions)
-
-
-def shared(thread: float, gpu: float) -> Callable[[int], float]:
-    return lambda running: thread + gpu * running
-
-
 def long_looks(world: World) -> float:
     """Short enough for several looks per trial, and long enough for the trial to end."""
     return world.seconds(8) / 2
-
-
-def rate(seconds: Callable[[int], float], count: int) -> float:
-    return count / seconds(count)
 
 
 def test_second_process_is_tried_when_jobs_wait() -> None:
@@ -188,13 +54,6 @@ def test_gpu_that_one_process_fills_keeps_one() -> None:
     assert any("below the required 10%: back to 1." in decision.reason for decision in world.decisions)
 
 
-def test_several_processes_are_tried_together_if_one_gains_too_little() -> None:
-    """Two gain 8 % over one, and three gain 14 %."""
-    rates = {1: 1.0, 2: 1.08, 3: 1.14, 4: 1.15, 5: 1.15, 6: 1.15}
-    world = World(seconds=lambda running: running / rates.get(running, 1.15), waiting=10_000)
-    assert world.run(600) == 3
-
-
 def test_proven_count_is_restored_without_a_new_trial() -> None:
     world = World(seconds=shared(*SMALL), waiting=10_000)
     count = world.run(600)
@@ -202,7 +61,7 @@ def test_proven_count_is_restored_without_a_new_trial() -> None:
     assert world.run(300) == 1
     world.waiting, world.decisions = 10_000, []
     assert world.run(20) == count
-    assert world.changes == [PackingChange.ADD] * (count - 1)
+    assert [decision.number for decision in world.decisions if decision.number] == [count - 1]
     assert world.packing.trial is None
 
 
@@ -314,7 +173,7 @@ def test_trial_judges_only_workflows_that_ran() -> None:
 
 
 def test_restarting_process_is_not_replaced_and_its_trial_continues() -> None:
-    world = World(seconds=shared(*SMALL), waiting=100_000)
+    world = World(seconds=shared(*SMALL), memory_bytes=9 * GIB, waiting=100_000)
     world.run(4)
     assert world.packing.trial is not None
     world.lose("p2")
@@ -350,60 +209,15 @@ def test_unknown_workflow_is_measured_with_the_current_count() -> None:
     assert PackingChange.ADD not in world.changes
 
 
-def test_large_gain_starts_two_more_at_once() -> None:
-    world = World(seconds=shared(*SMALL), waiting=100_000, start_looks=15)
-    while "2 processes complete 51% more jobs than 1: kept." not in world.reasons:
-        world.look()
-    world.decisions = []
-    world.run(3)
-    assert world.changes == [PackingChange.ADD, PackingChange.ADD]
-    world.run(60)
-    assert "more jobs than 2: kept." in world.reasons
-
-
-@pytest.mark.parametrize(
-    ("seen", "count"),
-    [
-        ({"free_bytes": 7 * GIB}, 3),
-        ({"machine_free_bytes": 9 * GIB, "machine_copy_bytes": 5 * GIB}, 3),
-        ({"spare_cores": 1.5}, 3),
-        ({}, 4),
-    ],
-)
-def test_two_processes_start_together_only_with_spare_resources(seen: dict[str, Any], count: int) -> None:
-    world = World(seconds=shared(*SMALL), waiting=100_000)
-    while "kept." not in world.reasons:
-        world.look()
-    world.look(**seen)
-    assert world.packing.trial is not None
-    assert world.packing.trial.size == count
-
-
-def test_single_process_is_tried_if_two_are_too_many() -> None:
-    rates = {1: 1.0, 2: 1.5, 3: 1.8, 4: 1.4}
-    world = World(seconds=lambda running: running / rates.get(running, 1.4), waiting=10_000)
-    assert world.run(600) == 3
-    assert world.changes == [PackingChange.ADD, PackingChange.ADD, PackingChange.ADD, PackingChange.REMOVE]
-
-
-def test_four_processes_are_reached_after_two_trials() -> None:
-    """The start time is that of a real ComfyUI on that GPU."""
-    rates = {1: 1.0, 2: 1.30, 3: 1.42, 4: 1.56, 5: 1.60, 6: 1.62}
-    world = World(seconds=lambda running: 1.2 * running / rates.get(running, 1.62), waiting=10_000, start_looks=15)
-    while len(world.processes) < 4 or "than 2: kept." not in world.reasons:
-        world.look()
-    assert "3 processes complete" not in world.reasons
-    assert world.now < 100
-
-
 def test_small_gain_is_measured_for_longer() -> None:
     def takes(gain: float) -> float:
-        world = World(seconds=lambda running: running if running == 1 else running / gain, waiting=10_000)
-        while "kept." not in world.reasons:
-            world.look()
+        world = World(
+            seconds=lambda running: running if running == 1 else running / gain, memory_bytes=9 * GIB, waiting=10_000
+        )
+        world.run_until("kept.")
         return world.now
 
-    assert takes(1.11) > 1.5 * takes(1.2)
+    assert takes(1.11) > 1.5 * takes(1.2) > 1.5 * takes(1.5)
 
 
 def test_pinned_process_stays_when_there_is_no_work() -> None:
@@ -417,7 +231,7 @@ def test_pinned_process_stays_when_there_is_no_work() -> None:
 
 
 def test_turn_without_enough_work_does_not_count() -> None:
-    world = World(seconds=shared(*SMALL), waiting=4)
+    world = World(seconds=shared(*SMALL), memory_bytes=9 * GIB, waiting=4)
     world.run(60)
     assert len(world.processes) == 2
     assert world.packing.trial is not None
@@ -427,7 +241,7 @@ def test_turn_without_enough_work_does_not_count() -> None:
 
 
 def test_lost_process_ends_its_trial_and_is_retried_later() -> None:
-    world = World(seconds=shared(*SMALL))
+    world = World(seconds=shared(*SMALL), memory_bytes=9 * GIB)
     world.run(3)
     del world.processes["p2"]
     assert world.look().reason == "1 process: another one did not start and is retried after 300 s."
@@ -494,15 +308,17 @@ packings = st.builds(
 @given(seen=sights | eager, packing=packings)
 def test_known_memory_is_never_exceeded(seen: GpuObservation, packing: Packing) -> None:
     _, decision = decide(packing, seen)
-    count = len(seen.processes) + (decision.change is PackingChange.ADD) - (decision.change is PackingChange.REMOVE)
+    count = len(seen.processes) + decision.number * (-1 if decision.change is PackingChange.REMOVE else 1)
     if decision.change is PackingChange.ADD:
         assert seen.memory_bytes is not None
         assert seen.copy_bytes is not None
         assert seen.free_bytes is not None
         assert count * seen.copy_bytes <= seen.memory_bytes
-        assert seen.copy_bytes <= seen.free_bytes
+        assert 0 < decision.number * seen.copy_bytes <= seen.free_bytes
         if seen.machine_free_bytes is not None and seen.machine_copy_bytes is not None:
-            assert seen.machine_copy_bytes <= seen.machine_free_bytes
+            assert decision.number * seen.machine_copy_bytes <= seen.machine_free_bytes
+        if seen.spare_cores is not None:
+            assert decision.number <= seen.spare_cores
     elif seen.memory_bytes is not None and seen.copy_bytes is not None:
         # Processes that do not fit are removed one by one.
         assert count <= max(copies_that_fit(seen.memory_bytes, seen.copy_bytes), len(seen.processes) - 1)

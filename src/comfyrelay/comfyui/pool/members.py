@@ -94,6 +94,7 @@ class Member:
         # Why a run considers the server lost, and the signal to check it.
         self._loss_reason: str | None = None
         self._loss_suspected = Wakeup()
+        self._check_requested = Wakeup()
 
     @property
     def running(self) -> int:
@@ -146,6 +147,10 @@ class Member:
             self._change(ClientState.OFFLINE, reason)
             self._loss_suspected.notify()
 
+    def check_now(self) -> None:
+        """End the pause before the next check."""
+        self._check_requested.notify()
+
     async def watch(self) -> None:
         """Keep the state up to date until canceled."""
         loop = asyncio.get_running_loop()
@@ -165,7 +170,7 @@ class Member:
                     failures = 0
             self._change(ClientState.OFFLINE, reason)
             # The first reconnect is immediate.
-            await asyncio.sleep(backoff.delay(failures))
+            await self._check_requested.wait(backoff.delay(failures))
             failures += 1
 
     def _is_usable(self, now: float) -> bool:

@@ -269,6 +269,10 @@ class WorkflowPool:
         """Take a server offline until a health check succeeds. Active runs continue."""
         self._roster.get(client_id).suspect(reason)
 
+    def check_server(self, client_id: str) -> None:
+        """Check an offline server now, because it was started, instead of after the usual pause."""
+        self._roster.get(client_id).check_now()
+
     async def measure_memory(self, client_id: str) -> Memory | None:
         """Return the memory of a server and its GPU, and update the known need of the workflow that runs there."""
         member = self._roster.find(client_id)

@@ -104,7 +104,7 @@ class ManagedProcess:
 class Supervisor:
     """Keep ComfyUI processes running.
 
-    `on_url` is called with each process that gets a new address, before it starts there.
+    `on_url` is called with each process that gets a new address, before it starts there, and `on_up` when it responds.
     """
 
     def __init__(
@@ -113,12 +113,14 @@ class Supervisor:
         *,
         folder: Path,
         on_url: Callable[[ManagedProcess], None] = lambda _managed: None,
+        on_up: Callable[[ManagedProcess], None] = lambda _managed: None,
         gpus: Sequence[LocalGpu] | None = None,
         timings: Timings | None = None,
     ) -> None:
         self._options = options
         self._folder = folder
         self._on_url = on_url
+        self._on_up = on_up
         self._gpus = gpus
         self._timings = timings or Timings()
         self._processes: dict[str, ManagedProcess] = {}
@@ -139,6 +141,10 @@ class Supervisor:
         """Stop all processes and wait until they are gone."""
         await asyncio.gather(*(self._stop(managed) for managed in self.processes))
         await self._mps.close()
+
+    @property
+    def version(self) -> str | None:
+        return self._install.version
 
     @property
     def processes(self) -> Sequence[ManagedProcess]:
@@ -263,6 +269,7 @@ class Supervisor:
                     failed_starts = 0
                     self._mps.mark_up(managed.name)
                     self._set_state(managed, ProcessState.UP)
+                    self._on_up(managed)
                     if not managed.first_start.done():
                         managed.first_start.set_result(None)
                     reason = await self._wait_until_down(managed, process)

@@ -1,58 +1,64 @@
 """Decide how many ComfyUI processes should share a GPU.
 
-One ComfyUI leaves a large GPU partly idle, because a single thread feeds it. A trial measures whether another process
-helps: turns with and without it alternate while the same workflows run. Results are remembered by workflow.
+One ComfyUI leaves a large GPU partly idle, because a single thread feeds it. A trial measures different numbers of
+processes while the same workflows run. Further processes start while the current ones are measured. Results are
+remembered by workflow.
 """
 
 from dataclasses import replace
 
+from comfyrelay.domain.packing.resources import (
+    gib,
+    largest_allowed,
+    may_pay_off,
+    most_useful,
+    processes,
+    reason_against,
+    sentence,
+    shortage_reason,
+    triable,
+)
+from comfyrelay.domain.packing.search import best_below, best_count, gain_between, is_growing, next_count, unsure_count
 from comfyrelay.domain.packing.state import (
     GpuObservation,
+    Measurement,
     MemoryShortage,
     Packing,
     PackingChange,
     PackingDecision,
     PackingLimits,
+    PackingResult,
     Trial,
+    Turn,
+    mean_seconds,
 )
-from comfyrelay.domain.queue.memory import GIB
+
+Decided = tuple[Packing, PackingDecision]
 
 
-def decide(
-    packing: Packing, gpu: GpuObservation, limits: PackingLimits | None = None
-) -> tuple[Packing, PackingDecision]:
+def decide(packing: Packing, gpu: GpuObservation, limits: PackingLimits | None = None) -> Decided:
     """Return the updated knowledge about a GPU, and what to change."""
     limits = limits or PackingLimits()
+    packing, decision = _decide(_observe(packing, gpu, limits), gpu, limits)
+    active = gpu.processes[: decision.active]
+    if packing.turn.processes != active:
+        packing = replace(packing, turn=Turn(processes=active, present=gpu.processes, began_at=gpu.now))
+    return packing, decision
+
+
+def _decide(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> Decided:
     count = len(gpu.processes)
-    packing = _observe(packing, gpu)
     if count == 0 or gpu.start_failure is not None:
         failure = f"Another ComfyUI did not start: {gpu.start_failure}"
         return packing, _stay(count, failure if gpu.start_failure else "No ComfyUI is running on this GPU.")
     if count > 1 and not gpu.starting and (removed := _maybe_remove(packing, gpu, limits)) is not None:
         return removed
-    trial = packing.trial
-    if trial is None:
+    if packing.trial is None:
         return _maybe_add(packing, gpu, limits)
-    if trial.requested < trial.size:
-        if _reason_against(packing, gpu, limits) is None:
-            packing = replace(packing, trial=replace(trial, requested=trial.requested + 1))
-            reason = f"Trying {trial.size} processes: starting one more."
-            return packing, PackingDecision(change=PackingChange.ADD, active=count, reason=reason)
-        trial = replace(trial, size=trial.requested, steps=trial.steps - trial.size + trial.requested)
-    if count < trial.size:
-        trial = replace(trial.restart_turn(gpu.now), warm=trial.warm - gpu.restarting)
-        why = "one is restarting" if gpu.restarting else "another one is starting"
-        return replace(packing, trial=trial), _stay(count, _sentence(count, why))
-    return _continue_trial(packing, trial, gpu, limits)
+    return _continue_trial(packing, packing.trial, gpu, limits)
 
 
-def copies_that_fit(memory_bytes: int, copy_bytes: int, limits: PackingLimits | None = None) -> int:
-    """Return how many copies fit in the GPU's memory; at least one, because the job has to run somewhere."""
-    usable = memory_bytes * (1 - (limits or PackingLimits()).reserve)
-    return max(int(usable // max(copy_bytes, 1)), 1)
-
-
-def _observe(packing: Packing, gpu: GpuObservation) -> Packing:
+def _observe(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> Packing:
     """Update what is known from the observation alone."""
     count = len(gpu.processes)
     is_idle = not gpu.waiting and not gpu.running
@@ -62,10 +68,22 @@ def _observe(packing: Packing, gpu: GpuObservation) -> Packing:
     if has_failed or (trial is not None and gpu.total > trial.requested):
         trial = None
     has_shrunk = packing.shrink_to is None or count <= max(packing.shrink_to, gpu.pinned)
+    turn = packing.turn
+    if turn.present != gpu.processes:
+        # The spans from before are the best comparison, until this number is measured again.
+        number = len(turn.processes)
+        if trial is not None and number not in trial.measured and len(turn.spans) >= limits.jobs_per_turn:
+            trial = replace(trial, measured={**trial.measured, number: Measurement(spans=turn.spans)})
+        turn = Turn(present=gpu.processes)
+    else:
+        turn = _count_runs(packing, gpu)
+    warm = packing.warm | {(run.process, run.workflow) for run in gpu.completed}
     return replace(
         packing,
         idle_since=idle_since if is_idle else None,
         trial=trial,
+        turn=turn,
+        warm=frozenset(entry for entry in warm if entry[0] in gpu.processes),
         failed_at=gpu.now if has_failed else packing.failed_at,
         max_fitting={**packing.max_fitting, **dict.fromkeys(gpu.out_of_memory, max(count - 1, 1))},
         retry_at={workflow: at for workflow, at in packing.retry_at.items() if at > gpu.now},
@@ -73,278 +91,221 @@ def _observe(packing: Packing, gpu: GpuObservation) -> Packing:
     )
 
 
-def _maybe_remove(
-    packing: Packing, gpu: GpuObservation, limits: PackingLimits
-) -> tuple[Packing, PackingDecision] | None:
-    """Remove a process that is not worth keeping or does not fit."""
-    count = len(gpu.processes)
-    idle = packing.idle_since
-    if (why := _shortage(packing, gpu, limits)) is not None:
-        until = gpu.now + limits.retry_seconds
-        packing = replace(packing, shortage=MemoryShortage(count=count - 1, workflows=gpu.workflows, until=until))
-    elif count <= gpu.pinned:
-        return None
-    elif packing.shrink_to is not None:
-        why = "Removed another process that did not pay off."
-    elif idle is not None and gpu.now - idle >= limits.idle_seconds:
-        why = f"No jobs for {gpu.now - idle:.0f} s: one ComfyUI is enough."
-    elif gpu.workflows and not any(_max_useful(packing, workflow, limits) >= count for workflow in gpu.workflows):
-        why = "Removed one process: it did not pay off for the current workflows."
-    else:
-        return None
-    return replace(packing, trial=None), PackingDecision(change=PackingChange.REMOVE, active=count - 1, reason=why)
-
-
-def _shortage(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> str | None:
-    count = len(gpu.processes)
-    if any(packing.max_fitting.get(workflow, count) < count for workflow in gpu.workflows | gpu.out_of_memory):
-        return f"A job ran out of memory next to others: {_processes(count - 1)} instead of {count}."
-    if gpu.machine_free_bytes is not None and gpu.machine_free_bytes < limits.machine_min_bytes:
-        return f"The machine is low on memory: {_gib(gpu.machine_free_bytes)} free."
-    if gpu.memory_bytes is None or gpu.copy_bytes is None:
-        return None
-    fitting = copies_that_fit(gpu.memory_bytes, gpu.copy_bytes, limits)
-    if count <= fitting:
-        return None
-    need = f"each process takes {_gib(gpu.copy_bytes)} of the GPU's {_gib(gpu.memory_bytes)}"
-    return f"GPU memory is low: {need}, so {fitting} fit{'s' if fitting == 1 else ''}."
-
-
-def _maybe_add(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> tuple[Packing, PackingDecision]:
-    count, total = len(gpu.processes), gpu.total
-    known = max((packing.proven.get(workflow, 1) for workflow in _triable(packing, gpu)), default=total)
-    base = max(known, gpu.pinned)
-    if total == count > base and gpu.waiting and _may_pay_off(packing, gpu, limits, count):
-        # This many processes were never measured for the current workflows.
-        packing = replace(packing, trial=Trial(base=base, size=count, requested=count, steps=count - base))
-        return packing, _stay(count, _sentence(base, f"trying {count}"))
-    why_not = _reason_against(packing, gpu, limits)
-    if why_not is not None:
-        return packing, _stay(count, why_not)
-    free, copy = _gib(gpu.free_bytes or 0), _gib(gpu.copy_bytes or 0)
-    jobs = "1 job waits" if gpu.waiting == 1 else f"{gpu.waiting} jobs wait"
-    why = f"{jobs}, and another process needs {copy} of {free} free"
-    if known > total:
-        reason = f"{why}: {_processes(known)} paid off before."
-        return packing, PackingDecision(change=PackingChange.ADD, active=count, reason=reason)
-    if gpu.starting:
-        return packing, _stay(count, _sentence(count, "another one is starting"))
-    size = count + _step(packing, gpu, limits)
-    trial = Trial(base=count, size=size, requested=count + 1, steps=size - count, warm=frozenset(gpu.processes))
-    reason = f"{why}: trying {_processes(size)}."
-    return replace(packing, trial=trial), PackingDecision(change=PackingChange.ADD, active=count, reason=reason)
-
-
-def _step(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> int:
-    """Add two processes after a large gain, if memory and cores allow it."""
-    step = packing.step
-    if step == 1 or gpu.memory_bytes is None or gpu.copy_bytes is None or gpu.free_bytes is None:
-        return 1
-    size = len(gpu.processes) + step
-    has_memory = (
-        size <= copies_that_fit(gpu.memory_bytes, gpu.copy_bytes, limits)
-        and step * gpu.copy_bytes <= gpu.free_bytes
-        and not _is_machine_full(gpu, limits, more=step)
-    )
-    has_cores = gpu.spare_cores is None or gpu.spare_cores >= step
-    is_allowed = size <= limits.max_processes and _may_pay_off(packing, gpu, limits, size)
-    return step if has_memory and has_cores and is_allowed else 1
-
-
-def _triable(packing: Packing, gpu: GpuObservation) -> list[str]:
-    return [workflow for workflow in gpu.workflows if workflow not in packing.retry_at]
-
-
-def _max_useful(packing: Packing, workflow: str, limits: PackingLimits) -> int:
-    return packing.max_useful.get(workflow, limits.max_processes)
-
-
-def _may_pay_off(packing: Packing, gpu: GpuObservation, limits: PackingLimits, count: int) -> bool:
-    """Whether this many processes may still pay off."""
-    return any(_max_useful(packing, workflow, limits) >= count for workflow in _triable(packing, gpu))
-
-
-def _reason_against(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> str | None:
-    """Return why no process is added, if so."""
-    total = gpu.total
-    why = None
-    shortage, failed_at = packing.shortage, packing.failed_at
-    if gpu.restarting:
-        why = "one is restarting"
-    elif total >= limits.max_processes:
-        why = "this is the limit for one GPU"
-    elif not gpu.waiting or not gpu.workflows:
-        why = "no jobs are waiting"
-    elif failed_at is not None and gpu.now - failed_at < limits.retry_seconds:
-        why = f"another one did not start and is retried after {limits.retry_seconds:.0f} s"
-    elif any(packing.max_fitting.get(workflow, limits.max_processes) <= total for workflow in gpu.workflows):
-        why = "a job ran out of memory next to others"
-    elif (
-        shortage is not None
-        and total >= shortage.count
-        and gpu.now < shortage.until
-        and gpu.workflows >= shortage.workflows
-    ):
-        why = "memory was low for the current workflows"
-    elif all(_max_useful(packing, workflow, limits) <= total for workflow in gpu.workflows):
-        why = "more did not pay off for the current workflows"
-    elif not _may_pay_off(packing, gpu, limits, total + 1):
-        why = "more did not pay off recently"
-    elif (problem := _memory_problem(gpu, limits)) is not None:
-        why = problem
-    elif _is_machine_full(gpu, limits):
-        free, copy = _gib(gpu.machine_free_bytes or 0), _gib(gpu.machine_copy_bytes or 0)
-        reserve = _gib(limits.machine_reserve_bytes)
-        why = f"another one takes {copy} of machine memory, with {free} free and {reserve} in reserve"
-    elif gpu.spare_cores is not None and gpu.spare_cores < 1:
-        why = "no CPU core is free"
-    elif gpu.load is not None and gpu.load >= limits.busy_load:
-        why = f"the GPU is busy {gpu.load:.0%} of the time"
-    return None if why is None else _sentence(len(gpu.processes), why)
-
-
-def _memory_problem(gpu: GpuObservation, limits: PackingLimits) -> str | None:
-    """Return why another process does not fit in the GPU's memory, if so."""
-    if gpu.memory_bytes is None or gpu.free_bytes is None:
-        return "the GPU's memory is unknown"
-    if gpu.copy_bytes is None:
-        return "the memory use of its jobs is not known yet"
-    if gpu.total + 1 > copies_that_fit(gpu.memory_bytes, gpu.copy_bytes, limits):
-        return f"the GPU has {_gib(gpu.memory_bytes)}, and each process takes {_gib(gpu.copy_bytes)}"
-    # Starting processes have not allocated their memory yet.
-    if gpu.free_bytes < (gpu.starting + 1) * gpu.copy_bytes:
-        return f"another one takes {_gib(gpu.copy_bytes)}, but {_gib(gpu.free_bytes)} are free"
-    return None
-
-
-def _is_machine_full(gpu: GpuObservation, limits: PackingLimits, *, more: int = 1) -> bool:
-    """Whether machine memory, through which models are loaded, is too small for `more` processes; false if unknown."""
-    if gpu.machine_free_bytes is None or gpu.machine_copy_bytes is None:
-        return False
-    # Starting processes have not allocated their memory yet.
-    needed = (gpu.starting + more) * gpu.machine_copy_bytes + limits.machine_reserve_bytes
-    return gpu.machine_free_bytes < needed
-
-
-def _continue_trial(
-    packing: Packing, trial: Trial, gpu: GpuObservation, limits: PackingLimits
-) -> tuple[Packing, PackingDecision]:
-    """Advance a trial: count completed jobs, start the next turn, or conclude it."""
-    up = frozenset(gpu.processes)
-    if not up <= trial.warm:
-        trial = replace(trial.restart_turn(gpu.now), warm=trial.warm | {run.process for run in gpu.completed})
-        if not up <= trial.warm:
-            why = f"trying {trial.size}; the new one is loading its models"
-            return replace(packing, trial=trial), _stay(trial.size, _sentence(trial.base, why))
-    elif _is_disturbed(trial, gpu):
-        trial = trial.restart_turn(gpu.now)
-    else:
-        trial = _count_runs(trial, gpu)
-        if _is_turn_over(trial, gpu, limits):
-            measured = {**trial.measured, trial.has_all: (*trial.measured[trial.has_all], *trial.spans)}
-            trial = replace(trial.restart_turn(gpu.now), turn=trial.turn + 1, measured=measured)
-            if not _needs_more_turns(trial, limits):
-                return _conclude_trial(packing, trial, gpu, limits)
-    why = f"trying {trial.size}, turn {trial.turn + 1}"
-    return replace(packing, trial=trial), _stay(trial.active, _sentence(trial.base, why))
-
-
-def _is_disturbed(trial: Trial, gpu: GpuObservation) -> bool:
-    """Whether not exactly the active processes were busy since the turn began.
+def _count_runs(packing: Packing, gpu: GpuObservation) -> Turn:
+    """Count the jobs of the turn. It restarts if not exactly its processes were busy, or one was loading models.
 
     A resting process may have finished its job in between, which slowed the others down.
     """
-    resting = gpu.processes[trial.active :]
-    has_finished = any(run.process in resting and run.at >= trial.began_at for run in gpu.completed)
-    is_starved = not gpu.waiting and gpu.running < trial.active
-    return is_starved or has_finished or gpu.running > trial.active
+    turn = packing.turn
+    active = len(turn.processes)
+    resting = gpu.processes[active:]
+    has_finished = any(run.process in resting and run.at >= turn.began_at for run in gpu.completed)
+    is_starved = not gpu.waiting and gpu.running < active
+    is_disturbed = is_starved or has_finished or gpu.running > active
+    is_loading = not {process for process, _ in packing.warm}.issuperset(turn.processes)
+    return turn.restart(gpu.now) if is_disturbed or is_loading else turn.count_runs(gpu.completed, packing.warm)
 
 
-def _needs_more_turns(trial: Trial, limits: PackingLimits) -> bool:
-    if trial.turn % 2 or trial.turn < 2 * limits.turns:
-        return True
-    gain = trial.gain
-    is_unsure = gain is not None and abs(gain - limits.min_gain) < limits.uncertainty
-    return is_unsure and trial.turn < 2 * limits.max_turns
+def _maybe_remove(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> Decided | None:
+    """Remove processes that are not worth keeping or do not fit."""
+    count = len(gpu.processes)
+    idle = packing.idle_since
+    left = max(gpu.pinned, 1)
+    useful = most_useful(packing, gpu, limits)
+    if (why := shortage_reason(packing, gpu, limits)) is not None:
+        until, left = gpu.now + limits.retry_seconds, count - 1
+        packing = replace(packing, shortage=MemoryShortage(count=left, workflows=gpu.workflows, until=until))
+    elif count <= left:
+        return None
+    elif packing.shrink_to is not None:
+        left = max(packing.shrink_to, left)
+        why = "Removed processes that did not pay off."
+    elif idle is not None and gpu.now - idle >= limits.idle_seconds:
+        why = f"No jobs for {gpu.now - idle:.0f} s: {processes(left)} {'is' if left == 1 else 'are'} enough."
+    elif useful < count:
+        left = max(useful, left)
+        why = f"Back to {processes(left)}: more did not pay off for the current workflows."
+    else:
+        return None
+    return _remove(replace(packing, trial=None), gpu, why, left=left)
 
 
-def _count_runs(trial: Trial, gpu: GpuObservation) -> Trial:
-    active = gpu.processes[: trial.active]
-    last, spans = dict(trial.last_completed), list(trial.spans)
-    for run in sorted(gpu.completed, key=lambda run: run.at):
-        if run.process not in active or run.at < trial.began_at:
-            continue
-        if run.process in last:
-            spans.append((run.workflow, run.at - last[run.process]))
-        last[run.process] = run.at
-    return replace(trial, last_completed=last, spans=tuple(spans))
+def _maybe_add(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> Decided:
+    count, total = len(gpu.processes), gpu.total
+    known = max((packing.known_count(workflow) for workflow in triable(packing, gpu)), default=total)
+    if total == count == known and gpu.waiting and (checked := _check_remembered(packing, gpu, limits)) is not None:
+        return checked
+    if total == count > max(known, gpu.pinned) and gpu.waiting and may_pay_off(packing, gpu, limits, count):
+        # This many processes were never measured for the current workflows.
+        packing = replace(packing, trial=Trial(active=count, requested=count))
+        return packing, _stay(count, sentence(count, "measuring"))
+    why_not = reason_against(packing, gpu, limits)
+    if why_not is not None:
+        # Processes that do not pay off rest until they are removed.
+        return packing, _stay(min(count, max(most_useful(packing, gpu, limits), gpu.pinned)), why_not)
+    if known <= total and gpu.starting:
+        return packing, _stay(count, sentence(count, "another one is starting"))
+    free, copy = gib(gpu.free_bytes or 0), gib(gpu.copy_bytes or 0)
+    jobs = "1 job waits" if gpu.waiting == 1 else f"{gpu.waiting} jobs wait"
+    why = f"{jobs}, and another process needs {copy} of {free} free"
+    if known > total:
+        number = min(known, largest_allowed(packing, gpu, limits)) - total
+        return packing, _add(count, f"{why}: {processes(known)} paid off before.", number=number)
+    size = _next_size(packing, gpu, limits, count)
+    packing = replace(packing, trial=Trial(active=size, requested=size))
+    return packing, _add(count, f"{why}: trying {processes(size)}.", number=size - count)
 
 
-def _is_turn_over(trial: Trial, gpu: GpuObservation, limits: PackingLimits) -> bool:
-    has_all_run = all(process in trial.last_completed for process in gpu.processes[: trial.active])
-    return has_all_run and len(trial.spans) >= max(limits.jobs_per_turn, trial.active)
+def _next_size(packing: Packing, gpu: GpuObservation, limits: PackingLimits, count: int) -> int:
+    return min(max(2 * count, limits.first_size), largest_allowed(packing, gpu, limits))
 
 
-def _conclude_trial(
-    packing: Packing, trial: Trial, gpu: GpuObservation, limits: PackingLimits
-) -> tuple[Packing, PackingDecision]:
-    gain, base, size = trial.gain, trial.base, trial.size
-    packing = replace(packing, trial=None, step=1)
-    if gain is None:
-        packing = replace(_limit_to(packing, trial, gpu, limits, count=base), shrink_to=base)
-        reason = f"No workflow ran with both {size} and {_processes(base)}, so nothing could be measured."
-        return packing, PackingDecision(change=PackingChange.REMOVE, active=size - 1, reason=reason)
-    result = f"{_processes(size)} complete {abs(gain):.0%} {'more' if gain >= 0 else 'fewer'} jobs than {base}"
-    if gain >= limits.min_gain:
-        measured = trial.measured_workflows
-        proven = {**packing.proven, **{name: max(packing.proven.get(name, 1), size) for name in measured}}
-        max_useful = {name: max(number, proven.get(name, 1)) for name, number in packing.max_useful.items()}
-        step = 2 if gain >= limits.large_gain else 1
-        return replace(packing, proven=proven, max_useful=max_useful, step=step), _stay(size, f"{result}: kept.")
-    is_promising = gain - trial.previous_gain >= trial.steps * limits.min_promise
-    if is_promising and _reason_against(packing, gpu, limits) is None:
-        # One more may reach the gain that this one does not.
-        further = Trial(base=base, size=size + 1, requested=size + 1, previous_gain=gain, warm=frozenset(gpu.processes))
-        reason = f"{result}: trying {size + 1}."
-        packing = replace(packing, trial=further)
-        return packing, PackingDecision(change=PackingChange.ADD, active=size, reason=reason)
-    too_small = f"{result}, below the required {limits.min_gain:.0%}"
-    if trial.steps == 2 and size == base + 2:
-        # Two may have been one too many.
-        one = Trial(base=base, size=base + 1, requested=base + 1)
-        packing = replace(_limit_to(packing, trial, gpu, limits, count=one.size), trial=one)
-        reason = f"{too_small}: trying {one.size}."
-        return packing, PackingDecision(change=PackingChange.REMOVE, active=one.size, reason=reason)
-    packing = replace(_limit_to(packing, trial, gpu, limits, count=base), shrink_to=base)
-    reason = f"{too_small}: back to {base}."
-    return packing, PackingDecision(change=PackingChange.REMOVE, active=size - 1, reason=reason)
+def _check_remembered(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> Decided | None:
+    """Accept the number from before a restart if jobs are about as fast as then; otherwise measure it again."""
+    count = len(gpu.processes)
+    expected = {
+        workflow: result
+        for workflow, result in packing.remembered.items()
+        if workflow in gpu.workflows and result.processes == count
+    }
+    if not expected:
+        return None
+    if not packing.turn.is_over(limits):
+        return packing, _stay(count, sentence(count, "checking the number from before the restart"))
+    spans = packing.turn.spans
+    seen = {workflow: mean_seconds(spans, workflow) for workflow, _ in spans if workflow in expected}
+    if not seen:
+        return None
+    kept = {
+        workflow: expected[workflow]
+        for workflow, seconds in seen.items()
+        if seconds <= expected[workflow].seconds * (1 + limits.min_gain)
+    }
+    packing = replace(
+        packing,
+        # Workflows that did not run just now are checked when they do.
+        remembered={name: result for name, result in packing.remembered.items() if name not in seen},
+        results={**packing.results, **kept},
+        proven={**packing.proven, **dict.fromkeys(kept, count)},
+        max_useful={**packing.max_useful, **{name: count for name, result in kept.items() if result.is_limit}},
+        turn=packing.turn.restart(gpu.now),
+    )
+    why = "as fast as before the restart" if kept else "slower than before the restart"
+    return packing, _stay(count, sentence(count, why))
 
 
-def _limit_to(packing: Packing, trial: Trial, gpu: GpuObservation, limits: PackingLimits, *, count: int) -> Packing:
-    """Never try more than `count` again for the measured workflows.
+def _continue_trial(packing: Packing, trial: Trial, gpu: GpuObservation, limits: PackingLimits) -> Decided:
+    """Advance a trial: wait for its processes, start the next turn, or conclude it."""
+    count = len(gpu.processes)
+    if count == trial.requested not in trial.measured and is_growing(trial.measured, limits):
+        # Processes that started during a turn are measured first, while more still gain.
+        trial = replace(trial, active=count)
+        packing = replace(packing, trial=trial)
+    if count < trial.active:
+        why = "one is restarting" if gpu.restarting else "another one is starting"
+        return packing, _stay(count, sentence(count, why))
+    turn = packing.turn
+    if len(turn.processes) != trial.active:
+        return packing, _stay(trial.active, f"Trying {processes(trial.active)}.")
+    if turn.is_over(limits):
+        return _end_turn(packing, trial.with_turn(turn), gpu, limits)
+    if (slow := _slower_than_fewer(trial, turn, gpu)) is not None:
+        # No second turn: even this one was too long.
+        measured = {**trial.measured, trial.active: replace(slow, turns=limits.max_turns)}
+        return _end_turn(packing, replace(trial, measured=measured), gpu, limits)
+    return packing, _stay(trial.active, f"Trying {processes(trial.active)}.")
+
+
+def _slower_than_fewer(trial: Trial, turn: Turn, gpu: GpuObservation) -> Measurement | None:
+    """Return the fastest that the turn can still be, if that is slower than the smallest measured number."""
+    fewest = min(trial.measured, default=trial.active)
+    if fewest >= trial.active:
+        return None
+    spans = trial.measured[fewest].spans
+    seconds, jobs = gpu.now - turn.began_at, turn.completions + trial.active
+    if jobs >= seconds * fewest / max(span for _, span in spans):
+        return None
+    return Measurement(spans=tuple((workflow, seconds * trial.active / jobs) for workflow, _ in spans))
+
+
+def _end_turn(packing: Packing, trial: Trial, gpu: GpuObservation, limits: PackingLimits) -> Decided:
+    """Choose what to measure next. While the largest number is the best, more processes start meanwhile."""
+    packing = replace(packing, trial=trial, turn=packing.turn.restart(gpu.now))
+    count, measured = len(gpu.processes), trial.measured
+    best = best_count(measured, limits)
+    largest = trial.requested
+    if best == trial.requested == gpu.total and len(measured) > 1:
+        largest = _next_size(packing, gpu, limits, best)
+    following = next_count(measured, limits, floor=max(gpu.pinned, 1), largest=largest) or unsure_count(
+        measured, limits
+    )
+    if largest > trial.requested:
+        trial = replace(trial, active=following or largest, requested=largest)
+        why = f"{_result(trial, best, limits)}: trying {largest}."
+        return replace(packing, trial=trial), _add(min(trial.active, count), why, number=largest - gpu.total)
+    if following is None:
+        return _conclude_trial(packing, trial, gpu, limits)
+    trial = replace(trial, active=following)
+    return replace(packing, trial=trial), _stay(min(following, count), f"Trying {processes(following)}.")
+
+
+def _conclude_trial(packing: Packing, trial: Trial, gpu: GpuObservation, limits: PackingLimits) -> Decided:
+    best = best_count(trial.measured, limits)
+    is_limit = best < max(trial.measured)
+    packing = _learn(replace(packing, trial=None), trial, gpu, limits)
+    reason = f"{_result(trial, best, limits)}{f': back to {best}' if is_limit else ': kept'}."
+    if best >= len(gpu.processes):
+        return packing, _stay(best, reason)
+    return _remove(replace(packing, shrink_to=best), gpu, reason, left=max(best, gpu.pinned))
+
+
+def _learn(packing: Packing, trial: Trial, gpu: GpuObservation, limits: PackingLimits) -> Packing:
+    """Record the result for the measured workflows.
 
     For other workflows, and for workflows that gained from more before, the next trial is only delayed.
     """
-    judged = {workflow for workflow in trial.measured_workflows if packing.proven.get(workflow, 1) <= count}
-    others = (gpu.workflows | trial.measured_workflows) - judged
+    best = best_count(trial.measured, limits)
+    is_limit = best < max(trial.measured)
+    judged = {name for name in trial.compared_workflows if packing.proven.get(name, 1) <= best}
+    others = (gpu.workflows | trial.compared_workflows) - judged if is_limit else set()
+    spans = trial.measured[best].spans
+    ran = judged & {workflow for workflow, _ in spans}
+    results = {
+        name: PackingResult(processes=best, seconds=mean_seconds(spans, name), is_limit=is_limit) for name in ran
+    }
+    useful = {name: max(number, best) if name in judged else number for name, number in packing.max_useful.items()}
     return replace(
         packing,
-        max_useful={**packing.max_useful, **dict.fromkeys(judged, count)},
+        proven={**packing.proven, **dict.fromkeys(judged, best)},
+        max_useful={**useful, **(dict.fromkeys(judged, best) if is_limit else {})},
+        results={**packing.results, **results},
+        remembered={name: result for name, result in packing.remembered.items() if name not in judged},
         retry_at={**packing.retry_at, **dict.fromkeys(others, gpu.now + limits.retry_seconds)},
     )
 
 
+def _result(trial: Trial, best: int, limits: PackingLimits) -> str:
+    """Say what the best number gains over fewer, or more processes at most over it."""
+    measured = trial.measured
+    base, size = best_below(measured, best, limits), best
+    if base is None or best < max(measured):
+        base, larger = best, [count for count in measured if count > best]
+        size = max(larger, key=lambda count: gain_between(measured, count, best) or 0.0, default=best)
+    gain = gain_between(measured, size, base) if size > base else None
+    if gain is None:
+        return f"No workflow ran with both {size} and fewer processes, so nothing could be compared"
+    result = f"{processes(size)} complete {abs(gain):.0%} {'more' if gain >= 0 else 'fewer'} jobs than {base}"
+    return result if size == best else f"{result}, below the required {limits.min_gain:.0%}"
+
+
+def _remove(packing: Packing, gpu: GpuObservation, reason: str, *, left: int) -> Decided:
+    number = len(gpu.processes) - left
+    return packing, PackingDecision(change=PackingChange.REMOVE, active=left, reason=reason, number=number)
+
+
+def _add(active: int, reason: str, *, number: int) -> PackingDecision:
+    return PackingDecision(change=PackingChange.ADD, active=active, reason=reason, number=number)
+
+
 def _stay(active: int, reason: str) -> PackingDecision:
     return PackingDecision(change=PackingChange.NOTHING, active=active, reason=reason)
-
-
-def _sentence(count: int, why: str) -> str:
-    return f"{_processes(count)}: {why}."
-
-
-def _processes(count: int) -> str:
-    return "1 process" if count == 1 else f"{count} processes"
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.1f} GiB"

@@ -1,11 +1,17 @@
 """What is observed, known and decided about the ComfyUI processes of a GPU."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import fmean
 
 from comfyrelay.domain.queue.memory import GIB
+
+# A workflow, and the seconds between two completions of a process.
+Span = tuple[str, float]
+# A turn keeps its newest spans.
+MAX_SPANS = 50
 
 
 class PackingChange(StrEnum):
@@ -19,11 +25,12 @@ class PackingLimits:
     max_processes: int = 8
     # A larger gain over fewer processes keeps the additional ones.
     min_gain: float = 0.10
-    # Below `min_gain`, a larger gain per additional process justifies trying one more.
-    min_promise: float = 0.03
-    # After a larger gain, the next trial adds two processes.
+    # A first trial has this many processes, and each further one twice as many as the last.
+    first_size: int = 4
+    # Comparisons between these gains are repeated. The lower one is relative to `min_gain`.
+    unsure_gain: float = 0.05
     large_gain: float = 0.25
-    # Turns of each kind, with and without; up to `max_turns` if the gain is within `uncertainty` of `min_gain`.
+    # Turns with each number in a repeated comparison; up to `max_turns` within `uncertainty` of `min_gain`.
     turns: int = 2
     max_turns: int = 4
     uncertainty: float = 0.03
@@ -87,46 +94,69 @@ class GpuObservation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
-    """A trial of `size` processes against `base`. Turns with all and with `base` alternate, all first."""
+class Turn:
+    """A measurement while exactly `processes` get jobs."""
 
-    base: int
-    size: int
-    # Number of processes that were requested so far.
-    requested: int
-    # Measured gain of `size - steps` processes over `base`.
-    previous_gain: float = 0.0
-    steps: int = 1
-    # Processes that have completed a job. Nothing is measured until the others have loaded their models.
-    warm: frozenset[str] = frozenset()
-    turn: int = 0
+    processes: tuple[str, ...] = ()
+    # All processes that are up, including resting ones.
+    present: tuple[str, ...] = ()
     began_at: float = 0.0
-    # In this turn: the last completion of each process, and workflow and seconds between two completions of a process.
+    # The last completion of each process, and the number of completions.
     last_completed: Mapping[str, float] = field(default_factory=dict)
-    spans: tuple[tuple[str, float], ...] = ()
-    # Spans of earlier turns, by whether the turn had all processes.
-    measured: Mapping[bool, tuple[tuple[str, float], ...]] = field(default_factory=lambda: {True: (), False: ()})
+    completions: int = 0
+    spans: tuple[Span, ...] = ()
+
+    def restart(self, now: float) -> "Turn":
+        return Turn(processes=self.processes, present=self.present, began_at=now)
+
+    def is_over(self, limits: PackingLimits) -> bool:
+        has_all_run = all(process in self.last_completed for process in self.processes)
+        return has_all_run and len(self.spans) >= max(limits.jobs_per_turn, len(self.processes))
+
+    def count_runs(self, runs: Sequence[CompletedRun], warm: Set[tuple[str, str]]) -> "Turn":
+        """Add completed jobs. A span in which a process loads the models of a workflow does not count."""
+        last, spans, completions = dict(self.last_completed), list(self.spans), self.completions
+        for run in sorted(runs, key=lambda run: run.at):
+            if run.process not in self.processes or run.at < self.began_at:
+                continue
+            if run.process in last and (run.process, run.workflow) in warm:
+                spans.append((run.workflow, run.at - last[run.process]))
+            last[run.process] = run.at
+            completions += 1
+        return replace(self, last_completed=last, completions=completions, spans=tuple(spans[-MAX_SPANS:]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """The spans with one number of processes. Without `turns` they were measured while other processes started."""
+
+    spans: tuple[Span, ...]
+    turns: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """A search for the best number of processes: turns with different numbers."""
+
+    # The number that is measured now. Other processes rest.
+    active: int
+    # The number of processes that were requested so far, which is the largest number to measure.
+    requested: int
+    measured: Mapping[int, Measurement] = field(default_factory=dict)
 
     @property
-    def has_all(self) -> bool:
-        return self.turn % 2 == 0
+    def compared_workflows(self) -> set[str]:
+        """Workflows that were measured with at least two numbers."""
+        ran = Counter(name for one in self.measured.values() for name in {workflow for workflow, _ in one.spans})
+        return {workflow for workflow, numbers in ran.items() if numbers > 1}
 
-    @property
-    def active(self) -> int:
-        return self.size if self.has_all else self.base
-
-    @property
-    def gain(self) -> float | None:
-        return gain_of(self.measured[True], self.measured[False], size=self.size, base=self.base)
-
-    @property
-    def measured_workflows(self) -> set[str]:
-        """Workflows that ran in both kinds of turns."""
-        with_all, without = ({workflow for workflow, _ in spans} for spans in self.measured.values())
-        return with_all & without
-
-    def restart_turn(self, now: float) -> "Trial":
-        return replace(self, began_at=now, last_completed={}, spans=())
+    def with_turn(self, turn: Turn) -> "Trial":
+        """Add a finished turn. It replaces what was measured while other processes started."""
+        before = self.measured.get(len(turn.processes))
+        if before is None or before.turns == 0:
+            before = Measurement(spans=())
+        added = Measurement(spans=(*before.spans, *turn.spans), turns=before.turns + 1)
+        return replace(self, measured={**self.measured, len(turn.processes): added})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,8 +169,18 @@ class MemoryShortage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PackingResult:
+    """The number of processes that a trial chose for a workflow, and the mean seconds between two jobs of each."""
+
+    processes: int
+    seconds: float
+    # Whether more processes were measured and did not pay off.
+    is_limit: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Packing:
-    """What is known about a GPU; counts are by workflow."""
+    """What is known about a GPU; counts and results are by workflow."""
 
     # More processes than this did not pay off.
     max_useful: Mapping[str, int] = field(default_factory=dict)
@@ -148,40 +188,52 @@ class Packing:
     proven: Mapping[str, int] = field(default_factory=dict)
     # More processes than this ran out of memory.
     max_fitting: Mapping[str, int] = field(default_factory=dict)
+    # Results of trials, and those from before a restart that were not checked yet.
+    results: Mapping[str, PackingResult] = field(default_factory=dict)
+    remembered: Mapping[str, PackingResult] = field(default_factory=dict)
     # Next trial of workflows that took part in an unsuccessful trial but were not measured themselves.
     retry_at: Mapping[str, float] = field(default_factory=dict)
     trial: Trial | None = None
-    # The next trial adds this many processes.
-    step: int = 1
+    turn: Turn = field(default_factory=Turn)
+    # Processes and workflows that they have completed, so their models are loaded.
+    warm: frozenset[tuple[str, str]] = frozenset()
     idle_since: float | None = None
-    # After an unsuccessful trial, processes are removed down to this number.
+    # After a trial, processes are removed down to this number.
     shrink_to: int | None = None
     shortage: MemoryShortage | None = None
     # When a requested process last failed to start or exited.
     failed_at: float | None = None
 
+    def known_count(self, workflow: str) -> int:
+        """Return the number of processes that paid off, now or before a restart."""
+        remembered = self.remembered.get(workflow)
+        return self.proven.get(workflow, remembered.processes if remembered is not None else 1)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackingDecision:
-    """The first `active` processes get jobs now. `REMOVE` removes the last process."""
+    """The first `active` processes get jobs now. `number` processes are added, or the last ones are removed."""
 
     change: PackingChange
     active: int
     reason: str
+    number: int = 0
 
 
-def gain_of(
-    more: Sequence[tuple[str, float]], fewer: Sequence[tuple[str, float]], *, size: int, base: int
-) -> float | None:
+def gain_of(more: Sequence[Span], fewer: Sequence[Span], *, size: int, base: int) -> float | None:
     """Return the gain in throughput of `size` processes over `base`: 0.5 means 50 % more.
 
-    It compares the mean time between two jobs of a process, for workflows that ran in both kinds of turns.
+    It compares the mean time between two jobs of a process, for workflows that ran with both numbers.
     """
     common = {workflow for workflow, _ in more} & {workflow for workflow, _ in fewer}
     if not common:
         return None
 
-    def seconds(spans: Sequence[tuple[str, float]]) -> float:
-        return sum(fmean(span for name, span in spans if name == workflow) for workflow in common)
+    def seconds(spans: Sequence[Span]) -> float:
+        return sum(mean_seconds(spans, workflow) for workflow in common)
 
     return size * seconds(fewer) / (base * max(seconds(more), 1e-9)) - 1
+
+
+def mean_seconds(spans: Sequence[Span], workflow: str) -> float:
+    return fmean(span for name, span in spans if name == workflow)

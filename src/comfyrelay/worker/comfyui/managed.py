@@ -11,6 +11,8 @@ from comfyrelay.comfyui.processes.options import ManagedOptions
 from comfyrelay.comfyui.processes.supervisor import ManagedProcess, ProcessState, Supervisor, Timings
 from comfyrelay.errors import NotFound
 from comfyrelay.system.processes import memory_of
+from comfyrelay.worker.comfyui import packing_results
+from comfyrelay.worker.comfyui.packing_results import PackingResults
 from comfyrelay.worker.comfyui.recovery import SupervisedProcess
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.lease import Lease
@@ -34,7 +36,10 @@ class ManagedServers:
         self.is_automatic = options.per_gpu == "auto"
         self._servers = servers
         self._held = held
-        self._supervisor = Supervisor(options, folder=self.folder, on_url=self._on_url, timings=timings)
+        self._supervisor = Supervisor(
+            options, folder=self.folder, on_url=self._on_url, on_up=self._on_up, timings=timings
+        )
+        self.results = PackingResults(folder / packing_results.FILE, comfyui=self._supervisor.version)
         # Changes of one server run one after the other.
         self._changes: dict[str, asyncio.Task[None]] = {}
         # Server names by current and earlier address.
@@ -98,6 +103,10 @@ class ManagedServers:
         """Wait until no lease uses the server: outputs are fetched after their run."""
         while any(lease.server == name for lease in self._held()):  # noqa: ASYNC110  (leases send no events)
             await asyncio.sleep(POLL_SECONDS)
+
+    def _on_up(self, managed: ManagedProcess) -> None:
+        if managed.name in self._servers.own and managed.name not in self._removing:
+            self._servers.pool.check_server(managed.name)
 
     def _on_url(self, managed: ManagedProcess) -> None:
         if managed.name in self._removing:

@@ -17,9 +17,10 @@ from comfyrelay.comfyui.pool import (
     JobStarted,
     WorkflowPool,
 )
-from comfyrelay.comfyui.pool.gpu_memory import Memory
+from comfyrelay.comfyui.pool.gpu_memory import CONTEXT_BYTES, Memory
 from comfyrelay.comfyui.processes.gpus import GpuInventory, GpuProcesses, query_nvidia_gpus
 from comfyrelay.domain.packing.decide import decide
+from comfyrelay.domain.packing.resources import copies_in_machine, copies_that_fit
 from comfyrelay.domain.packing.state import (
     CompletedRun,
     GpuObservation,
@@ -30,6 +31,7 @@ from comfyrelay.domain.packing.state import (
 )
 from comfyrelay.errors import ComfyRelayError, OutOfMemory
 from comfyrelay.system.spare_capacity import SpareCores, free_memory_bytes
+from comfyrelay.worker.comfyui.packing_results import PackingResults, SavedResult
 
 log = structlog.get_logger(__name__)
 
@@ -92,13 +94,15 @@ class Packer:
         loads: Callable[[], Mapping[str, float]] | None = None,
         free_ram: Callable[[], int] = free_memory_bytes,
         process_ram: Callable[[str], int | None] = lambda _gpu: None,
+        results: PackingResults | None = None,
         check_seconds: float = CHECK_SECONDS,
     ) -> None:
         """`max_processes` limits the processes per GPU below the general limits.
 
         `more_waiting` returns the known number of jobs that wait for this pool outside of it. `spare_cores` returns the
         free processor cores for a number of busy processes of ours; `loads` the load of each GPU. `free_ram` returns
-        the free bytes of the machine, `process_ram` the bytes of the largest process on a GPU, if known.
+        the free bytes of the machine, `process_ram` the bytes of the largest process on a GPU, if known. `results` are
+        those from before a restart; new ones are saved there.
         """
         self._gpus = gpus
         self._pool = pool
@@ -111,6 +115,7 @@ class Packer:
         self._loads = loads or gpu_loads
         self._free_ram = free_ram
         self._process_ram = process_ram
+        self._results = results
         self._check_seconds = check_seconds
         self._states: defaultdict[str, _GpuState] = defaultdict(_GpuState)
         self._unsubscribe = [
@@ -123,6 +128,72 @@ class Packer:
     @property
     def statuses(self) -> dict[str, GpuStatus]:
         return {key: state.status for key, state in self._states.items() if state.status is not None}
+
+    def reason(self, gpu: str) -> str | None:
+        """Return the reason for the number of processes on a GPU, if one was decided."""
+        status = self.statuses.get(gpu)
+        return status.reason if status is not None else None
+
+    def restore(self) -> None:
+        """Load the results from before a restart, and start as many processes as the newest one says.
+
+        They start together with the first process. Without work they are removed again.
+        """
+        free_ram = self._free_ram()
+        for gpu in self._gpus.gpus() if self._results is not None else ():
+            saved = self._results_of(gpu)
+            state = self._states[gpu.key]
+            state.known.update(self._servers_on(gpu))
+            state.packing = replace(state.packing, remembered={name: one.result for name, one in saved.items()})
+            for name, one in saved.items():
+                self._pool.memory.record_need(name, one.need_bytes, is_exact=False)
+            if saved:
+                newest = list(saved.values())[-1]
+                number = self._restorable(gpu, newest, free_ram)
+                free_ram -= number * (newest.machine_bytes or 0)
+                log.info("worker.packing_restored", gpu=gpu.name or gpu.key, started=number, results=len(saved))
+                self._start_more(gpu, state, number)
+
+    def _results_of(self, gpu: GpuProcesses) -> Mapping[str, SavedResult]:
+        return self._results.of(gpu.name or gpu.key, gpu.memory_bytes) if self._results is not None else {}
+
+    def _restorable(self, gpu: GpuProcesses, saved: SavedResult, free_ram: int) -> int:
+        """Return how many processes to start before anything is measured; none if the GPU's memory is unknown."""
+        if gpu.memory_bytes is None:
+            return 0
+        count = len(gpu.processes)
+        starting = count + sum(len(state.adding) for state in self._states.values())
+        bounds = [
+            min(saved.processes, self._limits.max_processes) - count,
+            copies_that_fit(gpu.memory_bytes, saved.need_bytes + CONTEXT_BYTES, self._limits) - count,
+        ]
+        if saved.machine_bytes is not None:
+            # The first processes have not allocated their memory yet.
+            bounds.append(copies_in_machine(free_ram, saved.machine_bytes, self._limits) - count)
+        if (cores := self._spare_cores(starting)) is not None:
+            bounds.append(int(cores))
+        return max(min(bounds), 0)
+
+    def _save_results(self, gpu: GpuProcesses, packing: Packing, before: Packing, machine_bytes: int | None) -> None:
+        if self._results is None:
+            return
+        new = [
+            SavedResult(
+                gpu=gpu.name or gpu.key,
+                gpu_bytes=gpu.memory_bytes,
+                comfyui=self._results.comfyui,
+                workflow=workflow,
+                processes=result.processes,
+                seconds=result.seconds,
+                is_limit=result.is_limit,
+                need_bytes=need,
+                machine_bytes=machine_bytes,
+            )
+            for workflow, result in packing.results.items()
+            if before.results.get(workflow) != result and (need := self._pool.memory.known_need(workflow)) is not None
+        ]
+        if new:
+            self._results.save(*new)
 
     def ran_out(self, gpu: str) -> frozenset[str]:
         """Return the workflows that ran out of memory there next to others since the last decision."""
@@ -181,7 +252,8 @@ class Packer:
         packing, decision = decide(state.packing, observation, self._limits)
         self._act(gpu, state, {name: servers[name] for name in observation.processes}, decision)
         # Failed starts do not count.
-        state.packing = packing
+        before, state.packing = state.packing, packing
+        self._save_results(gpu, packing, before, observation.machine_copy_bytes)
 
     def _servers_on(self, gpu: GpuProcesses) -> dict[str, ClientStats]:
         """Return the running and starting servers on a GPU: with a pinned workflow first, then the oldest."""
@@ -254,11 +326,16 @@ class Packer:
             log_line = log.info if is_change else log.debug
             log_line("worker.packing", gpu=gpu.name or gpu.key, change=decision.change.value, why=decision.reason)
         if decision.change is PackingChange.ADD:
+            self._start_more(gpu, state, decision.number)
+        elif decision.change is PackingChange.REMOVE:
+            urls = {name: up[name].url for name in names[-decision.number :]}
+            state.removing = asyncio.create_task(self._remove_all(gpu, state, urls))
+
+    def _start_more(self, gpu: GpuProcesses, state: _GpuState, number: int) -> None:
+        for _ in range(number):
             task = asyncio.create_task(self._add(gpu, state))
             state.adding.add(task)
             task.add_done_callback(state.adding.discard)
-        elif decision.change is PackingChange.REMOVE:
-            state.removing = asyncio.create_task(self._remove(gpu, state, names[-1], up[names[-1]].url))
 
     async def _add(self, gpu: GpuProcesses, state: _GpuState) -> None:
         try:
@@ -281,7 +358,13 @@ class Packer:
             await asyncio.sleep(POLL_SECONDS)
         return set()
 
-    async def _remove(self, gpu: GpuProcesses, state: _GpuState, name: str, url: str) -> None:
+    async def _remove_all(self, gpu: GpuProcesses, state: _GpuState, urls: Mapping[str, str]) -> None:
+        try:
+            await asyncio.gather(*(self._remove(gpu, name, url) for name, url in urls.items()))
+        finally:
+            state.removing = None
+
+    async def _remove(self, gpu: GpuProcesses, name: str, url: str) -> None:
         """Remove a process. Its running job counts on the GPU until it ends."""
         try:
             while (client := self._pool.stats().clients.get(name)) is not None and client.running:  # noqa: ASYNC110
@@ -289,8 +372,6 @@ class Packer:
             await self._gpus.remove(gpu.key, url)
         except Exception:
             log.exception("worker.packing_not_removed", gpu=gpu.name or gpu.key, name=name)
-        finally:
-            state.removing = None
 
     def _state_of(self, client_id: str | None) -> _GpuState | None:
         client = self._pool.stats().clients.get(client_id or "")
