@@ -347,7 +347,9 @@ class Packer:
             state.start_failure = f"it failed unexpectedly ({type(error).__name__})."
             log.exception("worker.packing_not_added", gpu=gpu.name or gpu.key)
         else:
-            state.known |= await self._until_online(gpu.key, url)
+            # Not in one statement: another task may replace the set while this one waits.
+            names = await self._until_online(gpu.key, url)
+            state.known |= names
 
     async def _until_online(self, key: str, url: str) -> set[str]:
         """Wait until the pool sees the server online or removed. Returns its name."""
