@@ -102,10 +102,13 @@ async def test_oldest_incomplete_request_is_closed_over_the_limit(
 
 @pytest.mark.parametrize("end", [b"", b"\r\n\r\n", b"\r\n\r\n" + BEGUN])
 async def test_oversized_headers_are_refused(sqlite_backend: SqliteBackend, tmp_path: Path, end: bytes) -> None:
-    async with served(sqlite_backend, tmp_path) as server:
-        reader, writer = await server.say(BEGUN + b"X: " + b"x" * 100_000 + end)
-        assert b" 200 " not in await reader.read()
-        writer.close()
+    with capture_logs() as lines:
+        async with served(sqlite_backend, tmp_path) as server:
+            reader, writer = await server.say(BEGUN + b"X: " + b"x" * 100_000 + end)
+            assert b" 200 " not in await reader.read()
+            writer.close()
+    # Not for the time that they take.
+    assert [line["too_long"] for line in lines if line["event"] == "requests.half_open_closed"] == [1]
 
 
 async def test_no_quoted_cookie_is_parsed(

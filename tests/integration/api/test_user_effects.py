@@ -197,6 +197,8 @@ class TestPresets:
         assert created["values"] == values
         problem_of(await user.call("POST", "/api/presets", {"name": "production", "values": {}}), 409)
 
+    # Only PostgreSQL runs the calls at the same time.
+    @pytest.mark.both_databases
     async def test_number_of_presets_is_limited(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(presets, "MAX_PRESETS", 2)
         user = await api.user()

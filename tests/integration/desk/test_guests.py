@@ -254,13 +254,19 @@ async def test_guest_cannot_fill_the_disk(
 async def test_files_that_a_guest_copies_are_limited(
     shared_desk: OpenDesk, guest: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "free_bytes", lambda _: MIN_FREE_BYTES_OF_GUESTS)
+    monkeypatch.setattr(uploads, "free_bytes", lambda _: MIN_FREE_BYTES_OF_GUESTS + len(PNG))
+    monkeypatch.setattr(uploads, "GROUP_SIZE", 1)
     slug = (await shared_desk.client.add_graph(invert_file(), name="with a file")).data.slug
     folder = Path((await shared_desk.client.desk()).input_folder) / "holiday"
     folder.mkdir(parents=True)
-    (folder / "a.png").write_bytes(PNG)
-    refused = await guest.post("/api/desk/batches", json={"workflow_slug": slug, "input_subdir": "holiday"})
-    assert "The disk of the desk is nearly full" in refused.json()["detail"]
+    for name in ("a.png", "b.png"):
+        (folder / name).write_bytes(PNG)
+    async with owner_http(shared_desk.ready.url) as owner:
+        before = (await owner.get("/api/videos/uploads")).json()["data"]["stored"]
+        refused = await guest.post("/api/desk/batches", json={"workflow_slug": slug, "input_subdir": "holiday"})
+        assert "The disk of the desk is nearly full" in refused.json()["detail"]
+        # There is space for one of the files, but a part of a batch is of no use.
+        assert (await owner.get("/api/videos/uploads")).json()["data"]["stored"] == before
 
 
 async def test_desk_tells_the_page_whether_it_is_a_guest(shared_desk: OpenDesk, guest: httpx.AsyncClient) -> None:

@@ -47,7 +47,7 @@ class PrivateGraphs:
         more_bytes, properties_hash = await asyncio.to_thread(_measure, properties)
 
         async def work(tx: Tx) -> StoredGraph:
-            # The lock keeps concurrent imports from exceeding the limit together.
+            # The lock keeps concurrent imports from storing an equal graph twice.
             await ledger.lock_wallet(tx, tenant_id)
             known = await graphs.find(tx, tenant_id, sha256)
             if known is None:
