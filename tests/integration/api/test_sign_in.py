@@ -17,6 +17,7 @@ from comfyrelay.server.http.limits import address_of
 from comfyrelay.services.accounts import passwords
 from comfyrelay.services.accounts.links import RESET_SECONDS, SETUP_SECONDS
 from tests.support.api import PASSWORD, Api, Caller, data_of, problem_of
+from tests.support.world import execute
 
 NEW = "a new and better one"
 ROOT = {"email": "root@example.com", "password": PASSWORD}
@@ -160,6 +161,14 @@ class TestResetLinks:
         assert common["detail"] == "This is one of the most common passwords. Choose another one."
         assert common["errors"] == {"password": common["detail"]}
         assert (await reset(api, second)).is_success
+
+    async def test_password_reset_ends_all_other_links(self, api: Api, admin: Caller) -> None:
+        first = await admin.post("/api/admin/users", {"email": "ada@example.com"})
+        second = await admin.post(f"/api/admin/users/{first['user_id']}/reset-link")
+        # Two administrators who create a link at the same time leave both valid.
+        await execute(api.engine.databases.central, "UPDATE account_links SET used_at = NULL")
+        assert (await reset(api, second)).is_success
+        problem_of(await reset(api, first), 404)
 
     async def test_password_reset_ends_sessions_and_api_tokens(self, api: Api, admin: Caller) -> None:
         user = await api.user()
