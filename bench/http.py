@@ -221,7 +221,8 @@ async def parked(server: Server, workers: int, *, jobs: int, per_second: int) ->
                         await caller.post("/api/worker/complete", {**_lease(job), **OUTPUT})
 
             tasks = [asyncio.create_task(wait(name, token)) for name, token in credentials]
-            await asyncio.sleep(10 + workers / 500)
+            # The first poll of each worker looks up its token.
+            await asyncio.sleep(15 + workers / 200)
             kib = (_rss_kib(here.pids[0]) - before) / workers
             transactions = await _transactions_per_second(here.central, seconds=10)
             user = Caller(session, here.urls[0], here.token)

@@ -192,7 +192,7 @@ class Settings(ArgumentsOnly):
         None, ge=0, description="cost limit for all jobs sent to Comfy Cloud per hour, in millionths of a currency unit"
     )
     reaper_interval_seconds: Seconds = Field(5, description="seconds between searches for expired leases")
-    recovery_interval_seconds: Seconds = Field(3, description="seconds between searches for jobs without a dispatch")
+    recovery_interval_seconds: Seconds = Field(5, description="seconds between searches for jobs without a dispatch")
 
     max_fleet_workers: Count = Field(50, description="maximum number of workers per fleet")
     default_fleet: str | None = Field(None, description="fleet that runs every new workflow, including user workflows")

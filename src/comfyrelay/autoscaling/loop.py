@@ -144,7 +144,8 @@ class ScalingLoop:
                 if not was_leader and leadership.leader is not None:
                     self._states.clear()
                     self._scaling.wakeup.notify()
-            await asyncio.sleep(leadership.renew_seconds)
+            # A process that has nothing to lead only looks for a new fleet.
+            await asyncio.sleep(leadership.renew_seconds if has_fleets else leadership.ttl_seconds)
 
     async def _decide_when_due(self) -> None:
         while True:

@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 
 # Interval of rounds without a wakeup, because waits grow and workers register and leave.
 POLL_SECONDS = 5.0
+UNUSED_POLL_SECONDS = 15.0
 
 
 class Bursting:
@@ -78,7 +79,8 @@ class Bursting:
                 await self.run_once(stage)
         else:
             self._stays.clear()
-        await self._wakeup.wait(POLL_SECONDS)
+        # The first job that may move wakes this process.
+        await self._wakeup.wait(POLL_SECONDS if concerns_any else UNUSED_POLL_SECONDS)
 
     def why_not_burst(self, dispatch_id: int) -> str | None:
         """Return why the last round of this process did not move a job to the cloud that waits too long."""
