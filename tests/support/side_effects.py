@@ -29,7 +29,7 @@ _OF_MODULE = {
 _OF_OBJECTS = {"copy", "put", "receive", "remove", "remove_many"}
 _OF_ANYTHING = {"rmdir", "symlink_to", "touch", "unlink", "write_bytes", "write_text"}
 _NAMED = {"FileWriter", "mkdtemp", "part_of", "remove", "remove_tree", "replacing", "write_new"}
-_SENDING = {"post", "put", "request", "send"}
+_SENDING = {"post", "put", "request", "send", "send_once"}
 _SENDERS = {"_http", "http", "_client", "client"}
 
 _TWICE: tuple[When, ...] = ("before", "after")
@@ -146,6 +146,13 @@ MESSAGE_KILL_POINTS = [
     *_points({"services.webhooks.sender:WebhookSender._post": _TWICE, "desk.notifications.notifier:_send": _TWICE}),
     *(KillPoint(function="desk.notifications.sender:NotificationSender._record", when=when, call=2) for when in _TWICE),
 ]
+# A run on Comfy Cloud costs money.
+CLOUD_KILL_POINTS = _points(
+    {
+        "comfyui.cloud.client:CloudClient._post_with_retries": _TWICE,
+        "comfyui.cloud.client:CloudClient.cancel": _TWICE,
+    }
+)
 ALL_KILL_POINTS = [
     *DESK_KILL_POINTS,
     *BACKUP_KILL_POINTS,
@@ -156,6 +163,7 @@ ALL_KILL_POINTS = [
     *LOCAL_MACHINE_KILL_POINTS,
     *SUPERVISOR_KILL_POINTS,
     *MESSAGE_KILL_POINTS,
+    *CLOUD_KILL_POINTS,
 ]
 # Called inside a function with kill points, or by the same step of a test.
 COVERED_BY = {
@@ -180,6 +188,7 @@ TESTED_BY = {
     "autoscaling.providers.local_machine:_until_answering": "test_killing_one_process_of_a_machine_stops_all",
     "comfyui.client.client:ComfyClient.interrupt": "test_run_from_before_the_kill_is_stopped",
     "comfyui.client.client:ComfyClient.remove": "test_run_from_before_the_kill_is_stopped",
+    "desk.scripts.log:BoundedLog._shorten": "test_log_that_a_killed_desk_was_shortening_is_kept_without_leftovers",
     "desk.scripts.runner:ScriptRunner._watch": "test_script_and_its_children_die_with_the_desk",
     "services.jobs.views.posters:PendingPosters._draw": "test_input_poster_is_retried_after_a_crash",
     "services.operations.retention:Retention._remove_objects_of": "test_retention_recovers_from_a_crash_at_any_step",
@@ -193,8 +202,7 @@ HARMLESS = {
     "autoscaling.providers.local:LocalProvider.__init__": "only an annotation",
     "client.calls:Calls._call": "requests of commands have idempotency keys",
     "comfyui.client.client:ComfyClient.free": "frees memory; after a kill the next run frees it",
-    "comfyui.cloud.client:CloudClient._has_job": "only reads",
-    "comfyui.cloud.client:CloudClient.cancel": "repeated after a kill: canceling a run that has ended changes nothing",
+    "comfyui.cloud.client:CloudClient.has_job": "only reads",
     "comfyui.cloud.uploads:CloudUploader._exists": "only reads",
     "comfyui.cloud.uploads:_write_name": "one atomic write of a cache; without it a file is uploaded again",
     "comfyui.processes.gpus:_run_tool": "only reads",
@@ -205,7 +213,6 @@ HARMLESS = {
     "desk.password:remove_password": "one removal: the password is valid or not",
     "desk.password:set_password": "one atomic write; a starting desk removes temporary files",
     "desk.scripts.config:script_settings": "one atomic write, repeated at the next start",
-    "desk.scripts.log:BoundedLog._shorten": "one atomic write, of a log",
     "desk.scripts.server:_new_log": "removes logs over a limit, again before the next run",
     "services.catalogue.assets:Assets.remove_abandoned": "repeated by retention",
     "services.catalogue.assets:Assets.saving": "removes copies of a refused change, which nothing uses",

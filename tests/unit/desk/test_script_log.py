@@ -1,12 +1,17 @@
 """Output of any bytes and chunks becomes lines, and a log file has a size limit."""
 
 import re
+import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.desk.scripts.log import MAX_LINE_LENGTH, BoundedLog, Line, Lines
+from comfyrelay.desk.startup.scripts import DeskScript
+from comfyrelay.system.atomic import PART_PREFIX
+from tests.support.script_runs import settings_in
 
 
 def lines_of(*pieces: bytes) -> list[Line]:
@@ -91,3 +96,15 @@ def test_endless_line_stays_within_the_limit(tmp_path: Path) -> None:
         for _ in range(1000):
             log.write("x" * MAX_LINE_LENGTH, end="")
     assert path.stat().st_size <= 100_000 + MAX_LINE_LENGTH
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="scripts need POSIX")
+def test_log_that_a_killed_desk_was_shortening_is_kept_without_leftovers(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, "print('hello')")
+    logs = tmp_path / "data" / "script" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "1.log").write_text("kept")
+    (logs / f"{PART_PREFIX}1").write_text("a part")
+    table = settings.model_dump(mode="json", include={"script", "working_folder", "template_folder"})
+    DeskScript.load(table, data_dir=tmp_path / "data", input_folder=tmp_path / "input", umask_of=lambda _folder: None)
+    assert [path.name for path in logs.iterdir()] == ["1.log"]

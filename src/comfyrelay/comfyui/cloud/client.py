@@ -142,8 +142,12 @@ class CloudClient:
         timeouts: RunTimeouts | None = None,
         on_event: EventListener | None = None,
         extra_data: Mapping[str, Any] | None = None,
+        prompt_id: str | None = None,
     ) -> RunResult:
-        """Run a graph and return its result. Canceling the call cancels only this job."""
+        """Run a graph and return its result. Canceling the call cancels only this job.
+
+        With a `prompt_id`, a later process can find and cancel the job. It must be new.
+        """
         nodes = [find_node(check_graph(graph), node) for node in wanted]
         listener = guard_listener(on_event)
         result = await self._runs.run(
@@ -154,6 +158,7 @@ class CloudClient:
                 timeouts=timeouts or self._timeouts,
                 listener=listener,
                 extra_data=extra_data,
+                job_id=prompt_id or str(uuid4()),
             )
         )
         listener(Finished(prompt_id=result.prompt_id, result=result))
@@ -207,8 +212,8 @@ class CloudClient:
         timeouts: RunTimeouts,
         listener: EventListener,
         extra_data: Mapping[str, Any] | None,
+        job_id: str,
     ) -> RunResult:
-        job_id = str(uuid4())
         sent = with_prefix(await self._uploader.attach(graph, attachments), f"comfyrelay/{job_id}")
         try:
             job_id = await self.submit(sent, wanted=wanted, extra_data=extra_data, prompt_id=job_id)
@@ -252,7 +257,7 @@ class CloudClient:
             try:
                 response = await self._http.send_once("POST", "/api/prompt", json=body)
             except ServerUnreachable:
-                if await self._has_job(prompt_id):
+                if await self.has_job(prompt_id):
                     return None
                 if attempt == self._http.retries:
                     raise
@@ -261,12 +266,13 @@ class CloudClient:
                 # 429 rejects the job. After any other error the job may exist.
                 if not is_busy(response) or attempt == self._http.retries:
                     return response
-                if response.status_code != 429 and await self._has_job(prompt_id):
+                if response.status_code != 429 and await self.has_job(prompt_id):
                     return None
                 await self._http.pause(attempt, response)
             attempt += 1
 
-    async def _has_job(self, job_id: str) -> bool:
+    async def has_job(self, job_id: str) -> bool:
+        """Whether the service knows this job, running or ended."""
         response = await self._http.send("GET", f"/api/job/{job_id}/status")
         if response.is_success or response.status_code == 404:
             return response.is_success

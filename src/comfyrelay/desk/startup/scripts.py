@@ -16,6 +16,7 @@ from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.hooks import ValueCheck
+from comfyrelay.system.atomic import remove_parts
 from comfyrelay.worker.comfyui.servers import JobServer
 
 
@@ -39,10 +40,13 @@ class DeskScript:
         if table is None:
             return None
         settings = script_settings(table, data_dir=data_dir, input_folder=input_folder)
+        log_folder = data_dir / "script" / "logs"
+        # A killed desk may have been shortening a log.
+        remove_parts(log_folder)
         return cls(
             settings=settings,
             inputs=FrozenInputs(data_dir / "script" / "snapshots", settings),
-            log_folder=data_dir / "script" / "logs",
+            log_folder=log_folder,
             umask=umask_of(settings.output_folder or settings.working_folder),
         )
 

@@ -1,12 +1,15 @@
 """A ComfyUI client that recovers the server after a failure, before the next job starts on it."""
 
+from collections import OrderedDict
 from contextlib import suppress
 from time import monotonic
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 import structlog
 
 from comfyrelay.comfyui.client.client import ComfyClient
+from comfyrelay.comfyui.cloud.client import CloudClient
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfyui.processes.supervisor import ProcessExit, Supervisor
@@ -32,6 +35,9 @@ log = structlog.get_logger(__name__)
 MARK = "comfyrelay_lease"
 # Our runs are deleted from the history one by one, so more can only be other clients'.
 NEWEST_RUNS = 100
+# Runs of one lease that are looked up at Comfy Cloud. A lease has one, or one more if memory ran out.
+MAX_CLOUD_TRIES = 2
+MAX_KNOWN_LEASES = 1000
 # A run may notice the exit of its process before or after the supervisor does.
 EXIT_SECONDS = 3.0
 # A process that is restarted exits within this time.
@@ -64,6 +70,33 @@ class SupervisedProcess:
         asked_at = monotonic()
         self._supervisor.restart(self._name, "It ran out of memory.")
         await self._supervisor.wait_for_exit(self._name, since=asked_at, seconds=STOP_SECONDS)
+
+
+class RecoveringCloudClient(CloudClient):
+    """Derives the ids of runs from their lease, so that a run of a killed worker is found and canceled. Otherwise it
+    would be charged, and run again by the next lease."""
+
+    def __init__(self, api_key: str, **options: Any) -> None:
+        super().__init__(api_key, **options)
+        self._tries: OrderedDict[str, int] = OrderedDict()
+
+    async def run(self, graph: Graph, **options: Any) -> RunResult:
+        # Comfy Cloud does not need the name.
+        extra_data = dict(options.pop("extra_data", None) or {})
+        lease_name = extra_data.pop(MARK)
+        number = self._tries[lease_name] = self._tries.pop(lease_name, 0) + 1
+        if len(self._tries) > MAX_KNOWN_LEASES:
+            self._tries.popitem(last=False)
+        return await super().run(graph, extra_data=extra_data, prompt_id=_cloud_id(lease_name, number), **options)
+
+    async def unfinished_prompts(self, held: HeldLease) -> list[str]:
+        """Return the ids of the runs for a lease of an earlier process."""
+        ids = [_cloud_id(held.lease.name, number) for number in range(1, MAX_CLOUD_TRIES + 1)]
+        return [id_ for id_ in ids if await self.has_job(id_)]
+
+
+def _cloud_id(lease_name: str, number: int) -> str:
+    return str(uuid5(NAMESPACE_OID, f"{MARK}/{lease_name}/{number}"))
 
 
 class RecoveringClient(ComfyClient):

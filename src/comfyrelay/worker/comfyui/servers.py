@@ -14,7 +14,6 @@ import structlog
 
 from comfyrelay.comfyui.client.interface import ComfyServer
 from comfyrelay.comfyui.client.uploads import Attachment
-from comfyrelay.comfyui.cloud.client import CloudClient
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.outputs import RunResult
 from comfyrelay.comfyui.pool import (
@@ -36,7 +35,7 @@ from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, Fault, OutOfMemory
 from comfyrelay.system.command_lines import split
 from comfyrelay.worker.comfyui.out_of_memory import OutOfMemoryFailover
-from comfyrelay.worker.comfyui.recovery import MARK, RecoveringClient, SupervisedProcess
+from comfyrelay.worker.comfyui.recovery import MARK, RecoveringClient, RecoveringCloudClient, SupervisedProcess
 from comfyrelay.worker.comfyui.restarts import Restarts
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
@@ -107,7 +106,7 @@ class Servers:
             run_seconds=settings.run_timeout_seconds, node_seconds=settings.node_timeout_seconds
         )
         self.own: dict[str, RecoveringClient] = {}
-        self.cloud: dict[str, CloudClient] = {}
+        self.cloud: dict[str, RecoveringCloudClient] = {}
         if "self_hosted" in settings.providers and settings.managed is None:
             # Users see these names in job logs, so they must not contain the addresses, which may have a password.
             self.own = {
@@ -116,7 +115,7 @@ class Servers:
             }
         if "cloud" in settings.providers:
             assert settings.comfy_cloud_api_key is not None
-            self.cloud["comfy-cloud"] = CloudClient(
+            self.cloud["comfy-cloud"] = RecoveringCloudClient(
                 settings.comfy_cloud_api_key,
                 url=settings.comfy_cloud_base_url,
                 slots=settings.comfy_cloud_concurrency,
@@ -298,9 +297,11 @@ class Servers:
             give_up_after_seconds=OFFLINE_SECONDS,
             keep_loaded=lease.job.keep_loaded,
             cache_key=cache_key,
-            extra_data={**self._previews(lease, usual_seconds), **lease.payload.extra_data, MARK: lease.name}
-            if lease.provider == "self_hosted"
-            else lease.payload.extra_data,
+            extra_data={
+                **(self._previews(lease, usual_seconds) if lease.provider == "self_hosted" else {}),
+                **lease.payload.extra_data,
+                MARK: lease.name,
+            },
         )
         listening = asyncio.create_task(_listen(job, lease, history, on_event, on_move))
         try:
@@ -323,7 +324,8 @@ class Servers:
     async def unfinished_runs(self, held: HeldLease) -> list[tuple[str, str]]:
         """Return the running, waiting and ended runs of an earlier process's lease, as (server, prompt id)."""
         runs: list[tuple[str, str]] = []
-        for name, server in self._job_servers.items():
+        servers = self.cloud if held.lease.provider == "cloud" else self._job_servers
+        for name, server in servers.items():
             with suppress(ComfyError):
                 runs += [(name, prompt_id) for prompt_id in await server.unfinished_prompts(held)]
         return runs
