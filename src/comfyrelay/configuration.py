@@ -91,11 +91,15 @@ def load(model: type[S], *, table: str | None = None, plain_names: Mapping[str, 
         in_file = in_file.get(table, {})
     others: Collection[str] = _NESTED_TABLES.get(table, ()) if table else _TABLES
     own = {key: value for key, value in in_file.items() if key not in others}
-    in_environment = _read_environment(model, plain_names or {})
+    plain_names = plain_names or {}
+    in_environment = _read_environment(model, plain_names)
     try:
         return model(**{**own, **in_environment})
     except ValidationError as invalid:
-        messages = [_message(model, error, in_environment, path, table) for error in invalid.errors()]
+        variables = {key: _given_variable(model, key, plain_names) for key in model.model_fields}
+        messages = [
+            _message(model, error, in_environment, path, table, variables=variables) for error in invalid.errors()
+        ]
         raise ConfigurationError("\n".join(messages)) from None
 
 
@@ -178,7 +182,7 @@ def _read_environment(model: type[ArgumentsOnly], plain_names: Mapping[str, str]
         # pydantic's message contains only the name of the field.
         key = next((name for name in _JSON_EXAMPLES if f'"{name}"' in str(error)), "shards")
         raise ConfigurationError(
-            f"{_variable(model, key)} is not valid JSON. It must be {_JSON_EXAMPLES[key]}."
+            f"{_given_variable(model, key, plain_names)} is not valid JSON. It must be {_JSON_EXAMPLES[key]}."
         ) from None
 
 
@@ -188,6 +192,8 @@ def _message(
     in_environment: Mapping[str, Any],
     path: Path | None,
     table: str | None,
+    *,
+    variables: Mapping[str, str],
 ) -> str:
     message = _MESSAGES.get(error["type"], "").format(**error.get("ctx", {})) or error["msg"]
     message = message.removeprefix("Value error, ").replace("Input should be", "must be")
@@ -199,7 +205,7 @@ def _message(
         return f"{path}: unknown setting {key!r}{place}. {_suggestion(model, key, table)}"
     place = "in the environment" if key in in_environment else f"as {key} in {path}"
     description = model.model_fields[key].description
-    return f"{_variable(model, key)} ({description}): {message}. Correct it {place}."
+    return f"{variables[key]} ({description}): {message}. Correct it {place}."
 
 
 def _suggestion(model: type[ArgumentsOnly], key: str, table: str | None) -> str:
@@ -225,6 +231,14 @@ def _fields(class_path: str) -> Collection[str]:
     module, _, name = class_path.partition(":")
     fields: Mapping[str, Any] = getattr(import_module(module), name).model_fields
     return fields
+
+
+def _given_variable(model: type[ArgumentsOnly], key: str, plain_names: Mapping[str, str]) -> str:
+    """Return the variable that sets a setting now, or would."""
+    variable = _variable(model, key)
+    is_given = variable in map(str.upper, os.environ)
+    plain = plain_names.get(key, "")
+    return plain if os.environ.get(plain) and not is_given else variable
 
 
 def _variable(model: type[ArgumentsOnly], key: str) -> str:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from comfyrelay.desk.settings import load_desk_settings
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import Settings, load_settings
+from comfyrelay.worker.settings import load_worker_settings
 
 
 @pytest.fixture(autouse=True)
@@ -208,3 +209,10 @@ def test_settings_do_not_change() -> None:
 
 def test_relative_data_folder_is_made_absolute(empty_place: Path) -> None:
     assert Settings(data_dir=Path("here")).data_dir == empty_place / "here"
+
+
+@pytest.mark.parametrize("name", ["API_BASE_URL", "COMFYRELAY_WORKER_API_BASE_URL"])
+def test_message_names_the_variable_that_is_set(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "nonsense")
+    with pytest.raises(ConfigurationError, match=rf"^{name} \(address of the control plane\): "):
+        load_worker_settings()

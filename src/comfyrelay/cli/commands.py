@@ -87,7 +87,9 @@ COMMANDS = {
         "servers.worker:worker_app",
         "Take jobs from a server and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.",
     ),
-    "fleet": LazyCommand(SERVERS, "fleet.app:fleet_app", "Scale, provision and inspect the machines of workers."),
+    "fleet": LazyCommand(
+        SERVERS, "fleet.app:fleet_app", "Create fleets, and scale, provision and inspect their machines."
+    ),
     "backup": LazyCommand(
         BACKUP,
         "desk.backup:backup",

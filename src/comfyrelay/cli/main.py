@@ -59,7 +59,11 @@ def _print_error(error: ComfyRelayError) -> None:
 
     from comfyrelay.cli.output import err, print_note
 
-    err.print(f"[red]Error[/red]: {escape(str(error))}", soft_wrap=True)
+    text = str(error)
+    if isinstance(error, InvalidInput) and text.startswith("This ") and [*error.errors.values()] == [text]:
+        # A page shows the message next to the field.
+        text = f"{next(iter(error.errors))}: {text}"
+    err.print(f"[red]Error[/red]: {escape(text)}", soft_wrap=True)
     if isinstance(error, InvalidInput) and str(error) == str(InvalidInput()):
         for field, text in error.errors.items():
             print_note(f"  {field}: {text}")

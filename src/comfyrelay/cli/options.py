@@ -11,12 +11,26 @@ from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import InvalidInput
 
 LAST_PORT = 65535
+LOG_LEVELS = ("debug", "info", "warning", "error")
 APPRISE = "apprise URL, such as ntfy://TOPIC or tgram://TOKEN/CHAT."
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FleetStage = Annotated[
     Stage, typer.Option("--stage", metavar="STAGE", help="Stage of the fleet: staging or production.")
 ]
-LogLevel = Annotated[str, typer.Option(help="Minimum level of log lines: debug, info, warning or error.")]
+
+
+def _check_level(level: str) -> str:
+    if level.lower() not in LOG_LEVELS:
+        raise typer.BadParameter(f"{level!r} is not a level. Write {', '.join(LOG_LEVELS[:-1])} or {LOG_LEVELS[-1]}.")
+    return level.lower()
+
+
+LogLevel = Annotated[
+    str,
+    typer.Option(
+        metavar="LEVEL", help="Minimum level of log lines: debug, info, warning or error.", callback=_check_level
+    ),
+]
 
 
 def url_option(help_: str) -> Any:

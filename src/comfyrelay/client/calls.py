@@ -173,9 +173,9 @@ class Calls:
 
     def _unreachable(self, error: httpx.HTTPError) -> ControlPlaneUnreachable:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            advice = (
-                "Start it with: comfyrelay up" if self._is_local else "Check the address in --url or COMFYRELAY_URL."
-            )
+            # A desk needs no token.
+            command = "comfyrelay server" if self._has_token else "comfyrelay up"
+            advice = f"Start it with: {command}" if self._is_local else "Check the address in --url or COMFYRELAY_URL."
             return ControlPlaneUnreachable(f"There is no response at {self.url}. {advice}")
         if isinstance(error, httpx.TimeoutException):
             return ControlPlaneUnreachable(f"{self.url} takes too long to answer.")

@@ -47,7 +47,8 @@ async def examine() -> AsyncIterator[CheckResult]:
         return
     source = f"It is read from {path.absolute()}." if path else "There is no comfyrelay.toml here: defaults are used."
     count = sum(name.startswith("COMFYRELAY_") for name in os.environ)
-    yield fine("configuration", f"{source} The environment has {count} settings." if count else source)
+    given = f" The environment has {count} setting{'' if count == 1 else 's'}." if count else ""
+    yield fine("configuration", f"{source}{given}")
     hosts = public_hosts(settings, desk.allowed_hosts)
     try:
         settings = _of_running_desk(settings)

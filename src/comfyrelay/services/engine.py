@@ -62,9 +62,10 @@ class Engine:
     ) -> None:
         """`signing_secrets` sign the URLs of local files; without secrets, local files have no URLs."""
         self.settings = settings
+        # First, because it refuses an invalid URL, and the databases create files.
+        self.objects = open_objects(settings.objects_url, base_url=settings.base_url, secrets=signing_secrets)
         self.databases = Databases.from_settings(settings, clock=clock)
         self.notify_channel = notify_channel or self._open_notify_channel()
-        self.objects = open_objects(settings.objects_url, base_url=settings.base_url, secrets=signing_secrets)
         self._hooks = hooks or Hooks()
         context = ServiceContext(
             settings=settings,

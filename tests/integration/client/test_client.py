@@ -286,6 +286,14 @@ async def test_unreachable_server_error_names_the_start_command() -> None:
     assert str(raised.value) == f"There is no response at http://127.0.0.1:{port}. Start it with: comfyrelay up"
 
 
+async def test_unreachable_server_is_told_from_a_desk_by_the_token() -> None:
+    with listen("127.0.0.1", 0) as probe:
+        port = probe.getsockname()[1]
+    async with Client(f"http://127.0.0.1:{port}", token="crt_x") as client:
+        with pytest.raises(ControlPlaneUnreachable, match="Start it with: comfyrelay server"):
+            await client.presets()
+
+
 async def test_foreign_server_at_the_address_is_detected() -> None:
     async with open_receiver() as other, Client(other.url.removesuffix("/hook")) as client:
         with pytest.raises(ControlPlaneUnreachable, match="is not ComfyRelay \\(status 404\\)"):

@@ -1,6 +1,7 @@
 """A failed command names the invalid fields, unless the message already does."""
 
 import pytest
+from typer.testing import CliRunner
 
 from comfyrelay.cli import main
 from comfyrelay.errors import InvalidInput
@@ -12,6 +13,10 @@ from comfyrelay.errors import InvalidInput
         (
             InvalidInput(errors={"password": "This must have at least 8 characters."}),
             ["Error: The input is invalid.", "  password: This must have at least 8 characters."],
+        ),
+        (
+            InvalidInput("This is too short.", errors={"password": "This is too short."}),
+            ["Error: password: This is too short."],
         ),
         (InvalidInput("There is no file x.png."), ["Error: There is no file x.png."]),
         (InvalidInput("The name is too long.", errors={"name": "Too long."}), ["Error: The name is too long."]),
@@ -28,3 +33,10 @@ def test_command_error_names_invalid_fields(
         main.main()
     assert ended.value.code == 2
     assert capsys.readouterr().err.splitlines() == lines
+
+
+@pytest.mark.parametrize("command", [["server"], ["fleet", "run"], ["fleet", "scaler"]])
+def test_unknown_log_level_is_refused_with_the_known_ones(command: list[str]) -> None:
+    result = CliRunner().invoke(main.app, [*command, "--log-level", "loud"], env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "'loud' is not a level. Write debug, info, warning or error." in result.output

@@ -8,6 +8,7 @@ import pytest
 
 from comfyrelay.cli.servers import server as command
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.server.http.secrets import Secrets
 
 
 @pytest.mark.parametrize("is_ready", [False, True])
@@ -17,7 +18,7 @@ def test_address_is_printed_when_the_server_listens(
     async def serve(*_: object, on_ready: Callable[[Any], None], **_options: object) -> None:
         if not is_ready:
             raise ConfigurationError("The schema is unknown.")
-        on_ready(None)
+        on_ready(Secrets(fleet={}, signing=()))
 
     monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path))
     monkeypatch.setattr("comfyrelay.server.main.serve", serve)

@@ -11,7 +11,7 @@ from comfyrelay.cli.fleet.metrics import costs, publish_metrics
 from comfyrelay.cli.fleet.run import decisions, machines, pause, reset, resume, run, status
 from comfyrelay.cli.fleet.simulate import simulate
 
-fleet_app = typer.Typer(no_args_is_help=True, help="Scale, provision and inspect the machines of workers.")
+fleet_app = typer.Typer(no_args_is_help=True, help="Create fleets, and scale, provision and inspect their machines.")
 COMMANDS = (
     run,
     *(provision, deprovision, user_data),
@@ -19,10 +19,10 @@ COMMANDS = (
     *(blocks, unblock),
 )
 # These also work from another machine, over the admin API.
-REMOTE_COMMANDS = (status, decisions, machines, create, pause, resume, reset)
-for remote_command in REMOTE_COMMANDS:
-    fleet_app.command()(remote_command)
+fleet_app.command()(create)
 fleet_app.command("set")(change)
+for remote_command in (status, decisions, machines, pause, resume, reset):
+    fleet_app.command()(remote_command)
 for command in COMMANDS:
     fleet_app.command(epilog=DATABASES_NOTE)(command)
 fleet_app.command()(simulate)
