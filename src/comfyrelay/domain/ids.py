@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from functools import lru_cache
 from typing import Any
 
 import uuid_utils
@@ -20,6 +21,8 @@ def new_lease_token() -> str:
     return str(uuid_utils.uuid4())
 
 
+# A lease and its report need it three times.
+@lru_cache(maxsize=4096)
 def output_id(lease_token: str) -> str:
     """Return the id of a lease's output. It derives from the token, so repeated calls return the same id."""
     h = hashlib.sha256(b"output of " + lease_token.encode()).hexdigest()

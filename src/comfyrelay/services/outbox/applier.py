@@ -2,12 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict
 
 from comfyrelay.domain.gallery import output_kind
 from comfyrelay.domain.queue.settlement import CANCELED_TEXT, JobState, Settled, apply_updates, video_status_of
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus, TransactionType
-from comfyrelay.domain.queue.updates import JobUpdate
+from comfyrelay.domain.queue.updates import JobUpdate, MediaFacts
 from comfyrelay.pacing import paced
 from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.transactions import TransactionStep
@@ -172,7 +171,7 @@ def _output_row(settled: Settled) -> dict[str, object]:
         "size": output.size,
         "content_hash": output.sha256,
         "metadata": output.metadata,
-        **asdict(output.media),
+        **{name: getattr(output.media, name) for name in MediaFacts.__dataclass_fields__},
     }
 
 
