@@ -2,25 +2,37 @@
 
 A job takes time of one thread, and GPU time that concurrent runs share. Both are calibrated so that one, two and four
 processes make as many images as on a real GPU (docs/howto/several-on-one-gpu.md).
+
+`python -m bench.gpu --comfyui FOLDER --graph FILE` measures a real GPU: how fast `auto` climbs after a first start, and
+after a restart.
 """
 
+import argparse
 import asyncio
+import json
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import count as count_from
 from pathlib import Path
+from statistics import fmean
 from uuid import uuid4
 
 import httpx
 
 from bench.figure import Figure
+from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.pool import JobCompleted, WorkflowPool
 from comfyrelay.simulator import SimulatedGpuOptions
 from comfyrelay.simulator.gpu import GIB
-from comfyrelay.worker.comfyui import packing
+from comfyrelay.worker.comfyui import packing, packing_results
+from comfyrelay.worker.comfyui.managed import ManagedServers
 from comfyrelay.worker.comfyui.packing import Packer
-from comfyrelay.worker.comfyui.servers import AHEAD_SECONDS
+from comfyrelay.worker.comfyui.packing_results import PackingResults
+from comfyrelay.worker.comfyui.servers import AHEAD_SECONDS, Servers
+from comfyrelay.worker.settings import WorkerSettings
 from tests.support.simulated_gpus import KEY, SimulatedGpus, picture
 
 # Few steps, because every step may be late on a busy machine.
@@ -31,7 +43,15 @@ SPEED = 4.0
 CHECK_SECONDS = packing.CHECK_SECONDS / SPEED
 # The simulators use no CPU, so spare cores are not part of the measurement.
 CORES = 16.0
-SETTLED_REASONS = ("not worth it for what runs now.", "no more are allowed on one GPU.")
+SETTLED_REASONS = ("more did not pay off for the current workflows.", "this is the limit for one GPU.")
+# A climb is reported in windows of this length; the best rate is that of three in sequence.
+WINDOW_SECONDS = 5.0
+BEST_WINDOWS = 3
+CLIMB_WINDOWS = 20
+# Loading the models of Stable Diffusion 1.5.
+LOAD_SECONDS = 6.0
+# Goals for nine tenths of the best rate.
+CLIMB_SECONDS = {"first start": 60.0, "restart": 30.0}
 
 
 @dataclass(frozen=True)
@@ -54,16 +74,19 @@ CURVES = (
 
 
 @asynccontextmanager
-async def gpu_with(curve: Curve, count: int) -> AsyncIterator[tuple[WorkflowPool, SimulatedGpus]]:
+async def gpu_with(
+    curve: Curve, count: int, *, load_seconds: float = 0.0, speed: float = SPEED
+) -> AsyncIterator[tuple[WorkflowPool, SimulatedGpus]]:
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as folder:
         gpu = SimulatedGpuOptions(
             folder=Path(folder),
             memory_bytes=80 * GIB,
             model_bytes=4 * GIB,
-            gpu_seconds=curve.gpu_seconds / STEPS / SPEED,
+            load_seconds=load_seconds,
+            gpu_seconds=curve.gpu_seconds / STEPS / speed,
         )
         async with WorkflowPool([], ahead_seconds=AHEAD_SECONDS) as pool:
-            gpus = SimulatedGpus(pool, gpu, step_seconds=curve.thread_seconds / STEPS / SPEED)
+            gpus = SimulatedGpus(pool, gpu, step_seconds=curve.thread_seconds / STEPS / speed)
             try:
                 for _ in range(count):
                     await gpus.add(KEY)
@@ -145,6 +168,126 @@ async def auto(curve: Curve, jobs: int) -> Settled:
             await asyncio.gather(filling, keeping, return_exceptions=True)
 
 
+@dataclass(frozen=True)
+class Climb:
+    """Images per minute and processes in each window since the first job was added."""
+
+    rates: list[float]
+    processes: list[int]
+
+    @property
+    def best(self) -> float:
+        ends = range(BEST_WINDOWS, len(self.rates) + 1)
+        return max(fmean(self.rates[end - BEST_WINDOWS : end]) for end in ends)
+
+    @property
+    def seconds(self) -> float:
+        """The end of the first window with nine tenths of the best rate."""
+        number = next(number for number, rate in enumerate(self.rates, start=1) if rate >= 0.9 * self.best)
+        return number * WINDOW_SECONDS
+
+    def show(self, name: str) -> None:
+        steps = " ".join(f"{rate:.0f}({count})" for rate, count in zip(self.rates, self.processes, strict=True))
+        print(f"{name}: per minute (processes) in windows of {WINDOW_SECONDS:g} s: {steps}", flush=True)
+        print(f"{name}: best {self.best:.0f} per minute, 90 % of it after {self.seconds:g} s", flush=True)
+
+
+async def climb(pool: WorkflowPool, packer: Packer, job: Callable[[], Graph], *, windows: int) -> Climb:
+    """Fill a pool that has just started, and count completed jobs in windows."""
+    ended = 0
+
+    def count(_event: JobCompleted) -> None:
+        nonlocal ended
+        ended += 1
+
+    end = pool.on(JobCompleted, count)
+    tasks = [asyncio.create_task(packer.keep()), asyncio.create_task(_fill(pool, job))]
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    rates, processes = [], []
+    try:
+        for number in range(1, windows + 1):
+            before = ended
+            await asyncio.sleep(began + number * WINDOW_SECONDS - loop.time())
+            rates.append(60 * (ended - before) / WINDOW_SECONDS)
+            processes.append(sum(status.processes for status in packer.statuses.values()))
+    finally:
+        end()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return Climb(rates=rates, processes=processes)
+
+
+async def simulated_climbs(curve: Curve) -> dict[str, Climb]:
+    """Climb after a first start and after a restart. Nothing is sped up: processes start in their own time."""
+    climbs = {}
+    with tempfile.TemporaryDirectory(prefix="bench-gpu-") as folder:
+        for name in CLIMB_SECONDS:
+            results = PackingResults(Path(folder) / packing_results.FILE, comfyui="simulator")
+            async with gpu_with(curve, 1, load_seconds=LOAD_SECONDS, speed=1.0) as (pool, gpus):
+                packer = Packer(gpus, pool, spare_cores=lambda _busy: CORES, loads=dict, results=results)
+                packer.restore()
+                climbs[name] = await climb(pool, packer, _picture, windows=CLIMB_WINDOWS)
+    return climbs
+
+
+async def real_climb(settings: WorkerSettings, graph: Graph, *, windows: int) -> Climb:
+    """Climb with managed ComfyUI processes, whose results are in the data folder."""
+    options = settings.managed
+    assert options is not None
+    seeds = count_from(uuid4().int % 2**32)
+
+    def job() -> Graph:
+        seed = next(seeds)
+        return {
+            key: {**node, "inputs": {**node["inputs"], "seed": seed}} if "seed" in node["inputs"] else node
+            for key, node in graph.items()
+        }
+
+    servers = Servers(settings, on_change=lambda: None)
+    managed = ManagedServers(options, servers, folder=settings.data_dir, held=list)
+    try:
+        await servers.open()
+        await managed.open()
+        packer = Packer(managed, servers.pool, process_ram=managed.largest_process_bytes, results=managed.results)
+        packer.restore()
+        while not servers.online("self_hosted"):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        return await climb(servers.pool, packer, job, windows=windows)
+    finally:
+        await servers.close()
+        await managed.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
+    parser.add_argument("--comfyui", type=Path, required=True, help="folder of ComfyUI")
+    parser.add_argument("--graph", type=Path, required=True, help="graph in ComfyUI's API format; its seeds are varied")
+    parser.add_argument("--size", type=int, help="width and height of the images, instead of the graph's")
+    parser.add_argument("--seconds", type=float, default=150.0, help="length of each of the two climbs")
+    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="Python of ComfyUI")
+    parser.add_argument("arguments", nargs="*", help="after `--`: further arguments of ComfyUI")
+    options = parser.parse_args()
+    graph = json.loads(options.graph.read_text("utf-8"))
+    for node in graph.values():
+        if options.size is not None and "width" in node["inputs"]:
+            node["inputs"] |= {"width": options.size, "height": options.size}
+    with tempfile.TemporaryDirectory(prefix="bench-gpu-") as folder:
+        settings = WorkerSettings(
+            comfyui_dir=options.comfyui,
+            comfyui_python=options.python,
+            comfyui_args=options.arguments,
+            data_dir=Path(folder),
+            metadata_url="off",
+        )
+        windows = max(int(options.seconds / WINDOW_SECONDS), BEST_WINDOWS)
+        for name in CLIMB_SECONDS:
+            asyncio.run(real_climb(settings, graph, windows=windows)).show(name)
+        saved = Path(folder) / packing_results.FILE
+        print(saved.read_text("utf-8") if saved.exists() else "No result was saved.")
+
+
 async def _throughput(pool: WorkflowPool, *, warm: int, jobs: int) -> float:
     """From the end of the last warm-up job to the end of the last job."""
     loop = asyncio.get_running_loop()
@@ -161,11 +304,15 @@ async def _throughput(pool: WorkflowPool, *, warm: int, jobs: int) -> float:
     return 60 * jobs / (ended[warm + jobs - 1] - ended[warm - 1]) / SPEED
 
 
-async def _fill(pool: WorkflowPool) -> None:
+def _picture() -> Graph:
+    return picture(uuid4().int % 2**32, steps=STEPS)
+
+
+async def _fill(pool: WorkflowPool, job: Callable[[], Graph] = _picture) -> None:
     """Keep some jobs waiting."""
     while True:
         if pool.stats().queued < 20:
-            await pool.enqueue(picture(uuid4().int % 2**32, steps=STEPS))
+            await pool.enqueue(job())
         else:
             await asyncio.sleep(0.02)
 
@@ -217,4 +364,17 @@ async def measure(scale: float) -> list[Figure]:
             Figure(f"{curve.name}: auto reached {count} processes after", settled.reached_seconds, "s"),
             Figure(f"{curve.name}: auto settled after", settled.seconds, "s"),
         ]
+    for name, climbed in (await simulated_climbs(CURVES[0])).items():
+        climbed.show(f"{CURVES[0].name}, {name}")
+        goal = CLIMB_SECONDS[name]
+        is_met = climbed.seconds <= goal
+        figures.append(
+            Figure(
+                f"{CURVES[0].name}: 90 % of the best, {name}", climbed.seconds, "s", goal=f"≤ {goal:g} s", is_met=is_met
+            )
+        )
     return figures
+
+
+if __name__ == "__main__":
+    main()

@@ -49,8 +49,8 @@ class World:
     failure: str | None = None
     begun: int = 0
     jobs: dict[str, tuple[str, float]] = field(default_factory=dict)
-    # Workflows that each process has loaded, the remaining seconds of those that load, processes with a queued job, and
-    # when jobs were completed.
+    # Workflows that each process has loaded, the remaining seconds of loading processes, processes with a queued job,
+    # and when jobs were completed.
     loaded: set[tuple[str, str]] = field(default_factory=set)
     loading: dict[str, float] = field(default_factory=dict)
     queued: set[str] = field(default_factory=set)

@@ -25,7 +25,7 @@ class PackingLimits:
     max_processes: int = 8
     # A larger gain over fewer processes keeps the additional ones.
     min_gain: float = 0.10
-    # A first trial has this many processes, and each further one twice as many as the last.
+    # A trial begins with this many processes, and doubles them while that gains.
     first_size: int = 4
     # Comparisons between these gains are repeated. The lower one is relative to `min_gain`.
     unsure_gain: float = 0.05

@@ -137,6 +137,19 @@ async def test_server_that_restarts_is_used_again_after_its_grace(simulator: Sim
         assert job.attempts == 1
 
 
+async def test_server_is_checked_on_request_instead_of_after_the_pause(simulator: Simulator) -> None:
+    timings = MemberTimings(first_backoff_seconds=3600.0, last_backoff_seconds=3600.0)
+    async with ready_pool(simulator, timings=timings) as pool:
+        states = pool.events(ClientStateChanged)
+        await simulator.stop()
+        # The first check after a loss is immediate, and fails, too.
+        for _ in range(2):
+            await until(states, ClientStateChanged, lambda event: event.state is ClientState.OFFLINE)
+        await simulator.start()
+        pool.check_server("a")
+        await until(states, ClientStateChanged, lambda event: event.state is ClientState.ONLINE)
+
+
 async def test_run_lost_in_a_restart_runs_on_another_server(simulators: list[Simulator]) -> None:
     simulators[0].misbehave(Restart(class_type="ImageInvert", times=1))
     async with ready_pool(*simulators) as pool:
