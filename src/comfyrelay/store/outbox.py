@@ -11,6 +11,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.operations import StuckStep
+from comfyrelay.pacing import paced
 from comfyrelay.store.central.tables.queue import outbox as central_outbox
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import (
@@ -73,8 +74,11 @@ async def _entries(tx: Tx, condition: ColumnElement[bool], *, limit: int) -> lis
     box = central_outbox.c
     query = select(box.id, box.shard, box.updates).where(condition).order_by(box.id).limit(limit)
     return [
-        OutboxEntry(id=row.id, shard=row.shard, updates=[JobUpdate.from_json(update) for update in row.updates])
-        for row in await tx.execute(query)
+        # An action on a batch writes one entry with thousands of updates.
+        OutboxEntry(
+            id=row.id, shard=row.shard, updates=[JobUpdate.from_json(update) async for update in paced(row.updates)]
+        )
+        for row in (await tx.execute(query)).all()
     ]
 
 

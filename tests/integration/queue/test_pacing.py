@@ -12,7 +12,10 @@ from typing import TypeVar
 
 from comfyrelay import pacing
 from comfyrelay.domain.queue.states import JobStatus
-from tests.support.world import World, submit_batch
+from comfyrelay.domain.queue.updates import JobUpdate
+from comfyrelay.services.transactions import TransactionStep
+from comfyrelay.store import outbox
+from tests.support.world import START, World, submit_batch
 
 MANY = 8 * pacing.ITEMS_AT_ONCE
 MAX_CALLS = 8_000
@@ -80,6 +83,29 @@ async def test_turn_of_the_loop_has_a_limited_number_of_calls(world: World) -> N
     for name, turn in (await busiest_turns(world, MANY)).items():
         # measured: 5,000; without pauses 40,000. About three calls per item are not paced: SQLite's clock function.
         assert turn.total() < MAX_CALLS, (name, turn.most_common(5))
+
+
+async def test_long_outbox_entry_is_read_in_several_turns(world: World) -> None:
+    update = JobUpdate(
+        tenant_id="t",
+        job_id="j",
+        version=1,
+        event_type="job:paused",
+        status=JobStatus.PAUSED,
+        at=START,
+        epoch=0,
+        attempts=0,
+        priority=0,
+    )
+    central, turns = world.engine.databases.central, Turns()
+    [posted] = await central.run(TransactionStep.SETTLE, lambda tx: outbox.post(tx, {"main": [update] * MANY}))
+    async with central.read() as tx:
+        # the first call compiles the statement
+        await outbox.entries_by_ids(tx, [posted.id])
+        with turns.counted():
+            [entry] = await outbox.entries_by_ids(tx, [posted.id])
+    assert len(entry.updates) == MANY
+    assert turns.busiest[JobUpdate.from_json.__qualname__] <= pacing.ITEMS_AT_ONCE
 
 
 async def test_paced_loop_yields_all_items_and_pauses_after_a_few() -> None:
