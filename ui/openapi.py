@@ -10,10 +10,9 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from comfyrelay.desk.routes.desk import ROUTERS as DESK_ROUTERS
+from comfyrelay.desk.routes import ROUTERS as DESK_ROUTERS
 from comfyrelay.protocol.problems import Problem
-from comfyrelay.server import admin, user
-from comfyrelay.server.operations import payments
+from comfyrelay.server import admin, operations, user
 
 PLACE = Path(__file__).parent / "openapi.json"
 
@@ -21,8 +20,8 @@ PLACE = Path(__file__).parent / "openapi.json"
 def schema() -> str:
     """The schema of all routes for users, administrators and desks."""
     app = FastAPI(title="ComfyRelay", version="1", responses={422: {"model": Problem}})
-    for each in (*user.ROUTERS, *admin.ROUTERS, payments.router, *DESK_ROUTERS):
-        app.include_router(each)
+    for router in (*user.ROUTERS, *admin.ROUTERS, *operations.ROUTERS, *DESK_ROUTERS):
+        app.include_router(router.load())
     found = app.openapi()
     for each in found["components"]["schemas"].values():
         # responses may get new fields, but the app may only use declared ones

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -17,6 +18,10 @@ from comfyrelay.errors import ComfyRelayError, InvalidInput
 
 # httpx imports its own command line, with click and pygments, unless that fails.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+# Typer imports this for help texts in Markdown, and there are none.
+_unused_markdown = ModuleType("rich.markdown")
+vars(_unused_markdown)["Markdown"] = object
+sys.modules.setdefault(_unused_markdown.__name__, _unused_markdown)
 CANNOT_RUN = 2
 # Also for `python -m comfyrelay`: shell completion depends on it.
 NAME = "comfyrelay"

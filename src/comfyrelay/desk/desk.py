@@ -1,16 +1,17 @@
 """Run the whole system in one process for one user: server, worker and, if needed, the simulator."""
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comfyrelay.desk.addresses import open_listeners
 from comfyrelay.desk.batches.output_copies import OutputCopies
-from comfyrelay.desk.checks import examine_own
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import write_sample
 from comfyrelay.desk.notifications.notifier import Notifier, without_secrets
@@ -22,7 +23,7 @@ from comfyrelay.desk.simulated_jobs import SimulationPolicy
 from comfyrelay.desk.startup.first_start import prepare_databases, single_user_settings
 from comfyrelay.desk.startup.hooks import desk_hooks
 from comfyrelay.desk.startup.scripts import DeskScript
-from comfyrelay.desk.startup.simulator import check_comfyui, open_simulator
+from comfyrelay.desk.startup.simulator import check_comfyui, open_simulator, prepare_simulator
 from comfyrelay.desk.startup.web import (
     create_desk_app,
     create_owner,
@@ -32,13 +33,16 @@ from comfyrelay.desk.startup.web import (
 )
 from comfyrelay.desk.startup.workers import DeskWorkers
 from comfyrelay.desk.state import DeskState
-from comfyrelay.protocol.desk import NotificationEvent, SimulatedJobs
+from comfyrelay.protocol.desk import CheckResult, NotificationEvent, SimulatedJobs
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.server.main import serving
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.system.owner_secret import desk_note
-from comfyrelay.worker.lease import Lease
+from comfyrelay.system.signals import on_stop
+
+if TYPE_CHECKING:
+    from comfyrelay.worker.lease import Lease
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +84,7 @@ class Desk:
             await worker
 
     @asynccontextmanager
-    async def open(self, *, signals: bool = False) -> AsyncIterator[tuple["asyncio.Task[None]", DeskReady]]:
+    async def open(self, *, signals: bool = False) -> AsyncIterator[tuple[asyncio.Task[None], DeskReady]]:
         """Yield the task of the worker, which ends when the worker has deregistered."""
         settings = single_user_settings(self.settings)
         password = load_password(settings, self.desk.allowed_hosts)
@@ -120,11 +124,8 @@ class Desk:
             if script is not None:
                 await opened.enter_async_context(script.removing_unused_inputs(engine, user))
             silent = await check_comfyui(engine, simulation, workers.configured_urls)
-            simulator = await opened.enter_async_context(
-                open_simulator(engine, simulation, step_seconds=self.desk.simulator_step_seconds)
-            )
+            needs_simulator = await prepare_simulator(engine, simulation)
             owner = create_owner(engine, user, workers, pass_secret=pass_secret)
-            workers.add(owner.worker_secret, simulator, signals=signals, on_output=outputs.copy_run, script=script)
             state = self._state(workers, simulation, notifications, links, outputs, script=script, password=password)
             app = create_desk_app(engine, secrets, owner, state, self.desk.allowed_hosts)
             ready = DeskReady(
@@ -138,11 +139,17 @@ class Desk:
                 url_elsewhere=url_elsewhere(settings),
                 link=links.make(),
             )
+            if signals:
+                opened.enter_context(on_stop(workers.stop_soon))
+            simulator_seconds = self.desk.simulator_step_seconds if needs_simulator else None
             async with serving(app, *listeners), notifications.sending(engine, user):
                 try:
-                    async with workers.running() as task:
-                        self.on_ready(ready)
-                        yield task, ready
+                    async with open_simulator(engine, step_seconds=simulator_seconds) as simulator:
+                        secret, on_output = owner.worker_secret, outputs.copy_run
+                        await workers.add(secret, simulator, signals=signals, on_output=on_output, script=script)
+                        async with workers.running() as task, app.warming_up():
+                            self.on_ready(ready)
+                            yield task, ready
                 finally:
                     # Once the desk no longer listens, another process may use the address.
                     remove_note()
@@ -180,12 +187,7 @@ class Desk:
     ) -> DeskState:
         return DeskState(
             find_comfyui=lambda: workers.without_logins(workers.urls_in_use),
-            examine=lambda: examine_own(
-                self.settings,
-                self.desk,
-                [] if workers.is_all_simulated else workers.comfyui_urls,
-                script=self.script,
-            ),
+            examine=lambda: self._examine([] if workers.is_all_simulated else workers.comfyui_urls),
             comfyui_unreachable=workers.unreachable_comfyui,
             simulation=simulation,
             data_dir=self.settings.data_dir,
@@ -200,6 +202,11 @@ class Desk:
             links=links,
             password=password,
         )
+
+    def _examine(self, comfyui_urls: Sequence[str]) -> AsyncIterator[CheckResult]:
+        from comfyrelay.desk.checks import examine_own
+
+        return examine_own(self.settings, self.desk, comfyui_urls, script=self.script)
 
     def _umask_of(self, folder: Path) -> int | None:
         """Return the umask for files in this folder. The data folder keeps the process's umask, which is private."""

@@ -11,11 +11,15 @@ from comfyrelay.text import is_storable
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 _ABSENT = object()
+# Models are built at their first use, because building all takes a tenth of the start of a server.
+DEFERRED = ConfigDict(defer_build=True)
 
 
 class SentBody(BaseModel):
     """A body sent to the server. Its strings contain only characters that every database can store. Nested models and
     fields with arbitrary JSON check their own values."""
+
+    model_config = DEFERRED
 
     @field_validator("*")
     @classmethod
@@ -41,6 +45,8 @@ class Request(SentBody):
 class _NullIsDefault(BaseModel):
     """Between versions, null and an absent field both mean the default."""
 
+    model_config = DEFERRED
+
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
@@ -56,7 +62,7 @@ class WorkerRequest(SentBody, _NullIsDefault):
 class AnswerBody(BaseModel):
     """A response of the server. Fields of a newer server are kept, for callers that pass them on."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(**DEFERRED, extra="allow", frozen=True)
 
     @classmethod
     def of(cls, *sources: object, **fields: Any) -> Self:
@@ -78,6 +84,8 @@ class WorkerAnswer(AnswerBody, _NullIsDefault):
 
 
 class Answer(BaseModel, Generic[T]):
+    model_config = DEFERRED
+
     data: T
     message: str = "OK"
 
@@ -85,11 +93,15 @@ class Answer(BaseModel, Generic[T]):
 class Items(BaseModel, Generic[T]):
     """A complete list."""
 
+    model_config = DEFERRED
+
     items: list[T]
 
 
 class Page(BaseModel, Generic[T]):
     """One page of a list. Send `next_cursor` as `cursor` to get the next page; it is null on the last page."""
+
+    model_config = DEFERRED
 
     items: list[T]
     next_cursor: str | None = None
@@ -114,6 +126,15 @@ def _check_names(model: type[BaseModel], names: Iterable[str]) -> None:
 def field_errors(errors: Any) -> dict[str, str]:
     """Return the validation messages by field."""
     return {".".join(map(str, error["loc"])) or "body": error["msg"].removeprefix("Value error, ") for error in errors}
+
+
+def build_models() -> None:
+    """Build all models that are defined so far, before a request needs them."""
+    pending: list[type[BaseModel]] = [SentBody, AnswerBody]
+    while pending:
+        model = pending.pop()
+        model.model_rebuild()
+        pending += model.__subclasses__()
 
 
 def example(**fields: Any) -> ConfigDict:

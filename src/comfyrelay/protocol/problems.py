@@ -16,6 +16,7 @@ from comfyrelay.errors import (
     Unauthorized,
 )
 from comfyrelay.http_client import object_in
+from comfyrelay.protocol.base import DEFERRED
 from comfyrelay.protocol.requirements import MissingItem
 
 KIND = "urn:comfyrelay:"
@@ -33,6 +34,8 @@ _BY_STATUS: dict[int, type[ComfyRelayError]] = {
 class Problem(BaseModel):
     """The body of every error response. `detail` is a sentence for the user, `errors` has a sentence for each invalid
     field, `required_tokens` is the price, and `missing` are the requirements that no worker meets."""
+
+    model_config = DEFERRED
 
     type: str
     title: str

@@ -7,21 +7,21 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from fastapi import FastAPI, Request, Response
 
 from comfyrelay import __version__
-from comfyrelay.autoscaling.cloudwatch import CloudWatch, Publisher
 from comfyrelay.protocol.problems import Problem
-from comfyrelay.server import admin, user, worker
+from comfyrelay.server import admin, operations, user, worker
 from comfyrelay.server.http.context import Context, Owner
 from comfyrelay.server.http.fast_routes import FastRoutes
+from comfyrelay.server.http.lazy_routers import LazyApp
 from comfyrelay.server.http.metrics import Latencies
 from comfyrelay.server.http.middleware import RequestLog, SecurityHeaders
 from comfyrelay.server.http.problems import add_problem_handlers, error_responses, handle_http_exception
 from comfyrelay.server.http.secrets import Secrets
-from comfyrelay.server.operations import docs, files, monitoring, payments
+from comfyrelay.server.operations import files, monitoring
 from comfyrelay.services.engine import Engine
 from comfyrelay.storage.objects import LocalObjects
 from comfyrelay.web import app_files
 
-ROUTERS = (worker.router, *user.ROUTERS, *admin.ROUTERS, payments.router, monitoring.router, *docs.ROUTERS)
+ROUTERS = (*worker.ROUTERS, *user.ROUTERS, *admin.ROUTERS, *operations.ROUTERS)
 
 
 def create_app(
@@ -30,7 +30,7 @@ def create_app(
     *,
     owner: Owner | None = None,
     background: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
-) -> FastAPI:
+) -> LazyApp:
     """Create the application. Its lifespan runs the engine and the tasks of `background`. A desk has an `owner`."""
     context = Context(engine, secrets, owner)
 
@@ -38,13 +38,11 @@ def create_app(
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with engine, _publish_metrics(engine):
             await engine.start()
-            building = asyncio.create_task(_build_routes(app), name="build routes")
             async with background():
                 yield
-            building.cancel()
             await context.stop_waiting()
 
-    app = FastAPI(
+    app = LazyApp(
         title="ComfyRelay",
         version=__version__,
         summary="One queue for all your ComfyUI GPUs.",
@@ -59,32 +57,22 @@ def create_app(
         responses={422: {"model": Problem}, **error_responses(429)},
     )
     app.state.context = context
-    app.state.api_schema = docs.CachedSchema(app)
+    app.warm_ups = (engine.databases.compile_statements,)
     add_problem_handlers(app)
     app.add_exception_handler(404, _not_found)
     # The last one added is the outermost.
-    app.add_middleware(FastRoutes, routes=worker.router.routes)
+    app.add_middleware(FastRoutes, routers=(*worker.ROUTERS, user.JOBS))
     app.add_middleware(files.CrossOrigin, allowed_origins=engine.settings.allowed_origins)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(RequestLog)
     app.add_middleware(Latencies, metrics=context.metrics)
     # Routers are tried in order, so the most frequent ones come first.
     if isinstance(engine.objects, LocalObjects):
-        app.include_router(files.router)
-    for router in ROUTERS:
-        app.include_router(router)
+        app.include_routers(operations.FILE_ROUTERS)
+    app.include_routers(ROUTERS)
+    app.include_router(monitoring.router)
     app.include_router(app_files.make_router(_storage_origins))
     return app
-
-
-async def _build_routes(app: FastAPI) -> None:
-    """Build the routes of all routers. FastAPI builds those of a router at its first request, which had to wait."""
-    for router in ROUTERS:
-        scope = {"type": "http", "method": "GET", "path": f"{router.prefix}/", "root_path": "", "headers": []}
-        for route in app.router.routes:
-            route.matches(scope)
-        # Let requests in between.
-        await asyncio.sleep(0)
 
 
 async def _storage_origins(request: Request) -> Sequence[str]:
@@ -104,6 +92,8 @@ async def _publish_metrics(engine: Engine) -> AsyncIterator[None]:
     if not settings.cloudwatch_metrics:
         yield
         return
+    from comfyrelay.autoscaling.cloudwatch import CloudWatch, Publisher
+
     publisher = Publisher(engine.autoscaling.figures, CloudWatch(namespace=settings.cloudwatch_namespace))
     task = asyncio.create_task(publisher.run())
     try:

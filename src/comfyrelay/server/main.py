@@ -5,14 +5,12 @@ import gc
 import math
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import cast
 
 import uvicorn
-from fastapi import FastAPI
 
-from comfyrelay.autoscaling.process import scaling_fleets
 from comfyrelay.errors import ConfigurationError, DatabaseUnavailable
 from comfyrelay.extras import require
 from comfyrelay.http_client import listen
@@ -20,6 +18,7 @@ from comfyrelay.logs import log_as_json
 from comfyrelay.server.app import create_app
 from comfyrelay.server.http.connections import ConnectionLimits, LimitedConnection, ResponseTracker
 from comfyrelay.server.http.context import Context
+from comfyrelay.server.http.lazy_routers import LazyApp
 from comfyrelay.server.http.middleware import UnquotedCookies
 from comfyrelay.server.http.secrets import Secrets, check_secrets, load_secrets
 from comfyrelay.services.engine import Engine
@@ -33,16 +32,23 @@ STOP_SECONDS = 10
 class _Server(uvicorn.Server):
     """A uvicorn server that answers parked requests on shutdown, before uvicorn waits for them."""
 
-    def __init__(self, config: uvicorn.Config, context: Context, *, handles_signals: bool = True) -> None:
-        super().__init__(config)
-        self._context = context
-        self._handles_signals = handles_signals
+    def __init__(self, app: LazyApp, *, is_embedded: bool = False) -> None:
+        """An embedded server leaves signals and the warm-up to its caller."""
+        self._context: Context = app.state.context
+        super().__init__(_config(app, self._context.settings))
+        self._app = app
+        self._is_embedded = is_embedded
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Shut down on a signal. uvicorn would raise the signal again afterwards."""
-        with on_stop(lambda number: self.handle_exit(number, None)) if self._handles_signals else nullcontext():
+        with nullcontext() if self._is_embedded else on_stop(lambda number: self.handle_exit(number, None)):
             yield
+
+    async def main_loop(self) -> None:
+        """Run while the server answers."""
+        async with nullcontext() if self._is_embedded else self._app.warming_up():
+            await super().main_loop()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._context.stop_waiting()
@@ -77,22 +83,29 @@ async def serve(
         raise
     secrets = load_secrets(settings)
     engine.sign_with(secrets.signing)
-    fleets = partial(scaling_fleets, engine, secrets=secrets.fleet) if settings.autoscaling else nullcontext
-    app = create_app(engine, secrets, background=fleets)
+    app = create_app(engine, secrets, background=partial(_scaling_fleets, engine, secrets))
     on_ready(secrets)
     # With a read-only database, the server starts without a setup code.
     with suppress(DatabaseUnavailable):
         if await engine.accounts.sign_in.needs_setup():
             on_setup_code(await engine.accounts.links.create_setup_code())
     _reduce_garbage_collection()
-    await _Server(_config(app, settings), app.state.context).serve(sockets=[listener])
+    await _Server(app).serve(sockets=[listener])
+
+
+def _scaling_fleets(engine: Engine, secrets: Secrets) -> AbstractAsyncContextManager[object]:
+    """Scale the fleets inside the block, if configured."""
+    if not engine.settings.autoscaling:
+        return nullcontext()
+    from comfyrelay.autoscaling.process import scaling_fleets
+
+    return scaling_fleets(engine, secrets=secrets.fleet)
 
 
 @asynccontextmanager
-async def serving(app: FastAPI, *listeners: socket.socket) -> AsyncIterator[None]:
+async def serving(app: LazyApp, *listeners: socket.socket) -> AsyncIterator[None]:
     """Serve an application in the running event loop inside the block, without signal handlers."""
-    context: Context = app.state.context
-    server = _Server(_config(app, context.settings), context, handles_signals=False)
+    server = _Server(app, is_embedded=True)
     task = asyncio.create_task(server.serve(sockets=list(listeners)))
     try:
         while not server.started:
@@ -106,7 +119,7 @@ async def serving(app: FastAPI, *listeners: socket.socket) -> AsyncIterator[None
         await task
 
 
-def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+def _config(app: LazyApp, settings: Settings) -> uvicorn.Config:
     # uvicorn calls it with the other arguments for each connection.
     connection = partial(LimitedConnection, ConnectionLimits(settings))
     return uvicorn.Config(

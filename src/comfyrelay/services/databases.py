@@ -11,7 +11,7 @@ from comfyrelay.clock import utc_now
 from comfyrelay.domain.records.operations import SchemaState
 from comfyrelay.errors import ConfigurationError, DatabaseUnavailable, NotFound, SchemaMismatch, SchemaOutOfDate
 from comfyrelay.settings import Settings
-from comfyrelay.store import migrate
+from comfyrelay.store import migrate, warm_up
 from comfyrelay.store.central import tenants
 from comfyrelay.store.database import Database
 from comfyrelay.store.migrate import Schema
@@ -88,6 +88,11 @@ class Databases:
             raise
         if self._down_until.pop(name, None) is not None:
             log.info("shard.up", shard=name)
+
+    def compile_statements(self) -> None:
+        """Prepare the frequent statements, which otherwise makes the first job wait."""
+        for dialect in {database.dialect for database in (self.central, *self.shards.values())}:
+            warm_up.compile_statements(dialect)
 
     def schemas(self) -> list[tuple[Database, Schema]]:
         return [(self.central, Schema.CENTRAL), *((shard, Schema.TENANT) for shard in self.shards.values())]

@@ -155,8 +155,8 @@ class Tx:
     async def _flush_conflicting(self, build: Build) -> None:
         """Flush before a statement that reads, or that writes to a table with a deferred write. Parts of one statement
         do not see each other's changes."""
-        table = _compiled(build).table
-        if self._writes and (table is None or any(_compiled(write).table == table for write, _ in self._writes)):
+        table = compile_once(build).table
+        if self._writes and (table is None or any(compile_once(write).table == table for write, _ in self._writes)):
             await self.flush()
 
     async def _run(self, calls: Sequence[Call]) -> Sequence[Any]:
@@ -247,7 +247,8 @@ _DIALECT: Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
 
 
 @cache
-def _compiled(build: Build) -> _Compiled:
+def compile_once(build: Build) -> _Compiled:
+    """Compile a statement for PostgreSQL."""
     statement: Any = build("postgresql")
     compiled: SQLCompiler = statement.compile(dialect=_DIALECT)
     return _Compiled(
@@ -263,7 +264,7 @@ def _combined(builds: tuple[Build, ...]) -> _Combined:
     """Combine statements: all but the last become WITH parts of the last."""
     parts: list[str] = []
     values: list[tuple[int, str, Any]] = []
-    for call, statement in enumerate(map(_compiled, builds)):
+    for call, statement in enumerate(map(compile_once, builds)):
         parts.append(_shift_parameters(statement.sql, len(values)))
         values.extend((call, name, statement.constants.get(name)) for name in statement.order)
     *writes, last = parts

@@ -13,7 +13,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, field_validator
 
-from comfyrelay.desk.routes import desk
+from comfyrelay.desk import routes as desk
 from comfyrelay.server import app
 from comfyrelay.server.http.bodies import SMALL_BYTES, BodyRoute, large_body
 from tests.support.api import FLEET_SECRET, Api, open_api, problem_of
@@ -58,7 +58,7 @@ JSON = {"Content-Type": "application/json"}
 
 def routes() -> Iterator[APIRoute]:
     for router in (*app.ROUTERS, *desk.ROUTERS):
-        yield from (route for route in router.routes if isinstance(route, APIRoute))
+        yield from (route for route in router.load().routes if isinstance(route, APIRoute))
 
 
 def test_every_route_with_a_body_limits_it() -> None:

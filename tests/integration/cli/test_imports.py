@@ -1,13 +1,17 @@
 """Commands start fast because they import only what they need."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from comfyrelay.desk.routes import ROUTERS as DESK_ROUTERS
 from comfyrelay.protocol import base, desk, jobs, user, worker
 from comfyrelay.protocol.admin import autoscaling, catalogue, dispatches, fleets, operations, tenants, workers
+from comfyrelay.server.app import ROUTERS
+from tests.support.server_processes import free_port
 
 # Runs a command and prints the names of all imported modules as the last line.
 PROGRAM = """
@@ -19,8 +23,45 @@ finally:
     print()
     print(*sys.modules)
 """
+# Starts a desk until it would import the simulator or the worker. Prints the statuses of its page and of a submission,
+# the wire models that were built before that, and all imported modules.
+READY_PROGRAM = """
+import asyncio, http.client, json, os, sys
+sys.modules["httpx._main"] = None
+import comfyrelay.cli.desk.up
+from comfyrelay.desk.desk import Desk
+from comfyrelay.desk.settings import DeskSettings
+from comfyrelay.desk.startup import simulator, workers
+from comfyrelay.protocol.base import AnswerBody, SentBody
+from comfyrelay.settings import load_settings
+
+def models(base):
+    return {base, *(model for child in base.__subclasses__() for model in models(child))}
+
+def status(method, path, secret="", **body):
+    server = http.client.HTTPConnection("127.0.0.1", settings.port)
+    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+    server.request(method, path, json.dumps(body) if body else None, headers)
+    return server.getresponse().status
+
+async def stop(module):
+    page = await asyncio.to_thread(status, "GET", "/healthz")
+    found = models(SentBody) | models(AnswerBody)
+    built = [model.__name__ for model in found if model.__pydantic_complete__]
+    imported = [*sys.modules]
+    secret = (settings.data_dir / "owner-secret").read_text().strip()
+    body = {"effect_id": 4, "idempotency_key": "1", "input_payload": {"prompt": "a"}}
+    submission = await asyncio.to_thread(status, "POST", "/api/ai-jobs", secret, **body)
+    print(json.dumps([page, submission, len(found), built, imported]), flush=True)
+    os._exit(0)
+
+settings = load_settings()
+simulator.import_later = workers.import_later = stop
+asyncio.run(Desk(settings=settings, desk=DeskSettings()).run())
+"""
 # A few more modules may be needed for a good reason. More than that is an import in the wrong place.
 SPARE_MODULES = 3
+MAX_DESK_MODULES = 480
 SERVER = {"aiosqlite", "alembic", "asyncpg", "fastapi", "sqlalchemy", "starlette", "uvicorn"}
 OPTIONAL = {"aiohttp", "apprise", "av", "boto3", "grpc", "numpy", "PIL"}
 CLIENT = {"anyio", "httpx", "pydantic_settings", "websockets"}
@@ -37,7 +78,7 @@ def modules_after(*arguments: str) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "own_modules", "not_needed"),
     [
-        (("--help",), 7, {"asyncio", "importlib.metadata", "pydantic", *CLIENT, *SERVER, *OPTIONAL}),
+        (("--help",), 7, {"asyncio", "importlib.metadata", "markdown_it", "pydantic", *CLIENT, *SERVER, *OPTIONAL}),
         (("--version",), 7, {"asyncio", "pydantic", "rich.console", *CLIENT, *SERVER, *OPTIONAL}),
         # Typer checks the options of a command with pydantic.
         (("jobs", "--help"), 18, {*CLIENT, *SERVER, *OPTIONAL}),
@@ -70,12 +111,32 @@ def test_command_imports_only_what_it_needs(
     [
         ("comfyrelay.client", {"comfyrelay.protocol.user", "comfyrelay.settings", "rich", "typer", *SERVER, *OPTIONAL}),
         ("comfyrelay.desk.desk", {"alembic", *OPTIONAL}),
+        ("comfyrelay.server.main", {"alembic", "comfyrelay.autoscaling", *OPTIONAL}),
     ],
 )
 def test_optional_modules_are_not_imported_at_startup(module: str, not_needed: set[str]) -> None:
     code = f"import sys; sys.modules['httpx._main'] = None; import {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not_needed & set(done.stdout.split()) == set()
+
+
+def test_desk_takes_jobs_before_it_imports_its_worker_and_most_routes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path / "desk"))
+    monkeypatch.setenv("COMFYRELAY_PORT", str(free_port()))
+    done = subprocess.run([sys.executable, "-c", READY_PROGRAM], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    page, submission, models, built, modules = json.loads(done.stdout.splitlines()[-1])
+    assert (page, submission) == (200, 201)
+    assert models > 100
+    assert built == []
+    imported = set(modules)
+    assert imported & {router.module for router in (*ROUTERS, *DESK_ROUTERS)} == set()
+    assert imported & {"comfyrelay.autoscaling", "comfyrelay.comfyui.pool", "comfyrelay.worker.agent"} == set()
+    own = [name for name in imported if name.partition(".")[0] == "comfyrelay"]
+    assert len(own) <= MAX_DESK_MODULES, len(own)
 
 
 MODULES = (

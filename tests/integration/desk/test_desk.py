@@ -2,9 +2,11 @@
 
 import asyncio
 import itertools
+import signal
 import socket
 import threading
 from collections.abc import AsyncIterator
+from importlib import import_module
 from pathlib import Path
 
 import httpx
@@ -18,6 +20,7 @@ from comfyrelay.client.top import take_snapshot
 from comfyrelay.desk import data_folder
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.desk import Desk
+from comfyrelay.desk.startup import workers
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.protocol.desk import SimulatedJobs
 from comfyrelay.simulator import Fail, Simulator, Slow
@@ -323,3 +326,31 @@ def test_data_folder_that_cannot_be_created_is_refused_with_advice(tmp_path: Pat
 def test_disk_check_leaves_only_the_lock(tmp_path: Path) -> None:
     open_data_folder(tmp_path).release()
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+async def test_stop_signal_before_the_worker_runs_stops_the_desk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def import_and_signal(module: str) -> None:
+        import_module(module)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(workers, "import_later", import_and_signal)
+    async with make_desk(tmp_path / "desk").open(signals=True) as (worker, _ready):
+        await worker
+
+
+async def test_desk_without_a_worker_yet_reports_no_unreachable_comfyui(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = make_desk(tmp_path / "desk", simulator=False)
+    found: list[object] = []
+
+    async def import_and_look(module: str) -> None:
+        import_module(module)
+        async with owner_http(desk.settings.base_url) as owner:
+            found.append((await owner.get("/api/desk")).json()["data"]["comfyui_unreachable"])
+
+    monkeypatch.setattr(workers, "import_later", import_and_look)
+    async with open_desk(desk):
+        assert found == [[]]

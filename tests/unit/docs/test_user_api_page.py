@@ -11,7 +11,7 @@ from tests.support.paths import ROOT
 PAGE = (ROOT / "docs" / "reference" / "api-user.md").read_text("utf-8")
 ROUTES = [
     (method, route.path)
-    for router in (*user.ROUTERS, files.router)
+    for router in (*(lazy.load() for lazy in user.ROUTERS), files.router)
     for route in router.routes
     if isinstance(route, APIRoute)
     for method in sorted(route.methods or ())

@@ -12,7 +12,7 @@ from comfyrelay.server.app import ROUTERS
 BODIES = {
     f"{method} {route.path}": route.body_field.field_info.annotation
     for router in ROUTERS
-    for route in router.routes
+    for route in router.load().routes
     if isinstance(route, APIRoute) and route.body_field is not None and route.body_field.field_info.is_required()
     for method in sorted(route.methods or ())
 }

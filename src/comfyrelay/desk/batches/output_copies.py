@@ -3,6 +3,8 @@
 On the disk of the object storage the copy is a hard link and needs no extra space.
 """
 
+from __future__ import annotations
+
 import asyncio
 import filecmp
 import os
@@ -11,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -29,8 +31,10 @@ from comfyrelay.storage.local import LocalObjects
 from comfyrelay.system import files
 from comfyrelay.system.atomic import part_of
 from comfyrelay.system.safe_names import max_name_length, plain_name
-from comfyrelay.worker.files.outputs import CollectedOutput
-from comfyrelay.worker.lease import Lease
+
+if TYPE_CHECKING:
+    from comfyrelay.worker.files.outputs import CollectedOutput
+    from comfyrelay.worker.lease import Lease
 
 log = structlog.get_logger(__name__)
 

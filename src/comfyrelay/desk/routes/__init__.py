@@ -1,1 +1,19 @@
 """Routes that only a desk has."""
+
+from comfyrelay.server.http.lazy_routers import lazy_routers
+
+__all__ = ["ROUTERS"]
+
+ROUTERS = lazy_routers(
+    __name__,
+    {
+        "estimates": "/api/desk",
+        "batches": "/api/desk",
+        "gallery": "/api/desk/gallery",
+        "page": "/api/desk",
+        "scripts": "/api/desk/script",
+        "desk": "/api/desk",
+        # Its routes have no common prefix.
+        "sessions": "",
+    },
+)

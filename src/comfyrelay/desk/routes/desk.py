@@ -2,15 +2,14 @@
 
 import asyncio
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 
 from comfyrelay import __version__
 from comfyrelay.comfyui.processes import state_files
 from comfyrelay.comfyui.processes.log import last_lines_in
 from comfyrelay.configuration import config_path
-from comfyrelay.desk.routes import batches, estimates, gallery, page, scripts, sessions
 from comfyrelay.desk.scripts.workflow import SLUG
-from comfyrelay.desk.state import DeskState, DeskStateOf
+from comfyrelay.desk.state import DeskStateOf
 from comfyrelay.protocol.base import Answer, Items
 from comfyrelay.protocol.desk import (
     CheckResults,
@@ -24,13 +23,6 @@ from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Router
 
 router = Router(prefix="/api/desk", tags=["desk"])
-ROUTERS = (*(module.router for module in (estimates, batches, gallery, page, scripts, sessions)), router)
-
-
-def add_desk_routes(app: FastAPI, state: DeskState) -> None:
-    app.state.desk = state
-    for desk_router in ROUTERS:
-        app.include_router(desk_router)
 
 
 @router.get("/checks", responses=error_responses(401))

@@ -1,23 +1,27 @@
 """Load the user's own script, if `[desk.script]` configures one."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.scripts.config import script_settings
 from comfyrelay.desk.scripts.frozen_inputs import FrozenInputs
-from comfyrelay.desk.scripts.server import ScriptServer
 from comfyrelay.desk.scripts.workflow import CLASS_TYPE, SLUG, ScriptCheck, snapshot_in
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.hooks import ValueCheck
 from comfyrelay.system.atomic import remove_parts
-from comfyrelay.worker.comfyui.servers import JobServer
+
+if TYPE_CHECKING:
+    from comfyrelay.desk.scripts.server import ScriptServer
+    from comfyrelay.worker.comfyui.servers import JobServer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +39,7 @@ class DeskScript:
         data_dir: Path,
         input_folder: Path,
         umask_of: Callable[[Path], int | None],
-    ) -> "DeskScript | None":
+    ) -> DeskScript | None:
         """Load the script from `table`, which is `[desk.script]` of the configuration file."""
         if table is None:
             return None
@@ -52,6 +56,7 @@ class DeskScript:
 
     def worker_options(self, *, comfyui_url: str | None = None) -> dict[str, Any]:
         """Return the options of a worker that runs the script. Its ComfyUI has this URL, or the one of the worker."""
+        from comfyrelay.desk.scripts.server import ScriptServer
 
         def wrap_server(comfy: JobServer) -> ScriptServer:
             return ScriptServer(

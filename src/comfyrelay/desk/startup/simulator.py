@@ -10,6 +10,7 @@ from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.desk.examples import EXAMPLES
 from comfyrelay.desk.simulated_jobs import SIMULATED_MODELS, SimulationPolicy
 from comfyrelay.desk.startup.first_start import FLEET
+from comfyrelay.desk.startup.later import import_later
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.errors import ComfyError, Conflict, NotFound
@@ -24,20 +25,25 @@ SIMULATOR = "simulator"
 ANSWER_SECONDS = 3.0
 
 
-@asynccontextmanager
-async def open_simulator(
-    engine: Engine, simulation: SimulationPolicy, *, step_seconds: float
-) -> AsyncIterator["Simulator | None"]:
-    """Run the simulator and its fleet, which may run the same workflows as the desk's own fleet. Yields `None` if no
+async def prepare_simulator(engine: Engine, simulation: SimulationPolicy) -> bool:
+    """Create the fleet of the simulator, which may run the same workflows as the desk's own fleet. Returns whether a
     job needs the simulator."""
     if simulation.mode is SimulatedJobs.NOTHING and not await _has_open_jobs(engine, simulation):
-        yield None
-        return
+        return False
     slugs = (await engine.workers.views.get(simulation.stage, FLEET)).workflow_slugs
     with suppress(Conflict):
         await engine.workers.fleets.create(slug=SIMULATOR, stage=simulation.simulated_stage, workflow_slugs=slugs)
-    # Most desks do not need the simulator and its HTTP library.
-    from comfyrelay.simulator import Simulator  # noqa: PLC0415
+    return True
+
+
+@asynccontextmanager
+async def open_simulator(engine: Engine, *, step_seconds: float | None) -> AsyncIterator["Simulator | None"]:
+    """Run the simulator with this time per step. Yields `None` if that is `None`."""
+    if step_seconds is None:
+        yield None
+        return
+    await import_later("comfyrelay.simulator")
+    from comfyrelay.simulator import Simulator
 
     folder = engine.settings.data_dir / "simulator"
     folder.mkdir(exist_ok=True)

@@ -4,13 +4,11 @@ import socket
 from collections.abc import Sequence
 from secrets import token_urlsafe
 
-from fastapi import FastAPI
-
 from comfyrelay.desk.addresses import LOOPBACK, public_hosts
 from comfyrelay.desk.origin_check import LocalOnly, own_names, reachable_address
 from comfyrelay.desk.owner_auth import OwnerOnly
 from comfyrelay.desk.password import Password, Sessions, require_password
-from comfyrelay.desk.routes.desk import add_desk_routes
+from comfyrelay.desk.routes import ROUTERS
 from comfyrelay.desk.startup.simulator import SIMULATOR
 from comfyrelay.desk.startup.workers import WORKER, DeskWorkers
 from comfyrelay.desk.state import DeskState
@@ -18,6 +16,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.http_client import is_loopback
 from comfyrelay.server.app import create_app
 from comfyrelay.server.http.context import SESSION_COOKIE, Owner
+from comfyrelay.server.http.lazy_routers import LazyApp
 from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
@@ -26,10 +25,11 @@ from comfyrelay.system.owner_secret import load_secret
 
 def create_desk_app(
     engine: Engine, secrets: Secrets, owner: Owner, state: DeskState, allowed_hosts: Sequence[str]
-) -> FastAPI:
+) -> LazyApp:
     names = own_names(engine.settings, allowed_hosts)
     app = create_app(engine, secrets, owner=owner)
-    add_desk_routes(app, state)
+    app.state.desk = state
+    app.include_routers(ROUTERS)
     app.add_middleware(OwnerOnly, context=app.state.context, has_password=state.password is not None)
     # Added last, so it runs first.
     app.add_middleware(LocalOnly, names=names, allows_addresses=not is_loopback(engine.settings.host))

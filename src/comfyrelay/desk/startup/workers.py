@@ -1,5 +1,7 @@
 """Run the workers in the desk's process: one for ComfyUI, and one for the simulator."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -11,26 +13,27 @@ from comfyrelay.desk.batches.run_files import about_run
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.simulated_jobs import SimulationPolicy
 from comfyrelay.desk.startup.first_start import FLEET
+from comfyrelay.desk.startup.later import import_later
 from comfyrelay.desk.startup.scripts import DeskScript
 from comfyrelay.desk.startup.simulator import SIMULATOR
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.http_client import without_login
 from comfyrelay.protocol.desk import SimulatedJobs
 from comfyrelay.settings import Settings
-from comfyrelay.worker.agent import Agent
-from comfyrelay.worker.jobs.tools import OutputListener
-from comfyrelay.worker.lease import Lease
-from comfyrelay.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from comfyrelay.simulator import Simulator
+    from comfyrelay.worker.agent import Agent
+    from comfyrelay.worker.jobs.tools import OutputListener
+    from comfyrelay.worker.lease import Lease
+    from comfyrelay.worker.settings import WorkerSettings
 
 WORKER = "desk"
 DEFAULT_COMFYUI_URL = "http://127.0.0.1:8188"
 
 
 class DeskWorkers:
-    """The workers, created by `add`. The engine needs the methods as hooks before it can create the workers."""
+    """The workers, created by `add` when the page answers. The engine needs the methods as hooks before that."""
 
     def __init__(
         self,
@@ -48,17 +51,21 @@ class DeskWorkers:
         self._on_comfyui = on_comfyui
         self._agents: dict[Stage, Agent] = {}
         self._simulator: Simulator | None = None
+        self._is_stopping = False
 
-    def add(
+    async def add(
         self,
         secret: str,
-        simulator: "Simulator | None",
+        simulator: Simulator | None,
         *,
         signals: bool,
         on_output: OutputListener,
         script: DeskScript | None,
     ) -> None:
         """Create the workers. If `signals` is set, the worker for ComfyUI handles signals."""
+        await import_later("comfyrelay.worker.agent")
+        from comfyrelay.worker.agent import Agent
+
         options: dict[str, Any] = {"on_status": self._show_leases, "on_output": on_output, "is_shared": False}
         simulation, self._simulator = self._simulation, simulator
         own = self._worker_settings(secret, **self._comfyui_options)
@@ -80,17 +87,26 @@ class DeskWorkers:
             self._agents[simulation.simulated_stage] = Agent(simulated, signals=False, **options, **scripted)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
+    async def running(self) -> AsyncIterator[asyncio.Task[None]]:
         """Run all workers, and yield the task of the worker for ComfyUI."""
         tasks = {agent: asyncio.create_task(agent.run()) for agent in self._agents.values()}
         # An agent handles signals from its first step on, and a caller may send one as soon as the desk has started.
         await asyncio.sleep(0)
+        if self._is_stopping:
+            self._stop()
         try:
             yield tasks[self._agents[self._simulation.stage]]
         finally:
-            for agent in tasks:
-                agent.stop()
+            self._stop()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    def stop_soon(self, _signal: int) -> None:
+        """Stop the workers when they run. Afterwards they handle signals themselves."""
+        self._is_stopping = True
+
+    def _stop(self) -> None:
+        for agent in self._agents.values():
+            agent.stop()
 
     @property
     def configured_urls(self) -> list[str]:
@@ -121,7 +137,8 @@ class DeskWorkers:
 
     def unreachable_comfyui(self) -> list[str]:
         """Return a reason for each ComfyUI that is unreachable."""
-        return [] if self.is_all_simulated else self._agents[self._simulation.stage].comfyui_unreachable
+        agent = self._agents.get(self._simulation.stage)
+        return [] if self.is_all_simulated or agent is None else agent.comfyui_unreachable
 
     def unreachable_at(self, stage: str) -> list[str]:
         """Return the reasons if all ComfyUIs of a stage are unreachable."""
@@ -169,6 +186,8 @@ class DeskWorkers:
         return {name: getattr(desk, name) for name in ManagedSettings.model_fields}
 
     def _worker_settings(self, secret: str, **options: Any) -> WorkerSettings:
+        from comfyrelay.worker.settings import WorkerSettings
+
         settings, desk = self._settings, self._desk
         defaults = {
             "fleet_slug": FLEET,

@@ -1,21 +1,24 @@
 """The API of administrators."""
 
-from comfyrelay.server.admin import (
-    autoscaling,
-    dispatches,
-    fleets,
-    operations,
-    overview,
-    tenants,
-    usage,
-    users,
-    webhooks,
-    workers,
-)
-from comfyrelay.server.admin.catalogue import effects, uploads, workflows
+from comfyrelay.server.http.lazy_routers import lazy_routers
 
 __all__ = ["ROUTERS"]
 
-_CATALOGUE = (workflows, effects, uploads)
-_OTHERS = (fleets, autoscaling, workers, dispatches, tenants, usage, users, operations, overview, webhooks)
-ROUTERS = tuple(module.router for module in (*_CATALOGUE, *_OTHERS))
+ROUTERS = lazy_routers(
+    __name__,
+    {
+        "catalogue.workflows": "/api/admin/workflows",
+        "catalogue.effects": "/api/admin/effects",
+        "catalogue.uploads": "/api/admin",
+        "fleets": "/api/admin/fleets",
+        "autoscaling": "/api/admin/fleets/{stage}/{slug}",
+        "workers": "/api/admin/workers",
+        "dispatches": "/api/admin",
+        "tenants": "/api/admin",
+        "usage": "/api/admin/usage",
+        "users": "/api/admin/users",
+        "operations": "/api/admin",
+        "overview": "/api/admin",
+        "webhooks": "/api/admin",
+    },
+)

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.server.http.bodies import SMALL_BYTES, is_json, read_body
+from comfyrelay.server.http.lazy_routers import LazyRouter
 from comfyrelay.server.http.problems import error_response
 
 E = TypeVar("E", bound=Callable[..., Any])
@@ -30,7 +31,7 @@ _FAST: set[Callable[..., Any]] = set()
 
 def fast(endpoint: E) -> E:
     """Mark a route that `FastRoutes` serves. Its parameters are a body, the request, dependencies on the request only,
-    and the response, of which it may change the status. It returns a model."""
+    and the response, whose status it may change. It returns a model."""
     _FAST.add(endpoint)
     return endpoint
 
@@ -88,13 +89,22 @@ class _FastRoute:
 class FastRoutes:
     """ASGI middleware next to FastAPI's router that serves the routes marked with `fast`."""
 
-    def __init__(self, app: ASGIApp, *, routes: Iterable[BaseRoute]) -> None:
+    def __init__(self, app: ASGIApp, *, routers: Iterable[LazyRouter]) -> None:
         self._app = app
-        marked = [route for route in routes if isinstance(route, APIRoute) and route.endpoint in _FAST]
-        self._routes = {(method, route.path): _FastRoute(route) for route in marked for method in route.methods or ()}
+        self._routers = list(routers)
+        self._loaded: dict[LazyRouter, dict[tuple[str, str], _FastRoute]] = {}
+
+    def find(self, method: str, path: str) -> _FastRoute | None:
+        """Return the marked route with this method and path. The first request to a router imports it."""
+        for router in self._routers:
+            if path.startswith(router.prefix):
+                if router not in self._loaded:
+                    self._loaded[router] = _marked(router.load().routes)
+                return self._loaded[router].get((method, path))
+        return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = self._routes.get((scope.get("method", ""), scope["path"])) if scope["type"] == "http" else None
+        found = self.find(scope["method"], scope["path"]) if scope["type"] == "http" else None
         # The path of a mounted application begins with its root path.
         if found is None or scope.get("root_path"):
             await self._app(scope, receive, send)
@@ -113,6 +123,11 @@ class FastRoutes:
             headers = [(b"content-length", length), (b"content-type", b"application/json")]
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": content})
+
+
+def _marked(routes: Iterable[BaseRoute]) -> dict[tuple[str, str], _FastRoute]:
+    marked = [route for route in routes if isinstance(route, APIRoute) and route.endpoint in _FAST]
+    return {(method, route.path): _FastRoute(route) for route in marked for method in route.methods or ()}
 
 
 def _is_simple(dependant: Dependant, *, has_body: bool = False) -> bool:

@@ -5,8 +5,6 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Query
 from fastapi.routing import APIRoute
-from starlette.routing import Match
-from starlette.types import Scope
 
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.fields import ID, MAX_ID, MAX_VERSION, STORABLE
@@ -42,18 +40,10 @@ TextCursor = Annotated[str | None, Query(max_length=200, pattern=STORABLE, descr
 
 
 class Router(APIRouter):
-    """FastAPI matches each request against all routes of all routers, about two hundred. This router checks its prefix
-    first."""
+    """A router with limits on request bodies."""
 
     def __init__(self, *, prefix: str, route_class: type[APIRoute] = BodyRoute, **options: Any) -> None:
         super().__init__(prefix=prefix, route_class=route_class, **options)
-        self._path_start = prefix.partition("{")[0]
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        # A mounted application has a root path.
-        if not scope["path"].removeprefix(scope.get("root_path", "")).startswith(self._path_start):
-            return Match.NONE, {}
-        return super().matches(scope)
 
 
 def user_router(prefix: str, tag: str) -> Router:

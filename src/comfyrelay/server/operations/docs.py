@@ -18,7 +18,6 @@ from comfyrelay.services.timed_cache import TimedCache
 
 router = Router(prefix="/docs", include_in_schema=False)
 schema_router = Router(prefix="/openapi.json", include_in_schema=False)
-ROUTERS = (router, schema_router)
 
 # The page must not execute scripts of others in a signed-in browser.
 POLICY = (
@@ -70,7 +69,10 @@ class CachedSchema:
 
 @schema_router.get("")
 async def schema(request: Request, _user: CurrentUser) -> Response:
-    cached: CachedSchema = request.app.state.api_schema
+    state = request.app.state
+    if not hasattr(state, "api_schema"):
+        state.api_schema = CachedSchema(request.app)
+    cached: CachedSchema = state.api_schema
     found = await cached.get()
     headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
     if found.etag in request.headers.get("If-None-Match", ""):

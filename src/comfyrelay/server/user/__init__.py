@@ -1,27 +1,25 @@
 """The API of users: accounts, effects, files, jobs, batches, the gallery, presets and webhooks."""
 
-from comfyrelay.server.user import (
-    account_links,
-    accounts,
-    batches,
-    effects,
-    events,
-    gallery,
-    jobs,
-    live,
-    presets,
-    previews,
-    queue,
-    slots,
-    videos,
-    views,
-    webhook,
+from comfyrelay.server.http.lazy_routers import lazy_routers
+
+__all__ = ["JOBS", "ROUTERS"]
+
+ROUTERS = lazy_routers(
+    __name__,
+    {
+        # Modules with a prefix for themselves.
+        "jobs": "/api/ai-jobs",
+        "events": "/api/ai-jobs",
+        "previews": "/api/ai-jobs",
+        "queue": "/api/queue",
+        "live": "/api/events",
+        "slots": "/api/slots",
+        "batches": "/api/batches",
+        "videos": "/api/videos",
+        "presets": "/api/presets",
+        "views": "/api/views",
+        # Modules that share the prefix `/api` come last: each of their routes is tried for every request.
+        **dict.fromkeys(("accounts", "account_links", "effects", "gallery", "webhook"), "/api"),
+    },
 )
-
-__all__ = ["ROUTERS"]
-
-# Modules with a prefix for themselves.
-_SEPARATE = (jobs, events, previews, queue, live, slots, batches, videos, presets, views)
-# Modules that share the prefix `/api` come last: each of their routes is tried for every request.
-_SHARED = (accounts, account_links, effects, gallery, webhook)
-ROUTERS = tuple(module.router for module in (*_SEPARATE, *_SHARED))
+JOBS = ROUTERS[0]

@@ -1,5 +1,7 @@
 """The worker API: ten requests, for workers that only make outgoing connections."""
 
-from comfyrelay.server.worker.api import router
+from comfyrelay.server.http.lazy_routers import lazy_routers
 
-__all__ = ["router"]
+__all__ = ["ROUTERS"]
+
+ROUTERS = lazy_routers(__name__, {"api": "/api/worker"})
