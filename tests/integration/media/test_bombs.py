@@ -19,6 +19,8 @@ from comfyrelay.media.image_headers import ImageHeader, read_image_header
 from comfyrelay.media.info import MediaRefused
 from comfyrelay.media.inspection import MediaInfo, ProbeLimits, Probes
 from comfyrelay.media.probe_process import ProbeProcess
+from comfyrelay.services.catalogue.embedded_workflow import EmbeddedWorkflows
+from comfyrelay.settings import Settings
 from comfyrelay.storage.local import LocalObjects
 from tests.support import media_samples
 from tests.support.windows import WITHOUT_POSIX
@@ -280,3 +282,15 @@ def test_longer_workflow_than_allowed_is_not_received(monkeypatch: pytest.Monkey
         process.read_workflow(size=1, limits=ProbeLimits(), read=reader_of(b"x"))
     assert not process.is_idle
     process.kill()
+
+
+async def test_workflow_of_a_probe_process_is_checked_again(
+    objects: LocalObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read_workflow(*_: object) -> bytes:
+        return json.dumps({str(number): {} for number in range(2000)}).encode()
+
+    monkeypatch.setattr(Probes, "read_workflow", read_workflow)
+    workflows = EmbeddedWorkflows(objects, Settings(data_dir=tmp_path, max_body_values=1000))
+    with pytest.raises(InvalidInput, match="too many values"):
+        await workflows.read("upload")
