@@ -179,7 +179,7 @@ def _check_remembered(packing: Packing, gpu: GpuObservation, limits: PackingLimi
     kept = {
         workflow: expected[workflow]
         for workflow, seconds in seen.items()
-        if seconds <= expected[workflow].seconds * (1 + limits.min_gain)
+        if seconds <= expected[workflow].seconds * (1 + limits.large_gain)
     }
     packing = replace(
         packing,
