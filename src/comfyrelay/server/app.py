@@ -11,11 +11,11 @@ from comfyrelay.protocol.problems import Problem
 from comfyrelay.server import admin, operations, user, worker
 from comfyrelay.server.http.context import Context, Owner
 from comfyrelay.server.http.fast_routes import FastRoutes
-from comfyrelay.server.http.lazy_routers import LazyApp
 from comfyrelay.server.http.metrics import Latencies
 from comfyrelay.server.http.middleware import RequestLog, SecurityHeaders
 from comfyrelay.server.http.problems import add_problem_handlers, error_responses, handle_http_exception
 from comfyrelay.server.http.secrets import Secrets
+from comfyrelay.server.lazy_routers import LazyApp
 from comfyrelay.server.operations import files, monitoring
 from comfyrelay.services.engine import Engine
 from comfyrelay.storage.objects import LocalObjects

@@ -18,9 +18,9 @@ from comfyrelay.logs import log_as_json
 from comfyrelay.server.app import create_app
 from comfyrelay.server.http.connections import ConnectionLimits, LimitedConnection, ResponseTracker
 from comfyrelay.server.http.context import Context
-from comfyrelay.server.http.lazy_routers import LazyApp
 from comfyrelay.server.http.middleware import UnquotedCookies
 from comfyrelay.server.http.secrets import Secrets, check_secrets, load_secrets
+from comfyrelay.server.lazy_routers import LazyApp
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.system.signals import on_stop

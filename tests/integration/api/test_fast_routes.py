@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from comfyrelay.server.http import middleware
 from comfyrelay.server.http.bodies import SMALL_BYTES
 from comfyrelay.server.http.fast_routes import FastRoutes, fast
-from comfyrelay.server.http.lazy_routers import LazyRouter
+from comfyrelay.server.lazy_routers import LazyRouter
 from comfyrelay.server.worker import api as worker_api
 from comfyrelay.services.queue.settle import Settlement
 from tests.support.api import Api, open_api

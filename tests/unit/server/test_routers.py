@@ -13,8 +13,8 @@ from comfyrelay.desk.routes import ROUTERS as DESK_ROUTERS
 from comfyrelay.protocol.base import SentBody, build_models
 from comfyrelay.server.app import ROUTERS
 from comfyrelay.server.http.bodies import BodyRoute
-from comfyrelay.server.http.lazy_routers import LazyApp, LazyRouter, lazy_routers
 from comfyrelay.server.http.routing import Router
+from comfyrelay.server.lazy_routers import LazyApp, LazyRouter, lazy_routers
 
 PACKAGE = "routers_of_a_test"
 PREFIXES = {"jobs": "/api/jobs", "fleets": "/api/fleets/{slug}", "others": "/api"}

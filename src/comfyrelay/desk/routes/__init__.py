@@ -1,6 +1,6 @@
 """Routes that only a desk has."""
 
-from comfyrelay.server.http.lazy_routers import lazy_routers
+from comfyrelay.server.lazy_routers import lazy_routers
 
 __all__ = ["ROUTERS"]
 

@@ -16,8 +16,8 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.http_client import is_loopback
 from comfyrelay.server.app import create_app
 from comfyrelay.server.http.context import SESSION_COOKIE, Owner
-from comfyrelay.server.http.lazy_routers import LazyApp
 from comfyrelay.server.http.secrets import Secrets
+from comfyrelay.server.lazy_routers import LazyApp
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.system.owner_secret import load_secret

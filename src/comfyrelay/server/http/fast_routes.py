@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.server.http.bodies import SMALL_BYTES, is_json, read_body
-from comfyrelay.server.http.lazy_routers import LazyRouter
 from comfyrelay.server.http.problems import error_response
+from comfyrelay.server.lazy_routers import LazyRouter
 
 E = TypeVar("E", bound=Callable[..., Any])
 _FAST: set[Callable[..., Any]] = set()

@@ -1,6 +1,6 @@
 """Health, metrics, payments, local files and API docs."""
 
-from comfyrelay.server.http.lazy_routers import lazy_routers
+from comfyrelay.server.lazy_routers import lazy_routers
 
 __all__ = ["FILE_ROUTERS", "ROUTERS"]
 

@@ -1,6 +1,6 @@
 """The API of users: accounts, effects, files, jobs, batches, the gallery, presets and webhooks."""
 
-from comfyrelay.server.http.lazy_routers import lazy_routers
+from comfyrelay.server.lazy_routers import lazy_routers
 
 __all__ = ["JOBS", "ROUTERS"]
 

@@ -1,6 +1,6 @@
 """The worker API: ten requests, for workers that only make outgoing connections."""
 
-from comfyrelay.server.http.lazy_routers import lazy_routers
+from comfyrelay.server.lazy_routers import lazy_routers
 
 __all__ = ["ROUTERS"]
 
