@@ -233,6 +233,23 @@ class TestForeignSchemas:
         with pytest.raises(SchemaMismatch, match=f"index {QUEUED} of ai_job_dispatches is invalid"):
             await databases.require_current()
 
+    @pytest.mark.parametrize("changed", ["ON UPDATE CASCADE", "NOT VALID"])
+    async def test_changed_foreign_key_is_refused(self, databases: Databases, changed: str) -> None:
+        if databases.central.dialect == "sqlite":
+            pytest.skip("SQLite cannot replace a foreign key")
+        await databases.upgrade()
+        (key,) = await execute(
+            databases.central,
+            "SELECT conname, pg_get_constraintdef(oid) AS definition FROM pg_constraint"
+            " WHERE contype = 'f' AND conrelid = 'workflow_fleets'::regclass AND confrelid = 'workflows'::regclass",
+        )
+        await execute(databases.central, f"ALTER TABLE workflow_fleets DROP CONSTRAINT {key.conname}")
+        await execute(
+            databases.central, f"ALTER TABLE workflow_fleets ADD CONSTRAINT {key.conname} {key.definition} {changed}"
+        )
+        with pytest.raises(SchemaMismatch, match="foreign key .* of workflow_fleets is .*, not"):
+            await databases.require_current()
+
     async def test_changed_migration_is_refused(self, databases: Databases) -> None:
         await databases.upgrade()
         await execute(databases.shards["main"], "UPDATE applied_migrations SET checksum = 'another'")

@@ -124,3 +124,9 @@ def test_operations_grow_with_the_text_only(name: str, part: str, around: tuple[
         operations(CHECKS[name], f"{around[0]}{part * (length // len(part))}{around[1]}") for length in (0, SHORT, LONG)
     ]
     assert counts[2] - counts[0] <= 2.2 * (counts[1] - counts[0]) + 200, counts
+
+
+def test_equal_lines_are_checked_once() -> None:
+    equal = operations(check_policy, "\n".join(["a cat"] * 1000))
+    different = operations(check_policy, "\n".join(f"a cat {number}" for number in range(1000)))
+    assert equal < different / 4
