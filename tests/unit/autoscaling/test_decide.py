@@ -10,8 +10,7 @@ from comfyrelay.domain.autoscaling.learning import ONE_ARRIVAL
 from comfyrelay.domain.autoscaling.limits import pause_left
 from comfyrelay.domain.autoscaling.observation import ObservedFleet, ObservedMachine, QueuedWork
 from comfyrelay.domain.autoscaling.plan import Launch
-from comfyrelay.domain.autoscaling.schedules import scheduled_minimum
-from comfyrelay.domain.autoscaling.spec import InstanceType, Policy, Schedule
+from comfyrelay.domain.autoscaling.spec import InstanceType, Policy, Schedule, scheduled_minimum
 from comfyrelay.errors import InvalidInput
 from tests.support.observations import (
     OURS,

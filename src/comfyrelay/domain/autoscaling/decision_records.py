@@ -9,8 +9,7 @@ from typing import Any
 from comfyrelay.domain.autoscaling.limits import LAUNCH_WINDOW_SECONDS
 from comfyrelay.domain.autoscaling.observation import MachineState, ObservedFleet, StageSnapshot
 from comfyrelay.domain.autoscaling.plan import FleetPlan
-from comfyrelay.domain.autoscaling.schedules import scheduled_minimum
-from comfyrelay.domain.autoscaling.spec import InstanceType
+from comfyrelay.domain.autoscaling.spec import InstanceType, scheduled_minimum
 
 # A decision lists this many machines, in addition to the counts by state.
 MAX_MACHINES_LISTED = 50

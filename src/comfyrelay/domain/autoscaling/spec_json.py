@@ -9,7 +9,6 @@ from dataclasses import asdict, fields, replace
 from datetime import time
 from typing import Any
 
-from comfyrelay.domain.autoscaling.schedules import time_zone
 from comfyrelay.domain.autoscaling.spec import (
     END_OF_DAY,
     MAX_LAUNCHES_PER_MINUTE,
@@ -26,6 +25,7 @@ from comfyrelay.domain.autoscaling.spec import (
     Policy,
     ScalingSpec,
     Schedule,
+    time_zone,
 )
 from comfyrelay.errors import InvalidInput
 

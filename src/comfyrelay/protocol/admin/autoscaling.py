@@ -7,7 +7,6 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from comfyrelay.domain.autoscaling.observation import MachineState
-from comfyrelay.domain.autoscaling.schedules import time_zone
 from comfyrelay.domain.autoscaling.spec import (
     END_OF_DAY,
     MAX_BOOT_SECONDS,
@@ -19,6 +18,7 @@ from comfyrelay.domain.autoscaling.spec import (
     MIN_SPEED,
     MachineProviderName,
     Policy,
+    time_zone,
 )
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import InvalidInput
