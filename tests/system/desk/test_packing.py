@@ -63,7 +63,8 @@ async def test_process_count_follows_the_queue_and_is_shown(
             )
             adding.cancel()
             assert [(slot.server, slot.on_gpu) for slot in slots] == [("comfyui-1", 2), ("comfyui-2", 2)]
-            assert "2 processes: this is the limit" in " ".join((await take_snapshot(desk.client, JobLabels(desk.client))).gpus)
+            top = await take_snapshot(desk.client, JobLabels(desk.client))
+            assert "2 processes: this is the limit" in " ".join(top.gpus)
             now = await desk.client.now()
             assert now is not None
             assert now.worker is not None

@@ -97,9 +97,9 @@ class Runner:
         record.task = self._completion.spawn(self._attempt(record, member))
 
     async def stop(self, record: Record, reason: StopReason) -> None:
-        """Stop a job that is not waiting, and wait until its task has ended."""
-        task = record.task
-        assert task is not None
+        """Stop a run, and wait until its task has ended. It may have ended since the caller looked."""
+        if (task := record.task) is None:
+            return
         if record.stop is None:
             record.stop = reason
             if record.can_stop:

@@ -17,6 +17,7 @@ from comfyrelay.comfyui.pool import (
     Ticket,
     WorkflowPool,
 )
+from comfyrelay.comfyui.pool.jobs import StopReason
 from comfyrelay.errors import Canceled, ComfyError, Conflict
 from comfyrelay.simulator import Fail, Simulator, Slow, Stuck
 from tests.support.pool import invert, plain, ready_pool, until
@@ -85,6 +86,16 @@ async def test_closed_pool_can_be_closed_again_and_accepts_no_job(simulator: Sim
     await pool.close(drain=True)
     with pytest.raises(Conflict):
         await pool.enqueue(plain())
+
+
+async def test_run_that_has_just_ended_needs_no_stop(simulator: Simulator) -> None:
+    """As when a run ends between the moment in which a closing pool lists it and the moment in which it stops it."""
+    async with ready_pool(simulator) as pool:
+        pool.pause_server("a")
+        job = await pool.enqueue(plain())
+        await pool._runner.stop(pool._registry.record(job.id), StopReason.PUT_BACK)
+        pool.pause_server("a", is_paused=False)
+        await job
 
 
 async def test_unopened_pool_accepts_no_job(simulator: Simulator) -> None:
