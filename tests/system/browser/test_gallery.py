@@ -10,7 +10,8 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Locator, Page, expect
+from PIL import Image
+from playwright.async_api import Browser, FloatRect, Locator, Page, expect
 
 from tests.support.chromium import PageDriver, open_page, until
 from tests.support.desk import make_desk
@@ -70,6 +71,22 @@ async def listed(driver: PageDriver, batch: str, **query: Any) -> list[Any]:
 async def select(page: Page, *names: str) -> None:
     for name in names:
         await page.get_by_role("checkbox", name=f"Select {name}", exact=True).click()
+
+
+_IS_LOADED = """[...document.querySelectorAll("[role=dialog] :is(img, video)")]
+  .every((media) => media.tagName === "IMG" ? media.complete && media.naturalWidth > 0 : media.readyState >= 2)"""
+
+
+async def box(element: Locator) -> FloatRect:
+    found = await element.bounding_box()
+    assert found is not None
+    return found
+
+
+async def colors(element: Locator) -> int:
+    """The number of colors on the screen where the element is."""
+    with Image.open(io.BytesIO(await element.screenshot())) as picture:
+        return len(picture.convert("RGB").getcolors(picture.width * picture.height) or [])
 
 
 @pytest.mark.journey
@@ -237,6 +254,46 @@ async def test_two_compared_clips_play_in_sync(driver: PageDriver) -> None:
     await expect(page.get_by_role("slider", name=re.compile("Divider"))).to_be_visible()
     await page.keyboard.press("Escape")
     await expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+@pytest.mark.parametrize("effect", ["Invert an image", "Make a short clip of an image"])
+@pytest.mark.parametrize("count", [2, 3])
+async def test_compared_outputs_fill_the_page_and_nothing_covers_them(
+    driver: PageDriver, count: int, effect: str
+) -> None:
+    page = driver.page
+    names = [f"take {number}" for number in range(count)]
+    batch = await run_batch(driver, *names, effect=effect)
+    ids = [file["id"] for file in await listed(driver, batch)]
+    for width, height in ((1440, 900), (390, 844)):
+        await page.set_viewport_size({"width": width, "height": height})
+        await page.goto(f"/gallery?batch={batch}&compare={','.join(ids)}")
+        compare = page.get_by_role("dialog", name="Compare")
+        differences = compare.get_by_role("region", name="Differences")
+        await expect(differences).to_be_visible()
+        await until(page, _IS_LOADED)
+        bar = await box(compare.get_by_role("button", name="Close"))
+        table = await box(differences)
+        assert (table["x"], table["width"]) == (0, width)
+        assert table["y"] + table["height"] <= height
+        pictures = [compare.locator(f"[data-pane={letter}]").locator("img, video") for letter in "ABCD"[:count]]
+        boxes = [await box(picture) for picture in pictures]
+        for picture, found in zip(pictures, boxes, strict=True):
+            assert found["width"] >= width / count - 2
+            assert found["height"] >= 0.4 * height / count
+            assert bar["y"] + bar["height"] <= found["y"]
+            assert found["y"] + found["height"] <= table["y"]
+            assert await colors(picture) > 16
+        assert len({(found["x"], found["y"]) for found in boxes}) == count
+        if count == 2:
+            await page.get_by_role("radio", name="Slider").click()
+            slider = page.get_by_role("slider", name=re.compile("Divider"))
+            found = await box(slider)
+            assert found["width"] == width
+            assert bar["y"] + bar["height"] <= found["y"]
+            assert found["y"] + found["height"] <= table["y"]
+            await until(page, _IS_LOADED)
+            assert await colors(slider) > 16
 
 
 async def test_zip_contains_the_selection(driver: PageDriver) -> None:

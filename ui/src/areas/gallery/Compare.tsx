@@ -145,8 +145,10 @@ export function Compare({ ids, onClose, onRemove, onMark }: CompareProps) {
               ))}
             </div>
           )}
-          <PlaybackControls sync={sync} />
-          <DifferencesTable ids={ids} />
+          <div className={compareStyles.foot}>
+            <PlaybackControls sync={sync} />
+            <DifferencesTable ids={ids} />
+          </div>
         </Dialog.Content>
       </Dialog.Portal>
     </Dialog.Root>

@@ -1,4 +1,5 @@
 import { useQueries } from "@tanstack/react-query";
+import { useSyncExternalStore } from "react";
 import { gallery as texts } from "@/texts/gallery";
 import styles from "./Compare.module.css";
 import { findDifferences } from "./differences";
@@ -6,8 +7,9 @@ import { items } from "./item-store";
 import { aboutJob } from "./queries";
 
 export function DifferencesTable({ ids }: { ids: readonly string[] }) {
-  const jobs = ids.map((id) => items.get(id)?.job_id ?? "");
-  const asked = useQueries({ queries: jobs.map((id) => ({ ...aboutJob(id), enabled: id !== "" })) });
+  // as one text, because a new list on every call would render without end
+  const jobIds = useSyncExternalStore(items.watch, () => ids.map((id) => items.get(id)?.job_id ?? "").join());
+  const asked = useQueries({ queries: jobIds.split(",").map((id) => ({ ...aboutJob(id), enabled: id !== "" })) });
   const { compare } = texts;
   const made = asked.map(({ data }) => data?.inputs);
   if (!made.every((each) => each !== undefined)) return null;
