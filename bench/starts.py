@@ -21,7 +21,14 @@ BARE = "bare interpreter"
 UP = "start of `up`, simulator, existing folder"
 COMMANDS = {
     BARE: ["-c", "pass"],
-    "import of typer": ["-c", "import typer"],
+    # The lower bounds: a command cannot start faster than it imports these.
+    "libraries of `--help`": ["-c", "import typer.rich_utils"],
+    "libraries of `jobs`": ["-c", "import httpx, pydantic_settings, rich.table, typer"],
+    "libraries of `up`": [
+        "-c",
+        "import fastapi, httpx, pydantic_settings, sqlalchemy.dialects.postgresql, sqlalchemy.ext.asyncio, structlog, "
+        "typer, uvicorn",
+    ],
     "import of the desk": ["-c", "import comfyrelay.desk.desk"],
     "comfyrelay --help": ["-m", "comfyrelay", "--help"],
     "comfyrelay worker --help": ["-m", "comfyrelay", "worker", "--help"],

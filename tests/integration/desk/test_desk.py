@@ -349,8 +349,8 @@ async def test_desk_without_a_worker_yet_reports_no_unreachable_comfyui(
     async def import_and_look(module: str) -> None:
         import_module(module)
         async with owner_http(desk.settings.base_url) as owner:
-            found.append((await owner.get("/api/desk")).json()["data"]["comfyui_unreachable"])
+            found.append((await owner.get("/api/desk/unreachable-comfyui")).json()["data"])
 
     monkeypatch.setattr(workers, "import_later", import_and_look)
     async with open_desk(desk):
-        assert found == [[]]
+        assert found == [{"comfyui_unreachable": []}]
