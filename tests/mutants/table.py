@@ -145,7 +145,7 @@ MUTANTS = (
     Mutant(
         name="a submission leaves no entry in the outbox",
         file="store/tenant/jobs.py",
-        old="return found, await outbox.submit(tx, submitted) if submitted else None",
+        old="return found, await submit(tx, submitted) if submitted else None",
         new="return found, PendingSubmission(id=0, job_ids=submitted)",
         tests=f"{CRASHES}/test_crashes.py",
         only="sqlite and (submit.job-after_commit-submit-1 or submit.enqueue-before_commit-submit-1)",

@@ -7,22 +7,14 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Float, Select, Table, Text, bindparam, delete, func, select
 from sqlalchemy.sql import Executable
-from sqlalchemy.sql.dml import ReturningInsert
 
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.operations import StuckStep
 from comfyrelay.pacing import paced
 from comfyrelay.store.central.tables.queue import outbox as central_outbox
 from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import (
-    columns_of,
-    ids_table,
-    insert_rows,
-    insert_selected,
-    rows_table,
-    with_ids,
-    with_rows,
-)
+from comfyrelay.store.row_parameters import ids_table, insert_rows, with_ids, with_rows
+from comfyrelay.store.tenant.submissions import PendingSubmission
 from comfyrelay.store.tenant.tables import outbox as tenant_outbox
 from comfyrelay.store.types import json_value, relay_now
 
@@ -34,14 +26,6 @@ class OutboxEntry:
     id: int
     shard: str
     updates: Sequence[JobUpdate]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PendingSubmission:
-    """Jobs of one shard that are not in the queue yet."""
-
-    id: int
-    job_ids: Sequence[str]
 
 
 async def post(tx: Tx, updates: Mapping[str, Sequence[JobUpdate]]) -> list[OutboxEntry]:
@@ -98,22 +82,6 @@ def _older(query: Select[Any], box: Table) -> Select[Any]:
     is_old = box.c.created_at <= relay_now(bindparam("age_seconds", type_=Float()))
     query = query.where(box.c.id > bindparam("after_id", type_=BigInteger()), is_old)
     return query.order_by(box.c.id).limit(bindparam("limit", type_=BigInteger()))
-
-
-async def submit(tx: Tx, job_ids: Sequence[str]) -> PendingSubmission:
-    (row,) = await tx.fetch(_submit, with_rows([{"job_ids": list(job_ids)}]))
-    return PendingSubmission(id=row.id, job_ids=job_ids)
-
-
-@cache
-def _submit(dialect: str) -> Executable:
-    return submission_query(dialect)
-
-
-def submission_query(dialect: str, *, parameter: str = "rows") -> ReturningInsert[int]:
-    rows = rows_table(dialect, columns_of(tenant_outbox, "job_ids"), parameter=parameter, alias="s")
-    query = insert_selected(dialect, tenant_outbox, ["job_ids", "created_at"], select(rows.c.job_ids, relay_now()))
-    return query.returning(tenant_outbox.c.id)
 
 
 async def submissions(

@@ -247,7 +247,7 @@ class TestForeignSchemas:
         await execute(
             databases.central, f"ALTER TABLE workflow_fleets ADD CONSTRAINT {key.conname} {key.definition} {changed}"
         )
-        with pytest.raises(SchemaMismatch, match="foreign key .* of workflow_fleets is .*, not"):
+        with pytest.raises(SchemaMismatch, match=r"foreign key .* of workflow_fleets is .*, not"):
             await databases.require_current()
 
     async def test_changed_migration_is_refused(self, databases: Databases) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from comfyrelay.store import outbox
 from comfyrelay.store.database import Database, Tx
+from comfyrelay.store.tenant.submissions import submit
 from tests.support.statements import count_statements
 from tests.support.world import World
 
@@ -28,7 +29,7 @@ async def pending(shard: Database) -> list[list[str]]:
 
 async def test_failed_transaction_writes_nothing(shard: Database) -> None:
     async def work(tx: Tx) -> None:
-        await outbox.submit(tx, ["job"])
+        await submit(tx, ["job"])
         raise Stopped
 
     with pytest.raises(Stopped):
@@ -38,9 +39,9 @@ async def test_failed_transaction_writes_nothing(shard: Database) -> None:
 
 async def test_statements_of_a_transaction_see_each_other(shard: Database) -> None:
     async def work(tx: Tx) -> int:
-        first = await outbox.submit(tx, ["first"])
+        first = await submit(tx, ["first"])
         await outbox.remove_submissions(tx, [first.id])
-        await outbox.submit(tx, ["second"])
+        await submit(tx, ["second"])
         return len(await outbox.submissions(tx, limit=10))
 
     assert await shard.run(STEP, work) == 1
@@ -48,7 +49,7 @@ async def test_statements_of_a_transaction_see_each_other(shard: Database) -> No
 
 
 async def test_deferred_writes_alone_take_one_round_trip(world: World, shard: Database) -> None:
-    await shard.run(STEP, lambda tx: outbox.submit(tx, ["job"]))
+    await shard.run(STEP, lambda tx: submit(tx, ["job"]))
     async with count_statements(world) as counted:
         await shard.run(STEP, lambda tx: outbox.remove_submissions(tx, range(10)))
     # SQLite begins every transaction, and its COMMIT is not counted.
@@ -58,7 +59,7 @@ async def test_deferred_writes_alone_take_one_round_trip(world: World, shard: Da
 
 async def test_single_statement_takes_one_round_trip(world: World, shard: Database) -> None:
     async with count_statements(world) as counted:
-        await shard.run(STEP, lambda tx: outbox.submit(tx, ["job"]), is_single=True)
+        await shard.run(STEP, lambda tx: submit(tx, ["job"]), is_single=True)
     assert counted == {shard.name: 1 if world.backend == "postgresql" else 2}
     assert await pending(shard) == [["job"]]
 

@@ -35,9 +35,7 @@ from comfyrelay.domain.queue.wait_reasons import CompletedItem
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict
 from comfyrelay.pacing import paced
-from comfyrelay.store import outbox
 from comfyrelay.store.database import Tx
-from comfyrelay.store.outbox import PendingSubmission
 from comfyrelay.store.paging import newest
 from comfyrelay.store.row_parameters import (
     as_rows,
@@ -50,6 +48,7 @@ from comfyrelay.store.row_parameters import (
     with_rows,
 )
 from comfyrelay.store.tenant import changes
+from comfyrelay.store.tenant.submissions import PendingSubmission, submission_query, submit
 from comfyrelay.store.tenant.tables import (
     ai_jobs,
     job_attempts,
@@ -118,7 +117,7 @@ async def create(
     found = [created[job.id] for job in new]
     if is_together:
         return found, PendingSubmission(id=rows[0].submission_id, job_ids=submitted)
-    return found, await outbox.submit(tx, submitted) if submitted else None
+    return found, await submit(tx, submitted) if submitted else None
 
 
 @cache
@@ -134,7 +133,7 @@ def _create(dialect: str) -> Insert:
 
 @cache
 def _create_and_submit(dialect: str) -> Executable:
-    submission = outbox.submission_query(dialect, parameter="submission").cte("submission")
+    submission = submission_query(dialect, parameter="submission").cte("submission")
     return _create(dialect).returning(select(submission.c.id).scalar_subquery().label("submission_id"))
 
 

@@ -19,9 +19,9 @@ from comfyrelay.services.jobs.submission.reuse import Reuse, ReusedOutput
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Database, Tx
-from comfyrelay.store.outbox import PendingSubmission
 from comfyrelay.store.tenant import jobs, ledger
 from comfyrelay.store.tenant.library import media
+from comfyrelay.store.tenant.submissions import PendingSubmission
 
 log = structlog.get_logger(__name__)
 
