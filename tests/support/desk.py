@@ -28,22 +28,23 @@ from comfyrelay.worker.comfyui import servers
 from tests.support.server_processes import free_port
 from tests.support.world import PATIENCE_SECONDS
 
-# The addresses of built-in simulators with their secret, by the address that the desk shows.
-_simulators: dict[str, str] = {}
+# The workers of all desks. A desk starts its simulator after its state.
+_workers: list[DeskWorkers] = []
 
 
 class RecordedDesk(Desk):
     """A desk whose simulator tests can call."""
 
     def _state(self, workers: DeskWorkers, *args: Any, **options: Any) -> DeskState:
-        if workers._simulator is not None:
-            _simulators[workers._simulator.url] = workers._simulator.url_with_secret
+        _workers.append(workers)
         return super()._state(workers, *args, **options)
 
 
 def callable_url(comfyui: str) -> str:
     """Return the address at which tests can call the ComfyUI or simulator that a desk shows."""
-    return _simulators.get(comfyui, comfyui)
+    simulators = (workers._simulator for workers in reversed(_workers))
+    found = (simulator.url_with_secret for simulator in simulators if simulator and simulator.url == comfyui)
+    return next(found, comfyui)
 
 
 @dataclass
