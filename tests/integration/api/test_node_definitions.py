@@ -504,3 +504,43 @@ async def test_converted_editor_file_is_validated_as_a_graph(
     await bring(worker, DEFINITIONS)
     problem = problem_of(await (await api.user()).call("POST", "/api/workflows", {"graph": saved}), status)
     assert words in problem["detail"]
+
+
+async def test_lease_carries_the_editor_file_of_the_users_own_workflow(api: Api, worker: Caller) -> None:
+    await bring(worker, DEFINITIONS)
+    owner, admin = await api.user(), await api.user("admin@example.com", is_admin=True)
+    added = await owner.post("/api/workflows", {"graph": SAVED, "name": "Mine"})
+    slug = added["slug"]
+    # Notes of an operator's file are not for users.
+    await admin.post("/api/admin/workflows", {"slug": "shared", "graph": SAVED})
+    effect = await api.engine.catalogue.effects.create(slug="shared", workflow_slug="shared", credits_cost=0)
+    await api.engine.workers.fleets.create(slug="home-mine", workflow_slugs=[slug, "shared"])
+    width = next(fields["key"] for fields in added["properties"] if fields["key"].endswith("width"))
+    body = {"workflow_slug": slug, "idempotency_key": "a", "input_payload": {width: 32}, "wait_for_missing": True}
+    await owner.post("/api/ai-jobs", body)
+    leased = await _lease(await api.worker("gpu-2", fleet="home-mine"), "gpu-2")
+    embedded = leased["extra_data"]["extra_pnginfo"]["workflow"]
+    assert embedded["nodes"][0]["widgets_values"] == [32, 48, 1, 255]
+    assert leased["workflow"]["1"]["inputs"]["width"] == 32
+    await owner.post("/api/ai-jobs", {"effect_id": effect.id, "idempotency_key": "b", "wait_for_missing": True})
+    leased = await _lease(await api.worker("gpu-3", fleet="home-mine"), "gpu-3")
+    assert leased["extra_data"] == {}
+
+
+async def test_editor_file_that_exceeds_the_limit_with_its_graph_is_left_out(api: Api, worker: Caller) -> None:
+    await bring(worker, DEFINITIONS)
+    user = await api.user()
+    assert user.user is not None
+    stored: dict[str, bool] = {}
+    for limit in (100_000, 1000):
+        api.engine.catalogue.private_graphs.max_bytes = limit
+        graph = SAVED | {"extra": {"note": "x" * 1000}}
+        await user.post("/api/workflows", {"graph": graph, "name": str(limit)})
+    async with api.engine.databases.central.read() as tx:
+        for own in (await library.own_workflows(tx, user.user.tenant_id, before_id=None, limit=9))[0]:
+            stored[own.name] = (await api.engine.catalogue.graphs.get_stored(own.graph_path)).editor is not None
+    assert stored == {"100000": True, "1000": False}
+
+
+async def _lease(worker: Caller, worker_id: str) -> Any:
+    return (await worker.post("/api/worker/poll", {"worker_id": worker_id}))["job"]["input_payload"]

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import Any
 
 from comfyrelay.comfyui.editor import editor_only_nodes
-from comfyrelay.comfyui.editor.sources import DEEPEST_SUBGRAPH, Literal, NodeOutput, Scope, Sources
-from comfyrelay.comfyui.editor.widgets import as_input, made_in_browser, marks_in
+from comfyrelay.comfyui.editor.sources import DEEPEST_SUBGRAPH, NodeOutput, Scope, Sources
+from comfyrelay.comfyui.editor.widgets import StoredValue, as_input, made_in_browser, marks_in
 from comfyrelay.comfyui.editor.workflow import Node, read_workflow
 from comfyrelay.comfyui.graphs.explain import GraphProblem, failure_of
 from comfyrelay.comfyui.graphs.graph import Graph, nodes_in_cycle
@@ -38,7 +38,7 @@ def convert_workflow(value: Mapping[str, Any], node_definitions: Mapping[str, An
     graph: Graph = {}
     problems: list[GraphProblem] = []
     missing: dict[str, list[str]] = {}
-    for scope, node in _running(Scope(workflow.root), sources):
+    for scope, node in running_nodes(Scope(workflow.root), sources):
         found = list(_problems(sources, scope, node))
         problems += found
         if any(problem.kind is NotInstalled for problem in found):
@@ -76,7 +76,8 @@ def _missing_text(missing: Mapping[str, list[str]]) -> str:
     return f"{'These nodes are' if len(named) > 1 else 'This node is'} not installed: {', '.join(named)}."
 
 
-def _running(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
+def running_nodes(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
+    """Yield the nodes that run. Raises `GraphError` if the workflow is too large."""
     pending, count, inputs, marks = [root], _within(len(root.sheet.nodes), root), 0, 0
     while pending:
         scope = pending.pop()
@@ -107,14 +108,20 @@ def _within(count: int, scope: Scope) -> int:
     return count
 
 
-def _entry(sources: Sources, scope: Scope, node: Node) -> dict[str, Any]:
-    inputs = {name: as_input(value) for name, value in sources.fields(scope, node).items()}
+def inputs_of(sources: Sources, scope: Scope, node: Node) -> dict[str, NodeOutput | StoredValue]:
+    """Return the source of each input of a node."""
+    inputs: dict[str, NodeOutput | StoredValue] = dict(sources.fields(scope, node))
     for slot in sources.inputs(node):
-        match sources.source(scope, node, slot):
-            case NodeOutput(node_id, at):
-                inputs[slot.name] = [node_id, at]
-            case Literal(value):
-                inputs[slot.name] = as_input(value)
+        if (source := sources.source(scope, node, slot)) is not None:
+            inputs[slot.name] = source
+    return inputs
+
+
+def _entry(sources: Sources, scope: Scope, node: Node) -> dict[str, Any]:
+    inputs = {
+        name: [source.node_id, source.slot] if isinstance(source, NodeOutput) else as_input(source.value)
+        for name, source in inputs_of(sources, scope, node).items()
+    }
     display_name = (sources.definition(node) or {}).get("display_name")
     return {
         "class_type": node.type,

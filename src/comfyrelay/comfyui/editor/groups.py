@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from comfyrelay.comfyui.editor.editor_only_nodes import PRIMITIVE
-from comfyrelay.comfyui.editor.widgets import SEEDS, input_slots, read_specs
+from comfyrelay.comfyui.editor.widgets import SEEDS, StoredValue, input_slots, read_specs
 from comfyrelay.comfyui.editor.workflow import (
     INPUT_NODE,
     OUTPUT_NODE,
@@ -33,15 +33,16 @@ class GroupNode:
     sheet: Sheet
     fields: tuple[tuple[str, str], ...]
 
-    def values_inside(self, stored: list[Any] | dict[str, Any]) -> dict[tuple[str, str], Any]:
+    def values_inside(self, stored: list[Any] | dict[str, Any]) -> dict[tuple[str, str], StoredValue]:
         """Return the values of the group's fields by node inside and name there."""
-        values = iter(stored if isinstance(stored, list) else ())
-        found: dict[tuple[str, str], Any] = {}
+        values = stored if isinstance(stored, list) else []
+        found: dict[tuple[str, str], StoredValue] = {}
+        at = 0
         for node_id, name in self.fields:
-            found[node_id, name] = next(values, None)
-            if name in SEEDS:
-                next(values, None)
-        return {field: value for field, value in found.items() if value is not None}
+            if at < len(values) and values[at] is not None:
+                found[node_id, name] = StoredValue(values[at], values, at)
+            at += 2 if name in SEEDS else 1
+        return found
 
 
 def read_group(group: Mapping[str, Any], node_definitions: Mapping[str, Any]) -> GroupNode:

@@ -6,7 +6,7 @@ from typing import Any
 
 from comfyrelay.comfyui.editor import editor_only_nodes
 from comfyrelay.comfyui.editor.groups import PREFIXES, GroupNode, read_group
-from comfyrelay.comfyui.editor.widgets import Spec, field_values, input_slots, read_specs
+from comfyrelay.comfyui.editor.widgets import Spec, StoredValue, field_values, input_slots, read_specs
 from comfyrelay.comfyui.editor.workflow import BYPASSED, INPUT_NODE, MUTED, EditorWorkflow, Node, Sheet, Slot, as_list
 from comfyrelay.errors import GraphError
 
@@ -24,7 +24,7 @@ class Scope:
     holder: Node | None = None
     outer: "Scope | None" = None
     # Values of inner fields that are set outside, by node and field; only old group nodes have them.
-    set_outside: Mapping[tuple[str, str], Any] | None = None
+    set_outside: Mapping[tuple[str, str], StoredValue] | None = None
 
     def id_of(self, node: Node) -> str:
         return ":".join((*self.path, node.id))
@@ -39,23 +39,16 @@ class NodeOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
-    """A value that is stored in the file."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
 class _Place:
     """An input whose link must be followed further. `value` is the fallback if the link has no source."""
 
     scope: Scope
     node: Node
     slot: Slot
-    value: Literal | None = None
+    value: StoredValue | None = None
 
 
-Source = NodeOutput | Literal | None
+Source = NodeOutput | StoredValue | None
 # Subgraph, node, input, and the required type.
 _Step = tuple[tuple[str, ...], str, str, str]
 
@@ -70,11 +63,11 @@ class Sources:
         self._known: dict[str, list[Slot]] = {}
         self._groups: dict[str, GroupNode] = {}
         self._scopes: dict[tuple[str, ...], Scope | None] = {}
-        self._fields: dict[Node, dict[str, Any]] = {}
+        self._fields: dict[Node, dict[str, StoredValue]] = {}
         self._inputs: dict[Node, list[Slot]] = {}
         self._slots: dict[Node, tuple[dict[str, Slot], dict[str, Slot]]] = {}
-        self._promoted: dict[Node, dict[str, Any]] = {}
-        self._shown: dict[Sheet, dict[str, Any]] = {}
+        self._promoted: dict[Node, dict[str, StoredValue]] = {}
+        self._shown: dict[Sheet, dict[str, StoredValue]] = {}
         self._depth = 0
         self._ends: dict[_Step, Source] = {}
         self._setters: dict[tuple[str, ...], dict[str, Node]] = {}
@@ -103,7 +96,7 @@ class Sources:
             self._scopes[path] = self._open(scope, node, path)
         return self._scopes[path]
 
-    def fields(self, scope: Scope, node: Node) -> Mapping[str, Any]:
+    def fields(self, scope: Scope, node: Node) -> Mapping[str, StoredValue]:
         """Return the values of a node's fields."""
         if node not in self._fields:
             is_known = self.definition(node) is not None
@@ -140,7 +133,7 @@ class Sources:
         if slot.link is None:
             return None
         place: Source | _Place = _Place(scope, node, slot)
-        wanted, way = slot.type, dict[_Step, Literal | None]()
+        wanted, way = slot.type, dict[_Step, StoredValue | None]()
         while isinstance(place, _Place):
             if place.node.type not in editor_only_nodes.VIRTUAL:
                 wanted = place.slot.type
@@ -185,7 +178,7 @@ class Sources:
         name = scope.sheet.inputs[at].name
         slot = self._slots_by_name_and_link(scope.holder)[0].get(name) or Slot(name)
         promoted = self._promoted_fields(scope.holder, scope.sheet)
-        return _Place(scope.outer, scope.holder, slot, Literal(promoted[name]) if name in promoted else None)
+        return _Place(scope.outer, scope.holder, slot, promoted.get(name))
 
     def _behind(self, scope: Scope, node: Node, at: int, wanted: str) -> "Source | _Place":
         """Return what feeds an output."""
@@ -208,8 +201,8 @@ class Sources:
 
     def _behind_virtual(self, scope: Scope, node: Node) -> "Source | _Place":
         if node.type == editor_only_nodes.PRIMITIVE:
-            value = (scope.set_outside or {}).get((node.id, "value"), _first(node.values))
-            return None if value is None else Literal(value)
+            value = (scope.set_outside or {}).get((node.id, "value"), StoredValue(_first(node.values), node.values, 0))
+            return None if value.value is None else value
         if node.type in editor_only_nodes.GETTERS:
             return self._setter(scope, _first(node.values))
         return _Place(scope, node, node.inputs[0]) if node.inputs else None
@@ -236,23 +229,24 @@ class Sources:
         found = types[at] if at < len(types) else "*"
         return found if isinstance(found, str) else "COMBO"
 
-    def _promoted_fields(self, holder: Node, sheet: Sheet) -> dict[str, Any]:
+    def _promoted_fields(self, holder: Node, sheet: Sheet) -> dict[str, StoredValue]:
         """Return the fields that a subgraph's node shows for inner nodes, by the subgraph's inputs.
 
         Their values are stored by position; newer files also name the input of each.
         """
         if holder not in self._promoted:
             result = dict(self._shown_fields(sheet))
-            values = holder.values if isinstance(holder.values, list) else []
+            stored = holder.values if isinstance(holder.values, list) else []
+            values = [StoredValue(value, stored, at) for at, value in enumerate(stored)]
             result |= dict(zip(result, values, strict=False))
             for entry, value in zip(as_list(holder.properties.get("proxyWidgets")), values, strict=False):
                 match entry:
-                    case [-1 | "-1", str() as name, *_] if value is not None and name in result:
+                    case [-1 | "-1", str() as name, *_] if value.value is not None and name in result:
                         result[name] = value
             self._promoted[holder] = result
         return self._promoted[holder]
 
-    def _shown_fields(self, sheet: Sheet) -> dict[str, Any]:
+    def _shown_fields(self, sheet: Sheet) -> dict[str, StoredValue]:
         """Return the fields that a subgraph shows, with the inner values. Computed once per subgraph."""
         if sheet not in self._shown:
             # Set first: a subgraph that contains itself would recurse forever.
@@ -262,24 +256,24 @@ class Sources:
                 raise GraphError(f"The workflow is too large: subgraphs beyond {DEEPEST_SUBGRAPH} levels.")
             fields = {port.name: self._first_field(sheet, port.links) for port in sheet.inputs}
             self._depth -= 1
-            self._shown[sheet] = {name: field.value for name, field in fields.items() if field is not None}
+            self._shown[sheet] = {name: field for name, field in fields.items() if field is not None}
         return self._shown[sheet]
 
-    def _first_field(self, sheet: Sheet, links: tuple[str, ...]) -> Literal | None:
+    def _first_field(self, sheet: Sheet, links: tuple[str, ...]) -> StoredValue | None:
         for link_id in links:
             node = sheet.nodes.get(sheet.links[link_id].target) if link_id in sheet.links else None
             slot = None if node is None else self._slots_by_name_and_link(node)[1].get(link_id)
             if node is None or slot is None:
                 continue
             if self.definition(node) is not None:
-                fields: Mapping[str, Any] = self.fields(Scope(sheet), node)
+                fields: Mapping[str, StoredValue] = self.fields(Scope(sheet), node)
                 name = slot.widget
             else:
                 inside = self._workflow.subgraphs.get(node.type)
                 fields = {} if inside is None else self._promoted_fields(node, inside)
                 name = slot.name
             if name is not None and name in fields:
-                return Literal(fields[name])
+                return fields[name]
         return None
 
 

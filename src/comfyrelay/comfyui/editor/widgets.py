@@ -36,6 +36,25 @@ class _Absent:
 ABSENT = _Absent()
 
 
+class StoredValue(NamedTuple):
+    """The value of a field, and its place in the file: a node's values, and the position or the name there."""
+
+    value: Any
+    values: list[Any] | dict[str, Any]
+    at: Any
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the file ends before this field."""
+        return isinstance(self.values, list) and self.at >= len(self.values)
+
+    def set(self, value: Any) -> None:
+        """Change the value in the file."""
+        if isinstance(self.values, list):
+            self.values.extend([None] * (self.at + 1 - len(self.values)))
+        self.values[self.at] = value
+
+
 class Spec(NamedTuple):
     """The definition of one input. A field is an input with its own value, which a link may replace."""
 
@@ -76,22 +95,27 @@ def marks_in(values: Iterable[Any]) -> int:
     return sum(value.count(mark) for value in values if isinstance(value, str) for mark in _MARKS)
 
 
-def field_values(specs: Sequence[Spec], stored: list[Any] | dict[str, Any]) -> dict[str, Any]:
+def field_values(specs: Sequence[Spec], stored: list[Any] | dict[str, Any]) -> dict[str, StoredValue]:
     """Return the value of each field that is sent to the server."""
     if isinstance(stored, dict):
-        return _by_name(specs, stored)
-    values = deque(_without_forced(specs, stored))
-    found: dict[str, Any] = {}
+        return {name: StoredValue(value, stored, name) for name, value in _by_name(specs, stored).items()}
+    positions = deque(_without_forced(specs, stored))
+    end = len(stored)
+    found: dict[str, StoredValue] = {}
     pending = deque(_fields(specs))
     while pending:
         field = pending.popleft()
-        value = _clean(field, values.popleft()) if values else _default(field)
-        if field.has_after_run and values and isinstance(values[0], str | bool | None) and values[0] in _AFTER_RUN:
-            values.popleft()
+        at = positions.popleft() if positions else end
+        value = _clean(field, stored[at]) if at < len(stored) else _default(field)
+        if at == end:
+            # The file is older than this field.
+            end += 2 if field.has_after_run else 1
+        elif field.has_after_run and positions and _is_after_run(stored[positions[0]]):
+            positions.popleft()
         if field.type == _CHOOSES_INPUTS:
             pending.extendleft(reversed(_inputs_of_choice(field, value)))
         if value is not ABSENT:
-            found[field.name] = value
+            found[field.name] = StoredValue(value, stored, at)
     return found
 
 
@@ -112,10 +136,14 @@ def _by_name(specs: Sequence[Spec], stored: Mapping[str, Any]) -> dict[str, Any]
     return {name: value for name, value in found.items() if value is not ABSENT}
 
 
-def _without_forced(specs: Sequence[Spec], stored: list[Any]) -> list[Any]:
-    """Remove the values that older files have for fields that have become plain inputs."""
+def _is_after_run(value: Any) -> bool:
+    return isinstance(value, str | bool | None) and value in _AFTER_RUN
+
+
+def _without_forced(specs: Sequence[Spec], stored: list[Any]) -> Sequence[int]:
+    """Return the positions of the values. Older files also have values for fields that have become plain inputs."""
     if not any(spec.options.get("forceInput") for spec in specs):
-        return stored
+        return range(len(stored))
     counted: list[tuple[bool, int]] = []
     for spec in specs:
         forced = bool(spec.options.get("forceInput"))
@@ -123,8 +151,8 @@ def _without_forced(specs: Sequence[Spec], stored: list[Any]) -> list[Any]:
             has_after_run = spec.options.get("control_after_generate") or spec.name in SEEDS
             counted.append((forced, 2 if has_after_run else 1))
     if sum(count for _, count in counted) != len(stored):
-        return stored
-    return [value for at, value in enumerate(stored) if at >= len(counted) or not counted[at][0]]
+        return range(len(stored))
+    return [at for at in range(len(stored)) if at >= len(counted) or not counted[at][0]]
 
 
 def _fields(specs: Iterable[Spec], prefix: str = "") -> Iterator[Spec]:

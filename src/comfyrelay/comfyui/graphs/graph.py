@@ -108,6 +108,16 @@ def replace_placeholders(graph: Graph, values: Mapping[str, object]) -> Graph:
     A text that is exactly one placeholder becomes the value itself, so a number stays a number. All placeholders are
     replaced in one pass, so placeholder text within a value, such as a prompt, is left alone.
     """
+    fill = _filler(values)
+    return {node_id: _fill_node(node, fill) for node_id, node in graph.items()}
+
+
+def fill_texts(value: Any, values: Mapping[str, object]) -> Any:
+    """Return any JSON with each placeholder in its texts replaced, as `replace_placeholders` does."""
+    return _fill_texts(value, _filler(values))
+
+
+def _filler(values: Mapping[str, object]) -> Callable[[str], object]:
     placeholders = placeholders_of(values)
 
     def fill(text: str) -> object:
@@ -116,7 +126,7 @@ def replace_placeholders(graph: Graph, values: Mapping[str, object]) -> Graph:
             return value if isinstance(value, str) else deepcopy(value)
         return placeholders.replace(text, lambda name: _as_text(values[name]))
 
-    return {node_id: _fill_node(node, fill) for node_id, node in graph.items()}
+    return fill
 
 
 def placeholders_in(graph: Graph, names: Iterable[str]) -> set[str]:

@@ -14,7 +14,8 @@ def leased_job(job: LeasedDispatch, urls: SignedUrls) -> wire.LeasedJob:
         input_path_placeholder=primary.placeholder if primary else None,
         input_name=primary.name if primary else None,
         input_mime_type=primary.mime_type if primary else None,
-        extra_data={},
+        # ComfyUI writes it into its files, next to the graph.
+        extra_data={"extra_pnginfo": {"workflow": job.editor}} if job.editor is not None else {},
     )
     return wire.LeasedJob.of(
         dispatch,

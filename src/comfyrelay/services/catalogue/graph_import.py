@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from comfyrelay.comfyui.editor.filling import copy_editor_file, put_placeholders
 from comfyrelay.comfyui.editor.loading import as_graph
 from comfyrelay.comfyui.editor.workflow import is_editor_file
 from comfyrelay.comfyui.graphs.graph import Graph
@@ -14,7 +15,7 @@ from comfyrelay.errors import ComfyError, GraphError, MissingOnWorkers, NotInsta
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
 from comfyrelay.services.catalogue.reader_threads import ReaderThreads
-from comfyrelay.services.forms.describe import describe_graph
+from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
 
 _UNREADABLE = (
     "This workflow was saved by ComfyUI's editor, and only ComfyUI knows the fields of its nodes. Start ComfyUI "
@@ -52,6 +53,8 @@ class ImportedWorkflow:
     output_extension: str
     output_mime_type: str | None
     remark: str = ""
+    # The editor's file with the same placeholders, if the graph was converted from one.
+    editor: Mapping[str, Any] | None = None
 
     @property
     def positions(self) -> dict[str, list[str]]:
@@ -83,10 +86,12 @@ class GraphImporter:
                 output_node_id=new.output_node_id,
                 output_extension=new.output_extension or "mp4",
                 output_mime_type=new.output_mime_type,
+                editor=await self._readers.run(tenant_id, partial(_copy_editor_file, new.graph)),
             )
         known, why = await self._definitions.load()
         graph = await self._convert(new.graph, known, why, tenant_id=tenant_id)
         described = await self._readers.run(tenant_id, partial(describe_graph, graph, known))
+        editor = await self._readers.run(tenant_id, partial(_describe_editor_file, new.graph, known or {}, described))
         is_own_type = new.output_extension is not None or new.output_mime_type is not None
         return ImportedWorkflow(
             source_graph=graph,
@@ -97,6 +102,7 @@ class GraphImporter:
             output_extension=new.output_extension or described.output_extension,
             output_mime_type=new.output_mime_type if is_own_type else described.output_mime_type,
             remark=f"{_GUESSED} {why}" if known is None else "",
+            editor=editor,
         )
 
     async def as_graph(self, value: Mapping[str, Any], *, tenant_id: str = _ADMINISTRATORS) -> Graph:
@@ -123,3 +129,17 @@ class GraphImporter:
         self._graphs.check_size(graph)
         self._graphs.check_texts(graph)
         return graph
+
+
+def _copy_editor_file(value: Mapping[str, Any]) -> dict[str, Any] | None:
+    return copy_editor_file(value) if is_editor_file(value) else None
+
+
+def _describe_editor_file(
+    value: Mapping[str, Any], known: Mapping[str, Any], described: DescribedWorkflow
+) -> dict[str, Any] | None:
+    copy = _copy_editor_file(value)
+    if copy is not None:
+        placeholders = {str(fields["placeholder"]) for fields in described.properties}
+        put_placeholders(copy, known, described.graph, placeholders)
+    return copy

@@ -5,9 +5,18 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from comfyrelay.comfyui.graphs.graph import MAX_BYTES, Graph, input_texts, load_graph, replace_placeholders
+from comfyrelay.comfyui.editor.workflow import is_editor_file
+from comfyrelay.comfyui.graphs.graph import (
+    MAX_BYTES,
+    Graph,
+    check_graph,
+    input_texts,
+    load_graph,
+    read_json,
+    replace_placeholders,
+)
 from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.comfyui.graphs.placeholders import placeholders_of
 from comfyrelay.errors import GraphError, TooLarge
@@ -18,6 +27,16 @@ from comfyrelay.storage.objects import ObjectStore
 MAX_CACHED_GRAPHS = 256
 # Average number of values per node. The number of values is limited because every submission walks the whole graph.
 VALUES_PER_NODE = 50
+# Keys of a stored file that also has the editor's file. A graph has no node that is called so and has no class.
+_GRAPH, _EDITOR = "graph", "editor"
+
+
+class StoredWorkflow(NamedTuple):
+    """A graph, the editor's file that it was converted from, with placeholders, and the size of both in bytes."""
+
+    graph: Graph
+    editor: bytes | None
+    size: int
 
 
 class Graphs:
@@ -25,7 +44,7 @@ class Graphs:
         self._objects = objects
         self._private = private
         self._max_nodes = max_nodes
-        self._known: dict[str, tuple[Graph, int]] = {}
+        self._known: dict[str, StoredWorkflow] = {}
 
     def check_size(self, graph: Graph) -> None:
         """Raise `TooLarge` if the graph has too many nodes or values."""
@@ -58,10 +77,22 @@ class Graphs:
                     raise TooLarge(f"The texts of a graph may have at most {MAX_BYTES} characters in total.")
 
     async def store(
-        self, graph: Graph, *, tenant_id: str | None = None, properties: Sequence[Mapping[str, Any]] = ()
+        self,
+        graph: Graph,
+        *,
+        tenant_id: str | None = None,
+        properties: Sequence[Mapping[str, Any]] = (),
+        editor: Mapping[str, Any] | None = None,
     ) -> str:
-        """Store a graph, and return its path. With `tenant_id`, it counts towards the limit of the tenant."""
-        return await self._put(await asyncio.to_thread(_encode, graph), tenant_id, properties)
+        """Store a graph, and return its path. With `tenant_id`, it counts towards the limit of the tenant.
+
+        `editor` is left out if the graph would exceed its limit with it.
+        """
+        text = await asyncio.to_thread(_encode, graph)
+        if editor is not None:
+            both = await asyncio.to_thread(json.dumps, {_GRAPH: graph, _EDITOR: editor}, sort_keys=True)
+            text = both.encode() if len(both) <= self._private.max_bytes else text
+        return await self._put(text, tenant_id, properties)
 
     async def store_import(self, new: Mapping[str, Any], *, tenant_id: str | None = None) -> str:
         """Store an import that cannot be converted yet, and return its path."""
@@ -76,14 +107,12 @@ class Graphs:
         return found
 
     async def get(self, path: str) -> Graph:
-        return (await self.get_with_size(path))[0]
+        return (await self.get_stored(path)).graph
 
-    async def get_with_size(self, path: str) -> tuple[Graph, int]:
-        """Return a graph and its size in bytes."""
+    async def get_stored(self, path: str) -> StoredWorkflow:
         known = self._known.get(path)
         if known is None:
-            text = await self._objects.get(path)
-            known = await asyncio.to_thread(load_graph, text), len(text)
+            known = await asyncio.to_thread(_decode, await self._objects.get(path))
             if len(self._known) >= MAX_CACHED_GRAPHS:
                 self._known.pop(next(iter(self._known)))
             self._known[path] = known
@@ -103,6 +132,14 @@ def _encode(graph: Graph) -> bytes:
     text = json.dumps(graph, sort_keys=True, ensure_ascii=False).encode()
     load_graph(text)
     return text
+
+
+def _decode(text: bytes) -> StoredWorkflow:
+    found = read_json(text)
+    if isinstance(found, dict) and is_editor_file(found.get(_EDITOR)):
+        # Kept as a text, which needs a fraction of the memory.
+        return StoredWorkflow(check_graph(found[_GRAPH]), json.dumps(found[_EDITOR]).encode(), len(text))
+    return StoredWorkflow(check_graph(found), None, len(text))
 
 
 def _has_at_most(graph: Graph, max_values: int) -> bool:

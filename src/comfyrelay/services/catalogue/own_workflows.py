@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from comfyrelay.comfyui.editor.filling import fill_editor_file
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.configuration import ENV_PREFIX
@@ -202,6 +203,7 @@ class OwnWorkflows:
 def _values(imported: ImportedWorkflow) -> dict[str, Any]:
     return {
         "graph": imported.graph,
+        "editor": imported.editor,
         "properties": imported.properties,
         "output_node_id": imported.output_node_id,
         "output_extension": imported.output_extension,
@@ -233,6 +235,7 @@ def _drop_forbidden(imported: ImportedWorkflow, policy: GraphPolicy) -> Imported
     return replace(
         imported,
         graph=replace_placeholders(imported.graph, values),
+        editor=None if imported.editor is None else fill_editor_file(imported.editor, values),
         properties=[fields for fields in imported.properties if fields["key"] not in keys],
         roles={role: key for role, key in imported.roles.items() if key not in keys},
     )

@@ -35,13 +35,13 @@ class PrivateGraphs:
     def __init__(self, databases: Databases, *, max_bytes: int, max_tenant_bytes: int | None) -> None:
         """`max_bytes` is the limit of a graph, `max_tenant_bytes` that of a tenant."""
         self._databases = databases
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._max_tenant_bytes = max_tenant_bytes
 
     async def reserve(self, tenant_id: str, text: bytes, properties: Sequence[Mapping[str, Any]]) -> str:
         """Return the storage path of a graph, which is the same for equal graphs of a tenant."""
-        if len(text) > self._max_bytes:
-            limit = f"{format_bytes(self._max_bytes)} ({ENV_PREFIX}MAX_GRAPH_BYTES)"
+        if len(text) > self.max_bytes:
+            limit = f"{format_bytes(self.max_bytes)} ({ENV_PREFIX}MAX_GRAPH_BYTES)"
             raise TooLarge(f"The graph is too large: {format_bytes(len(text))}, but the limit is {limit}.")
         sha256 = hashlib.sha256(text).hexdigest()
         more_bytes, properties_hash = await asyncio.to_thread(_measure, properties)

@@ -88,6 +88,7 @@ class Workflows:
         *,
         slug: str,
         graph: Graph,
+        editor: Mapping[str, Any] | None = None,
         properties: Sequence[Mapping[str, Any]] = (),
         name: str | None = None,
         provider: Provider | WorkflowProvider = Provider.SELF_HOSTED,
@@ -112,7 +113,7 @@ class Workflows:
         else:
             await asyncio.to_thread(self._check, graph, properties)
             check_output_node(graph, output_node_id)
-            path = await self._graphs.store(graph, tenant_id=tenant_id, properties=properties)
+            path = await self._graphs.store(graph, tenant_id=tenant_id, properties=properties, editor=editor)
         values = {
             "slug": slug,
             "name": name or slug,
@@ -177,10 +178,10 @@ class Workflows:
         before = before or await self._workflow(slug)
         values = dict(changes)
         if "graph" in values:
-            graph = values.pop("graph")
+            graph, editor = values.pop("graph"), values.pop("editor", None)
             await asyncio.to_thread(self._check, graph, ())
             described = values.get("properties", before.properties)
-            path = await self._graphs.store(graph, tenant_id=before.tenant_id, properties=described)
+            path = await self._graphs.store(graph, tenant_id=before.tenant_id, properties=described, editor=editor)
             values |= {"graph_path": path, "waiting": None}
         else:
             graph = await self._graph_of(before)

@@ -1,14 +1,17 @@
 """Build the graph of each leased dispatch from its workflow and the job's values."""
 
 import asyncio
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import PurePosixPath
 from typing import Any
 
 import structlog
 
+from comfyrelay.comfyui.editor.filling import fill_editor_file
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.domain.ids import upload_path
 from comfyrelay.domain.payloads import JobPayload
@@ -36,6 +39,8 @@ class LeasedDispatch:
     payload: JobPayload
     graph: Graph
     output_path: str
+    # The editor's file with the values of the job, for the pictures that ComfyUI saves.
+    editor: Mapping[str, Any] | None = None
     # Number of further candidates that the worker had in this round.
     more_waiting: int = 0
     # Whether to keep the workflow's models loaded.
@@ -108,12 +113,13 @@ class GraphBuilder:
     async def _build(
         self, dispatch: Dispatch, payload: JobPayload, *, pinned: Set[int], ran_out: Mapping[tuple[int, str], int]
     ) -> LeasedDispatch:
-        graph = await self._fill(payload)
+        graph, editor = await self._fill(payload)
         assert dispatch.lease_token is not None
         return LeasedDispatch(
             dispatch=dispatch,
             payload=payload,
             graph=graph,
+            editor=editor,
             output_path=upload_path(
                 tenant_id=dispatch.tenant_id,
                 job_id=dispatch.tenant_job_id,
@@ -124,12 +130,17 @@ class GraphBuilder:
             ran_out_bytes=ran_out.get((dispatch.workflow_id, dispatch.workflow_hash)),
         )
 
-    async def _fill(self, payload: JobPayload) -> Graph:
-        graph, size = await self._graphs.get_with_size(payload.graph_path)
-        size += sum(len(value) for value in payload.values.values() if isinstance(value, str))
-        if size <= SMALL_BYTES:
-            return replace_placeholders(graph, payload.values)
-        return await asyncio.to_thread(replace_placeholders, graph, payload.values)
+    async def _fill(self, payload: JobPayload) -> tuple[Graph, dict[str, Any] | None]:
+        stored = await self._graphs.get_stored(payload.graph_path)
+
+        def fill() -> tuple[Graph, dict[str, Any] | None]:
+            graph = replace_placeholders(stored.graph, payload.values)
+            if stored.editor is None:
+                return graph, None
+            return graph, fill_editor_file(json.loads(stored.editor), {**payload.values, **_input_names(payload)})
+
+        size = stored.size + sum(len(value) for value in payload.values.values() if isinstance(value, str))
+        return fill() if size <= SMALL_BYTES else await asyncio.to_thread(fill)
 
     async def _return_leases(
         self, leased: Mapping[int, Dispatch], failed: Mapping[int, str], deferred: Mapping[int, str]
@@ -145,3 +156,8 @@ class GraphBuilder:
 
         log.warning("lease.build_failed", failed=dict(failed), deferred=dict(deferred))
         await self._decisions.decide(TransactionStep.DEFER, [*failed, *deferred], judge, by="build")
+
+
+def _input_names(payload: JobPayload) -> dict[str, str]:
+    """Return the input files by placeholder, as the user named them."""
+    return {asset.placeholder: asset.name or PurePosixPath(asset.path).name for asset in payload.assets}
