@@ -361,6 +361,7 @@ class QueueItem(AnswerBody):
     id: str
     item_no: int
     status: OpenEnum[JobStatus]
+    error: str | None = None
     poster_url: str | None
     preview_url: str | None
     input_poster_url: str | None
@@ -372,7 +373,8 @@ class QueueEntry(AnswerBody):
     The `status` of a batch that has ended is the worst status of its items. `first_label` is the label of the first
     item, which distinguishes batches with the same label. `kind` is the media type of the outputs, `matched` the number
     of jobs that match the filter. `fetched` is the number of waiting jobs that a worker has prefetched; they can no
-    longer be moved. `items` are the first items of a batch, `next_cursor` returns more. `retried_as` is the retry of a
+    longer be moved. `items` are the first items of a batch, `next_cursor` returns more. `error` of a batch is that of
+    its last failed item. `took_seconds` is the time between the first start and the end. `retried_as` is the retry of a
     job.
     """
 
@@ -396,6 +398,7 @@ class QueueEntry(AnswerBody):
     priority: int
     created_at: datetime
     ended_at: datetime | None
+    took_seconds: float | None = None
     error: str | None
     retried_as: str | None
     items: list[QueueItem]

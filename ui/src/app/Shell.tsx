@@ -5,6 +5,7 @@ import { lazy, Suspense, useEffect, useState } from "react";
 import { counts } from "@/api/queries";
 import { Toasts } from "@/kit";
 import { useCommands } from "@/lib/commands";
+import { titleCutText } from "@/lib/cut-texts";
 import { usePendingBadge } from "@/lib/document-title";
 import { keyboard, useKeys } from "@/lib/keyboard";
 import { savedFilters, saveFilters } from "@/lib/saved-filters";
@@ -41,6 +42,7 @@ export function Shell() {
   const isSignInRequested = useIsSignInRequested();
   usePendingBadge(pending);
   useKeyboardEvents();
+  useTitlesOfCutTexts();
   useNotificationsOfFinishedWork();
   useGlobalShortcuts(setOverlay);
   const close = () => setOverlay(null);
@@ -76,6 +78,13 @@ function useKeyboardEvents(): void {
       removeEventListener("keydown", keyboard.onKeyDown);
       removeEventListener("keydown", keyboard.onKeyDownCapture, true);
     };
+  }, []);
+}
+
+function useTitlesOfCutTexts(): void {
+  useEffect(() => {
+    addEventListener("pointerover", titleCutText);
+    return () => removeEventListener("pointerover", titleCutText);
   }, []);
 }
 

@@ -27,7 +27,8 @@ export const queue = {
   item: (number_: number, total: number) => `${number_} of ${number.format(total)}`,
   itemOf: (label: string, number_: number, total: number) =>
     `${isolated(label)} · ${number_} of ${number.format(total)}`,
-  itemNamed: (number_: number, status: string) => `Item ${number_}, ${status}`,
+  itemNamed: (number_: number, status: string, error?: string | null) =>
+    `Item ${number_}, ${status}${error ? `: ${isolated(error)}` : ""}`,
   moreItems: (count: number) => `+${number.format(count)}`,
   almost: "almost done",
   estimated: (part: number) => `about ${Math.round(part * 100)} %, estimated`,
@@ -38,6 +39,8 @@ export const queue = {
   doneOf: (done: number, total: number) => `${number.format(done)} of ${number.format(total)}`,
   made: (made: number, total: number) => `${number.format(made)} of ${number.format(total)} done`,
   failed: (count: number) => `${number.format(count)} failed`,
+  because: (text: string, error: string | null) => (error ? `${text} · ${isolated(error)}` : text),
+  took: (time: string) => `took ${time}`,
   ended: (time: string) => time,
   step: (step: number, steps: number) => `step ${Math.round(step)} of ${Math.round(steps)}`,
   starting: "Starting…",

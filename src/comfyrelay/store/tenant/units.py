@@ -26,11 +26,12 @@ class WaitingUnit(NamedTuple):
 
 
 class BatchSummary(NamedTuple):
-    """Fields that all items of a batch share, or the maximum of them."""
+    """Fields that all items of a batch share, their highest priority, first start and last end."""
 
     workflow_id: int
     effect_id: int | None
     priority: int
+    started_at: datetime | None
     ended_at: datetime | None
 
 
@@ -44,6 +45,7 @@ class BatchItem(NamedTuple):
     input_file_id: str | None
     output_file_id: str | None
     label: str | None
+    error_message: str | None
 
 
 async def waiting(tx: Tx, tenant_id: str) -> list[WaitingUnit]:
@@ -133,8 +135,9 @@ async def summaries(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> dict[
 
 def summaries_query(tenant_id: str, batch_ids: Collection[str]) -> Select[Any]:
     j = ai_jobs.c
-    columns = func.min(j.workflow_id), func.min(j.effect_id), func.max(j.priority), func.max(j.completed_at)
-    query = select(j.batch_id, *columns).where(j.tenant_id.concat("") == tenant_id, j.batch_id.in_(batch_ids))
+    shared = func.min(j.workflow_id), func.min(j.effect_id), func.max(j.priority)
+    times = func.min(j.started_at), func.max(j.completed_at)
+    query = select(j.batch_id, *shared, *times).where(j.tenant_id.concat("") == tenant_id, j.batch_id.in_(batch_ids))
     return query.group_by(j.batch_id)
 
 

@@ -8,6 +8,7 @@ import { useLatest } from "@/lib/use-latest";
 import { common } from "@/texts/common";
 import { queue as texts } from "@/texts/queue";
 import styles from "./BatchItems.module.css";
+import { FailedMark } from "./FailedMark";
 
 /** Items per step: opening a batch with the keyboard must not wait for hundreds of them. */
 const STEP = 48;
@@ -70,11 +71,12 @@ const Item = memo(function Item({ item, isOpen, onOpen }: ItemProps) {
         className={styles.item}
         data-status={item.status}
         aria-pressed={isOpen}
-        aria-label={texts.itemNamed(item.item_no + 1, common.status[item.status] ?? item.status)}
+        aria-label={texts.itemNamed(item.item_no + 1, common.status[item.status] ?? item.status, item.error)}
         onClick={() => onOpen(item)}
       >
         {url && <Poster url={url} loading="lazy" />}
-        <span>{item.item_no + 1}</span>
+        {item.status === "failed" && <FailedMark error={item.error} />}
+        <span className={styles.number}>{item.item_no + 1}</span>
       </button>
     </li>
   );

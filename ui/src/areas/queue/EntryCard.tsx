@@ -72,9 +72,7 @@ export const EntryCard = memo(function EntryCard(props: EntryCardProps) {
         </span>
         <span className={styles.name}>
           <Label id={entry.id} label={label} cursor={cursor} onOpen={() => handlers.open(entry)} />
-          <span className={styles.about} title={entry.first_label ?? undefined}>
-            {aboutEntry(entry, label)}
-          </span>
+          <span className={styles.about}>{aboutEntry(entry, label)}</span>
         </span>
         <EntryTiles entry={entry} openJob={openJob} onOpen={(item) => handlers.openItem(entry, item)} />
         <Summary entry={entry} />

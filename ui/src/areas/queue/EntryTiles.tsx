@@ -6,6 +6,7 @@ import { Poster } from "@/kit/Poster";
 import { common } from "@/texts/common";
 import { queue as texts } from "@/texts/queue";
 import styles from "./EntryTiles.module.css";
+import { FailedMark } from "./FailedMark";
 import { tilesThatFit } from "./rules";
 
 interface EntryTilesProps {
@@ -32,7 +33,7 @@ function JobTiles({ entry }: { entry: QueueEntry }) {
         </span>
       ) : (
         <span className={styles.placeholder} data-status={item?.status}>
-          <Icon aria-hidden />
+          {item?.status === "failed" ? <FailedMark error={item.error} /> : <Icon aria-hidden />}
         </span>
       )}
     </span>
@@ -87,10 +88,11 @@ function Tile({ item, isOpen, showsInput, onOpen }: TileProps) {
       data-status={item.status}
       data-has-input={item.input_poster_url && !item.poster_url ? true : undefined}
       aria-pressed={isOpen}
-      aria-label={texts.itemNamed(item.item_no + 1, common.status[item.status] ?? item.status)}
+      aria-label={texts.itemNamed(item.item_no + 1, common.status[item.status] ?? item.status, item.error)}
       onClick={() => onOpen(item)}
     >
       {url && <Poster url={url} loading="lazy" />}
+      {item.status === "failed" && <FailedMark error={item.error} />}
       <HoverPreview url={item.preview_url} />
       {showsInput && item.poster_url && item.input_poster_url && (
         <Poster className={styles.inset} url={item.input_poster_url} loading="lazy" />

@@ -49,7 +49,10 @@ export default function QueuePage() {
   const isFiltered = Boolean(search.q || search.status || search.workflow);
   const showsSlots = slots.length > 0 && !isFiltered && !search.sort;
   const lines = useMemo<Line[]>(
-    () => [...(showsSlots ? [{ kind: "now", key: "now" } as const] : []), ...linesOf(entries, search.sort)],
+    () =>
+      showsSlots
+        ? [{ kind: "now", key: "now" }, ...linesOf(entries, search.sort, { above: texts.now })]
+        : linesOf(entries, search.sort),
     [entries, search.sort, showsSlots],
   );
 

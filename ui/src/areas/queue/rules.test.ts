@@ -56,6 +56,7 @@ describe("a batch", () => {
 
   it("with one failed item shows a warning", () => {
     expect(summaryOf(mixed)).toEqual({ main: "1 failed", sub: "11 of 12 done", tone: "warn" });
+    expect(summaryOf({ ...mixed, error: "Not enough memory." }).sub).toBe("11 of 12 done · Not enough memory.");
     expect(progressParts(mixed.counts, 12).map((each) => each.status)).toEqual(["completed", "failed"]);
   });
 
@@ -117,7 +118,7 @@ describe("the list", () => {
         ended("d", new Date(2026, 2, 1)),
       ],
       undefined,
-      today,
+      { today },
     );
     expect(lines.map((each) => (each.kind === "heading" ? each.text : each.key))).toEqual([
       "Next",
@@ -129,6 +130,21 @@ describe("the list", () => {
       "Sunday, March 1",
       "d",
     ]);
+  });
+
+  it("shows running entries under Now, without a second heading below the slots", () => {
+    const entries = [entry("a", { status: "running" }), entry("b")];
+    const keys = (above?: string) =>
+      linesOf(entries, undefined, above ? { above } : {}).map((line) =>
+        line.kind === "heading" ? line.text : line.key,
+      );
+    expect(keys()).toEqual(["Now", "a", "Next", "b"]);
+    expect(keys("Now")).toEqual(["a", "Next", "b"]);
+  });
+
+  it("says how long finished entries took", () => {
+    expect(summaryOf(entry("a", { status: "completed", took_seconds: 95 })).sub).toBe("took 2 min");
+    expect(summaryOf(entry("a", { status: "completed", took_seconds: null })).sub).toBe("");
   });
 
   it("is reordered by moving an entry before or after another", () => {

@@ -24,14 +24,21 @@ export type Line =
   | { kind: "heading"; key: string; text: string }
   | { kind: "entry"; key: string; entry: QueueEntry };
 
-/** Entries under headings: waiting and running ones first, then finished ones by day. */
-export function linesOf(entries: readonly QueueEntry[], sort: string | undefined, today = new Date()): Line[] {
+/** Entries under headings: running ones, waiting ones, then finished ones by day. `above` is the heading of the cards
+ * over the list, under which running entries need no heading of their own. */
+export function linesOf(
+  entries: readonly QueueEntry[],
+  sort: string | undefined,
+  { above = "", today = new Date() } = {},
+): Line[] {
   const lines: Line[] = [];
-  let heading = "";
+  let heading = above;
   for (const entry of entries) {
     const text =
       (!sort || sort === "queue") && isActive(entry)
-        ? texts.next
+        ? entry.status === "running"
+          ? texts.now
+          : texts.next
         : dayOf(sort ? entry.created_at : endOf(entry), today);
     if (text !== heading) lines.push({ kind: "heading", key: `heading ${text}`, text });
     heading = text;
@@ -74,7 +81,7 @@ export function summaryOf(entry: QueueEntry): Summary {
     case "running":
       return {
         main: left === null ? (common.status.running ?? "") : left < 1 ? texts.almost : texts.left(duration(left)),
-        sub: failed ? texts.failed(failed) : entry.is_batch ? done : "",
+        sub: failed ? texts.because(texts.failed(failed), entry.error) : entry.is_batch ? done : "",
         tone: "running",
       };
     case "waiting":
@@ -95,7 +102,11 @@ export function summaryOf(entry: QueueEntry): Summary {
       if (!entry.is_batch || failed === total) {
         return { main: common.status.failed ?? "", sub: entry.error ?? "", tone: "bad" };
       }
-      return { main: texts.failed(failed), sub: texts.made(countOf(counts, "completed"), total), tone: "warn" };
+      return {
+        main: texts.failed(failed),
+        sub: texts.because(texts.made(countOf(counts, "completed"), total), entry.error),
+        tone: "warn",
+      };
     case "canceled":
       return {
         main: common.status.canceled ?? "",
@@ -103,7 +114,11 @@ export function summaryOf(entry: QueueEntry): Summary {
         tone: "quiet",
       };
     default:
-      return { main: common.status[status] ?? status, sub: "", tone: "good" };
+      return {
+        main: common.status[status] ?? status,
+        sub: entry.took_seconds == null ? "" : texts.took(duration(entry.took_seconds)),
+        tone: "good",
+      };
   }
 }
 

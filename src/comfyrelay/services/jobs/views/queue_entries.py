@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus, UnitStatus, finished_status
@@ -104,6 +105,7 @@ def batch_entry(unit: Unit, rows: UnitRows, order: QueueOrder, filtered: UnitSta
         priority=summary.priority,
         created_at=state.created_at,
         ended_at=summary.ended_at if status is None else None,
+        took_seconds=_seconds_between(summary.started_at, summary.ended_at) if status is None else None,
         error=rows.errors.get(unit.id),
         retried_as=None,
         items=[queue_item(item, rows.media, order.fetched) for item in items],
@@ -130,6 +132,7 @@ def job_entry(unit: Unit, rows: UnitRows, order: QueueOrder, filtered: UnitStatu
         priority=job.priority,
         created_at=job.created_at,
         ended_at=job.completed_at,
+        took_seconds=_seconds_between(job.started_at, job.completed_at),
         error=job.error_message,
         retried_as=rows.retries.get(job.id),
         items=[queue_item(job, rows.media, order.fetched)],
@@ -145,10 +148,15 @@ def queue_item(item: BatchItem | JobRecord, facts: Mapping[str, ShownMedia], fet
         id=item.id,
         item_no=item.item_no,
         status=JobStatus.QUEUED if is_fetched else item.status,
+        error=item.error_message,
         poster_url=output.poster_url if output else None,
         preview_url=output.preview_url if output else None,
         input_poster_url=source.poster_url if source else None,
     )
+
+
+def _seconds_between(start: datetime | None, end: datetime | None) -> float | None:
+    return None if start is None or end is None else (end - start).total_seconds()
 
 
 def _shared_fields(

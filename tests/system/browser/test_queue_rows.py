@@ -1,0 +1,134 @@
+"""The rows of the queue page in a real browser: failures, cut texts and headings."""
+
+import io
+
+import pytest
+import pytest_asyncio
+from PIL import Image
+from playwright.async_api import FloatRect, Locator, expect
+
+from tests.support.chromium import PageDriver
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("built_app")]
+
+SIZES = ((1440, 900), (390, 844))
+ERROR = "mat1 and mat2 shapes cannot be multiplied (77x2048 and 768x320) " + "in the third block of the decoder " * 4
+LONG = "portrait_of_a_glassblower_with_sparks-final-version_0042.take-3" * 3
+# Texts that are wider than a box that hides the rest, in a box without an ellipsis.
+_CUT_WITHOUT_ELLIPSIS = """() => {
+  const found = [];
+  const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const range = document.createRange();
+    range.selectNodeContents(texts.currentNode);
+    const text = range.getBoundingClientRect();
+    if (!text.width) continue;
+    for (let box = texts.currentNode.parentElement; box.tagName !== "MAIN"; box = box.parentElement) {
+      const style = getComputedStyle(box);
+      if (style.textOverflow === "ellipsis" || style.webkitLineClamp !== "none") break;
+      const { left, right } = box.getBoundingClientRect();
+      if (["hidden", "clip"].includes(style.overflowX) && (text.right > right + 1 || text.left < left - 1)) {
+        found.push(texts.currentNode.textContent);
+        break;
+      }
+    }
+  }
+  return found;
+}"""
+_CUT = """() => [...document.querySelectorAll("main *")].filter((box) => {
+  const style = getComputedStyle(box);
+  return box.textContent && (style.webkitLineClamp !== "none" ? box.scrollHeight > box.clientHeight
+    : style.textOverflow === "ellipsis" && box.scrollWidth > box.clientWidth);
+}).map((box, index) => { box.dataset.cut = index; return box.textContent; })"""
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def queue(shared: PageDriver) -> PageDriver:
+    await shared.open_queue()
+    return shared
+
+
+async def box(element: Locator) -> FloatRect:
+    found = await element.bounding_box()
+    assert found is not None
+    return found
+
+
+async def test_failed_tile_has_an_icon_and_its_reason_on_hover(queue: PageDriver) -> None:
+    page = queue.page
+    await queue.misbehave("Fail", class_type="ImageInvert", message=ERROR, times=1)
+    await queue.submit_batch("lakes", ["one", "two", "three"])
+    row = queue.unit("lakes")
+    await expect(row).to_contain_text("1 failed")
+    reason = (await queue.call("GET", "/api/queue"))["items"][0]["error"]
+    for width, height in reversed(SIZES):
+        await page.set_viewport_size({"width": width, "height": height})
+        await expects_failed_tile(queue, row, reason)
+    await row.get_by_role("button", name="lakes", exact=True).click()
+    await expects_failed_tile(queue, page.get_by_role("complementary"), reason)
+
+
+async def expects_failed_tile(queue: PageDriver, place: Locator, reason: str) -> None:
+    page = queue.page
+    tile = place.get_by_role("button", name=f"Item 1, Failed: {reason}")
+    outer, icon = await box(tile), await box(tile.locator("svg"))
+    assert 14 <= icon["width"] < outer["width"]
+    middle = [icon["x"] + icon["width"] / 2, icon["y"] + icon["height"] / 2]
+    hovered = "([x, y]) => document.elementFromPoint(x, y)?.closest('[title]')?.title"
+    assert await page.evaluate(hovered, middle) == reason
+    # no flat wash: icon, ring, background and the input
+    with Image.open(io.BytesIO(await tile.screenshot())) as picture:
+        assert len(picture.convert("RGB").getcolors(picture.width * picture.height) or []) > 16
+
+
+async def test_failed_batch_says_why_in_its_row(queue: PageDriver) -> None:
+    await queue.misbehave("Fail", class_type="ImageInvert", message="the decoder has no weights", times=1)
+    await queue.submit_batch("lakes", ["one", "two"])
+    row = queue.unit("lakes")
+    why = row.get_by_text("the decoder has no weights")
+    await expect(why).to_contain_text("1 of 2 done")
+    for width, height in SIZES:
+        await queue.page.set_viewport_size({"width": width, "height": height})
+        outer, inner = await box(row), await box(why)
+        assert inner["height"] >= 10
+        assert outer["x"] <= inner["x"]
+        assert inner["x"] + inner["width"] <= outer["x"] + outer["width"]
+
+
+async def test_cut_texts_end_in_an_ellipsis_and_are_whole_on_hover(queue: PageDriver) -> None:
+    page = queue.page
+    await queue.misbehave("Fail", class_type="ImageInvert", message=ERROR, times=1)
+    await queue.submit_batch(LONG, [f"first {LONG}", "two"])
+    row = queue.unit(LONG)
+    await expect(row).to_contain_text("1 failed")
+    await expect(row).to_contain_text("1 of 2 done")
+    await queue.behave()
+    await queue.misbehave("Slow", class_type="ImageInvert", seconds=600, steps=600)
+    await queue.submit(f"runs {LONG}")
+    await expect(queue.unit(f"runs {LONG}")).to_have_attribute("data-status", "running")
+    for width, height in SIZES:
+        await page.set_viewport_size({"width": width, "height": height})
+        assert await page.evaluate(_CUT_WITHOUT_ELLIPSIS) == []
+        cut = await page.evaluate(_CUT)
+        assert len([text for text in cut if LONG in text]) >= 3
+        for index, text in enumerate(cut):
+            element = page.locator(f"[data-cut='{index}']")
+            await element.hover()
+            assert text in str(await element.get_attribute("title"))
+            await element.evaluate("element => delete element.dataset.cut")
+
+
+async def test_running_batch_is_under_now_and_done_rows_say_how_long_they_took(queue: PageDriver) -> None:
+    page = queue.page
+    await queue.submit("done before")
+    await expect(queue.unit("done before")).to_contain_text("took")
+    await queue.misbehave("Slow", class_type="ImageInvert", seconds=600, steps=600)
+    await queue.submit_batch("lakes", ["one", "two", "three"])
+    await queue.submit("waits")
+    await expect(queue.unit("lakes")).to_have_attribute("data-status", "running")
+    # the batch is above the heading Next, and one heading Now is above both
+    now, following = (page.get_by_role("heading", name=name, exact=True) for name in ("Now", "Next"))
+    await expect(now).to_have_count(1)
+    batch, waits = await box(queue.unit("lakes")), await box(queue.unit("waits"))
+    below = await box(following)
+    assert (await box(now))["y"] < batch["y"] < below["y"] < waits["y"]
