@@ -61,6 +61,8 @@ class MediaInfo:
     height: int | None = None
     duration_seconds: float | None = None
     frames: int | None = None
+    # Why the file was not decoded, if it exceeds a limit. Then its size is the claim of its header.
+    unread: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -46,10 +46,12 @@ class Probes:
         subject: str = "output",
         size: int | None = None,
         head: bytes = b"",
+        allow_large: bool = False,
     ) -> MediaInfo:
         """Return what the object is, or raise `InvalidInput` if it is not readable media of this type.
 
-        Its size and its first `HEAD_BYTES` are read unless given.
+        Its size and its first `HEAD_BYTES` are read unless given. With `allow_large`, an image or video with more
+        pixels than may be decoded is not refused.
         """
         if size is None:
             if (stat := await store.stat(path)) is None:
@@ -64,7 +66,11 @@ class Probes:
         try:
             return await self._probe(kind, _RangeReader(store, path, size=size, head=head, limits=self._limits))
         except MediaRefused as error:
-            raise InvalidInput(f"The {subject} {self._explain(error, kind)}.") from None
+            why = self._explain(error, kind)
+            if allow_large and error.why == "pixels" and error.size is not None:
+                width, height = error.size
+                return MediaInfo(kind=kind, width=width, height=height, unread=why)
+            raise InvalidInput(f"The {subject} {why}.") from None
 
     async def draw(
         self, store: ObjectStore, path: str, *, mime_type: str, size: int, head: bytes = b""
@@ -109,7 +115,7 @@ class Probes:
     def _explain(self, error: MediaRefused, kind: MediaKind) -> str:
         limits, (width, height) = self._limits, error.size or (0, 0)
         explanations: dict[RefusalReason, str] = {
-            "pixels": f"is too large: it has {width} × {height} pixels, and at most {limits.max_pixels:,} are allowed",
+            "pixels": too_many_pixels(width, height, limits.max_pixels),
             "frames": f"is too long: an image may have {limits.max_frames:,} frames at most",
             "blocks": "is made of too many small blocks to be read: save it again with another program",
             "memory": f"needs more than {limits.max_memory_bytes // 1024**2:,} MiB of memory to be read",
@@ -122,6 +128,13 @@ class Probes:
             "unreadable": "is not readable audio" if kind == "audio" else f"is not a readable {kind}",
         }
         return explanations[error.why]
+
+
+def too_many_pixels(width: int, height: int, max_pixels: int) -> str:
+    return (
+        f"is too large: it has {width} × {height} pixels, and at most {max_pixels:,} are allowed "
+        "(COMFYRELAY_PROBE_MAX_PIXELS)"
+    )
 
 
 class _RangeReader:

@@ -19,6 +19,7 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
 from tests.support.api import Api, Caller, open_api, problem_of
 from tests.support.api_calls import lease, lease_of, png, submit
+from tests.support.media_samples import png_that_claims
 from tests.support.world import Crash, PostgresBackend, SqliteBackend, execute
 
 pytestmark = pytest.mark.both_databases
@@ -236,3 +237,26 @@ async def test_completion_is_repeatable_after_a_crash(scenario: Scenario, bounda
     assert [*(await scenario.stored_objects()).values()] == ["output"]
     assert await scenario.output() == png("blue")
     assert await scenario.api.engine.accounts.ledger.balance(scenario.job["tenant_id"]) == 93
+
+
+async def test_output_with_too_many_pixels_completes_its_job_without_a_poster(scenario: Scenario) -> None:
+    data = png_that_claims(16_000, 11_000)
+    await scenario.put(data)
+    assert (await scenario.complete(data, metadata={"filename": "wall_00001_.png"})).status_code == 200
+    assert await scenario.output() == data
+    job = await scenario.user.get(f"/api/ai-jobs/{scenario.job['job_id']}")
+    assert job["status"] == "completed"
+    [output] = job["outputs"]
+    assert (output["width"], output["height"], output["poster_url"]) == (16_000, 11_000, None)
+    [line] = (await scenario.user.get(f"/api/ai-jobs/{scenario.job['job_id']}/logs"))["items"]
+    assert line["line"] == (
+        "No preview was made of wall_00001_.png: the file is too large: it has 16000 × 11000 pixels, and at most "
+        "100,000,000 are allowed (COMFYRELAY_PROBE_MAX_PIXELS). The file itself is complete."
+    )
+
+
+async def test_output_of_another_kind_with_too_many_pixels_is_refused(scenario: Scenario) -> None:
+    data = b"<html>" + png_that_claims(16_000, 11_000)
+    await scenario.put(data)
+    problem = problem_of(await scenario.complete(data), 422)
+    assert problem["errors"]["output"] == "The output is not a readable image."

@@ -14,6 +14,7 @@ from comfyrelay.services.jobs.removal import GRACE_SECONDS as REMOVAL_SECONDS
 from comfyrelay.services.operations.retention import GRACE_SECONDS
 from tests.support.api import Api, Caller, open_api, problem_of
 from tests.support.api_calls import png, submit, upload
+from tests.support.media_samples import png_that_claims
 from tests.support.world import PostgresBackend, SqliteBackend
 
 pytestmark = pytest.mark.both_databases
@@ -175,3 +176,15 @@ def test_no_limit_allows_everything() -> None:
 )
 def test_other_paths_are_no_uploads(path: str) -> None:
     assert tenant_of_upload(path) is None
+
+
+async def test_input_with_too_many_pixels_is_refused_before_it_runs(api: Api, user: Caller) -> None:
+    effect_id = await api.effect(credits_cost=0)
+    large = await upload(user, png_that_claims(16_000, 11_000))
+    body = {"effect_id": effect_id, "idempotency_key": "k", "input_file_id": large}
+    problem = problem_of(await user.call("POST", "/api/ai-jobs", body), 422)
+    assert problem["errors"]["input_file_id"].endswith(
+        ".png is too large: it has 16000 × 11000 pixels, and at most 100,000,000 are allowed "
+        "(COMFYRELAY_PROBE_MAX_PIXELS)."
+    )
+    assert (await user.get("/api/ai-jobs"))["items"] == []

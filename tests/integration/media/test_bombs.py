@@ -56,7 +56,8 @@ async def test_oversized_header_is_refused_before_decoding(
     )
     webp = media_samples.webp_that_claims(16_000, 11_000)
     assert len(webp) == 34
-    text = "The output is too large: it has 16000 × 11000 pixels, and at most 100,000,000 are allowed."
+    text = "The output is too large: it has 16000 × 11000 pixels, and at most 100,000,000 are allowed "
+    text += "(COMFYRELAY_PROBE_MAX_PIXELS)."
     assert await refusal(objects, webp, "image/webp") == text
     assert "50000 × 50000" in await refusal(objects, media_samples.png_that_claims(50_000, 50_000), "image/png")
     moving = media_samples.image("PNG", frames=3)
@@ -97,7 +98,8 @@ async def test_truncated_video_is_refused(objects: LocalObjects) -> None:
 
 async def test_frames_are_measured_when_the_header_hides_their_size(objects: LocalObjects) -> None:
     data, limits = media_samples.video_with_hidden_size(), ProbeLimits(max_pixels=64 * 48 - 1)
-    text = "The output is too large: it has 64 × 48 pixels, and at most 3,071 are allowed."
+    text = "The output is too large: it has 64 × 48 pixels, and at most 3,071 are allowed "
+    text += "(COMFYRELAY_PROBE_MAX_PIXELS)."
     assert await refusal(objects, data, "video/x-msvideo", limits) == text
     with pytest.raises(InvalidInput, match="64 × 48 pixels"):
         await Probes(limits).draw(objects, "output", mime_type="video/x-msvideo", size=len(data))

@@ -10,23 +10,29 @@ Poster and preview are made from the checked copy and stored next to it.
 import asyncio
 import hashlib
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
 from comfyrelay.domain.ids import derived_paths, new_id, output_path
 from comfyrelay.domain.outputs import output_type
-from comfyrelay.errors import ConfigurationError, InvalidInput, LeaseLost, NotFound
+from comfyrelay.domain.queue.updates import MediaFacts
+from comfyrelay.errors import ConfigurationError, DatabaseUnavailable, InvalidInput, LeaseLost, NotFound
 from comfyrelay.media.inspection import HEAD_BYTES, Probes
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.queue.lease_payload import LeasePayload, LeasePayloads
 from comfyrelay.services.queue.posters import Posters
 from comfyrelay.services.queue.settle import Report, SettledOutput, Settlement, SettleService
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.tenant import jobs
+from comfyrelay.text import excerpt
 
 log = structlog.get_logger(__name__)
 
 # Smaller pieces are hashed on the event loop, because a thread would take longer.
 SMALL_BYTES = 64 * 1024
+MAX_NAME_LENGTH = 200
 NO_OUTPUT = "The output is missing. Upload it to the lease's output URL and complete again, or report a failure."
 
 
@@ -39,6 +45,8 @@ class _CopiedOutput:
     problem: str | None = None
     # Path of the upload, which is removed after settling.
     upload: str | None = None
+    # Why a valid output has no poster, for the job's log.
+    note: str | None = None
 
 
 class Outputs:
@@ -70,6 +78,8 @@ class Outputs:
         if copied.problem is not None and not await self._is_accepted(report, copied):
             await self._remove(copied.copy)
             return await self._settle_report(replace(report, output=None))
+        if copied.note is not None:
+            await self._log(report, copied.note)
         try:
             settlement = await self._settle_report(replace(report, output=copied.output))
         except LeaseLost:
@@ -95,6 +105,26 @@ class Outputs:
             raise InvalidInput(copied.problem, errors={"output": copied.problem or NO_OUTPUT})
         return False
 
+    async def _log(self, report: Report, line: str) -> None:
+        """Add a line to the job's log. A lost line does not fail the job."""
+        async with self._databases.central.read() as tx:
+            dispatch = await dispatches.of_lease(tx, report.dispatch_id, report.lease_token)
+        if dispatch is None:
+            return
+        row = {
+            "job_id": dispatch.tenant_job_id,
+            "epoch": dispatch.epoch,
+            "tenant_id": dispatch.tenant_id,
+            "line": line,
+        }
+        try:
+            with self._databases.watched(dispatch.shard):
+                await self._databases.shard(dispatch.shard).run(
+                    TransactionStep.HEARTBEAT_LOGS, partial(jobs.add_logs, lines=[row])
+                )
+        except DatabaseUnavailable:
+            log.warning("output.log_lost", dispatch_id=dispatch.id, line=line)
+
     async def _copy(self, lease: LeasePayload, reported: SettledOutput | None) -> _CopiedOutput:
         upload = lease.upload_path
         if reported is None:
@@ -109,7 +139,7 @@ class Outputs:
         copy = output_path(file_id, tenant_id=lease.tenant_id, job_id=lease.job_id, extension=extension)
         try:
             copied = await self._objects.copy(upload, copy)
-            output, problem = await self._check(
+            output, problem, note = await self._check(
                 copy,
                 replace(reported, file_id=file_id, extension=extension),
                 size=copied.size,
@@ -120,12 +150,12 @@ class Outputs:
         except Exception:
             await self._remove(copy)
             raise
-        return _CopiedOutput(output=output, copy=copy, problem=problem, upload=upload)
+        return _CopiedOutput(output=output, copy=copy, problem=problem, upload=upload, note=note)
 
     async def _check(
         self, copy: str, reported: SettledOutput, *, size: int, promised: str
-    ) -> tuple[SettledOutput, str | None]:
-        """Return the output with its real properties, and its problem, if any."""
+    ) -> tuple[SettledOutput, str | None, str | None]:
+        """Return the output with its real properties, its problem, and why it has no poster, if any."""
         if size > self._max_bytes:
             # The worker uploaded another file after the size check.
             raise self._too_large(size)
@@ -133,22 +163,27 @@ class Outputs:
         mime_type = output_type(reported.mime_type, promised)
         output = replace(reported, size=size, sha256=digest, mime_type=mime_type or promised)
         if size != reported.size:
-            return output, f"The output has {size} bytes, not {reported.size}. Upload it again."
+            return output, f"The output has {size} bytes, not {reported.size}. Upload it again.", None
         if digest != reported.sha256:
-            return output, f"The output has the SHA-256 {digest}, not {reported.sha256}. Upload it again."
+            return output, f"The output has the SHA-256 {digest}, not {reported.sha256}. Upload it again.", None
         if mime_type is None:
-            return output, f"The output is {reported.mime_type}, but this workflow creates {promised}."
+            return output, f"The output is {reported.mime_type}, but this workflow creates {promised}.", None
         try:
-            info = await self._probes.probe(self._objects, copy, mime_type=mime_type, size=size, head=head)
+            info = await self._probes.probe(
+                self._objects, copy, mime_type=mime_type, size=size, head=head, allow_large=True
+            )
         except InvalidInput as error:
-            return output, error.detail
+            return output, error.detail, None
         except ConfigurationError as error:
             # This server cannot inspect media.
             if self._accepts_invalid:
-                return output, error.detail
+                return output, error.detail, None
             raise
+        if info.unread is not None:
+            note = f"No preview was made of {_name(reported)}: the file {info.unread}. The file itself is complete."
+            return replace(output, media=MediaFacts(width=info.width, height=info.height)), None, note
         media = await self._posters.of_output(copy, info, mime_type=mime_type, size=size, head=head)
-        return replace(output, media=media), None
+        return replace(output, media=media), None, None
 
     async def _read(self, path: str) -> tuple[str, bytes]:
         """Read an object once, and return its SHA-256 and its first bytes."""
@@ -173,3 +208,9 @@ class Outputs:
             await self._objects.remove_many([path, *derived_paths(path)])
         except Exception:
             log.warning("output.removal_failed", path=path, exc_info=True)
+
+
+def _name(output: SettledOutput) -> str:
+    """Return the name that ComfyUI gave the output."""
+    name = (output.metadata or {}).get("filename")
+    return excerpt(name, length=MAX_NAME_LENGTH) if isinstance(name, str) and name else f"output.{output.extension}"

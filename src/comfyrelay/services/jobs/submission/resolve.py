@@ -24,7 +24,7 @@ from comfyrelay.services.jobs.submission.own_inputs import OwnInputs
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.jobs.submission.reuse import Reuse
 from comfyrelay.services.jobs.submission.seeds import draw_seeds
-from comfyrelay.services.jobs.submission.upload_sizes import check_upload_sizes
+from comfyrelay.services.jobs.submission.upload_checks import check_uploads
 from comfyrelay.settings import Settings
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Database
@@ -183,7 +183,7 @@ class Resolver:
             videos = await media.videos_of(tx, tenant_id, video_ids)
             file_ids.update(video.original_file_id for video in videos.values() if video.original_file_id is not None)
             files = await media.stored_files(tx, tenant_id, file_ids)
-        await check_upload_sizes(self._objects, files.values())
+        await check_uploads(self._objects, files.values(), max_pixels=self._settings.probe_max_pixels)
         return NamedMedia(files=await self._reuse.hash_files(files) if hash_content else files, videos=videos)
 
     async def resolve_job(self, shard: Database, request: JobRequest, *, request_digest: str) -> NewJobRecord:
