@@ -286,8 +286,8 @@ MUTANTS = (
     Mutant(
         name="the reported hash of an output is not verified",
         file="services/queue/outputs.py",
-        old="if digest != reported.sha256:",
-        new="if digest == reported.sha256 is None:",
+        old="if found.sha256 != reported.sha256:",
+        new="if found.sha256 == reported.sha256 is None:",
         tests=f"{API}/test_outputs.py",
         only="sqlite and wrong_hash",
     ),

@@ -162,10 +162,8 @@ class Outputs:
         digest, head = await self._read(copy) if reported.sha256 is not None else (None, b"")
         mime_type = output_type(reported.mime_type, promised)
         output = replace(reported, size=size, sha256=digest, mime_type=mime_type or promised)
-        if size != reported.size:
-            return output, f"The output has {size} bytes, not {reported.size}. Upload it again.", None
-        if digest != reported.sha256:
-            return output, f"The output has the SHA-256 {digest}, not {reported.sha256}. Upload it again.", None
+        if (problem := _difference(output, reported)) is not None:
+            return output, problem, None
         if mime_type is None:
             return output, f"The output is {reported.mime_type}, but this workflow creates {promised}.", None
         try:
@@ -208,6 +206,14 @@ class Outputs:
             await self._objects.remove_many([path, *derived_paths(path)])
         except Exception:
             log.warning("output.removal_failed", path=path, exc_info=True)
+
+
+def _difference(found: SettledOutput, reported: SettledOutput) -> str | None:
+    if found.size != reported.size:
+        return f"The output has {found.size} bytes, not {reported.size}. Upload it again."
+    if found.sha256 != reported.sha256:
+        return f"The output has the SHA-256 {found.sha256}, not {reported.sha256}. Upload it again."
+    return None
 
 
 def _name(output: SettledOutput) -> str:
