@@ -246,3 +246,32 @@ async def test_crash_before_the_hold_fails_one_more_item(world: World, boundary:
     assert found.counts["paused"] == 4 - found.counts["failed"]
     assert await resume(desk, batch) == 4
     assert (await state(desk, batch)).counts == {"queued": 4}
+
+
+@pytest.mark.both_databases
+async def test_three_failures_in_a_row_for_the_same_reason_hold_the_batch(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 6)
+    for number in range(3):
+        assert (await state(desk, batch)).held is None, number
+        await fail_next(world, desk.worker, "node_failed")
+    found = await state(desk, batch)
+    assert found.counts == {"failed": 3, "paused": 3}
+    assert found.held == f"On hold: 3 items in a row failed for the same reason. {MISSING}. Fix this, then resume."
+    # one resume runs all failed items
+    assert await resume(desk, batch) == 6
+    assert (await state(desk, batch)).counts == {"queued": 6}
+
+
+async def test_failures_between_completed_items_or_with_other_messages_do_not_hold_the_batch(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 8)
+    for outcome in ("same", "same", "completed", "same", "other", "same", "same"):
+        leased = await world.lease(desk.worker)
+        assert leased is not None
+        if outcome == "completed":
+            await world.complete(leased)
+        else:
+            await world.fail(leased, outcome, code="node_failed")
+    found = await state(desk, batch)
+    assert (found.counts, found.held) == ({"failed": 6, "completed": 1, "queued": 1}, None)

@@ -1,5 +1,7 @@
 """Decide whether a failed item holds its batch: pause the rest until a user resumes it."""
 
+from collections.abc import Sequence
+
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import GraphError, GraphNotAllowed, GraphRefused, ModelUnreadable, NotInstalled
 
@@ -7,11 +9,8 @@ from comfyrelay.errors import GraphError, GraphNotAllowed, GraphRefused, ModelUn
 _MISSING = frozenset({NotInstalled.code, ModelUnreadable.code})
 # An invalid graph fails every item, unless one has completed: then the error is in the values of the failed item.
 _WRONG_GRAPH = frozenset({GraphRefused.code, GraphError.code, GraphNotAllowed.code})
-
-
-def can_hold_batch(code: str | None) -> bool:
-    """Whether a failure with this code may hold its batch."""
-    return code in _MISSING or code in _WRONG_GRAPH
+# Any other failure holds its batch when this many items in a row have failed with the same message.
+MAX_EQUAL_FAILURES = 3
 
 
 def holds_batch(code: str | None, *, has_completed: bool) -> bool:
@@ -22,8 +21,20 @@ def holds_batch(code: str | None, *, has_completed: bool) -> bool:
     return code in _MISSING or (code in _WRONG_GRAPH and not has_completed)
 
 
-def hold_text(error: str) -> str:
+def is_repeated(error: str, before: Sequence[str | None]) -> bool:
+    """Whether this failure and the failures of the items that ended `before` it have the same message."""
+    sentence = user_sentence(error)
+    is_same = all(text is not None and user_sentence(text) == sentence for text in before)
+    return is_same and len(before) >= MAX_EQUAL_FAILURES - 1
+
+
+def hold_text(error: str, *, failures: int = 1) -> str:
     """Return the text that tells the user why the batch is held."""
     sentence = user_sentence(error)
     stop = "" if sentence.endswith((".", "!", "?", "…")) else "."
-    return f"On hold: one item failed, and the others would fail the same way. {sentence}{stop} Fix this, then resume."
+    cause = (
+        "one item failed, and the others would fail the same way"
+        if failures == 1
+        else f"{failures} items in a row failed for the same reason"
+    )
+    return f"On hold: {cause}. {sentence}{stop} Fix this, then resume."

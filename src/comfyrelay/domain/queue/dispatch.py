@@ -101,6 +101,8 @@ class Transition:
     reason: str | None = None
     # Why this failure holds the rest of the batch.
     hold: str | None = None
+    # Failed jobs of the batch that are rerun with it.
+    held_with: Sequence[str] = ()
     # Why its worker is blocked for the workflow, after it ran out of memory.
     block: str | None = None
     # The workers whose block for running out of memory ends, because the job or the size of their GPU is at fault.

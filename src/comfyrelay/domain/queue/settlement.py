@@ -84,13 +84,15 @@ class BatchHold:
     text: str
     at: datetime
     began_at: datetime | None = None
+    # Earlier failures for the same reason.
+    held_with: Sequence[str] = ()
 
     def merge_into(self, held: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the batch's hold with this failure added.
 
         A job that was already running when the batch was held keeps the first reason, but is rerun with the others.
         """
-        jobs = [*held["jobs"], self.job_id] if held else [self.job_id]
+        jobs = [*(held["jobs"] if held else ()), *self.held_with, self.job_id]
         if held is not None and (self.began_at or self.at) <= datetime.fromisoformat(held["at"]):
             return {**held, "jobs": jobs}
         return {"text": self.text, "at": self.at.isoformat(), "by": self.job_id, "jobs": jobs}
@@ -172,7 +174,12 @@ def _apply_update(settled: Settled, update: JobUpdate) -> None:
         settled.leases = update.epoch
         if update.hold is not None and update.batch_id is not None:
             settled.hold = BatchHold(
-                batch_id=update.batch_id, job_id=job.id, text=update.hold, at=update.at, began_at=update.started_at
+                batch_id=update.batch_id,
+                job_id=job.id,
+                text=update.hold,
+                at=update.at,
+                began_at=update.started_at,
+                held_with=update.held_with,
             )
 
 

@@ -3,6 +3,7 @@
 An update contains everything its consumer needs, so it can be delivered much later.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -67,6 +68,7 @@ class JobUpdate:
     reason: str | None = None
     # Why this failure holds the rest of the batch.
     hold: str | None = None
+    held_with: Sequence[str] = ()
     batch_id: str | None = None
     seed: int | None = None
     # Details of the run to keep, such as a script's command and exit code.
@@ -130,6 +132,7 @@ def update_of_transition(
         fault=transition.fault,
         reason=transition.reason,
         hold=transition.hold,
+        held_with=transition.held_with,
         batch_id=after.batch_id if transition.hold is not None else None,
         seed=seed,
         about=about,

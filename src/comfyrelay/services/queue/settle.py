@@ -14,7 +14,7 @@ from typing import Any, assert_never
 from comfyrelay.comfyui.failures import mentions_out_of_memory
 from comfyrelay.domain.ids import output_id, output_path, upload_path
 from comfyrelay.domain.queue import lifecycle
-from comfyrelay.domain.queue.batch_holds import can_hold_batch, hold_text, holds_batch
+from comfyrelay.domain.queue.batch_holds import MAX_EQUAL_FAILURES, hold_text, holds_batch, is_repeated
 from comfyrelay.domain.queue.dispatch import Dispatch, Transition
 from comfyrelay.domain.queue.memory import OutOfMemoryStep, is_smaller, judge_out_of_memory
 from comfyrelay.domain.queue.states import DispatchStatus, Outcome, Provider
@@ -345,14 +345,23 @@ def _charge(transition: Transition, report: Report, now: datetime, began_at: dat
 async def _with_hold(tx: Tx, transition: Transition, report: Report) -> Transition:
     """Mark a failure that holds the rest of its batch."""
     failed = transition.after
-    if failed.status != DispatchStatus.FAILED or failed.batch_id is None or not can_hold_batch(report.code):
+    if failed.status != DispatchStatus.FAILED or failed.batch_id is None:
         return transition
     has_completed = await dispatches.has_completed(
         tx, failed.tenant_id, failed.batch_id, workflow_hash=failed.workflow_hash
     )
-    if not holds_batch(report.code, has_completed=has_completed):
+    if holds_batch(report.code, has_completed=has_completed):
+        return replace(transition, hold=hold_text(report.error))
+    before = await dispatches.last_ended(
+        tx, failed.tenant_id, failed.batch_id, workflow_hash=failed.workflow_hash, limit=MAX_EQUAL_FAILURES - 1
+    )
+    if not is_repeated(report.error, [ended.error for ended in before]):
         return transition
-    return replace(transition, hold=hold_text(report.error))
+    return replace(
+        transition,
+        hold=hold_text(report.error, failures=len(before) + 1),
+        held_with=tuple(ended.job_id for ended in before),
+    )
 
 
 def _is_holder(dispatch: Dispatch, report: Report) -> bool:

@@ -402,6 +402,26 @@ async def has_completed(tx: Tx, tenant_id: str, batch_id: str, *, workflow_hash:
     return await tx.exists(query.limit(1))
 
 
+class EndedItem(NamedTuple):
+    """An item of a batch that completed, without an error, or failed."""
+
+    job_id: str
+    error: str | None
+
+
+async def last_ended(tx: Tx, tenant_id: str, batch_id: str, *, workflow_hash: str, limit: int) -> list[EndedItem]:
+    """Return the items of the batch with this hash that ended last."""
+    is_failed = d.c.status == sql_literal(DispatchStatus.FAILED)
+    query = select(d.c.tenant_job_id, case((is_failed, d.c.last_error))).where(
+        d.c.tenant_id == tenant_id,
+        d.c.batch_id == batch_id,
+        d.c.workflow_hash == workflow_hash,
+        or_(is_failed, d.c.status == sql_literal(DispatchStatus.COMPLETED)),
+    )
+    rows = await tx.execute(query.order_by(d.c.finished_at.desc(), d.c.id.desc()).limit(limit))
+    return [EndedItem(*row) for row in rows]
+
+
 async def active_page(tx: Tx, *, after_id: int, limit: int) -> list[Dispatch]:
     """Return unfinished dispatches in order of id, for the reconciler."""
     query = select(*COLUMNS).where(d.c.id > after_id, ~_FINISHED).order_by(d.c.id).limit(limit)
