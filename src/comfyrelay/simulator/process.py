@@ -1,7 +1,9 @@
 """The state that a server process loses when it is killed: queue, history, cache and sockets."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 from comfyrelay.simulator.folders import Folders
@@ -43,10 +45,17 @@ class SimulatedProcess:
         self.gpu = SimulatedGpu(options.gpu) if options.gpu is not None else None
         self.queue = PromptQueue(on_change=self._send_status)
         self.run: PromptRun | None = None
+        # The last lines of its log, as `/internal/logs/raw` returns them.
+        self.console: deque[dict[str, str]] = deque(maxlen=300)
+        self.print("The simulator has started.")
+        self.print(f"ComfyUI version: {options.version}")
         self._restart = restart
         self._must_free = False
         self._must_unload = False
         self._tasks: list[asyncio.Task[None]] = []
+
+    def print(self, line: str) -> None:
+        self.console.append({"t": datetime.now().isoformat(), "m": f"{line}\n"})
 
     def start(self) -> None:
         if self.gpu is not None:

@@ -179,6 +179,22 @@ async def test_failed_script_reports_its_error_and_runs_again_only_on_request(tm
         assert (await desk.ended(retried.id)).status == "completed"
 
 
+@pytest.mark.parametrize(
+    ("node", "sentence"),
+    [
+        ({"class_type": "ImageInvert", "inputs": {}}, "ImageInvert (1): Required input is missing: image"),
+        ({"class_type": "Gone", "inputs": {}}, "Gone (1): this node is not installed on the server"),
+    ],
+)
+async def test_refused_graph_names_its_node_though_the_script_does_not(
+    tmp_path: Path, node: dict[str, Any], sentence: str
+) -> None:
+    graph = {"1": node, "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}}}
+    async with open_script_desk(tmp_path, UNCHANGED.replace("GRAPH", repr(json.dumps(graph)))) as desk:
+        ended = await desk.ended(await submit(desk))
+        assert (ended.status, ended.error) == ("failed", sentence)
+
+
 async def test_script_without_outputs_fails_with_a_hint(tmp_path: Path) -> None:
     async with open_script_desk(tmp_path, "print('done')") as desk:
         found = await desk.ended(await submit(desk))

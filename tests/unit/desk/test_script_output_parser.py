@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.desk.scripts.errors import error_sentence
+from comfyrelay.desk.scripts.errors import error_sentence, refusal_in_log
 from comfyrelay.desk.scripts.output_parser import TAIL_CHARACTERS, OutputParser, ScriptProgress, new_media, saved_files
 from tests.support.full import full_only
 
@@ -310,3 +310,31 @@ def test_parsing_time_is_bounded(letter: str) -> None:
     saved_files(parser.candidates, folders=[Path("/nowhere")], since=0)
     assert len(parser.tail) <= TAIL_CHARACTERS
     assert time.process_time() - begun < 5
+
+
+def test_only_the_last_refusal_of_the_log_counts() -> None:
+    log = """got prompt
+Failed to validate prompt for output 9:
+* KSampler 3:
+  - Value not in list: sampler_name: 'x' not in ['euler']
+Output will be ignored
+invalid prompt: {'type': 'prompt_outputs_failed_validation', 'message': 'Prompt outputs failed validation'}
+got prompt
+Failed to validate prompt for output 9:
+* Image Scale By 7:
+  - Required input is missing: image
+  - Value 0.0 smaller than min of 0.01: scale_by
+Output will be ignored
+Failed to validate prompt for output 12:
+Output will be ignored
+invalid prompt: {'type': 'prompt_outputs_failed_validation', 'message': 'Prompt outputs failed validation'}
+"""
+    assert refusal_in_log(log.splitlines()) == (
+        "Image Scale By (7): Required input is missing: image; "
+        "Image Scale By (7): Value 0.0 smaller than min of 0.01: scale_by"
+    )
+
+
+@pytest.mark.parametrize("log", ["", "got prompt", "invalid prompt: {'type", "* KSampler 3:\n  - broken"])
+def test_log_without_a_refusal_explains_nothing(log: str) -> None:
+    assert refusal_in_log(log.splitlines()) is None

@@ -165,6 +165,11 @@ class ComfyClient:
         entry = (await self._http.object(f"/history/{prompt_id}")).get(prompt_id)
         return entry if isinstance(entry, dict) else None
 
+    async def log_lines(self) -> list[str]:
+        """Return the last lines of the server's log, oldest first."""
+        entries = (await self._http.object("/internal/logs/raw")).get("entries") or ()
+        return "".join(str(entry.get("m")) for entry in entries if isinstance(entry, dict)).splitlines()
+
     async def newest_history(self, count: int) -> dict[str, dict[str, Any]]:
         """Return the newest history entries, of all clients, by prompt id."""
         found = await self._http.object(f"/history?max_items={count}")

@@ -4,7 +4,7 @@ import ast
 import json
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +16,11 @@ _MAX_OBJECT_LENGTH = 200_000
 _MAX_ATTEMPTS = 50
 # The script has handled errors before these lines.
 _LAST_LINES = 100
-_NO_REASON = "ComfyUI refused the graph (HTTP 400), and the script does not say why."
+NO_REASON = "ComfyUI refused the graph (HTTP 400), and the script does not say why."
+# ComfyUI's log of a refused graph: the nodes with their problems, then the response.
+_LOGGED_NODE = re.compile(r"^\* (\S.*) (\S+):$")
+_LOGGED_PROBLEM = re.compile(r"^ {2}- (\S.*?):? *$")
+_LOGGED_REFUSAL = "invalid prompt: "
 
 _EVIDENCE = re.compile(r"""["'](node_errors|exception_message)["']\s*:""")
 _TRACEBACK = "Traceback (most recent call last)"
@@ -42,6 +46,26 @@ def error_sentence(output: str, exit_code: int) -> str:
     return _from_comfyui(output) or _from_line(output, exit_code)
 
 
+def refusal_in_log(lines: Sequence[str]) -> str | None:
+    """Explain the last refusal in ComfyUI's log, for a script that did not print the response."""
+    ends = [number for number, line in enumerate(lines) if line.startswith(_LOGGED_REFUSAL)]
+    if not ends:
+        return None
+    begin, node, problems = ends[-2] + 1 if len(ends) > 1 else 0, "", list[str]()
+    for line in lines[begin : ends[-1]]:
+        if found := _LOGGED_NODE.match(line):
+            node = f"{found[1]} ({found[2]})"
+        elif node and (found := _LOGGED_PROBLEM.match(line)):
+            problems.append(f"{node}: {user_sentence(found[1])}")
+        elif line.startswith("got prompt"):
+            # Problems of a graph of which other outputs ran.
+            node, problems = "", []
+    if problems:
+        return "; ".join(dict.fromkeys(problems))
+    error = _read_object(lines[ends[-1]].removeprefix(_LOGGED_REFUSAL))
+    return explain_refusal({"error": error}).detail if isinstance(error, dict) else None
+
+
 def _from_comfyui(output: str) -> str | None:
     """Explain ComfyUI's response, if the script printed it as JSON or as a Python dictionary."""
     evidence = list(_EVIDENCE.finditer(output))
@@ -59,7 +83,7 @@ def _from_line(output: str, exit_code: int) -> str:
     sentence = user_sentence(reason) if line else FALLBACK
     if (status := _HTTP.search(line)) is not None:
         code = next(filter(None, status.groups()))
-        return _NO_REASON if code == "400" else f"ComfyUI answered with HTTP {code}: {sentence}"
+        return NO_REASON if code == "400" else f"ComfyUI answered with HTTP {code}: {sentence}"
     if _REFUSED.search(line):
         return "No server listens at the address that the script calls (connection refused). Is ComfyUI running there?"
     if _TIMEOUT.search(line):

@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,6 +17,7 @@ from comfyrelay.comfyui.runs.active_runs import ActiveRuns
 from comfyrelay.comfyui.runs.events import EventListener, Noted, Printed, Queued, Started, Step, guard_listener
 from comfyrelay.comfyui.runs.history import Prompt
 from comfyrelay.desk.scripts.command import ScriptSettings, command_of
+from comfyrelay.desk.scripts.errors import NO_REASON, refusal_in_log
 from comfyrelay.desk.scripts.frozen_inputs import FrozenInputs
 from comfyrelay.desk.scripts.output_parser import ScriptProgress, new_media
 from comfyrelay.desk.scripts.runner import ScriptResult, ScriptRunner
@@ -70,6 +72,7 @@ class ScriptServer:
         self.cancel = comfy.cancel
         self.wait_until_stopped = comfy.wait_until_stopped
         self.prompts = comfy.prompts
+        self.log_lines = comfy.log_lines
         self.object_info = comfy.object_info
         self.preflight = comfy.preflight
 
@@ -155,6 +158,8 @@ class ScriptServer:
                 job, on_line=on_line, on_progress=on_progress, on_stopped=on_stopped, log_path=log_path
             )
             lines.end()
+            if result.error == NO_REASON:
+                result = replace(result, error=await self._logged_refusal() or NO_REASON)
             outputs = await self._outputs(result, started_at)
             about = _about(result, outputs, log_path)
             on_event(Noted(prompt_id=run_id, about=about))
@@ -166,6 +171,14 @@ class ScriptServer:
             raise
         finally:
             watching.cancel()
+
+    async def _logged_refusal(self) -> str | None:
+        """Return why ComfyUI refused the last graph, by its log. Not every server has one."""
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                return refusal_in_log(await self.log_lines())
+        except (ComfyError, TimeoutError):
+            return None
 
     async def _outputs(self, result: ScriptResult, started_at: float) -> Sequence[Path]:
         folder = self._settings.output_folder

@@ -1,7 +1,6 @@
 """Routes for the editor and other clients: extensions, user, settings, models and log."""
 
 import json
-from datetime import datetime
 from typing import Any
 
 from aiohttp import web
@@ -18,10 +17,6 @@ class EditorRoutes:
     def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
         self._user = process.folders.base / "user" / "default"
-        self._log = [
-            _log_entry("The simulator has started."),
-            _log_entry(f"ComfyUI version: {process.options.version}"),
-        ]
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -74,10 +69,10 @@ class EditorRoutes:
         )
 
     async def log_text(self, _request: web.Request) -> web.Response:
-        return web.json_response("".join(f"{entry['t']} - {entry['m']}" for entry in self._log))
+        return web.json_response("".join(f"{entry['t']} - {entry['m']}" for entry in self._process.console))
 
     async def log(self, _request: web.Request) -> web.Response:
-        return web.json_response({"entries": self._log, "size": _TERMINAL})
+        return web.json_response({"entries": list(self._process.console), "size": _TERMINAL})
 
     def _settings(self) -> dict[str, Any]:
         try:
@@ -89,7 +84,3 @@ class EditorRoutes:
     def _save(self, settings: dict[str, Any]) -> None:
         self._user.mkdir(parents=True, exist_ok=True)
         (self._user / _SETTINGS).write_text(json.dumps(settings, indent=4), "utf-8")
-
-
-def _log_entry(line: str) -> dict[str, str]:
-    return {"t": datetime.now().isoformat(), "m": f"{line}\n"}

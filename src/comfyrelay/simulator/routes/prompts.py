@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -42,6 +43,7 @@ class PromptRoutes:
         prompt_id = str(body.get("prompt_id", uuid.uuid4()))
         verdict = check(self._process, graph, targets=body.get("partial_execution_targets"))
         if verdict.error is not None:
+            self._log_refusal(verdict.error, verdict.node_errors)
             return web.json_response({"error": verdict.error, "node_errors": verdict.node_errors}, status=400)
         if self._process.misbehaviours.take(ErrorBeforeQueueing, classes_of(graph)):
             return internal_error()
@@ -67,6 +69,13 @@ class PromptRoutes:
         self._process.queue.counter += 1
         # Like ComfyUI, accept a list here, which has no `get`.
         return -number if "front" in body and body["front"] else number  # noqa: RUF019
+
+    def _log_refusal(self, error: Mapping[str, Any], node_errors: Mapping[str, Any]) -> None:
+        for node_id, entry in node_errors.items():
+            self._process.print(f"* {entry['class_type']} {node_id}:")
+            for reason in entry["errors"]:
+                self._process.print(f"  - {reason['message']}: {reason['details']}")
+        self._process.print(f"invalid prompt: {error}")
 
     async def get_prompt(self, _request: web.Request) -> web.Response:
         return web.json_response(self._process.status)

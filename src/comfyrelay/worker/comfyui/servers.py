@@ -64,6 +64,9 @@ class JobServer(ComfyServer, Protocol):
     async def unfinished_prompts(self, held: HeldLease) -> list[str]:
         """Return the prompt ids that run, wait or have ended there for a lease of an earlier process."""
 
+    async def log_lines(self) -> list[str]:
+        """Return the last lines of the server's log, oldest first."""
+
 
 # Wraps a ComfyUI client for jobs that ComfyUI cannot run.
 WrapServer = Callable[[JobServer], JobServer]
