@@ -172,6 +172,66 @@ async def test_page_reconnects_when_its_desk_returns(desk: Desk, chromium: Brows
         await opened.__aexit__(None, None, None)
 
 
+async def test_page_that_failed_while_its_desk_was_down_loads_when_it_returns(desk: Desk, chromium: Browser) -> None:
+    async with desk.open() as (_worker, ready):
+        url = ready.url
+        async with Filling.of(url) as filling:
+            await add(filling, "runs", "first")
+        opened = open_context(chromium, url)
+        context = await opened.__aenter__()
+        unloaded = await open_queue(context, ["first"])
+    await says(unloaded, LOST)
+    # the scripts of this page were never loaded
+    await unloaded.get_by_role("link", name="Gallery", exact=True).click()
+    await expect(unloaded.get_by_text("Could not load this part of the page", exact=True)).to_be_visible()
+    async with desk.open() as (_worker, ready):
+        assert ready.url == url
+        await expect(unloaded.get_by_role("heading", name="Gallery", exact=True)).to_be_visible()
+        await is_silent(unloaded)
+        await opened.__aexit__(None, None, None)
+
+
+async def test_data_that_failed_while_the_desk_was_down_loads_when_it_returns(desk: Desk, chromium: Browser) -> None:
+    async with desk.open() as (_worker, ready):
+        url = ready.url
+        opened = open_context(chromium, url)
+        context = await opened.__aenter__()
+        page = await context.new_page()
+        page_log = record_page(page)
+        await page.goto("/gallery")
+        await settled(page, page_log)
+    await says(page, LOST)
+    # asks for another list
+    await page.get_by_role("button", name="Videos").click()
+    await expect(page.get_by_role("main").get_by_role("alert")).to_be_visible()
+    async with desk.open():
+        await expect(page.get_by_role("heading", name="No matching outputs")).to_be_visible()
+        await expect(page.get_by_role("main").get_by_role("alert")).to_have_count(0)
+        await opened.__aexit__(None, None, None)
+
+
+async def test_delete_is_carried_out_when_its_tab_is_closed(desk: Desk, chromium: Browser) -> None:
+    async with (
+        desk.open() as (_worker, ready),
+        Filling.of(ready.url) as filling,
+        open_context(chromium, ready.url) as context,
+    ):
+        [_running, first, second] = await add(filling, "runs", "first", "second")
+        for job_id in (first, second):
+            await filling.call("POST", f"/api/ai-jobs/{job_id}/cancel")
+        watching = await open_queue(context, ["first", "second"])
+        page = await open_queue(context, ["first", "second"])
+        for label in ("first", "second"):
+            await page.get_by_role("checkbox", name=f"Select {label}", exact=True).click()
+        await page.get_by_role("toolbar").get_by_role("button", name="Delete").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        await expect(page.get_by_role("listitem").filter(has_text="will be deleted")).to_be_visible()
+        await shows(watching, ["first", "second"])
+        async with page.expect_event("close"):
+            await page.close(run_before_unload=True)
+        await shows(watching, [], gone=["first", "second"])
+
+
 async def test_page_fetches_missed_changes_after_sleep(desk: Desk, chromium: Browser) -> None:
     async with (
         desk.open() as (_worker, ready),

@@ -63,6 +63,18 @@ export interface Answer<T> {
   message?: string | null;
 }
 
+let isLeaving = false;
+// before other listeners, which may send their last requests
+for (const kind of ["pagehide", "pageshow"]) {
+  addEventListener(
+    kind,
+    () => {
+      isLeaving = kind === "pagehide";
+    },
+    { capture: true },
+  );
+}
+
 /** Sends an untyped request. Prefer the typed functions below. */
 export async function call<T = unknown>(
   method: string,
@@ -79,6 +91,8 @@ export async function call<T = unknown>(
         headers: body === undefined ? {} : { "Content-Type": "application/json" },
         body: body === undefined ? null : stringify(body),
         signal: signal ?? null,
+        // the browser finishes such a request when the page is gone
+        keepalive: isLeaving,
       }));
     text = await answer.text();
   } catch (thrown) {

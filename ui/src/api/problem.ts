@@ -24,6 +24,11 @@ export class Problem extends Error {
   get isAway(): boolean {
     return this.status === 0;
   }
+
+  /** Whether the server is unreachable, or a proxy answers for it. */
+  get isDown(): boolean {
+    return this.isAway || this.status >= 500;
+  }
 }
 
 interface ProblemBody {

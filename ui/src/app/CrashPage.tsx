@@ -1,15 +1,46 @@
-import { sentence } from "@/api/problem";
+import { useEffect } from "react";
+import { get } from "@/api/client";
+import { Problem, sentence } from "@/api/problem";
 import { Button, ErrorCard } from "@/kit";
 import { common } from "@/texts/common";
 import styles from "./CrashPage.module.css";
+import { PageNotLoaded } from "./lazy-page";
 
-// after an update, the server no longer has the chunks of the old version
-const isLoadError = (text: string) => /dynamically imported|importing a module|module script|preload CSS/i.test(text);
+const CHECK_MS = 2000;
+/** A page that fails so soon after it was loaded would fail again. */
+const MIN_AGE_MS = 10_000;
+
+/** The server was unreachable, or after an update it no longer has the scripts of the old version. */
+const isConnectionError = (error: unknown): boolean =>
+  error instanceof PageNotLoaded ||
+  (error instanceof Problem && error.isAway) ||
+  /dynamically imported|importing a module|module script|preload CSS/i.test(sentence(error));
+
+/** Reloads the page when the server answers. */
+function useReloadWhenBack(isWaiting: boolean): void {
+  useEffect(() => {
+    if (!isWaiting) return;
+    let wasAway = false;
+    const check = async () => {
+      const isAway = await get("/api/entry").then(
+        () => false,
+        (thrown: unknown) => thrown instanceof Problem && thrown.isDown,
+      );
+      wasAway ||= isAway;
+      if (!isAway && (wasAway || performance.now() > MIN_AGE_MS)) location.reload();
+    };
+    const timer = setInterval(() => void check(), CHECK_MS);
+    void check();
+    return () => clearInterval(timer);
+  }, [isWaiting]);
+}
 
 /** Replaces a page that threw an error. The rest of the app keeps working. */
 export function CrashPage({ error }: { error: unknown }) {
   const text = sentence(error);
-  const [title, advice] = isLoadError(text)
+  const isWaiting = isConnectionError(error);
+  useReloadWhenBack(isWaiting);
+  const [title, advice] = isWaiting
     ? [common.problems.notLoaded, common.problems.notLoadedAdvice]
     : [common.problems.broken, common.problems.brokenAdvice];
   return (

@@ -1,18 +1,12 @@
 import type { QueryClient } from "@tanstack/react-query";
-import {
-  createRootRouteWithContext,
-  createRoute,
-  createRouter,
-  lazyRouteComponent,
-  notFound,
-  redirect,
-} from "@tanstack/react-router";
+import { createRootRouteWithContext, createRoute, createRouter, notFound, redirect } from "@tanstack/react-router";
 import { counts, desk, me } from "@/api/queries";
 import { LoadingPage } from "@/kit/LoadingPage";
 import { gallerySearchFields, parseSearch, searchFields, stringifySearch } from "@/lib/search-params";
 import { NotFoundPage } from "@/session/NotFoundPage";
 import { requireSession } from "@/session/sign-in-guard";
 import { CrashPage } from "./CrashPage";
+import { lazyPage } from "./lazy-page";
 import { Root } from "./Root";
 
 const root = createRootRouteWithContext<{ client: QueryClient }>()({
@@ -40,52 +34,52 @@ const create = createRoute({
   getParentRoute: () => root,
   path: "/create",
   validateSearch: searchFields("workflow", "preset", "from", "input", "q"),
-  component: lazyRouteComponent(() => import("@/areas/create")),
+  component: lazyPage(() => import("@/areas/create")),
 });
 
 const queue = createRoute({
   getParentRoute: () => root,
   path: "/queue",
   validateSearch: searchFields("status", "workflow", "batch", "q", "sort", "job", "sel"),
-  component: lazyRouteComponent(() => import("@/areas/queue")),
+  component: lazyPage(() => import("@/areas/queue")),
 });
 
 const gallery = createRoute({
   getParentRoute: () => root,
   path: "/gallery",
   validateSearch: gallerySearchFields,
-  component: lazyRouteComponent(() => import("@/areas/gallery")),
+  component: lazyPage(() => import("@/areas/gallery")),
 });
 
 const job = createRoute({
   getParentRoute: () => root,
   path: "/jobs/$id",
-  component: lazyRouteComponent(() => import("@/areas/job")),
+  component: lazyPage(() => import("@/areas/job")),
 });
 
 const studio = createRoute({
   getParentRoute: () => root,
   path: "/studio",
   validateSearch: searchFields("q"),
-  component: lazyRouteComponent(() => import("@/areas/studio")),
+  component: lazyPage(() => import("@/areas/studio")),
 });
 
 const studioPages = [
   createRoute({
     getParentRoute: () => root,
     path: "/studio/effects/$slug",
-    component: lazyRouteComponent(() => import("@/areas/studio/effect")),
+    component: lazyPage(() => import("@/areas/studio/effect")),
   }),
   createRoute({
     getParentRoute: () => root,
     path: "/studio/videos",
     validateSearch: searchFields("status"),
-    component: lazyRouteComponent(() => import("@/areas/studio/videos")),
+    component: lazyPage(() => import("@/areas/studio/videos")),
   }),
   createRoute({
     getParentRoute: () => root,
     path: "/studio/videos/$id",
-    component: lazyRouteComponent(() => import("@/areas/studio/video")),
+    component: lazyPage(() => import("@/areas/studio/video")),
   }),
 ] as const;
 
@@ -93,7 +87,7 @@ const wallet = createRoute({
   getParentRoute: () => root,
   path: "/wallet",
   validateSearch: searchFields("tab", "status"),
-  component: lazyRouteComponent(() => import("@/areas/wallet")),
+  component: lazyPage(() => import("@/areas/wallet")),
 });
 
 const console = createRoute({
@@ -103,7 +97,7 @@ const console = createRoute({
   beforeLoad: async ({ context }) => {
     if (!(await context.client.ensureQueryData(me)).is_admin) throw notFound();
   },
-  component: lazyRouteComponent(() => import("@/areas/console")),
+  component: lazyPage(() => import("@/areas/console")),
 });
 
 // The filters and the open entry of a list are in the URL.
@@ -117,91 +111,91 @@ const consolePages = [
     getParentRoute: () => console,
     path: "/",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/overview")),
+    component: lazyPage(() => import("@/areas/console/overview")),
   }),
   createRoute({
     getParentRoute: () => console,
     path: "/workers",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/workers")),
+    component: lazyPage(() => import("@/areas/console/workers")),
   }),
   createRoute({
     getParentRoute: () => console,
     path: "/workers/$id",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/worker")),
+    component: lazyPage(() => import("@/areas/console/worker")),
   }),
   createRoute({
     getParentRoute: () => console,
     path: "/fleets",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/fleets")),
+    component: lazyPage(() => import("@/areas/console/fleets")),
   }),
   createRoute({
     getParentRoute: () => console,
     path: "/fleets/$stage/$slug",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/fleet")),
+    component: lazyPage(() => import("@/areas/console/fleet")),
   }),
   createRoute({
     getParentRoute: () => console,
     path: "/dispatches",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/dispatches")),
+    component: lazyPage(() => import("@/areas/console/dispatches")),
   }),
   createRoute({
     getParentRoute: () => console,
     path: "/workflows",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/workflows")),
+    component: lazyPage(() => import("@/areas/console/workflows")),
   }),
   createRoute({
     getParentRoute: () => console,
     path: "/workflows/$slug",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/workflow")),
+    component: lazyPage(() => import("@/areas/console/workflow")),
   }),
   createRoute({
     getParentRoute: () => console,
     path: "/effects",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/effects")),
+    component: lazyPage(() => import("@/areas/console/effects")),
   }),
   createRoute({
     getParentRoute: () => console,
     path: "/effects/$slug",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/effect")),
+    component: lazyPage(() => import("@/areas/console/effect")),
   }),
   createRoute({
     getParentRoute: () => console,
     path: "/tenants",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/tenants")),
+    component: lazyPage(() => import("@/areas/console/tenants")),
   }),
   createRoute({
     getParentRoute: () => console,
     path: "/tenants/$id",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/tenant")),
+    component: lazyPage(() => import("@/areas/console/tenant")),
   }),
   createRoute({
     getParentRoute: () => console,
     path: "/webhooks",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/webhooks")),
+    component: lazyPage(() => import("@/areas/console/webhooks")),
   }),
   createRoute({
     getParentRoute: () => console,
     path: "/reconcile",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/reconcile")),
+    component: lazyPage(() => import("@/areas/console/reconcile")),
   }),
   createRoute({
     getParentRoute: () => console,
     path: "/settings",
     validateSearch: consoleSearch,
-    component: lazyRouteComponent(() => import("@/areas/console/settings")),
+    component: lazyPage(() => import("@/areas/console/settings")),
   }),
 ] as const;
 
@@ -209,33 +203,33 @@ const signIn = createRoute({
   getParentRoute: () => root,
   path: "/sign-in",
   validateSearch: searchFields("to"),
-  component: lazyRouteComponent(() => import("@/areas/entry/sign-in")),
+  component: lazyPage(() => import("@/areas/entry/sign-in")),
 });
 
 const signUp = createRoute({
   getParentRoute: () => root,
   path: "/sign-up",
   validateSearch: searchFields("to"),
-  component: lazyRouteComponent(() => import("@/areas/entry/sign-up")),
+  component: lazyPage(() => import("@/areas/entry/sign-up")),
 });
 
 const reset = createRoute({
   getParentRoute: () => root,
   path: "/reset",
-  component: lazyRouteComponent(() => import("@/areas/entry/reset")),
+  component: lazyPage(() => import("@/areas/entry/reset")),
 });
 
 const setup = createRoute({
   getParentRoute: () => root,
   path: "/setup",
   validateSearch: searchFields("step"),
-  component: lazyRouteComponent(() => import("@/areas/setup")),
+  component: lazyPage(() => import("@/areas/setup")),
 });
 
 const kit = createRoute({
   getParentRoute: () => root,
   path: "/kit",
-  component: lazyRouteComponent(() => import("@/areas/kit")),
+  component: lazyPage(() => import("@/areas/kit")),
 });
 
 export const makeRouter = (client: QueryClient) =>

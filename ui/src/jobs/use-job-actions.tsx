@@ -56,9 +56,13 @@ export function useJobActions({ onCreated, onDeleted }: Callbacks = {}) {
   /** Applies one action to all selected jobs. Returns how many it changed, or null if it failed. */
   async function bulk(action: string, selections: readonly BulkSelection[], options: Record<string, unknown> = {}) {
     let [changed, files, refused] = [0, 0, ""];
+    const apply = (selection: BulkSelection) =>
+      call<BulkDone>("POST", "/api/ai-jobs/bulk", { action, ...selection, ...options });
     try {
-      for (const each of selections) {
-        const { data } = await call<BulkDone>("POST", "/api/ai-jobs/bulk", { action, ...each, ...options });
+      // deletes have no order, and are started at once, for a page that is about to close
+      const started = action === "delete" ? await Promise.all(selections.map(apply)) : [];
+      for (const [index, selection] of selections.entries()) {
+        const { data } = started[index] ?? (await apply(selection));
         changed += data.changed;
         files += data.files;
         refused ||= data.not_deleted[0] ?? data.refused[0]?.detail ?? "";

@@ -53,6 +53,26 @@ describe("deleting with undo", () => {
     expect(second).not.toHaveBeenCalled();
   });
 
+  it("deletes when the page is closed, but not after an undo", async () => {
+    const [first, second] = [request(), request()];
+    act(() => deleteWithUndo(["a"], "It will be deleted.", first));
+    act(() => deleteWithUndo(["b"], "It will be deleted.", second));
+    act(() => runToastAction(lastToast()));
+    await act(async () => dispatchEvent(new Event("pagehide")));
+    expect(first).toHaveBeenCalledOnce();
+    expect(second).not.toHaveBeenCalled();
+  });
+
+  it("warns before the page closes if it has more to delete than a closing page can send", async () => {
+    const leave = () => dispatchEvent(new Event("beforeunload", { cancelable: true }));
+    act(() => deleteWithUndo(["a"], "It will be deleted.", request()));
+    expect(leave()).toBe(true);
+    const many = Array.from({ length: 2000 }, (_, index) => String(index));
+    act(() => deleteWithUndo(many, "They will be deleted.", request()));
+    expect(leave()).toBe(false);
+    await act(() => vi.advanceTimersByTimeAsync(7000));
+  });
+
   it("also finishes in a hidden tab", async () => {
     const isHidden = vi.spyOn(document, "hidden", "get").mockReturnValue(true);
     const send = request();

@@ -1,18 +1,30 @@
-// Deletes with undo: items are hidden at once, and deleted when the message about it closes. No request is sent before
-// that, so closing the page cancels the delete.
+// Deletes with undo: items are hidden at once, and deleted when the message about it closes. Closing the page closes the
+// message.
 
 import { Store, useStore } from "@/lib/store";
 import { common } from "@/texts/common";
-import { toast } from "./Toast";
+import { closeToast, shownToasts, toast } from "./Toast";
 
+/** A page that is left can send 64 KiB, and an id takes 39 bytes of it. */
+const MAX_SENT_ON_LEAVING = 1500;
 const hidden = new Store<ReadonlySet<string>>(new Set());
 
 /** Ids of items that are about to be deleted. Lists leave them out. */
 export const usePendingDeletes = (): ReadonlySet<string> => useStore(hidden);
 
-/** Hides the items and calls `send` when the message closes, unless the user undoes it. Shows them again if it fails. */
+/** Hides the items and calls `send` when the message closes, unless the user undoes it. Shows them again if it fails.
+ * `send` starts all its requests at once, because a page that is left cannot wait for the first one. */
 export function deleteWithUndo(ids: readonly string[], text: string, send: () => Promise<unknown>): void {
   hidden.set(new Set([...hidden.get(), ...ids]));
   const show = () => hidden.set(new Set([...hidden.get()].filter((each) => !ids.includes(each))));
   toast({ text, action: { name: common.undo, run: show }, onClose: () => void send().finally(show) });
 }
+
+addEventListener("pagehide", () => {
+  for (const { id, onClose } of shownToasts()) if (onClose) closeToast(id);
+});
+
+// the browser asks whether to leave the page
+addEventListener("beforeunload", (event) => {
+  if (hidden.get().size > MAX_SENT_ON_LEAVING) event.preventDefault();
+});

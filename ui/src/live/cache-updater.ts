@@ -2,6 +2,7 @@
 // are refetched, at most once per SETTLE_MS.
 
 import type { InfiniteData, QueryClient } from "@tanstack/react-query";
+import { Problem } from "@/api/problem";
 import { type Counts, keys, LIVE } from "@/api/queries";
 import { notifyMarked } from "@/api/tabs";
 import type { Batch, Job, Page } from "@/api/types";
@@ -86,7 +87,15 @@ export class CacheUpdater {
   /** Events may have been missed: refetches active queries now and the others when they are used. */
   reset(): void {
     void this.client.invalidateQueries({ predicate: (query) => LIVE.includes(String(query.queryKey[0])) });
+    this.refetchFailed();
     notifyMarked([], true);
+  }
+
+  /** Refetches data that could not be fetched while the server was down, also data without events. */
+  refetchFailed(): void {
+    void this.client.invalidateQueries({
+      predicate: ({ state: { error } }) => error instanceof Problem && error.isDown,
+    });
   }
 
   resetSoon(): void {

@@ -104,6 +104,7 @@ export class Connection {
       // that it does not load everything twice at once
       if (isFirst && this.wasOpen) this.cache.reset();
       else if (isFirst) this.cache.resetSoon();
+      else this.cache.refetchFailed();
       isFirst = false;
       this.wasOpen = true;
       this.setState("live");

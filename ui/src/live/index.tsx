@@ -13,7 +13,7 @@ async function checkServer(): Promise<boolean> {
     await get("/api/me");
     return true;
   } catch (thrown) {
-    return thrown instanceof Problem && !thrown.isAway && thrown.status < 500;
+    return thrown instanceof Problem && !thrown.isDown;
   }
 }
 

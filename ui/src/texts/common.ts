@@ -56,7 +56,7 @@ export const common = {
     brokenAdvice: "Your jobs are not affected. Reload the page. Your input in Create is saved.",
     reload: "Reload",
     notLoaded: "Could not load this part of the page",
-    notLoadedAdvice: "ComfyRelay may have been updated or stopped. Reload the page to continue.",
+    notLoadedAdvice: "ComfyRelay may have been updated or stopped. The page reloads when it answers.",
     nowhere: "Page not found",
     nowhereAdvice: "Check the address. The item may also have been deleted.",
     back: "Go back",
