@@ -58,7 +58,7 @@ def refusal_in_log(lines: Sequence[str]) -> str | None:
         elif node and (found := _LOGGED_PROBLEM.match(line)):
             problems.append(f"{node}: {user_sentence(found[1])}")
         elif line.startswith("got prompt"):
-            # Problems of a graph of which other outputs ran.
+            # Earlier problems belong to another graph.
             node, problems = "", []
     if problems:
         return "; ".join(dict.fromkeys(problems))
