@@ -85,7 +85,7 @@ async def _process(folder: str, central: str, shards: dict[str, str], port: int)
     }
     env = {**os.environ, **{f"COMFYRELAY_{key}": value for key, value in settings.items()}}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "comfyrelay", "server", "--log-level", "critical", env=env, stdout=DEVNULL, stderr=DEVNULL
+        sys.executable, "-m", "comfyrelay", "server", "--log-level", "error", env=env, stdout=DEVNULL, stderr=DEVNULL
     )
     try:
         async with aiohttp.ClientSession() as session:
@@ -93,13 +93,16 @@ async def _process(folder: str, central: str, shards: dict[str, str], port: int)
                 try:
                     await session.get(f"http://127.0.0.1:{port}/healthz")
                 except aiohttp.ClientError:
+                    if process.returncode is not None:
+                        raise RuntimeError("The server did not start.") from None
                     await asyncio.sleep(0.1)
                 else:
                     break
         yield process.pid
     finally:
-        process.terminate()
-        await process.wait()
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
 
 
 class Caller:
