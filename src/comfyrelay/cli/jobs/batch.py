@@ -15,7 +15,7 @@ from comfyrelay.cli.jobs.targets import (
     check_files,
     errors_with_options,
     find_target,
-    remove_if_refused,
+    remove_added,
     send_files,
 )
 from comfyrelay.cli.options import APPRISE, Json
@@ -114,7 +114,7 @@ class _BatchCommand:
     body: dict[str, Any]
 
     async def send(self, client: Client) -> ActionResult[Batch]:
-        async with remove_if_refused(client, self.what):
+        async with remove_added(client, self.what, if_refused=True):
             return await (self._add_to_desk(client) if await client.is_desk() else self._add_to_server(client))
 
     async def _add_to_desk(self, client: Client) -> ActionResult[Batch]:

@@ -24,7 +24,7 @@ from comfyrelay.cli.jobs.targets import (
     errors_with_options,
     find_target,
     needs_input_file,
-    remove_if_refused,
+    remove_added,
     send_files,
 )
 from comfyrelay.cli.options import Json
@@ -144,9 +144,8 @@ class _RunCommand:
 
 
 async def _run_to_end(request: _RunCommand, url: str | None, folder: Path) -> tuple[Job, list[Path]]:
-    async with _connect(url) as client:
-        async with remove_if_refused(client, request.what):
-            job = await request.send(client)
+    async with _connect(url) as client, remove_added(client, request.what):
+        job = await request.send(client)
         explains = request.options["wait_for_missing"] and not request.is_quiet
         shown = await _print_missing(client, job.id) if explains else None
         await _follow(client, job.id, is_quiet=request.is_quiet, shown=shown)

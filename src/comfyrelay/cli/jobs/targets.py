@@ -86,20 +86,22 @@ def needs_input_file(graph: Mapping[str, Any], assignments: Sequence[str]) -> bo
 
 
 @asynccontextmanager
-async def remove_if_refused(client: Client, what: str) -> AsyncIterator[None]:
-    """Remove the workflow of a file if its job is refused."""
+async def remove_added(client: Client, what: str, *, if_refused: bool = False) -> AsyncIterator[None]:
+    """Remove the workflow that is added for a file at the end; with `if_refused`, only if its job is refused."""
     from comfyrelay.comfyui.editor.loading import may_hold_workflow
 
     is_file = may_hold_workflow(Path(what))
     before = {workflow.slug for workflow in await client.workflows()} if is_file else set()
+    is_kept = False
     try:
         yield
-    except ComfyRelayError:
+        is_kept = if_refused
+    finally:
+        # Another job may use it by now: then it stays.
         with suppress(ComfyRelayError):
-            for workflow in await client.workflows() if is_file else ():
+            for workflow in await client.workflows() if is_file and not is_kept else ():
                 if workflow.slug not in before and workflow.name == Path(what).stem:
                     await client.remove_workflow(workflow.slug)
-        raise
 
 
 async def find_target(client: Client, what: str, assignments: Sequence[str]) -> SubmitTarget:
