@@ -343,7 +343,7 @@ class OutOfMemory(ComfyError):
     code = "out_of_memory"
     # Whether the job had the GPU to itself, as far as the server can tell.
     ran_alone: bool = False
-    # The memory of the GPU, if no other job used it.
+    # The memory of the GPU, if no other job used it; 0 without a GPU.
     gpu_bytes: int | None = None
     # GPU memory used by other programs, if they caused the error.
     others_bytes: int | None = None

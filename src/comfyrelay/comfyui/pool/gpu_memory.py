@@ -212,7 +212,8 @@ class GpuMemory:
         size = self.known_size(member)
         others = 0 if size is None else await self.held_by_others(member, members)
         if size is None or is_alone_on_gpu(size, others):
-            error.gpu_bytes = size
+            # A server that has responded without a size has no GPU: another attempt would not get more memory.
+            error.gpu_bytes = 0 if size is None and _gpu_key(member) in self._measured else size
         else:
             error.others_bytes = others
             error.retry_after_seconds = CROWDED_SECONDS
@@ -363,8 +364,7 @@ class GpuMemory:
         with suppress(ComfyRelayError, TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
                 reported = memory_in(await member.comfyui.system_stats())
-                if member.gpu is not None:
-                    self._measured.add(member.gpu)
+                self._measured.add(_gpu_key(member))
                 return reported
         return None
 

@@ -259,7 +259,7 @@ class Runner:
             has_run_elsewhere=is_proven,
         )
         is_job_fault = step is OutOfMemoryStep.NONE and error.gpu_bytes is not None and not is_proven
-        if error.gpu_bytes is not None and (step is OutOfMemoryStep.LARGER or is_job_fault):
+        if error.gpu_bytes and (step is OutOfMemoryStep.LARGER or is_job_fault):
             self._acquit_servers(record, error.gpu_bytes)
         if is_job_fault:
             await self._completion.fail(record, error)

@@ -33,7 +33,10 @@ def too_large_for(error: OutOfMemory, graph: Graph) -> str:
     if error.others_bytes:
         held = f"other programs held {in_gib(error.others_bytes)} of the GPU"
         return f"{error.detail}, while {held}. Stop the other programs, or try again later."
-    size = f"with the {in_gib(error.gpu_bytes)} of the GPU to itself" if error.gpu_bytes else "alone on its GPU"
+    if error.gpu_bytes == 0:
+        size = "alone on this machine, without a GPU"
+    else:
+        size = f"with the {in_gib(error.gpu_bytes)} of the GPU to itself" if error.gpu_bytes else "alone on its GPU"
     what = " with ".join(filter(None, (_dimensions(graph), _first_model(graph))))
     about = f" ({what})" if what else ""
     return f"{error.detail}, even {size}{about}. {ADVICE}"

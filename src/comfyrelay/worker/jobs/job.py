@@ -317,14 +317,15 @@ class JobRunner:
             detail, gpu_bytes = too_large_for(error, self.lease.graph), error.gpu_bytes
         # The user gets a sentence and the operator all details.
         raw = (error.raw or "")[:MAX_RAW_ERROR]
-        # A missing node or model would fail every other attempt here.
-        is_final = isinstance(error, NotInstalled | ModelUnreadable) and self._tools.settings.is_only_worker
+        # A missing node or model would fail every other attempt here, and so would too little memory without a GPU.
+        is_repeatable = isinstance(error, NotInstalled | ModelUnreadable) or gpu_bytes == 0
+        is_final = is_repeatable and self._tools.settings.is_only_worker
         is_blocked = await self._reporter.fail(
             json.dumps({"error_message": detail, "raw": raw}) if raw else detail,
             Fault.JOB if is_final else error.fault,
             retry_after_seconds=min(error.retry_after_seconds or 0.0, MAX_RETRY_SECONDS),
             code=error.code,
-            gpu_memory_bytes=gpu_bytes,
+            gpu_memory_bytes=gpu_bytes or None,
         )
         if is_blocked and self._history.client_id is not None:
             self._tools.servers.restart_blocked(self._history.client_id)

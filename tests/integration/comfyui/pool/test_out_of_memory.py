@@ -256,13 +256,12 @@ async def test_server_with_unnamed_gpu_counts_as_another_program(tmp_path: Path)
         assert failed.value.others_bytes == 13 * GIB
 
 
-async def test_unknown_memory_is_a_server_fault_after_a_run_alone() -> None:
-    never_blocks = SmartFailover(cooldown_seconds=0)
-    async with Simulator(arguments=["--cpu"]) as simulator, ready_pool(simulator, failover=never_blocks) as pool:
+async def test_job_without_a_gpu_fails_after_a_run_alone() -> None:
+    async with Simulator(arguments=["--cpu"]) as simulator, ready_pool(simulator) as pool:
         simulator.misbehave(RunsOut(class_type="ImageInvert"))
         with pytest.raises(OutOfMemory) as failed:
-            await pool.run(invert(), max_attempts=2, retry_delay=0)
-        assert failed.value.gpu_bytes is None
-        # Next to others, alone, and the last attempt.
-        assert simulator.log.prompts_queued == 3
-        assert pool.stats().clients["a"].blocks.keys()
+            await pool.run(invert(), max_attempts=3, retry_delay=0)
+        assert failed.value.gpu_bytes == 0
+        # Next to others, and alone.
+        assert simulator.log.prompts_queued == 2
+        assert not pool.stats().clients["a"].blocks
