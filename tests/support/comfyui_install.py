@@ -62,6 +62,10 @@ if behaviour.get("mps") == "fails" and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
     sys.exit(1)
 if behaviour.get("mps") == "exits" and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
     sys.exit(1)
+if behaviour.get("no_driver") and not args.cpu:
+    print("Traceback (most recent call last):\\n  torch._C._cuda_init()\\nRuntimeError: Found no NVIDIA driver on your "
+          "system. Please check that you have an NVIDIA GPU and installed a driver from http://x", file=sys.stderr)
+    sys.exit(1)
 if "exit" in behaviour:
     print("Traceback (most recent call last):\\nModuleNotFoundError: No module named 'torchsde'", file=sys.stderr)
     sys.exit(behaviour["exit"])

@@ -15,7 +15,7 @@ from comfyrelay.comfyui.processes import mps, state_files
 from comfyrelay.comfyui.processes.gpus import GpuProcesses, LocalGpu, find_gpus
 from comfyrelay.comfyui.processes.launch import empty_folders, launch, link_inputs, make_folders
 from comfyrelay.comfyui.processes.log import NAME as LOG_NAME
-from comfyrelay.comfyui.processes.log import ProcessLog
+from comfyrelay.comfyui.processes.log import NO_DRIVER, ProcessLog, explain_exit
 from comfyrelay.comfyui.processes.options import ManagedOptions
 from comfyrelay.comfyui.processes.process import GRACE_SECONDS, ComfyProcess
 from comfyrelay.errors import ConfigurationError, NotFound, NotStarted
@@ -377,7 +377,10 @@ class Supervisor:
     async def _pause(self, managed: ManagedProcess, reason: str, seconds: float, *, is_given_up: bool) -> None:
         lines = managed.log.last_lines[-REPORTED_LINES:]
         self._record_exit(managed, reason)
-        explained = f"{reason} Its last lines: {' | '.join(lines[-3:])}" if lines else reason
+        explained = explain_exit(reason, lines)
+        if explained.endswith(NO_DRIVER):
+            # The traceback says less.
+            reason, lines = explained, []
         if not managed.first_start.done():
             managed.first_start.set_exception(NotStarted(explained, raw="\n".join(lines)))
         if is_given_up:

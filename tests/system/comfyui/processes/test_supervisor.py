@@ -291,6 +291,19 @@ async def test_unusable_folder_is_reported_as_the_reason(install: FakeInstall, f
         assert install.starts == []
 
 
+async def test_missing_driver_is_explained_instead_of_a_traceback(install: FakeInstall, folder: Path) -> None:
+    install.behave(no_driver=True)
+    timings = Timings(poll_seconds=0.05, first_pause_seconds=0.01, failed_starts=2, given_up_seconds=600.0)
+    with capture_logs() as logs:
+        async with open_watched(install, folder, timings=timings) as watched:
+            await watched.until_state(ProcessState.GIVEN_UP)
+            reason = watched.first.unavailable_reason or ""
+    assert reason.startswith("ComfyUI exited during startup (exit code 1). It found no GPU that it can use.")
+    assert "start it with --cpu: set COMFYRELAY_DESK_COMFYUI_ARGS=--cpu" in reason
+    assert "Traceback" not in reason
+    assert not any("Traceback" in str(entry) for entry in logs)
+
+
 async def test_process_is_added_to_a_gpu_and_removed(install: FakeInstall, folder: Path) -> None:
     async with open_watched(install, folder) as watched:
         await watched.until_state(ProcessState.UP)
