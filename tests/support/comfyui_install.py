@@ -62,7 +62,7 @@ if behaviour.get("mps") == "fails" and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
     sys.exit(1)
 if behaviour.get("mps") == "exits" and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
     sys.exit(1)
-if behaviour.get("no_driver") and not args.cpu:
+if behaviour.get("no_driver"):
     print("Traceback (most recent call last):\\n  torch._C._cuda_init()\\nRuntimeError: Found no NVIDIA driver on your "
           "system. Please check that you have an NVIDIA GPU and installed a driver from http://x", file=sys.stderr)
     sys.exit(1)
@@ -141,8 +141,8 @@ class FakeInstall:
     def behave(self, **behaviour: Any) -> None:
         """Set how later starts behave.
 
-        `exit` with a code, `sleep`, be `mute`, be `stubborn` on SIGTERM, have a `full` disk, start a `child`, use a
-        simulated `gpu`, take `step_seconds` per step, and under `mps` exit with or without CUDA's error.
+        `exit` with a code, find `no_driver`, `sleep`, be `mute`, be `stubborn` on SIGTERM, have a `full` disk, start a
+        `child`, use a simulated `gpu`, take `step_seconds` per step, and under `mps` exit with or without CUDA's error.
         """
         part = self.folder / "behaviour.part"
         part.write_text(json.dumps(behaviour))

@@ -93,6 +93,16 @@ Line = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE), Aft
 OpenEnum = Annotated[E | str, Field(union_mode="left_to_right")]
 RowId = Annotated[int, Field(ge=1, le=MAX_ID)]
 
+
+def _refuse_empty(size: object) -> object:
+    if size == 0:
+        raise ValueError("This file is empty. Choose another one.")
+    return size
+
+
+# For the size of a file.
+NotEmpty = BeforeValidator(_refuse_empty)
+
 Id = Annotated[str, Field(min_length=1, max_length=64, pattern=ID)]
 Key = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 MaxWait = Annotated[

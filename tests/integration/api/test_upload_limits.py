@@ -188,3 +188,8 @@ async def test_input_with_too_many_pixels_is_refused_before_it_runs(api: Api, us
         "(COMFYRELAY_PROBE_MAX_PIXELS)."
     )
     assert (await user.get("/api/ai-jobs"))["items"] == []
+
+
+async def test_empty_upload_is_explained(user: Caller) -> None:
+    problem = problem_of(await user.call("POST", UPLOADS, body(0)), 422)
+    assert problem["errors"] == {"size": "This file is empty. Choose another one."}

@@ -174,3 +174,9 @@ def test_replacing_placeholders_keeps_the_structure(graph: Graph, values_by_plac
     if not used:
         assert new == graph
     assert replace_placeholders(graph, {name: values_by_placeholder[name] for name in used}) == new
+
+
+@pytest.mark.parametrize("text", [b"", b" \n", "\ufeff", b"\xef\xbb\xbf"])
+def test_empty_file_is_called_empty(text: str | bytes) -> None:
+    with pytest.raises(GraphError, match=r"^The file is empty: it contains no workflow\.$"):
+        load_graph(text)

@@ -138,6 +138,8 @@ def _parse(text: str | bytes) -> Any:
     try:
         # utf-8-sig: some Windows editors write a byte order mark.
         decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text.removeprefix("\ufeff")
+        if not decoded.strip():
+            raise GraphError("The file is empty: it contains no workflow.")
         return json.loads(decoded, parse_constant=_refuse_constant)
     except UnicodeDecodeError:
         raise GraphError(

@@ -293,7 +293,7 @@ async def test_unusable_folder_is_reported_as_the_reason(install: FakeInstall, f
 
 async def test_missing_driver_is_explained_instead_of_a_traceback(install: FakeInstall, folder: Path) -> None:
     install.behave(no_driver=True)
-    timings = Timings(poll_seconds=0.05, first_pause_seconds=0.01, failed_starts=2, given_up_seconds=600.0)
+    timings = Timings(poll_seconds=0.05, first_pause_seconds=0.01, failed_starts=2, given_up_seconds=1.0)
     with capture_logs() as logs:
         async with open_watched(install, folder, timings=timings) as watched:
             await watched.until_state(ProcessState.GIVEN_UP)
