@@ -136,9 +136,9 @@ class Job(AnswerBody):
     """A job.
 
     `item_no` is its position in its batch. `retry_of` and `retried_as` are the jobs before and after a retry, and
-    `reused_from` is the job whose output it copied. `is_prefetched`: a worker has fetched its inputs, and starts it
-    after its current job. `is_expired`: its outputs were deleted at the end of their retention. `again_tokens` is the
-    price of running it again. Costs in `micros` are millionths of the operator's currency.
+    `reused_from` is the job whose output it copied. `is_prefetched`: it is queued, but a worker has fetched its inputs,
+    and starts it after its current job. `is_expired`: its outputs were deleted at the end of their retention.
+    `again_tokens` is the price of running it again. Costs in `micros` are millionths of the operator's currency.
     """
 
     id: str
@@ -265,7 +265,7 @@ class LogLine(AnswerBody):
 
 
 class BulkFilter(Request):
-    """Filters of the job list. The status `waiting` means queued, or prefetched by a worker."""
+    """Filters of the job list."""
 
     status: JobStatus | Literal[UnitStatus.RUNNING, UnitStatus.WAITING] | None = None
     batch_id: Id | None = None
@@ -284,8 +284,8 @@ class ClearQueue(Request):
 
 
 class QueueCleared(AnswerBody):
-    """`found` counts the matching jobs by the status of their batch, or by their own without a batch. `cleared` is the
-    number of jobs that were removed from the queue page."""
+    """`found` counts the jobs that can be cleared by status. `cleared` is the number of jobs that were removed from the
+    queue page, or would be without `dry_run`."""
 
     found: dict[OpenEnum[UnitStatus], int]
     cleared: int

@@ -512,8 +512,12 @@ class TestJobDetails:
         shown = [await user.get(f"/api/ai-jobs/{job['id']}") for job in (first, second)]
         assert [(job["status"], job["is_prefetched"]) for job in shown] == [
             ("processing", False),
-            ("processing", True),
+            ("queued", True),
         ]
+        # the list shows and filters it in the same way
+        assert [job["status"] for job in (await user.get("/api/ai-jobs"))["items"]] == ["queued", "processing"]
+        assert await ids(user, "?status=queued") == [second["id"]]
+        assert await ids(user, "?status=processing") == [first["id"]]
         assert shown[0]["waiting"] is None
         assert (shown[1]["waiting"]["position"], shown[1]["waiting"]["reason"]) == (1, "busy")
         assert await ids(user, "?status=waiting") == [second["id"]]

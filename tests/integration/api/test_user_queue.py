@@ -417,13 +417,19 @@ class TestClearing:
         await complete(api, worker, await lease(worker))
         selection = {"status": ["completed"], "dry_run": True}
         assert (await user.post("/api/queue/clear", selection)) == {
-            "found": {"completed": 1, "failed": 2},
-            "cleared": 0,
+            "found": {"completed": 2, "failed": 1},
+            "cleared": 1,
         }
+        both = await user.post("/api/queue/clear", {"status": ["completed", "failed"], "dry_run": True})
+        assert both["cleared"] == 3
+        # the filters also count the completed item of the unfinished batch
+        counts = (await user.get("/api/queue/counts"))["counts"]
+        assert (counts["completed"], counts["failed"]) == (3, 1)
         assert await ids(user) == [active, mixed, done["id"]]
         assert (await user.post("/api/queue/clear", {"status": ["completed"]}))["cleared"] == 1
         assert await ids(user) == await ids(user, "?sort=newest") == [active, mixed]
-        assert (await user.post("/api/queue/clear", {"status": ["failed", "canceled"]}))["cleared"] == 2
+        assert (await user.post("/api/queue/clear", {"status": ["failed", "canceled"]}))["cleared"] == 0
+        assert (await user.post("/api/queue/clear", {"status": ["completed", "failed"]}))["cleared"] == 2
         for query in ("", "?status=failed", "?status=completed", "?q=mixed", "?sort=oldest"):
             assert mixed not in await ids(user, query)
         # counts of the queue exclude cleared entries, and other counts include them

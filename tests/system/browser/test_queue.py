@@ -188,6 +188,25 @@ async def test_finished_jobs_are_cleared(queue: PageDriver) -> None:
     assert len((await queue.call("GET", "/api/gallery"))["items"]) == 2
 
 
+async def test_clear_finished_counts_as_the_filters_do(queue: PageDriver) -> None:
+    page = queue.page
+    await queue.misbehave("Fail", class_type="ImageInvert", times=1)
+    await queue.submit_batch("lakes", ["one", "two", "three"])
+    await expect(unit(queue, "lakes")).to_contain_text("2 of 3 done")
+    await expect(queue.chip("Done", 2)).to_be_visible()
+    await expect(queue.chip("Failed", 1)).to_be_visible()
+    await page.get_by_role("button", name="Queue actions").click()
+    await page.get_by_role("menuitem", name="Clear finished…").click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog.get_by_role("checkbox", name="Done (2)")).to_be_visible()
+    await dialog.get_by_role("checkbox", name="Failed (1)").click()
+    # the batch also has a failed job
+    await expect(dialog.get_by_role("button", name="Clear 0 jobs")).to_be_disabled()
+    await dialog.get_by_role("checkbox", name="Failed (1)").click()
+    await dialog.get_by_role("button", name="Clear 3 jobs").click()
+    await expect(page.get_by_role("heading", name="Nothing in the queue")).to_be_visible()
+
+
 async def test_finished_job_is_rerun_edited_or_used_as_input(queue: PageDriver) -> None:
     page = queue.page
     (job_id,) = await queue.submit("one")

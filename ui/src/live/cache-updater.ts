@@ -52,12 +52,12 @@ export class CacheUpdater {
       const key = keys.job(each.id);
       const updatedAt = this.client.getQueryState(key)?.dataUpdatedAt ?? Date.now();
       // keep the old timestamp: the file URLs were not renewed
-      this.client.setQueryData<Job>(key, (before) => before && { ...before, ...withProgress(each) }, { updatedAt });
+      this.client.setQueryData<Job>(key, (before) => before && withProgress(before, each), { updatedAt });
     }
     for (const [key, data] of this.client.getQueriesData<Paged>({ queryKey: keys.jobs })) {
       const changed = mapRows(data, (row) => {
         const found = byId.get(row.id);
-        return found ? { ...row, ...withProgress(found) } : row;
+        return found ? withProgress(row, found) : row;
       });
       if (changed !== data) {
         this.client.setQueryData(key, changed, {
@@ -148,7 +148,13 @@ export class CacheUpdater {
 }
 
 /** A job with progress has started. */
-const withProgress = ({ progress }: Progress["jobs"][number]) => ({ progress, is_prefetched: false });
+const withProgress = <T extends object>(row: T, { progress }: Progress["jobs"][number]): T => ({
+  ...row,
+  progress,
+  is_prefetched: false,
+  // a late report does not restart a job that has ended
+  ...("status" in row && row.status === "queued" && { status: "processing" }),
+});
 
 const statusOf = (row: Row | undefined): unknown => row && ("status" in row ? row.status : "known");
 

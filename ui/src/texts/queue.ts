@@ -147,7 +147,8 @@ export const queue = {
     batchGoes: "The batch will be deleted.",
     jobsGo: (count: number) => `${plural(count, "job")} will be deleted.`,
     clearTitle: "Clear finished",
-    clearText: "Removes finished jobs from the queue. Their outputs, values and logs stay in the gallery.",
+    clearText:
+      "Removes finished jobs from the queue. Their outputs, values and logs stay in the gallery. A batch is removed as a whole, when all its jobs have ended and are selected here.",
     clearDeletes: "Also delete them from the gallery, with outputs, values and logs. This cannot be undone.",
     deleteYesMany: (count: number) => `Delete ${plural(count, "job")}`,
     cleared: (count: number) => `${plural(count, "job")} cleared from the queue.`,

@@ -36,6 +36,11 @@ class UnitStatus(StrEnum):
     CANCELED = "canceled"
 
 
+def shown_status(status: str, *, is_prefetched: bool) -> JobStatus:
+    """Return the status that users see. A prefetched job is stored as processing, but it still waits."""
+    return JobStatus.QUEUED if is_prefetched and status == JobStatus.PROCESSING else JobStatus(status)
+
+
 def finished_status(counts: Mapping[str, int]) -> UnitStatus:
     """Return the status of a unit whose items have all ended: the worst status of the items."""
     for worst in (UnitStatus.FAILED, UnitStatus.CANCELED):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Body, Path, Query, Request, Response
 
 from comfyrelay.domain.queue.ordering import MoveTo, NextTo
-from comfyrelay.domain.queue.states import JobStatus, UnitStatus
+from comfyrelay.domain.queue.states import JobStatus, UnitStatus, shown_status
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import NotFound
@@ -83,8 +83,8 @@ async def jobs(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[Page[wire.Job]]:
-    """List your jobs, newest first by default, without wait reasons. The statuses `running` and `waiting` have the
-    meaning of the queue, where a prefetched job is waiting."""
+    """List your jobs, newest first by default, without wait reasons. `running` is another name for `processing`, and
+    `waiting` for `queued`. A prefetched job is queued."""
     page = await context.engine.jobs.views.jobs(
         user.tenant_id,
         status=status and (UnitStatus(status) if status in UNIT_STATUSES else JobStatus(status)),
@@ -256,4 +256,5 @@ def move_message(*, has_moved: bool) -> str:
 
 def job_body(view: JobView) -> wire.Job:
     outputs = [wire.Output.of(output, output.file, file_id=output.file.id) for output in view.outputs]
-    return wire.Job.of(view, view.job, outputs=outputs, error=view.job.error_message)
+    status = shown_status(view.job.status, is_prefetched=view.is_prefetched)
+    return wire.Job.of(view, view.job, status=status, outputs=outputs, error=view.job.error_message)

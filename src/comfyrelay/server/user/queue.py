@@ -43,9 +43,11 @@ async def queue(
 @router.post("/clear", responses=error_responses(403, 422))
 async def clear(body: wire.ClearQueue, context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCleared]:
     """Hide ended jobs in the queue. Their outputs, values and logs stay. A batch is hidden as a whole once it has
-    ended, and shown again when one of its items is retried."""
-    found = await context.engine.jobs.clearing.count(user.tenant_id)
-    cleared = 0 if body.dry_run else await context.engine.jobs.clearing.clear(user.tenant_id, body.status)
+    ended with these statuses only, and shown again when one of its items is retried."""
+    clearing = context.engine.jobs.clearing
+    found = await clearing.count(user.tenant_id)
+    clear = clearing.count_chosen if body.dry_run else clearing.clear
+    cleared = await clear(user.tenant_id, body.status)
     return Answer(data=wire.QueueCleared(found={**found}, cleared=cleared))
 
 

@@ -1,9 +1,12 @@
-"""Hide ended jobs from the queue view. They stay visible everywhere else."""
+"""Hide ended jobs from the queue view. They stay visible everywhere else.
+
+A batch is hidden as a whole, when it has ended and the outcomes of all its items are chosen.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from comfyrelay.domain.queue.states import UnitStatus, finished_status
+from comfyrelay.domain.queue.states import UnitStatus
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import chunks
 from comfyrelay.services.transactions import TransactionStep
@@ -20,22 +23,29 @@ class QueueClearing:
         self._databases = databases
 
     async def count(self, tenant_id: str) -> dict[UnitStatus, int]:
-        """Count the jobs that can be cleared, by the final status of the job or of its batch."""
+        """Count the jobs that can be cleared by status, as the filters of the queue do."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             single = await clearing.count_unbatched(tx, tenant_id)
             counts = Counter({UnitStatus(status): number for status, number in single.items()})
             for of_batch in (await _ended_batches(tx, tenant_id)).values():
-                counts[finished_status(of_batch)] += sum(of_batch.values())
+                counts.update({UnitStatus(status): number for status, number in of_batch.items()})
         return dict(counts)
 
+    async def count_chosen(self, tenant_id: str, statuses: Collection[UnitStatus]) -> int:
+        """Count the jobs that `clear` would hide."""
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
+            single = await clearing.count_unbatched(tx, tenant_id)
+            chosen = await _chosen_batches(tx, tenant_id, statuses)
+        of_batches = (sum(counts.values()) for counts in chosen.values())
+        return sum(number for status, number in single.items() if status in statuses) + sum(of_batches)
+
     async def clear(self, tenant_id: str, statuses: Collection[UnitStatus]) -> int:
-        """Hide the jobs whose final status, or that of their batch, is one of `statuses`; return how many."""
+        """Hide the jobs with one of these statuses, and the batches that have no other jobs; return how many jobs."""
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx) -> int:
             single = await clearing.unbatched(tx, tenant_id, statuses)
-            ended = await _ended_batches(tx, tenant_id)
-            chosen = {id_: counts for id_, counts in ended.items() if finished_status(counts) in statuses}
+            chosen = await _chosen_batches(tx, tenant_id, statuses)
             named: list[str] = [*single]
             for chunk in chunks(single, CHUNK_SIZE):
                 await clearing.clear_jobs(tx, chunk)
@@ -46,6 +56,11 @@ class QueueClearing:
             return len(single) + sum(sum(counts.values()) for counts in chosen.values())
 
         return await shard.run(TransactionStep.TENANT, work)
+
+
+async def _chosen_batches(tx: Tx, tenant_id: str, statuses: Collection[UnitStatus]) -> Mapping[str, Mapping[str, int]]:
+    ended = await _ended_batches(tx, tenant_id)
+    return {id_: counts for id_, counts in ended.items() if counts.keys() <= set(statuses)}
 
 
 async def _ended_batches(tx: Tx, tenant_id: str) -> Mapping[str, Mapping[str, int]]:

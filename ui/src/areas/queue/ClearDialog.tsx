@@ -1,4 +1,4 @@
-import { useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { post } from "@/api/client";
 import { keys } from "@/api/queries";
@@ -19,14 +19,15 @@ interface ClearDialogProps {
 
 /** Removes finished jobs from the queue by status, or deletes them. */
 export function ClearDialog({ isOpen, onClose, actions }: ClearDialogProps) {
-  const [chosen, setChosen] = useState<readonly string[]>(ENDED);
+  const [chosen, setChosen] = useState<readonly (typeof ENDED)[number][]>(ENDED);
   const [deletes, setDeletes] = useState(false);
   const [keepsFiles, setKeepsFiles] = useState(true);
-  // batches are cleared as a whole, but their jobs are deleted one by one, so the numbers differ
-  const { data: ended } = useQuery({
-    queryKey: [...keys.queue, "clearing"],
-    queryFn: async () => (await post("/api/queue/clear", { body: { status: [...ENDED], dry_run: true } })).data.found,
-    enabled: isOpen,
+  // batches are cleared as a whole, but their jobs are deleted one by one
+  const { data: cleared } = useQuery({
+    queryKey: [...keys.queue, "clearing", chosen],
+    queryFn: async () => (await post("/api/queue/clear", { body: { status: [...chosen], dry_run: true } })).data,
+    enabled: isOpen && chosen.length > 0,
+    placeholderData: keepPreviousData,
   });
   // pins the selection, so that exactly the shown number of jobs is deleted
   const { data: deleted } = useQuery({
@@ -39,9 +40,10 @@ export function ClearDialog({ isOpen, onClose, actions }: ClearDialogProps) {
     enabled: isOpen && deletes,
   });
   const found = (status: (typeof ENDED)[number]) => deleted?.[ENDED.indexOf(status)];
-  const number = (status: (typeof ENDED)[number]) => (deletes ? found(status)?.matched : ended?.[status]) ?? 0;
+  const number = (status: (typeof ENDED)[number]) => (deletes ? found(status)?.matched : cleared?.found[status]) ?? 0;
   const wanted = ENDED.filter((each) => chosen.includes(each) && number(each) > 0);
-  const total = wanted.reduce((sum, each) => sum + number(each), 0);
+  const deletable = wanted.reduce((sum, each) => sum + number(each), 0);
+  const total = deletes ? deletable : wanted.length ? (cleared?.cleared ?? 0) : 0;
   const { ask } = texts;
 
   async function run() {
@@ -52,7 +54,7 @@ export function ClearDialog({ isOpen, onClose, actions }: ClearDialogProps) {
       return;
     }
     try {
-      const { data } = await post("/api/queue/clear", { body: { status: wanted, dry_run: false } });
+      const { data } = await post("/api/queue/clear", { body: { status: [...chosen], dry_run: false } });
       toast({ text: ask.cleared(data.cleared), tone: "good" });
     } catch (thrown) {
       toastProblem(thrown);

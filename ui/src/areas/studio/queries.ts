@@ -38,11 +38,10 @@ export const balance = queryOptions({
 
 const REFETCH_MS = 4000;
 
-type Standing = Pick<Job, "status" | "is_prefetched">;
+type Standing = Pick<Job, "status">;
 
-/** Not running yet, even if a worker has already fetched it. */
-export const isWaiting = (job: Standing): boolean =>
-  job.status === "queued" || job.status === "paused" || (job.status === "processing" && job.is_prefetched === true);
+/** Not running yet. */
+export const isWaiting = (job: Standing): boolean => job.status === "queued" || job.status === "paused";
 
 /** Queue position of a job; events do not carry it. */
 export const queuePosition = (job: Standing & Pick<Job, "id">) =>

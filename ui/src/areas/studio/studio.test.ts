@@ -19,19 +19,17 @@ describe("video state", () => {
     expect(isMissingOutput({ status: "failed", outputs: [] })).toBe(false);
   });
 
-  it("has four steps; a prefetched job is queued", () => {
-    const step = (status: "queued" | "paused" | "processing" | "completed", isFetched = false) =>
-      currentStep({ status, is_prefetched: isFetched });
+  it("has four steps", () => {
+    const step = (status: "queued" | "paused" | "processing" | "completed") => currentStep({ status });
     expect([step("queued"), step("paused"), step("processing"), step("completed")]).toEqual([1, 1, 2, 3]);
-    expect(step("processing", true)).toBe(1);
   });
 
   it("matches its filter states", () => {
     const of = (job: Parameters<typeof matchesState>[0]) => STATES.filter((each) => matchesState(job, each));
-    expect(of({ status: "processing", is_prefetched: true, is_expired: false })).toEqual(["waiting"]);
-    expect(of({ status: "processing", is_prefetched: false, is_expired: false })).toEqual(["running"]);
-    expect(of({ status: "paused", is_prefetched: false, is_expired: false })).toEqual(["paused"]);
-    expect(of({ status: "completed", is_prefetched: false, is_expired: true })).toEqual(["completed", "expired"]);
+    expect(of({ status: "queued", is_expired: false })).toEqual(["waiting"]);
+    expect(of({ status: "processing", is_expired: false })).toEqual(["running"]);
+    expect(of({ status: "paused", is_expired: false })).toEqual(["paused"]);
+    expect(of({ status: "completed", is_expired: true })).toEqual(["completed", "expired"]);
   });
 
   it("explains waiting without operator terms", () => {

@@ -111,7 +111,7 @@ function VideoCard({ job }: { job: Job }) {
       <span className={styles.cardText}>
         <strong>{jobTitle(job)}</strong>
         <span>
-          <StatusBadge status={gone ? "canceled" : job.is_prefetched ? "queued" : job.status}>{gone}</StatusBadge>
+          <StatusBadge status={gone ? "canceled" : job.status}>{gone}</StatusBadge>
           {ago(job.created_at)}
         </span>
       </span>

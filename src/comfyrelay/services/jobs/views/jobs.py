@@ -18,7 +18,7 @@ from comfyrelay.protocol.jobs import JobInput
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
-from comfyrelay.services.jobs.views.overview import JOB_STATUS, status_filter
+from comfyrelay.services.jobs.views.overview import status_filter
 from comfyrelay.services.paging import ResultPage, make_page
 from comfyrelay.services.queue.control import require_job
 from comfyrelay.services.queue.wait_reasons import WaitReasons
@@ -111,17 +111,11 @@ class JobViews:
         limit: int,
     ) -> ResultPage[JobView]:
         workflow_ids = await find_workflow_ids(self._databases, tenant_id, workflow)
-        # Only statuses of the queue view need a filter.
-        filter_ = (
-            await status_filter(self._databases, tenant_id, status)
-            if status is not None and status in JOB_STATUS
-            else None
-        )
+        filter_ = None if status is None else await status_filter(self._databases, tenant_id, status)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await job_list.listed(
                 tx,
                 tenant_id,
-                status=None if filter_ is not None else status,
                 status_filter=filter_,
                 batch_id=batch_id,
                 no_batch=no_batch,

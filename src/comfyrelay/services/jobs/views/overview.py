@@ -70,12 +70,13 @@ def summarize_queue(counts: Mapping[str, int], leased: Sequence[LeasedItem], wai
 
 
 async def status_filter(databases: Databases, tenant_id: str, status: JobStatus | UnitStatus) -> StatusFilter:
-    """Make a filter for a status of jobs or of the queue view."""
-    if status not in JOB_STATUS:
-        return StatusFilter(status)
+    """Make a filter for a status of jobs or of the queue view, in which prefetched jobs wait."""
+    wanted = JOB_STATUS.get(status, status)
+    if wanted not in JOB_STATUS.values():
+        return StatusFilter(wanted)
     async with databases.central.read() as tx:
         leased = (await overview.leased(tx, [tenant_id]))[tenant_id]
-    return StatusFilter(JOB_STATUS[status], [item.job_id for item in leased if item.is_prefetched])
+    return StatusFilter(wanted, [item.job_id for item in leased if item.is_prefetched])
 
 
 class QueueOverview:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus, UnitStatus, finished_status
+from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus, UnitStatus, finished_status, shown_status
 from comfyrelay.domain.queue.wait_reasons import Waiting
 from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.domain.records.jobs import JobRecord, Unit
@@ -141,13 +141,12 @@ def job_entry(unit: Unit, rows: UnitRows, order: QueueOrder, filtered: UnitStatu
 
 
 def queue_item(item: BatchItem | JobRecord, facts: Mapping[str, ShownMedia], fetched: Container[str]) -> QueueItem:
-    """Make an item. A job that a worker has only fetched is shown as queued."""
+    """Make an item of an entry."""
     output, source = facts.get(item.output_file_id or ""), facts.get(item.input_file_id or "")
-    is_fetched = item.status == JobStatus.PROCESSING and item.id in fetched
     return QueueItem(
         id=item.id,
         item_no=item.item_no,
-        status=JobStatus.QUEUED if is_fetched else item.status,
+        status=shown_status(item.status, is_prefetched=item.id in fetched),
         error=item.error_message,
         poster_url=output.poster_url if output else None,
         preview_url=output.preview_url if output else None,
