@@ -237,3 +237,26 @@ class TestChains:
                 "height",
                 "length",
             }
+
+
+def test_labels_with_the_name_of_their_node_do_not_repeat_its_words() -> None:
+    method: list[Any] = [["nearest", "bilinear"], {}]
+    scale = {"image": ["IMAGE", {}], "upscale_method": method, "width": ["INT", {"default": 512}]}
+    info = {
+        **OBJECT_INFO,
+        "ImageScale": {"display_name": "Upscale Image", "input": {"required": scale}},
+        "ImageScaleBy": {"display_name": "Upscale Image By", "input": {"required": scale}},
+    }
+    graph = {
+        **SDXL,
+        "30": node("ImageScale", image=["8", 0], upscale_method="nearest", width=512),
+        "31": node("ImageScaleBy", image=["30", 0], upscale_method="nearest", width=1024),
+        "32": node("SaveImage", images=["31", 0], filename_prefix="x"),
+    }
+    found = [label for label in labels(describe_graph(graph, info)) if "upscale" in label.casefold()]
+    assert found == [
+        "Method, upscale image",
+        "Width, upscale image",
+        "Method, upscale image by",
+        "Width, upscale image by",
+    ]

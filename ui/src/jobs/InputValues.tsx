@@ -1,6 +1,7 @@
 import { here } from "@/api/client";
 import type { AboutJob, InputValue } from "@/api/types";
 import { Heading } from "@/kit";
+import { breakable } from "@/kit/breakable";
 import { Facts } from "@/kit/Facts";
 import { Media } from "@/kit/Media";
 import { job as texts } from "@/texts/job";
@@ -40,11 +41,11 @@ function Value({ value: { type, value, url } }: { value: InputValue }) {
           </span>
         )}
         <a href={address} download={text}>
-          {text}
+          {breakable(text)}
         </a>
       </span>
     );
   }
   if (typeof value === "boolean") return value ? texts.yes : texts.no;
-  return <span className={styles.value}>{text}</span>;
+  return <span className={styles.value}>{breakable(text)}</span>;
 }

@@ -1,6 +1,7 @@
 import { here } from "@/api/client";
 import type { AboutJob } from "@/api/types";
 import { Button, Heading } from "@/kit";
+import { breakable } from "@/kit/breakable";
 import { copyText } from "@/kit/clipboard";
 import { kindOf } from "@/kit/Media";
 import { size } from "@/texts/common";
@@ -22,10 +23,10 @@ export function OutputFiles({ about }: { about: AboutJob }) {
           <li key={each.path}>
             {each.url ? (
               <a href={here(each.url)} download={each.name}>
-                {folders.length > 1 ? each.path : each.name}
+                {breakable(folders.length > 1 ? each.path : each.name)}
               </a>
             ) : (
-              <span>{folders.length > 1 ? each.path : each.name}</span>
+              <span>{breakable(folders.length > 1 ? each.path : each.name)}</span>
             )}
             <span className={section.hint}>{each.size === null ? texts.fileGone : size(each.size)}</span>
             {each.url && kindOf(each.mime_type) === "text" && (

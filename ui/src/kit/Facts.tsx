@@ -1,4 +1,5 @@
 import { Fragment, type ReactNode } from "react";
+import { breakable } from "./breakable";
 import styles from "./Facts.module.css";
 
 /** A list of names and values. Entries without a value are left out. */
@@ -10,7 +11,7 @@ export function Facts({ facts }: { facts: readonly (readonly [name: string, valu
         .map(([name, value]) => (
           <Fragment key={name}>
             <dt>{name}</dt>
-            <dd dir="auto">{value}</dd>
+            <dd dir="auto">{typeof value === "string" ? breakable(value) : value}</dd>
           </Fragment>
         ))}
     </dl>

@@ -188,7 +188,16 @@ def _with_node(draft: _PropertyDraft, label: str, node_labels: Labels) -> str:
     if is_global or draft.role is Role.INPUT:
         return label
     words = node_labels.model(draft.node_id) if draft.role is Role.MODEL else node_labels.inside(draft.node_id)
-    return f"{label}, {words}"[:_MAX_LABEL_LENGTH] if words else label
+    return f"{_without_words_of(words, label)}, {words}"[:_MAX_LABEL_LENGTH] if words else label
+
+
+def _without_words_of(node: str, label: str) -> str:
+    """Return the label without its first words if the label of the node has them, too."""
+    known, words = node.casefold().split(), label.split()
+    while len(words) > 1 and words[0].casefold() in known:
+        del words[0]
+    shown = " ".join(words)
+    return shown[:1].upper() + shown[1:]
 
 
 def _label(draft: _PropertyDraft, node_labels: Labels, *, is_only: bool) -> str:

@@ -1,6 +1,7 @@
 import { RotateCcw } from "lucide-react";
 import type { ReactNode } from "react";
 import { Button, ErrorCard, Field, TextField, toast, toastProblem } from "@/kit";
+import { breakable } from "@/kit/breakable";
 import { Segmented } from "@/kit/Segmented";
 import { useSession } from "@/session/session";
 import { create as texts } from "@/texts/create";
@@ -53,7 +54,7 @@ export function FormView({ form, found, folderProblem, children, isPlain = false
   return (
     <form className={styles.form} aria-label={choice.name} onSubmit={(event) => event.preventDefault()} noValidate>
       <div className={styles.formHead}>
-        <h2>{choice.name}</h2>
+        <h2>{breakable(choice.name)}</h2>
         <Button look="quiet" size="small" icon={RotateCcw} onClick={startOver}>
           {texts.form.startOver}
         </Button>

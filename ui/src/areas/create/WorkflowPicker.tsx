@@ -12,6 +12,7 @@ import {
 import { type RefObject, useEffect, useRef, useState } from "react";
 import { here } from "@/api/client";
 import { Heading, Skeleton } from "@/kit";
+import { breakable } from "@/kit/breakable";
 import { useSession } from "@/session/session";
 import { create as texts } from "@/texts/create";
 import { type Choice, isFile, isPrompt } from "./inputs";
@@ -103,7 +104,7 @@ function WorkflowLink({ choice, isChosen }: { choice: Choice; isChosen: boolean 
       </span>
       <span className={styles.entryText}>
         <span className={styles.entryName} dir="auto">
-          {choice.name}
+          {breakable(choice.name)}
         </span>
         {unmet ? (
           <span className={styles.entryMissing} title={unmet.text}>

@@ -100,6 +100,30 @@ export interface Sections {
   groups: { name: string; inputs: Input[] }[];
 }
 
+const wordsOf = (text: string): string[] =>
+  text
+    .toLowerCase()
+    .split(/[^\p{L}\p{N}]+/u)
+    .filter(Boolean);
+
+/** Shortens labels under a heading, so that they do not repeat its words. "Upscale method, upscale image" becomes
+ * "Method" under "Upscale image". Labels stay as they are if they would be ambiguous. */
+export function withoutHeading<T extends Pick<Input, "label">>(heading: string, inputs: readonly T[]): T[] {
+  const known = wordsOf(heading);
+  const shorten = (label: string): string => {
+    const at = label.lastIndexOf(", ");
+    const isRepeated = at > 0 && wordsOf(label.slice(at)).every((word) => known.includes(word));
+    const words = (isRepeated ? label.slice(0, at) : label).split(" ");
+    while (words.length > 1 && known.includes(words[0]?.toLowerCase() ?? "")) words.shift();
+    const short = words.join(" ");
+    return short.charAt(0).toUpperCase() + short.slice(1);
+  };
+  const labels = inputs.map(({ label }) => shorten(label));
+  return new Set(labels).size < labels.length
+    ? [...inputs]
+    : inputs.map((input, index) => ({ ...input, label: labels[index] ?? input.label }));
+}
+
 /** Shows required and common fields; collapses the rest by node. */
 export function sectionsOf(choice: Choice): Sections {
   const seed = seedOf(choice);
@@ -121,6 +145,6 @@ export function sectionsOf(choice: Choice): Sections {
     files,
     wide: seen.filter(isMultiline),
     main: seen.filter((each) => !isMultiline(each)),
-    groups: [...groups].map(([name, inputs]) => ({ name, inputs })),
+    groups: [...groups].map(([name, inputs]) => ({ name, inputs: withoutHeading(name, inputs) })),
   };
 }

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { EMPTY } from "./drafts";
 import { validateDraft } from "./form";
-import { sectionsOf } from "./inputs";
+import { sectionsOf, withoutHeading } from "./inputs";
 import { presetTexts } from "./preset-values";
 import { choice, input, named } from "./test-fixtures";
 import { defaultText, describeSize, describeValue, randomSeed, stepValue, validateInput } from "./values";
@@ -65,4 +65,19 @@ test("draws random seeds within the range of the input", () => {
 test("describes whether a seed is fixed", () => {
   expect(describeValue(named("seed"), choice, { seed: "7" })).toBe("locked");
   expect(describeValue(named("seed"), choice, { seed: "" })).toBe("random");
+});
+
+test("labels do not repeat the words of their heading, unless they would be ambiguous", () => {
+  const under = (heading: string, ...labels: string[]) =>
+    withoutHeading(
+      heading,
+      labels.map((label) => ({ label })),
+    ).map(({ label }) => label);
+  expect(under("Upscale Image", "Upscale method, upscale image", "Width, upscale image", "Crop")).toEqual([
+    "Method",
+    "Width",
+    "Crop",
+  ]);
+  expect(under("Sampler", "Sampler", "Steps, refiner")).toEqual(["Sampler", "Steps, refiner"]);
+  expect(under("LoRA", "LoRA strength", "Strength")).toEqual(["LoRA strength", "Strength"]);
 });

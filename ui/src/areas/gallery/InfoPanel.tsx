@@ -3,6 +3,7 @@ import { Link } from "@tanstack/react-router";
 import { Copy } from "lucide-react";
 import { type ReactNode, useEffect, useRef, useState } from "react";
 import { Chip, Heading, IconButton, Skeleton, TextArea, toast, toastProblem } from "@/kit";
+import { breakable } from "@/kit/breakable";
 import { Facts } from "@/kit/Facts";
 import { Inspector } from "@/kit/Inspector";
 import { useLatest } from "@/lib/use-latest";
@@ -106,7 +107,7 @@ export function InfoPanel({ item, onClose }: { item: Item; onClose: () => void }
                 facts={values.map((each) => [
                   each.label,
                   <span key={each.key} className={each.is_default ? styles.byDefault : undefined}>
-                    {formatValue(each.value)}
+                    {breakable(formatValue(each.value))}
                   </span>,
                 ])}
               />
