@@ -118,6 +118,37 @@ async def test_cut_texts_end_in_an_ellipsis_and_are_whole_on_hover(queue: PageDr
             await element.evaluate("element => delete element.dataset.cut")
 
 
+async def test_ellipsis_of_a_long_reason_is_inside_its_row(queue: PageDriver) -> None:
+    page = queue.page
+    await queue.misbehave("Fail", class_type="ImageInvert", message=ERROR, times=1)
+    await queue.submit_batch("lakes", ["one", "two"])
+    row = queue.unit("lakes")
+    why = row.get_by_text("1 of 2 done")
+    await expect(why).to_be_visible()
+    await page.mouse.move(0, 0)
+    # the part of an ellipsis that its box would cut appears next to the box
+    await why.evaluate("element => { element.style.overflow = 'visible'; }")
+    for width in range(1200, 1441, 40):
+        await page.set_viewport_size({"width": width, "height": 900})
+        found = await box(why)
+        side: FloatRect = {"x": found["x"] + found["width"], "y": found["y"], "width": 8, "height": found["height"]}
+        with Image.open(io.BytesIO(await page.screenshot(clip=side))) as picture:
+            assert len(picture.convert("RGB").getcolors() or []) == 1, width
+
+
+async def test_names_of_failed_rows_begin_next_to_their_checkbox_on_a_phone(queue: PageDriver) -> None:
+    await queue.misbehave("Fail", class_type="ImageInvert", message=ERROR, times=1)
+    await queue.submit("poster")
+    row = queue.unit("poster")
+    await expect(row.get_by_role("button", name="Retry")).to_be_visible()
+    await queue.page.set_viewport_size({"width": 390, "height": 844})
+    checkbox, name = (
+        await box(row.get_by_role("checkbox")),
+        await box(row.get_by_role("button", name="poster", exact=True)),
+    )
+    assert 0 < name["x"] - checkbox["x"] - checkbox["width"] <= 16
+
+
 async def test_running_batch_is_under_now_and_done_rows_say_how_long_they_took(queue: PageDriver) -> None:
     page = queue.page
     await queue.submit("done before")
