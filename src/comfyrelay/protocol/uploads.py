@@ -16,7 +16,7 @@ class NewUpload(Request):
     model_config = example(mime_type="image/png", size=1048576, original_filename="cat.png")
 
     mime_type: Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[A-Za-z0-9.+-]+$")]
-    size: Annotated[int, NotEmpty, Field(ge=1, le=MAX_ID)]
+    size: Annotated[int, Field(ge=1, le=MAX_ID), NotEmpty]
     original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE), AfterValidator(one_line)]
     effect_id: RowId | None = None
 

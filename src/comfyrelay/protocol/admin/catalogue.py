@@ -168,7 +168,7 @@ class NewAsset(Request):
     model_config = example(mime_type="image/png", size=1048576, original_filename="logo.png")
 
     mime_type: MediaType
-    size: Annotated[StrictInt, NotEmpty, Field(ge=1, le=MAX_ID)]
+    size: Annotated[StrictInt, Field(ge=1, le=MAX_ID), NotEmpty]
     original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE)]
 
 
