@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from comfyrelay.services.jobs.views import queue_entries, units
-from comfyrelay.store.tenant import jobs as stored_jobs
 from tests.support.api import Api, Caller, problem_of
 from tests.support.api_calls import complete, fail, lease, png, run, submit, upload
 
@@ -81,13 +80,11 @@ class TestSections:
         assert await ids(user, "?sort=newest") == created[::-1]
 
     async def test_waiting_entries_show_position_and_start(
-        self, api: Api, user: Caller, effect: int, worker: Caller, monkeypatch: pytest.MonkeyPatch
+        self, api: Api, user: Caller, effect: int, worker: Caller
     ) -> None:
-        async def none(*_given: object, **_more: object) -> int:
-            return 0
-
-        # more than the limit of one user
-        monkeypatch.setattr(stored_jobs, "count_active", none)
+        # More than the usual limit of a user.
+        assert user.user is not None
+        await api.engine.accounts.tenancy.set_limits(user.user.tenant_id, {"max_active_jobs": 100})
         await run(api, user, worker, effect)
         await submit(user, effect)
         await lease(worker)
