@@ -10,9 +10,10 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import DEVNULL
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from comfyrelay.services.engine import Engine
 GRAPH = {"1": {"class_type": "SaveVideo", "inputs": {"text": "a cat"}}}
 FIRST_PORT = 8471
 TICKS = os.sysconf("SC_CLK_TCK")
+# The first jobs find cold connections and statements.
+COLD_JOBS, COLD_HANDOVERS = 100, 20
 OUTPUT = {"output": {"size": 1, "mime_type": "video/mp4"}}
 
 
@@ -202,7 +205,8 @@ async def cycles_per_second(
 class ParkedCost:
     kib_per_worker: float
     transactions_per_second: float
-    p99_ms: float
+    cold_p99_ms: float
+    warm_p99_ms: float
 
 
 async def parked(server: Server, workers: int, *, jobs: int, per_second: int) -> ParkedCost:
@@ -244,8 +248,12 @@ async def parked(server: Server, workers: int, *, jobs: int, per_second: int) ->
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-    times = sorted(1000 * (taken[job] - began) for job, began in sent.items())
-    return ParkedCost(kib, transactions, times[int(0.99 * len(times))])
+    times = [1000 * (taken[job] - began) for job, began in sorted(sent.items(), key=itemgetter(1))]
+    return ParkedCost(kib, transactions, _p99(times[:COLD_JOBS]), _p99(times[COLD_JOBS:]))
+
+
+def _p99(times: Sequence[float]) -> float:
+    return sorted(times)[int(0.99 * len(times))]
 
 
 def job_body(here: Site, number: int) -> dict[str, Any]:
@@ -290,16 +298,16 @@ def _rss_kib(pid: int) -> int:
 
 
 async def measure(server: Server, scale: float, empty_jobs_per_second: float) -> list[Figure]:
-    times = sorted(await handover_ms(server, int(200 * scale)))
-    procrastinate_times = sorted(await procrastinate_ms(server, int(200 * scale)))
-    p50, p99 = statistics.median(times), times[int(0.99 * len(times))]
+    times = (await handover_ms(server, COLD_HANDOVERS + int(200 * scale)))[COLD_HANDOVERS:]
+    procrastinate_times = await procrastinate_ms(server, int(200 * scale))
+    p50, p99 = statistics.median(times), _p99(times)
     rate, cpu_ms = await cycles_per_second(server, int(6_000 * scale), workers=64, processes=2)
     ratio = rate / empty_jobs_per_second
     combined_rate, combined_ms = await cycles_per_second(
         server, int(6_000 * scale), workers=64, processes=2, is_combined=True
     )
     combined_ratio = combined_rate / empty_jobs_per_second
-    idle = await parked(server, int(5_000 * scale), jobs=500, per_second=50)
+    idle = await parked(server, int(10_000 * scale), jobs=500, per_second=50)
     return [
         Figure(
             "submit until a parked worker has the job, p50",
@@ -307,10 +315,10 @@ async def measure(server: Server, scale: float, empty_jobs_per_second: float) ->
             "ms",
             "procrastinate",
             p50 / statistics.median(procrastinate_times),
-            "≤ 10 ms",
-            p50 <= 10,
+            "≤ 1.5 ×",
+            p50 <= 1.5 * statistics.median(procrastinate_times),
         ),
-        Figure("submit until a parked worker has the job, p99", p99, "ms", goal="≤ 50 ms", is_met=p99 <= 50),
+        Figure("submit until a parked worker has the job, p99", p99, "ms", goal="≤ 25 ms", is_met=p99 <= 25),
         Figure(
             "poll and complete over HTTP, 64 workers, 2 processes",
             rate,
@@ -332,7 +340,7 @@ async def measure(server: Server, scale: float, empty_jobs_per_second: float) ->
         ),
         Figure("  CPU time of the servers per job", combined_ms, "ms"),
         Figure(
-            "memory of a parked worker", idle.kib_per_worker, "KiB", goal="≤ 60 KiB", is_met=idle.kib_per_worker <= 60
+            "memory of a parked worker", idle.kib_per_worker, "KiB", goal="≤ 10 KiB", is_met=idle.kib_per_worker <= 10
         ),
         Figure(
             "transactions with only parked workers",
@@ -341,5 +349,18 @@ async def measure(server: Server, scale: float, empty_jobs_per_second: float) ->
             goal="≤ 2 /s",
             is_met=idle.transactions_per_second <= 2,
         ),
-        Figure("delivery at 50 jobs a second, p99", idle.p99_ms, "ms", goal="≤ 250 ms", is_met=idle.p99_ms <= 250),
+        Figure(
+            "delivery at 50 jobs a second, first two seconds, p99",
+            idle.cold_p99_ms,
+            "ms",
+            goal="≤ 250 ms",
+            is_met=idle.cold_p99_ms <= 250,
+        ),
+        Figure(
+            "delivery at 50 jobs a second, then, p99",
+            idle.warm_p99_ms,
+            "ms",
+            goal="≤ 50 ms",
+            is_met=idle.warm_p99_ms <= 50,
+        ),
     ]
