@@ -230,6 +230,15 @@ def test_pinned_process_stays_when_there_is_no_work() -> None:
     assert world.run(300) == 1
 
 
+def test_pinned_processes_stay_when_their_trial_fails() -> None:
+    # Two processes fit, and are no faster than one.
+    world = World(seconds=lambda running: float(running), memory_bytes=9 * GIB, waiting=10_000, start_looks=30)
+    for _ in range(400):
+        world.look(pinned=len(world.processes))
+    assert len(world.processes) == world.active == 2
+    assert any("back to 1" in decision.reason for decision in world.decisions)
+
+
 def test_turn_without_enough_work_does_not_count() -> None:
     world = World(seconds=shared(*SMALL), memory_bytes=9 * GIB, waiting=4)
     world.run(60)

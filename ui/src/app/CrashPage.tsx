@@ -21,13 +21,15 @@ function useReloadWhenBack(isWaiting: boolean): void {
   useEffect(() => {
     if (!isWaiting) return;
     let wasAway = false;
+    // Read once: a page that fails soon after each load would be reloaded forever.
+    const isOld = performance.now() > MIN_AGE_MS;
     const check = async () => {
       const isAway = await get("/api/entry").then(
         () => false,
         (thrown: unknown) => thrown instanceof Problem && thrown.isDown,
       );
       wasAway ||= isAway;
-      if (!isAway && (wasAway || performance.now() > MIN_AGE_MS)) location.reload();
+      if (!isAway && (wasAway || isOld)) location.reload();
     };
     const timer = setInterval(() => void check(), CHECK_MS);
     void check();

@@ -236,8 +236,9 @@ def _end_turn(packing: Packing, trial: Trial, gpu: GpuObservation, limits: Packi
     largest = trial.requested
     if best == trial.requested == gpu.total and len(measured) > 1:
         largest = _next_size(packing, gpu, limits, best)
-    following = next_count(measured, limits, floor=max(gpu.pinned, 1), largest=largest) or unsure_count(
-        measured, limits
+    floor = max(gpu.pinned, 1)
+    following = next_count(measured, limits, floor=floor, largest=largest) or unsure_count(
+        measured, limits, floor=floor
     )
     if largest > trial.requested:
         trial = replace(trial, active=following or largest, requested=largest)
@@ -254,9 +255,10 @@ def _conclude_trial(packing: Packing, trial: Trial, gpu: GpuObservation, limits:
     is_limit = best < max(trial.measured)
     packing = _learn(replace(packing, trial=None), trial, gpu, limits)
     reason = f"{_result(trial, best, limits)}{f': back to {best}' if is_limit else ': kept'}."
-    if best >= len(gpu.processes):
-        return packing, _stay(best, reason)
-    return _remove(replace(packing, shrink_to=best), gpu, reason, left=max(best, gpu.pinned))
+    left = max(best, gpu.pinned)
+    if left >= len(gpu.processes):
+        return packing, _stay(left, reason)
+    return _remove(replace(packing, shrink_to=best), gpu, reason, left=left)
 
 
 def _learn(packing: Packing, trial: Trial, gpu: GpuObservation, limits: PackingLimits) -> Packing:

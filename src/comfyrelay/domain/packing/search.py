@@ -57,8 +57,9 @@ def _may_hide_a_better_one(measured: Measured, below: int, best: int, limits: Pa
     return best - below > 1 and gain is not None and (best - 1) / below >= (1 + gain) * (1 + limits.min_gain)
 
 
-def unsure_count(measured: Measured, limits: PackingLimits) -> int | None:
-    """Return a number to measure again, because a comparison that decided was close; `None` if none was."""
+def unsure_count(measured: Measured, limits: PackingLimits, *, floor: int) -> int | None:
+    """Return a number of at least `floor` to measure again, because a comparison that decided was close; `None` if none
+    was."""
     best = best_count(measured, limits)
     below = best_below(measured, best, limits)
     pairs = [(best, count) for count in measured if count > best] + ([(below, best)] if below is not None else [])
@@ -69,6 +70,6 @@ def unsure_count(measured: Measured, limits: PackingLimits) -> int | None:
         is_close = abs(gain - limits.min_gain) < limits.uncertainty
         turns = limits.max_turns if is_close else limits.turns
         again = min((base, size), key=lambda count: measured[count].turns)
-        if measured[again].turns < turns:
+        if again >= floor and measured[again].turns < turns:
             return again
     return None

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -106,7 +107,9 @@ class ManagedServers:
 
     def _on_up(self, managed: ManagedProcess) -> None:
         if managed.name in self._servers.own and managed.name not in self._removing:
-            self._servers.pool.check_server(managed.name)
+            # The pool may be replacing the server, whose address has changed. It checks a new one itself.
+            with suppress(NotFound):
+                self._servers.pool.check_server(managed.name)
 
     def _on_url(self, managed: ManagedProcess) -> None:
         if managed.name in self._removing:

@@ -328,7 +328,7 @@ class Packer:
         if decision.change is PackingChange.ADD:
             self._start_more(gpu, state, decision.number)
         elif decision.change is PackingChange.REMOVE:
-            urls = {name: up[name].url for name in names[-decision.number :]}
+            urls = {name: up[name].url for name in names[len(names) - decision.number :]}
             state.removing = asyncio.create_task(self._remove_all(gpu, state, urls))
 
     def _start_more(self, gpu: GpuProcesses, state: _GpuState, number: int) -> None:
