@@ -232,7 +232,7 @@ def test_pinned_process_stays_when_there_is_no_work() -> None:
 
 def test_pinned_processes_stay_when_their_trial_fails() -> None:
     # Two processes fit, and are no faster than one.
-    world = World(seconds=lambda running: float(running), memory_bytes=9 * GIB, waiting=10_000, start_looks=30)
+    world = World(seconds=float, memory_bytes=9 * GIB, waiting=10_000, start_looks=30)
     for _ in range(400):
         world.look(pinned=len(world.processes))
     assert len(world.processes) == world.active == 2
