@@ -140,8 +140,6 @@ def any_fleet(draw: st.DrawFn, slug: str = "fleet") -> ObservedFleet:
         slots=draw(st.integers(1, 2)),
         boot_seconds=draw(st.sampled_from((20.0, 180.0))),
         following_jobs=draw(st.sampled_from((0.0, 0.5, 6.0, 40.0))),
-        machines_to_hold=draw(st.sampled_from((0, 0, 3, 20))),
-        is_overspent=draw(st.booleans()),
         launches_ago=draw(st.lists(st.floats(0, 120), max_size=4)),
         failed_boots=draw(st.sampled_from((0, 0, 1, 3, 5))),
         failed_boot_seconds_ago=draw(st.sampled_from((None, 0.0, 500.0, 5000.0))),

@@ -204,42 +204,6 @@ class TestQueue:
         assert (await work(fleets)).jobs_per_second == pytest.approx(before)
 
 
-async def idles_for_an_hour(fleets: Fleets) -> bool:
-    """Let a machine idle, which alarms on queue depth would end after 15 minutes. Return whether it is overspent."""
-    await fleets.seen()
-    await fleets.submit()
-    await fleets.round()
-    [worker] = await fleets.boot()
-    leased = await fleets.world.lease(worker)
-    assert leased is not None
-    await fleets.world.complete(leased)
-    for _ in range(60):
-        await fleets.pass_time(60)
-        await fleets.seen()
-    return bool((await fleets.seen()).is_overspent)
-
-
-class TestShadow:
-    async def test_machines_that_are_there_at_a_restart_are_no_waste(self, fleets: Fleets) -> None:
-        assert await idles_for_an_hour(fleets)
-        await fleets.world.restart()
-        assert not (await fleets.seen()).is_overspent
-
-    @pytest.mark.parametrize(
-        "autoscaling", [{"policy": "cheap", "last_idle_seconds": 86_400.0}, {"policy": "fast"}], ids=["idle", "fast"]
-    )
-    async def test_fleet_with_other_goals_is_not_compared(self, fleets: Fleets, autoscaling: dict[str, Any]) -> None:
-        await fleets.change(autoscaling=autoscaling)
-        assert not await idles_for_an_hour(fleets)
-
-    async def test_fleet_whose_jobs_others_run_too_is_not_compared(self, fleets: Fleets) -> None:
-        async with fleets.world.engine.databases.central.read() as tx:
-            slugs = await catalogue.workflow_slugs(tx, [fleets.effect.workflow_id])
-        create = fleets.world.engine.workers.fleets.create
-        await create(slug="other", stage=Stage.PRODUCTION, workflow_slugs=list(slugs.values()))
-        assert not await idles_for_an_hour(fleets)
-
-
 class TestMachines:
     async def test_running_machine_is_busy_for_the_expected_duration(self, fleets: Fleets) -> None:
         await fleets.submit()

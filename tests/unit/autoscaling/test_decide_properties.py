@@ -90,7 +90,7 @@ def test_fleet_without_history_never_has_more_machines_than_jobs(
     limits = Limits(max_machines=1000, launches_per_minute=1000)
     policy = Policy.BALANCED if fleet.scaling.policy is Policy.REFERENCE else fleet.scaling.policy
     scaling = ScalingSpec(policy=policy, limits=limits)
-    fleet = replace(fleet, following_jobs=following.jobs(), machines_to_hold=0, scaling=scaling)
+    fleet = replace(fleet, following_jobs=following.jobs(), scaling=scaling)
     [plan] = decide(StageSnapshot(now=NOW, work=known, fleets=[fleet]))
     jobs = sum(queued.jobs for queued in work if queued.workflow in fleet.workflows)
     boots = sum(machine.slots for machine in fleet.machines if machine.state is MachineState.BOOTING)

@@ -23,7 +23,6 @@ from comfyrelay.domain.autoscaling.decide import decide
 from comfyrelay.domain.autoscaling.limits import LAUNCH_WINDOW_SECONDS
 from comfyrelay.domain.autoscaling.observation import ObservedFleet, ObservedMachine, QueuedWork, StageSnapshot
 from comfyrelay.domain.autoscaling.plan import FleetPlan
-from comfyrelay.domain.autoscaling.shadow import COMPARED_POLICIES, FleetState, Shadow, ShadowJob
 from comfyrelay.domain.autoscaling.spec import LAST_IDLE_SECONDS, Limits, Policy, ScalingSpec
 
 # The loop decides within a second of an event, and at a tick.
@@ -96,8 +95,6 @@ class Simulation:
         self._regularity = learning.Regularity()
         self._idle_gaps = learning.IdleGaps()
         self._following = learning.FollowingJobs()
-        self._shadow = Shadow()
-        self._arrivals: list[ShadowJob] = []
         self._launched: list[float] = []
         self._refused_until = -inf
         self._next_decision = inf
@@ -105,7 +102,6 @@ class Simulation:
         self._numbers = {
             name: number for number, name in enumerate(sorted({request.workflow for request in requests}), 1)
         }
-        self._names = {number: name for name, number in self._numbers.items()}
         self.outcome = SimulationOutcome()
 
     def run(self) -> SimulationOutcome:
@@ -167,7 +163,6 @@ class Simulation:
         self._regularity.add(at)
         silence = self._scaling.last_idle_seconds or LAST_IDLE_SECONDS
         self._following.add(at, boot_seconds=self._boot_seconds, silence_seconds=silence)
-        self._arrivals.append(ShadowJob(now, self._numbers[workflow]))
         self._queue.add(job)
         machine = self._idle_machine(job.request.model)
         if machine is not None:
@@ -242,22 +237,9 @@ class Simulation:
                 return
         elif self._machines or self._queue:
             self._schedule_decision(now + TICK_SECONDS)
-        self._compare(now)
         self.outcome.decisions += 1
         for plan in decide(self._snapshot(now)):
             self._carry_out(plan, now)
-
-    def _compare(self, now: float) -> None:
-        if self._scaling.policy in COMPARED_POLICIES and self._scaling.last_idle_seconds is None:
-            fleet = FleetState(
-                queued=len(self._queue),
-                machines=len(self._machines),
-                boot_seconds=self._boot_seconds,
-                seconds_of=lambda number: self._run_seconds(self._names[number]),
-                maximum=self._setting.max_machines,
-            )
-            self._shadow.observe(now, fleet, self._arrivals)
-        self._arrivals = []
 
     def _carry_out(self, plan: FleetPlan, now: float) -> None:
         for name in plan.end:
@@ -335,8 +317,6 @@ class Simulation:
             following_jobs=self._following.jobs(),
             variation=self._regularity.variation(),
             idle_gaps=self._idle_gaps.newest(),
-            machines_to_hold=self._shadow.machines_to_hold(self._scaling.policy, self._boot_seconds),
-            is_overspent=self._shadow.is_overspent(),
             launches_ago=[now - at for at in self._launched],
             alarm=self._alarms.alarm(now) if self._is_reference else None,
             idle_seconds=self._alarms.idle_seconds(now) if self._is_reference else None,

@@ -31,7 +31,7 @@ from comfyrelay.domain.autoscaling.observation import (
     StageSnapshot,
 )
 from comfyrelay.domain.autoscaling.plan import FleetPlan
-from comfyrelay.domain.autoscaling.policies import WEIGHTS, Weights
+from comfyrelay.domain.autoscaling.policies import WEIGHTS
 from comfyrelay.domain.autoscaling.spec import Policy, scheduled_minimum
 
 
@@ -145,14 +145,12 @@ class _Stage:
         own = self.capacity[fleet.slug]
         load = sum((self.load[queued.workflow] for queued in work), Load())
         for_arrivals = self._for_arrivals(fleet, load.to_launch) - self._in_other_fleets(fleet) - own
-        known = max(self._for_queue(fleet), for_arrivals, minimum - own, fleet.machines_to_hold - own, 0)
+        known = max(self._for_queue(fleet), for_arrivals, minimum - own, 0)
         more = max(known, self._with_following_jobs(fleet, work, jobs))
         if more > 0:
             wait = expected_wait(_total_seconds(work), [*fleet.machines, *_booting(fleet, more)]) or 0.0
             if minimum - own == more:
                 why = f"the minimum is {minimum} now"
-            elif fleet.machines_to_hold - own == more:
-                why = f"jobs waited longer than with alarms on queue depth, which would have {fleet.machines_to_hold}"
             elif jobs:
                 why = f"{reasons.count(own + more, 'machine')} would keep the wait near {wait:.0f} s"
                 if more > known:
@@ -161,7 +159,7 @@ class _Stage:
                 why = f"arriving jobs need {reasons.count(own + more, 'machine')}"
             return _Proposal(more=more, why=why)
         keep = self._for_arrivals(fleet, load.to_keep) - self._in_other_fleets(fleet, cheaper=True)
-        return self._end_idle(fleet, work, jobs, max(minimum, keep, fleet.machines_to_hold))
+        return self._end_idle(fleet, work, jobs, max(minimum, keep))
 
     def _end_idle(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Proposal:
         """Judge each machine by its own idle time: idling longer than a boot costs more than booting again.
@@ -173,7 +171,7 @@ class _Stage:
         late = _booting_longest_first(fleet)[: max(0, own - max(keep, 1))]
         if late and jobs == 0 and fleet.following_jobs <= 0:
             return _Proposal(more=0, why=f"no job waits for them: {reasons.ending(late, 0.0)}", end=late)
-        limit = _weights(fleet).idle_boots * fleet.boot_seconds
+        limit = WEIGHTS[fleet.scaling.policy].idle_boots * fleet.boot_seconds
         idle = sum(is_idle(machine) for machine in fleet.machines)
         # Idle machines that the waiting jobs will take in a moment stay.
         spare = min(own - keep, idle - ceil(jobs / fleet.slots))
@@ -206,7 +204,7 @@ class _Stage:
         A first machine is launched for waiting jobs, and stays by the learnt gaps between them.
         """
         load = machines / (preferred_type(fleet).speed * fleet.slots)
-        spare = reserve(load, _weights(fleet), is_bursty=fleet.following_jobs > 0)
+        spare = reserve(load, WEIGHTS[fleet.scaling.policy], is_bursty=fleet.following_jobs > 0)
         needed = machines_for(load, spare * sqrt(fleet.variation))
         return needed if needed > 1 else 0
 
@@ -215,7 +213,7 @@ class _Stage:
 
         The following jobs should not wait for a second boot.
         """
-        following = _weights(fleet).following * (1 + fleet.following_jobs - jobs)
+        following = WEIGHTS[fleet.scaling.policy].following * (1 + fleet.following_jobs - jobs)
         if not jobs or following <= 0:
             return 0
         serving = [other for other in self.by_price if other.workflows & fleet.workflows]
@@ -309,12 +307,6 @@ class _Stage:
             work.seconds -= taken
 
 
-def _weights(fleet: ObservedFleet) -> Weights:
-    """Return the weights of the policy. `balanced` saves while it has used more hours than alarms would have."""
-    is_saving = fleet.is_overspent and fleet.scaling.policy is Policy.BALANCED
-    return WEIGHTS[Policy.CHEAP if is_saving else fleet.scaling.policy]
-
-
 def _total_seconds(work: Sequence[QueuedWork]) -> float:
     return sum(queued_seconds(queued) for queued in work)
 
@@ -326,8 +318,8 @@ def _price(fleet: ObservedFleet) -> tuple[float, float, str]:
 
 def _horizon(fleet: ObservedFleet) -> float:
     """Return the time within which existing machines must finish waiting work so that no other is launched."""
-    drain_seconds = 0.0 if fleet.scaling.policy is Policy.REFERENCE else _weights(fleet).drain_seconds
-    return fleet.boot_seconds + drain_seconds
+    weights = WEIGHTS.get(fleet.scaling.policy)
+    return fleet.boot_seconds + (weights.drain_seconds if weights else 0.0)
 
 
 def _work_of_new(fleet: ObservedFleet, speed: float) -> float:
@@ -359,7 +351,7 @@ def _last_idle_seconds(fleet: ObservedFleet) -> float:
     """Return how long the last machine idles: as set, or by the learnt gaps."""
     if fleet.scaling.last_idle_seconds is not None:
         return fleet.scaling.last_idle_seconds
-    weights = _weights(fleet)
+    weights = WEIGHTS[fleet.scaling.policy]
     return idle_limit(fleet.idle_gaps, fleet.boot_seconds + weights.cold_start_seconds)
 
 

@@ -95,10 +95,6 @@ class ObservedFleet:
     variation: float = 1.0
     # Learnt: the newest gaps without any work, in seconds.
     idle_gaps: Sequence[float] = ()
-    # The machines that alarms on queue depth would have now, if jobs wait longer than they would with those. Else 0.
-    machines_to_hold: int = 0
-    # Whether the fleet has used more machine-hours than alarms on queue depth would have.
-    is_overspent: bool = False
     # Whether machines can be launched and terminated, or only counted.
     can_launch: bool = True
     # Whether another system acts on the decision: a cluster that reads the number.

@@ -10,7 +10,6 @@ from itertools import islice
 import structlog
 
 from comfyrelay.domain.autoscaling import baseline, learning
-from comfyrelay.domain.autoscaling.limits import preferred_type
 from comfyrelay.domain.autoscaling.observation import (
     MachineState,
     ObservedFleet,
@@ -18,8 +17,7 @@ from comfyrelay.domain.autoscaling.observation import (
     QueuedWork,
     StageSnapshot,
 )
-from comfyrelay.domain.autoscaling.shadow import COMPARED_POLICIES, FleetState, Shadow, ShadowJob
-from comfyrelay.domain.autoscaling.spec import LAST_IDLE_SECONDS, InstanceType, Policy, ScalingSpec, scheduled_minimum
+from comfyrelay.domain.autoscaling.spec import LAST_IDLE_SECONDS, InstanceType, Policy, ScalingSpec
 from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.services.autoscaling.durations import Predictions
 from comfyrelay.services.autoscaling.fleet_observation import (
@@ -72,10 +70,7 @@ class _FleetArrivals:
     rate: learning.Rate = field(default_factory=learning.Rate)
     regularity: learning.Regularity = field(default_factory=learning.Regularity)
     following: learning.FollowingJobs = field(default_factory=learning.FollowingJobs)
-    shadow: Shadow = field(default_factory=Shadow)
     counted: int = 0
-    # Time and workflow of the arrivals since the observation before.
-    new: Sequence[tuple[datetime, int]] = ()
 
 
 @dataclass(slots=True)
@@ -209,14 +204,11 @@ class Observations:
         idle_seconds = self._idle_seconds(fleet, rows, found.machines)
         gaps = self._memory.idle_gaps[fleet.id]
         gaps.observe(rows.now.timestamp(), is_busy=idle_seconds is None)
-        shadow = self._shadow(fleet, rows, found, arrivals)
         return replace(
             found,
             following_jobs=arrivals.following.jobs(),
             variation=arrivals.regularity.variation(),
             idle_gaps=gaps.newest(),
-            machines_to_hold=shadow.machines_to_hold(fleet.scaling_spec.policy, found.boot_seconds),
-            is_overspent=shadow.is_overspent(),
             can_launch=can_launch,
             idle_seconds=idle_seconds,
             alarm=None if alarms is None else alarms.alarm(rows.now.timestamp()),
@@ -244,43 +236,17 @@ class Observations:
             known = self._memory.of_fleets[fleet.id] = _FleetArrivals(workflows)
         silence = fleet.scaling_spec.last_idle_seconds
         arrivals = self._memory.arrivals[fleet.stage]
-        known.new = [(at, workflow) for at, workflow in arrivals.after(known.counted) if workflow in workflows]
-        for at, _ in known.new:
-            known.rate.add(at)
-            known.regularity.add(at)
-            known.following.add(
-                at,
-                boot_seconds=boot_seconds,
-                silence_seconds=LAST_IDLE_SECONDS if silence is None else silence,
-            )
+        for at, workflow in arrivals.after(known.counted):
+            if workflow in workflows:
+                known.rate.add(at)
+                known.regularity.add(at)
+                known.following.add(
+                    at,
+                    boot_seconds=boot_seconds,
+                    silence_seconds=LAST_IDLE_SECONDS if silence is None else silence,
+                )
         known.counted = arrivals.count
         return known
-
-    def _shadow(self, fleet: FleetRecord, rows: FleetRows, found: ObservedFleet, arrivals: _FleetArrivals) -> Shadow:
-        """Update the shadow of a fleet.
-
-        A fleet has none if other fleets run a part of its jobs, or if the operator chose how long it idles.
-        """
-        scaling = found.scaling
-        is_shared = any(
-            other != fleet.id and found.workflows & workflows for other, workflows in rows.workflows.items()
-        )
-        if is_shared or scaling.last_idle_seconds is not None or scaling.policy not in COMPARED_POLICIES:
-            arrivals.shadow = Shadow()
-            return arrivals.shadow
-        speed = preferred_type(found).speed
-        state = FleetState(
-            queued=sum(row.jobs for row in rows.waiting if row.workflow_id in found.workflows),
-            machines=len(found.machines),
-            boot_seconds=found.boot_seconds,
-            seconds_of=lambda workflow: rows.predictions.seconds(workflow) / speed,
-            minimum=max(scaling.limits.min_machines, scheduled_minimum(scaling.schedules, rows.now)),
-            maximum=scaling.limits.max_machines,
-            slots=found.slots,
-        )
-        jobs = [ShadowJob(at.timestamp(), workflow) for at, workflow in arrivals.new]
-        arrivals.shadow.observe(rows.now.timestamp(), state, sorted(jobs))
-        return arrivals.shadow
 
     def _idle_seconds(self, fleet: FleetRecord, rows: FleetRows, found: Sequence[ObservedMachine]) -> float | None:
         workflows = rows.workflows.get(fleet.id, set())
