@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import timedelta
 from itertools import islice
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -33,8 +33,11 @@ CHUNK_BYTES = 1024 * 1024
 # Limits of S3.
 MAX_TTL_SECONDS = 7 * 24 * 3600
 MAX_REMOVED_PER_CALL = 1000
-# Answers of servers without conditional writes.
+# Answers of servers without conditional writes. Some of them also have other causes.
 NO_CONDITIONS = {"400", "501", "InvalidArgument", "InvalidRequest", "NotImplemented"}
+# How long callers get the error of a failed check for conditional writes before it is repeated. During an outage, a
+# check takes up to 90 seconds.
+FAILED_CHECK_SECONDS = 10
 # Many stores copy at most 5 GB per request, and large requests may time out.
 COPY_CONFIG = TransferConfig(multipart_threshold=1024**3, multipart_chunksize=256 * 1024**2)
 
@@ -46,9 +49,9 @@ class S3Objects:
         self._bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._client = connect(endpoint_url)
-        # Unknown until the first upload URL that needs it.
-        self._refuses_replacement: bool | None = None
-        self._checking = asyncio.Lock()
+        # Whether the server refuses replacements. Checked for the first upload URL that needs it.
+        self._refusal_check: asyncio.Task[bool] | None = None
+        self._check_again_at = inf
 
     async def put(self, path: str, data: bytes) -> None:
         key, kind = self._key(path), guess_content_type(path) or OCTET_STREAM
@@ -197,13 +200,22 @@ class S3Objects:
     async def _can_sign_once(self) -> bool:
         """Whether the server refuses to replace an object on request. Compatible servers may ignore this condition, or
         refuse every request that has it."""
-        async with self._checking:
-            if self._refuses_replacement is None:
-                path = f"checks/{uuid4()}"
-                self._refuses_replacement = await self._call(path, lambda: self._try_to_replace(self._key(path)))
-                if not self._refuses_replacement:
-                    log.warning("storage.uploads_can_be_replaced", bucket=self._bucket)
-            return self._refuses_replacement
+        if self._refusal_check is None or asyncio.get_running_loop().time() >= self._check_again_at:
+            self._check_again_at = inf
+            self._refusal_check = asyncio.create_task(self._refuses_replacement())
+        # A canceled caller must not cancel the check for the others.
+        return await asyncio.shield(self._refusal_check)
+
+    async def _refuses_replacement(self) -> bool:
+        path = f"checks/{uuid4()}"
+        try:
+            refuses = await self._call(path, lambda: self._try_to_replace(self._key(path)))
+        except BaseException:
+            self._check_again_at = asyncio.get_running_loop().time() + FAILED_CHECK_SECONDS
+            raise
+        if not refuses:
+            log.warning("storage.uploads_can_be_replaced", bucket=self._bucket)
+        return refuses
 
     def _try_to_replace(self, key: str) -> bool:
         try:
@@ -211,6 +223,8 @@ class S3Objects:
                 self._client.put_object(Bucket=self._bucket, Key=key, Body=b"", IfNoneMatch="*")
         except ClientError as error:
             if error_code(error) in NO_CONDITIONS:
+                # Only if the condition was the cause, the request succeeds without it.
+                self._client.put_object(Bucket=self._bucket, Key=key, Body=b"")
                 return False
             if error_code(error) != "PreconditionFailed":
                 raise

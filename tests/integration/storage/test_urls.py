@@ -8,7 +8,7 @@ import httpx
 import pytest
 from botocore.exceptions import ClientError
 
-from comfyrelay.errors import ConfigurationError, InvalidInput
+from comfyrelay.errors import ConfigurationError, InvalidInput, StorageUnavailable
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.paths import already_uploaded
@@ -120,11 +120,51 @@ async def test_s3_server_without_conditional_writes_accepts_uploads(s3: S3Object
 async def test_s3_server_that_refuses_conditions_accepts_uploads(
     s3: S3Objects, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
-    def refuse(**_arguments: object) -> None:
-        raise ClientError({"Error": {"Code": code}}, "PutObject")
+    def refuse(**arguments: object) -> None:
+        if "IfNoneMatch" in arguments:
+            raise ClientError({"Error": {"Code": code}}, "PutObject")
 
     monkeypatch.setattr(s3._client, "put_object", refuse)
     assert (await s3.sign_upload(PATH, content_type="image/png", ttl_seconds=60, once=True)).headers == PNG
+
+
+@pytest.mark.parametrize("code", ["InvalidArgument", "InvalidRequest", "400"])
+async def test_s3_server_that_refuses_every_write_is_not_taken_for_one_without_conditions(
+    s3_with_conditions: S3Objects, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    store = s3_with_conditions
+
+    def refuse(**_arguments: object) -> None:
+        raise ClientError({"Error": {"Code": code}}, "PutObject")
+
+    monkeypatch.setattr("comfyrelay.storage.s3.FAILED_CHECK_SECONDS", 0)
+    with monkeypatch.context() as refused:
+        refused.setattr(store._client, "put_object", refuse)
+        with pytest.raises(ConfigurationError, match=code):
+            await store.sign_upload(PATH, content_type="image/png", ttl_seconds=60, once=True)
+    upload = await store.sign_upload(PATH, content_type="image/png", ttl_seconds=60, once=True)
+    assert upload.headers == {**PNG, "If-None-Match": "*"}
+
+
+async def test_failed_check_for_conditional_writes_is_shared_and_remembered(
+    s3: S3Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[object] = []
+
+    def fail(**arguments: object) -> None:
+        checks.append(arguments["Key"])
+        raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
+
+    async def sign() -> object:
+        return await s3.sign_upload(PATH, content_type="image/png", ttl_seconds=60, once=True)
+
+    monkeypatch.setattr("comfyrelay.storage.s3.FAILED_CHECK_SECONDS", 3600)
+    monkeypatch.setattr(s3._client, "put_object", fail)
+    failures = await asyncio.gather(*(sign() for _ in range(5)), return_exceptions=True)
+    with pytest.raises(StorageUnavailable, match="SlowDown"):
+        await sign()
+    assert [type(failure) for failure in failures] == [StorageUnavailable] * 5
+    assert len(checks) == 1
 
 
 async def test_every_part_of_a_url_is_signed(store: ObjectStore, http: httpx.AsyncClient) -> None:
