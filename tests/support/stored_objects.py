@@ -8,8 +8,8 @@ from comfyrelay.store.tenant import tables as tenant
 
 
 async def stored_and_known_paths(engine: Engine) -> tuple[set[str], set[str]]:
-    """The objects of tenants, without posters and previews, and the paths that rows name."""
-    stored = {source_path(file.path) async for file in engine.objects.list("tenants")}
+    """The objects of tenants, without posters, previews and editor files, and the paths that rows name."""
+    stored = {source_path(file.path).removesuffix(".editor") async for file in engine.objects.list("tenants")}
     known: set[str] = set()
     for shard in engine.databases.shards.values():
         async with shard.read() as tx:

@@ -70,6 +70,11 @@ def private_graph_path(tenant_id: str, graph_id: str) -> str:
     return f"tenants/{tenant_id}/graphs/{graph_id}.json"
 
 
+def editor_path(graph_path: str) -> str:
+    """Return the path of the editor file that a graph was converted from."""
+    return f"{graph_path}.editor"
+
+
 # The last parts of routes of a worker. The rest of such a path is the worker's id.
 WORKER_ACTIONS = frozenset({"approve", "audit-logs", "drain", "logs", "revoke", "rotate-token", "unblock", "undrain"})
 

@@ -9,13 +9,15 @@ from typing import Any, ClassVar
 
 import pytest
 
+from comfyrelay.comfyui.editor.convert import convert_workflow
 from comfyrelay.comfyui.graphs.node_definitions import PackedDefinitions, pack
-from comfyrelay.errors import Conflict
+from comfyrelay.errors import Conflict, StorageUnavailable
 from comfyrelay.services.catalogue import pending_workflows
+from comfyrelay.services.operations.retention import GRACE_SECONDS
 from comfyrelay.store.central import library
 from tests.support.api import Api, Caller, data_of, problem_of
 from tests.support.editor_files import DEFINITIONS, empty, node, save, subgraph, workflow
-from tests.support.world import PATIENCE_SECONDS
+from tests.support.world import PATIENCE_SECONDS, execute
 
 SAVED = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
 
@@ -531,15 +533,101 @@ async def test_editor_file_that_exceeds_the_limit_with_its_graph_is_left_out(api
     await bring(worker, DEFINITIONS)
     user = await api.user()
     assert user.user is not None
-    stored: dict[str, bool] = {}
-    for limit in (100_000, 1000):
+    stored: dict[int, bool] = {}
+    for limit in (1000, 100_000):
         api.engine.catalogue.private_graphs.max_bytes = limit
         graph = SAVED | {"extra": {"note": "x" * 1000}}
-        await user.post("/api/workflows", {"graph": graph, "name": str(limit)})
-    async with api.engine.databases.central.read() as tx:
-        for own in (await library.own_workflows(tx, user.user.tenant_id, before_id=None, limit=9))[0]:
-            stored[own.name] = (await api.engine.catalogue.graphs.get_stored(own.graph_path)).editor is not None
-    assert stored == {"100000": True, "1000": False}
+        await user.post("/api/workflows", {"graph": graph, "name": "mine"})
+        async with api.engine.databases.central.read() as tx:
+            [own] = (await library.own_workflows(tx, user.user.tenant_id, before_id=None, limit=9))[0]
+        stored[limit] = await api.engine.catalogue.graphs.get_editor(own.graph_path) is not None
+    assert stored == {1000: False, 100_000: True}
+
+
+class TestLayout:
+    """The layout of an editor file is not part of a workflow's identity."""
+
+    @staticmethod
+    def moved(position: int, note: str = "") -> dict[str, Any]:
+        graph = workflow([empty() | {"pos": [position, 0]}, save(9, 1)], [(1, 1, 0, 9, 0)])
+        return graph | {"extra": {"note": note}}
+
+    async def test_equal_graph_is_one_workflow_in_every_format_and_layout(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        user = await api.user()
+        formats = [self.moved(0), self.moved(500), convert_workflow(SAVED, DEFINITIONS), self.moved(900)]
+        answers = [await user.call("POST", "/api/workflows", {"graph": graph, "name": "Mine"}) for graph in formats]
+        assert [answer.status_code for answer in answers] == [201, 200, 200, 200]
+        assert len({data_of(answer)["slug"] for answer in answers}) == 1
+        # Jobs of equal graphs are equal for `reuse`, which compares the paths of graphs.
+        assert len([path for path in await _graphs(api, user) if path.endswith(".json")]) == 1
+
+    async def test_last_layout_is_kept(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        user = await api.user()
+        for graph in (convert_workflow(SAVED, DEFINITIONS), self.moved(0), self.moved(500)):
+            slug = (await user.post("/api/workflows", {"graph": graph, "name": "Mine"}))["slug"]
+        await user.post("/api/workflows", {"graph": convert_workflow(SAVED, DEFINITIONS), "name": "Mine"})
+        await api.engine.workers.fleets.create(slug="home-mine", workflow_slugs=[slug])
+        await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "a", "wait_for_missing": True})
+        leased = await _lease(await api.worker("gpu-2", fleet="home-mine"), "gpu-2")
+        assert leased["extra_data"]["extra_pnginfo"]["workflow"]["nodes"][0]["pos"] == [500, 0]
+
+    async def test_layout_of_another_process_is_read_when_the_cached_one_expires(
+        self, api: Api, worker: Caller, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("comfyrelay.services.catalogue.graphs.EDITOR_CACHE_SECONDS", 0)
+        await bring(worker, DEFINITIONS)
+        user = await api.user()
+        await user.post("/api/workflows", {"graph": SAVED, "name": "Mine"})
+        graph_path, stored = await _graphs(api, user)
+        catalogue_graphs = api.engine.catalogue.graphs
+        assert await catalogue_graphs.get_editor(graph_path) == await api.engine.objects.get(stored)
+        await api.engine.objects.put(stored, b"{}")
+        assert await catalogue_graphs.get_editor(graph_path) == b"{}"
+
+        async def fail(_path: str) -> bytes:
+            raise StorageUnavailable("down")
+
+        monkeypatch.setattr(api.engine.objects, "get", fail)
+        assert await catalogue_graphs.get_editor(graph_path) == b"{}"
+
+    async def test_replaced_layout_gives_its_space_back(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        user = await api.user()
+        taken = []
+        for note in ("", "x" * 1000, ""):
+            await user.post("/api/workflows", {"graph": self.moved(0, note), "name": "Mine"})
+            [wallet] = await execute(api.engine.databases.shards["main"], "SELECT space_bytes FROM token_wallets")
+            taken.append(wallet.space_bytes)
+        assert taken[1] - taken[0] == 1000
+        assert taken[2] == taken[0]
+
+    async def test_layout_is_removed_with_its_graph(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        user = await api.user()
+        slug = (await user.post("/api/workflows", {"graph": SAVED, "name": "Mine"}))["slug"]
+        assert len(await _graphs(api, user)) == 2
+        assert (await user.call("DELETE", f"/api/workflows/{slug}")).is_success
+        for _ in range(2):
+            await api.engine.operations.retention.run_once()
+            await api.clock.set(api.clock.now + timedelta(seconds=GRACE_SECONDS + 1))
+            while await api.engine.jobs.removal.run_once():
+                pass
+        assert await _graphs(api, user) == []
+
+
+async def test_graph_with_a_node_called_editor_can_be_read(api: Api) -> None:
+    user = await api.user()
+    graph = {"1": {"class_type": "EmptyImage", "inputs": {}}, "editor": {**_saver("1"), "nodes": []}}
+    slug = (await user.post("/api/workflows", {"graph": graph, "name": "Mine"}))["slug"]
+    assert (await api.engine.catalogue.workflows.get(slug)).graph == graph | {"editor": {**_saver("1"), "nodes": []}}
+
+
+async def _graphs(api: Api, user: Caller) -> list[str]:
+    assert user.user is not None
+    listed = api.engine.objects.list(f"tenants/{user.user.tenant_id}/graphs")
+    return sorted([stored.path async for stored in listed])
 
 
 async def _lease(worker: Caller, worker_id: str) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from comfyrelay.domain.ids import editor_path, private_graph_path
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, Conflict, InvalidInput, NotFound
 from comfyrelay.services.backup.create import create_backup
 from comfyrelay.services.backup.restore import _move, _Plan, restore_backup
@@ -131,6 +132,18 @@ async def test_open_databases_are_not_replaced(settings: Settings, backups: Path
         await engine.databases.require_current()
         with pytest.raises(Conflict, match=r"central\.db\. Stop it first"):
             restore_backup(settings, backups, force=True)
+
+
+async def test_backup_keeps_an_object_that_is_replaced_later(settings: Settings, backups: Path) -> None:
+    # The editor file of a graph is replaced when its layout changes.
+    path = editor_path(private_graph_path("1", "2"))
+    async with Engine(settings) as engine:
+        await engine.objects.put(path, b"old")
+        create_backup(settings, backups)
+        await engine.objects.put(path, b"new")
+    restore_backup(settings, backups, force=True)
+    async with Engine(settings) as engine:
+        assert await engine.objects.get(path) == b"old"
 
 
 async def test_databases_and_objects_in_other_folders_are_backed_up(tmp_path: Path) -> None:

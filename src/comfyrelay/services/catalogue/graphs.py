@@ -1,5 +1,9 @@
 """Store graphs of the catalogue by content hash, and graphs of tenants separately. Stored graphs never change, so they
-can be cached."""
+can be cached.
+
+The editor file of a tenant's graph is stored next to it. It is not part of the graph's identity: an equal graph with
+another layout is the same graph, and the file that was added last is kept.
+"""
 
 import asyncio
 import hashlib
@@ -7,19 +11,17 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from comfyrelay.comfyui.editor.workflow import is_editor_file
 from comfyrelay.comfyui.graphs.graph import (
     MAX_BYTES,
     Graph,
-    check_graph,
     input_texts,
     load_graph,
-    read_json,
     replace_placeholders,
 )
 from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.comfyui.graphs.placeholders import placeholders_of
-from comfyrelay.errors import GraphError, TooLarge
+from comfyrelay.domain.ids import editor_path, is_private_graph
+from comfyrelay.errors import GraphError, NotFound, StorageUnavailable, TooLarge
 from comfyrelay.protocol.fields import MAX_NAME_LENGTH, MAX_TEXT_LENGTH
 from comfyrelay.services.catalogue.private_graphs import PrivateGraphs
 from comfyrelay.storage.objects import ObjectStore
@@ -27,16 +29,22 @@ from comfyrelay.storage.objects import ObjectStore
 MAX_CACHED_GRAPHS = 256
 # Average number of values per node. The number of values is limited because every submission walks the whole graph.
 VALUES_PER_NODE = 50
-# Keys of a stored file that also has the editor's file. A graph has no node that is called so and has no class.
-_GRAPH, _EDITOR = "graph", "editor"
+# How long another server process may use the previous editor file.
+EDITOR_CACHE_SECONDS = 60
 
 
 class StoredWorkflow(NamedTuple):
-    """A graph, the editor's file that it was converted from, with placeholders, and the size of both in bytes."""
+    """A graph and its size in bytes."""
 
     graph: Graph
-    editor: bytes | None
     size: int
+
+
+class CachedEditorFile(NamedTuple):
+    """An editor file with placeholders, as a text, which needs a fraction of the memory. `None` if there is none."""
+
+    text: bytes | None
+    expires_at: float
 
 
 class Graphs:
@@ -45,6 +53,7 @@ class Graphs:
         self._private = private
         self._max_nodes = max_nodes
         self._known: dict[str, StoredWorkflow] = {}
+        self._editors: dict[str, CachedEditorFile] = {}
 
     def check_size(self, graph: Graph) -> None:
         """Raise `TooLarge` if the graph has too many nodes or values."""
@@ -86,13 +95,18 @@ class Graphs:
     ) -> str:
         """Store a graph, and return its path. With `tenant_id`, it counts towards the limit of the tenant.
 
-        `editor` is left out if the graph would exceed its limit with it.
+        `editor` is only stored for a tenant, and left out if the graph would exceed its limit with it.
         """
         text = await asyncio.to_thread(_encode, graph)
-        if editor is not None:
-            both = await asyncio.to_thread(json.dumps, {_GRAPH: graph, _EDITOR: editor}, sort_keys=True)
-            text = both.encode() if len(both) <= self._private.max_bytes else text
-        return await self._put(text, tenant_id, properties)
+        if editor is None or tenant_id is None:
+            return await self._put(text, tenant_id, properties)
+        layout = (await asyncio.to_thread(json.dumps, editor)).encode()
+        if len(text) + len(layout) > self._private.max_bytes:
+            return await self._put(text, tenant_id, properties)
+        path = await self._put(text, tenant_id, properties, editor_bytes=len(layout))
+        await self._objects.put(editor_path(path), layout)
+        self._remember_editor(path, layout)
+        return path
 
     async def store_import(self, new: Mapping[str, Any], *, tenant_id: str | None = None) -> str:
         """Store an import that cannot be converted yet, and return its path."""
@@ -112,15 +126,51 @@ class Graphs:
     async def get_stored(self, path: str) -> StoredWorkflow:
         known = self._known.get(path)
         if known is None:
-            known = await asyncio.to_thread(_decode, await self._objects.get(path))
+            text = await self._objects.get(path)
+            known = StoredWorkflow(await asyncio.to_thread(load_graph, text), len(text))
             if len(self._known) >= MAX_CACHED_GRAPHS:
                 self._known.pop(next(iter(self._known)))
             self._known[path] = known
         return known
 
-    async def _put(self, text: bytes, tenant_id: str | None, properties: Sequence[Mapping[str, Any]]) -> str:
+    async def get_editor(self, path: str) -> bytes | None:
+        """Return the editor file of a graph, as JSON with placeholders."""
+        if not is_private_graph(path):
+            return None
+        known = self._editors.get(path)
+        if known is not None:
+            if asyncio.get_running_loop().time() < known.expires_at:
+                return known.text
+            # One caller reads it again. The others use the known file in the meantime.
+            self._remember_editor(path, known.text)
+        try:
+            text = await self._objects.get(editor_path(path))
+        except NotFound:
+            text = None
+        except StorageUnavailable:
+            if known is None:
+                raise
+            return known.text
+        self._remember_editor(path, text)
+        return text
+
+    def _remember_editor(self, path: str, text: bytes | None) -> None:
+        self._editors.pop(path, None)
+        if len(self._editors) >= MAX_CACHED_GRAPHS:
+            self._editors.pop(next(iter(self._editors)))
+        expires_at = asyncio.get_running_loop().time() + EDITOR_CACHE_SECONDS
+        self._editors[path] = CachedEditorFile(text, expires_at)
+
+    async def _put(
+        self,
+        text: bytes,
+        tenant_id: str | None,
+        properties: Sequence[Mapping[str, Any]],
+        *,
+        editor_bytes: int | None = None,
+    ) -> str:
         if tenant_id is not None:
-            path = await self._private.reserve(tenant_id, text, properties)
+            path = await self._private.reserve(tenant_id, text, properties, editor_bytes=editor_bytes)
         else:
             path = f"workflows/{hashlib.sha256(text).hexdigest()}.json"
         if not await self._objects.exists(path):
@@ -132,14 +182,6 @@ def _encode(graph: Graph) -> bytes:
     text = json.dumps(graph, sort_keys=True, ensure_ascii=False).encode()
     load_graph(text)
     return text
-
-
-def _decode(text: bytes) -> StoredWorkflow:
-    found = read_json(text)
-    if isinstance(found, dict) and is_editor_file(found.get(_EDITOR)):
-        # Kept as a text, which needs a fraction of the memory.
-        return StoredWorkflow(check_graph(found[_GRAPH]), json.dumps(found[_EDITOR]).encode(), len(text))
-    return StoredWorkflow(check_graph(found), None, len(text))
 
 
 def _has_at_most(graph: Graph, max_values: int) -> bool:

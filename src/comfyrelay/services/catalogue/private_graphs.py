@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from comfyrelay.configuration import ENV_PREFIX
-from comfyrelay.domain.ids import new_id, private_graph_path
+from comfyrelay.domain.ids import editor_path, new_id, private_graph_path
 from comfyrelay.domain.space import check_space
 from comfyrelay.errors import DatabaseUnavailable, TooLarge
 from comfyrelay.services.databases import Databases
@@ -38,8 +38,13 @@ class PrivateGraphs:
         self.max_bytes = max_bytes
         self._max_tenant_bytes = max_tenant_bytes
 
-    async def reserve(self, tenant_id: str, text: bytes, properties: Sequence[Mapping[str, Any]]) -> str:
-        """Return the storage path of a graph, which is the same for equal graphs of a tenant."""
+    async def reserve(
+        self, tenant_id: str, text: bytes, properties: Sequence[Mapping[str, Any]], *, editor_bytes: int | None = None
+    ) -> str:
+        """Return the storage path of a graph, which is the same for equal graphs of a tenant.
+
+        `editor_bytes` is the size of an editor file that replaces the graph's previous one.
+        """
         if len(text) > self.max_bytes:
             limit = f"{format_bytes(self.max_bytes)} ({ENV_PREFIX}MAX_GRAPH_BYTES)"
             raise TooLarge(f"The graph is too large: {format_bytes(len(text))}, but the limit is {limit}.")
@@ -51,15 +56,18 @@ class PrivateGraphs:
             await ledger.lock_wallet(tx, tenant_id)
             known = await graphs.find(tx, tenant_id, sha256)
             if known is None:
-                size = len(text) + more_bytes
-                stored = StoredGraph(id=new_id(), tenant_id=tenant_id, bytes=size, properties_hash=properties_hash)
+                size = len(text) + more_bytes + (editor_bytes or 0)
+                stored = StoredGraph(new_id(), tenant_id, size, editor_bytes or 0, properties_hash)
                 await graphs.create(tx, stored, sha256=sha256)
             else:
                 size = 0 if known.properties_hash == properties_hash else more_bytes
-                stored = known
-                await graphs.use(tx, known.id, more_bytes=size, properties_hash=properties_hash)
-            if size:
-                check_space(await ledger.take_space(tx, tenant_id, size), max_bytes=self._max_tenant_bytes)
+                editor = known.editor_bytes if editor_bytes is None else editor_bytes
+                size += editor - known.editor_bytes
+                stored = known._replace(bytes=known.bytes + size, editor_bytes=editor, properties_hash=properties_hash)
+                await graphs.use(tx, stored)
+            taken = await ledger.take_space(tx, tenant_id, size) if size else 0
+            if size > 0:
+                check_space(taken, max_bytes=self._max_tenant_bytes)
             return stored
 
         shard = await self._databases.shard_of(tenant_id)
@@ -99,7 +107,8 @@ class PrivateGraphs:
             removed = await graphs.remove(tx, unused, unused_seconds=grace_seconds)
             for graph in removed:
                 await ledger.take_space(tx, graph.tenant_id, -graph.bytes)
-                await removals.schedule(tx, graph.tenant_id, [_path(graph)], after_seconds=0)
+                paths_of_graph = [_path(graph), editor_path(_path(graph))]
+                await removals.schedule(tx, graph.tenant_id, paths_of_graph, after_seconds=0)
             await graphs.mark(tx, used=paths.keys() - set(unused), unused=unused)
             return removed
 

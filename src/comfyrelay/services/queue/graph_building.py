@@ -132,14 +132,16 @@ class GraphBuilder:
 
     async def _fill(self, payload: JobPayload) -> tuple[Graph, dict[str, Any] | None]:
         stored = await self._graphs.get_stored(payload.graph_path)
+        editor = await self._graphs.get_editor(payload.graph_path)
 
         def fill() -> tuple[Graph, dict[str, Any] | None]:
             graph = replace_placeholders(stored.graph, payload.values)
-            if stored.editor is None:
+            if editor is None:
                 return graph, None
-            return graph, fill_editor_file(json.loads(stored.editor), {**payload.values, **_input_names(payload)})
+            return graph, fill_editor_file(json.loads(editor), {**payload.values, **_input_names(payload)})
 
-        size = stored.size + sum(len(value) for value in payload.values.values() if isinstance(value, str))
+        texts = sum(len(value) for value in payload.values.values() if isinstance(value, str))
+        size = stored.size + len(editor or b"") + texts
         return fill() if size <= SMALL_BYTES else await asyncio.to_thread(fill)
 
     async def _return_leases(

@@ -306,8 +306,10 @@ graphs = Table(
     Column("id", Text, primary_key=True),
     Column("tenant_id", Text, nullable=False),
     Column("sha256", Text, nullable=False),
-    # Size of the graph, and of the properties of each workflow that was stored with it.
+    # Size of the graph, of its editor file, and of the properties of each workflow that was stored with it.
     Column("bytes", BigInteger, nullable=False),
+    # The part of its editor file, which a later import may replace.
+    Column("editor_bytes", BigInteger, nullable=False),
     Column("properties_hash", Text, nullable=False),
     # Since when no workflow and no job has been found that refers to it.
     Column("unused_at", UtcTime),

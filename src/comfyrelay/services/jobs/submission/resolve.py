@@ -123,7 +123,7 @@ class Resolver:
                 raise Conflict(pending.text)
             raise MissingOnWorkers(pending.text, missing=pending.missing)
         properties = workflow.parsed_properties
-        graph, _, graph_bytes = await self._graphs.get_stored(workflow.graph_path)
+        graph, graph_bytes = await self._graphs.get_stored(workflow.graph_path)
 
         def build_target(_number: int) -> Target:
             hasher = WorkflowHasher(graph, [property_.placeholder for property_ in properties])

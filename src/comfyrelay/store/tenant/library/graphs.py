@@ -5,15 +5,18 @@ from typing import NamedTuple
 
 from sqlalchemy import delete, insert, select, update
 
+from comfyrelay.domain.queue.states import JobStatus
+from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import ai_jobs, graphs
-from comfyrelay.store.types import relay_now
+from comfyrelay.store.types import relay_now, sql_literal
 
 
 class StoredGraph(NamedTuple):
     id: str
     tenant_id: str
     bytes: int
+    editor_bytes: int
     properties_hash: str
 
 
@@ -29,11 +32,9 @@ async def create(tx: Tx, new: StoredGraph, *, sha256: str) -> None:
     await tx.execute(insert(graphs).values(**new._asdict(), sha256=sha256))
 
 
-async def use(tx: Tx, graph_id: str, *, more_bytes: int, properties_hash: str) -> None:
+async def use(tx: Tx, used: StoredGraph) -> None:
     """Record that a workflow is stored with this graph again."""
-    query = update(graphs).where(graphs.c.id == graph_id)
-    more = {"bytes": graphs.c.bytes + more_bytes, "properties_hash": properties_hash}
-    await tx.execute(query.values(**more, unused_at=None))
+    await tx.execute(update(graphs).where(graphs.c.id == used.id).values(**used._asdict(), unused_at=None))
 
 
 async def page(tx: Tx, *, after_id: str, limit: int) -> list[StoredGraph]:
@@ -44,6 +45,13 @@ async def page(tx: Tx, *, after_id: str, limit: int) -> list[StoredGraph]:
 async def used_by_jobs(tx: Tx, paths: Collection[str]) -> set[str]:
     query = select(ai_jobs.c.private_graph).where(ai_jobs.c.private_graph.in_(list(paths))).distinct()
     return set(await tx.scalars(query))
+
+
+async def job_statuses(tx: Tx, workflow: WorkflowRecord, *, limit: int) -> list[str]:
+    """Return the statuses of jobs of a private workflow; jobs that did not complete come first."""
+    of_workflow = (ai_jobs.c.private_graph == workflow.graph_path) & (ai_jobs.c.workflow_id == workflow.id)
+    order = (ai_jobs.c.status == sql_literal(JobStatus.COMPLETED)).asc()
+    return list(await tx.scalars(select(ai_jobs.c.status).where(of_workflow).order_by(order).limit(limit)))
 
 
 async def mark(tx: Tx, *, used: Iterable[str], unused: Iterable[str]) -> None:

@@ -357,6 +357,7 @@ def _create_library() -> None:
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("sha256", sa.Text(), nullable=False),
         sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("editor_bytes", sa.BigInteger(), nullable=False),
         sa.Column("properties_hash", sa.Text(), nullable=False),
         sa.Column("unused_at", UtcTime()),
         sa.UniqueConstraint("tenant_id", "sha256", name=op.f("uq_graphs_tenant_id_sha256")),
