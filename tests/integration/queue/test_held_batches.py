@@ -14,12 +14,13 @@ from comfyrelay.protocol.jobs import BulkFilter
 from comfyrelay.services.jobs.batches import BatchState
 from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.services.queue.graph_building import LeasedDispatch
+from comfyrelay.services.queue.settle import Report, Verb
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import history, jobs
 from comfyrelay.store.tenant.history import Position
 from tests.support.full import full_only
-from tests.support.world import GRAPH, PROMPT, Crash, Desk, World, submit_batch
+from tests.support.world import GRAPH, OUTPUT, PROMPT, Crash, Desk, World, submit_batch
 
 MISSING = "FancySampler (3): this node is not installed on the server"
 HELD = f"On hold: one item failed, and the others would fail the same way. {MISSING}. Fix this, then resume."
@@ -261,6 +262,56 @@ async def test_three_failures_in_a_row_for_the_same_reason_hold_the_batch(world:
     # one resume runs all failed items
     assert await resume(desk, batch) == 6
     assert (await state(desk, batch)).counts == {"queued": 6}
+
+
+@pytest.mark.both_databases
+async def test_failures_before_a_resume_do_not_hold_the_batch_again(world: World) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 6)
+    for _ in range(3):
+        await fail_next(world, desk.worker, "node_failed")
+    await world.advance(10)
+    assert await resume(desk, batch) == 6
+    for number in range(2):
+        await fail_next(world, desk.worker, "node_failed")
+        assert (await state(desk, batch)).held is None, number
+    await fail_next(world, desk.worker, "node_failed")
+    found = await state(desk, batch)
+    assert (found.counts, found.held is None) == ({"failed": 3, "paused": 3}, False)
+
+
+@pytest.mark.both_databases
+async def test_item_that_ran_during_the_hold_counts_only_failures_after_the_resume(world: World) -> None:
+    desk = await world.desk(concurrency=4)
+    batch = await submit_batch(world, desk.user, desk.effect, 6)
+    running, *others = await world.leases(desk.worker, 4)
+    for other in others:
+        await world.fail(other, MISSING, code="node_failed")
+    await world.advance(10)
+    assert await resume(desk, batch) == 6
+    await world.fail(running, MISSING, code="node_failed")
+    found = await state(desk, batch)
+    assert (found.counts, found.held) == ({"failed": 1, "queued": 5}, None)
+
+
+@pytest.mark.parametrize(("verbs", "is_held"), [("fff", True), ("fcff", False), ("cfff", True)])
+async def test_equal_failures_of_one_settlement_count_each_other(world: World, verbs: str, is_held: bool) -> None:
+    desk = await world.desk(concurrency=4)
+    batch = await submit_batch(world, desk.user, desk.effect, 6)
+    reports = [
+        Report(
+            verb=Verb.FAIL if verb == "f" else Verb.COMPLETE,
+            dispatch_id=leased.dispatch_id,
+            lease_token=leased.lease_token,
+            output=None if verb == "f" else OUTPUT,
+            error=MISSING if verb == "f" else "",
+        )
+        for verb, leased in zip(verbs, await world.leases(desk.worker, len(verbs)), strict=True)
+    ]
+    await world.engine.queue.settle.report_many(reports)
+    found = await state(desk, batch)
+    assert (found.held is not None) == is_held
+    assert found.counts["failed"] == verbs.count("f")
 
 
 async def test_failures_between_completed_items_or_with_other_messages_do_not_hold_the_batch(world: World) -> None:

@@ -16,13 +16,21 @@ from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.store.central import audit
 from comfyrelay.store.central.autoscaling import bursts, decisions, durations, history, machines, observations
-from comfyrelay.store.central.queue import claims, demand, dispatch_list, missing_requirements, positions, reaping
+from comfyrelay.store.central.queue import (
+    claims,
+    demand,
+    dispatch_list,
+    dispatches,
+    missing_requirements,
+    positions,
+    reaping,
+)
 from comfyrelay.store.central.tables.workers import worker_audit_logs
 from comfyrelay.store.central.workers import fleets, worker_list, workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import MAX_SCANNED, newest
 from comfyrelay.store.tenant import changes, job_list, units
-from tests.support.world import PostgresBackend
+from tests.support.world import PostgresBackend, queued_dispatch
 
 ROWS = 100_000
 
@@ -234,6 +242,26 @@ async def test_demand_reads_only_the_first_queued_jobs(central: asyncpg.Connecti
     )
     # per workflow with jobs one row to find it, and the limit
     assert 0 < read <= 20 * (1 + 8)
+
+
+async def test_last_ended_items_of_a_batch_are_read_from_the_end_of_its_index(planned: asyncpg.Connection) -> None:
+    failed = queued_dispatch(tenant_id="t1", batch_id="b", workflow_hash="h1", created_at=utc_now() - timedelta(days=1))
+    transaction = planned.transaction()
+    await transaction.start()
+    try:
+        await planned.execute(
+            """
+            UPDATE ai_job_dispatches SET batch_id = 'b', tenant_id = 't1', workflow_hash = 'h1',
+                   finished_at = finished_at + make_interval(secs => id)
+             WHERE status IN ('completed', 'failed') AND id <= 5000;
+            ANALYZE ai_job_dispatches;
+            """
+        )
+        nodes = await explain(planned, dispatches.last_ended_query(failed, limit=2), run=True)
+    finally:
+        await transaction.rollback()
+    assert indexes(nodes) == {"ix_ai_job_dispatches_batch"}
+    assert max(node["Actual Rows"] for node in nodes) <= dispatches.MAX_ENDED_READ + 1
 
 
 async def test_prefetched_query_uses_its_own_index(central: asyncpg.Connection) -> None:

@@ -58,6 +58,8 @@ class Dispatch(NamedTuple):
     only_worker: str | None = None
     # The workers that it ran out of memory on, with the memory of their GPUs, as JSON.
     ran_out_on: str | None = None
+    # The last time that a user resumed it.
+    resumed_at: datetime | None = None
 
     @property
     def is_terminal(self) -> bool:

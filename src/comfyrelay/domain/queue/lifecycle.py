@@ -299,9 +299,11 @@ def resume(dispatch: Dispatch, *, now: datetime) -> Transition | None:
     """Return a paused dispatch to its old place, or withdraw the pause request of a leased one."""
     if dispatch.status == DispatchStatus.PAUSED:
         available_at = max(dispatch.available_at, now)
-        return _transition(dispatch, JobEventType.RESUMED, status=DispatchStatus.QUEUED, available_at=available_at)
+        return _transition(
+            dispatch, JobEventType.RESUMED, status=DispatchStatus.QUEUED, available_at=available_at, resumed_at=now
+        )
     if dispatch.is_leased and dispatch.pause_requested_at is not None:
-        return _transition(dispatch, JobEventType.RESUMED, pause_requested_at=None, pause_mode=None)
+        return _transition(dispatch, JobEventType.RESUMED, pause_requested_at=None, pause_mode=None, resumed_at=now)
     return None
 
 

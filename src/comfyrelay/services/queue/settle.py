@@ -5,7 +5,7 @@ shard then writes job, attempt, event, tokens, video and output.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -233,7 +233,7 @@ class SettleService:
                 began_at = lifecycle.began_at(dispatch, after_seconds=report.began_after_seconds, now=now)
                 decided = await self._run_out_of_memory(tx, dispatch, report, now, began_at)
                 transition = _charge(decided or _transition(dispatch, report, now, began_at), report, now, began_at)
-                transition = await _with_hold(tx, transition, report)
+                transition = await _with_hold(tx, transition, report, decisions.values())
                 details = _details(dispatch, report, began_at)
                 decisions[dispatch.id] = DecidedTransition(transition=transition, by=report.verb, details=details)
                 settlement = Settlement(
@@ -342,19 +342,23 @@ def _charge(transition: Transition, report: Report, now: datetime, began_at: dat
     return lifecycle.charge(transition, ran_from=began_at if has_run else None, now=now)
 
 
-async def _with_hold(tx: Tx, transition: Transition, report: Report) -> Transition:
-    """Mark a failure that holds the rest of its batch."""
+async def _with_hold(
+    tx: Tx, transition: Transition, report: Report, decided: Iterable[DecidedTransition]
+) -> Transition:
+    """Mark a failure that holds the rest of its batch. `decided` are the earlier reports of this settlement."""
     failed = transition.after
     if failed.status != DispatchStatus.FAILED or failed.batch_id is None:
         return transition
-    has_completed = await dispatches.has_completed(
-        tx, failed.tenant_id, failed.batch_id, workflow_hash=failed.workflow_hash
-    )
-    if holds_batch(report.code, has_completed=has_completed):
+    # Only some codes depend on completed items, so the query is rare.
+    if holds_batch(report.code, has_completed=False) and holds_batch(
+        report.code,
+        has_completed=await dispatches.has_completed(
+            tx, failed.tenant_id, failed.batch_id, workflow_hash=failed.workflow_hash
+        ),
+    ):
         return replace(transition, hold=hold_text(report.error))
-    before = await dispatches.last_ended(
-        tx, failed.tenant_id, failed.batch_id, workflow_hash=failed.workflow_hash, limit=MAX_EQUAL_FAILURES - 1
-    )
+    wanted = MAX_EQUAL_FAILURES - 1
+    before = [*_ended_now(failed, decided), *await dispatches.last_ended(tx, failed, limit=wanted)][:wanted]
     if not is_repeated(report.error, [ended.error for ended in before]):
         return transition
     return replace(
@@ -362,6 +366,17 @@ async def _with_hold(tx: Tx, transition: Transition, report: Report) -> Transiti
         hold=hold_text(report.error, failures=len(before) + 1),
         held_with=tuple(ended.job_id for ended in before),
     )
+
+
+def _ended_now(failed: Dispatch, decided: Iterable[DecidedTransition]) -> list[dispatches.EndedItem]:
+    """Return the items of the same batch and hash that ended in this settlement, newest first."""
+    same = (failed.tenant_id, failed.batch_id, failed.workflow_hash)
+    ended = [decision.transition for decision in decided if decision.transition.after.is_terminal]
+    return [
+        dispatches.EndedItem(after.tenant_job_id, after.last_error if after.status == DispatchStatus.FAILED else None)
+        for after in (transition.after for transition in reversed(ended))
+        if (after.tenant_id, after.batch_id, after.workflow_hash) == same and after.status != DispatchStatus.CANCELED
+    ]
 
 
 def _is_holder(dispatch: Dispatch, report: Report) -> bool:

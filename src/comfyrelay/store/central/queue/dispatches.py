@@ -10,6 +10,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Float,
+    Select,
     Text,
     and_,
     bindparam,
@@ -49,6 +50,8 @@ from comfyrelay.store.row_parameters import (
 )
 from comfyrelay.store.types import relay_now, sql_literal
 
+# The items of a batch that are read for its last failures. Others may be canceled, or have another hash.
+MAX_ENDED_READ = 100
 _FIELDS = Dispatch._fields
 COLUMNS = [d.c[name] for name in _FIELDS]
 
@@ -84,6 +87,7 @@ _TRANSITION_COLUMNS = (
     "duration_seconds",
     "last_error",
     "ran_out_on",
+    "resumed_at",
 )
 
 _FINISH_COLUMNS = ("status", "version", "finished_at", "duration_seconds", "last_error", "cost_micros")
@@ -409,17 +413,27 @@ class EndedItem(NamedTuple):
     error: str | None
 
 
-async def last_ended(tx: Tx, tenant_id: str, batch_id: str, *, workflow_hash: str, limit: int) -> list[EndedItem]:
-    """Return the items of the batch with this hash that ended last."""
-    is_failed = d.c.status == sql_literal(DispatchStatus.FAILED)
-    query = select(d.c.tenant_job_id, case((is_failed, d.c.last_error))).where(
-        d.c.tenant_id == tenant_id,
-        d.c.batch_id == batch_id,
-        d.c.workflow_hash == workflow_hash,
-        or_(is_failed, d.c.status == sql_literal(DispatchStatus.COMPLETED)),
-    )
-    rows = await tx.execute(query.order_by(d.c.finished_at.desc(), d.c.id.desc()).limit(limit))
+async def last_ended(tx: Tx, failed: Dispatch, *, limit: int) -> list[EndedItem]:
+    """Return the items of the batch with the same hash that ended last, newest first.
+
+    Items that ended before this one was queued or resumed are left out: the user may have fixed their cause.
+    """
+    rows = await tx.execute(last_ended_query(failed, limit=limit))
     return [EndedItem(*row) for row in rows]
+
+
+def last_ended_query(failed: Dispatch, *, limit: int) -> Select[Any]:
+    since = failed.resumed_at or failed.created_at
+    # Only the index decides which rows the inner query reads. Ids of batches are unique across tenants.
+    newest = select(d).where(d.c.batch_id == failed.batch_id, d.c.finished_at >= since)
+    e = newest.order_by(d.c.finished_at.desc(), d.c.id.desc()).limit(MAX_ENDED_READ).subquery().c
+    is_failed = e.status == sql_literal(DispatchStatus.FAILED)
+    query = select(e.tenant_job_id, case((is_failed, e.last_error))).where(
+        e.tenant_id == failed.tenant_id,
+        e.workflow_hash == failed.workflow_hash,
+        or_(is_failed, e.status == sql_literal(DispatchStatus.COMPLETED)),
+    )
+    return query.order_by(e.finished_at.desc(), e.id.desc()).limit(limit)
 
 
 async def active_page(tx: Tx, *, after_id: int, limit: int) -> list[Dispatch]:

@@ -41,6 +41,8 @@ ai_job_dispatches = Table(
     Column("pause_requested_at", UtcTime),
     Column("release_requested_at", UtcTime),
     Column("passed_over_at", UtcTime),
+    # Failures before it do not count towards the hold of the batch.
+    Column("resumed_at", UtcTime),
     # The prices of its workflow when it was queued, the cost of its leases, and the expected cost of its burst. The
     # last is null unless it went to the cloud, which happens at most once.
     Column("self_hosted_micros_per_second", BigInteger),
@@ -112,7 +114,7 @@ ai_job_dispatches = Table(
     ),
     # Few dispatches have run out of memory.
     partial_index("ix_ai_job_dispatches_ran_out", "id", where="status = 'queued' AND ran_out_on IS NOT NULL"),
-    partial_index("ix_ai_job_dispatches_batch", "batch_id", where="batch_id IS NOT NULL"),
+    partial_index("ix_ai_job_dispatches_batch", "batch_id", "finished_at", where="batch_id IS NOT NULL"),
     # Few rows are in these states, so lists of them skip the completed ones.
     partial_index("ix_ai_job_dispatches_stopped", "status", "id", where="status IN ('failed', 'canceled', 'paused')"),
     # Recent failures are queried often, and their total grows. `finished_at IS NOT NULL` is always true for them. The

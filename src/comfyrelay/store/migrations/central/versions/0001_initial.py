@@ -311,6 +311,7 @@ def _create_dispatches() -> None:
         sa.Column("pause_requested_at", UtcTime()),
         sa.Column("release_requested_at", UtcTime()),
         sa.Column("passed_over_at", UtcTime()),
+        sa.Column("resumed_at", UtcTime()),
         sa.Column("self_hosted_micros_per_second", sa.BigInteger()),
         sa.Column("cloud_micros_per_second", sa.BigInteger()),
         sa.Column("cost_micros", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
@@ -367,7 +368,12 @@ def _create_dispatches() -> None:
         ),
         postgresql_with={"fillfactor": "50"},
     )
-    _create_partial_index("ix_ai_job_dispatches_batch", "ai_job_dispatches", ["batch_id"], where="batch_id IS NOT NULL")
+    _create_partial_index(
+        "ix_ai_job_dispatches_batch",
+        "ai_job_dispatches",
+        ["batch_id", "finished_at"],
+        where="batch_id IS NOT NULL",
+    )
     _create_partial_index(
         "ix_ai_job_dispatches_exhausted",
         "ai_job_dispatches",
