@@ -566,8 +566,9 @@ class TestLayout:
         await bring(worker, DEFINITIONS)
         user = await api.user()
         for graph in (convert_workflow(SAVED, DEFINITIONS), self.moved(0), self.moved(500)):
-            slug = (await user.post("/api/workflows", {"graph": graph, "name": "Mine"}))["slug"]
-        await user.post("/api/workflows", {"graph": convert_workflow(SAVED, DEFINITIONS), "name": "Mine"})
+            await user.post("/api/workflows", {"graph": graph, "name": "Mine"})
+        converted = convert_workflow(SAVED, DEFINITIONS)
+        slug = (await user.post("/api/workflows", {"graph": converted, "name": "Mine"}))["slug"]
         await api.engine.workers.fleets.create(slug="home-mine", workflow_slugs=[slug])
         await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "a", "wait_for_missing": True})
         leased = await _lease(await api.worker("gpu-2", fleet="home-mine"), "gpu-2")
@@ -591,6 +592,25 @@ class TestLayout:
 
         monkeypatch.setattr(api.engine.objects, "get", fail)
         assert await catalogue_graphs.get_editor(graph_path) == b"{}"
+
+    async def test_layout_that_was_not_stored_is_stored_by_the_next_attempt(
+        self, api: Api, worker: Caller, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await bring(worker, DEFINITIONS)
+        user = await api.user()
+        put_object = api.engine.objects.put
+
+        async def fail(path: str, data: bytes) -> None:
+            if path.startswith("tenants/") and not path.endswith(".json"):
+                raise StorageUnavailable("down")
+            await put_object(path, data)
+
+        with monkeypatch.context() as outage:
+            outage.setattr(api.engine.objects, "put", fail)
+            problem_of(await user.call("POST", "/api/workflows", {"graph": SAVED, "name": "Mine"}), 503)
+        assert len(await _graphs(api, user)) == 1
+        assert (await user.call("POST", "/api/workflows", {"graph": SAVED, "name": "Mine"})).status_code == 201
+        assert len(await _graphs(api, user)) == 2
 
     async def test_replaced_layout_gives_its_space_back(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)

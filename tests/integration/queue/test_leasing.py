@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -12,7 +13,7 @@ from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.domain.queue.states import PauseMode, Provider, Stage
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.jobs import JobRecord
-from comfyrelay.errors import ComfyRelayError, Forbidden
+from comfyrelay.errors import ComfyRelayError, Forbidden, StorageUnavailable
 from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
@@ -574,6 +575,17 @@ class TestUnbuildablePayload:
         assert (await world.job(job)).status == "failed"
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
         assert "client:blocked_workflow" not in await world.audit(desk.worker)
+
+    async def test_job_with_an_unreachable_graph_is_requeued_without_penalty(
+        self, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job = await desk.submit()
+        with monkeypatch.context() as outage:
+            down = AsyncMock(side_effect=StorageUnavailable("The S3 server cannot be reached."))
+            outage.setattr(world.engine.catalogue.graphs, "get_stored", down)
+            assert await world.lease(desk.worker) is None
+        dispatch = await world.dispatch(job)
+        assert (dispatch.status, dispatch.attempts, dispatch.deferrals) == ("queued", 0, 1)
 
     async def test_unbuildable_job_does_not_block_the_next(self, world: World, desk: Desk) -> None:
         missing, valid = await desk.submit(), await desk.submit()

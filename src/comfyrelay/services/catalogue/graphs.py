@@ -98,15 +98,12 @@ class Graphs:
         `editor` is only stored for a tenant, and left out if the graph would exceed its limit with it.
         """
         text = await asyncio.to_thread(_encode, graph)
-        if editor is None or tenant_id is None:
-            return await self._put(text, tenant_id, properties)
-        layout = (await asyncio.to_thread(json.dumps, editor)).encode()
-        if len(text) + len(layout) > self._private.max_bytes:
-            return await self._put(text, tenant_id, properties)
-        path = await self._put(text, tenant_id, properties, editor_bytes=len(layout))
-        await self._objects.put(editor_path(path), layout)
-        self._remember_editor(path, layout)
-        return path
+        layout: bytes | None = None
+        if editor is not None and tenant_id is not None:
+            layout = (await asyncio.to_thread(json.dumps, editor)).encode()
+            if len(text) + len(layout) > self._private.max_bytes:
+                layout = None
+        return await self._put(text, tenant_id, properties, layout=layout)
 
     async def store_import(self, new: Mapping[str, Any], *, tenant_id: str | None = None) -> str:
         """Store an import that cannot be converted yet, and return its path."""
@@ -167,14 +164,18 @@ class Graphs:
         tenant_id: str | None,
         properties: Sequence[Mapping[str, Any]],
         *,
-        editor_bytes: int | None = None,
+        layout: bytes | None = None,
     ) -> str:
         if tenant_id is not None:
+            editor_bytes = None if layout is None else len(layout)
             path = await self._private.reserve(tenant_id, text, properties, editor_bytes=editor_bytes)
         else:
             path = f"workflows/{hashlib.sha256(text).hexdigest()}.json"
         if not await self._objects.exists(path):
             await self._objects.put(path, text)
+        if layout is not None:
+            await self._objects.put(editor_path(path), layout)
+            self._remember_editor(path, layout)
         return path
 
 

@@ -17,7 +17,7 @@ from comfyrelay.domain.ids import upload_path
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.dispatch import Dispatch, Transition
-from comfyrelay.errors import DatabaseUnavailable, GraphError, NotFound
+from comfyrelay.errors import DatabaseUnavailable, GraphError, NotFound, StorageUnavailable
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.queue.decisions import Decisions
@@ -92,7 +92,7 @@ class GraphBuilder:
                         built[dispatch.id] = await self._build(dispatch, payload, pinned=pinned, ran_out=ran_out)
                     except (NotFound, GraphError, KeyError, TypeError) as error:
                         failed[dispatch.id] = f"The workflow cannot be built: {error}"
-                    except OSError as error:
+                    except (OSError, StorageUnavailable) as error:
                         deferred[dispatch.id] = f"The workflow cannot be read: {error}"
         if failed or deferred:
             await self._return_leases({dispatch.id: dispatch for dispatch in leased}, failed, deferred)
