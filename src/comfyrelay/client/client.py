@@ -227,9 +227,10 @@ class Client:
             _workflow(slug), protocol.user.Workflow, protocol.user.OwnWorkflowPatch, method="PATCH", graph=graph
         )
 
-    async def remove_workflow(self, slug: str) -> ActionResult[Deleted]:
-        """Remove a workflow, but not its jobs. Raises `Conflict` while one of them has not ended."""
-        return await self._calls.delete(_workflow(slug), protocol.user.Deleted)
+    async def remove_workflow(self, slug: str, *, unless_needed: bool = False) -> ActionResult[Deleted]:
+        """Remove a workflow, but not its jobs. Raises `Conflict` while one of them has not ended; with `unless_needed`
+        also if it was added again or changed, or if it has several jobs or one that did not complete."""
+        return await self._calls.delete(_workflow(slug), protocol.user.Deleted, unless_needed=unless_needed)
 
     async def effects(self) -> list[Effect]:
         return [effect async for effect in self._calls.pages("/api/effects", protocol.user.Effect, limit=MAX_PAGE)]

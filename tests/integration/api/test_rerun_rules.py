@@ -1,10 +1,11 @@
-"""A job runs again only while its effect is offered, and a test run only for an administrator."""
+"""A job runs again only while its effect is offered and its workflow exists, a test run only for an administrator."""
 
 from typing import Any
 
 import pytest
 
 from tests.support.api import Api, Caller, data_of, problem_of
+from tests.support.chromium import PROMPT_GRAPH
 from tests.support.operator import OperatorScenario, open_operator_scenario
 
 
@@ -83,3 +84,28 @@ class TestEffectsThatAreNotOffered:
         await desk.send("PATCH", "/effects/clip", {"is_active": False})
         retried = await caller.post(f"/api/ai-jobs/{job_id}/retry")
         assert retried["reserved_tokens"] > 0
+
+
+class TestDeletedWorkflows:
+    @pytest.mark.parametrize("action", ["again", "retry"])
+    async def test_job_of_a_deleted_workflow_of_its_user_is_refused(self, desk: OperatorScenario, action: str) -> None:
+        caller = await desk.api.user("ada2@example.com")
+        slug = (await caller.post("/api/workflows", {"graph": PROMPT_GRAPH, "name": "mine"}))["slug"]
+        job_id = (await caller.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "one"}))["id"]
+        await caller.post(f"/api/ai-jobs/{job_id}/cancel")
+        data_of(await caller.call("DELETE", f"/api/workflows/{slug}"))
+        problem = problem_of(await caller.call("POST", f"/api/ai-jobs/{job_id}/{action}"), 409)
+        assert problem["detail"] == (
+            "The workflow of this job was deleted, so it cannot run again. Add the workflow again and submit a new job."
+        )
+
+    async def test_failed_items_of_a_deleted_workflow_are_not_retried(self, desk: OperatorScenario) -> None:
+        caller = await desk.api.user("ada2@example.com", tokens=100)
+        items = [{"input_payload": {"prompt": "a cat"}}]
+        body = {"effect_id": desk.effect_id, "idempotency_key": "batch", "items": items}
+        batch_id = data_of(await caller.call("POST", "/api/batches", body))["id"]
+        await desk.fail(await desk.lease())
+        await desk.send("DELETE", "/effects/clip")
+        await desk.send("DELETE", "/workflows/clip")
+        problem = problem_of(await caller.call("POST", f"/api/batches/{batch_id}/retry-failed"), 409)
+        assert problem["detail"].endswith("it cannot run again. Choose another effect.")

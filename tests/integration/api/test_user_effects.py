@@ -1,14 +1,16 @@
 """Effects without operator data, and graphs that users upload."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from comfyrelay.services.catalogue import presets
 from comfyrelay.store import paging
-from tests.support.api import Api, data_of, problem_of
-from tests.support.api_calls import submit, upload
+from tests.support.api import Api, Caller, data_of, problem_of
+from tests.support.api_calls import complete, fail, lease, submit, upload
+from tests.support.chromium import PROMPT_GRAPH
 from tests.support.world import GRAPH
 
 IMAGE = {"key": "photo", "type": "image", "placeholder": "{{INPUT}}", "required": True, "is_primary_input": True}
@@ -262,3 +264,52 @@ async def test_effect_price_is_reserved(api: Api) -> None:
     effect = await rich_effect(api)
     job = await submit(user, effect, input_file_id=await upload(user))
     assert job["reserved_tokens"] == 3
+
+
+class TestRemovalUnlessNeeded:
+    """`run` removes the workflow of a file only if no other command or job needs it."""
+
+    @staticmethod
+    async def add(api: Api) -> tuple[Caller, Caller, str]:
+        user = await api.user()
+        slug = (await user.post("/api/workflows", {"graph": PROMPT_GRAPH, "name": "mine"}))["slug"]
+        await api.engine.workers.fleets.create(slug="own", workflow_slugs=[slug])
+        return user, await api.worker("gpu-own", fleet="own"), slug
+
+    @staticmethod
+    async def submit(user: Caller, slug: str, key: str = "one") -> None:
+        await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": key})
+
+    @staticmethod
+    async def remove(user: Caller, slug: str) -> Any:
+        return await user.call("DELETE", f"/api/workflows/{slug}?unless_needed=true")
+
+    @pytest.mark.parametrize("has_job", [False, True])
+    async def test_workflow_without_other_jobs_is_removed(self, api: Api, has_job: bool) -> None:
+        user, worker, slug = await self.add(api)
+        if has_job:
+            await self.submit(user, slug)
+            await complete(api, worker, await lease(worker, "gpu-own"))
+        data_of(await self.remove(user, slug))
+        assert (await user.get("/api/workflows"))["items"] == []
+
+    async def test_workflow_that_was_added_again_stays(self, api: Api) -> None:
+        user, worker, slug = await self.add(api)
+        await self.submit(user, slug)
+        await complete(api, worker, await lease(worker, "gpu-own"))
+        await api.clock.set(api.clock.now + timedelta(seconds=1))
+        assert (await user.post("/api/workflows", {"graph": PROMPT_GRAPH, "name": "mine"}))["slug"] == slug
+        assert "was added again or changed" in problem_of(await self.remove(user, slug), 409)["detail"]
+
+    async def test_workflow_of_a_failed_job_stays(self, api: Api) -> None:
+        user, worker, slug = await self.add(api)
+        await self.submit(user, slug)
+        await fail(api, worker, await lease(worker, "gpu-own"))
+        assert "which can be retried" in problem_of(await self.remove(user, slug), 409)["detail"]
+
+    async def test_workflow_with_another_job_stays(self, api: Api) -> None:
+        user, worker, slug = await self.add(api)
+        for key in ("one", "two"):
+            await self.submit(user, slug, key)
+            await complete(api, worker, await lease(worker, "gpu-own"))
+        assert "has other jobs" in problem_of(await self.remove(user, slug), 409)["detail"]

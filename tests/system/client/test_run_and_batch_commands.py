@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from comfyrelay.cli.jobs.targets import find_target, remove_added
 from comfyrelay.errors import Conflict, NotFound
 from tests.support.api_calls import complete, lease
 from tests.support.chromium import PROMPT_GRAPH
@@ -130,6 +131,14 @@ async def test_workflows_are_listed_renamed_replaced_and_removed(site: Site) -> 
     for verb in (site.client.remove_workflow(slug), site.client.rename_workflow(slug, "x")):
         with pytest.raises(NotFound):
             await verb
+
+
+async def test_run_removes_only_the_workflow_that_it_added(site: Site, tmp_path: Path) -> None:
+    path = written(tmp_path, PROMPT_GRAPH)
+    async with remove_added(site.client, path) as added:
+        await find_target(site.client, path, [], added)
+        other = (await site.client.add_graph(invert_file("cat.png"), name="graph")).data.slug
+    assert [workflow.slug for workflow in await site.client.workflows()] == [other]
 
 
 async def test_reusable_batch_is_answered_by_a_completed_job(site: Site, tmp_path: Path) -> None:

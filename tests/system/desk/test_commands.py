@@ -83,22 +83,29 @@ async def test_run_accepts_editor_files_and_comfyui_outputs(desk: OpenDesk, tmp_
     assert Image.open(again).size == (40, 48)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-async def test_run_of_a_file_leaves_its_job_but_no_workflow(desk: OpenDesk, tmp_path: Path, fails: bool) -> None:
-    graph = THREE | {"1": {"class_type": "ImageInvert", "inputs": {}}} if fails else graphs.invert()
+async def test_completed_run_of_a_file_leaves_its_job_but_no_workflow(desk: OpenDesk, tmp_path: Path) -> None:
     kept = (await desk.client.add_graph(graphs.invert(color=9), name="mine")).data.slug
-    (tmp_path / "mine.json").write_text(json.dumps(graph))
+    (tmp_path / "mine.json").write_text(json.dumps(graphs.invert()))
     words = ["run", str(tmp_path / "mine.json"), "--out", str(tmp_path / "made"), "--json"]
     code, out, err = await command(desk.ready.url, *words)
     assert [workflow.slug for workflow in await desk.client.workflows()] == [kept]
-    assert code == (1 if fails else 0), err
-    if not fails:
-        job = await desk.client.job(json.loads(out)["id"])
-        assert (job.status, job.workflow_name) == ("completed", "mine")
-        # The workflow of another command stays, also if the file is the same.
-        (tmp_path / "mine.json").write_text(json.dumps(graphs.invert(color=9)))
-        assert (await command(desk.ready.url, *words))[0] == 0
-        assert [workflow.slug for workflow in await desk.client.workflows()] == [kept]
+    assert code == 0, err
+    job = await desk.client.job(json.loads(out)["id"])
+    assert (job.status, job.workflow_name) == ("completed", "mine")
+    # The workflow of another command stays, also if the file is the same.
+    (tmp_path / "mine.json").write_text(json.dumps(graphs.invert(color=9)))
+    assert (await command(desk.ready.url, *words))[0] == 0
+    assert [workflow.slug for workflow in await desk.client.workflows()] == [kept]
+
+
+async def test_failed_run_of_a_file_keeps_its_workflow_for_a_retry(desk: OpenDesk, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text(json.dumps(THREE | {"1": {"class_type": "ImageInvert", "inputs": {}}}))
+    code, out, err = await command(desk.ready.url, "run", str(tmp_path / "mine.json"), "--json")
+    [kept] = await desk.client.workflows()
+    assert code == 1
+    assert f"`comfyrelay workflows remove {kept.slug}` removes it." in " ".join(err.split())
+    job_id = json.loads(out)["id"]
+    assert (await command(desk.ready.url, "retry", job_id))[0] == 0
 
 
 async def test_run_uses_a_new_seed_unless_it_is_given_or_reproduced(desk: OpenDesk, tmp_path: Path) -> None:

@@ -114,13 +114,14 @@ class _BatchCommand:
     body: dict[str, Any]
 
     async def send(self, client: Client) -> ActionResult[Batch]:
-        async with remove_added(client, self.what, if_refused=True):
-            return await (self._add_to_desk(client) if await client.is_desk() else self._add_to_server(client))
+        async with remove_added(client, self.what, if_refused=True) as added:
+            add = self._add_to_desk if await client.is_desk() else self._add_to_server
+            return await add(client, added)
 
-    async def _add_to_desk(self, client: Client) -> ActionResult[Batch]:
+    async def _add_to_desk(self, client: Client, added: set[str]) -> ActionResult[Batch]:
         if self.max_wait_seconds is not None:
             raise InvalidInput("--max-wait: A desk has no more expensive fleet. Leave the option out.")
-        target, input_ids, files = await self._upload(client)
+        target, input_ids, files = await self._upload(client, added)
         # The desk applies the preset itself.
         values = await base_values(client, self.what, target, preset=None, keeps_seeds=self._keeps_seeds)
         request = {
@@ -134,7 +135,7 @@ class _BatchCommand:
         with errors_with_options(target, has_input=bool(input_ids or self.body["input_subdir"])):
             return await client.add_batch_with_message(request)
 
-    async def _add_to_server(self, client: Client) -> ActionResult[Batch]:
+    async def _add_to_server(self, client: Client, added: set[str]) -> ActionResult[Batch]:
         """Expand the combinations in the same way as a desk, because a server takes items."""
         from comfyrelay.client import ActionResult
         from comfyrelay.desk.batches.expand import SeedPlan, expand
@@ -142,7 +143,7 @@ class _BatchCommand:
 
         body = self.body
         self._refuse_desk_options(client.url)
-        target, input_ids, files = await self._upload(client)
+        target, input_ids, files = await self._upload(client, added)
         # Labels contain the names of the inputs.
         names: list[Path | str] = [*self.files] or [file for key, file in target.files.items() if key == target.primary]
         ids = dict(zip(names, input_ids, strict=True))
@@ -180,9 +181,9 @@ class _BatchCommand:
             )
         return ActionResult(batch, "")
 
-    async def _upload(self, client: Client) -> tuple[SubmitTarget, list[str], dict[str, Any]]:
+    async def _upload(self, client: Client, added: set[str]) -> tuple[SubmitTarget, list[str], dict[str, Any]]:
         """Return the target, the ids of the input files, and the ids of other files by property."""
-        target = await find_target(client, self.what, self.values)
+        target = await find_target(client, self.what, self.values, added)
         return target, *await send_files(client, target, self.files)
 
     def _label(self, target: SubmitTarget) -> str:

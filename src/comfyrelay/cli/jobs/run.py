@@ -129,8 +129,8 @@ class _RunCommand:
     is_quiet: bool
     options: Mapping[str, Any]
 
-    async def send(self, client: Client) -> Job:
-        target = await find_target(client, self.what, self.values)
+    async def send(self, client: Client, added: set[str]) -> Job:
+        target = await find_target(client, self.what, self.values, added)
         values = await base_values(client, self.what, target, preset=self.preset, keeps_seeds=True)
         input_ids, files = await send_files(client, target, [] if self.input is None else [self.input])
         payload = values | files
@@ -144,8 +144,8 @@ class _RunCommand:
 
 
 async def _run_to_end(request: _RunCommand, url: str | None, folder: Path) -> tuple[Job, list[Path]]:
-    async with _connect(url) as client, remove_added(client, request.what):
-        job = await request.send(client)
+    async with _connect(url) as client, remove_added(client, request.what) as added:
+        job = await request.send(client, added)
         explains = request.options["wait_for_missing"] and not request.is_quiet
         shown = await _print_missing(client, job.id) if explains else None
         await _follow(client, job.id, is_quiet=request.is_quiet, shown=shown)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from comfyrelay.cli.output import print_note
-from comfyrelay.errors import ComfyRelayError, GraphError, InvalidInput, MissingOnWorkers, NotFound
+from comfyrelay.errors import ComfyRelayError, Conflict, GraphError, InvalidInput, MissingOnWorkers, NotFound
 
 if TYPE_CHECKING:
     from comfyrelay.client import AddedWorkflow, Client, Effect, Workflow
@@ -86,30 +86,36 @@ def needs_input_file(graph: Mapping[str, Any], assignments: Sequence[str]) -> bo
 
 
 @asynccontextmanager
-async def remove_added(client: Client, what: str, *, if_refused: bool = False) -> AsyncIterator[None]:
-    """Remove the workflow that is added for a file at the end; with `if_refused`, only if its job is refused."""
+async def remove_added(client: Client, what: str, *, if_refused: bool = False) -> AsyncIterator[set[str]]:
+    """Remove the workflows that the block adds for a file to the yielded set, unless they are needed at the end. With
+    `if_refused`, remove them only if their job is refused."""
     from comfyrelay.comfyui.editor.loading import may_hold_workflow
 
-    is_file = may_hold_workflow(Path(what))
-    before = {workflow.slug for workflow in await client.workflows()} if is_file else set()
+    before = {workflow.slug for workflow in await client.workflows()} if may_hold_workflow(Path(what)) else set()
+    added: set[str] = set()
     is_kept = False
     try:
-        yield
+        yield added
         is_kept = if_refused
     finally:
-        # Another job may use it by now: then it stays.
-        with suppress(ComfyRelayError):
-            for workflow in await client.workflows() if is_file and not is_kept else ():
-                if workflow.slug not in before and workflow.name == Path(what).stem:
-                    await client.remove_workflow(workflow.slug)
+        for slug in () if is_kept else sorted(added - before):
+            with suppress(ComfyRelayError):
+                await _remove_unless_needed(client, slug)
 
 
-async def find_target(client: Client, what: str, assignments: Sequence[str]) -> SubmitTarget:
-    """Find the effect or workflow with this name, or add the workflow of a file."""
+async def _remove_unless_needed(client: Client, slug: str) -> None:
+    try:
+        await client.remove_workflow(slug, unless_needed=True)
+    except Conflict as error:
+        print_note(f"{error.detail} So {slug} stays: `comfyrelay workflows remove {slug}` removes it.", style="dim")
+
+
+async def find_target(client: Client, what: str, assignments: Sequence[str], added: set[str]) -> SubmitTarget:
+    """Find the effect or workflow with this name, or add the workflow of a file, and its slug to `added`."""
     from comfyrelay.comfyui.editor.loading import may_hold_workflow
 
     if may_hold_workflow(Path(what)):
-        return await _add_graph(client, Path(what), assignments)
+        return await _add_graph(client, Path(what), assignments, added)
     for effect in await client.effects():
         if effect.slug == what:
             return _with_values({"effect_id": effect.id}, effect, assignments)
@@ -254,7 +260,7 @@ async def _advise_adding(client: Client, path: Path) -> str:
     return f"{_NO_JOB_YET} `comfyrelay workflows add {path} --anyway` stores it. {_RUNS_LATER}"
 
 
-async def _add_graph(client: Client, path: Path, assignments: Sequence[str]) -> SubmitTarget:
+async def _add_graph(client: Client, path: Path, assignments: Sequence[str], added: set[str]) -> SubmitTarget:
     """Add the workflow of a file, with the given values."""
     from comfyrelay.comfyui.editor.loading import load_workflow
 
@@ -263,6 +269,7 @@ async def _add_graph(client: Client, path: Path, assignments: Sequence[str]) -> 
     except MissingOnWorkers as error:
         reason = error.detail.partition(" Or add it anyway:")[0]
         raise MissingOnWorkers(f"{reason} {await _advise_adding(client, path)}", missing=error.missing) from None
+    added.add(described.slug)
     graph = described.graph
     settings = [_parse_setting(described, assignment) for assignment in assignments]
     types = {property_.key: property_.type for property_ in described.properties}
@@ -276,8 +283,11 @@ async def _add_graph(client: Client, path: Path, assignments: Sequence[str]) -> 
     }
     changed = _apply(graph, by_node, files)
     # A value changes the graph if it is no property, or if its property also sets other inputs.
-    if any(len(described.positions.get(keys.get(setting.place, ""), ())) != 1 for setting in by_node):
+    # An unchanged graph is not added again, because the workflow would then stay.
+    is_changed = json.dumps(changed) != json.dumps(graph)
+    if is_changed and any(len(described.positions.get(keys.get(setting.place, ""), ())) != 1 for setting in by_node):
         described = (await client.add_graph(changed, name=path.stem)).data
+        added.add(described.slug)
         keys = _keys_of(described)
     # Include unchanged values: a given seed must not be drawn again.
     set_ = {setting.place: changed[setting.node_id]["inputs"][setting.name] for setting in by_node}

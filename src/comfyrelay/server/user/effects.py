@@ -125,9 +125,15 @@ async def change_workflow(
 
 
 @router.delete("/workflows/{slug}", responses=error_responses(403, 404, 409, 422))
-async def delete_workflow(slug: SlugInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deleted]:
-    """Delete your workflow. Existing jobs stay. 409 while one of them has not ended."""
-    await context.engine.catalogue.own_workflows.remove(user.tenant_id, slug)
+async def delete_workflow(
+    slug: SlugInPath, context: ContextOf, user: CurrentUser, unless_needed: bool = False
+) -> Answer[wire.Deleted]:
+    """Delete your workflow. Existing jobs stay. 409 while one of them has not ended.
+
+    With `unless_needed`, also 409 if it was added again or changed, or if it has several jobs or one that did not
+    complete.
+    """
+    await context.engine.catalogue.own_workflows.remove(user.tenant_id, slug, unless_needed=unless_needed)
     return Answer(data=wire.Deleted(id=slug), message="Deleted.")
 
 

@@ -13,7 +13,7 @@ from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.domain.properties import ASSET_TYPES, describe_changes
-from comfyrelay.domain.queue.states import WorkflowKind
+from comfyrelay.domain.queue.states import JobStatus, WorkflowKind
 from comfyrelay.domain.records.catalogue import WaitingForNodes, WorkflowRecord
 from comfyrelay.errors import (
     Conflict,
@@ -33,6 +33,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import ResultPage, cut_page
 from comfyrelay.store.central import catalogue, library, tenants
 from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant.library import graphs
 
 MEDIA_TYPES = ("image/", "video/", "audio/")
 # The only type that is not inspected: browsers never execute it.
@@ -110,10 +111,14 @@ class OwnWorkflows:
                     f"You already have {self._max_workflows} workflows, which is the limit "
                     f"({ENV_PREFIX}MAX_OWN_WORKFLOWS): remove workflows that you no longer need."
                 )
-            if existing is None or imported is None or not is_described or await catalogue.effects_of(tx, existing.id):
-                return existing
-            # The choices may have changed since the first import.
-            return await catalogue.update_workflow(tx, existing.id, properties=values["properties"])
+            if existing is None:
+                return None
+            changes: dict[str, Any] = {}
+            if imported is not None and is_described and not await catalogue.effects_of(tx, existing.id):
+                # The choices may have changed since the first import.
+                changes["properties"] = values["properties"]
+            # Even without changes, the new time shows `remove` that it was added again.
+            return await catalogue.update_workflow(tx, existing.id, **changes)
 
         made = await self._workflows.create(
             slug=slug, name=new.name, tenant_id=tenant_id, find_existing=find_existing, **values
@@ -161,10 +166,25 @@ class OwnWorkflows:
         await self._workflows.set_waiting(before, waiting)
         return False
 
-    async def remove(self, tenant_id: str, slug: str) -> None:
-        """Delete a workflow. Its jobs stay."""
+    async def remove(self, tenant_id: str, slug: str, *, unless_needed: bool = False) -> None:
+        """Delete a workflow. Its jobs stay.
+
+        With `unless_needed`, raise `Conflict` if the workflow was added again or changed, or if it has several jobs or
+        one that has not completed, which may be retried.
+        """
         _refuse_script(await self._own(tenant_id, slug))
-        await self._workflows.delete(slug)
+        await self._workflows.delete(slug, check=self._refuse_needed if unless_needed else None)
+
+    async def _refuse_needed(self, workflow: WorkflowRecord) -> None:
+        assert workflow.tenant_id is not None
+        if workflow.updated_at != workflow.created_at:
+            raise Conflict("This workflow was added again or changed since it was created.")
+        async with (await self._databases.shard_of(workflow.tenant_id)).read() as tx:
+            found = await graphs.job_statuses(tx, workflow, limit=2)
+        if any(status != JobStatus.COMPLETED for status in found):
+            raise Conflict("This workflow has a job that did not complete, which can be retried.")
+        if len(found) > 1:
+            raise Conflict("This workflow has other jobs.")
 
     async def _own(self, tenant_id: str, slug: str) -> WorkflowRecord:
         async with self._databases.central.read() as tx:

@@ -215,11 +215,15 @@ class Workflows:
         values = {"waiting": asdict(waiting)}
         await self._databases.central.run(TransactionStep.CATALOGUE, lambda tx: _change(tx, before, values))
 
-    async def delete(self, slug: str) -> None:
+    async def delete(self, slug: str, *, check: Callable[[WorkflowRecord], Awaitable[None]] | None = None) -> None:
+        """Delete a workflow. `check` is called while it is locked, and may refuse."""
+
         async def work(tx: Tx) -> None:
             workflow = await catalogue.lock_workflow(tx, slug, to_delete=True)
             if workflow is None:
                 raise _not_found(slug)
+            if check is not None:
+                await check(workflow)
             if effects := await catalogue.effects_of(tx, workflow.id):
                 names = ", ".join(effect.slug for effect in effects)
                 raise Conflict(f"Effects use this workflow: {names}. Delete them first, or disable the workflow.")

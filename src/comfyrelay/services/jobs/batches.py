@@ -230,9 +230,12 @@ class Batches:
     async def retry_failed(self, tenant_id: str, batch_id: str, *, new_seeds: bool = False) -> int:
         """Retry the items whose newest attempt failed; return how many."""
         shard = await self._databases.shard_of(tenant_id)
+        async with shard.read() as tx:
+            await require_batch(tx, tenant_id, batch_id)
+            ended = await _failed(tx, tenant_id, batch_id)
+        await self._rules.check_retry(ended)
 
         async def work(tx: Tx, balance: int) -> tuple[int, AcceptedJobs | None]:
-            await require_batch(tx, tenant_id, batch_id)
             failed = await _failed(tx, tenant_id, batch_id)
             return await self._write_retries(tx, balance, failed, new_seeds=new_seeds)
 

@@ -30,7 +30,9 @@ MAX_PRIVATE_VERSIONS = 5
 
 
 async def create_workflow(tx: Tx, **values: Any) -> WorkflowRecord:
-    query = insert(workflows).values(**values, created_at=relay_now(), updated_at=relay_now())
+    # Both times are equal until the first change.
+    now = await tx.now()
+    query = insert(workflows).values(**values, created_at=now, updated_at=now)
     with conflict_on_violation(f"There is already a workflow {values['slug']!r}."):
         created = await tx.one(WorkflowRecord, query.returning(*_WORKFLOW))
     await _record_version(tx, created)

@@ -1,8 +1,8 @@
 """Rules for running a job again that depend on the catalogue and on the user's role, which may have changed.
 
 A copy keeps the price of its job. So a job of an effect runs again only while the effect is offered. A retry replaces a
-run that failed or was canceled, so it stays possible afterwards, for the price that the user accepted. A test run is
-free, so only an administrator can repeat it.
+run that failed or was canceled, so it stays possible afterwards, for the price that the user accepted, until the
+workflow is deleted. A test run is free, so only an administrator can repeat it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,14 +19,18 @@ class RerunRules:
         self._databases = databases
 
     async def check_again(self, old: Sequence[JobRecord]) -> None:
-        """Raise `Conflict` if an effect is no longer offered, and `Forbidden` for a test run of another user."""
+        """Raise `Conflict` if an effect is no longer offered or a workflow was deleted, and `Forbidden` for a test run
+        of another user."""
         async with self._databases.central.read() as tx:
             await _check_effects(tx, old)
+            await _check_workflows(tx, old)
             await _check_tests(tx, old)
 
     async def check_retry(self, old: Sequence[JobRecord]) -> None:
-        """Raise `Forbidden` for a test run, unless its user is still an administrator."""
+        """Raise `Conflict` if a workflow was deleted, and `Forbidden` for a test run, unless its user is still an
+        administrator."""
         async with self._databases.central.read() as tx:
+            await _check_workflows(tx, old)
             await _check_tests(tx, old)
 
 
@@ -36,6 +40,16 @@ async def _check_effects(tx: Tx, old: Iterable[JobRecord]) -> None:
         if effect is None or not effect.is_active or workflow is None or not workflow.is_active:
             name = f"The effect {effect.name!r}" if effect is not None else "The effect of this job"
             raise Conflict(f"{name} is no longer offered, so this cannot run again. Choose another effect.")
+
+
+async def _check_workflows(tx: Tx, old: Sequence[JobRecord]) -> None:
+    present = await catalogue.present_workflows(tx, {job.workflow_id for job in old})
+    for job in old:
+        if job.workflow_id not in present:
+            advice = (
+                "Add the workflow again and submit a new job." if job.effect_id is None else "Choose another effect."
+            )
+            raise Conflict(f"The workflow of this job was deleted, so it cannot run again. {advice}")
 
 
 async def _check_tests(tx: Tx, old: Iterable[JobRecord]) -> None:
