@@ -6,8 +6,8 @@ from pathlib import Path
 
 # Parsing the migrations takes longer than all other checks of a start. A test compares these with the files.
 CHECKSUMS = {
-    "central_0001": "248b40621329368f96ecf8b08466fe942fc3648ad06dc6157c5de2a923e37f28",
-    "tenant_0001": "4091861636fbfd86fae60b5c1be3e800a8163e717de992a59fe95b99c96a0d2a",
+    "central_0001": "5286e026fd54796f8679dfa22dd665b5d421d6a42c3d6d34b992e06baef92e08",
+    "tenant_0001": "4c6377e23b34f4a5aa0128bf5e8953ebc36d3772df526d965d4413aef94ceb5a",
 }
 
 
