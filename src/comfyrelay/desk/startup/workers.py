@@ -52,6 +52,7 @@ class DeskWorkers:
         self._agents: dict[Stage, Agent] = {}
         self._simulator: Simulator | None = None
         self._is_stopping = False
+        self._are_running = False
 
     async def add(
         self,
@@ -92,6 +93,7 @@ class DeskWorkers:
         tasks = {agent: asyncio.create_task(agent.run()) for agent in self._agents.values()}
         # An agent handles signals from its first step on, and a caller may send one as soon as the desk has started.
         await asyncio.sleep(0)
+        self._are_running = True
         if self._is_stopping:
             self._stop()
         try:
@@ -101,8 +103,11 @@ class DeskWorkers:
             await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     def stop_soon(self, _signal: int) -> None:
-        """Stop the workers when they run. Afterwards they handle signals themselves."""
+        """Stop the workers, or as soon as they run. Then they handle signals themselves, but the loop may still call this
+        method for a signal that came before."""
         self._is_stopping = True
+        if self._are_running:
+            self._stop()
 
     def _stop(self) -> None:
         for agent in self._agents.values():
