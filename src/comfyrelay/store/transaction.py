@@ -78,10 +78,11 @@ class Tx:
             for call in then:
                 await self.write(*call)
             return rows
-        await self._flush_conflicting(build)
-        for call in then:
-            await self.write(*call)
-        calls = [*self._writes, (build, await self._encoded(parameters))]
+        # Flush first, because a write of `then` must not run before the statement.
+        for needed in (build, *(write for write, _ in then)):
+            await self._flush_conflicting(needed)
+        together = [(write, await self._encoded(values)) for write, values in then]
+        calls = [*self._writes, *together, (build, await self._encoded(parameters))]
         self._writes = []
         return await self._run(calls)
 

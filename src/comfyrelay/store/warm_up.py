@@ -26,9 +26,10 @@ def compile_statements(dialect: str) -> int:
 
 def _functions_of_dialect() -> Iterator[Any]:
     """Yield the functions whose only argument is a dialect."""
-    modules = [module for name, module in sys.modules.items() if name.startswith(f"{_PACKAGE}.") and name != __name__]
-    for module in modules:
-        for value in vars(module).values():
+    # Copies, because other threads import modules meanwhile.
+    imported = list(sys.modules.items())
+    for module in [module for name, module in imported if name.startswith(f"{_PACKAGE}.") and name != __name__]:
+        for value in list(vars(module).values()):
             is_own = callable(value) and not isclass(value) and getattr(value, "__module__", "") == module.__name__
             if is_own and [name.lstrip("_") for name in signature(value).parameters] == ["dialect"]:
                 yield value

@@ -70,6 +70,24 @@ async def upload(world: World, user: User, content: bytes) -> str:
     return await world.engine.accounts.tenancy.add_file(user, path=path, mime_type="video/mp4", size=len(content))
 
 
+async def test_repeated_request_copies_nothing(world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    await run_job(world, desk)
+    reused = await desk.submit(key="again", reuse=True)
+    copied: list[str] = []
+    copy = world.engine.objects.copy
+
+    async def note_copy(source: str, target: str, **options: Any) -> Any:
+        copied.append(target)
+        return await copy(source, target, **options)
+
+    monkeypatch.setattr(world.engine.objects, "copy", note_copy)
+    assert (await desk.submit(key="again", reuse=True)).id == reused.id
+    assert copied == []
+    # Another request does copy.
+    await desk.submit(key="other", reuse=True)
+    assert copied
+
+
 async def test_equal_job_is_completed_at_once_with_a_copy_and_costs_nothing(world: World, desk: Desk) -> None:
     first = await run_job(world, desk)
     assert await desk.balance() == 990

@@ -5,8 +5,8 @@ import { Store, useStore } from "@/lib/store";
 import { common } from "@/texts/common";
 import { closeToast, shownToasts, toast } from "./Toast";
 
-/** A page that is left can send 64 KiB, and an id takes 39 bytes of it. */
-const MAX_SENT_ON_LEAVING = 1500;
+/** A page that is left can send 64 KiB, and the request of a batch takes about 200 bytes of it. */
+const MAX_SENT_ON_LEAVING = 300;
 const hidden = new Store<ReadonlySet<string>>(new Set());
 
 /** Ids of items that are about to be deleted. Lists leave them out. */

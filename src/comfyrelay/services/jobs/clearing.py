@@ -23,7 +23,7 @@ class QueueClearing:
         self._databases = databases
 
     async def count(self, tenant_id: str) -> dict[UnitStatus, int]:
-        """Count the jobs that can be cleared by status, as the filters of the queue do."""
+        """Count the ended jobs of the queue page by status, as its filters do."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             single = await clearing.count_unbatched(tx, tenant_id)
             counts = Counter({UnitStatus(status): number for status, number in single.items()})

@@ -58,10 +58,11 @@ class JobSubmission:
             _check_price(new, request.expected_tokens)
         except ComfyRelayError:
             # An accepted job is returned even if the same request would be refused now.
-            async with shard.read() as tx:
-                known = await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
-            if known is None:
+            if (known := await _by_key(shard, request)) is None:
                 raise
+            return await self._repeated(shard, known, request_digest)
+        # A repeated request must not copy the output of its own job. Otherwise, the key is checked under the lock.
+        if request.reuse and (known := await _by_key(shard, request)) is not None:
             return await self._repeated(shard, known, request_digest)
         reused = await self._reuse.copy_outputs(shard, [new]) if request.reuse else {}
 
@@ -166,6 +167,11 @@ class JobSubmission:
         if job.status in {JobStatus.QUEUED, JobStatus.PROCESSING}:
             await self._accept.ensure_dispatch(shard, job)
         return SubmittedJob(job=job, is_new=False)
+
+
+async def _by_key(shard: Database, request: JobRequest) -> JobRecord | None:
+    async with shard.read() as tx:
+        return await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
 
 
 def _check_price(new: NewJobRecord, expected_tokens: int | None) -> None:
