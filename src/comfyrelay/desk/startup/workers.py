@@ -103,8 +103,8 @@ class DeskWorkers:
             await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     def stop_soon(self, _signal: int) -> None:
-        """Stop the workers, or as soon as they run. Then they handle signals themselves, but the loop may still call this
-        method for a signal that came before."""
+        """Stop the workers, if need be as soon as they run. Then they handle signals themselves, but the loop may still
+        call this method for a signal that came before."""
         self._is_stopping = True
         if self._are_running:
             self._stop()
