@@ -218,6 +218,7 @@ HARMLESS = {
     "services.catalogue.assets:Assets.saving": "removes copies of a refused change, which nothing uses",
     "services.catalogue.assets:SavedAssets._save": "a kill leaves a copy that nothing uses; save again",
     "services.catalogue.node_definitions:NodeDefinitionService.remove_unused": "repeated by retention",
+    "worker.comfyui.packing_results:PackingResults.save": "one atomic write; without it the number is measured again",
     "services.operations.storage_check:StorageChecks._check_parts": "the next check removes earlier files",
     "services.operations.storage_check:StorageChecks._remove": "repeated by the next check",
     "services.outbox.delivery:_removal": "a statement of a database",

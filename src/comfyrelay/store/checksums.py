@@ -7,7 +7,7 @@ from pathlib import Path
 # Parsing the migrations takes longer than all other checks of a start. A test compares these with the files.
 CHECKSUMS = {
     "central_0001": "5286e026fd54796f8679dfa22dd665b5d421d6a42c3d6d34b992e06baef92e08",
-    "tenant_0001": "4c6377e23b34f4a5aa0128bf5e8953ebc36d3772df526d965d4413aef94ceb5a",
+    "tenant_0001": "a683cd5f80928faba955af942da562fc6c813761dbc36eb16de9dac4e008d75e",
 }
 
 

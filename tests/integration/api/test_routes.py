@@ -1,16 +1,13 @@
 """Routes are matched in order, so the most frequent ones come first."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 from starlette.types import Scope
 
-from comfyrelay.server.http.bodies import BodyRoute
 from tests.support.api import Api, open_api
 from tests.support.world import SqliteBackend
 
@@ -20,26 +17,6 @@ async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Ap
     """Route matching uses no database."""
     async with open_api(sqlite_backend, tmp_path) as api:
         yield api
-
-
-async def test_routes_are_built_before_the_first_request(
-    sqlite_backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built: list[str] = []
-    get_route_handler = BodyRoute.get_route_handler
-
-    def counted(self: BodyRoute) -> Any:
-        built.append(self.path)
-        return get_route_handler(self)
-
-    monkeypatch.setattr(BodyRoute, "get_route_handler", counted)
-    async with open_api(sqlite_backend, tmp_path, reuse_routes=False) as api:
-        await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == "build routes"])
-        assert built
-        built.clear()
-        for path in ("/api/ai-jobs", "/api/queue", "/api/admin/workers"):
-            assert (await api.anonymous.http.get(path)).status_code == 401
-        assert built == []
 
 
 async def test_no_path_is_redirected(api: Api) -> None:

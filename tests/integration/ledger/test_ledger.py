@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import asyncpg
 import pytest
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
@@ -14,6 +15,8 @@ from comfyrelay.services.accounts import ledger as accounts
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import ledger
 from tests.support.world import World, execute
+
+UNIQUE_VIOLATIONS = (IntegrityError, asyncpg.UniqueViolationError)
 
 
 async def shard_of(world: World, user: User) -> Database:
@@ -91,8 +94,10 @@ async def test_invalid_credit_is_refused(world: World) -> None:
 
 async def test_tokens_of_a_job_are_reserved_once(world: World) -> None:
     user = await world.user(tokens=100)
-    for _ in range(3):
-        await reserve(world, user, "job", 10)
+    await reserve(world, user, "job", 10)
+    for _ in range(2):
+        with pytest.raises(UNIQUE_VIOLATIONS):
+            await reserve(world, user, "job", 10)
     assert await has_balance(world, user, 90)
 
 
@@ -120,7 +125,8 @@ async def test_refund_is_final(world: World) -> None:
     assert not await refund(world, user, "job")
     assert await has_balance(world, user, 100)
     assert not await consume(world, user, "job")
-    await reserve(world, user, "job", 10)
+    with pytest.raises(UNIQUE_VIOLATIONS):
+        await reserve(world, user, "job", 10)
     assert await has_balance(world, user, 100)
 
 

@@ -191,7 +191,7 @@ ai_jobs = Table(
 Index(
     "ix_ai_jobs_items",
     *(ai_jobs.c[name] for name in ("batch_id", "item_no", "id", "tenant_id", "status", "completed_at", "priority")),
-    *(ai_jobs.c[name] for name in ("workflow_id", "effect_id")),
+    *(ai_jobs.c[name] for name in ("workflow_id", "effect_id", "started_at")),
     sqlite_where=text("batch_id IS NOT NULL"),
     info={"only": "sqlite"},
 )

@@ -195,6 +195,7 @@ def _create_jobs() -> None:
                 "priority",
                 "workflow_id",
                 "effect_id",
+                "started_at",
             ],
             sqlite_where=sa.text("batch_id IS NOT NULL"),
         )
