@@ -64,12 +64,11 @@ def relay_later(seconds: ColumnElement[Any], dialect: str) -> ColumnElement[date
     """Return the time of the database clock plus the seconds of each row.
 
     SQLite would call `relay_now` for each row, in Python and with a different time. So it is called once per statement,
-    and SQLite adds the seconds. It rounds both to milliseconds, so one is subtracted: a step must not be due too late.
+    and SQLite adds the seconds, rounded to the millisecond.
     """
     if dialect != "sqlite":
         return relay_now(seconds)
-    rounded_down = cast(seconds - 0.001, Text)
-    text = func.strftime("%Y-%m-%d %H:%M:%f000", relay_now(), rounded_down + " seconds")
+    text = func.strftime("%Y-%m-%d %H:%M:%f000", relay_now(), cast(seconds, Text) + " seconds")
     return case((seconds == 0, relay_now()), else_=type_coerce(text, UtcTime()))
 
 

@@ -17,7 +17,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest, newest_page
 from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import ai_jobs, webhook_deliveries, webhooks
-from comfyrelay.store.types import relay_later, relay_now, sql_literal
+from comfyrelay.store.types import relay_now, sql_literal
 
 d = webhook_deliveries
 
@@ -124,7 +124,7 @@ def _record_outcomes(dialect: str) -> Executable:
         "status": r.c.status,
         "last_status_code": r.c.last_status_code,
         "last_error": r.c.last_error,
-        "due_at": case((r.c.status == DeliveryStatus.PENDING, relay_later(r.c.wait_seconds, dialect))),
+        "due_at": case((r.c.status == DeliveryStatus.PENDING, relay_now(r.c.wait_seconds))),
         "delivered_at": case((r.c.status == DeliveryStatus.DELIVERED, relay_now())),
     }
     is_current = (d.c.attempts == r.c.attempts) & (d.c.status == sql_literal(DeliveryStatus.PENDING))
