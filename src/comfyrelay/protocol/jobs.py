@@ -284,8 +284,8 @@ class ClearQueue(Request):
 
 
 class QueueCleared(AnswerBody):
-    """`found` counts the ended jobs of the queue page by status. A batch is cleared only if all statuses of its jobs are
-    chosen. `cleared` is the number of jobs that were removed from the page, or would be without `dry_run`."""
+    """`found` counts the ended jobs of the queue page by status. A batch is cleared only if all statuses of its jobs
+    are chosen. `cleared` is the number of jobs that were removed from the page, or would be without `dry_run`."""
 
     found: dict[OpenEnum[UnitStatus], int]
     cleared: int
