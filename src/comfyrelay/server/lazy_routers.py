@@ -14,6 +14,7 @@ from importlib import import_module
 from threading import RLock
 from typing import NamedTuple
 
+import structlog
 from fastapi import APIRouter, FastAPI
 from pydantic.warnings import UnsupportedFieldAttributeWarning
 from starlette.routing import BaseRoute, Match
@@ -21,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from comfyrelay.protocol.base import build_models
 
+log = structlog.get_logger(__name__)
 # FastAPI suppresses this warning about its own fields while it declares a route, and their models are built later.
 warnings.filterwarnings("ignore", "The 'alias' attribute", UnsupportedFieldAttributeWarning)
 # One module at a time, because a request may need a router while the background imports another.
@@ -111,7 +113,11 @@ class LazyApp(FastAPI):
 
     async def _warm_up(self) -> None:
         imports = [route.router.load for route in self.router.routes if isinstance(route, LazyRoutes)]
-        for work in (*self.warm_ups, *imports, build_models):
-            await asyncio.to_thread(work)
+        try:
+            for work in (*self.warm_ups, *imports, build_models):
+                await asyncio.to_thread(work)
+        except Exception:
+            # A request that needs the failed part fails with the same error.
+            log.exception("server.warm_up_failed")
         # These objects live as long as the process, so garbage collection need not scan them.
         gc.freeze()

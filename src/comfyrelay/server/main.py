@@ -89,7 +89,8 @@ async def serve(
     with suppress(DatabaseUnavailable):
         if await engine.accounts.sign_in.needs_setup():
             on_setup_code(await engine.accounts.links.create_setup_code())
-    _reduce_garbage_collection()
+    # Each parked poll has a few hundred objects; do not scan the objects of the start with them.
+    gc.freeze()
     await _Server(app).serve(sockets=[listener])
 
 
@@ -137,10 +138,3 @@ def _config(app: LazyApp, settings: Settings) -> uvicorn.Config:
         # `ConnectionLimits` closes idle connections earlier.
         timeout_keep_alive=math.ceil(settings.idle_seconds) + 1,
     )
-
-
-def _reduce_garbage_collection() -> None:
-    """Freeze the objects of the start, and collect less often: each parked poll has a few hundred objects, which the
-    collector would otherwise scan again and again."""
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)

@@ -260,6 +260,20 @@ async def test_number_is_started_at_once_after_a_restart_and_checked(tmp_path: P
     assert checked == saved.model_copy(update={"seconds": 3600.0})
 
 
+async def test_memory_of_the_machine_limits_all_processes_after_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "gpu-sharing.json"
+    async with gpu_of(tmp_path / "first", ALWAYS, results=PackingResults(file, comfyui="1.0")) as (_, _, packer):
+        await until_reason(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
+    # Four processes of 8 GiB fit; the first processes of both GPUs are two of them.
+    free = 32 * GIB + ALWAYS.machine_reserve_bytes
+    sizes = {KEY: 24 * GIB, "second": 24 * GIB}
+    results = PackingResults(file, comfyui="1.0")
+    with capture_logs() as logs:
+        async with gpu_of(tmp_path / "second", NEVER, results=results, sizes=sizes, free=lambda: free):
+            pass
+    assert [log["started"] for log in logs if log["event"] == "worker.packing_restored"] == [2, 0]
+
+
 async def test_number_of_another_comfyui_is_not_restored(tmp_path: Path) -> None:
     file = tmp_path / "gpu-sharing.json"
     async with gpu_of(tmp_path / "first", ALWAYS, results=PackingResults(file, comfyui="1.0")) as (_, _, packer):

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.routing import Match
+from structlog.testing import capture_logs
 
 from comfyrelay.desk.routes import ROUTERS as DESK_ROUTERS
 from comfyrelay.protocol.base import SentBody, build_models
@@ -112,6 +113,17 @@ def test_table_has_the_prefix_of_each_router(router: LazyRouter) -> None:
     assert router.load().prefix == router.prefix
     with pytest.raises(TypeError, match=f"{router.module} has the prefix"):
         router._replace(prefix="/other").load()
+
+
+async def test_failed_warm_up_is_logged_and_ends_nothing_else(application: Application) -> None:
+    def fail() -> None:
+        raise RuntimeError("no statement")
+
+    application.app.warm_ups = (fail,)
+    with capture_logs() as logs:
+        async with application.app.warming_up() as task:
+            await task
+    assert [log["event"] for log in logs] == ["server.warm_up_failed"]
 
 
 def test_models_are_built_at_their_first_use_or_by_the_warm_up() -> None:

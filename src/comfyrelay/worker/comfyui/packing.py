@@ -139,20 +139,23 @@ class Packer:
 
         They start together with the first process. Without work they are removed again.
         """
-        free_ram = self._free_ram()
-        for gpu in self._gpus.gpus() if self._results is not None else ():
-            saved = self._results_of(gpu)
+        if self._results is None:
+            return
+        found = [(gpu, saved) for gpu in self._gpus.gpus() if (saved := self._results_of(gpu))]
+        newest = {gpu.key: list(saved.values())[-1] for gpu, saved in found}
+        # The first process of each GPU has not allocated its memory yet.
+        started = sum(len(gpu.processes) * (newest[gpu.key].machine_bytes or 0) for gpu, _ in found)
+        free_ram = self._free_ram() - started
+        for gpu, saved in found:
             state = self._states[gpu.key]
             state.known.update(self._servers_on(gpu))
             state.packing = replace(state.packing, remembered={name: one.result for name, one in saved.items()})
             for name, one in saved.items():
                 self._pool.memory.record_need(name, one.need_bytes, is_exact=False)
-            if saved:
-                newest = list(saved.values())[-1]
-                number = self._restorable(gpu, newest, free_ram)
-                free_ram -= number * (newest.machine_bytes or 0)
-                log.info("worker.packing_restored", gpu=gpu.name or gpu.key, started=number, results=len(saved))
-                self._start_more(gpu, state, number)
+            number = self._restorable(gpu, newest[gpu.key], free_ram)
+            free_ram -= number * (newest[gpu.key].machine_bytes or 0)
+            log.info("worker.packing_restored", gpu=gpu.name or gpu.key, started=number, results=len(saved))
+            self._start_more(gpu, state, number)
 
     def _results_of(self, gpu: GpuProcesses) -> Mapping[str, SavedResult]:
         return self._results.of(gpu.name or gpu.key, gpu.memory_bytes) if self._results is not None else {}
@@ -168,8 +171,7 @@ class Packer:
             copies_that_fit(gpu.memory_bytes, saved.need_bytes + CONTEXT_BYTES, self._limits) - count,
         ]
         if saved.machine_bytes is not None:
-            # The first processes have not allocated their memory yet.
-            bounds.append(copies_in_machine(free_ram, saved.machine_bytes, self._limits) - count)
+            bounds.append(copies_in_machine(free_ram, saved.machine_bytes, self._limits))
         if (cores := self._spare_cores(starting)) is not None:
             bounds.append(int(cores))
         return max(min(bounds), 0)
