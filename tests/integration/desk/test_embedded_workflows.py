@@ -1,5 +1,6 @@
 """Pictures made from an editor file open in ComfyUI as their author laid them out, with the values of their run."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,3 +45,11 @@ async def test_equal_editor_files_are_one_workflow(desk: OpenDesk) -> None:
     views = [FILE | {"extra": {"ds": {"scale": scale}}} for scale in (1, 2)]
     slugs = [(await desk.client.add_graph(view, name="mine")).data.slug for view in views]
     assert slugs[0] == slugs[1]
+
+
+async def test_texts_in_file_names_are_filled_in_when_the_job_runs(desk: OpenDesk, tmp_path: Path) -> None:
+    named = save(9, 2) | {"widgets_values": ["%date:yyyy%_of_%LoadImage.upload%"]}
+    embedded = await run(desk, FILE | {"nodes": [*FILE["nodes"][:2], named]}, tmp_path)
+    assert embedded.graph is not None
+    name = embedded.graph["9"]["inputs"]["filename_prefix"].rpartition("/")[2]
+    assert re.fullmatch(r"20\d\d_of_%LoadImage\.upload%", name)

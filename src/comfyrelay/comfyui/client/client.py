@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
+from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.client.uploads import Attachment, Uploaded, Uploader
 from comfyrelay.comfyui.editor.loading import as_graph, load_workflow
+from comfyrelay.comfyui.graphs.file_names import fill_file_names
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph
 from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.comfyui.graphs.nodes import find_node, with_prefix
@@ -260,7 +262,8 @@ class ComfyClient:
 
         Outputs of the nodes in `wanted`, given by id or title, come first. `attachments` are uploaded before the run.
         """
-        digest = workflow_hash(check_graph(graph))
+        graph = fill_file_names(check_graph(graph), utc_now())
+        digest = workflow_hash(graph)
         is_loaded = self._loaded.get(digest) == self.connection
         request = _RunRequest(
             wanted=[find_node(graph, node) for node in wanted],

@@ -10,11 +10,13 @@ from uuid import uuid4
 
 import httpx
 
+from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.client.uploads import Attachment, Uploaded
 from comfyrelay.comfyui.cloud.http import CloudHttp, is_busy
 from comfyrelay.comfyui.cloud.status import CloudPhase, failure_of_job, phase_of
 from comfyrelay.comfyui.cloud.uploads import CloudUploader
 from comfyrelay.comfyui.graphs.explain import explain_refusal
+from comfyrelay.comfyui.graphs.file_names import fill_file_names
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph
 from comfyrelay.comfyui.graphs.nodes import find_node, with_prefix
 from comfyrelay.comfyui.graphs.preflight import graph_problems
@@ -148,7 +150,8 @@ class CloudClient:
 
         With a `prompt_id`, a later process can find and cancel the job. It must be new.
         """
-        nodes = [find_node(check_graph(graph), node) for node in wanted]
+        graph = fill_file_names(check_graph(graph), utc_now())
+        nodes = [find_node(graph, node) for node in wanted]
         listener = guard_listener(on_event)
         result = await self._runs.run(
             self._run(

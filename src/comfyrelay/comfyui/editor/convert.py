@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from comfyrelay.comfyui.editor import editor_only_nodes
+from comfyrelay.comfyui.editor.file_texts import name_nodes_by_id
 from comfyrelay.comfyui.editor.sources import DEEPEST_SUBGRAPH, NodeOutput, Scope, Sources
 from comfyrelay.comfyui.editor.widgets import StoredValue, as_input, made_in_browser, marks_in
 from comfyrelay.comfyui.editor.workflow import Node, read_workflow
@@ -38,7 +39,8 @@ def convert_workflow(value: Mapping[str, Any], node_definitions: Mapping[str, An
     graph: Graph = {}
     problems: list[GraphProblem] = []
     missing: dict[str, list[str]] = {}
-    for scope, node in running_nodes(Scope(workflow.root), sources):
+    root = Scope(workflow.root)
+    for scope, node in running_nodes(root, sources):
         found = list(_problems(sources, scope, node))
         problems += found
         if any(problem.kind is NotInstalled for problem in found):
@@ -59,6 +61,7 @@ def convert_workflow(value: Mapping[str, Any], node_definitions: Mapping[str, An
         entry["inputs"] = {
             name: value for name, value in entry["inputs"].items() if not isinstance(value, list) or value[0] in graph
         }
+    name_nodes_by_id(graph, sources, root)
     if cycle := nodes_in_cycle(graph):
         raise GraphError(f"The links of these nodes form a cycle: {', '.join(cycle[:10])}.")
     return graph
@@ -122,12 +125,7 @@ def _entry(sources: Sources, scope: Scope, node: Node) -> dict[str, Any]:
         name: [source.node_id, source.slot] if isinstance(source, NodeOutput) else as_input(source.value)
         for name, source in inputs_of(sources, scope, node).items()
     }
-    display_name = (sources.definition(node) or {}).get("display_name")
-    return {
-        "class_type": node.type,
-        "inputs": inputs,
-        "_meta": {"title": node.title or str(display_name or node.type)},
-    }
+    return {"class_type": node.type, "inputs": inputs, "_meta": {"title": sources.title(node)}}
 
 
 def _problems(sources: Sources, scope: Scope, node: Node) -> Iterator[GraphProblem]:

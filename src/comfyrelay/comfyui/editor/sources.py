@@ -6,7 +6,7 @@ from typing import Any
 
 from comfyrelay.comfyui.editor import editor_only_nodes
 from comfyrelay.comfyui.editor.groups import PREFIXES, GroupNode, read_group
-from comfyrelay.comfyui.editor.widgets import Spec, StoredValue, field_values, input_slots, read_specs
+from comfyrelay.comfyui.editor.widgets import Spec, StoredValue, field_values, first_value, input_slots, read_specs
 from comfyrelay.comfyui.editor.workflow import BYPASSED, INPUT_NODE, MUTED, EditorWorkflow, Node, Sheet, Slot, as_list
 from comfyrelay.errors import GraphError
 
@@ -75,6 +75,9 @@ class Sources:
     def definition(self, node: Node) -> Mapping[str, Any] | None:
         found = self._node_definitions.get(node.type)
         return found if isinstance(found, dict) else None
+
+    def title(self, node: Node) -> str:
+        return node.title or str((self.definition(node) or {}).get("display_name") or node.type)
 
     def specs(self, node: Node) -> list[Spec]:
         """Return the input specs of a node. Cached, because a workflow may have hundreds of nodes of one class."""
@@ -201,10 +204,12 @@ class Sources:
 
     def _behind_virtual(self, scope: Scope, node: Node) -> "Source | _Place":
         if node.type == editor_only_nodes.PRIMITIVE:
-            value = (scope.set_outside or {}).get((node.id, "value"), StoredValue(_first(node.values), node.values, 0))
+            value = (scope.set_outside or {}).get(
+                (node.id, "value"), StoredValue(first_value(node.values), node.values, 0)
+            )
             return None if value.value is None else value
         if node.type in editor_only_nodes.GETTERS:
-            return self._setter(scope, _first(node.values))
+            return self._setter(scope, first_value(node.values))
         return _Place(scope, node, node.inputs[0]) if node.inputs else None
 
     def _setter(self, scope: Scope, name: Any) -> _Place | None:
@@ -213,7 +218,7 @@ class Sources:
         while inner is not None:
             if inner.path not in self._setters:
                 self._setters[inner.path] = {
-                    str(_first(node.values)): node
+                    str(first_value(node.values)): node
                     # The first of duplicates wins.
                     for node in reversed(list(inner.sheet.nodes.values()))
                     if node.type in editor_only_nodes.SETTERS and node.inputs and not node.is_off
@@ -291,7 +296,3 @@ def _passed_on(slots: list[Slot], given: str, at: int, wanted: str) -> Slot | No
 
 def _fits(one: str, other: str) -> bool:
     return "*" in (one, other) or not set(one.lower().split(",")).isdisjoint(other.lower().split(","))
-
-
-def _first(values: list[Any] | dict[str, Any]) -> Any:
-    return values[0] if isinstance(values, list) and values else None

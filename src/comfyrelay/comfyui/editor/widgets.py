@@ -119,6 +119,10 @@ def field_values(specs: Sequence[Spec], stored: list[Any] | dict[str, Any]) -> d
     return found
 
 
+def first_value(values: list[Any] | dict[str, Any]) -> Any:
+    return values[0] if isinstance(values, list) and values else None
+
+
 def made_in_browser(specs: Iterable[Spec]) -> list[str]:
     """Return the inputs of a node whose values no file contains."""
     return [spec.name for spec in specs if spec.type in _MADE_IN_BROWSER]

@@ -12,6 +12,7 @@ from uuid import uuid4
 import orjson
 
 from comfyrelay.comfyui.client.uploads import Attachment
+from comfyrelay.comfyui.graphs.file_names import fill_file_names
 from comfyrelay.comfyui.graphs.graph import Graph, GraphSource, dump_json, read_graph
 from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.comfyui.graphs.nodes import find_node
@@ -141,7 +142,8 @@ def make_ticket(source: GraphSource, options: JobOptions, *, sequence: int, crea
     """Check the options that need no server, and copy the graph so that the caller cannot change it."""
     check_options(options, where="enqueue")
     given = read_graph(source)
-    graph, seeds = draw_seeds(given)
+    drawn, seeds = draw_seeds(given)
+    graph = fill_file_names(drawn, created_at)
     job_id = options.get("job_id")
     ticket = Ticket(
         id=str(uuid4()) if job_id is None else job_id,

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from comfyrelay.comfyui.editor.filling import fill_editor_file
+from comfyrelay.comfyui.graphs.file_names import fill_file_names
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.domain.ids import upload_path
 from comfyrelay.domain.payloads import JobPayload
@@ -113,7 +114,7 @@ class GraphBuilder:
     async def _build(
         self, dispatch: Dispatch, payload: JobPayload, *, pinned: Set[int], ran_out: Mapping[tuple[int, str], int]
     ) -> LeasedDispatch:
-        graph, editor = await self._fill(payload)
+        graph, editor = await self._fill(payload, dispatch.created_at)
         assert dispatch.lease_token is not None
         return LeasedDispatch(
             dispatch=dispatch,
@@ -130,12 +131,12 @@ class GraphBuilder:
             ran_out_bytes=ran_out.get((dispatch.workflow_id, dispatch.workflow_hash)),
         )
 
-    async def _fill(self, payload: JobPayload) -> tuple[Graph, dict[str, Any] | None]:
+    async def _fill(self, payload: JobPayload, submitted_at: datetime) -> tuple[Graph, dict[str, Any] | None]:
         stored = await self._graphs.get_stored(payload.graph_path)
         editor = await self._graphs.get_editor(payload.graph_path)
 
         def fill() -> tuple[Graph, dict[str, Any] | None]:
-            graph = replace_placeholders(stored.graph, payload.values)
+            graph = fill_file_names(replace_placeholders(stored.graph, payload.values), submitted_at)
             if editor is None:
                 return graph, None
             return graph, fill_editor_file(json.loads(editor), {**payload.values, **_input_names(payload)})

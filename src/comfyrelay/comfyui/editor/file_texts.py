@@ -1,0 +1,54 @@
+"""Resolve the nodes that the file names of savers refer to, such as `%KSampler.seed%`.
+
+Only the file knows the names. The graph refers to the same nodes by their ids, and each job fills in its own values.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from comfyrelay.comfyui.editor.editor_only_nodes import PRIMITIVE
+from comfyrelay.comfyui.editor.sources import DEEPEST_SUBGRAPH, Scope, Sources
+from comfyrelay.comfyui.editor.widgets import first_value
+from comfyrelay.comfyui.editor.workflow import Node
+from comfyrelay.comfyui.graphs.file_names import PREFIX, replace_texts, texts_of, value_text
+from comfyrelay.comfyui.graphs.graph import Graph
+
+_NAME = "Node name for S&R"
+# Muted subgraphs are searched too, and were not counted before.
+_MAX_SEARCHED = 20_000
+
+
+def name_nodes_by_id(graph: Graph, sources: Sources, root: Scope) -> None:
+    """Replace the names of nodes in file names by their ids, and values that the graph does not contain by a text."""
+    prefixes = [(node["inputs"], prefix) for node in graph.values() if (prefix := texts_of(node)) is not None]
+    if not prefixes:
+        return
+    found = list(islice(_all_nodes(root, sources), _MAX_SEARCHED))
+
+    def value_of(name: str, widget: str) -> str | None:
+        named = next((entry for entry in found if entry[1].properties.get(_NAME) == name), None)
+        named = named or next((entry for entry in found if sources.title(entry[1]) == name), None)
+        return None if named is None else _reference(graph, sources, *named, widget)
+
+    for inputs, prefix in prefixes:
+        inputs[PREFIX] = replace_texts(prefix, value_of, None)
+
+
+def _reference(graph: Graph, sources: Sources, scope: Scope, node: Node, widget: str) -> str | None:
+    node_id = scope.id_of(node)
+    sent = graph.get(node_id, {}).get("inputs", {})
+    if widget in sent and not isinstance(sent[widget], list | dict):
+        return f"%{node_id}.{widget}%"
+    if node.type == PRIMITIVE:
+        return value_text(first_value(node.values)) if widget == "value" else None
+    stored = sources.fields(scope, node).get(widget)
+    return None if stored is None else value_text(stored.value)
+
+
+def _all_nodes(scope: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
+    """Yield all nodes in the editor's order: the nodes of a subgraph before its own node."""
+    for node in scope.sheet.nodes.values():
+        inside = sources.inside(scope, node)
+        if inside is not None and len(inside.path) <= DEEPEST_SUBGRAPH:
+            yield from _all_nodes(inside, sources)
+        yield scope, node
