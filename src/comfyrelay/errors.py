@@ -7,6 +7,7 @@
     ├── Conflict                 the object exists already, or is in another state
     │   ├── IdempotencyConflict, PriceChanged    the request differs from the first one, or the price from the expected
     │   ├── QueueFull, UploadLimitReached, WorkflowLimitReached    no space is left in a pool's queue, or for a tenant
+    │   ├── WorkflowNameTaken    an own workflow has the name and another graph; names it
     │   └── MissingOnWorkers     no worker has all required nodes and models; names them
     ├── Unauthorized, Forbidden  not signed in with a valid token or secret; signed in, but not allowed
     ├── TooManyRequests          the rate limit is reached; says when to retry
@@ -104,6 +105,16 @@ class MissingOnWorkers(Conflict):
 
     def __init__(self, detail: str | None = None, *, missing: Sequence[Mapping[str, Any]] = ()) -> None:
         self.missing = list(missing)
+        super().__init__(detail)
+
+
+class WorkflowNameTaken(Conflict):
+    """You have another workflow of this name."""
+
+    code = "workflow_name_taken"
+
+    def __init__(self, detail: str | None = None, *, workflow_slug: str = "") -> None:
+        self.workflow_slug = workflow_slug
         super().__init__(detail)
 
 

@@ -18,7 +18,7 @@ from comfyrelay.protocol.jobs import Batch, Job, JobEvent, LogLine, Output
 if TYPE_CHECKING:
     from comfyrelay.protocol.admin.workers import WorkerSummary
     from comfyrelay.protocol.desk import AboutJob, DeskStatus
-    from comfyrelay.protocol.user import AddedWorkflow, Effect, Preset, Workflow
+    from comfyrelay.protocol.user import AddedWorkflow, Effect, OwnWorkflowVersion, Preset, Workflow
 
 __all__ = [
     "DEFAULT_URL",
@@ -34,6 +34,7 @@ __all__ = [
     "JobEvent",
     "LogLine",
     "Output",
+    "OwnWorkflowVersion",
     "Preset",
     "WorkerSummary",
     "Workflow",
@@ -43,7 +44,7 @@ __all__ = [
 _LAZY = {
     "WorkerSummary": "admin.workers",
     **dict.fromkeys(("AboutJob", "DeskStatus"), "desk"),
-    **dict.fromkeys(("AddedWorkflow", "Effect", "Preset", "Workflow"), "user"),
+    **dict.fromkeys(("AddedWorkflow", "Effect", "OwnWorkflowVersion", "Preset", "Workflow"), "user"),
 }
 
 

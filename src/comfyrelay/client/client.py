@@ -26,6 +26,7 @@ from comfyrelay.protocol.jobs import (
     NewJob,
     Output,
     Pause,
+    QueueCounts,
     Retry,
 )
 
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
         AddedWorkflow,
         Deleted,
         Effect,
+        OwnWorkflowVersion,
         Preset,
+        SameName,
         WorkerSlot,
         Workflow,
     )
@@ -146,7 +149,7 @@ class Client:
     ) -> list[Path]:
         """Download the outputs of a job into a folder, under the server's names or the names from `name`.
 
-        From a desk, the other files of the run are downloaded as well: `cat.png`, `cat_2.png` and so on.
+        From a desk, files that a script saved are downloaded even if they are no outputs: `cat_2.png` and so on.
         """
         saved = [
             await self._download(job_id, output, folder / safe_name(name(output) if name else output.filename))
@@ -154,7 +157,7 @@ class Client:
         ]
         about = await self.about(job_id) if saved else None
         others = [file for file in about.files if not file.is_output] if about else []
-        for number, file in enumerate(others, start=2):
+        for number, file in enumerate(others, start=len(saved) + 1):
             if file.url is not None:
                 path = folder / f"{saved[0].stem}_{number}{PurePath(file.name).suffix}"
                 output = Output.of(file, file_id="", url=f"{self.url}{file.url}", filename=file.name, content_hash=None)
@@ -197,10 +200,16 @@ class Client:
         return done.data
 
     async def add_graph(
-        self, graph: Mapping[str, Any], *, name: str | None = None, wait_for_missing: bool = False
+        self,
+        graph: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        wait_for_missing: bool = False,
+        same_name: SameName = "allow",
     ) -> ActionResult[AddedWorkflow]:
         """Create a workflow with everything detected in the graph, and return that as well. Raises `MissingOnWorkers`
-        for an editor file with nodes that no worker has; with `wait_for_missing`, the workflow waits for them."""
+        for an editor file with nodes that no worker has; with `wait_for_missing`, the workflow waits for them.
+        `same_name` says what happens if another workflow has the name: `refuse` raises `WorkflowNameTaken`."""
         return await self._calls.send(
             "/api/workflows",
             protocol.user.AddedWorkflow,
@@ -208,6 +217,7 @@ class Client:
             graph=graph,
             name=name,
             wait_for_missing=wait_for_missing or None,
+            same_name=None if same_name == "allow" else same_name,
         )
 
     async def workflows(self) -> list[Workflow]:
@@ -226,6 +236,15 @@ class Client:
         return await self._calls.send(
             _workflow(slug), protocol.user.Workflow, protocol.user.OwnWorkflowPatch, method="PATCH", graph=graph
         )
+
+    async def workflow_versions(self, slug: str) -> list[OwnWorkflowVersion]:
+        """Return the kept versions of a workflow, newest first."""
+        items = protocol.base.Items[protocol.user.OwnWorkflowVersion]
+        return (await self._calls.get(f"{_workflow(slug)}/versions", items)).items
+
+    async def bring_back_workflow(self, slug: str, number: int) -> ActionResult[Workflow]:
+        """Use an earlier version for new jobs again."""
+        return await self._calls.post(f"{_workflow(slug)}/versions/{number}/bring-back", protocol.user.Workflow)
 
     async def remove_workflow(self, slug: str, *, unless_needed: bool = False) -> ActionResult[Deleted]:
         """Remove a workflow, but not its jobs. Raises `Conflict` while one of them has not ended; with `unless_needed`
@@ -299,6 +318,19 @@ class Client:
             if has_ended:
                 return
             await asyncio.sleep(LOG_SECONDS)
+
+    # The queue
+
+    async def queue_counts(self) -> QueueCounts:
+        """Count your jobs by status, and tell whether the queue is paused."""
+        return await self._calls.get("/api/queue/counts", QueueCounts)
+
+    async def pause_queue(self, *, now: bool = False) -> ActionResult[QueueCounts]:
+        """Start no job until the queue is resumed. With `now`, also interrupt and requeue running jobs."""
+        return await self._calls.send("/api/queue/pause", QueueCounts, Pause, mode="now" if now else "after")
+
+    async def resume_queue(self) -> ActionResult[QueueCounts]:
+        return await self._calls.post("/api/queue/resume", QueueCounts)
 
     # Actions on jobs and batches
 

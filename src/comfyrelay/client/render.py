@@ -20,7 +20,7 @@ from comfyrelay.text import format_bytes, printable
 
 if TYPE_CHECKING:
     from comfyrelay.protocol.desk import AboutJob
-    from comfyrelay.protocol.user import Preset, Workflow
+    from comfyrelay.protocol.user import OwnWorkflowVersion, Preset, Workflow
 
 _COLOURS = {
     "queued": "cyan",
@@ -125,6 +125,14 @@ def workflow_table(workflows: Iterable[Workflow]) -> Table:
     for workflow in workflows:
         makes = workflow.output_extension if workflow.waiting is None else "-"
         table.add_row(workflow.slug, makes, titled(printable(workflow.name), printable(workflow.waiting or "")))
+    return table
+
+
+def version_table(versions: Iterable[OwnWorkflowVersion], now: datetime) -> Table:
+    table = grid("version", "since", "what changed")
+    for version in versions:
+        number = f"{version.number} (current)" if version.is_current else str(version.number)
+        table.add_row(number, age(version.created_at, now), Text(printable(" ".join(version.changes))))
     return table
 
 

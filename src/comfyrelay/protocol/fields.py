@@ -88,7 +88,8 @@ Email = Annotated[
     Field(max_length=MAX_EMAIL_LENGTH, pattern=r"^[^@\s\x00-\x1f]+@[^@\s\x00-\x1f]+$"),
     AfterValidator(_check_email),
 ]
-Line = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE), AfterValidator(one_line)]
+MAX_LINE_LENGTH = 200
+Line = Annotated[str, Field(min_length=1, max_length=MAX_LINE_LENGTH, pattern=STORABLE), AfterValidator(one_line)]
 # For responses: an unknown value of a newer server does not make the rest unreadable.
 OpenEnum = Annotated[E | str, Field(union_mode="left_to_right")]
 RowId = Annotated[int, Field(ge=1, le=MAX_ID)]

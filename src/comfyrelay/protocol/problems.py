@@ -14,6 +14,7 @@ from comfyrelay.errors import (
     TooLarge,
     TooManyRequests,
     Unauthorized,
+    WorkflowNameTaken,
 )
 from comfyrelay.http_client import object_in
 from comfyrelay.protocol.base import DEFERRED
@@ -33,7 +34,8 @@ _BY_STATUS: dict[int, type[ComfyRelayError]] = {
 
 class Problem(BaseModel):
     """The body of every error response. `detail` is a sentence for the user, `errors` has a sentence for each invalid
-    field, `required_tokens` is the price, and `missing` are the requirements that no worker meets."""
+    field, `required_tokens` is the price, `missing` are the requirements that no worker meets, and `workflow_slug` is
+    your workflow that has the name already."""
 
     model_config = DEFERRED
 
@@ -44,6 +46,7 @@ class Problem(BaseModel):
     errors: dict[str, str] | None = None
     required_tokens: int | None = None
     missing: list[MissingItem] | None = None
+    workflow_slug: str | None = None
 
 
 def error_from_response(response: httpx.Response) -> ComfyRelayError | None:
@@ -55,14 +58,21 @@ def error_from_response(response: httpx.Response) -> ComfyRelayError | None:
     if not problem.type.startswith(KIND):
         return None
     code = problem.type.removeprefix(KIND)
-    if code == TooManyRequests.code:
-        return TooManyRequests(problem.detail, retry_after_seconds=_seconds(response.headers.get("Retry-After")))
-    if code == MissingOnWorkers.code:
-        return MissingOnWorkers(problem.detail, missing=[item.model_dump() for item in problem.missing or ()])
-    if response.status_code == 422:
-        return InvalidInput(problem.detail, errors=problem.errors)
-    error = LeaseLost if code == LeaseLost.code else _BY_STATUS.get(response.status_code, ComfyRelayError)
-    return error(problem.detail)
+    match code, response.status_code:
+        case TooManyRequests.code, _:
+            seconds = _seconds(response.headers.get("Retry-After"))
+            found: ComfyRelayError = TooManyRequests(problem.detail, retry_after_seconds=seconds)
+        case MissingOnWorkers.code, _:
+            found = MissingOnWorkers(problem.detail, missing=[item.model_dump() for item in problem.missing or ()])
+        case WorkflowNameTaken.code, _:
+            found = WorkflowNameTaken(problem.detail, workflow_slug=problem.workflow_slug or "")
+        case LeaseLost.code, _:
+            found = LeaseLost(problem.detail)
+        case _, 422:
+            found = InvalidInput(problem.detail, errors=problem.errors)
+        case _, status:
+            found = _BY_STATUS.get(status, ComfyRelayError)(problem.detail)
+    return found
 
 
 def _seconds(text: str | None) -> float:

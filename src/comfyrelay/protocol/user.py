@@ -272,6 +272,10 @@ Extension = Annotated[str, Field(pattern=r"^[a-z0-9]{1,8}$")]
 MediaType = Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[a-z0-9.+-]+$")]
 
 
+# What happens if an own workflow has the name, or was added with it, and has another graph.
+SameName = Literal["allow", "refuse", "number"]
+
+
 class OwnWorkflowPatch(Request):
     """Changes to a workflow. Absent fields stay as they are. `properties` and the output fields require `graph`."""
 
@@ -293,6 +297,13 @@ class NewWorkflow(OwnWorkflowPatch):
 
     graph: Annotated[Json, Field(description="in ComfyUI's API format, or a workflow file of ComfyUI's editor")]
     wait_for_missing: Annotated[bool, Field(description="accept a workflow file with nodes that no worker has")] = False
+    same_name: Annotated[
+        SameName,
+        Field(
+            description="if you have a workflow of this name with another graph: allow a second one, refuse with "
+            "`workflow_name_taken`, or number the new one"
+        ),
+    ] = "allow"
 
 
 class EmbeddedWorkflow(AnswerBody):
@@ -316,6 +327,15 @@ class Workflow(AnswerBody):
     missing: Annotated[
         Missing | None, Field(description="missing requirements; only sent for new and for waiting workflows")
     ] = None
+
+
+class OwnWorkflowVersion(AnswerBody):
+    """A version of your workflow. `changes` are sentences about the differences to the version before it."""
+
+    number: int
+    created_at: datetime
+    is_current: bool
+    changes: list[str]
 
 
 class RequirementCheck(AnswerBody):

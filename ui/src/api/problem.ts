@@ -17,6 +17,8 @@ export class Problem extends Error {
     /** such as "conflict" */
     readonly kind = "",
     readonly missing: readonly Missing[] = [],
+    /** your workflow that has the name already */
+    readonly workflowSlug = "",
   ) {
     super(text);
   }
@@ -37,13 +39,15 @@ interface ProblemBody {
   detail?: string;
   errors?: Record<string, string>;
   missing?: Missing[];
+  workflow_slug?: string;
 }
 
 const MAX_ERRORS = 3;
 
 export function problemOf(found: unknown, status: number): Problem {
   const body: ProblemBody = typeof found === "object" && found !== null ? found : {};
-  return new Problem(sentenceOf(body, status), status, body.errors, body.type?.split(":").pop(), body.missing);
+  const kind = body.type?.split(":").pop();
+  return new Problem(sentenceOf(body, status), status, body.errors, kind, body.missing, body.workflow_slug);
 }
 
 function sentenceOf({ detail, title, errors = {} }: ProblemBody, status: number): string {

@@ -15,11 +15,11 @@ from comfyrelay.cli.jobs import completion
 from comfyrelay.cli.jobs.connection import Url, connected
 from comfyrelay.cli.options import APPRISE, Json, parse_assignment
 from comfyrelay.cli.output import print_json, print_line, print_result
-from comfyrelay.errors import InvalidInput
+from comfyrelay.errors import Conflict, InvalidInput, WorkflowNameTaken
 from comfyrelay.extras import require
 
 if TYPE_CHECKING:
-    from comfyrelay.client import ActionResult, Client
+    from comfyrelay.client import ActionResult, Client, OwnWorkflowVersion
 
 NOT_SENT = 1
 presets_app = typer.Typer(invoke_without_command=True)
@@ -110,16 +110,44 @@ def workflows_add(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Add it although no worker has its nodes. It waits for one.")
     ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace your workflow of this name. Keeps its jobs and presets.")
+    ] = False,
+    keep_both: Annotated[
+        bool, typer.Option("--keep-both", help="If you have a workflow of this name, number the new one.")
+    ] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Add a workflow from a file, without running it."""
+    """Add a workflow from a file, without running it.
+
+    If you have a workflow of this name with another graph, choose --replace or --keep-both.
+    """
     from comfyrelay.cli.jobs.targets import advise_anyway
     from comfyrelay.comfyui.editor.loading import load_workflow
 
+    if replace and keep_both:
+        raise InvalidInput("Give --replace or --keep-both, but not both.")
     graph = load_workflow(file)
+
+    async def work(client: Client) -> ActionResult[Any]:
+        try:
+            return await client.add_graph(
+                graph,
+                name=name or file.stem,
+                wait_for_missing=anyway,
+                same_name="number" if keep_both else "refuse",
+            )
+        except WorkflowNameTaken as error:
+            if not replace:
+                raise Conflict(
+                    "You have a workflow of this name with another graph. Add --replace (keeps its jobs and presets) "
+                    "or --keep-both."
+                ) from None
+            return await client.replace_workflow(error.workflow_slug, graph)
+
     with advise_anyway():
-        added = connected(url, lambda client: client.add_graph(graph, name=name or file.stem, wait_for_missing=anyway))
+        added = connected(url, work)
     print_result(added.data, f"workflow {added.data.slug}: {added.message}", as_json=as_json)
 
 
@@ -141,11 +169,38 @@ def workflows_replace(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Replace a workflow with a newer version. Submitted jobs keep the old one."""
+    """Replace a workflow with a newer version. Keeps its jobs and presets. Submitted jobs keep their graph."""
     from comfyrelay.comfyui.editor.loading import load_workflow
 
     graph = load_workflow(file)
     _with_workflow(workflow, url, lambda client, slug: client.replace_workflow(slug, graph), as_json=as_json)
+
+
+@workflows_app.command("versions")
+def workflows_versions(workflow: WorkflowName, url: Url = None, as_json: Json = False) -> None:
+    """List the versions of a workflow, newest first, with what changed."""
+    from datetime import UTC, datetime
+
+    from comfyrelay.cli.jobs.targets import workflow_named
+    from comfyrelay.client.render import version_table
+
+    async def work(client: Client) -> list[OwnWorkflowVersion]:
+        return await client.workflow_versions((await workflow_named(client, workflow)).slug)
+
+    found = connected(url, work)
+    hint = "No version can be read yet."
+    print_result(found, version_table(found, datetime.now(UTC)) if found else hint, as_json=as_json)
+
+
+@workflows_app.command("bring-back")
+def workflows_bring_back(
+    workflow: WorkflowName,
+    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Number of the version.")],
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Bring back an earlier version of a workflow. Submitted jobs keep their graph."""
+    _with_workflow(workflow, url, lambda client, slug: client.bring_back_workflow(slug, version), as_json=as_json)
 
 
 @workflows_app.command("remove")

@@ -32,6 +32,7 @@ from comfyrelay.errors import (
     Unauthorized,
     UploadLimitReached,
     WorkflowLimitReached,
+    WorkflowNameTaken,
 )
 from comfyrelay.protocol.problems import KIND, Problem
 
@@ -47,6 +48,7 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
     (Forbidden, 403, "Not allowed"),
     (NotFound, 404, "Not found"),
     (MissingOnWorkers, 409, "No worker meets the requirements"),
+    (WorkflowNameTaken, 409, "You have a workflow of this name"),
     (UploadLimitReached, 409, "Too many uploads"),
     (WorkflowLimitReached, 409, "Too many workflows and jobs"),
     (PriceChanged, 409, "The price has changed"),
@@ -61,6 +63,7 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
     (StorageUnavailable, 503, "Object storage is unreachable"),
 ]
 MEDIA_TYPE = "application/problem+json"
+_OPTIONAL_FIELDS = ("errors", "required_tokens", "missing", "workflow_slug")
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -107,7 +110,7 @@ def problem_response(error: ComfyRelayError) -> JSONResponse | None:
     """Return the response for an error; `None` for an internal error."""
     for kind, status, title in STATUS:
         if isinstance(error, kind):
-            optional = {name: getattr(error, name, None) for name in ("errors", "required_tokens", "missing")}
+            optional = {name: getattr(error, name, None) for name in _OPTIONAL_FIELDS}
             return _response(status, error.code, title=title, detail=error.detail, headers=_headers(error), **optional)
     return None
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import Query, Response
+from fastapi import Path, Query, Response
 
 from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol import requirements as wire_missing
 from comfyrelay.protocol import user as wire
-from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.protocol.base import Answer, Items, Page
 from comfyrelay.protocol.fields import MAX_ID
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
@@ -122,6 +122,25 @@ async def change_workflow(
     if body.name is None:
         raise InvalidInput(errors={"name": "Send a name, or a graph."})
     return Answer(data=workflow_body(await own.rename(user.tenant_id, slug, body.name)), message="Renamed.")
+
+
+@router.get("/workflows/{slug}/versions", responses=error_responses(404, 422))
+async def workflow_versions(
+    slug: SlugInPath, context: ContextOf, user: CurrentUser
+) -> Answer[Items[wire.OwnWorkflowVersion]]:
+    """List the versions of your workflow that are kept, newest first, with what changed."""
+    found = await context.engine.catalogue.own_versions.list(user.tenant_id, slug)
+    return Answer(data=Items(items=[wire.OwnWorkflowVersion.of(version) for version in found]))
+
+
+@router.post("/workflows/{slug}/versions/{number}/bring-back", responses=error_responses(403, 404, 409, 422))
+async def bring_back_version(
+    slug: SlugInPath, number: Annotated[int, Path(ge=1, le=MAX_ID)], context: ContextOf, user: CurrentUser
+) -> Answer[wire.Workflow]:
+    """Use an earlier version of your workflow for new jobs. It becomes the newest version. Jobs keep their graph."""
+    done = await context.engine.catalogue.own_versions.bring_back(user.tenant_id, slug, number)
+    sentences = (f"Version {number} is back.", *done.differences)
+    return Answer(data=workflow_body(done.workflow), message=" ".join(sentences))
 
 
 @router.delete("/workflows/{slug}", responses=error_responses(403, 404, 409, 422))

@@ -9,6 +9,7 @@ from comfyrelay.services.catalogue.graph_import import GraphImporter
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.library import Library
 from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
+from comfyrelay.services.catalogue.own_versions import OwnVersions
 from comfyrelay.services.catalogue.own_workflows import OwnWorkflows
 from comfyrelay.services.catalogue.pending_workflows import PendingWorkflows
 from comfyrelay.services.catalogue.presets import Presets
@@ -47,6 +48,7 @@ class Catalogue:
             policy=context.graph_policy,
             max_workflows=settings.max_own_workflows,
         )
+        self.own_versions = OwnVersions(databases, self.own_workflows, self.graphs)
         self.pending_workflows = PendingWorkflows(
             databases, self.node_definitions, self.own_workflows, wakeup=new_definitions
         )

@@ -12,6 +12,7 @@ from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.domain.capabilities import MAX_NAMES_STORED
 from comfyrelay.domain.records.catalogue import WaitingForNodes
 from comfyrelay.errors import ComfyError, GraphError, MissingOnWorkers, NotInstalled
+from comfyrelay.protocol.user import SameName
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
 from comfyrelay.services.catalogue.reader_threads import ReaderThreads
@@ -38,6 +39,8 @@ class WorkflowImport:
     output_extension: str | None = None
     output_mime_type: str | None = None
     wait_for_missing: bool = False
+    # What happens if the tenant has a workflow of this name with another graph.
+    same_name: SameName = "allow"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,16 +3,17 @@
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 from comfyrelay.comfyui.editor.filling import fill_editor_file
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.configuration import ENV_PREFIX
-from comfyrelay.domain.properties import ASSET_TYPES, describe_changes
+from comfyrelay.domain.properties import ASSET_TYPES, apply_preset, describe_changes, list_names
 from comfyrelay.domain.queue.states import JobStatus, WorkflowKind
 from comfyrelay.domain.records.catalogue import WaitingForNodes, WorkflowRecord
 from comfyrelay.errors import (
@@ -23,9 +24,10 @@ from comfyrelay.errors import (
     MissingOnWorkers,
     NotFound,
     TooLarge,
+    WorkflowNameTaken,
 )
 from comfyrelay.media_types import guess_media_type
-from comfyrelay.protocol.fields import MAX_NAME_LENGTH
+from comfyrelay.protocol.fields import MAX_LINE_LENGTH, MAX_NAME_LENGTH
 from comfyrelay.services.catalogue.graph_import import GraphImporter, ImportedWorkflow, WorkflowImport
 from comfyrelay.services.catalogue.reader_threads import ReaderThreads
 from comfyrelay.services.catalogue.workflows import Workflows
@@ -33,12 +35,14 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import ResultPage, cut_page
 from comfyrelay.store.central import catalogue, library, tenants
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant.library import graphs
+from comfyrelay.store.tenant.library import graphs, presets
 
 MEDIA_TYPES = ("image/", "video/", "audio/")
 # The only type that is not inspected: browsers never execute it.
 TEXT_TYPE = "text/plain"
 TEXT_EXTENSION = "txt"
+PRESETS_PER_PAGE = 200
+MAX_PRESETS_NAMED = 5
 
 # Fields that are stored for a pending import. The name may change in the meantime, so it is not one of them.
 _IMPORT_FIELDS = ("graph", "properties", "output_node_id", "output_extension", "output_mime_type")
@@ -98,7 +102,7 @@ class OwnWorkflows:
                 anyway = f"{error.detail} Or add it anyway: then it waits until a worker has them."
                 raise MissingOnWorkers(anyway, missing=error.missing) from error
             values = self._pending_values(new, [item["name"] for item in error.missing])
-        slug = _slug(new.name)
+        slug, name = _slug(new.name), await self._free_name(tenant_id, new)
 
         async def find_existing(tx: Tx, graph_path: str) -> WorkflowRecord | None:
             # The lock serializes concurrent imports of the same graph.
@@ -106,6 +110,8 @@ class OwnWorkflows:
             found = await library.own_with_graph(tx, tenant_id, graph_path)
             is_described = new.properties is None
             existing = next((known for known in found if _is_same(known, values, is_described=is_described)), None)
+            if existing is None and new.same_name == "refuse":
+                await _refuse_same_name(tx, tenant_id, new.name)
             if existing is None and await library.count_own(tx, tenant_id) >= self._max_workflows:
                 raise Conflict(
                     f"You already have {self._max_workflows} workflows, which is the limit "
@@ -121,7 +127,7 @@ class OwnWorkflows:
             return await catalogue.update_workflow(tx, existing.id, **changes)
 
         made = await self._workflows.create(
-            slug=slug, name=new.name, tenant_id=tenant_id, find_existing=find_existing, **values
+            slug=slug, name=name, added_as=new.name, tenant_id=tenant_id, find_existing=find_existing, **values
         )
         async with self._databases.central.read() as tx:
             has_fleet = await library.has_fleet(tx, made.id)
@@ -134,12 +140,13 @@ class OwnWorkflows:
         return cut_page(found, has_more=has_more)
 
     async def rename(self, tenant_id: str, slug: str, name: str) -> WorkflowRecord:
-        await self._own(tenant_id, slug)
+        await self.find(tenant_id, slug)
         return (await self._workflows.change(slug, {"name": name})).workflow
 
     async def replace(self, tenant_id: str, slug: str, new: WorkflowImport) -> ReplacedWorkflow:
-        """Replace the graph of a workflow. Submitted jobs keep the old graph."""
-        before = await self._own(tenant_id, slug)
+        """Replace the graph of a workflow, which keeps its slug, jobs and presets. The earlier graph becomes a version.
+        Submitted jobs keep the graph that they were submitted with."""
+        before = await self.find(tenant_id, slug)
         _refuse_script(before)
         imported = await self._import(tenant_id, new)
         changes = _values(imported)
@@ -147,6 +154,7 @@ class OwnWorkflows:
             changes["name"] = new.name
         after = (await self._workflows.change(slug, changes, before=before)).workflow
         differences = [] if before.waiting is not None else describe_changes(before.properties, after.properties)
+        differences += await self._lost_preset_values(tenant_id, before, after)
         return ReplacedWorkflow(workflow=after, imported=imported, differences=differences)
 
     async def import_pending(self, before: WorkflowRecord) -> bool:
@@ -172,7 +180,7 @@ class OwnWorkflows:
         With `unless_needed`, raise `Conflict` if the workflow was added again or changed, or if it has several jobs or
         one that has not completed, which may be retried.
         """
-        _refuse_script(await self._own(tenant_id, slug))
+        _refuse_script(await self.find(tenant_id, slug))
         await self._workflows.delete(slug, check=self._refuse_needed if unless_needed else None)
 
     async def _refuse_needed(self, workflow: WorkflowRecord) -> None:
@@ -186,12 +194,36 @@ class OwnWorkflows:
         if len(found) > 1:
             raise Conflict("This workflow has other jobs.")
 
-    async def _own(self, tenant_id: str, slug: str) -> WorkflowRecord:
+    async def find(self, tenant_id: str, slug: str) -> WorkflowRecord:
         async with self._databases.central.read() as tx:
             found = await library.own_workflow(tx, tenant_id, slug)
         if found is None:
             raise NotFound(f"You have no workflow {slug!r}.")
         return found
+
+    async def _lost_preset_values(self, tenant_id: str, before: WorkflowRecord, after: WorkflowRecord) -> list[str]:
+        """Return a sentence for each preset that set an input which the workflow no longer has."""
+        old, new = before.parsed_properties, after.parsed_properties
+        found, before_id, has_more = [], None, True
+        shard = await self._databases.shard_of(tenant_id)
+        while has_more:
+            async with shard.read() as tx:
+                page, has_more = await presets.page(tx, tenant_id, before_id=before_id, limit=PRESETS_PER_PAGE)
+            for preset in page:
+                before_id = preset.id
+                known = apply_preset(preset.settings, old).ignored
+                lost = [key for key in apply_preset(preset.settings, new).ignored if key not in known]
+                if lost:
+                    found.append(f"The preset {preset.name!r} sets {list_names(lost)}, which it no longer has.")
+        return found[:MAX_PRESETS_NAMED]
+
+    async def _free_name(self, tenant_id: str, new: WorkflowImport) -> str | None:
+        """Return the name, with a number if it is taken and `same_name` asks for one."""
+        if new.name is None or new.same_name != "number":
+            return new.name
+        async with self._databases.central.read() as tx:
+            taken = await library.own_names(tx, tenant_id)
+        return new.name if new.name not in taken else _numbered(new.name, taken)
 
     def _pending_values(self, new: WorkflowImport, node_types: Sequence[str]) -> dict[str, Any]:
         """Return the fields of a pending workflow. Refuse nodes that the policy forbids."""
@@ -218,6 +250,23 @@ class OwnWorkflows:
             imported = await self._readers.run(tenant_id, partial(_drop_forbidden, imported, self._policy))
         await self._readers.run(tenant_id, lambda: self._policy.check(_with_defaults(imported), own=_files(imported)))
         return imported
+
+
+async def _refuse_same_name(tx: Tx, tenant_id: str, name: str | None) -> None:
+    known = None if name is None else await library.own_named(tx, tenant_id, name)
+    if known is not None:
+        raise WorkflowNameTaken(
+            f"You have a workflow {known.name!r} with another graph. Replace it, which keeps its jobs and presets, or "
+            "keep both.",
+            workflow_slug=known.slug,
+        )
+
+
+def _numbered(name: str, taken: Collection[str]) -> str:
+    suffixes = (f" ({number})" for number in count(2))
+    return next(
+        found for suffix in suffixes if (found := f"{name[: MAX_LINE_LENGTH - len(suffix)]}{suffix}") not in taken
+    )
 
 
 def _values(imported: ImportedWorkflow) -> dict[str, Any]:

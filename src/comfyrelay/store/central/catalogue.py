@@ -26,7 +26,7 @@ _VERSION = [workflow_versions.c[name] for name in WorkflowVersionRecord.__datacl
 _VERSIONED = ("graph_path", "properties", "output_node_id", "output_extension", "output_mime_type")
 _PRESENT = workflows.c.deleted_at.is_(None)
 # Versions of a private workflow that are kept. Their graphs count towards the limit of the tenant.
-MAX_PRIVATE_VERSIONS = 5
+MAX_PRIVATE_VERSIONS = 20
 
 
 async def create_workflow(tx: Tx, **values: Any) -> WorkflowRecord:

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Select, func, select
 
+from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.store.central.tables.catalogue import effects, workflows
 from comfyrelay.store.central.tables.workers import workflow_fleets
@@ -85,6 +86,18 @@ async def count_own(tx: Tx, tenant_id: str) -> int:
 
 async def own_workflow(tx: Tx, tenant_id: str, slug: str) -> WorkflowRecord | None:
     return await tx.one_or_none(WorkflowRecord, _own(tenant_id).where(workflows.c.slug == slug))
+
+
+async def own_named(tx: Tx, tenant_id: str, name: str) -> WorkflowRecord | None:
+    """Return a tenant's workflow that has this name, otherwise one that was added with it; the newest if several."""
+    w = workflows.c
+    is_named = (w.name == name) | (w.added_as == name)
+    query = _own(tenant_id).where(is_named, w.is_active, w.kind == WorkflowKind.GRAPH)
+    return await tx.one_or_none(WorkflowRecord, query.order_by((w.name == name).desc(), w.id.desc()).limit(1))
+
+
+async def own_names(tx: Tx, tenant_id: str) -> set[str]:
+    return set(await tx.scalars(_own(tenant_id).with_only_columns(workflows.c.name)))
 
 
 async def own_with_graph(tx: Tx, tenant_id: str, graph_path: str) -> list[WorkflowRecord]:

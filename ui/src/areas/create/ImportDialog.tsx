@@ -6,6 +6,7 @@ import styles from "./missing.module.css";
 
 export type Question =
   | { about: "missing"; name: string; graph: unknown; problem: string; missing: readonly Missing[]; carried: boolean }
+  | { about: "taken"; name: string; known: string; graph: unknown; slug: string; waits: boolean; carried: boolean }
   | { about: "refused"; name: string; problem: string }
   | { about: "carried"; file: File; id: string; graph: unknown };
 
@@ -14,11 +15,15 @@ interface ImportDialogProps {
   isBusy: boolean;
   onClose: () => void;
   onImport: (graph: unknown, name: string, waits: boolean, isCarried: boolean) => void;
+  onReplace: (graph: unknown, name: string, slug: string, isCarried: boolean) => void;
+  onKeepBoth: (graph: unknown, name: string, waits: boolean, isCarried: boolean) => void;
   onUseAsInput: (id: string, file: File) => void;
 }
 
-/** Why a file was not imported, or what to do with media that contains a workflow. */
-export function ImportDialog({ question, isBusy, onClose, onImport, onUseAsInput }: ImportDialogProps) {
+/** Why a file was not imported, or what to do with media that contains a workflow or with a workflow of a known name. */
+export function ImportDialog(props: ImportDialogProps) {
+  const { question, isBusy, onClose, onImport, onUseAsInput } = props;
+  if (question.about === "taken") return <SameNameDialog {...props} question={question} />;
   return (
     <Dialog
       isOpen
@@ -72,5 +77,35 @@ export function ImportDialog({ question, isBusy, onClose, onImport, onUseAsInput
         </>
       )}
     </Dialog>
+  );
+}
+
+type Taken = Extract<Question, { about: "taken" }>;
+
+function SameNameDialog({
+  question: { name, known, graph, slug, waits, carried },
+  isBusy,
+  onClose,
+  onReplace,
+  onKeepBoth,
+}: ImportDialogProps & { question: Taken }) {
+  return (
+    <Dialog
+      isOpen
+      onClose={onClose}
+      title={texts.dropping.taken(known)}
+      about={texts.dropping.takenAbout}
+      actions={
+        <>
+          <Button onClick={onClose}>{common.cancel}</Button>
+          <Button isBusy={isBusy} onClick={() => onKeepBoth(graph, name, waits, carried)}>
+            {texts.dropping.keepBoth}
+          </Button>
+          <Button look="primary" isBusy={isBusy} onClick={() => onReplace(graph, name, slug, carried)}>
+            {texts.dropping.replace}
+          </Button>
+        </>
+      }
+    />
   );
 }

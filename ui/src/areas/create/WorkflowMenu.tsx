@@ -1,6 +1,6 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { Ellipsis, Pencil, Trash2 } from "lucide-react";
+import { Ellipsis, History, Pencil, Trash2 } from "lucide-react";
 import { useState } from "react";
 import { patch, remove } from "@/api/client";
 import { keys } from "@/api/queries";
@@ -10,11 +10,12 @@ import { common } from "@/texts/common";
 import { create as texts } from "@/texts/create";
 import type { Choice } from "./inputs";
 import { LAST_WORKFLOW } from "./last-workflow";
+import { VersionsDialog } from "./VersionsDialog";
 
 export function WorkflowMenu({ choice }: { choice: Choice }) {
   const client = useQueryClient();
   const navigate = useNavigate({ from: "/create" });
-  const [asks, setAsks] = useState<"delete" | "rename" | null>(null);
+  const [asks, setAsks] = useState<"delete" | "rename" | "versions" | null>(null);
   const [name, setName] = useState(choice.name);
   const close = () => setAsks(null);
   const act = async (work: () => Promise<unknown>, message: string) => {
@@ -41,12 +42,16 @@ export function WorkflowMenu({ choice }: { choice: Choice }) {
     <div>
       <Menu
         items={[
-          [{ name: texts.delete.rename, icon: Pencil, run: () => setAsks("rename") }],
+          [
+            { name: texts.delete.rename, icon: Pencil, run: () => setAsks("rename") },
+            { name: texts.versions.name, icon: History, run: () => setAsks("versions") },
+          ],
           [{ name: texts.delete.name, icon: Trash2, isDanger: true, run: () => setAsks("delete") }],
         ]}
       >
         <IconButton icon={Ellipsis} name={texts.delete.menu} size="small" />
       </Menu>
+      {asks === "versions" && <VersionsDialog choice={choice} onClose={close} />}
       <Dialog
         isOpen={asks === "delete"}
         onClose={close}

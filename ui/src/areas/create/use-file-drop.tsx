@@ -76,38 +76,61 @@ export function useFileDrop({ choices, chosen, isDesk, isGuest, choose, onProble
     addStored(choice.slug, key, id, { isOne }).catch(toastProblem);
   };
 
-  const addGraph = async (
-    graph: unknown,
+  /** Sends a graph, opens its workflow, and asks if the server refuses it. */
+  const sendGraph = async (
+    send: () => Promise<{ data: Workflow; message?: string | null }>,
     name: string,
-    waits: boolean,
     isCarried: boolean,
+    questionAbout: (thrown: unknown) => Question,
   ): Promise<Choice | undefined> => {
-    const plain = name.replace(/\.\w+$/, "").slice(0, 200) || "workflow";
     setBusy(true);
     try {
-      const { data, message } = await call<Workflow>("POST", "/api/workflows", {
-        graph,
-        name: plain,
-        wait_for_missing: waits,
-      });
+      const { data, message } = await send();
       await client.invalidateQueries({ queryKey: keys.workflows });
       choose(data.slug);
       if (isCarried) restoreValues(data, name, onProblems);
-      toast({ text: message === "Added." ? texts.dropping.added(plain) : (message ?? ""), tone: "good" });
+      toast({ text: message === "Added." ? texts.dropping.added(data.name) : (message ?? ""), tone: "good" });
       return choicesOf([], [data], null)[0];
     } catch (thrown) {
-      const isMissing = thrown instanceof Problem && thrown.kind === "missing_on_workers";
-      const problem = sentence(thrown);
-      ask(
-        isMissing
-          ? { about: "missing", name, graph, problem, missing: thrown.missing, carried: isCarried }
-          : { about: "refused", name, problem },
-      );
+      ask(questionAbout(thrown));
     } finally {
       setBusy(false);
     }
     return undefined;
   };
+  const addGraph = (
+    graph: unknown,
+    name: string,
+    waits: boolean,
+    isCarried: boolean,
+    sameName: "refuse" | "number" = "refuse",
+  ): Promise<Choice | undefined> => {
+    const body = { graph, name: plainName(name), wait_for_missing: waits, same_name: sameName };
+    return sendGraph(
+      () => call<Workflow>("POST", "/api/workflows", body),
+      name,
+      isCarried,
+      (thrown): Question => {
+        const problem = sentence(thrown);
+        if (!(thrown instanceof Problem)) return { about: "refused", name, problem };
+        if (thrown.kind === "workflow_name_taken") {
+          const slug = thrown.workflowSlug;
+          const known = choices.find((each) => each.slug === slug)?.name ?? plainName(name);
+          return { about: "taken", name, known, graph, slug, waits, carried: isCarried };
+        }
+        return thrown.kind === "missing_on_workers"
+          ? { about: "missing", name, graph, problem, missing: thrown.missing, carried: isCarried }
+          : { about: "refused", name, problem };
+      },
+    );
+  };
+  const replaceGraph = (graph: unknown, name: string, slug: string, isCarried: boolean) =>
+    sendGraph(
+      () => call<Workflow>("PATCH", `/api/workflows/${encodeURIComponent(slug)}`, { graph }),
+      name,
+      isCarried,
+      (thrown) => ({ about: "refused", name, problem: sentence(thrown) }),
+    );
   /** A single media file may contain the workflow that made it: ask what to do with it. */
   const offerCarried = async (file: File) => {
     try {
@@ -155,6 +178,8 @@ export function useFileDrop({ choices, chosen, isDesk, isGuest, choose, onProble
       isBusy={isBusy}
       onClose={close}
       onImport={(graph, name, waits, isCarried) => void addGraph(graph, name, waits, isCarried).then(close)}
+      onReplace={(graph, name, slug, isCarried) => void replaceGraph(graph, name, slug, isCarried).then(close)}
+      onKeepBoth={(graph, name, waits, isCarried) => void addGraph(graph, name, waits, isCarried, "number").then(close)}
       onUseAsInput={(id, file) => {
         close();
         putStored(id, typeOf(file));
@@ -163,6 +188,8 @@ export function useFileDrop({ choices, chosen, isDesk, isGuest, choose, onProble
   );
   return { take, dialog };
 }
+
+const plainName = (name: string): string => name.replace(/\.\w+$/, "").slice(0, 200) || "workflow";
 
 const MAX_NAMED = 3;
 const nameSome = (names: readonly string[]): string =>

@@ -27,6 +27,8 @@ workflows = Table(
     Column("name", Text, nullable=False),
     # Set for a private workflow, such as a graph that a tenant has submitted.
     Column("tenant_id", Text, ForeignKey("tenants.id")),
+    # The name that a private workflow was added with. It may have been renamed since.
+    Column("added_as", Text),
     Column("kind", Text, nullable=False, server_default=WorkflowKind.GRAPH),
     Column("provider", Text, nullable=False, server_default=Provider.SELF_HOSTED),
     # Whether its self-hosted jobs may burst to the cloud: provider `any` in the API.

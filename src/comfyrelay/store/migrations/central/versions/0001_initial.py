@@ -54,7 +54,9 @@ def _create_accounts() -> None:
         sa.Column("max_active_jobs", sa.Integer()),
         sa.Column("max_stored_bytes", sa.BigInteger()),
         sa.Column("max_stored_files", sa.Integer()),
+        sa.Column("queue_paused_at", UtcTime()),
     )
+    _create_partial_index("ix_tenants_queue_paused", "tenants", ["id"], where="queue_paused_at IS NOT NULL")
     op.create_table(
         "users",
         sa.Column("id", sa.Text(), primary_key=True),
@@ -107,6 +109,7 @@ def _create_catalogue() -> None:
         sa.Column("slug", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("tenant_id", sa.Text(), sa.ForeignKey("tenants.id")),
+        sa.Column("added_as", sa.Text()),
         sa.Column("kind", sa.Text(), server_default="graph", nullable=False),
         sa.Column("provider", sa.Text(), server_default="self_hosted", nullable=False),
         sa.Column("may_burst", sa.Boolean(), server_default=sa.false(), nullable=False),
