@@ -1,10 +1,11 @@
 """Convert group nodes, which the editor had before subgraphs, into subgraphs.
 
 The file does not say which field of the group belongs to which node inside. Their order does: for each node inside
-first its fields, then its open inputs, and at the end the fields that were turned into inputs.
+first its fields, then its open inputs, and at the end the fields that were turned into inputs. Newer editors save every
+field as an input.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,9 +75,11 @@ def read_group(group: Mapping[str, Any], node_definitions: Mapping[str, Any]) ->
         for name, is_field in names:
             if not is_field and name not in linked:
                 open_to_outside(node, name)
-        converted += [(node, name) for name, is_field in names if is_field and name in as_inputs and name not in linked]
+        free = [name for name, is_field in names if is_field and name in as_inputs and name not in linked]
+        converted += [(node, name) for name in sorted(free, key=_editor_order(node))]
     for node, name in converted:
         open_to_outside(node, name)
+        fields.append((node.id, name))
     return GroupNode(
         sheet=Sheet(
             nodes={
@@ -96,6 +99,12 @@ def read_group(group: Mapping[str, Any], node_definitions: Mapping[str, Any]) ->
     )
 
 
+def _editor_order(node: Node) -> Callable[[str], str]:
+    """Return the order of fields that have become inputs: by position, compared as text, as the editor does."""
+    positions = {slot.name: str(at) for at, slot in enumerate(node.inputs)}
+    return lambda name: positions[name]
+
+
 class _Naming:
     """Names of a group's inputs and fields: the node's own, prefixed with its title if already used."""
 
@@ -105,7 +114,8 @@ class _Naming:
 
     def name(self, node: Node, name: str) -> str:
         custom = as_dict(as_dict(as_dict(self._config.get(node.id)).get("input")).get(name)).get("name")
-        key = result = custom if isinstance(custom, str) and custom else name
+        label = next((slot.label for slot in node.inputs if slot.name == name), None)
+        key = result = custom if isinstance(custom, str) and custom else label or name
         if (node.type == PRIMITIVE and node.title) or result in self._seen:
             prefix = f"{node.title or node.type} "
             key = result = f"{prefix}{name}"

@@ -180,7 +180,8 @@ class Sources:
             return None
         name = scope.sheet.inputs[at].name
         slot = self._slots_by_name_and_link(scope.holder)[0].get(name) or Slot(name)
-        promoted = self._promoted_fields(scope.holder, scope.sheet)
+        # The fields of group nodes have their values in `set_outside`.
+        promoted = self._promoted_fields(scope.holder, scope.sheet) if scope.set_outside is None else {}
         return _Place(scope.outer, scope.holder, slot, promoted.get(name))
 
     def _behind(self, scope: Scope, node: Node, at: int, wanted: str) -> "Source | _Place":

@@ -148,15 +148,15 @@ def _without_forced(specs: Sequence[Spec], stored: list[Any]) -> Sequence[int]:
     """Return the positions of the values. Older files also have values for fields that have become plain inputs."""
     if not any(spec.options.get("forceInput") for spec in specs):
         return range(len(stored))
-    counted: list[tuple[bool, int]] = []
+    forced: list[bool] = []
     for spec in specs:
-        forced = bool(spec.options.get("forceInput"))
-        if forced or spec.is_field:
+        is_forced = bool(spec.options.get("forceInput"))
+        if is_forced or spec.is_field:
             has_after_run = spec.options.get("control_after_generate") or spec.name in SEEDS
-            counted.append((forced, 2 if has_after_run else 1))
-    if sum(count for _, count in counted) != len(stored):
+            forced += [is_forced] * (2 if has_after_run else 1)
+    if len(forced) != len(stored):
         return range(len(stored))
-    return [at for at in range(len(stored)) if at >= len(counted) or not counted[at][0]]
+    return [at for at, is_forced in enumerate(forced) if not is_forced]
 
 
 def _fields(specs: Iterable[Spec], prefix: str = "") -> Iterator[Spec]:

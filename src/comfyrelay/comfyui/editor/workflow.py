@@ -29,12 +29,13 @@ _RENAMED = {
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An input of a node. `widget` is the name of the field that the link replaces."""
+    """An input of a node. `widget` is the name of the field that the link replaces, `label` the shown name."""
 
     name: str
     type: str = "*"
     link: str | None = None
     widget: str | None = None
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,9 @@ class GraphLink:
     origin: str
     origin_slot: int
     target: str
+    # The position of the input in the target's list; unknown in group nodes.
+    target_slot: int | None = None
+    type: str = "*"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,10 +124,13 @@ def read_sheet(value: Mapping[str, Any]) -> Sheet:
     nodes = [read_node(node) for node in _dicts(value.get("nodes"))]
     if any(len(node.id) > _LONGEST_ID for node in nodes):
         raise GraphError(f"The workflow has a node whose id is longer than {_LONGEST_ID} characters.")
-    links = dict(_links(value.get("links")))
+    links: dict[str, GraphLink] = {}
+    for link_id, link in _links(value.get("links")):
+        # The first of duplicates wins.
+        links.setdefault(link_id, link)
     outputs = _ports(value.get("outputs"))
     return Sheet(
-        nodes={node.id: node for node in nodes},
+        nodes=_repaired({node.id: node for node in nodes}, links),
         links=links,
         inputs=tuple(_ports(value.get("inputs"))),
         # The first of duplicates wins.
@@ -166,16 +173,52 @@ def _slot(value: Mapping[str, Any]) -> Slot:
         type=type_name(value.get("type")),
         link=None if value.get("link") is None else str(value["link"]),
         widget=widget if isinstance(widget, str) else None,
+        label=label if isinstance(label := value.get("label"), str) and label else None,
     )
 
 
 def _links(value: object) -> Iterator[tuple[str, GraphLink]]:
     for stored in as_list(value):
         match stored:
-            case [link, origin, int() as slot, target, _, *_] if slot >= 0:
-                yield str(link), GraphLink(str(origin), slot, str(target))
+            case [link, origin, int() as slot, target, target_slot, *kind] if slot >= 0:
+                yield str(link), _link(origin, slot, target, target_slot, kind[0] if kind else None)
             case {"id": link, "origin_id": origin, "origin_slot": int() as slot, "target_id": target} if slot >= 0:
-                yield str(link), GraphLink(str(origin), slot, str(target))
+                yield str(link), _link(origin, slot, target, stored.get("target_slot"), stored.get("type"))
+
+
+def _link(origin: object, slot: int, target: object, target_slot: object, kind: object) -> GraphLink:
+    at = target_slot if isinstance(target_slot, int) and target_slot >= 0 else None
+    return GraphLink(str(origin), slot, str(target), at, type_name(kind))
+
+
+def _repaired(nodes: Mapping[str, Node], links: Mapping[str, GraphLink]) -> dict[str, Node]:
+    """Return the nodes with the links of the table, where the two disagree.
+
+    An input has the link that it names if the table leads it to this node. A link that no input names belongs to the
+    input at its position, if that is free.
+    """
+    slots = {
+        node.id: [slot if _leads_to(links, slot.link, node) else replace(slot, link=None) for slot in node.inputs]
+        for node in nodes.values()
+    }
+    named = {(node_id, slot.link) for node_id, inputs in slots.items() for slot in inputs}
+    for link_id, link in links.items():
+        inputs, at = slots.get(link.target, []), link.target_slot
+        is_unnamed = at is not None and at < len(inputs) and (link.target, link_id) not in named
+        if is_unnamed and at is not None and inputs[at].link is None and _has_origin(nodes, link):
+            inputs[at] = replace(inputs[at], link=link_id)
+    return {
+        node.id: node if tuple(slots[node.id]) == node.inputs else replace(node, inputs=tuple(slots[node.id]))
+        for node in nodes.values()
+    }
+
+
+def _leads_to(links: Mapping[str, GraphLink], link_id: str | None, node: Node) -> bool:
+    return link_id is None or link_id not in links or links[link_id].target == node.id
+
+
+def _has_origin(nodes: Mapping[str, Node], link: GraphLink) -> bool:
+    return link.origin == INPUT_NODE or link.origin in nodes
 
 
 def _ports(value: object) -> Iterator[SubgraphPort]:

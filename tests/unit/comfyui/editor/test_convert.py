@@ -285,6 +285,66 @@ def test_legacy_group_node_is_expanded() -> None:
     }
 
 
+def sampler_in_a_group() -> dict[str, Any]:
+    """A node as editors since 1.16 save it: each field is also an input."""
+    fields = ("seed", "steps", "sampler_name")
+    return node(-1, "KSampler", [("model", "MODEL", None), *((name, "*", None, name) for name in fields)])
+
+
+def test_fields_of_a_group_keep_their_values_after_a_seed() -> None:
+    group = {"nodes": [sampler_in_a_group(), sampler_in_a_group() | {"title": "Second"}], "links": [], "external": []}
+    values = [1, "fixed", 20, "euler", 2, "randomize", 30, "dpmpp_2m"]
+    shown = ("seed", "steps", "sampler_name", "Second seed", "Second steps", "Second sampler_name")
+    slots: list[Any] = [("model", "MODEL", None), *((name, "*", None, name) for name in shown)]
+    # The link of a field replaces its value.
+    slots[5] = ("Second steps", "INT", 7, "Second steps")
+    value = workflow(
+        [node(9, "PrimitiveFloat", values=[9.5]), node(5, "workflow>mine", slots, values=values)],
+        [(7, 9, 0, 5, 5)],
+        extra={"groupNodes": {"mine": group}},
+    )
+    found = inputs(value)
+    assert found["5:0"] == {"seed": 1, "steps": 20, "sampler_name": "euler"}
+    assert found["5:1"] == {"seed": 2, "steps": ["9", 0], "sampler_name": "dpmpp_2m"}
+
+
+def test_value_after_a_seed_that_became_an_input_is_not_shifted() -> None:
+    specs = {
+        "first": ["FLOAT", {}],
+        "seed": ["INT", {"forceInput": True}],
+        "steps": ["INT", {}],
+        "last": ["STRING", {}],
+    }
+    definitions = {**DEFINITIONS, "Old": {"input": {"required": specs}, "output": []}}
+    graph = convert_workflow(workflow([node(1, "Old", values=[0.5, 11, "randomize", 20, "end"])]), definitions)
+    assert graph["1"]["inputs"] == {"first": 0.5, "steps": 20, "last": "end"}
+
+
+class TestDisagreeingLinks:
+    """The table of links decides, as in editor 1.58."""
+
+    @pytest.mark.parametrize(
+        ("slot", "links", "expected"),
+        [
+            (None, [(5, 1, 0, 2, 0)], ["1", 0]),
+            (5, [(5, 1, 0, 3, 0)], None),
+            (5, [(5, 1, 0, 2, 0), (6, 4, 0, 2, 0)], ["1", 0]),
+            (None, [(5, 1, 0, 2, 0), (6, 4, 0, 2, 0)], ["1", 0]),
+            (5, [(5, 1, 0, 2, 0), (5, 4, 0, 2, 0)], ["1", 0]),
+            (None, [(5, 8, 0, 2, 0), (6, 4, 0, 2, 0)], ["4", 0]),
+            (5, [], None),
+        ],
+    )
+    def test_input_has_the_link_of_the_table(self, slot: int | None, links: Any, expected: Any) -> None:
+        found = inputs(workflow([empty(1), empty(4), save(2, slot), save(3, None)], links))
+        assert found["2"].get("images") == expected
+
+    def test_input_that_names_its_link_keeps_it_at_another_position(self) -> None:
+        blend = node(2, "ImageBlend", [("image1", "IMAGE", None), ("image2", "IMAGE", 5)], values=[0.5, "normal"])
+        found = inputs(workflow([empty(1), blend, save(3, 6)], [(5, 1, 0, 2, 0), (6, 2, 0, 3, 0)]))
+        assert (found["2"].get("image1"), found["2"].get("image2")) == (None, ["1", 0])
+
+
 class TestProblems:
     def test_all_missing_nodes_are_named_at_once(self) -> None:
         value = workflow([empty(), node(2, "Foo", title="My foo"), node(3, "Bar"), node(4, "Off", mode=2)])
