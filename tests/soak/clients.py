@@ -15,6 +15,8 @@ from tests.soak.world import Tenant, World
 
 PAUSE_SECONDS = 0.05
 CREDIT = 11
+# A pause with this number pauses the queue instead of a job.
+PAUSES_QUEUE = 3
 
 
 @dataclass
@@ -77,6 +79,8 @@ class Client:
             case Verb.CANCEL if self.jobs:
                 # 409: the job has ended
                 await self.call("POST", f"/api/ai-jobs/{self._pick_job(act)}/cancel")
+            case Verb.PAUSE if act.number == PAUSES_QUEUE:
+                await self.call("POST", "/api/queue/pause", {"mode": "now"})
             case Verb.PAUSE if self.jobs:
                 await self.call("POST", f"/api/ai-jobs/{self._pick_job(act)}/pause", {"mode": "now"})
 

@@ -9,10 +9,12 @@ import json
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
 
+from comfyrelay.domain.ids import source_path
 from comfyrelay.domain.queue.states import TERMINAL_JOB, Outcome
 from comfyrelay.store.tenant import tables as tenant
 from tests.soak.clients import Client
@@ -76,6 +78,8 @@ async def _unfinished_jobs(_world: World, clients: Sequence[Client]) -> list[str
             if job["status"] == "paused":
                 # also from a late request
                 await client.call("POST", f"/api/ai-jobs/{job_id}/resume")
+            if job["waiting"] and job["waiting"]["reason"] == "queue_paused":
+                await client.call("POST", "/api/queue/resume")
             if job["status"] not in TERMINAL_JOB:
                 found.append(f"the job {job_id} of {client.tenant.name} is still {job['status']}: {job['waiting']}")
     return found
@@ -267,15 +271,32 @@ async def _check_wallet(client: Client) -> list[str]:
 
 async def _after_retention(world: World) -> list[str]:
     """After retention: every object in the storage has a row, and every row has its object."""
+    # the storage reports full seconds of the real clock
+    began = datetime.now(UTC) - timedelta(seconds=1)
     for _ in range(2):
         await world.advance(RETENTION_SECONDS)
         await world.engine.operations.retention.run_once()
     # posters and previews are deleted with their files
     stored, rows = await stored_and_known_paths(world.engine)
+    late = await _late_posters(world, since=began) if stored - rows else set()
     return [
-        *(f"the file {path} in the storage has no row" for path in sorted(stored - rows)),
+        *(f"the file {path} in the storage has no row" for path in sorted(stored - rows - late)),
         *(f"the file {path} is not in the storage" for path in sorted(rows - stored)),
     ]
+
+
+async def _late_posters(world: World, *, since: datetime) -> set[str]:
+    """Return the files that exist no more and whose poster was written after the search for orphans began.
+
+    The thread of a postponed poster repeats its write for some seconds. The search comes an hour after the job ended,
+    but the clock of this test has skipped that hour.
+    """
+    objects = {file.path: file.modified_at async for file in world.engine.objects.list("tenants")}
+    return {
+        source
+        for path, modified_at in objects.items()
+        if modified_at >= since and (source := source_path(path)) not in objects
+    }
 
 
 def server_errors(wires: Mapping[str, Wire]) -> list[str]:

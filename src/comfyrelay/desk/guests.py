@@ -43,6 +43,8 @@ GUEST_ROUTES = (
     "GET /api/queue/counts",
     "GET /api/queue/{batch_id}/items",
     "POST /api/queue/clear",
+    "POST /api/queue/pause",
+    "POST /api/queue/resume",
     "GET /api/views",
     "PUT /api/views",
     "DELETE /api/views/{view_id}",

@@ -43,7 +43,7 @@ ExpectedTokens = Annotated[
 Reuse = Annotated[
     bool,
     Field(
-        description="if you have a completed job with equal inputs, complete at once with a copy of its output, free"
+        description="if you have a completed job with equal inputs, complete at once with copies of its outputs, free"
     ),
 ]
 
@@ -107,10 +107,12 @@ class JobWaiting(AnswerBody):
 
 
 class Output(AnswerBody):
-    """An output file of a job. `poster_url` is a thumbnail, `preview_url` a short silent clip of a video; both are null
-    if there is none. `size` is in bytes, `seconds` is the duration of a video."""
+    """An output file of a job. `number` is its number within the job, from 1. `poster_url` is a thumbnail,
+    `preview_url` a short silent clip of a video; both are null if there is none. `size` is in bytes, `seconds` is the
+    duration of a video."""
 
     file_id: str
+    number: int = 1
     url: str
     filename: str
     mime_type: str
@@ -138,7 +140,9 @@ class Job(AnswerBody):
     `item_no` is its position in its batch. `retry_of` and `retried_as` are the jobs before and after a retry, and
     `reused_from` is the job whose output it copied. `is_prefetched`: it is queued, but a worker has fetched its inputs,
     and starts it after its current job. `is_expired`: its outputs were deleted at the end of their retention.
-    `again_tokens` is the price of running it again. Costs in `micros` are millionths of the operator's currency.
+    `outputs` are all its output files, in a list of jobs only the first one; `output_count` is their number. The first
+    one is the file that the job is for, or the next one if that was deleted. `again_tokens` is the price of running it
+    again. Costs in `micros` are millionths of the operator's currency.
     """
 
     id: str
@@ -174,6 +178,7 @@ class Job(AnswerBody):
     error: str | None
     waiting: JobWaiting | None
     outputs: list[Output]
+    output_count: int = 0
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
@@ -191,9 +196,16 @@ class QueueUnit(AnswerBody):
 
 
 class QueueCounts(AnswerBody):
-    """Job counts by status."""
+    """Job counts by status. `paused_at` is the time since when the queue is paused, null if it is not. A paused queue
+    holds its `queued` jobs, also jobs that are added later, until it is resumed."""
 
     counts: dict[OpenEnum[JobStatus], int]
+    paused_at: datetime | None = None
+
+    @property
+    def held(self) -> int:
+        """The number of jobs that a paused queue holds."""
+        return 0 if self.paused_at is None else self.counts.get(JobStatus.QUEUED, 0)
 
 
 class LiveQueue(QueueCounts):
@@ -228,7 +240,8 @@ class JobEvent(AnswerBody):
 
 
 class Pause(Request):
-    """Pause a job. With `after`, a running job finishes; with `now`, it is interrupted and requeued."""
+    """Pause a job, a batch or the queue. With `after`, running jobs finish; with `now`, they are interrupted and
+    requeued."""
 
     mode: PauseMode = PauseMode.AFTER
 

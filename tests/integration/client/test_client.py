@@ -152,6 +152,26 @@ async def test_batch_is_submitted_listed_and_acted_on(site: Site) -> None:
     assert [item.id async for item in site.client.batches()] == [batch.id]
 
 
+async def test_paused_queue_holds_new_jobs_until_it_is_resumed(site: Site) -> None:
+    assert (await site.client.pause_queue()).message == (
+        "The queue is paused. It holds no jobs yet. Resume it to run new ones."
+    )
+    job = await site.submit()
+    assert (await site.worker.post("/api/worker/poll", {"worker_id": "gpu-1"}))["job"] is None
+    queue = await site.client.queue_counts()
+    assert (queue.paused_at is not None, queue.held) == (True, 1)
+    waiting = (await site.client.job(job["id"])).waiting
+    assert waiting is not None
+    assert (waiting.reason, waiting.text) == (
+        "queue_paused",
+        "The queue is paused. It holds 1 job. Resume it to continue.",
+    )
+    resumed = await site.client.resume_queue()
+    assert (resumed.message, resumed.data.paused_at) == ("The queue is resumed.", None)
+    assert (await site.client.resume_queue()).message == "The queue is not paused."
+    assert (await lease(site.worker))["job_id"] == job["id"]
+
+
 async def test_failed_job_is_retried_as_a_new_one(site: Site) -> None:
     job = await site.submit()
     await fail(site.api, site.worker, await lease(site.worker))

@@ -110,6 +110,14 @@ def test_empty_queue_notifies_once_until_another_job_ends() -> None:
     assert titles(rules, ended("canceled", seconds=9), active=0, seen=9) == ["The queue is empty"]
 
 
+def test_paused_queue_notifies_what_it_holds_when_nothing_runs() -> None:
+    rules = NotificationRules()
+    [_, paused] = rules.of_end(ended(seconds=1), None, active=3, held=3, read_at=START + timedelta(seconds=1))
+    assert (paused.event, paused.title) == (NotificationEvent.QUEUE_EMPTY, "The queue is paused")
+    assert paused.body == "The queue is paused. It holds 3 jobs. Resume it to continue. The last was cat."
+    [_] = rules.of_end(ended(seconds=2), None, active=3, read_at=START + timedelta(seconds=2))
+
+
 # Receivers
 
 

@@ -31,7 +31,7 @@ async def progress_everywhere(world: World, desk: Desk, job: JobRecord) -> list[
     """Return the progress of the only running job as each page reads it."""
     engine = world.engine
     await world.wait_for_deliveries()
-    leased, _ = (await engine.jobs.overview.leased_and_waiting([job.tenant_id], limit=1))[job.tenant_id]
+    leased = (await engine.jobs.overview.rows_of([job.tenant_id], limit=1))[job.tenant_id].leased
     async with engine.databases.central.read() as tx:
         followed = await dispatches.progress_of(tx, [(job.tenant_id, job.id)])
     [dispatch] = [

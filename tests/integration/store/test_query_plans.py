@@ -34,10 +34,15 @@ from tests.support.world import PostgresBackend, queued_dispatch
 
 ROWS = 100_000
 
+# The index of the tenants whose queue is paused.
+PAUSED_TENANTS = "ix_tenants_queue_paused"
 FILL_CENTRAL = f"""
 INSERT INTO workflows (id, slug, name, graph_path, properties, output_extension, output_mime_type,
                        created_at, updated_at)
 SELECT n, 'w' || n, 'w', 'g', '[]', 'mp4', 'video/mp4', now(), now() FROM generate_series(1, 20) AS n;
+
+INSERT INTO tenants (id, name, shard, created_at, queue_paused_at)
+SELECT 't' || n, 't', 'a', now(), CASE WHEN n % 500 = 7 THEN now() END FROM generate_series(1, 5000) AS n;
 
 INSERT INTO ai_job_dispatches (workflow_id, rank, available_at, created_at, priority, attempts, max_attempts, status,
                                stage, provider, tenant_id, tenant_job_id, shard, workflow_hash,
@@ -235,7 +240,7 @@ async def test_lease_locks_only_the_rows_it_leases(central: asyncpg.Connection, 
 
 async def test_demand_reads_only_the_first_queued_jobs(central: asyncpg.Connection) -> None:
     nodes = await explain(central, demand.POSTGRES.bindparams(limit=8, down_shards="[]"), run=True)
-    assert indexes(nodes) == {"ix_ai_job_dispatches_queued", "ix_ai_job_dispatches_only_worker"}
+    assert indexes(nodes) == {"ix_ai_job_dispatches_queued", "ix_ai_job_dispatches_only_worker", PAUSED_TENANTS}
     assert not has_full_scan(nodes)
     read = sum(
         node["Actual Rows"] * node["Actual Loops"] for node in nodes if node.get("Relation Name") == "ai_job_dispatches"
@@ -311,7 +316,7 @@ async def test_reaper_checks_for_work_with_indexes(central: asyncpg.Connection) 
 
 async def test_late_query_reads_only_leased_rows(central: asyncpg.Connection) -> None:
     nodes = await explain(central, demand.late_query())
-    assert indexes(nodes) == {"ix_ai_job_dispatches_leased"}
+    assert indexes(nodes) == {"ix_ai_job_dispatches_leased", PAUSED_TENANTS}
     assert not has_full_scan(nodes)
 
 
@@ -371,11 +376,19 @@ burst_queue: Any = bursts.queue_query("postgresql")
 AUTOSCALING: dict[str, tuple[Any, set[str], int]] = {
     "waiting jobs": (
         observations.waiting_query("production", [1, 2], down_shards=["b"]),
-        {"ix_ai_job_dispatches_queued"},
-        10_000,
+        {"ix_ai_job_dispatches_queued", PAUSED_TENANTS},
+        10_000 + 10,
     ),
-    "arrivals": (observations.arrivals_query().params(after=ROWS - 100, limit=5000), {"pk_ai_job_dispatches"}, 100),
-    "newest arrivals": (observations.newest_arrivals_query().params(limit=500), {"pk_ai_job_dispatches"}, 500),
+    "arrivals": (
+        observations.arrivals_query().params(after=ROWS - 100, limit=5000),
+        {"pk_ai_job_dispatches", PAUSED_TENANTS},
+        100 + 10,
+    ),
+    "newest arrivals": (
+        observations.newest_arrivals_query().params(limit=500),
+        {"pk_ai_job_dispatches", PAUSED_TENANTS},
+        500 + 10,
+    ),
     # the audit log is read only for workers without one of the 200 leases
     "workers": (
         observations.workers_query("postgresql").params(rows=ids(1, 50), offline_seconds=-300),
@@ -436,8 +449,8 @@ AUTOSCALING: dict[str, tuple[Any, set[str], int]] = {
         burst_queue.params(
             rows=json.dumps([{"id": 1}, {"id": 2}]), stage="production", provider="self_hosted", limit=50
         ),
-        {"ix_ai_job_dispatches_queued", "pk_ai_job_dispatches", "pk_effects", "pk_tenants"},
-        2 * 50 * 2,
+        {"ix_ai_job_dispatches_queued", "pk_ai_job_dispatches", "pk_effects", "pk_tenants", PAUSED_TENANTS},
+        2 * 50 * 3 + 10,
     ),
     "history of a fleet": (
         history.completed_query("production", [1, 2], before=ROWS, limit=50),

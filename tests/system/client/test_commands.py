@@ -239,6 +239,22 @@ async def test_several_jobs_are_paused_resumed_and_canceled_at_once(site: Site) 
     assert [load["status"] for load in json.loads(ran.out)] == ["canceled"]
 
 
+async def test_paused_queue_is_shown_by_every_listing_until_it_is_resumed(site: Site) -> None:
+    ran = await site.command("pause")
+    assert ran.out == "The queue is paused. It holds no jobs yet. Resume it to run new ones.\n"
+    job = await site.submit()
+    note = "The queue is paused. It holds 1 job. Resume it to continue."
+    for command in ("jobs", "batches"):
+        ran = await site.command(command, "--json")
+        assert (ran.code, note in ran.err) == (0, True)
+    assert note in (await site.command("top", "--once")).out
+    assert json.loads((await site.command("top", "--json")).out)["held"] == 1
+    assert note in (await site.command("show", job["id"])).out
+    assert (await site.command("resume")).out == "The queue is resumed.\n"
+    assert (await site.command("jobs")).err == ""
+    assert json.loads((await site.command("pause", "--now", "--json")).out)["paused_at"] is not None
+
+
 async def test_immediate_pause_interrupts_the_running_job(site: Site) -> None:
     job = await site.submit()
     leased = await lease(site.worker)

@@ -17,6 +17,7 @@ from comfyrelay.errors import ComfyRelayError, InvalidInput
 
 if TYPE_CHECKING:
     from comfyrelay.client import ActionResult, Client, Found
+    from comfyrelay.protocol.jobs import QueueCounts
 
 REFUSED = 2
 NewSeed = Annotated[bool, typer.Option("--new-seed", help="Draw new seeds.")]
@@ -25,6 +26,15 @@ Ids = Annotated[
     typer.Argument(
         metavar="JOB",
         help="Ids of jobs or batches, or the beginnings or ends of ids.",
+        autocompletion=completion.ids,
+    ),
+]
+
+OptionalIds = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="JOB",
+        help="Ids of jobs or batches, or the beginnings or ends of ids. Default: the whole queue.",
         autocompletion=completion.ids,
     ),
 ]
@@ -39,20 +49,32 @@ def cancel(job: Ids, url: Url = None, as_json: Json = False) -> None:
 
 
 def pause(
-    job: Ids,
+    job: OptionalIds = None,
     now: Annotated[
         bool, typer.Option("--now", help="Interrupt and requeue running jobs. Default: they finish.")
     ] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Pause jobs or batches until they are resumed."""
-    _apply(job, url, lambda client, found: client.pause(found.kind, found.id, now=now), as_json=as_json)
+    """Pause the queue, or only some jobs or batches, until they are resumed.
+
+    A paused queue starts no job, also none that is added later.
+    """
+    if job:
+        _apply(job, url, lambda client, found: client.pause(found.kind, found.id, now=now), as_json=as_json)
+    else:
+        _apply_to_queue(url, lambda client: client.pause_queue(now=now), as_json=as_json)
 
 
-def resume(job: Ids, url: Url = None, as_json: Json = False) -> None:
-    """Resume paused jobs or batches."""
-    _apply(job, url, lambda client, found: client.resume(found.kind, found.id), as_json=as_json)
+def resume(job: OptionalIds = None, url: Url = None, as_json: Json = False) -> None:
+    """Resume the queue, or paused jobs or batches.
+
+    Jobs and batches that were paused themselves stay paused when the queue is resumed.
+    """
+    if job:
+        _apply(job, url, lambda client, found: client.resume(found.kind, found.id), as_json=as_json)
+    else:
+        _apply_to_queue(url, lambda client: client.resume_queue(), as_json=as_json)
 
 
 def retry(
@@ -145,6 +167,16 @@ def move(
         return await client.move(found.kind, found.id, to, before=next_id)
 
     _apply(ordered, url, move_one, as_json=as_json)
+
+
+def _apply_to_queue(
+    url: str | None, action: Callable[[Client], Awaitable[ActionResult[QueueCounts]]], *, as_json: bool
+) -> None:
+    done = connected(url, action)
+    if as_json:
+        print_json(done.data)
+    else:
+        print_line(done.message)
 
 
 def _apply(

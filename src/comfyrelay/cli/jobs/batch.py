@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comfyrelay.cli.jobs.connection import Url, connected
+from comfyrelay.cli.jobs.connection import Url, connected, note_pause
 from comfyrelay.cli.jobs.submit_options import Anyway, MaxWait, Preset, Reuse, Values, What, base_values
 from comfyrelay.cli.jobs.targets import (
     SubmitTarget,
@@ -116,7 +116,9 @@ class _BatchCommand:
     async def send(self, client: Client) -> ActionResult[Batch]:
         async with remove_added(client, self.what, if_refused=True) as added:
             add = self._add_to_desk if await client.is_desk() else self._add_to_server
-            return await add(client, added)
+            done = await add(client, added)
+        await note_pause(client)
+        return done
 
     async def _add_to_desk(self, client: Client, added: set[str]) -> ActionResult[Batch]:
         if self.max_wait_seconds is not None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from comfyrelay.cli.options import url_option
+from comfyrelay.cli.output import print_note
 from comfyrelay.cli.target import find_url
 from comfyrelay.errors import InvalidInput
 
@@ -42,6 +43,15 @@ async def take(items: AsyncIterator[T], limit: int) -> list[T]:
         if len(found) == limit:
             break
     return found
+
+
+async def note_pause(client: Client) -> None:
+    """Print a note if the queue is paused."""
+    from comfyrelay.domain.queue.queue_pause import pause_text
+
+    queue = await client.queue_counts()
+    if queue.paused_at is not None:
+        print_note(f"{pause_text(queue.held)} The command is `comfyrelay resume`.", style="yellow")
 
 
 async def find_job_or_batch(client: Client, text: str, *, kind: str | None = None) -> Found:

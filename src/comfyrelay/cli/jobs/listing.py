@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from comfyrelay.cli.jobs import completion
-from comfyrelay.cli.jobs.connection import Url, connected, find_job_or_batch, take
+from comfyrelay.cli.jobs.connection import Url, connected, find_job_or_batch, note_pause, take
 from comfyrelay.cli.options import Json
 from comfyrelay.cli.output import out, print_json, print_note, print_result
 from comfyrelay.clock import utc_now
@@ -72,6 +72,7 @@ def jobs(
 
     async def work(client: Client) -> tuple[list[Job], dict[str, str]]:
         batch_id = (await find_job_or_batch(client, batch, kind="batch")).id if batch else None
+        await note_pause(client)
         found = await take(client.jobs(status=status, batch_id=batch_id, search=search, page=limit), limit)
         return found, {} if as_json else await JobLabels(client).of(found)
 
@@ -90,7 +91,11 @@ def batches(
     """List batches, newest first, with their progress, outcomes and expected remaining time."""
     from comfyrelay.client import render
 
-    found = connected(url, lambda client: take(client.batches(), limit))
+    async def work(client: Client) -> list[Batch]:
+        await note_pause(client)
+        return await take(client.batches(), limit)
+
+    found = connected(url, work)
     print_result(found, render.batch_table(found) if found else "No batches.", as_json=as_json)
 
 

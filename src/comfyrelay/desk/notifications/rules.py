@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from comfyrelay.domain.queue.queue_pause import pause_text
 from comfyrelay.protocol.desk import NotificationEvent
 
 
@@ -47,7 +48,7 @@ class NotifiedBatch:
 
 class NotificationRules:
     """Notifies once of each completed or failed job without a batch, of each batch whose last item has ended, of each
-    failure that holds a batch, and of the empty queue."""
+    failure that holds a batch, and of the queue that is empty, or paused while nothing runs."""
 
     def __init__(self) -> None:
         # The time of the last notification by batch, and under None for the whole queue.
@@ -56,10 +57,11 @@ class NotificationRules:
         self._held_by: dict[str, str | None] = {}
 
     def of_end(
-        self, job: NotifiedJob, batch: NotifiedBatch | None, *, active: int, read_at: datetime
+        self, job: NotifiedJob, batch: NotifiedBatch | None, *, active: int, held: int = 0, read_at: datetime
     ) -> list[Notification]:
         """Return the notifications for a job that has ended. `batch` and `active`, the number of queued and running
-        jobs, were read at `read_at`."""
+        jobs, were read at `read_at`. `held` is the number of jobs that a paused queue holds
+        while nothing runs."""
         found = []
         if batch is None:
             found += _of_job(job)
@@ -72,9 +74,10 @@ class NotificationRules:
             return [Notification(event=NotificationEvent.FAILED, title=title, body=batch.held, batch_id=batch.id)]
         elif batch.is_over and self._is_new(batch.id, job, read_at):
             found += _of_batch(batch)
-        if not active and self._is_new(None, job, read_at):
-            body = f"The last was {job.name}."
-            found.append(Notification(event=NotificationEvent.QUEUE_EMPTY, title="The queue is empty", body=body))
+        if (held or not active) and self._is_new(None, job, read_at):
+            title, text = ("The queue is paused", f"{pause_text(held)} ") if held else ("The queue is empty", "")
+            body = f"{text}The last was {job.name}."
+            found.append(Notification(event=NotificationEvent.QUEUE_EMPTY, title=title, body=body))
         return found
 
     def _is_new(self, about: str | None, job: NotifiedJob, read_at: datetime) -> bool:

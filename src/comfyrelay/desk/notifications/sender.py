@@ -18,9 +18,11 @@ from comfyrelay.clock import utc_now
 from comfyrelay.desk.notifications.notifier import Notifier
 from comfyrelay.desk.notifications.rules import Notification, NotificationRules, NotifiedBatch, NotifiedJob
 from comfyrelay.domain.queue.settlement import JobState
+from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import BatchRecord, JobRecord
 from comfyrelay.protocol.desk import FailedNotification
+from comfyrelay.protocol.jobs import QueueCounts
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.ended_jobs import EndedJobs
 from comfyrelay.system import atomic
@@ -97,12 +99,16 @@ class NotificationSender:
 
     async def _notify(self, engine: Engine, user: User, job_ids: Sequence[str]) -> None:
         ended = await engine.jobs.ended_jobs.load(user.tenant_id, user.id, job_ids)
+        queue = QueueCounts.of(await engine.jobs.overview.summary(user.tenant_id, limit=1))
+        held = 0 if queue.counts.get(JobStatus.PROCESSING) else queue.held
         # Taken after the query, so that no job found has ended later.
         read_at = utc_now()
         for job in _notifiable(ended.jobs):
             batch = ended.batches.get(job.batch_id or "")
             notified = _notified_batch(batch, ended.counts.get(batch.id, {})) if batch else None
-            for notification in self._rules.of_end(_notified_job(job), notified, active=ended.active, read_at=read_at):
+            for notification in self._rules.of_end(
+                _notified_job(job), notified, active=ended.active, held=held, read_at=read_at
+            ):
                 await self._send(notification, ended)
         if ended.jobs:
             last = ended.jobs[-1]

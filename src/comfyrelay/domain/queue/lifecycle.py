@@ -272,14 +272,15 @@ def pause(dispatch: Dispatch, *, mode: PauseMode, now: datetime) -> Transition |
         return None
     if not dispatch.is_leased:
         return _transition(dispatch, JobEventType.PAUSED, status=DispatchStatus.PAUSED)
-    if dispatch.pause_mode in {mode, PauseMode.NOW}:
+    if dispatch.pause_requested_at is not None and dispatch.pause_mode in {mode, PauseMode.NOW}:
         return None
     return _transition(
         dispatch,
         JobEventType.PAUSE_REQUESTED,
         reason=mode,
         pause_requested_at=now,
-        pause_mode=mode,
+        # A pause of the queue may have interrupted it already.
+        pause_mode=dispatch.pause_mode or mode if mode is PauseMode.AFTER else mode,
         release_requested_at=now if dispatch.is_prefetch else dispatch.release_requested_at,
     )
 

@@ -20,6 +20,7 @@ NEWEST_DONE = 10
 class Reason(StrEnum):
     NOT_WAITING = "not_waiting"
     PAUSED = "paused"
+    QUEUE_PAUSED = "queue_paused"
     HELD = "held"
     NOT_BEFORE = "not_before"
     SHARD_DOWN = "shard_down"

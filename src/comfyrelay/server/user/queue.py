@@ -1,10 +1,16 @@
 """The queue: running, waiting and ended batches and single jobs."""
 
+from typing import Annotated
+
+from fastapi import Body
+
+from comfyrelay.domain.queue.queue_pause import pause_text
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.http.auth import CurrentUser
-from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import (
     Cursor,
@@ -53,8 +59,31 @@ async def clear(body: wire.ClearQueue, context: ContextOf, user: CurrentUser) ->
 
 @router.get("/counts")
 async def counts(context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCounts]:
-    """Count your jobs by status. Prefetched jobs count as waiting."""
-    return Answer(data=wire.QueueCounts.of(await context.engine.jobs.overview.summary(user.tenant_id, limit=1)))
+    """Count your jobs by status, and tell whether your queue is paused. Prefetched jobs count as waiting."""
+    return await _counts(context, user, "OK")
+
+
+@router.post("/pause", responses=error_responses(403, 422))
+async def pause(
+    context: ContextOf, user: CurrentUser, body: Annotated[wire.Pause | None, Body()] = None
+) -> Answer[wire.QueueCounts]:
+    """Pause your queue: no job starts until you resume it, also none that is added later. Running jobs finish; with
+    `now` they are interrupted and return to the queue."""
+    await context.engine.queue.pauses.pause(user.tenant_id, mode=(body or wire.Pause()).mode)
+    return await _counts(context, user, None)
+
+
+@router.post("/resume", responses=error_responses(403))
+async def resume(context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCounts]:
+    """Resume your queue. Jobs and batches that you paused themselves stay paused."""
+    was_paused = await context.engine.queue.pauses.resume(user.tenant_id)
+    return await _counts(context, user, "The queue is resumed." if was_paused else "The queue is not paused.")
+
+
+async def _counts(context: Context, user: User, message: str | None) -> Answer[wire.QueueCounts]:
+    """Answer with the counts; without a message, say what the paused queue holds."""
+    found = wire.QueueCounts.of(await context.engine.jobs.overview.summary(user.tenant_id, limit=1))
+    return Answer(data=found, message=pause_text(found.held) if message is None else message)
 
 
 @router.get("/{batch_id}/items", responses=error_responses(404, 422))

@@ -15,6 +15,7 @@ from comfyrelay.services.queue.heartbeats import HeartbeatService
 from comfyrelay.services.queue.lease_payload import LeasePayloads
 from comfyrelay.services.queue.leasing import Leasing
 from comfyrelay.services.queue.outputs import Outputs
+from comfyrelay.services.queue.pauses import QueuePauses
 from comfyrelay.services.queue.polls import Polls
 from comfyrelay.services.queue.posters import Posters
 from comfyrelay.services.queue.previews import PreviewService
@@ -51,6 +52,7 @@ class Queue:
         self.posters = Posters(_probes(settings), context.objects, seconds=settings.poster_seconds)
         self.outputs = Outputs(context, self.lease_payloads, self.settle, _probes(settings), self.posters)
         self.control = JobControl(databases, self.decisions, outbox.recovery)
+        self.pauses = QueuePauses(context, self.decisions)
         self.reaper = Reaper(context, self.decisions, self.demand, waiting=self.polls.waiting)
         self.wait_reasons = WaitReasons(context, why_not_burst=why_not_burst)
 

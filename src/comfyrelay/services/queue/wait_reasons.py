@@ -10,6 +10,7 @@ from comfyrelay.domain.autoscaling.learning import NEWEST_BOOTS, boot_seconds, s
 from comfyrelay.domain.autoscaling.observation import MachineState
 from comfyrelay.domain.autoscaling.spec import MachineProviderName
 from comfyrelay.domain.queue.dispatch import Dispatch
+from comfyrelay.domain.queue.queue_pause import is_held, pause_text
 from comfyrelay.domain.queue.states import JOB_STATUS_OF, DispatchStatus, Provider
 from comfyrelay.domain.queue.wait_reasons import (
     NO_STARTING_MACHINES,
@@ -25,9 +26,10 @@ from comfyrelay.errors import NotFound
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.autoscaling import bursts, decisions, machines, observations
-from comfyrelay.store.central.queue import blocks, dispatches, memory, missing_requirements, positions
+from comfyrelay.store.central.queue import blocks, dispatches, memory, missing_requirements, pauses, positions
 from comfyrelay.store.central.workers import slots, workers
 from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import overview
 
 # Dispatches with the same key wait for the same workers.
 _group_key = attrgetter("workflow_id", "stage", "provider", "workflow_hash", "effect_id", "only_worker", "ran_out_on")
@@ -52,11 +54,15 @@ class WaitReasons:
         explained: dict[str, Waiting] = {}
         async with self._databases.central.read() as tx:
             found = await dispatches.of_jobs(tx, [(tenant_id, job_id) for job_id in job_ids])
+            paused = await _explain_queue_pause(tx, tenant_id)
             groups: dict[tuple[Any, ...], dict[str, Dispatch]] = {}
             for job_id, dispatch in found.items():
-                if dispatch.status in {DispatchStatus.QUEUED, DispatchStatus.PAUSED}:
+                prefetched = await _explain_if_prefetched(tx, dispatch)
+                if paused is not None and is_held(dispatch.status, is_prefetched=prefetched is not None):
+                    explained[job_id] = paused
+                elif dispatch.status in {DispatchStatus.QUEUED, DispatchStatus.PAUSED}:
                     groups.setdefault(_group_key(dispatch), {})[job_id] = dispatch
-                elif (prefetched := await _explain_if_prefetched(tx, dispatch)) is not None:
+                elif prefetched is not None:
                     explained[job_id] = prefetched
                 else:
                     status = JOB_STATUS_OF[DispatchStatus(dispatch.status)]
@@ -135,6 +141,15 @@ class WaitReasons:
             )
             for job_id, waiting in group.items()
         }
+
+
+async def _explain_queue_pause(tx: Tx, tenant_id: str) -> Waiting | None:
+    """Explain that the tenant's queue is paused; return `None` if it is not."""
+    if not await pauses.paused_at(tx, [tenant_id]):
+        return None
+    leased = (await overview.leased(tx, [tenant_id]))[tenant_id]
+    held = await pauses.count_queued(tx, tenant_id) + sum(item.is_prefetched for item in leased)
+    return Waiting(reason=Reason.QUEUE_PAUSED, text=pause_text(held))
 
 
 async def _seconds_per_job(tx: Tx, dispatch: Dispatch, shared: list[int]) -> float | None:

@@ -7,6 +7,7 @@ from sqlalchemy import BigInteger, Float, cast, delete, func, literal, select
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.operations import ActivityCounts, IntervalAggregate, LoadSample
 from comfyrelay.store.central.queue.dispatches import LEASED
+from comfyrelay.store.central.queue.pauses import is_free
 from comfyrelay.store.central.tables.operations import samples as s
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import workers
@@ -37,7 +38,7 @@ async def has_load(tx: Tx, minute: int) -> bool:
 
 async def current_load(tx: Tx, *, offline_seconds: float) -> LoadSample:
     """Read the load from the indexes of queued and leased dispatches, and from workers."""
-    is_waiting = (d.c.status == sql_literal(DispatchStatus.QUEUED)) & (d.c.available_at <= relay_now())
+    is_waiting = (d.c.status == sql_literal(DispatchStatus.QUEUED)) & (d.c.available_at <= relay_now()) & is_free()
     waiting = await tx.execute(select(func.count(), func.min(d.c.available_at), relay_now()).where(is_waiting))
     count, oldest, now = waiting.one()
     is_started = ~d.c.is_prefetch | d.c.progress.is_not(None)

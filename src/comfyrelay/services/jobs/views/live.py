@@ -17,12 +17,11 @@ from typing import Any, NamedTuple, TypeVar
 import structlog
 
 from comfyrelay.domain.queue.states import JobStatus
-from comfyrelay.domain.records.jobs import Unit
 from comfyrelay.protocol.jobs import LiveProgress
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches, BatchState
 from comfyrelay.services.jobs.views.jobs import JobView, JobViews
-from comfyrelay.services.jobs.views.overview import QueueOverview, QueueSummary, summarize_queue
+from comfyrelay.services.jobs.views.overview import QueueOverview, QueueRows, QueueSummary, summarize_queue
 from comfyrelay.services.subscriptions import Reset, StreamMessage, Subscriber
 from comfyrelay.store.central.autoscaling import durations
 from comfyrelay.store.notify import NotifyChannel
@@ -352,17 +351,17 @@ class _ChangeReader:
             counts = await self._live.overview.counts_of(self._shard, [tenant.id for tenant in stale])
             for tenant in stale:
                 tenant.counts, tenant.is_stale = counts[tenant.id], False
-        queues = await self._live.overview.leased_and_waiting([tenant.id for tenant in tenants], limit=MAX_WAITING)
+        queues = await self._live.overview.rows_of([tenant.id for tenant in tenants], limit=MAX_WAITING)
         for tenant in tenants:
             tenant.queue_read_at = asyncio.get_running_loop().time()
-            await self._send_queue(tenant, *queues[tenant.id])
+            await self._send_queue(tenant, queues[tenant.id])
 
-    async def _send_queue(self, tenant: _Tenant, leased: Sequence[LeasedItem], waiting: Sequence[Unit]) -> None:
-        summary = summarize_queue(tenant.counts or {}, leased, waiting)
+    async def _send_queue(self, tenant: _Tenant, rows: QueueRows) -> None:
+        summary = summarize_queue(tenant.counts or {}, rows)
         if tenant.summary is None or _contents(summary) != _contents(tenant.summary):
             tenant.send(StreamMessage(content=summary, cursor=tenant.cursor))
         tenant.summary = summary
-        running = [item for item in leased if not item.is_prefetched]
+        running = [item for item in rows.leased if not item.is_prefetched]
         changed = [item for item in running if item.progress and item.progress != tenant.progress.get(item.job_id)]
         tenant.progress = {item.job_id: item.progress for item in running}
         if changed:
@@ -382,4 +381,4 @@ class _ChangeReader:
 
 def _contents(summary: QueueSummary) -> tuple[Any, ...]:
     """Return the part of a summary that subscribers get."""
-    return dict(summary.counts), list(summary.running), list(summary.waiting)
+    return dict(summary.counts), list(summary.running), list(summary.waiting), summary.paused_at

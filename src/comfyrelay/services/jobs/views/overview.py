@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.properties import Property, Role
@@ -16,9 +17,10 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.control import require_job
 from comfyrelay.storage.headers import servable_content_type
 from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.queue import pauses
 from comfyrelay.store.tenant import jobs, overview
 from comfyrelay.store.tenant.job_list import StatusFilter
-from comfyrelay.store.tenant.library import media
+from comfyrelay.store.tenant.library import gallery, media
 from comfyrelay.store.tenant.overview import LeasedItem
 
 # Job statuses by the queue view's own statuses.
@@ -32,13 +34,23 @@ JOB_STATUS: Mapping[str, JobStatus] = {
 class QueueSummary:
     """A tenant's queue. `waiting` is its start, in run order.
 
-    `fetched` are jobs that a worker has leased to run next. They count as waiting.
+    `fetched` are jobs that a worker has leased to run next. They count as waiting. If the queue is paused since
+    `paused_at`, it holds all waiting jobs.
     """
 
     counts: Mapping[str, int]
     running: Sequence[Unit]
     waiting: Sequence[Unit]
     fetched: Sequence[LeasedItem]
+    paused_at: datetime | None
+
+
+class QueueRows(NamedTuple):
+    """Leased jobs, the start of the waiting queue, and since when the queue is paused."""
+
+    leased: Sequence[LeasedItem]
+    waiting: Sequence[Unit]
+    paused_at: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,12 +61,17 @@ class JobDetails:
     error_detail: str | None
     attempts: Sequence[Attempt]
     # The worker reports it. For a script, it has the command and all saved files.
-    output_metadata: Mapping[str, Any] | None
+    # By output, in order.
+    outputs_metadata: Sequence[Mapping[str, Any] | None]
+
+    @property
+    def output_metadata(self) -> Mapping[str, Any] | None:
+        return self.outputs_metadata[0] if self.outputs_metadata else None
 
 
-def summarize_queue(counts: Mapping[str, int], leased: Sequence[LeasedItem], waiting: Sequence[Unit]) -> QueueSummary:
-    fetched = [item for item in leased if item.is_prefetched]
-    running = [item for item in leased if not item.is_prefetched]
+def summarize_queue(counts: Mapping[str, int], rows: QueueRows) -> QueueSummary:
+    fetched = [item for item in rows.leased if item.is_prefetched]
+    running = [item for item in rows.leased if not item.is_prefetched]
     known: dict[str, int] = {status: counts.get(status, 0) for status in JobStatus}
     # The minimum is needed because the two databases are not read at the same moment.
     moved = min(len(fetched), known[JobStatus.PROCESSING])
@@ -64,8 +81,9 @@ def summarize_queue(counts: Mapping[str, int], leased: Sequence[LeasedItem], wai
         counts=known,
         # Several jobs of a batch may run at the same time.
         running=list(dict.fromkeys(item.unit for item in running)),
-        waiting=list(dict.fromkeys([*(item.unit for item in fetched), *waiting])),
+        waiting=list(dict.fromkeys([*(item.unit for item in fetched), *rows.waiting])),
         fetched=fetched,
+        paused_at=rows.paused_at,
     )
 
 
@@ -86,10 +104,8 @@ class QueueOverview:
         self._ttl_seconds = context.settings.presigned_ttl_seconds
 
     async def summary(self, tenant_id: str, *, limit: int) -> QueueSummary:
-        counts, leased_and_waiting = await asyncio.gather(
-            self.counts(tenant_id), self.leased_and_waiting([tenant_id], limit=limit)
-        )
-        return summarize_queue(counts, *leased_and_waiting[tenant_id])
+        counts, rows = await asyncio.gather(self.counts(tenant_id), self.rows_of([tenant_id], limit=limit))
+        return summarize_queue(counts, rows[tenant_id])
 
     async def counts(self, tenant_id: str) -> dict[str, int]:
         shard = await self._databases.shard_name_of(tenant_id)
@@ -100,22 +116,21 @@ class QueueOverview:
         async with self._databases.shard(shard).read() as tx:
             return await overview.count_by_status(tx, tenant_ids)
 
-    async def leased_and_waiting(
-        self, tenant_ids: Collection[str], *, limit: int
-    ) -> dict[str, tuple[Sequence[LeasedItem], Sequence[Unit]]]:
-        """Return the leased jobs and the start of the waiting queue, by tenant."""
+    async def rows_of(self, tenant_ids: Collection[str], *, limit: int) -> dict[str, QueueRows]:
+        """Return the queue of each tenant, with at most `limit` waiting units."""
         async with self._databases.central.read() as tx:
             leased = await overview.leased(tx, tenant_ids)
             waiting = await overview.waiting(tx, tenant_ids, limit=limit)
-        return {tenant_id: (leased[tenant_id], waiting[tenant_id]) for tenant_id in tenant_ids}
+            paused = await pauses.paused_at(tx, tenant_ids)
+        return {id_: QueueRows(leased[id_], waiting[id_], paused.get(id_)) for id_ in tenant_ids}
 
     async def job_details(self, tenant_id: str, job_id: str) -> JobDetails:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             job = await require_job(tx, tenant_id, job_id)
             payload = JobPayload.from_json((await jobs.payloads(tx, [job_id]))[job_id])
             attempts = await jobs.attempts_of(tx, [job_id])
-            output = job.output_file_id
-            metadata = await media.metadata_of(tx, tenant_id, output) if output is not None else None
+            outputs = (await gallery.of_jobs(tx, tenant_id, [job_id])).get(job_id, {})
+            metadata = await media.metadata_of(tx, tenant_id, outputs)
             own = await media.ids_at(tx, tenant_id, [asset.path for asset in payload.assets])
         async with self._databases.central.read() as tx:
             workflow = (await catalogue.workflows_by_id(tx, [job.workflow_id])).get(job.workflow_id)
@@ -129,7 +144,7 @@ class QueueOverview:
             attempts=attempts
             if payload.seed is None
             else [replace(attempt, seed=payload.seed) for attempt in attempts],
-            output_metadata=metadata,
+            outputs_metadata=[metadata.get(id_) for id_ in outputs],
         )
 
     async def _inputs(

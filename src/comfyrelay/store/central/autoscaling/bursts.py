@@ -27,6 +27,7 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.queue.dispatch import Transition
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.domain.records.workers import BurstRecord
+from comfyrelay.store.central.queue.pauses import is_free
 from comfyrelay.store.central.tables.accounts import tenants
 from comfyrelay.store.central.tables.autoscaling import bursts
 from comfyrelay.store.central.tables.catalogue import effects, workflows
@@ -153,6 +154,7 @@ def queue_query(dialect: str) -> Executable:
         q.c.available_at <= relay_now(),
         # A dispatch that is pinned to a worker cannot burst.
         q.c.only_worker.is_(None),
+        is_free(q.c.tenant_id),
     ]
     order = (q.c.priority.desc(), q.c.rank, q.c.id)
     limit = bindparam("limit", type_=BigInteger())

@@ -10,6 +10,7 @@ from sqlalchemy import Select, func, select
 
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.store.central.queue.dispatches import LEASES
+from comfyrelay.store.central.queue.pauses import is_free
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.queue import dispatch_leases
 from comfyrelay.store.central.tables.workers import fleets, worker_audit_logs, workers, workflow_fleets
@@ -66,7 +67,7 @@ def mappings_query() -> Select[Any]:
 
 
 async def count_active_jobs(tx: Tx) -> Counter[tuple[str, int]]:
-    """Count queued and leased jobs by stage and workflow, without jobs that are scheduled for later."""
+    """Count queued and leased jobs by stage and workflow, without jobs that are scheduled for later or held."""
     jobs: Counter[tuple[str, int]] = Counter()
     for query in (queued_query(), leased_query()):
         for row in await tx.execute(query):
@@ -75,7 +76,8 @@ async def count_active_jobs(tx: Tx) -> Counter[tuple[str, int]]:
 
 
 def queued_query() -> Select[Any]:
-    return _counts().where(d.c.status == sql_literal(DispatchStatus.QUEUED), d.c.available_at <= relay_now())
+    is_queued = d.c.status == sql_literal(DispatchStatus.QUEUED)
+    return _counts().where(is_queued, d.c.available_at <= relay_now(), is_free())
 
 
 def leased_query() -> Select[Any]:

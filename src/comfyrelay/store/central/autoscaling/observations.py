@@ -10,6 +10,7 @@ from sqlalchemy import BigInteger, Float, Integer, Select, bindparam, case, func
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.store.central.catalogue import FLEET_COLUMNS
+from comfyrelay.store.central.queue.pauses import is_free
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import fleets, worker_audit_logs, workers, workflow_fleets
 from comfyrelay.store.database import Tx
@@ -94,6 +95,7 @@ def waiting_query(stage: str, workflow_ids: Collection[int], *, down_shards: Seq
             d.c.attempts < d.c.max_attempts,
             d.c.available_at <= relay_now(),
             d.c.shard.not_in(list(down_shards)),
+            is_free(),
         )
         .group_by(d.c.workflow_id, d.c.effect_id)
     )
@@ -150,16 +152,17 @@ _LIMIT = bindparam("limit", type_=Integer())
 
 @cache
 def newest_arrivals_query(_dialect: str = "") -> Select[Any]:
-    return select(*_ARRIVAL).order_by(d.c.id.desc()).limit(_LIMIT)
+    return select(*_ARRIVAL).where(is_free()).order_by(d.c.id.desc()).limit(_LIMIT)
 
 
 @cache
 def arrivals_query(_dialect: str = "") -> Select[Any]:
-    return select(*_ARRIVAL).where(d.c.id > bindparam("after", type_=BigInteger())).order_by(d.c.id).limit(_LIMIT)
+    is_new = d.c.id > bindparam("after", type_=BigInteger())
+    return select(*_ARRIVAL).where(is_new, is_free()).order_by(d.c.id).limit(_LIMIT)
 
 
 async def arrivals(tx: Tx, *, after: int | None, limit: int) -> list[Arrival]:
-    """Return jobs that entered the queue, in any state; without `after`, the newest."""
+    """Return jobs that entered the queue, in any state; without `after`, the newest. Paused queues are left out."""
     if after is None:
         found = await tx.fetch(newest_arrivals_query, {"limit": limit})
     else:

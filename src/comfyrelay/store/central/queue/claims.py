@@ -15,6 +15,7 @@ from comfyrelay.domain.queue.routing import Candidate, Entitlement
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.queue import memory, missing_requirements
 from comfyrelay.store.central.queue.dispatches import COLUMNS, LEASES, from_row
+from comfyrelay.store.central.queue.pauses import IS_FREE
 from comfyrelay.store.central.tables.catalogue import workflows
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import worker_missing_requirements as missing
@@ -182,6 +183,7 @@ PICK_POSTGRES = text(
                    AND NOT (q.provider = 'self_hosted' AND q.only_worker IS NULL
                             AND g.oversized ? (q.workflow_id || ' ' || q.workflow_hash))
                    AND NOT CAST(:down_shards AS jsonb) ? q.shard
+                   AND {IS_FREE}
                    AND (q.only_worker IS NULL OR q.only_worker = g.chosen)
                    AND (q.ran_out_on IS NULL OR NOT CAST(q.ran_out_on AS jsonb) ? COALESCE(g.chosen, ''))
                  ORDER BY q.priority DESC, q.rank, q.id
@@ -219,6 +221,7 @@ PICK_SQLITE = text(
        AND NOT (q.provider = 'self_hosted' AND q.only_worker IS NULL
                 AND q.workflow_id || ' ' || q.workflow_hash IN (SELECT value FROM json_each(:oversized)))
        AND q.shard NOT IN (SELECT value FROM json_each(:down_shards))
+       AND {IS_FREE}
        AND (q.only_worker IS NULL OR q.only_worker = :chosen)
        AND (q.ran_out_on IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(q.ran_out_on) AS w WHERE w.key = :chosen))
      ORDER BY q.priority DESC, q.rank, q.id

@@ -10,6 +10,7 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.queue.routing import QueuedDispatch, ReclaimableDispatch
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.queue.dispatches import LEASES
+from comfyrelay.store.central.queue.pauses import IS_FREE, is_free
 from comfyrelay.store.central.tables.catalogue import workflows
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import worker_workflows, workers
@@ -60,6 +61,7 @@ _OF_KIND = """
            AND q.available_at <= relay_now(0)
            AND q.only_worker IS NULL
            AND {not_down}
+           AND {is_free}
          ORDER BY q.priority DESC, q.rank, q.id
          LIMIT :limit"""
 # Pinned dispatches do not block others.
@@ -73,6 +75,7 @@ _CHOSEN = """
            AND q.attempts < q.max_attempts
            AND q.available_at <= relay_now(0)
            AND {not_down}
+           AND {is_free}
          ORDER BY q.id
          LIMIT :limit
     ) AS chosen"""
@@ -88,10 +91,10 @@ POSTGRES = text(
     + f"""
     SELECT q.* FROM kinds AS k
      CROSS JOIN LATERAL (
-        SELECT {_NAMES} {_OF_KIND.format(not_down=_NOT_DOWN)}
+        SELECT {_NAMES} {_OF_KIND.format(not_down=_NOT_DOWN, is_free=IS_FREE)}
      ) AS q
     """
-    + _CHOSEN.format(names=_NAMES, not_down=_NOT_DOWN)
+    + _CHOSEN.format(names=_NAMES, not_down=_NOT_DOWN, is_free=IS_FREE)
 ).columns(*_QUEUED)
 
 # SQLite has no LATERAL: each step looks up the id that a subquery finds.
@@ -104,10 +107,10 @@ SQLITE = text(
     + f"""
     SELECT {_NAMES.replace("q.", "o.")} FROM kinds AS k
       JOIN ai_job_dispatches AS o ON o.id IN (
-        SELECT q.id {_OF_KIND.format(not_down=_NOT_DOWN_SQLITE)}
+        SELECT q.id {_OF_KIND.format(not_down=_NOT_DOWN_SQLITE, is_free=IS_FREE)}
       )
     """
-    + _CHOSEN.format(names=_NAMES, not_down=_NOT_DOWN_SQLITE)
+    + _CHOSEN.format(names=_NAMES, not_down=_NOT_DOWN_SQLITE, is_free=IS_FREE)
 ).columns(*_QUEUED)
 
 
@@ -159,6 +162,7 @@ def late_query() -> Select[Any]:
             d.c.cancel_requested_at.is_(None),
             d.c.pause_requested_at.is_(None),
             d.c.attempts < d.c.max_attempts,
+            is_free(),
         )
         .order_by(d.c.priority.desc(), d.c.rank, d.c.id)
     )

@@ -11,6 +11,7 @@ from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.ordering import Place
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.queue.dispatches import WAITING, of_batch
+from comfyrelay.store.central.queue.pauses import is_free
 from comfyrelay.store.central.tables.autoscaling import workflow_durations
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
@@ -64,6 +65,7 @@ def _is_ready(*, stage: str, provider: str, workflow_ids: Sequence[int]) -> Colu
         d.c.provider == provider,
         d.c.workflow_id.in_(workflow_ids) if workflow_ids else false(),
         d.c.available_at <= relay_now(),
+        is_free(),
     )
 
 

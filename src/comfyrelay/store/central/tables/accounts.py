@@ -20,6 +20,9 @@ tenants = Table(
     # Maximum size and number of uploads; null: the server's limits.
     Column("max_stored_bytes", BigInteger),
     Column("max_stored_files", Integer),
+    # Since when the tenant's queue is paused, and its queued jobs are held; null: it is not.
+    Column("queue_paused_at", UtcTime),
+    partial_index("ix_tenants_queue_paused", "id", where="queue_paused_at IS NOT NULL"),
 )
 
 users = Table(
