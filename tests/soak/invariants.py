@@ -278,25 +278,27 @@ async def _after_retention(world: World) -> list[str]:
         await world.engine.operations.retention.run_once()
     # posters and previews are deleted with their files
     stored, rows = await stored_and_known_paths(world.engine)
-    late = await _late_posters(world, since=began) if stored - rows else set()
+    late = await _remove_late_posters(world, since=began) if stored - rows else set()
     return [
         *(f"the file {path} in the storage has no row" for path in sorted(stored - rows - late)),
         *(f"the file {path} is not in the storage" for path in sorted(rows - stored)),
     ]
 
 
-async def _late_posters(world: World, *, since: datetime) -> set[str]:
-    """Return the files that exist no more and whose poster was written after the search for orphans began.
+async def _remove_late_posters(world: World, *, since: datetime) -> set[str]:
+    """Remove posters that were written after the search for orphans began, and return the files they were made of.
 
     The thread of a postponed poster repeats its write for some seconds. The search comes an hour after the job ended,
     but the clock of this test has skipped that hour.
     """
     objects = {file.path: file.modified_at async for file in world.engine.objects.list("tenants")}
-    return {
-        source
+    late = {
+        path: source
         for path, modified_at in objects.items()
         if modified_at >= since and (source := source_path(path)) not in objects
     }
+    await world.engine.objects.remove_many(list(late))
+    return set(late.values())
 
 
 def server_errors(wires: Mapping[str, Wire]) -> list[str]:
