@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from comfyrelay.comfyui.editor.convert import inputs_of, running_nodes
+from comfyrelay.comfyui.editor.older_values import update_file
 from comfyrelay.comfyui.editor.sources import Scope, Sources
 from comfyrelay.comfyui.editor.widgets import StoredValue
 from comfyrelay.comfyui.editor.workflow import read_workflow
@@ -38,6 +39,7 @@ def put_placeholders(
     file: Mapping[str, Any], node_definitions: Mapping[str, Any], graph: Graph, placeholders: Collection[str]
 ) -> None:
     """Put the placeholders of a converted graph into the file that it was converted from."""
+    update_file(file, node_definitions)
     workflow = read_workflow(file)
     sources = Sources(workflow, node_definitions)
     found: list[tuple[StoredValue, Any]] = []

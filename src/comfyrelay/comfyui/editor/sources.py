@@ -6,7 +6,16 @@ from typing import Any
 
 from comfyrelay.comfyui.editor import editor_only_nodes
 from comfyrelay.comfyui.editor.groups import PREFIXES, GroupNode, read_group
-from comfyrelay.comfyui.editor.widgets import Spec, StoredValue, field_values, first_value, input_slots, read_specs
+from comfyrelay.comfyui.editor.older_values import current_values
+from comfyrelay.comfyui.editor.widgets import (
+    Spec,
+    StoredValue,
+    field_values,
+    first_value,
+    input_slots,
+    read_specs,
+    with_pack_fields,
+)
 from comfyrelay.comfyui.editor.workflow import BYPASSED, INPUT_NODE, MUTED, EditorWorkflow, Node, Sheet, Slot, as_list
 from comfyrelay.errors import GraphError
 
@@ -70,6 +79,7 @@ class Sources:
         self._shown: dict[Sheet, dict[str, StoredValue]] = {}
         self._depth = 0
         self._ends: dict[_Step, Source] = {}
+        self._output_types: set[str] | None = None
         self._setters: dict[tuple[str, ...], dict[str, Node]] = {}
 
     def definition(self, node: Node) -> Mapping[str, Any] | None:
@@ -102,11 +112,23 @@ class Sources:
     def fields(self, scope: Scope, node: Node) -> Mapping[str, StoredValue]:
         """Return the values of a node's fields."""
         if node not in self._fields:
-            is_known = self.definition(node) is not None
-            self._fields[node] = field_values(self.specs(node), node.values) if is_known else {}
+            self._fields[node] = self._own_fields(node) if self.definition(node) is not None else {}
         if not (set_outside := scope.set_outside):
             return self._fields[node]
         return {name: set_outside.get((node.id, name), value) for name, value in self._fields[node].items()}
+
+    def _own_fields(self, node: Node) -> dict[str, StoredValue]:
+        specs = self.specs(node)
+        values = current_values(node.type, node.values, {spec.name for spec in specs})
+        return field_values(with_pack_fields(specs, values, node.inputs, is_output=self._is_output), values)
+
+    def _is_output(self, kind: str) -> bool:
+        """Return whether some node outputs this type, so that an input of it is no field."""
+        if self._output_types is None:
+            definitions = (found for found in self._node_definitions.values() if isinstance(found, dict))
+            types = (kind for found in definitions for kind in as_list(found.get("output")))
+            self._output_types = {"*", *(kind for kind in types if isinstance(kind, str))}
+        return kind in self._output_types
 
     def inputs(self, node: Node) -> list[Slot]:
         """Return the inputs of a node: the inputs of its definition with the file's links, then additional ones."""

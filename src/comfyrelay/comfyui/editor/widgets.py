@@ -7,7 +7,7 @@ sent to the server.
 import random
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from comfyrelay.comfyui.editor.workflow import Slot, as_dict, as_list, type_name
@@ -62,6 +62,11 @@ class Spec(NamedTuple):
     type: str
     options: Mapping[str, Any]
     is_field: bool
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the input is never a field, though its type could be."""
+        return bool(self.options.get("forceInput"))
 
     @property
     def has_after_run(self) -> bool:
@@ -133,11 +138,52 @@ def as_input(value: Any) -> Any:
     return {"__value__": value} if isinstance(value, list) else value
 
 
+def with_pack_fields(
+    specs: Sequence[Spec],
+    stored: list[Any] | dict[str, Any],
+    slots: Sequence[Slot],
+    *,
+    is_output: Callable[[str], bool],
+) -> list[Spec]:
+    """Return the specs with the fields that a node pack defines itself, such as a colour or a list of styles.
+
+    Newer files name the field of each input. In older files such inputs have no slot, no node outputs their type, and
+    exactly as many values are left over.
+    """
+    named = {slot.name for slot in slots if slot.widget == slot.name}
+    result = [spec._replace(is_field=spec.is_field or (spec.name in named and not spec.is_forced)) for spec in specs]
+    known = {slot.name for slot in slots}
+    missing = {
+        spec.name
+        for spec in result
+        if not spec.is_field and not spec.is_forced and spec.name not in known and not is_output(spec.type)
+    }
+    count = sum(2 if spec.has_after_run else 1 for spec in result if spec.is_field)
+    if missing and isinstance(stored, list) and len(stored) == count + len(missing):
+        return [spec._replace(is_field=spec.is_field or spec.name in missing) for spec in result]
+    return result
+
+
 def _by_name(specs: Sequence[Spec], stored: Mapping[str, Any]) -> dict[str, Any]:
-    found = {field.name: _default(field) for field in _fields(specs)}
-    # A node may have more fields than its definition, depending on the chosen format.
-    found |= {name: value for name, value in stored.items() if name in found or not isinstance(value, dict)}
+    fields = list(_fields(specs))
+    found = {
+        field.name: _clean(field, stored[field.name]) if field.name in stored else _default(field) for field in fields
+    }
+    formats = [field for field in fields if isinstance(field.options.get("formats"), dict)]
+    for field in formats:
+        # The chosen format has its own fields.
+        for more in _fields_of_format(field, found[field.name]):
+            found[more.name] = stored.get(more.name, _default(more))
+    if not formats:
+        found |= {name: value for name, value in stored.items() if name not in found and not isinstance(value, dict)}
     return {name: value for name, value in found.items() if value is not ABSENT}
+
+
+def _fields_of_format(field: Spec, value: Any) -> Iterator[Spec]:
+    for stored in as_list(field.options["formats"].get(value) if isinstance(value, str) else None):
+        match stored:
+            case [str() as name, str() | list() as kind, *options]:
+                yield _spec(name, [kind, *options])
 
 
 def _is_after_run(value: Any) -> bool:
@@ -146,14 +192,13 @@ def _is_after_run(value: Any) -> bool:
 
 def _without_forced(specs: Sequence[Spec], stored: list[Any]) -> Sequence[int]:
     """Return the positions of the values. Older files also have values for fields that have become plain inputs."""
-    if not any(spec.options.get("forceInput") for spec in specs):
+    if not any(spec.is_forced for spec in specs):
         return range(len(stored))
     forced: list[bool] = []
     for spec in specs:
-        is_forced = bool(spec.options.get("forceInput"))
-        if is_forced or spec.is_field:
+        if spec.is_forced or spec.is_field:
             has_after_run = spec.options.get("control_after_generate") or spec.name in SEEDS
-            forced += [is_forced] * (2 if has_after_run else 1)
+            forced += [spec.is_forced] * (2 if has_after_run else 1)
     if len(forced) != len(stored):
         return range(len(stored))
     return [at for at, is_forced in enumerate(forced) if not is_forced]
@@ -197,11 +242,26 @@ def _default(field: Spec) -> Any:
 
 
 def _clean(field: Spec, value: Any) -> Any:
+    if field.type == "COMBO":
+        return _clean_choice(field, value)
     if field.type == "STRING" and field.options.get("multiline"):
         value = "" if value is None else value if isinstance(value, str) else str(value)
         value = value.replace("\r\n", "\n").replace("\r", "\n")
     if field.type == "STRING" and field.options.get("dynamicPrompts") and isinstance(value, str):
         return _choose_variants(_without_comments(value))
+    return value
+
+
+def _clean_choice(field: Spec, value: Any) -> Any:
+    if isinstance(value, dict) and "content" in value:
+        # Lists with preview images store both.
+        value = value["content"]
+    if value is None:
+        choices = field.options.get("options")
+        return choices[0] if isinstance(choices, list) and choices else None
+    if field.name == "sampler_name" and isinstance(value, str):
+        # The first versions of ComfyUI named samplers after their functions.
+        return value.removeprefix("sample_")
     return value
 
 

@@ -108,12 +108,12 @@ def read_workflow(value: Mapping[str, Any]) -> EditorWorkflow:
     if not root.nodes:
         raise GraphError("The workflow has no nodes.")
     subgraphs: dict[str, Sheet] = {}
-    pending = list(_subgraphs(value))
+    pending = list(subgraphs_in(value))
     while pending:
         definition = pending.pop()
         if str(definition.get("id")) not in subgraphs:
             subgraphs[str(definition.get("id"))] = read_sheet(definition)
-            pending.extend(_subgraphs(definition))
+            pending.extend(subgraphs_in(definition))
     groups = as_dict(as_dict(value.get("extra")).get("groupNodes"))
     return EditorWorkflow(
         root=root, subgraphs=subgraphs, groups={name: as_dict(group) for name, group in groups.items()}
@@ -162,7 +162,7 @@ def type_name(value: object) -> str:
     return value if isinstance(value, str) and value else "*"
 
 
-def _subgraphs(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def subgraphs_in(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     return _dicts(as_dict(value.get("definitions")).get("subgraphs"))
 
 
