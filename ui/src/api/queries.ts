@@ -114,23 +114,30 @@ export const desk = queryOptions({
   refetchInterval: ({ state }) => (state.data?.simulated_jobs === "examples" ? REFETCH_MS : false),
 });
 
-/** The number of jobs by status. */
+/** The number of jobs by status, and since when the queue is paused. */
 export interface Counts {
   counts: Record<string, number>;
   waiting: number;
   running: number;
+  pausedAt: string | null;
 }
+
+/** The counts of a response or an event. */
+export const countsOf = (queue: { counts: Record<string, number>; paused_at?: string | null }): Counts => ({
+  counts: queue.counts,
+  waiting: queue.counts.queued ?? 0,
+  running: queue.counts.processing ?? 0,
+  pausedAt: queue.paused_at ?? null,
+});
 
 export const counts = queryOptions({
   queryKey: keys.counts,
-  queryFn: async ({ signal }): Promise<Counts> => {
-    const now = await get("/api/queue/counts", { signal });
-    return { counts: now.counts, waiting: now.counts.queued ?? 0, running: now.counts.processing ?? 0 };
-  },
+  queryFn: async ({ signal }): Promise<Counts> => countsOf(await get("/api/queue/counts", { signal })),
 });
 
 export interface JobsAsked {
   status?: string;
+  workflow?: string;
   batch_id?: string;
   q?: string;
 }

@@ -33,7 +33,7 @@ const start = createRoute({
 const create = createRoute({
   getParentRoute: () => root,
   path: "/create",
-  validateSearch: searchFields("workflow", "preset", "from", "input", "q"),
+  validateSearch: searchFields("workflow", "preset", "from", "input", "q", "open", "compare"),
   component: lazyPage(() => import("@/areas/create")),
 });
 

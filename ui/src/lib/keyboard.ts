@@ -41,6 +41,8 @@ class Keyboard {
   }
 
   readonly subscribe = (subscriber: () => void) => {
+    // components change their shortcuts without registering again
+    this.registered = this.current();
     this.subscribers.add(subscriber);
     return () => void this.subscribers.delete(subscriber);
   };

@@ -225,6 +225,8 @@ export const create = {
     whenDoneHint: "Apprise URLs to notify when done, in addition to the ones in the settings",
     more: "Name, folder, priority",
     add: (count: number) => (count === 1 ? "Add job" : `Add ${number.format(count)} jobs`),
+    addToPaused: (count: number) =>
+      count === 1 ? "Add job to the paused queue" : `Add ${number.format(count)} jobs to the paused queue`,
     addAnyway: "Add anyway",
     sending: (left: number) => `Uploading ${plural(left, "file")}…`,
     adding: "Adding…",

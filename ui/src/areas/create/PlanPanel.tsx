@@ -1,6 +1,8 @@
 import { useQuery } from "@tanstack/react-query";
 import { Boxes, Cuboid, Info } from "lucide-react";
-import { ErrorCard, Heading } from "@/kit";
+import type { ReactNode } from "react";
+import { counts } from "@/api/queries";
+import { ErrorCard } from "@/kit";
 import { useSession } from "@/session/session";
 import { create as texts } from "@/texts/create";
 import { BatchOptions } from "./BatchOptions";
@@ -22,34 +24,26 @@ interface PlanPanelProps {
   command: Command;
   found: Estimate | null;
   folderProblem: string | null;
+  /** Next to the submit button. */
+  children?: ReactNode;
 }
 
-/** Right column: summary, estimate, warnings and submit button. */
-export function PlanPanel({ form, submission, command, found, folderProblem }: PlanPanelProps) {
+/** Below the form: previews, warnings and options, and a bar with the summary and the submit button. */
+export function PlanPanel({ form, submission, command, found, folderProblem, children }: PlanPanelProps) {
   const { choice, draft } = form;
   const { desk } = useSession();
+  const { data: queue } = useQuery(counts);
   const lists = sweepOf(choice, draft);
   const files = draft.folder === null ? lists.files.length : (found?.input_count ?? 0);
   const count = draft.folder === null ? jobCount(lists) : (found?.jobs ?? jobCount(lists, files));
   const product = sweepSummary(lists, primaryOf(choice)?.type ?? "", files);
   const missing = missingFileInput(choice, draft);
-  const made = missing
-    ? texts.plan.missing(missing.type)
-    : folderProblem
-      ? texts.plan.noFolder
-      : texts.plan.many(count, choice.outputMime);
+  const made = folderProblem ? texts.plan.noFolder : texts.plan.many(count, choice.outputMime);
   const isTrying =
     desk !== null &&
     (desk.simulated_jobs === "everything" || (desk.simulated_jobs === "examples" && choice.kind === "effect"));
   return (
-    <aside className={styles.plan} aria-label={texts.plan.title}>
-      <Heading>{texts.plan.title}</Heading>
-      <div aria-live="polite">
-        <p className={styles.product}>
-          {product && count > 1 && !missing && !folderProblem ? texts.plan.equals(product, made) : made}
-        </p>
-        <p className={styles.cost}>{costOf(found, choice.tokens * count)}</p>
-      </div>
+    <aside className={styles.plan} aria-label={texts.plan.title} data-plan>
       {choice.isScript ? (
         <CommandPreview command={command} prompts={lists.prompts.length} />
       ) : (
@@ -76,6 +70,18 @@ export function PlanPanel({ form, submission, command, found, folderProblem }: P
       )}
       <BatchOptions form={form} root={desk?.output_folder ?? null} />
       <div className={styles.submit}>
+        <div className={styles.summary} aria-live="polite">
+          {/* the button names a missing file */}
+          {!missing && (
+            <>
+              <p className={styles.product}>
+                {product && count > 1 && !folderProblem ? texts.plan.equals(product, made) : made}
+              </p>
+              <p className={styles.cost}>{costOf(found, choice.tokens * count)}</p>
+            </>
+          )}
+        </div>
+        {children}
         <SubmitButton
           form={form}
           submission={submission}
@@ -83,8 +89,8 @@ export function PlanPanel({ form, submission, command, found, folderProblem }: P
           count={count}
           isMissing={Boolean(found?.missing)}
           folderProblem={folderProblem}
+          isPaused={Boolean(queue?.pausedAt)}
         />
-        <p className={styles.kept}>{texts.plan.kept}</p>
       </div>
     </aside>
   );

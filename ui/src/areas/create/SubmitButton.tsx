@@ -13,9 +13,19 @@ interface SubmitButtonProps {
   count: number;
   isMissing: boolean;
   folderProblem: string | null;
+  /** Whether the queue is paused, so that new jobs wait. */
+  isPaused: boolean;
 }
 
-export function SubmitButton({ form, submission, command, count, isMissing, folderProblem }: SubmitButtonProps) {
+export function SubmitButton({
+  form,
+  submission,
+  command,
+  count,
+  isMissing,
+  folderProblem,
+  isPaused,
+}: SubmitButtonProps) {
   const { choice } = form;
   const left = pendingUploads(form.draft).length;
   const missing = missingFileInput(choice, form.draft);
@@ -32,7 +42,9 @@ export function SubmitButton({ form, submission, command, count, isMissing, fold
             ? texts.plan.addAnyway
             : choice.isScript
               ? texts.script.run(count)
-              : texts.plan.add(count);
+              : isPaused
+                ? texts.plan.addToPaused(count)
+                : texts.plan.add(count);
   const press = () => {
     if (isUnseen) {
       // show errors at their fields

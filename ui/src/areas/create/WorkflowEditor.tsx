@@ -1,14 +1,19 @@
-import { useEffect, useEffectEvent } from "react";
+import { Images, SlidersHorizontal } from "lucide-react";
+import { useEffect, useEffectEvent, useState } from "react";
+import { Button } from "@/kit";
 import { useSession } from "@/session/session";
+import { create as texts } from "@/texts/create";
 import { useCommand } from "./command";
 import styles from "./create.module.css";
 import { FormView } from "./FormView";
 import { useForm } from "./form";
-import type { Choice } from "./inputs";
+import { type Choice, promptOf } from "./inputs";
 import { PlanPanel } from "./PlanPanel";
 import { useUrlPrefill } from "./prefill";
+import { Results } from "./Results";
 import { useEstimate } from "./use-estimate";
-import { useSubmit } from "./use-submit";
+import { useResults } from "./use-results";
+import { focusField, useSubmit } from "./use-submit";
 import { WorkflowMenu } from "./WorkflowMenu";
 
 /** Problems found while a file was imported, for the form of the new workflow. */
@@ -29,7 +34,14 @@ export function WorkflowEditor({ choice, all, reported }: WorkflowEditorProps) {
   const command = useCommand(form);
   const submission = useSubmit(form, { isDesk: desk !== null });
   const { found, folderProblem } = useEstimate(form, desk !== null);
-  useUrlPrefill(choice, all, form);
+  const results = useResults(choice.workflowSlug);
+  const [view, setView] = useState<"form" | "results">("form");
+  const toPrompt = () => {
+    setView("form");
+    // a phone shows the form only then
+    requestAnimationFrame(() => focusField((promptOf(choice) ?? choice.properties[0])?.key ?? ""));
+  };
+  const recall = useUrlPrefill(choice, all, form);
   const showReported = useEffectEvent((report: ReportedProblems) => {
     if (report.slug === choice.slug) form.setProblems(report.problems);
   });
@@ -38,12 +50,27 @@ export function WorkflowEditor({ choice, all, reported }: WorkflowEditorProps) {
   }, [reported]);
   return (
     <>
-      <div className={styles.middle}>
+      <div className={styles.middle} data-view={view}>
         <FormView form={form} found={found} folderProblem={folderProblem}>
           {choice.kind === "workflow" && !choice.isScript && !isGuest && <WorkflowMenu choice={choice} />}
         </FormView>
+        <PlanPanel form={form} submission={submission} command={command} found={found} folderProblem={folderProblem}>
+          <Button
+            className={styles.toggle ?? ""}
+            icon={view === "form" ? Images : SlidersHorizontal}
+            onClick={() => setView(view === "form" ? "results" : "form")}
+          >
+            {view === "form" ? texts.results.count(results.total) : texts.results.form}
+          </Button>
+        </PlanPanel>
       </div>
-      <PlanPanel form={form} submission={submission} command={command} found={found} folderProblem={folderProblem} />
+      <Results
+        workflow={choice.workflowSlug}
+        found={results}
+        view={view}
+        onRecall={(jobId) => void recall(jobId).then(toPrompt)}
+        onPrompt={toPrompt}
+      />
     </>
   );
 }

@@ -9,7 +9,7 @@ import {
   TriangleAlert,
   Workflow as WorkflowIcon,
 } from "lucide-react";
-import { type RefObject, useEffect, useRef, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { here } from "@/api/client";
 import { Heading, Skeleton } from "@/kit";
 import { breakable } from "@/kit/breakable";
@@ -17,6 +17,7 @@ import { useSession } from "@/session/session";
 import { create as texts } from "@/texts/create";
 import { type Choice, isFile, isPrompt } from "./inputs";
 import { missing } from "./queries";
+import { useWasVisible } from "./use-was-visible";
 import styles from "./WorkflowPicker.module.css";
 
 const ICONS: Record<string, typeof ImageIcon> = {
@@ -63,19 +64,6 @@ export function WorkflowPicker({ choices, chosen, isFiltered }: WorkflowPickerPr
       ))}
     </nav>
   );
-}
-
-/** Whether it was ever visible: requirements are only fetched for visible entries. */
-function useWasVisible(of: RefObject<HTMLElement | null>): boolean {
-  const [isSeen, setSeen] = useState(false);
-  useEffect(() => {
-    const observer = new IntersectionObserver(
-      (entries) => entries.some((each) => each.isIntersecting) && setSeen(true),
-    );
-    if (of.current) observer.observe(of.current);
-    return () => observer.disconnect();
-  }, [of]);
-  return isSeen;
 }
 
 function WorkflowLink({ choice, isChosen }: { choice: Choice; isChosen: boolean }) {

@@ -15,6 +15,8 @@ export type Texts = Readonly<Record<string, string>>;
 export interface Choice {
   /** Key in URLs and drafts. */
   slug: string;
+  /** The workflow that its jobs run. */
+  workflowSlug: string;
   name: string;
   kind: "effect" | "workflow";
   effectId: number | null;
@@ -31,6 +33,7 @@ export const choicesOf = (effects: Effect[], workflows: Workflow[], script: stri
   ...workflows.map(
     (each): Choice => ({
       slug: each.slug,
+      workflowSlug: each.slug,
       name: each.name,
       kind: "workflow",
       effectId: null,
@@ -45,6 +48,7 @@ export const choicesOf = (effects: Effect[], workflows: Workflow[], script: stri
   ...effects.map(
     (each): Choice => ({
       slug: each.slug,
+      workflowSlug: each.workflow_slug,
       name: each.name,
       kind: "effect",
       effectId: each.id,

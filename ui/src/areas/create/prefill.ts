@@ -13,17 +13,16 @@ import { type Choice, isFile, primaryOf } from "./inputs";
 import { applyPreset } from "./Presets";
 import { aboutJob, presets } from "./queries";
 
-export function useUrlPrefill(choice: Choice, all: readonly Choice[], form: Form): void {
+/** Returns the function that recalls a job, also if the form has other values of it by now. */
+export function useUrlPrefill(choice: Choice, all: readonly Choice[], form: Form): (jobId: string) => Promise<void> {
   const { from, preset, input } = useSearch({ from: "/create" });
   const navigate = useNavigate({ from: "/create" });
   const { data: known } = useQuery(presets);
 
-  const recallJob = useEffectEvent(async (id: string, signal: AbortSignal) => {
-    // already recalled: a reload keeps later changes
-    if (draftOf(choice.slug).from?.id === id) return;
+  const fetchAndFill = async (id: string, signal?: AbortSignal) => {
     try {
       const [job, about] = await Promise.all([get("/api/ai-jobs/{job_id}", { path: { job_id: id } }), aboutJob(id)]);
-      if (signal.aborted) return;
+      if (signal?.aborted) return;
       const target =
         job.effect_id === null || job.effect_id === undefined
           ? all.find((each) => each.kind === "workflow" && each.slug === about.workflow_slug)
@@ -41,6 +40,10 @@ export function useUrlPrefill(choice: Choice, all: readonly Choice[], form: Form
     } catch (thrown) {
       toast({ text: `${texts.from.failed} ${sentence(thrown)}`, tone: "bad" });
     }
+  };
+  const recallJob = useEffectEvent(async (id: string, signal: AbortSignal) => {
+    // already recalled: a reload keeps later changes
+    if (draftOf(choice.slug).from?.id !== id) await fetchAndFill(id, signal);
   });
   useEffect(() => {
     if (!from) return;
@@ -82,6 +85,7 @@ export function useUrlPrefill(choice: Choice, all: readonly Choice[], form: Form
   useEffect(() => {
     if (input) void takeInput(input);
   }, [input]);
+  return fetchAndFill;
 }
 
 type JobInputs = Awaited<ReturnType<typeof aboutJob>>["inputs"];

@@ -21,6 +21,7 @@ export const input = (key: string, type: string, more: Partial<Input> = {}): Inp
 
 export const choice: Choice = {
   slug: "painter",
+  workflowSlug: "painter",
   name: "Painter",
   kind: "workflow",
   effectId: null,

@@ -67,6 +67,7 @@ export const previewOf = (
   overrides: Readonly<Record<string, unknown>> = {},
 ): Choice => ({
   slug: `console:${slug}`,
+  workflowSlug: slug,
   name,
   kind: "workflow",
   effectId: null,

@@ -1,0 +1,42 @@
+// What a workflow made, newest first: pure functions.
+
+import type { AboutJob, Job } from "@/api/types";
+import type { Item } from "@/areas/gallery/item";
+
+export const MAX_RESULTS = 50;
+
+export type Result = { kind: "output"; item: Item } | { kind: "failed"; job: Job };
+
+const endOf = (result: Result): number =>
+  Date.parse(result.kind === "output" ? result.item.created_at : (result.job.completed_at ?? result.job.created_at));
+
+/** Outputs and failed jobs, newest first. A failure that was retried is not shown. */
+export function mergeResults(items: readonly Item[], failed: readonly Job[]): Result[] {
+  const results: Result[] = [
+    ...items.map((item): Result => ({ kind: "output", item })),
+    ...failed
+      .filter((job) => job.status === "failed" && !job.retried_as)
+      .map((job): Result => ({ kind: "failed", job })),
+  ];
+  // the sort is stable: outputs of one job keep their order
+  return results.sort((one, other) => endOf(other) - endOf(one)).slice(0, MAX_RESULTS);
+}
+
+export type Direction = "left" | "right" | "up" | "down";
+
+/** The place that an arrow key leads to, in a grid that is filled row by row. */
+export function neighborAt(place: number, direction: Direction, columns: number, total: number): number {
+  const next = place + { left: -1, right: 1, up: -columns, down: columns }[direction];
+  if (next >= 0 && next < total) return next;
+  // below is a shorter last row
+  const hasRowBelow = Math.floor(place / columns) < Math.floor((total - 1) / columns);
+  return direction === "down" && hasRowBelow ? total - 1 : place;
+}
+
+const SHOWN_ELSEWHERE: readonly (string | null | undefined)[] = ["prompt", "seed"];
+
+/** The values that differ from the workflow, without prompt and seed, which have their own places. */
+export const changedValues = (inputs: AboutJob["inputs"]): [name: string, value: string][] =>
+  inputs
+    .filter((each) => !each.is_default && !SHOWN_ELSEWHERE.includes(each.role) && each.value !== null)
+    .map((each) => [each.label, String(each.value)]);
