@@ -156,7 +156,7 @@ class Client:
             for output in (await self.job(job_id)).outputs
         ]
         about = await self.about(job_id) if saved else None
-        others = [file for file in about.files if not file.is_output] if about else []
+        others = [file for file in about.files if file.output_number is None] if about else []
         for number, file in enumerate(others, start=len(saved) + 1):
             if file.url is not None:
                 path = folder / f"{saved[0].stem}_{number}{PurePath(file.name).suffix}"
@@ -374,9 +374,16 @@ class Client:
 
     # Batches
 
-    async def submit_batch(self, items: Sequence[Mapping[str, Any]], **options: Unpack[SubmitOptions]) -> Batch:
-        """Submit jobs together, all or none. An item may have `input_payload`, `input_file_id` and `label`."""
-        fields = {"items": list(items), **_submit_fields(options)}
+    async def submit_batch(
+        self,
+        items: Sequence[Mapping[str, Any]],
+        *,
+        axes: Sequence[Mapping[str, Any]] = (),
+        **options: Unpack[SubmitOptions],
+    ) -> Batch:
+        """Submit jobs together, all or none. An item may have `input_payload`, `input_file_id` and `label`. `axes` are
+        the lists that the items combine."""
+        fields = {"items": list(items), **({"axes": list(axes)} if axes else {}), **_submit_fields(options)}
         return (await self._calls.send(PATHS["batch"], Batch, NewBatch, **fields)).data
 
     async def batch(self, batch_id: str) -> Batch:

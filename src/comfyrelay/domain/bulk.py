@@ -1,6 +1,6 @@
 """Batches and bulk actions: limits, modes and results."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -24,7 +24,7 @@ class BulkAction(StrEnum):
 
 
 class Mode(StrEnum):
-    """How a batch combines its lists: each input with each prompt, or input n with prompt n."""
+    """How a batch combines its lists: each value with each value, or value n of each list together."""
 
     PRODUCT = "product"
     PAIRWISE = "pairwise"
@@ -34,6 +34,24 @@ class SeedMode(StrEnum):
     FIXED = "fixed"
     INCREMENT = "increment"
     RANDOM = "random"
+
+
+class WildcardMode(StrEnum):
+    """What happens to `{a|b}` and `__name__` in prompts: nothing, a random choice per job, or a job per combination."""
+
+    OFF = "off"
+    RANDOM = "random"
+    ALL = "all"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchAxis:
+    """A list that a batch combines with its other lists, for display. `key` is that of a property, or a word for lists
+    that are not properties: `input`, `tries` or `pairs`."""
+
+    key: str
+    name: str
+    values: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

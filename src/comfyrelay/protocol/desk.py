@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from comfyrelay.domain.bulk import Mode, SeedMode
+from comfyrelay.domain.bulk import Mode, SeedMode, WildcardMode
 from comfyrelay.domain.properties import Role
 from comfyrelay.domain.queue.states import WorkerState
 from comfyrelay.protocol.base import AnswerBody, Request
@@ -21,6 +21,7 @@ MAX_ATTEMPTS = 1000
 # A path on the desk's machine.
 LocalPath = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, PurePath) else value)]
 Subdir = Annotated[str, Field(max_length=1000)]
+SweepValues = Annotated[str, Field(max_length=1_000_000)] | Annotated[list[Any], Field(max_length=10_000)]
 Prompts = Annotated[list[Annotated[str, Field(max_length=100_000)]], Field(max_length=10_000)]
 
 
@@ -48,10 +49,13 @@ class Seeds(Request):
 
 
 class NewDeskBatch(Request):
-    """A batch with all combinations of inputs, prompts and tries of an effect or workflow. `values` and `preset` apply
-    to all items.
+    """A batch with all combinations of inputs, prompts, sweep axes and tries of an effect or workflow. `values` and
+    `preset` apply to all items.
 
-    `input_subdir` is one folder or several: a script runs once per folder, other workflows run once per file.
+    `input_subdir` is one folder or several: a script runs once per folder, other workflows run once per file. `sweep`
+    has the values of further fields by key: a list, or a text such as `10,20,30`, `1..8:0.5` (a range), `5 of 1..8`
+    (random values) or `*` (all choices), and for a text one value per line. With `wildcards`, prompts contain `{a|b}`
+    and `__name__`: `random` chooses for each job, `all` makes a job of each combination.
     """
 
     effect_slug: Slug | None = None
@@ -64,6 +68,8 @@ class NewDeskBatch(Request):
     tries: Annotated[int, Field(ge=1, le=1000)] = 1
     seeds: Seeds | None = None
     mode: Mode = Mode.PRODUCT
+    sweep: Annotated[dict[Line, SweepValues], Field(max_length=8)] = Field(default_factory=dict)
+    wildcards: WildcardMode = WildcardMode.OFF
     values: Json = Field(default_factory=dict)
     preset: Line | None = None
     output_folder: Annotated[str, Field(max_length=200)] | None = None
@@ -87,8 +93,8 @@ class Estimate(AnswerBody):
 
     The seconds are from now until the end of the batch, including the jobs ahead of it, and null if unknown. Most
     batches end between `fastest_seconds` and `slowest_seconds`. `workers` is the number of jobs that can run at once.
-    `inputs` are the first file names. `missing` are the missing requirements, and `warnings` are inputs that are
-    probably mistakes.
+    `inputs` are the first file names, `labels` the first names of jobs. `missing` are the missing requirements, and
+    `warnings` are inputs that are probably mistakes.
     """
 
     jobs: int
@@ -96,6 +102,7 @@ class Estimate(AnswerBody):
     workers: int
     inputs: list[str]
     input_count: int
+    labels: list[str]
     expected_seconds: float | None
     fastest_seconds: float | None
     slowest_seconds: float | None
@@ -276,15 +283,15 @@ class InputValue(AnswerBody):
 
 
 class RunFile(AnswerBody):
-    """A file of the run on the machine of the desk. `size` and `url` are null if the file no longer exists. `is_output`
-    marks the file that is the output of the job."""
+    """A file of the run on the machine of the desk. `size` and `url` are null if the file no longer exists.
+    `output_number` is the number of the output that the file is, if any."""
 
     name: str
     path: LocalPath
     mime_type: str
     size: int | None
     url: str | None
-    is_output: bool
+    output_number: int | None
 
 
 class JobAttempt(AnswerBody):
@@ -303,7 +310,8 @@ class JobAttempt(AnswerBody):
 
 class AboutJob(AnswerBody):
     """Details of a job. `error_detail` is the error output of the program, `output_metadata` the worker's report about
-    the output. `files` are all files of the run, `deleted_with_it` the files that are deleted with the job."""
+    the first output. `files` are all files of the run, `deleted_with_it` the files that are deleted with the job, and
+    `copies` the file that is deleted with each output, by number."""
 
     workflow_slug: str
     workflow_name: str
@@ -313,3 +321,4 @@ class AboutJob(AnswerBody):
     output_metadata: dict[str, Any] | None
     files: list[RunFile]
     deleted_with_it: list[LocalPath]
+    copies: dict[int, LocalPath]

@@ -20,6 +20,7 @@ from comfyrelay.domain.queue.states import (
 from comfyrelay.protocol.base import AnswerBody, Request, example
 from comfyrelay.protocol.fields import (
     MAX_ID,
+    MAX_LINE_LENGTH,
     STORABLE,
     Id,
     Json,
@@ -86,12 +87,24 @@ class NewJob(Submission, Item):
     expected_tokens: ExpectedTokens | None = None
 
 
+class NewBatchAxis(Request):
+    """A list that the items of a batch combine, for display: the name of a field, and the text of each value."""
+
+    key: Line
+    name: Line
+    values: Annotated[list[Annotated[str, Field(max_length=MAX_LINE_LENGTH, pattern=STORABLE)]], Field(min_length=1)]
+
+
 class NewBatch(Submission):
+    """A batch. `axes` are the lists that `items` combine, in item order, the last one varying fastest. They make the
+    grid of its outputs."""
+
     model_config = example(
         effect_id=1, label="Cats", items=[{"input_payload": {"prompt": "a cat"}}, {"input_payload": {"prompt": "two"}}]
     )
 
     items: Annotated[list[Item], Field(min_length=1, max_length=MAX_ITEMS)]
+    axes: Annotated[list[NewBatchAxis], Field(max_length=12)] = Field(default_factory=list)
     label: Line | None = None
     idempotency_key: Key | None = None
 
@@ -350,6 +363,22 @@ class Batch(AnswerBody):
     counts: dict[OpenEnum[JobStatus], int]
     held: str | None = None
     created_at: datetime
+
+
+class GridAxis(AnswerBody):
+    """A list that the items of a batch combine. `key` is that of a field, or `input`, `tries` or `pairs`."""
+
+    key: str
+    name: str
+    values: list[str]
+
+
+class SweepGrid(AnswerBody):
+    """The outputs of a batch by its axes. `cells` has the id of an output for each item, or null, in item order: the
+    last axis varies fastest. Both lists are empty if the batch combines no lists."""
+
+    axes: list[GridAxis]
+    cells: list[str | None]
 
 
 class LiveChanges(AnswerBody):

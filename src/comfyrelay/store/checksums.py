@@ -7,7 +7,7 @@ from pathlib import Path
 # Parsing the migrations takes longer than all other checks of a start. A test compares these with the files.
 CHECKSUMS = {
     "central_0001": "3d1f4bd52acb8872d26ad39f9efd447d422a2449eadc0edeaf1ab0f01146b6b2",
-    "tenant_0001": "a683cd5f80928faba955af942da562fc6c813761dbc36eb16de9dac4e008d75e",
+    "tenant_0001": "e782e0400e614b2077c736cb61e953b709a2f6d82f6525c68072ea5b19443ed5",
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from comfyrelay.desk.batches.axes import SweepAxis
 from comfyrelay.desk.batches.expand import MAX_SEED, PlannedItem, SeedPlan, expand
 from comfyrelay.domain.bulk import MAX_ITEMS, Mode, SeedMode
 from comfyrelay.errors import InvalidInput
@@ -23,9 +24,13 @@ plans = st.builds(
 )
 
 
+def expanded(**values: Any) -> list[PlannedItem]:
+    return expand(**values).items
+
+
 def refusal(**values: Any) -> InvalidInput:
     with pytest.raises(InvalidInput) as refused:
-        expand(**values)
+        expanded(**values)
     return refused.value
 
 
@@ -38,17 +43,17 @@ class TestProduct:
     def test_product_has_one_item_per_combination_in_list_order(
         self, inputs: list[str], prompts: list[str], negatives: list[str], tries: int
     ) -> None:
-        items = expand(inputs=inputs, prompts=prompts, negatives=negatives, tries=tries)
+        items = expanded(inputs=inputs, prompts=prompts, negatives=negatives, tries=tries)
         found = [(item.input, item.payload.get("prompt"), item.payload.get("negative_prompt")) for item in items]
         lists: list[list[Any]] = [inputs, prompts, negatives]
         combinations = itertools.product(*(values or [None] for values in lists))
         assert found == [combination for combination in combinations for _ in range(tries)]
 
     def test_empty_request_is_one_item_with_the_defaults(self) -> None:
-        assert expand() == [PlannedItem(input=None)]
+        assert expanded() == [PlannedItem(input=None)]
 
     def test_items_have_the_common_values_and_listed_prompts_win(self) -> None:
-        items = expand(prompts=["a", "b"], base={"steps": 4, "prompt": "x", "seed": 9})
+        items = expanded(prompts=["a", "b"], base={"steps": 4, "prompt": "x", "seed": 9})
         assert [item.payload for item in items] == [
             {"steps": 4, "prompt": "a", "seed": 9},
             {"steps": 4, "prompt": "b", "seed": 9},
@@ -57,14 +62,14 @@ class TestProduct:
 
     def test_items_do_not_share_their_values(self) -> None:
         base = {"steps": 4}
-        items = expand(base=base)
+        items = expanded(base=base)
         base["steps"] = 5
         assert items[0].payload == {"steps": 4}
 
     def test_workflow_defines_the_keys_of_the_values(self) -> None:
         roles = {"prompt": "text", "seed": "noise_seed"}
         plan = SeedPlan(mode=SeedMode.FIXED, start=3)
-        (item,) = expand(prompts=["a"], seeds=plan, roles=roles)
+        (item,) = expanded(prompts=["a"], seeds=plan, roles=roles)
         assert (item.payload, item.seed) == ({"text": "a", "noise_seed": 3}, 3)
 
     @pytest.mark.parametrize(
@@ -84,7 +89,7 @@ class TestProduct:
     def test_oversized_batch_is_refused_before_expansion(self) -> None:
         many = ["x"] * 10_000
         assert "1,000,000,000,000 items" in refusal(inputs=many, prompts=many, negatives=many).detail
-        assert len(expand(inputs=["x"] * 100, prompts=["y"] * 100)) == MAX_ITEMS
+        assert len(expanded(inputs=["x"] * 100, prompts=["y"] * 100)) == MAX_ITEMS
 
 
 class TestPairwise:
@@ -93,7 +98,7 @@ class TestPairwise:
         self, pairs: list[tuple[str, str]], negatives: list[str], tries: int
     ) -> None:
         inputs, prompts = zip(*pairs, strict=True)
-        items = expand(inputs=inputs, prompts=prompts, negatives=negatives, tries=tries, mode=Mode.PAIRWISE)
+        items = expanded(inputs=inputs, prompts=prompts, negatives=negatives, tries=tries, mode=Mode.PAIRWISE)
         assert len(items) == len(pairs) * (len(negatives) or 1) * tries
         assert [(item.input, item.payload["prompt"]) for item in items[:: (len(negatives) or 1) * tries]] == pairs
 
@@ -111,37 +116,37 @@ class TestPairwise:
 
 class TestSeeds:
     def test_items_have_no_seeds_without_a_plan(self) -> None:
-        assert seeds_of(expand(tries=2)) == [None, None]
+        assert seeds_of(expanded(tries=2)) == [None, None]
 
     @given(plans, st.integers(1, 50))
     def test_each_item_has_a_valid_seed_that_matches_its_payload(self, plan: SeedPlan, tries: int) -> None:
-        items = expand(tries=tries, seeds=plan, rng=random.Random(1))
+        items = expanded(tries=tries, seeds=plan, rng=random.Random(1))
         assert all(item.seed is not None and 0 <= item.seed <= plan.maximum for item in items)
         assert [item.payload["seed"] for item in items] == seeds_of(items)
 
     def test_fixed_seed_is_the_same_for_all_items(self) -> None:
         plan = SeedPlan(mode=SeedMode.FIXED, start=MAX_SEED)
-        assert seeds_of(expand(prompts=["a", "b"], seeds=plan)) == [MAX_SEED] * 2
+        assert seeds_of(expanded(prompts=["a", "b"], seeds=plan)) == [MAX_SEED] * 2
 
     def test_incremented_seed_continues_over_all_items(self) -> None:
         plan = SeedPlan(mode=SeedMode.INCREMENT, start=7)
-        assert seeds_of(expand(prompts=["a", "b"], tries=2, seeds=plan)) == [7, 8, 9, 10]
+        assert seeds_of(expanded(prompts=["a", "b"], tries=2, seeds=plan)) == [7, 8, 9, 10]
 
     def test_seed_wraps_around_after_the_largest(self) -> None:
         plan = SeedPlan(mode=SeedMode.INCREMENT, start=MAX_SEED)
-        assert seeds_of(expand(tries=3, seeds=plan)) == [MAX_SEED, 0, 1]
+        assert seeds_of(expanded(tries=3, seeds=plan)) == [MAX_SEED, 0, 1]
 
     @given(st.integers(0, 100), st.integers(1, 60))
     def test_random_seeds_are_distinct_if_the_range_allows(self, largest: int, tries: int) -> None:
-        items = expand(tries=tries, seeds=SeedPlan(maximum=largest), rng=random.Random(tries))
+        items = expanded(tries=tries, seeds=SeedPlan(maximum=largest), rng=random.Random(tries))
         assert len(set(seeds_of(items))) == min(tries, largest + 1)
 
     def test_random_seeds_come_from_the_given_source(self) -> None:
-        one, same, other = (seeds_of(expand(tries=9, seeds=SeedPlan(), rng=random.Random(n))) for n in (1, 1, 2))
+        one, same, other = (seeds_of(expanded(tries=9, seeds=SeedPlan(), rng=random.Random(n))) for n in (1, 1, 2))
         assert one == same != other
 
     def test_random_seeds_are_exact_in_javascript(self) -> None:
-        found = seeds_of(expand(tries=1000, seeds=SeedPlan(), rng=random.Random(1)))
+        found = seeds_of(expanded(tries=1000, seeds=SeedPlan(), rng=random.Random(1)))
         assert all(seed is not None and float(seed) == seed < 2**53 for seed in found)
 
     @pytest.mark.parametrize("plan", [SeedPlan(start=-1), SeedPlan(start=MAX_SEED + 1), SeedPlan(start=5, maximum=4)])
@@ -151,9 +156,66 @@ class TestSeeds:
 
 class TestLabels:
     def test_label_names_input_prompt_and_attempt(self) -> None:
-        items = expand(inputs=[Path("in/red fox.png")], prompts=["walks\n on"], tries=2)
+        items = expanded(inputs=[Path("in/red fox.png")], prompts=["walks\n on"], tries=2)
         assert [item.label for item in items] == ["red fox · walks on · try 1", "red fox · walks on · try 2"]
 
     def test_long_prompt_is_cut_between_words(self) -> None:
-        (item,) = expand(prompts=["word " * 100])
+        (item,) = expanded(prompts=["word " * 100])
         assert item.label == " ".join(["word"] * 12) + "…"
+
+    def test_label_has_the_values_of_the_sweep_and_is_bounded(self) -> None:
+        axes = [
+            SweepAxis(key="steps", name="Steps", values=[10, 20]),
+            SweepAxis(key="fast", name="Fast", values=[True]),
+        ]
+        items = expanded(inputs=["x" * 190], sweep=axes, tries=2)
+        assert [len(item.label) <= 200 and item.label.endswith(("try 1", "try 2")) for item in items] == [True] * 4
+        assert [item.label for item in expanded(sweep=axes)] == ["Steps 10 · Fast on", "Steps 20 · Fast on"]
+
+
+STEPS = SweepAxis(key="steps", name="Steps", values=[10, 20])
+CFG = SweepAxis(key="cfg", name="Cfg", values=[1, 2.5, 4])
+
+
+class TestSweep:
+    def test_fields_are_combined_with_each_other_and_with_prompts(self) -> None:
+        found = expand(prompts=["a", "b"], sweep=[STEPS, CFG], tries=2)
+        values = [(item.payload["prompt"], item.payload["steps"], item.payload["cfg"]) for item in found.items]
+        assert values == [row for row in itertools.product("ab", [10, 20], [1, 2.5, 4]) for _ in range(2)]
+        assert [(axis.key, list(axis.values)) for axis in found.axes] == [
+            ("prompt", ["a", "b"]),
+            ("steps", ["10", "20"]),
+            ("cfg", ["1", "2.5", "4"]),
+            ("tries", ["1", "2"]),
+        ]
+
+    def test_item_number_is_the_place_in_the_grid(self) -> None:
+        found = expand(prompts=["a", "b"], sweep=[STEPS, CFG])
+        places = list(itertools.product(*(range(len(axis.values)) for axis in found.axes)))
+        for item, (prompt, steps, cfg) in zip(found.items, places, strict=True):
+            assert item.payload == {"prompt": "ab"[prompt], "steps": STEPS.values[steps], "cfg": CFG.values[cfg]}
+
+    def test_swept_value_replaces_the_common_one(self) -> None:
+        assert [item.payload for item in expanded(sweep=[STEPS], base={"steps": 1})] == [{"steps": 10}, {"steps": 20}]
+
+    def test_pairwise_sweep_combines_values_by_position(self) -> None:
+        found = expand(sweep=[STEPS, SweepAxis(key="cfg", name="Cfg", values=[1, 2])], mode=Mode.PAIRWISE)
+        assert [item.payload for item in found.items] == [{"steps": 10, "cfg": 1}, {"steps": 20, "cfg": 2}]
+        assert [(axis.name, list(axis.values)) for axis in found.axes] == [("Steps · Cfg", ["10 · 1", "20 · 2"])]
+
+    def test_pairwise_lists_of_different_lengths_name_the_shorter_field(self) -> None:
+        refused = refusal(sweep=[CFG, STEPS], mode=Mode.PAIRWISE)
+        assert "3 values of Cfg and 2 values of Steps" in refused.detail
+        assert list(refused.errors) == ["steps"]
+
+    def test_field_is_not_both_listed_and_swept(self) -> None:
+        axis = SweepAxis(key="prompt", name="Prompt", values=["a"])
+        assert list(refusal(prompts=["b"], sweep=[axis]).errors) == ["prompt"]
+
+    def test_oversized_sweep_names_its_lists(self) -> None:
+        axes = [SweepAxis(key=key, name=key, values=list(range(101))) for key in ("steps", "cfg")]
+        assert "10,201 items (101 values of steps × 101 values of cfg × 1 tries)" in refusal(sweep=axes).detail
+
+    def test_uploaded_inputs_are_named_in_labels_and_axes(self) -> None:
+        found = expand(inputs=["id-1", "id-2"], names={"id-1": "red fox.png", "id-2": "heron.jpg"})
+        assert [item.label for item in found.items] == ["red fox", "heron"] == list(found.axes[0].values)

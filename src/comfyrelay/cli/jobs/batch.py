@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,13 +15,15 @@ from comfyrelay.cli.jobs.targets import (
     SubmitTarget,
     check_files,
     errors_with_options,
+    find_key,
     find_target,
     remove_added,
     send_files,
+    split_assignment,
 )
 from comfyrelay.cli.options import APPRISE, Json
 from comfyrelay.cli.output import print_note, print_result
-from comfyrelay.domain.bulk import Mode, SeedMode
+from comfyrelay.domain.bulk import Mode, SeedMode, WildcardMode
 from comfyrelay.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -52,8 +55,19 @@ def batch_add(
         int | None, typer.Option(help="The seed of all jobs, or the first seed to count from.", min=0, max=2**64 - 1)
     ] = None,
     pairwise: Annotated[
-        bool, typer.Option("--pairwise", help="Combine input n with prompt n, instead of all inputs with all prompts.")
+        bool, typer.Option("--pairwise", help="Combine value n of inputs, prompts and sweeps, instead of all values.")
     ] = False,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="PROPERTY=VALUES to combine with the other lists: 10,20,30, a range 1..8:0.5, random values 5 of 1..8 "
+            "or, for all choices, *. Repeatable."
+        ),
+    ] = None,
+    wildcards: Annotated[
+        WildcardMode,
+        typer.Option(help="Replace {a|b} and __name__ in prompts: a random choice per job, or all combinations."),
+    ] = WildcardMode.OFF,
     values: Values = None,
     preset: Preset = None,
     label: Annotated[str | None, typer.Option(help="Name of the batch. Default: the name of the workflow.")] = None,
@@ -72,7 +86,7 @@ def batch_add(
 ) -> None:
     """Add a batch of jobs to the running desk or server.
 
-    The batch has one job for each combination of inputs, prompts and negative prompts, times --tries.
+    The batch has one job for each combination of inputs, prompts, negative prompts and --sweep values, times --tries.
     """
     from comfyrelay.desk.batches.folders import prompts_from
 
@@ -87,6 +101,7 @@ def batch_add(
         "tries": tries,
         "seeds": _seeds(seed_mode, seed),
         "mode": "pairwise" if pairwise else "product",
+        "wildcards": wildcards,
         "preset": preset,
         "output_folder": output_folder,
         "priority": priority,
@@ -94,7 +109,9 @@ def batch_add(
         "wait_for_missing": anyway or None,
         "reuse": reuse or None,
     }
-    request = _BatchCommand(what=what, values=values or [], files=files, max_wait_seconds=max_wait, body=body)
+    request = _BatchCommand(
+        what=what, values=values or [], sweep=sweep or [], files=files, max_wait_seconds=max_wait, body=body
+    )
     added = connected(url, request.send)
     batch, remark = added.data, added.message.removeprefix("Submitted.").strip()
     if remark:
@@ -109,6 +126,7 @@ class _BatchCommand:
 
     what: str
     values: list[str]
+    sweep: list[str]
     files: list[Path]
     max_wait_seconds: int | None
     body: dict[str, Any]
@@ -132,6 +150,7 @@ class _BatchCommand:
             **({"effect_slug": self.what} if "effect_id" in target.named else target.named),
             "label": self._label(target),
             "values": values | files,
+            "sweep": _sweep(target, self.sweep),
             "input_file_ids": input_ids,
         }
         with errors_with_options(target, has_input=bool(input_ids or self.body["input_subdir"])):
@@ -140,8 +159,8 @@ class _BatchCommand:
     async def _add_to_server(self, client: Client, added: set[str]) -> ActionResult[Batch]:
         """Expand the combinations in the same way as a desk, because a server takes items."""
         from comfyrelay.client import ActionResult
-        from comfyrelay.desk.batches.expand import SeedPlan, expand
-        from comfyrelay.desk.batches.planning import roles_of, seed_plan
+        from comfyrelay.desk.batches.expand import SeedPlan
+        from comfyrelay.desk.batches.planning import BatchLists, plan_items
 
         body = self.body
         self._refuse_desk_options(client.url)
@@ -151,30 +170,31 @@ class _BatchCommand:
         ids = dict(zip(names, input_ids, strict=True))
         values = await base_values(client, self.what, target, preset=body["preset"], keeps_seeds=self._keeps_seeds)
         base = values | files
-        properties = target.as_properties()
-        seeds = None if body["seeds"] is None else SeedPlan(**body["seeds"])
-        items = expand(
+        lists = BatchLists(
             inputs=names,
             prompts=body["prompts"],
             negatives=body["negative_prompts"],
+            sweep=_sweep(target, self.sweep),
             tries=body["tries"],
-            seeds=seed_plan(properties, seeds, base),
+            seeds=None if body["seeds"] is None else SeedPlan(**body["seeds"]),
             mode=Mode(body["mode"]),
-            base=base,
-            roles=roles_of(properties),
+            wildcards=WildcardMode(body["wildcards"]),
         )
+        with errors_with_options(target, has_input=bool(input_ids)):
+            expanded = plan_items(lists, target.as_properties(), base=base)
         bodies = [
             {
                 "input_payload": dict(item.payload),
                 "input_file_id": None if item.input is None else ids[item.input],
                 "label": item.label or None,
             }
-            for item in items
+            for item in expanded.items
         ]
         with errors_with_options(target, has_input=bool(input_ids)):
             batch = await client.submit_batch(
                 bodies,
                 **target.named,
+                axes=[asdict(axis) for axis in expanded.axes],
                 label=self._label(target),
                 priority=body["priority"],
                 wait_for_missing=bool(body["wait_for_missing"]),
@@ -203,6 +223,15 @@ class _BatchCommand:
                 f"{', '.join(given)}: Only a desk has folders and notifications, and {url} is a server. Name files "
                 "with --input. `comfyrelay show` shows the outputs."
             )
+
+
+def _sweep(target: SubmitTarget, assignments: Sequence[str]) -> dict[str, str]:
+    """Return the values to sweep by property."""
+    pairs = [split_assignment(assignment) for assignment in assignments]
+    keys = [find_key(name, [property_.key for property_ in target.properties]) for name, _ in pairs]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise InvalidInput(f"--sweep {twice[0]}: Give all values of a field in one option.")
+    return dict(zip(keys, (values for _, values in pairs), strict=True))
 
 
 def _media_in(folder: Path) -> list[Path]:

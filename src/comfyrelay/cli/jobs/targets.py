@@ -79,7 +79,7 @@ def needs_input_file(graph: Mapping[str, Any], assignments: Sequence[str]) -> bo
     from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
     from comfyrelay.services.forms.describe import describe_graph
 
-    values = [_split(assignment)[1] for assignment in assignments]
+    values = [split_assignment(assignment)[1] for assignment in assignments]
     if is_editor_file(graph) or any(_FILE_ID.fullmatch(value) or value.endswith(MEDIA_SUFFIXES) for value in values):
         return False
     return any(property_["type"] in _ASSETS for property_ in describe_graph(graph).properties)
@@ -221,7 +221,7 @@ async def _names(client: Client) -> str:
 
 def _with_values(named: dict[str, Any], what: Effect | Workflow, assignments: Sequence[str]) -> SubmitTarget:
     types = {property_.key: property_.type for property_ in what.properties}
-    pairs = {_key(name, types): value for name, value in map(_split, assignments)}
+    pairs = {find_key(name, types): value for name, value in map(split_assignment, assignments)}
     return SubmitTarget(
         named=named,
         title=what.name,
@@ -314,10 +314,10 @@ def _keys_of(described: AddedWorkflow) -> dict[str, str]:
 def _parse_setting(described: AddedWorkflow, assignment: str) -> _Setting:
     from comfyrelay.comfyui.graphs.nodes import find_node
 
-    typed, value = _split(assignment)
+    typed, value = split_assignment(assignment)
     node, _, name = typed.rpartition(".")
     if not node:
-        return _Setting(typed, value, _key(typed, described.positions, or_else="NODE.INPUT=VALUE"), "")
+        return _Setting(typed, value, find_key(typed, described.positions, or_else="NODE.INPUT=VALUE"), "")
     if typed in described.positions:
         return _Setting(typed, value, typed, "")
     node_id = find_node(described.graph, node)
@@ -353,7 +353,7 @@ def _file(typed: str, text: str) -> Path | str:
     )
 
 
-def _key(typed: str, known: Iterable[str], *, or_else: str = "") -> str:
+def find_key(typed: str, known: Iterable[str], *, or_else: str = "") -> str:
     """Find a key, by its whole name or by a unique ending."""
     keys = list(known)
     if typed in keys:
@@ -367,7 +367,7 @@ def _key(typed: str, known: Iterable[str], *, or_else: str = "") -> str:
     raise InvalidInput(f"There is no input {typed!r}. {advice}{wanted}: {', '.join(keys) or 'none'}.")
 
 
-def _split(text: str) -> tuple[str, str]:
+def split_assignment(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not sign or not name:
         raise InvalidInput(f"Write NAME=VALUE, not {text!r}.")

@@ -16,15 +16,15 @@ TEMPORARY = ".copying-"
 
 
 class JournalEntry(BaseModel):
-    """Copies below the output folder that belong to a job, if the database knows the job.
+    """Copies below the output folder that belong to a job, if the database names them as its copies.
 
-    Without `job_id` they belong to the user, and only their temporary files are left behind. `source` is the object of
-    new copies: files with other content are not ours.
+    Without `job_id` they belong to the user, and only their temporary files are left behind. `sources` are the objects
+    of new copies, one for each name: files with other content are not ours.
     """
 
     job_id: str | None = None
     names: list[str]
-    source: str | None = None
+    sources: list[str] = []
 
 
 class CopyJournal:
@@ -36,7 +36,7 @@ class CopyJournal:
     def add(self, key: str, entry: JournalEntry) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A deletion may have a thousand entries, and follows in the same transaction.
-        is_durable = entry.source is not None
+        is_durable = bool(entry.sources)
         atomic.write(self._path(key), entry.model_dump_json().encode(), mode=0o600, is_durable=is_durable)
 
     def remove(self, keys: Sequence[str]) -> None:

@@ -4,8 +4,10 @@ import itertools
 import re
 import unicodedata
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from datetime import date
 from pathlib import Path, PureWindowsPath
 
+from comfyrelay.desk.settings import DEFAULT_NAMES, NAME_FIELD
 from comfyrelay.domain.properties import kind_of
 from comfyrelay.errors import InvalidInput
 from comfyrelay.text import is_storable, natural_key
@@ -16,6 +18,7 @@ _LABEL_BYTES = 120
 _SEPARATOR = re.compile(r"[\\/]")
 _SUFFIX = re.compile(r"\.?([A-Za-z0-9]{1,10})")
 _PROMPT_SEPARATOR = "---"
+_SEPARATORS = re.compile(r"([_ -])[_ -]+")
 
 
 def inputs_in(root: Path, subdir: str = "") -> list[Path]:
@@ -42,16 +45,23 @@ def inputs_in(root: Path, subdir: str = "") -> list[Path]:
         raise _refusal(f"The folder {subdir or '.'!r} cannot be read: {reason}.") from None
 
 
-def readable_name(label: str, seed: int | None, n: int, suffix: str, *, max_length: int = 255) -> str:
+def readable_name(
+    label: str, seed: int | None, n: int, suffix: str, *, max_length: int = 255, names: str = DEFAULT_NAMES
+) -> str:
     """Return a file name that describes its content and is valid on Windows: `0007_cat-a-red-fox_seed42.mp4`.
 
-    Names with different numbers differ even without regard to case. The label is truncated to `max_length`.
+    `names` is the setting `output_names`. With `{number}` in it, names with different numbers differ even without
+    regard to case. The label is truncated to `max_length`.
     """
     found = _SUFFIX.fullmatch(suffix)
-    number, seed_part = f"{n:04d}", "" if seed is None else f"seed{seed}"
     ending = f".{found[1].lower()}" if found else ""
-    words = _hyphenated(label)[: max(0, max_length - len(f"{number}__{seed_part}{ending}"))].strip("-")
-    return "_".join(filter(None, (number, words, seed_part))) + ending
+    seed_part = "" if seed is None else f"seed{seed}"
+    values = {"number": f"{n:04d}", "seed": seed_part, "date": f"{date.today():%Y-%m-%d}", "label": ""}
+    others = NAME_FIELD.sub(lambda field: values[field[1]], names)
+    values["label"] = _hyphenated(label)[: max(0, max_length - len(f"{others}{ending}"))].strip("-")
+    # An empty part leaves no separator.
+    name = _SEPARATORS.sub(r"\1", NAME_FIELD.sub(lambda field: values[field[1]], names)).strip("_- ")
+    return (name or values["number"]) + ending
 
 
 def prompts_from(file: Path) -> list[str]:

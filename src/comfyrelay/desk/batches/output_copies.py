@@ -19,7 +19,8 @@ import structlog
 
 from comfyrelay.desk.batches.copy_journal import TEMPORARY, CopyJournal, JournalEntry
 from comfyrelay.desk.batches.folders import readable_name
-from comfyrelay.desk.batches.run_files import COPIES
+from comfyrelay.desk.settings import DEFAULT_NAMES
+from comfyrelay.domain.outputs import COPIES, copies_in
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.updates import UploadedOutput
@@ -45,13 +46,18 @@ class OutputCopies:
     `umask` overrides the umask of the process. Nothing is copied before `engine` is set.
     """
 
-    def __init__(self, root: Path, *, journal_folder: Path, umask: int | None) -> None:
+    def __init__(self, root: Path, *, journal_folder: Path, umask: int | None, names: str = DEFAULT_NAMES) -> None:
         self._root = root
+        self._names = names
         self.journal = CopyJournal(journal_folder)
         self._umask = umask
         # New jobs with a reused output, until the database names the copy.
         self._unrecorded: set[str] = set()
         self.engine: Engine | None = None
+
+    def configure(self, root: Path, *, umask: int | None, names: str) -> None:
+        """Use another folder and other names from now on. Existing copies stay where they are."""
+        self._root, self._umask, self._names = root, umask, names
 
     async def copy_run(self, lease: Lease, collected: CollectedOutput, save: Callable[[], None]) -> str | None:
         """Copy the files of a run to the output folder. Returns the reason of a failure, for the job's log.
@@ -61,19 +67,21 @@ class OutputCopies:
         """
         assert self.engine is not None
         try:
-            path = await self._path(self.engine, lease)
-            more = [f"{path.stem}_{n}{file.suffix}" for n, file in enumerate(collected.more, start=2)]
-            sources = (await self._stored_output(self.engine, lease) or collected.path, *collected.more)
-            saved = {self._root / name for name in lease.about.get(COPIES, ())}
-            copies = [
-                (source, await asyncio.to_thread(choose_name, source, path.with_name(name), lease.job_id[-8:], saved))
-                for name, source in zip([path.name, *more], sources, strict=True)
-            ]
+            # The folder may change in the meantime.
+            root, umask = self._root, self._umask
+            path = await self._path(self.engine, lease, root)
+            saved = {root / name for name in copies_in(lease.about).values()}
+            copies = []
+            for number, output in enumerate((collected, *collected.more), start=1):
+                source = await self._stored_output(self.engine, lease, number, output.extension) or output.path
+                wanted = _numbered(path, number, output.path.suffix)
+                chosen = await asyncio.to_thread(choose_name, source, wanted, lease.job_id[-8:], saved)
+                copies.append((source, chosen))
             # Relative to the output folder, because a backup may be restored elsewhere.
-            lease.about[COPIES] = [chosen.relative_to(self._root).as_posix() for _, chosen in copies]
+            lease.about[COPIES] = [chosen.relative_to(root).as_posix() for _, chosen in copies]
             save()
             for source, chosen in copies:
-                await asyncio.to_thread(put_file, source, chosen, self._umask)
+                await asyncio.to_thread(put_file, source, chosen, umask)
         except (OSError, ComfyRelayError) as error:
             lease.about.pop(COPIES, None)
             log.warning("desk.output_not_copied", job_id=lease.job_id, why=str(error))
@@ -81,26 +89,31 @@ class OutputCopies:
         return None
 
     async def copy_reused(
-        self, job: NewJobRecord, batch_label: str | None, output: UploadedOutput
+        self, job: NewJobRecord, batch_label: str | None, outputs: Sequence[UploadedOutput]
     ) -> dict[str, Any] | None:
-        """Copy the reused output of another job. Returns the names to record."""
+        """Copy the reused outputs of another job. Returns the names to record."""
         if self.engine is None or not isinstance(self.engine.objects, LocalObjects):
             return None
-        path = self._path_of(job, JobPayload.from_json(job.input_payload), batch_label)
+        root, umask = self._root, self._umask
+        path = self._path_of(job, JobPayload.from_json(job.input_payload), batch_label, root)
         try:
-            source = await self.engine.objects.file_of(output.path)
-            if source is None:
-                return None
-            copied = await asyncio.to_thread(choose_name, source, path, job.id[-8:], ())
-            name = copied.relative_to(self._root).as_posix()
-            entry = JournalEntry(job_id=job.id, names=[name], source=output.path)
+            copies = []
+            for number, output in enumerate(outputs, start=1):
+                source = await self.engine.objects.file_of(output.path)
+                if source is None:
+                    return None
+                wanted = _numbered(path, number, source.suffix)
+                copies.append((source, await asyncio.to_thread(choose_name, source, wanted, job.id[-8:], ())))
+            names = [copied.relative_to(root).as_posix() for _, copied in copies]
+            entry = JournalEntry(job_id=job.id, names=names, sources=[output.path for output in outputs])
             await asyncio.to_thread(self.journal.add, job.id, entry)
             self._unrecorded.add(job.id)
-            await asyncio.to_thread(put_file, source, copied, self._umask)
+            for source, copied in copies:
+                await asyncio.to_thread(put_file, source, copied, umask)
         except (OSError, ComfyRelayError) as error:
             log.warning("desk.output_not_copied", job_id=job.id, why=str(error))
             return None
-        return {COPIES: [name]}
+        return {COPIES: names}
 
     def forget_recorded(self, job_ids: Iterable[str]) -> None:
         """Forget the copies of jobs that the database has now."""
@@ -111,7 +124,7 @@ class OutputCopies:
                 self.journal.remove([*recorded])
 
     async def before_removal(self, attempts: Sequence[Attempt], keep_files: bool) -> None:
-        """Record the copies of jobs that are being deleted."""
+        """Record the copies of jobs or outputs that are being deleted."""
         try:
             await asyncio.to_thread(self._record_removal, attempts, keep_files=keep_files)
         except OSError as error:
@@ -121,7 +134,7 @@ class OutputCopies:
     def _record_removal(self, attempts: Sequence[Attempt], *, keep_files: bool) -> None:
         names: dict[str, list[str]] = {}
         for attempt in attempts:
-            names.setdefault(attempt.job_id, []).extend((attempt.about or {}).get(COPIES, ()))
+            names.setdefault(attempt.job_id, []).extend(copies_in(attempt.about).values())
         if keep_files:
             # An earlier deletion may have failed after its entry was added.
             self.journal.remove([*names])
@@ -131,7 +144,7 @@ class OutputCopies:
                 self.journal.add(job_id, JournalEntry(job_id=job_id, names=copies))
 
     async def remove(self, attempts: Sequence[Attempt]) -> RemovedFiles:
-        """Delete a job's copies. Files that a script saved elsewhere belong to the user."""
+        """Delete copies of jobs or outputs. Files that a script saved elsewhere belong to the user."""
         removed = await asyncio.to_thread(remove_copies, self._root, attempts)
         jobs = {attempt.job_id for attempt in attempts}
         self._unrecorded -= jobs
@@ -139,51 +152,65 @@ class OutputCopies:
         return removed
 
     async def remove_leftovers(self, tenant_id: str) -> None:
-        """Remove the files that a killed desk left behind: copies of jobs that the database does not have."""
-        assert self.engine is not None
+        """Remove the files that a killed desk left behind: copies that the database does not name."""
         for key, entry in [*self.journal.entries()]:
-            is_known = entry.job_id is None
-            if entry.job_id is not None:
-                with suppress(NotFound):
-                    await self.engine.jobs.views.job_record(tenant_id, entry.job_id)
-                    is_known = True
-            source = None
-            if entry.source is not None and isinstance(self.engine.objects, LocalObjects):
-                source = await self.engine.objects.file_of(entry.source)
+            named = await self._named_copies(tenant_id, entry)
+            sources = [await self._stored_file(path) for path in entry.sources] or [None] * len(entry.names)
             try:
-                await asyncio.to_thread(_remove_leftover, self._root, entry, source, is_known=is_known)
+                for name, source in zip(entry.names, sources, strict=True):
+                    await asyncio.to_thread(_remove_leftover, self._root, entry, name, source, is_known=name in named)
                 await asyncio.to_thread(shutil.rmtree, self._root / f"{TEMPORARY}{key}", ignore_errors=True)
             except OSError as error:
                 log.warning("desk.output_not_removed", names=entry.names, why=error.strerror)
                 continue
             self.journal.remove([key])
 
-    async def _stored_output(self, engine: Engine, lease: Lease) -> Path | None:
-        """Return the output in local object storage, which can be linked."""
-        if not isinstance(engine.objects, LocalObjects):
-            return None
+    async def _named_copies(self, tenant_id: str, entry: JournalEntry) -> Collection[str]:
+        """Return the copies of an entry that belong to a job of the database, or to the user."""
+        assert self.engine is not None
+        if entry.job_id is None:
+            return entry.names
+        try:
+            about = await self.engine.jobs.overview.job_details(tenant_id, entry.job_id)
+        except NotFound:
+            return ()
+        return {name for attempt in about.attempts for name in copies_in(attempt.about).values()}
+
+    async def _stored_file(self, path: str) -> Path | None:
+        assert self.engine is not None
+        objects = self.engine.objects
+        return await objects.file_of(path) if isinstance(objects, LocalObjects) else None
+
+    async def _stored_output(self, engine: Engine, lease: Lease, number: int, extension: str) -> Path | None:
+        """Return an output in local object storage, which can be linked."""
         with suppress(ComfyRelayError):
             payload = await engine.queue.lease_payloads.of_lease(lease.dispatch_id, lease.job.lease_token)
-            return await engine.objects.file_of(payload.upload_path)
+            return await self._stored_file(payload.upload_path if number == 1 else payload.upload_of(number, extension))
         return None
 
-    async def _path(self, engine: Engine, lease: Lease) -> Path:
+    async def _path(self, engine: Engine, lease: Lease, root: Path) -> Path:
         job, payload = await engine.jobs.views.job_with_payload(lease.job.tenant_id, lease.job_id)
         label = None
         if job.batch_id is not None and payload.output_folder is None:
             label = (await engine.jobs.batches.state(lease.job.tenant_id, job.batch_id)).label
-        return self._path_of(job, payload, label)
+        return self._path_of(job, payload, label, root)
 
-    def _path_of(self, job: JobRecord | NewJobRecord, payload: JobPayload, batch_label: str | None) -> Path:
-        folder, label, number = self._root, f"{job.label or 'job'} {job.id[-8:]}", 1
+    def _path_of(self, job: JobRecord | NewJobRecord, payload: JobPayload, batch_label: str | None, root: Path) -> Path:
+        folder, label, number = root, f"{job.label or 'job'} {job.id[-8:]}", 1
         if job.batch_id is not None:
             # The label is any text, not a path.
             default = f"{plain_name(batch_label or '') or 'batch'} {job.batch_id[-8:]}"
-            folder = self._root / (default if payload.output_folder is None else payload.output_folder)
+            folder = root / (default if payload.output_folder is None else payload.output_folder)
             label, number = job.label or "", job.item_no + 1
         # The name must fit with the suffixes for several outputs, duplicates and temporary files.
-        max_length = max_name_length(folder) - len(" 0123abcd_99.part.")
-        return folder / readable_name(label, payload.seed, number, payload.output_extension, max_length=max_length)
+        max_length = max_name_length(folder) - len(" 0123abcd_9999.part.")
+        ending, names = payload.output_extension, self._names
+        return folder / readable_name(label, payload.seed, number, ending, max_length=max_length, names=names)
+
+
+def _numbered(path: Path, number: int, suffix: str) -> Path:
+    """Return the name of the copy of an output: `cat.png`, `cat_2.png` and so on."""
+    return path if number == 1 else path.with_name(f"{path.stem}_{number}{suffix}")
 
 
 def remove_copies(root: Path, attempts: Iterable[Attempt]) -> RemovedFiles:
@@ -203,24 +230,34 @@ def remove_copies(root: Path, attempts: Iterable[Attempt]) -> RemovedFiles:
     return RemovedFiles(removed=removed, not_deleted=not_deleted)
 
 
-def _remove_leftover(root: Path, entry: JournalEntry, source: Path | None, *, is_known: bool) -> None:
-    for path in [root / name for name in entry.names]:
-        if not path.parent.resolve().is_relative_to(root.resolve()):
-            continue
-        files.remove(_part_path(path), missing_ok=True)
-        # Never remove a file of the user that has got the name since.
-        is_ours = entry.source is None or (source is not None and path.is_file() and _has_content_of(source, path))
-        if not is_known and is_ours:
-            files.remove(path, missing_ok=True)
-            with suppress(OSError):
-                if path.parent != root:
-                    path.parent.rmdir()
+def _remove_leftover(root: Path, entry: JournalEntry, name: str, source: Path | None, *, is_known: bool) -> None:
+    path = root / name
+    if not path.parent.resolve().is_relative_to(root.resolve()):
+        return
+    files.remove(_part_path(path), missing_ok=True)
+    # Never remove a file of the user that has got the name since.
+    is_ours = not entry.sources or (source is not None and path.is_file() and _has_content_of(source, path))
+    if not is_known and is_ours:
+        files.remove(path, missing_ok=True)
+        with suppress(OSError):
+            if path.parent != root:
+                path.parent.rmdir()
 
 
 def copies_of(root: Path, attempts: Iterable[Attempt]) -> list[Path]:
     """Return the existing files below the output folder that belong to a job."""
-    names = dict.fromkeys(root / name for attempt in attempts for name in (attempt.about or {}).get(COPIES, ()))
-    return [path for path in names if path.is_file() and path.resolve().is_relative_to(root.resolve())]
+    names = dict.fromkeys(root / name for attempt in attempts for name in copies_in(attempt.about).values())
+    return [path for path in names if _is_below(path, root)]
+
+
+def copies_by_number(root: Path, attempts: Iterable[Attempt]) -> dict[int, Path]:
+    """Return the existing copies of a job's outputs by the number of the output."""
+    names = {number: root / name for attempt in attempts for number, name in copies_in(attempt.about).items()}
+    return {number: path for number, path in names.items() if _is_below(path, root)}
+
+
+def _is_below(path: Path, root: Path) -> bool:
+    return path.is_file() and path.resolve().is_relative_to(root.resolve())
 
 
 def folder_name(wanted: str, *, field: str = "output_folder") -> str:

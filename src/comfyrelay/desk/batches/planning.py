@@ -1,12 +1,92 @@
-"""Find the prompt and seed properties of a workflow, and plan the seeds of a batch."""
+"""Plan the items of a batch for a workflow: its prompt and seed properties, its sweep axes, and wildcards."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from comfyrelay.desk.batches.expand import SeedPlan
-from comfyrelay.domain.bulk import SeedMode
-from comfyrelay.domain.properties import Property, Role
+from comfyrelay.desk.batches.axes import read_axes
+from comfyrelay.desk.batches.expand import Expansion, SeedPlan, expand
+from comfyrelay.desk.batches.wildcards import Template, Wildcards
+from comfyrelay.domain.bulk import MAX_ITEMS, Mode, SeedMode, WildcardMode
+from comfyrelay.domain.properties import Property, Role, defaults
+from comfyrelay.errors import InvalidInput
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchLists:
+    """The lists of a batch as they are requested. `names` are the names of inputs that are ids."""
+
+    inputs: Sequence[Path | str] = ()
+    prompts: Sequence[str] = ()
+    negatives: Sequence[str] = ()
+    sweep: Mapping[str, Any] = field(default_factory=dict)
+    tries: int = 1
+    seeds: SeedPlan | None = None
+    mode: Mode = Mode.PRODUCT
+    wildcards: WildcardMode = WildcardMode.OFF
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan_items(
+    lists: BatchLists,
+    properties: Sequence[Property],
+    *,
+    base: Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    wildcards_folder: Path | None = None,
+) -> Expansion:
+    """Return the items of a batch. `base` holds values of all items, `overrides` the values of the effect."""
+    roles = roles_of(properties)
+    axes = read_axes(lists.sweep, properties)
+    values, texts = dict(base), {"prompt": list(lists.prompts), "negative_prompt": list(lists.negatives)}
+    wildcards = None
+    if lists.wildcards is not WildcardMode.OFF:
+        wildcards = Wildcards(folder=wildcards_folder)
+        usual = {**defaults(properties, overrides or {}), **base}
+        swept = {axis.key for axis in axes}
+        for role, given in texts.items():
+            key = roles.get(role, "")
+            if not key or key in swept:
+                continue
+            templates = [_template(wildcards, text, key) for text in given or [str(usual.get(key) or "")]]
+            if lists.wildcards is WildcardMode.ALL and (given or _varies(templates)):
+                texts[role] = _combinations(templates, key)
+            elif not given and _varies(templates):
+                values[key] = usual[key]
+    return expand(
+        inputs=lists.inputs,
+        prompts=texts["prompt"],
+        negatives=texts["negative_prompt"],
+        sweep=axes,
+        tries=lists.tries,
+        seeds=seed_plan(properties, lists.seeds, values),
+        mode=lists.mode,
+        base=values,
+        roles=roles,
+        names=lists.names,
+        # Each combination is a prompt by now, in which an escaped brace is a plain one.
+        wildcards=wildcards if lists.wildcards is WildcardMode.RANDOM else None,
+    )
+
+
+def _template(wildcards: Wildcards, text: str, key: str) -> Template:
+    try:
+        return wildcards.template(text)
+    except InvalidInput as error:
+        raise InvalidInput(error.detail, errors={key: error.detail}) from None
+
+
+def _varies(templates: Sequence[Template]) -> bool:
+    return any(template.count > 1 for template in templates)
+
+
+def _combinations(templates: Sequence[Template], key: str) -> list[str]:
+    count = sum(template.count for template in templates)
+    if count > MAX_ITEMS:
+        reason = f"The wildcards have {count:,} combinations; a batch has at most {MAX_ITEMS:,} items."
+        raise InvalidInput(reason, errors={key: reason})
+    return [text for template in templates for text in template.all()]
 
 
 def roles_of(properties: Sequence[Property]) -> dict[str, str]:

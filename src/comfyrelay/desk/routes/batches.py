@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from fastapi import Request, status
 
-from comfyrelay.desk.batches.expand import PlannedItem, SeedPlan, expand
+from comfyrelay.desk.batches.expand import Expansion, SeedPlan
 from comfyrelay.desk.batches.folders import inputs_in
 from comfyrelay.desk.batches.output_copies import folder_name
-from comfyrelay.desk.batches.planning import roles_of, seed_plan
+from comfyrelay.desk.batches.planning import BatchLists, plan_items
 from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
 from comfyrelay.desk.state import DeskState, DeskStateOf
 from comfyrelay.domain.ids import digest, new_id
@@ -33,6 +33,8 @@ from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.services.jobs.submission.resolve import Target
 
 router = Router(prefix="/api/desk", tags=["desk"])
+# The folder of wildcard files, inside the data folder.
+WILDCARDS = "wildcards"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +44,7 @@ class BatchPlan:
     effect_id: int | None
     target: Target
     inputs: Sequence[Path | str]
-    expanded: Sequence[PlannedItem]
+    expanded: Expansion
     preset: AppliedPreset
     # The names of uploaded files by id.
     names: Mapping[str, str]
@@ -54,14 +56,10 @@ class BatchPlan:
     def items(self, files: Mapping[Path | str, str], *, folder: str | None = None) -> list[ItemRequest]:
         """Return the items to submit. `files` maps inputs to file ids."""
         requests = []
-        for item in self.expanded:
+        for item in self.expanded.items:
             payload, label = item.payload, item.label
             if self.is_script and item.input is not None:
                 payload = {**payload, "input_subdir": item.input}
-            elif not self.is_script and isinstance(item.input, str):
-                # Show the name of an uploaded file instead of its id.
-                name = PurePath(self.names.get(item.input, "")).stem
-                label = label.replace(item.input, name, 1).removeprefix(" · ")
             file_id = files.get(item.input) if item.input is not None else None
             requests.append(
                 ItemRequest(input_payload=payload, input_file_id=file_id, label=label or None, output_folder=folder)
@@ -74,7 +72,7 @@ class BatchPlan:
 async def add_batch(
     body: NewDeskBatch, request: Request, state: DeskStateOf, context: ContextOf, user: CurrentUser
 ) -> Answer[Batch]:
-    """Create a batch: all inputs × prompts × negative prompts × tries, or input n with prompt n."""
+    """Create a batch: all inputs × prompts × negative prompts × sweep axes × tries, or value n of each list."""
     refuse_urls_of_guest(request, *body.notify_urls)
     engine = context.engine
     # The digest is of the request, because seeds and copies differ each time.
@@ -95,6 +93,7 @@ async def add_batch(
             user_id=user.id,
             idempotency_key=body.idempotency_key or new_id(),
             items=plan.items(files, folder=folder),
+            axes=plan.expanded.axes,
             label=body.label,
             effect_id=plan.effect_id,
             workflow_slug=body.workflow_slug,
@@ -125,18 +124,27 @@ async def plan_of(body: NewDeskBatch, request: Request, state: DeskState, contex
     values = (await presets.find(user.tenant_id, body.preset)).settings if body.preset else {}
     preset = apply_preset(values, target.properties)
     base = {**preset.values, **body.values}
-    seeds = None if body.seeds is None else SeedPlan(mode=body.seeds.mode, start=body.seeds.start)
-    expanded = expand(
+    names = await engine.jobs.uploads.file_names(user, body.input_file_ids) if body.input_file_ids else {}
+    lists = BatchLists(
         inputs=inputs,
         prompts=body.prompts,
         negatives=body.negative_prompts,
+        sweep=body.sweep,
         tries=body.tries,
-        seeds=seed_plan(target.properties, seeds, base),
+        seeds=None if body.seeds is None else SeedPlan(mode=body.seeds.mode, start=body.seeds.start),
         mode=body.mode,
-        base=base,
-        roles=roles_of(target.properties),
+        wildcards=body.wildcards,
+        names=names,
     )
-    names = await engine.jobs.uploads.file_names(user, body.input_file_ids) if body.input_file_ids else {}
+    # In a thread, because it may read files and expands up to 10,000 items.
+    expanded = await asyncio.to_thread(
+        plan_items,
+        lists,
+        target.properties,
+        base=base,
+        overrides=target.overrides,
+        wildcards_folder=state.data_dir / WILDCARDS,
+    )
     return BatchPlan(effect_id=effect_id, target=target, inputs=inputs, expanded=expanded, preset=preset, names=names)
 
 

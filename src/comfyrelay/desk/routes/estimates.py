@@ -29,6 +29,7 @@ from comfyrelay.storage.local import LocalObjects
 router = Router(prefix="/api/desk", tags=["desk"])
 # Only this many inputs are listed.
 MAX_NAMED = 60
+MAX_LABELS = 40
 MAX_INSPECTED = 200
 # Nearly all formats store the size within this many bytes.
 HEAD_BYTES = 64 * 1024
@@ -60,6 +61,7 @@ async def estimate(
             found,
             inputs=names[:MAX_NAMED],
             input_count=len(names),
+            labels=[item.label for item in plan.expanded.items[:MAX_LABELS]],
             expected_seconds=expected.seconds if expected else None,
             fastest_seconds=expected.fastest if expected else None,
             slowest_seconds=expected.slowest if expected else None,
@@ -91,7 +93,7 @@ async def _warnings(plan: BatchPlan, context: Context, user: User) -> list[Input
         elif isinstance(objects, LocalObjects) and (place := await objects.file_of(file.path)) is not None:
             places[place] = name
     shapes += await asyncio.to_thread(_shapes, places)
-    return shape_warnings(shapes, wanted=_size(plan.expanded[0].payload, plan))
+    return shape_warnings(shapes, wanted=_size(plan.expanded.items[0].payload, plan))
 
 
 def _shapes(places: Mapping[Path, str]) -> Sequence[Shape]:

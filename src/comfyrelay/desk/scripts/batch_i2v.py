@@ -224,7 +224,7 @@ def _items(template: _Template, options: BatchOptions, write: Write) -> list[Pla
         seeds=_seeds(template, options),
         roles=roles,
         rng=random.SystemRandom(),
-    )
+    ).items
 
 
 def _seeds(template: _Template, options: BatchOptions) -> SeedPlan | None:

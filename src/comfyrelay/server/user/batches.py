@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import Body, Response
 
+from comfyrelay.domain.bulk import BatchAxis
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.accounts import User
@@ -38,6 +39,7 @@ async def submit(body: wire.NewBatch, response: Response, context: ContextOf, us
         idempotency_key=body.idempotency_key or new_id(),
         items=[ItemRequest(**dict(item)) async for item in paced(body.items)],
         label=body.label,
+        axes=[BatchAxis(**dict(axis)) for axis in body.axes],
     )
     state, is_new = await context.engine.jobs.batches.submit_once(request)
     if not is_new:
@@ -58,6 +60,12 @@ async def batches(
 async def batch(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
     """Get a batch with its items by status."""
     return await _answer(context, user, batch_id, "OK")
+
+
+@router.get("/{batch_id}/grid", responses=error_responses(404, 422))
+async def grid(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.SweepGrid]:
+    """Get the outputs of a sweep by its axes."""
+    return Answer(data=wire.SweepGrid.of(await context.engine.jobs.batches.grid(user.tenant_id, batch_id)))
 
 
 @router.post("/{batch_id}/pause", responses=error_responses(403, 404, 422))

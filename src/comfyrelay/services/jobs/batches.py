@@ -1,11 +1,12 @@
 """Batches: jobs that are submitted, paused, canceled and retried together."""
 
 import asyncio
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
-from comfyrelay.domain.bulk import MAX_ITEMS
+from comfyrelay.domain.bulk import MAX_ITEMS, BatchAxis
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.domain.queue.wait_reasons import NEWEST_DONE, expected_seconds
@@ -36,6 +37,8 @@ from comfyrelay.store.tenant.library import media
 class BatchRequest(SubmissionRequest):
     items: Sequence[ItemRequest]
     label: str | None = None
+    # The lists that the items combine, for the grid of its outputs.
+    axes: Sequence[BatchAxis] = ()
     notify_urls: Sequence[str] = field(default=(), repr=False)
     # Identifies equal requests with the same key. By default it is computed from the other fields.
     request_digest: str | None = None
@@ -66,6 +69,15 @@ class BatchState:
         return self.done / self.total if self.total else 0.0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchGrid:
+    """The outputs of a batch by the lists that its items combine. `cells` has an output for each item, in item order:
+    the first one of its newest job. The last axis varies fastest. Without axes, the batch has no grid."""
+
+    axes: Sequence[BatchAxis]
+    cells: Sequence[str | None]
+
+
 class Batches:
     def __init__(
         self,
@@ -92,6 +104,11 @@ class Batches:
         """Like `submit`, and return whether the batch is new."""
         if not 1 <= len(request.items) <= MAX_ITEMS:
             raise InvalidInput(errors={"items": f"A batch has between 1 and {MAX_ITEMS} items."})
+        cells = math.prod(len(axis.values) for axis in request.axes)
+        if request.axes and cells != len(request.items):
+            raise InvalidInput(
+                errors={"axes": f"The axes have {cells:,} combinations, but there are {len(request.items):,} items."}
+            )
         check_texts(
             idempotency_key=request.idempotency_key,
             allow_private=self._settings.webhook_allow_private,
@@ -146,6 +163,7 @@ class Batches:
                 idempotency_key=request.idempotency_key,
                 request_digest=request_digest,
                 notify_urls=list(request.notify_urls) or None,
+                axes=[asdict(axis) for axis in request.axes] or None,
             )
             return batch, await self._accept.write_jobs(tx, balance, new, reused)
 
@@ -182,6 +200,14 @@ class Batches:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             [state] = await _states(tx, tenant_id, [await require_batch(tx, tenant_id, batch_id)])
         return state
+
+    async def grid(self, tenant_id: str, batch_id: str) -> BatchGrid:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
+            await require_batch(tx, tenant_id, batch_id)
+            axes = [BatchAxis(**axis) for axis in await media.batch_axes(tx, tenant_id, batch_id)]
+            found = await media.batch_cells(tx, tenant_id, batch_id) if axes else {}
+        count = math.prod(len(axis.values) for axis in axes) if axes else 0
+        return BatchGrid(axes=axes, cells=[found.get(number) for number in range(count)])
 
     async def states(self, tenant_id: str, batch_ids: Collection[str]) -> list[BatchState]:
         if not batch_ids:
@@ -221,6 +247,7 @@ class Batches:
                 idempotency_key=key,
                 request_digest=key,
                 notify_urls=before.notify_urls,
+                axes=await media.batch_axes(tx, tenant_id, batch_id) or None,
             )
             return batch, await self._accept.write_jobs(tx, balance, new)
 

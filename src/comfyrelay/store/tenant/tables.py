@@ -69,6 +69,8 @@ batches = Table(
     Column("request_digest", Text, nullable=False),
     # Notified when it has finished. The URLs contain secrets.
     Column("notify_urls", JsonText),
+    # The lists that its items combine, in item order.
+    Column("axes", JsonText),
     Column("created_at", UtcTime, nullable=False),
     # Why and since when the rest of it is held, and the failed jobs that caused it.
     Column("held", JsonText),

@@ -24,7 +24,7 @@ from comfyrelay.store.row_parameters import (
     with_ids,
     with_rows,
 )
-from comfyrelay.store.tenant.tables import batches, files, videos
+from comfyrelay.store.tenant.tables import ai_jobs, batches, files, outputs, videos
 from comfyrelay.store.types import json_value, relay_now
 
 
@@ -104,10 +104,9 @@ async def ids_at(tx: Tx, tenant_id: str, paths: Sequence[str]) -> dict[str, str]
     return {row.path: row.id for row in await tx.execute(query.where(files.c.removing_at.is_(None)))}
 
 
-async def metadata_of(tx: Tx, tenant_id: str, file_id: str) -> Mapping[str, Any] | None:
-    query = select(files.c.metadata).where(files.c.id == file_id, files.c.tenant_id == tenant_id)
-    found: Mapping[str, Any] | None = await tx.scalar(query)
-    return found
+async def metadata_of(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, Mapping[str, Any] | None]:
+    query = select(files.c.id, files.c.metadata).where(files.c.id.in_(list(file_ids)), files.c.tenant_id == tenant_id)
+    return {row.id: row.metadata for row in await tx.execute(query)}
 
 
 async def stored_files(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, StoredFile]:
@@ -253,6 +252,26 @@ async def batch_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, li
     """Return a page of a tenant's batches, newest first."""
     query = select(*_BATCH).where(batches.c.tenant_id == tenant_id)
     return await tx.all(BatchRecord, newest(query, batches.c.id, before=before_id, limit=limit))
+
+
+async def batch_axes(tx: Tx, tenant_id: str, batch_id: str) -> list[Mapping[str, Any]]:
+    """Return the lists that the items of a batch combine. They may be long, so `BatchRecord` has none."""
+    query = select(batches.c.axes).where(batches.c.tenant_id == tenant_id, batches.c.id == batch_id)
+    return list(await tx.scalar(query) or ())
+
+
+async def batch_cells(tx: Tx, tenant_id: str, batch_id: str) -> dict[int, str]:
+    """Return the first output of the newest job of each item."""
+    # Jobs have an index by batch; outputs have one by job.
+    query = (
+        select(outputs.c.item_no, outputs.c.id)
+        .join(ai_jobs, ai_jobs.c.id == outputs.c.job_id)
+        .join(files, files.c.id == outputs.c.id)
+        .where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.batch_id == batch_id, files.c.removing_at.is_(None))
+        # Ids grow with time. The last row of an item wins.
+        .order_by(outputs.c.job_id, outputs.c.number.desc())
+    )
+    return {row.item_no: row.id for row in (await tx.execute(query)).all()}
 
 
 async def batches_of(tx: Tx, tenant_id: str, batch_ids: Iterable[str]) -> list[BatchRecord]:

@@ -80,6 +80,7 @@ def _create_media() -> None:
         sa.Column("idempotency_key", sa.Text(), nullable=False),
         sa.Column("request_digest", sa.Text(), nullable=False),
         sa.Column("notify_urls", JsonText()),
+        sa.Column("axes", JsonText()),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("held", JsonText()),
         sa.Column("cleared_at", UtcTime()),
