@@ -1,4 +1,4 @@
-"""Read settings from the environment (`COMFYRELAY_…`) and `comfyrelay.toml`.
+"""Read settings from the environment (`COMFYRELAY_…`) and `comfyrelay.toml` in the data folder.
 
 Neither the import nor the constructor of a settings class reads anything. Only the functions of this module do.
 """
@@ -23,6 +23,7 @@ from pydantic_settings import (
 )
 
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.system.user_folders import data_folder
 
 ENV_PREFIX = "COMFYRELAY_"
 _CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
@@ -80,17 +81,20 @@ class ArgumentsOnly(BaseSettings):
 S = TypeVar("S", bound=ArgumentsOnly)
 
 
-def load(model: type[S], *, table: str | None = None, plain_names: Mapping[str, str] | None = None) -> S:
+def load(
+    model: type[S],
+    *,
+    table: str | None = None,
+    plain_names: Mapping[str, str] | None = None,
+    data_dir: Path | None = None,
+) -> S:
     """Read settings from the environment and the file, or a table of it. The environment overrides the file.
 
     `plain_names` maps settings to variables without the prefix. The variable with the prefix overrides them.
+    `data_dir` is the data folder that the command line names.
     """
-    path = config_path()
-    in_file = _read_file(path)
-    if table:
-        in_file = in_file.get(table, {})
-    others: Collection[str] = _NESTED_TABLES.get(table, ()) if table else _TABLES
-    own = {key: value for key, value in in_file.items() if key not in others}
+    path = config_path(data_dir)
+    own = own_values(_read_file(path), table)
     plain_names = plain_names or {}
     in_environment = _read_environment(model, plain_names)
     try:
@@ -103,27 +107,56 @@ def load(model: type[S], *, table: str | None = None, plain_names: Mapping[str, 
         raise ConfigurationError("\n".join(messages)) from None
 
 
-def load_table(table: str, name: str) -> dict[str, Any] | None:
+def own_values(in_file: Mapping[str, Any], table: str | None) -> dict[str, Any]:
+    """Return the settings of a file that are before all tables or in one table, without nested tables."""
+    values = in_file.get(table, {}) if table else in_file
+    others: Collection[str] = _NESTED_TABLES.get(table, ()) if table else _TABLES
+    return {key: value for key, value in values.items() if key not in others}
+
+
+def check_values(model: type[S], in_file: Mapping[str, Any]) -> tuple[S | None, dict[str, str]]:
+    """Return the settings that a file with these values would give, or the problem of each invalid setting."""
+    try:
+        return model(**{**in_file, **_read_environment(model, {})}), {}
+    except ValidationError as invalid:
+        return None, {str(error["loc"][0]) if error["loc"] else "": _reason(error) for error in invalid.errors()}
+
+
+def load_table(table: str, name: str, *, data_dir: Path | None = None) -> dict[str, Any] | None:
     """Read a nested table of the file; `None` if it does not exist."""
-    path = config_path()
+    path = config_path(data_dir)
     found = _read_file(path).get(table, {}).get(name)
     if found is not None and not isinstance(found, dict):
         raise ConfigurationError(f"{path}: [{table}.{name}] must be a table.")
     return found
 
 
-def config_path() -> Path | None:
-    """Return the path of the configuration file, if any."""
+def config_path(data_dir: Path | None = None) -> Path | None:
+    """Return the path of the configuration file, if it exists."""
+    path = settings_file(data_dir)
+    return path if path.is_file() else None
+
+
+def settings_file(data_dir: Path | None = None) -> Path:
+    """Return the path of the configuration file, which may not exist yet: the one that COMFYRELAY_CONFIG names, else
+    `comfyrelay.toml` in the data folder. The current folder does not matter."""
     configured = os.environ.get(_CONFIG_VARIABLE)
     if not configured:
-        path = Path(_CONFIG_NAME)
-        return path if path.is_file() else None
+        given = os.environ.get(f"{ENV_PREFIX}DATA_DIR")
+        folder = data_dir or (Path(given) if given else data_folder())
+        return folder.expanduser().absolute() / _CONFIG_NAME
     path = Path(configured).expanduser()
     if not path.is_file():
         raise ConfigurationError(
             f"{_CONFIG_VARIABLE} is {path}, which is not a file. Create the file, or unset {_CONFIG_VARIABLE}."
         )
-    return path
+    return path.absolute()
+
+
+def unread_file(data_dir: Path | None = None) -> Path | None:
+    """Return a configuration file in the current folder that is not the one that is read."""
+    path = Path(_CONFIG_NAME).absolute()
+    return path if path.is_file() and path.resolve() != settings_file(data_dir).resolve() else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +176,7 @@ def effective_settings(settings: ArgumentsOnly) -> list[EffectiveSetting]:
     model, values = type(settings), settings.model_dump(mode="json")
     found = []
     for name, field in model.model_fields.items():
-        variable = _variable(model, name)
+        variable = variable_of(model, name)
         given = "environment" if os.environ.get(variable) else "file"
         found.append(
             EffectiveSetting(
@@ -172,7 +205,7 @@ def _read_file(path: Path | None) -> dict[str, Any]:
 def _read_environment(model: type[ArgumentsOnly], plain_names: Mapping[str, str]) -> dict[str, Any]:
     # Plain variables are read like variables with the prefix.
     plain = {
-        _variable(model, key).lower(): value for key, name in plain_names.items() if (value := os.environ.get(name))
+        variable_of(model, key).lower(): value for key, name in plain_names.items() if (value := os.environ.get(name))
     }
     source = EnvSettingsSource(model)
     source.env_vars = {**plain, **source.env_vars}
@@ -195,8 +228,7 @@ def _message(
     *,
     variables: Mapping[str, str],
 ) -> str:
-    message = _MESSAGES.get(error["type"], "").format(**error.get("ctx", {})) or error["msg"]
-    message = message.removeprefix("Value error, ").replace("Input should be", "must be")
+    message = _reason(error)
     if not error["loc"]:
         return f"{message}."
     key = str(error["loc"][0])
@@ -206,6 +238,11 @@ def _message(
     place = "in the environment" if key in in_environment else f"as {key} in {path}"
     description = model.model_fields[key].description
     return f"{variables[key]} ({description}): {message}. Correct it {place}."
+
+
+def _reason(error: ErrorDetails) -> str:
+    message = _MESSAGES.get(error["type"], "").format(**error.get("ctx", {})) or error["msg"]
+    return message.removeprefix("Value error, ").replace("Input should be", "must be")
 
 
 def _suggestion(model: type[ArgumentsOnly], key: str, table: str | None) -> str:
@@ -235,11 +272,12 @@ def _fields(class_path: str) -> Collection[str]:
 
 def _given_variable(model: type[ArgumentsOnly], key: str, plain_names: Mapping[str, str]) -> str:
     """Return the variable that sets a setting now, or would."""
-    variable = _variable(model, key)
+    variable = variable_of(model, key)
     is_given = variable in map(str.upper, os.environ)
     plain = plain_names.get(key, "")
     return plain if os.environ.get(plain) and not is_given else variable
 
 
-def _variable(model: type[ArgumentsOnly], key: str) -> str:
+def variable_of(model: type[ArgumentsOnly], key: str) -> str:
+    """Return the environment variable of a setting."""
     return f"{model.model_config['env_prefix']}{key.upper()}"

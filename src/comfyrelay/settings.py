@@ -166,7 +166,9 @@ class Settings(ArgumentsOnly):
         10_000, description="maximum number of uploads of a tenant; an administrator can change it"
     )
     max_output_bytes: Count = Field(2 * 1024**3, description="maximum size of an output file")
-    max_output_files: Count = Field(1000, description="maximum number of output files that a desk keeps per run")
+    max_output_files: Annotated[int, Field(gt=0, le=10_000)] = Field(
+        1000, description="maximum number of output files that a job keeps"
+    )
     output_validation: Literal["fail", "warn"] = Field(
         "fail", description="what happens to a job with a missing or broken output"
     )
@@ -299,6 +301,6 @@ class Settings(ArgumentsOnly):
         return self.storage_url or (self.data_dir / "objects").as_uri()
 
 
-def load_settings() -> Settings:
-    """Read the settings of this process. The environment overrides the file."""
-    return load(Settings)
+def load_settings(data_dir: Path | None = None) -> Settings:
+    """Read the settings of this process. The environment overrides the file. `data_dir` is from the command line."""
+    return load(Settings, data_dir=data_dir)

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from comfyrelay.cli.unknown_settings import warn_of_unknown
+from comfyrelay.configuration import unread_file
 from comfyrelay.desk.settings import load_desk_settings
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import Settings, load_settings
@@ -13,12 +15,16 @@ from comfyrelay.worker.settings import load_worker_settings
 
 @pytest.fixture(autouse=True)
 def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder without a settings file, and an environment without our variables."""
+    """A data folder without a settings file, and an environment without our variables."""
     for field in Settings.model_fields:
         monkeypatch.delenv(f"COMFYRELAY_{field.upper()}", raising=False)
     monkeypatch.delenv("COMFYRELAY_CONFIG", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    folder = tmp_path / ".local" / "share" / "comfyrelay"
+    folder.mkdir(parents=True)
+    return folder
 
 
 def complaint() -> str:
@@ -104,6 +110,27 @@ def test_shards_of_the_environment_replace_the_shards_of_the_file(
     assert load_settings().shard_urls == {"new": "sqlite:///new.db"}
 
 
+def test_file_in_the_current_folder_is_not_read(
+    empty_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("comfyrelay.toml").write_text("max_attempts = 9\n")
+    assert load_settings().max_attempts == 3
+    assert unread_file() == Path("comfyrelay.toml").absolute()
+    warn_of_unknown()
+    assert "comfyrelay.toml is not read." in " ".join(capsys.readouterr().err.split())
+    monkeypatch.chdir(empty_place)
+    assert unread_file() is None
+
+
+def test_data_folder_of_the_command_line_has_its_own_file(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, attempts in (("mine", 5), ("theirs", 6)):
+        (empty_place / name).mkdir()
+        (empty_place / name / "comfyrelay.toml").write_text(f"max_attempts = {attempts}\n")
+    monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(empty_place / "theirs"))
+    assert load_settings().max_attempts == 6
+    assert load_settings(empty_place / "mine").max_attempts == 5
+
+
 def test_file_may_be_elsewhere(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (empty_place / "comfyrelay.toml").write_text("max_attempts = 4\n")
     (empty_place / "other.toml").write_text("max_attempts = 6\n")
@@ -140,7 +167,7 @@ def test_top_level_setting_inside_a_table_gets_a_hint(empty_place: Path) -> None
     with pytest.raises(ConfigurationError) as caught:
         load_desk_settings()
     told = "comfyrelay.toml: unknown setting 'port' in [desk]. Did you mean port in the part before all tables?"
-    assert caught.value.detail == told
+    assert caught.value.detail == f"{empty_place}/{told}"
 
 
 @pytest.mark.parametrize("content", [b"max_attempts = \n", b"\xff\xfe"])
@@ -175,7 +202,7 @@ def test_wrong_value_names_its_variable_and_the_rule(
 
 def test_invalid_value_error_names_the_file(empty_place: Path) -> None:
     (empty_place / "comfyrelay.toml").write_text("max_attempts = 0\n")
-    assert "Correct it as max_attempts in comfyrelay.toml." in complaint()
+    assert f"Correct it as max_attempts in {empty_place / 'comfyrelay.toml'}." in complaint()
 
 
 def test_all_invalid_values_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,8 +234,8 @@ def test_settings_do_not_change() -> None:
         Settings().stage = "staging"  # type: ignore[misc]
 
 
-def test_relative_data_folder_is_made_absolute(empty_place: Path) -> None:
-    assert Settings(data_dir=Path("here")).data_dir == empty_place / "here"
+def test_relative_data_folder_is_made_absolute() -> None:
+    assert Settings(data_dir=Path("here")).data_dir == Path.cwd() / "here"
 
 
 @pytest.mark.parametrize("name", ["API_BASE_URL", "COMFYRELAY_WORKER_API_BASE_URL"])

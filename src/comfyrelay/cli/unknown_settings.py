@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from pathlib import Path
 
 from comfyrelay.cli.output import print_note
 
@@ -11,13 +12,17 @@ from comfyrelay.cli.output import print_note
 _OTHERS = ("CONFIG", "SIMULATOR_SECRET", "TOKEN", "URL")
 
 
-def warn_of_unknown() -> None:
-    """Warn about unknown variables, which would otherwise be ignored silently."""
-    from comfyrelay.configuration import ENV_PREFIX
+def warn_of_unknown(data_dir: Path | None = None) -> None:
+    """Warn about unknown variables and a file in the current folder, which would otherwise be ignored silently."""
+    from comfyrelay.configuration import ENV_PREFIX, settings_file, unread_file
     from comfyrelay.desk.settings import DeskSettings
     from comfyrelay.settings import Settings
     from comfyrelay.worker.settings import WorkerSettings
 
+    if (unread := unread_file(data_dir)) is not None:
+        print_note(
+            f"Warning: {unread} is not read. Settings are in {settings_file(data_dir)}, or in COMFYRELAY_CONFIG."
+        )
     known = {
         *(f"{ENV_PREFIX}{name}" for name in _OTHERS),
         *(

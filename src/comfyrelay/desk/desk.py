@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
 
+from comfyrelay.configuration import settings_file
 from comfyrelay.desk.addresses import open_listeners
 from comfyrelay.desk.batches.output_copies import OutputCopies
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import write_sample
-from comfyrelay.desk.notifications.notifier import Notifier, without_secrets
+from comfyrelay.desk.notifications.notifier import Notifier
 from comfyrelay.desk.notifications.sender import NOTIFIED_FILE, NotificationSender
 from comfyrelay.desk.one_time_links import OneTimeLinks
-from comfyrelay.desk.password import Password
+from comfyrelay.desk.origin_check import url_elsewhere
+from comfyrelay.desk.page_settings.editor import SettingsEditor
+from comfyrelay.desk.page_settings.live import LiveSettings
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.simulated_jobs import SimulationPolicy
 from comfyrelay.desk.startup.first_start import prepare_databases, single_user_settings
@@ -25,15 +28,14 @@ from comfyrelay.desk.startup.hooks import desk_hooks
 from comfyrelay.desk.startup.scripts import DeskScript
 from comfyrelay.desk.startup.simulator import check_comfyui, open_simulator, prepare_simulator
 from comfyrelay.desk.startup.web import (
+    check_password,
     create_desk_app,
     create_owner,
-    load_password,
     loopback_address,
-    url_elsewhere,
 )
 from comfyrelay.desk.startup.workers import DeskWorkers
 from comfyrelay.desk.state import DeskState
-from comfyrelay.protocol.desk import CheckResult, NotificationEvent, SimulatedJobs
+from comfyrelay.protocol.desk import CheckResult, SimulatedJobs
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.server.main import serving
 from comfyrelay.services.engine import Engine
@@ -51,6 +53,8 @@ class DeskReady:
 
     url: str
     data_dir: Path
+    # The configuration file, which may not exist yet.
+    settings_file: Path
     # The URLs of ComfyUI, reachable or not.
     comfyui: list[str]
     # The URLs of ComfyUI that do not answer yet.
@@ -71,6 +75,8 @@ class Desk:
     desk: DeskSettings = field(default_factory=DeskSettings)
     # The table `[desk.script]` of the configuration file.
     script: Mapping[str, Any] | None = None
+    # Names of settings that the command line gives, such as `desk.comfyui_url`.
+    options: Collection[str] = ()
     # The user's umask, if the process has another. It applies to scripts, and to copies outside of the data folder.
     umask: int | None = None
     on_ready: Callable[[DeskReady], None] = lambda _ready: None
@@ -87,14 +93,15 @@ class Desk:
     async def open(self, *, signals: bool = False) -> AsyncIterator[tuple[asyncio.Task[None], DeskReady]]:
         """Yield the task of the worker, which ends when the worker has deregistered."""
         settings = single_user_settings(self.settings)
-        password = load_password(settings, self.desk.allowed_hosts)
+        check_password(settings, self.desk.allowed_hosts)
+        live = self._live_settings(settings)
         if (managed := self.desk.managed) is not None:
             # Report an unusable ComfyUI folder before anything starts.
             managed.resolve()
         async with AsyncExitStack() as opened:
             opened.callback(open_data_folder(settings.data_dir).release)
-            write_sample(self.input_folder)
-            script = self._load_script()
+            write_sample(live.input_folder)
+            script = self._load_script(live)
             listeners = [
                 opened.enter_context(closing(listener)) for listener in open_listeners(settings.host, settings.port)
             ]
@@ -105,14 +112,15 @@ class Desk:
             links = OneTimeLinks(settings.base_url)
 
             notifications = NotificationSender(
-                Notifier(self.desk.notify_urls, self.notify_on), state=settings.data_dir / NOTIFIED_FILE
+                Notifier(self.desk.notify_urls, live.notify_on), state=settings.data_dir / NOTIFIED_FILE
             )
             simulation = SimulationPolicy(self.settings, self.desk)
             workers = DeskWorkers(settings, self.desk, simulation, on_status=self.on_status, on_comfyui=self.on_comfyui)
             outputs = OutputCopies(
-                self.output_folder,
+                live.output_folder,
                 journal_folder=settings.data_dir / "copies",
-                umask=self._umask_of(self.output_folder),
+                umask=live.output_umask,
+                names=self.desk.output_names,
             )
             hooks = desk_hooks(notifications, simulation, workers, outputs, script)
             engine = await opened.enter_async_context(Engine(settings, hooks=hooks))
@@ -126,11 +134,13 @@ class Desk:
             silent = await check_comfyui(engine, simulation, workers.configured_urls)
             needs_simulator = await prepare_simulator(engine, simulation)
             owner = create_owner(engine, user, workers, pass_secret=pass_secret)
-            state = self._state(workers, simulation, notifications, links, outputs, script=script, password=password)
-            app = create_desk_app(engine, secrets, owner, state, self.desk.allowed_hosts)
+            live.listeners.append(lambda: _apply(live, notifications, outputs, engine))
+            state = self._state(workers, simulation, notifications, links, live=live, outputs=outputs, script=script)
+            app = create_desk_app(engine, secrets, owner, state)
             ready = DeskReady(
                 url=settings.base_url,
                 data_dir=settings.data_dir,
+                settings_file=live.file,
                 comfyui=workers.without_logins(workers.configured_urls),
                 silent=workers.without_logins(silent),
                 comfyui_dir=self.desk.comfyui_dir,
@@ -156,22 +166,24 @@ class Desk:
 
     @property
     def input_folder(self) -> Path:
-        return (self.desk.input_folder or self.settings.data_dir / "inputs").expanduser().absolute()
+        return self._live_settings(self.settings).input_folder
 
     @property
     def output_folder(self) -> Path:
-        return (self.desk.output_folder or self.settings.data_dir / "outputs").expanduser().absolute()
+        return self._live_settings(self.settings).output_folder
 
-    @property
-    def notify_on(self) -> list[NotificationEvent]:
-        return [NotificationEvent(event) for event in self.desk.notify_on]
+    def _live_settings(self, settings: Settings) -> LiveSettings:
+        file = settings_file(settings.data_dir)
+        return LiveSettings(
+            settings=settings, desk=self.desk, file=file, options=frozenset(self.options), umask=self.umask
+        )
 
-    def _load_script(self) -> DeskScript | None:
+    def _load_script(self, live: LiveSettings) -> DeskScript | None:
         return DeskScript.load(
             self.script,
             data_dir=self.settings.data_dir,
-            input_folder=self.input_folder,
-            umask_of=self._umask_of,
+            input_folder=live.input_folder,
+            umask_of=live.umask_of,
         )
 
     def _state(
@@ -180,10 +192,10 @@ class Desk:
         simulation: SimulationPolicy,
         notifications: NotificationSender,
         links: OneTimeLinks,
-        outputs: OutputCopies,
         *,
+        live: LiveSettings,
+        outputs: OutputCopies,
         script: DeskScript | None,
-        password: Password | None,
     ) -> DeskState:
         return DeskState(
             find_comfyui=lambda: workers.without_logins(workers.urls_in_use),
@@ -191,16 +203,12 @@ class Desk:
             comfyui_unreachable=workers.unreachable_comfyui,
             simulation=simulation,
             data_dir=self.settings.data_dir,
-            input_folder=self.input_folder,
-            output_folder=self.output_folder,
-            output_umask=self._umask_of(self.output_folder),
+            live=live,
+            editor=SettingsEditor(live),
             copy_journal=outputs.journal,
-            notify_urls=[without_secrets(url) for url in self.desk.notify_urls],
-            notify_on=self.notify_on,
             not_sent=notifications.not_sent,
             script=script.settings if script is not None else None,
             links=links,
-            password=password,
         )
 
     def _examine(self, comfyui_urls: Sequence[str]) -> AsyncIterator[CheckResult]:
@@ -208,6 +216,12 @@ class Desk:
 
         return examine_own(self.settings, self.desk, comfyui_urls, script=self.script)
 
-    def _umask_of(self, folder: Path) -> int | None:
-        """Return the umask for files in this folder. The data folder keeps the process's umask, which is private."""
-        return None if folder.is_relative_to(self.settings.data_dir) else self.umask
+
+def _apply(live: LiveSettings, notifications: NotificationSender, outputs: OutputCopies, engine: Engine) -> None:
+    """Apply changed settings to the running parts."""
+    settings, desk = live.settings, live.desk
+    notifications.configure(Notifier(desk.notify_urls, live.notify_on))
+    outputs.configure(live.output_folder, umask=live.output_umask, names=desk.output_names)
+    engine.operations.retention.configure(
+        retention_days=settings.retention_days, unused_upload_hours=settings.unused_upload_hours
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from comfyrelay.client import Client
-from comfyrelay.configuration import config_path
+from comfyrelay.configuration import config_path, settings_file
 from comfyrelay.desk.addresses import public_hosts
 from comfyrelay.desk.checks import (
     about_comfyuis,
@@ -45,7 +45,7 @@ async def examine() -> AsyncIterator[CheckResult]:
     except ConfigurationError as error:
         yield broken("configuration", error.detail)
         return
-    source = f"It is read from {path.absolute()}." if path else "There is no comfyrelay.toml here: defaults are used."
+    source = f"It is read from {path.absolute()}." if path else f"There is no {settings_file()}: defaults are used."
     count = sum(name.startswith("COMFYRELAY_") for name in os.environ)
     given = f" The environment has {count} setting{'' if count == 1 else 's'}." if count else ""
     yield fine("configuration", f"{source}{given}")

@@ -19,12 +19,13 @@ class OneTimeLinks:
         # Code → expiry.
         self._open: dict[str, float] = {}
 
-    def make(self) -> str:
+    def make(self, url: str | None = None) -> str:
+        """Return a new link to the desk, at another address if given."""
         while len(self._open) >= MAX_LINKS:
             del self._open[next(iter(self._open))]
         code = secrets.token_urlsafe(32)
         self._open[code] = self._clock() + LINK_SECONDS
-        return f"{self._url}{PATH}?link={code}"
+        return f"{url or self._url}{PATH}?link={code}"
 
     def redeem(self, code: str) -> bool:
         """Use a code up. Returns whether it was valid."""

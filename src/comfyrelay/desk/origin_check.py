@@ -2,7 +2,7 @@
 
 import re
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,19 +22,22 @@ class LocalOnly:
     `allows_addresses`, a request may also name the address that it arrived at, which cannot be rebound.
     """
 
-    def __init__(self, app: ASGIApp, *, names: Collection[str], allows_addresses: bool) -> None:
+    def __init__(self, app: ASGIApp, *, find_names: Callable[[], Collection[str]], allows_addresses: bool) -> None:
+        """`find_names` returns the names, which may change while the desk runs."""
         self._app = app
-        self._names = frozenset(names)
+        self._find_names = find_names
         self._allows_addresses = allows_addresses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
+            names = self._find_names()
             headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
             host, origin = headers.get(b"host", "").lower(), headers.get(b"origin")
-            if not self._is_own_host(host, scope) or (origin is not None and not self._is_own_origin(origin, host)):
+            is_own_host = host in names or (self._allows_addresses and host in _with_port(*scope["server"]))
+            if not is_own_host or (origin is not None and not _is_own_origin(origin, {*names, host})):
                 answer = problem_response(
                     Forbidden(
-                        f"The desk accepts only requests to its own names, such as {sorted(self._names)[0]}, and from "
+                        f"The desk accepts only requests to its own names, such as {sorted(names)[0]}, and from "
                         "its own pages. COMFYRELAY_DESK_ALLOWED_HOSTS allows more names."
                     )
                 )
@@ -43,12 +46,10 @@ class LocalOnly:
                 return
         await self._app(scope, receive, send)
 
-    def _is_own_host(self, host: str, scope: Scope) -> bool:
-        return host in self._names or (self._allows_addresses and host in _with_port(*scope["server"]))
 
-    def _is_own_origin(self, origin: str, host: str) -> bool:
-        parts = origin_parts(origin)
-        return parts.scheme in ("http", "https") and parts.netloc.lower() in {*self._names, host}
+def _is_own_origin(origin: str, names: Collection[str]) -> bool:
+    parts = origin_parts(origin)
+    return parts.scheme in ("http", "https") and parts.netloc.lower() in names
 
 
 def own_names(settings: Settings, allowed: Collection[str] = ()) -> set[str]:
@@ -76,6 +77,14 @@ def reachable_address(host: str) -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return socket.gethostname()
+
+
+def url_elsewhere(settings: Settings) -> str | None:
+    """Return the URL for other machines, if they may connect."""
+    if is_loopback(settings.host):
+        return None
+    host = reachable_address(settings.host)
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
 def _with_port(host: str, port: int) -> set[str]:

@@ -1,5 +1,7 @@
 """Accept only requests of the desk's owner, even among the users of this machine."""
 
+from collections.abc import Callable
+
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -28,21 +30,22 @@ class OwnerOnly:
     A session created with the password is the session of a guest.
     """
 
-    def __init__(self, app: ASGIApp, *, context: Context, has_password: bool) -> None:
+    def __init__(self, app: ASGIApp, *, context: Context, has_password: Callable[[], bool]) -> None:
+        """`has_password`: whether other machines can reach the desk and sign in. It may change."""
         self._app = app
         self._context = context
-        self._open_paths = OPEN_PATHS | {SIGN_IN_PATH} if has_password else OPEN_PATHS
-        self._closed_page = sign_in_page if has_password else closed_page
+        self._has_password = has_password
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_request = scope["type"] in ("http", "websocket")
-        if not is_request or scope["path"] in self._open_paths or scope["path"].startswith(OTHER_CREDENTIAL_PREFIXES):
+        if not is_request or self._is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
         secret = self._secret_in(scope)
         session = await self._context.session_of(secret) if await self._is_owner(secret) else None
         if session is None:
-            answer = self._closed_page() if is_page(scope["path"]) else _unauthorized()
+            closed = sign_in_page if self._has_password() else closed_page
+            answer = closed() if is_page(scope["path"]) else _unauthorized()
         elif is_by_password(session) and not may_call(scope):
             answer = await self._not_found_page(scope) or problem_response(Forbidden(GUEST_ADVICE))
         else:
@@ -52,6 +55,10 @@ class OwnerOnly:
             return
         assert answer is not None
         await answer(scope, receive, send)
+
+    def _is_open(self, path: str) -> bool:
+        is_sign_in = path == SIGN_IN_PATH and self._has_password()
+        return path in OPEN_PATHS or is_sign_in or path.startswith(OTHER_CREDENTIAL_PREFIXES)
 
     async def _not_found_page(self, scope: Scope) -> Response | None:
         """Return the page for a guest whose browser opens an address that guests do not have."""

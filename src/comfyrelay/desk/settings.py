@@ -10,8 +10,13 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 from comfyrelay.comfyui.processes.options import ManagedSettings
 from comfyrelay.configuration import load
 from comfyrelay.settings import CommaSeparated, Count, CountOrZero, SecondsOrZero, split_commas
+from comfyrelay.system.safe_names import plain_name
 
 ENV_PREFIX = "COMFYRELAY_DESK_"
+# The name of an output: `0007_a-red-fox_seed42.mp4`.
+DEFAULT_NAMES = "{number}_{label}_{seed}"
+NAME_FIELDS = ("number", "label", "seed", "date")
+NAME_FIELD = re.compile(r"\{(\w*)\}")
 _HOST = re.compile(r"([\w.-]+|\[[0-9a-f:]+\])(:\d{1,5})?")
 
 
@@ -21,6 +26,18 @@ def _host(name: str) -> str:
     return name.lower()
 
 
+def _output_names(template: str) -> str:
+    fields = NAME_FIELD.findall(template)
+    if unknown := [name for name in fields if name not in NAME_FIELDS]:
+        raise ValueError(f"{{{unknown[0]}}} is unknown; use {{{'}, {'.join(NAME_FIELDS)}}}")
+    if not fields:
+        raise ValueError("use at least one of " + ", ".join(f"{{{name}}}" for name in NAME_FIELDS))
+    if plain_name(NAME_FIELD.sub("x", template)) != NAME_FIELD.sub("x", template):
+        raise ValueError('a name may not contain / \\ : * ? " < > | or begin or end with a dot or a space')
+    return template
+
+
+OutputNames = Annotated[str, Field(max_length=200), AfterValidator(_output_names)]
 Hosts = Annotated[list[Annotated[str, AfterValidator(_host)]], NoDecode, BeforeValidator(split_commas)]
 
 
@@ -48,6 +65,10 @@ class DeskSettings(ManagedSettings):
     output_folder: Path | None = Field(
         None, description="folder for outputs, with one folder per batch; if not set, `outputs` in the data folder"
     )
+    output_names: OutputNames = Field(
+        DEFAULT_NAMES,
+        description="names of the files in the output folder, from `{number}`, `{label}`, `{seed}` and `{date}`",
+    )
     interrupted_jobs: Literal["retry", "fail", "requeue"] = Field(
         "retry",
         description="what happens to a job that was running when the desk was killed: `retry` (runs again, up to its "
@@ -74,5 +95,5 @@ class DeskSettings(ManagedSettings):
     )
 
 
-def load_desk_settings() -> DeskSettings:
-    return load(DeskSettings, table="desk")
+def load_desk_settings(data_dir: Path | None = None) -> DeskSettings:
+    return load(DeskSettings, table="desk", data_dir=data_dir)

@@ -8,7 +8,10 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from comfyrelay.desk.batches.copy_journal import CopyJournal
+from comfyrelay.desk.notifications.notifier import without_secrets
 from comfyrelay.desk.one_time_links import OneTimeLinks
+from comfyrelay.desk.page_settings.editor import SettingsEditor
+from comfyrelay.desk.page_settings.live import LiveSettings
 from comfyrelay.desk.password import Password
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.simulated_jobs import SimulationPolicy
@@ -25,24 +28,43 @@ class DeskState:
     examine: Callable[[], AsyncIterator[CheckResult]]
     simulation: SimulationPolicy
     data_dir: Path
-    input_folder: Path
-    output_folder: Path
-    # The umask for the output folder, if it differs from the umask of the process.
-    output_umask: int | None
+    live: LiveSettings
+    editor: SettingsEditor
     copy_journal: CopyJournal
-    # URLs without secrets.
-    notify_urls: Sequence[str]
-    notify_on: Sequence[NotificationEvent]
     not_sent: Collection[FailedNotification]
     # The script of `[desk.script]`, if configured.
     script: ScriptSettings | None
     links: OneTimeLinks
-    # The password for other machines, if they may connect.
-    password: Password | None
 
     @property
     def comfyui(self) -> list[str]:
         return self.find_comfyui()
+
+    @property
+    def password(self) -> Password | None:
+        return self.live.password
+
+    @property
+    def input_folder(self) -> Path:
+        return self.live.input_folder
+
+    @property
+    def output_folder(self) -> Path:
+        return self.live.output_folder
+
+    @property
+    def output_umask(self) -> int | None:
+        """The umask for the output folder, if it differs from the umask of the process."""
+        return self.live.output_umask
+
+    @property
+    def notify_urls(self) -> list[str]:
+        """URLs without secrets."""
+        return [without_secrets(url) for url in self.live.desk.notify_urls]
+
+    @property
+    def notify_on(self) -> list[NotificationEvent]:
+        return self.live.notify_on
 
     @property
     def simulated_jobs(self) -> SimulatedJobs:

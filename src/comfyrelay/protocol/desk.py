@@ -88,13 +88,21 @@ class NewDeskBatch(Request):
         return [] if given is None else [given] if isinstance(given, str) else given
 
 
+class CountedAxis(AnswerBody):
+    """A list that a batch combines: the name of its field, and the number of its values."""
+
+    key: str
+    name: str
+    count: int
+
+
 class Estimate(AnswerBody):
     """The size, price and expected duration of a batch.
 
     The seconds are from now until the end of the batch, including the jobs ahead of it, and null if unknown. Most
     batches end between `fastest_seconds` and `slowest_seconds`. `workers` is the number of jobs that can run at once.
-    `inputs` are the first file names, `labels` the first names of jobs. `missing` are the missing requirements, and
-    `warnings` are inputs that are probably mistakes.
+    `inputs` are the first file names, `labels` the first names of jobs, `axes` the lists that they combine. `missing`
+    are the missing requirements, and `warnings` are inputs that are probably mistakes.
     """
 
     jobs: int
@@ -103,6 +111,7 @@ class Estimate(AnswerBody):
     inputs: list[str]
     input_count: int
     labels: list[str]
+    axes: list[CountedAxis]
     expected_seconds: float | None
     fastest_seconds: float | None
     slowest_seconds: float | None
@@ -235,6 +244,12 @@ class Link(AnswerBody):
 
     url: str
     seconds: int
+
+
+class PhoneLink(Link):
+    """A link for a phone. `rows` are the rows of its QR code: `1` is a dark square."""
+
+    rows: list[str]
 
 
 class DeskWorkerStatus(AnswerBody):

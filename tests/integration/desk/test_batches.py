@@ -93,9 +93,9 @@ async def test_all_files_of_a_run_are_copied_and_listed(desk: OpenDesk, tmp_path
     assert output_names(desk, folder) == names
     files = (await about_job(desk, job)).files
     assert [file.path for file in files] == [str(desk.desk.output_folder / folder / name) for name in names]
-    assert [file.is_output for file in files] == [True, False, False]
+    assert [file.output_number for file in files] == [1, 2, 3]
     saved = await desk.client.download_outputs(job.id, tmp_path)
-    assert [path.name for path in saved] == [f"job-{job.id[-8:]}{suffix}.png" for suffix in ("", "_2", "_3")]
+    assert [path.name for path in saved] == [f"job-{job.id[-8:]}{suffix}.png" for suffix in ("", "-2", "-3")]
     assert [path.read_bytes() for path in saved] == [
         (desk.desk.output_folder / folder / name).read_bytes() for name in names
     ]

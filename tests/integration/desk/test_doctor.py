@@ -114,8 +114,9 @@ async def test_invalid_database_fails_the_check(machine: Path) -> None:
     assert verdict is CheckVerdict.BROKEN
 
 
-async def test_configured_script_and_notifications_are_checked(machine: Path) -> None:
-    config = Path("comfyrelay.toml")
+async def test_configured_script_and_notifications_are_checked(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = machine.with_name("my.toml")
+    monkeypatch.setenv("COMFYRELAY_CONFIG", str(config))
     config.write_text('[desk]\nnotify_urls = ["tgram://s3cr3t"]\n[desk.script]\npython = "/no/python"\n')
     results = await run_checks()
     assert results["script"] == (CheckVerdict.BROKEN, "[desk.script] python: /no/python is not a program.")
@@ -129,7 +130,8 @@ async def test_configured_script_and_notifications_are_checked(machine: Path) ->
 
 
 def test_invalid_configuration_exits_with_1(machine: Path) -> None:
-    Path("comfyrelay.toml").write_text("prot = 1\n")
+    machine.mkdir()
+    (machine / "comfyrelay.toml").write_text("prot = 1\n")
     result = CliRunner().invoke(app, ["doctor", "--json"])
     assert result.exit_code == 1
     last = json.loads(result.stdout)[-1]

@@ -36,6 +36,13 @@ ANYTHING = "01a1ece3-d97a-77f6-a763-88a078284ec6"
 CREDENTIAL_ROUTES = {
     "POST /api/tokens",
     "POST /api/desk/links",
+    "POST /api/desk/links/phone",
+    "GET /api/desk/settings",
+    "PUT /api/desk/settings",
+    "PUT /api/desk/password",
+    "DELETE /api/desk/password",
+    "POST /api/desk/notifications/test",
+    "GET /api/desk/folders",
     "POST /api/reset",
     "PUT /api/webhook",
     "GET /api/webhook",

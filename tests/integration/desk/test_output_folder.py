@@ -4,15 +4,19 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.desk.batches import output_copies
 from comfyrelay.desk.batches.copy_journal import CopyJournal, JournalEntry
+from comfyrelay.desk.batches.output_copies import OutputCopies
 from comfyrelay.simulator import Simulator
 from tests.support.desk import OpenDesk, make_desk, open_desk
-from tests.support.graphs import invert
+from tests.support.desk_owner import owner_http
+from tests.support.graphs import five_images, invert
 from tests.support.world import PATIENCE_SECONDS
 
 
@@ -22,8 +26,8 @@ async def comfyui(tmp_path: Path) -> AsyncIterator[Simulator]:
         yield simulator
 
 
-async def run_job(desk: OpenDesk) -> str:
-    slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
+async def run_job(desk: OpenDesk, graph: Graph | None = None) -> str:
+    slug = (await desk.client.add_graph(graph or invert(), name="mine")).data.slug
     job = await desk.client.submit(workflow_slug=slug, label="mine")
     assert (await desk.ended(job.id)).status == "completed"
     return job.id
@@ -118,10 +122,44 @@ async def test_leftovers_of_a_killed_desk_are_removed(tmp_path: Path) -> None:
     journal.add("export-1", JournalEntry(names=["picks/mine.png"]))
     journal.add("deleted-job", JournalEntry(job_id="deleted-job", names=["batch/gone.png"]))
     # a file of the user has got the name since
-    journal.add("refused-job", JournalEntry(job_id="refused-job", names=["user.png"], source="source.png"))
+    journal.add("refused-job", JournalEntry(job_id="refused-job", names=["user.png"], sources=["source.png"]))
     async with open_desk(closed_desk):
         assert {path.name for path in root.rglob("*")} == {"picks", "mine.png", "user.png"}
         assert list((data_dir / "copies").iterdir()) == []
+
+
+async def test_copies_of_a_deleted_output_are_removed_after_a_kill(tmp_path: Path) -> None:
+    """The database has the deletion, and the desk was killed before it deleted the copy."""
+    closed_desk = make_desk(tmp_path / "desk")
+    async with open_desk(closed_desk) as desk:
+        job_id = await run_job(desk, five_images())
+        copies = sorted(path.name for path in closed_desk.output_folder.iterdir())
+        second = (await desk.client.job(job_id)).outputs[1].file_id
+        async with owner_http(desk.ready.url) as http:
+            await http.post("/api/gallery/delete", json={"ids": [second], "keep_files": True})
+    journal = CopyJournal(closed_desk.settings.data_dir / "copies")
+    journal.add(job_id, JournalEntry(job_id=job_id, names=copies))
+    async with open_desk(closed_desk):
+        # the other copies still belong to the job
+        assert sorted(path.name for path in closed_desk.output_folder.iterdir()) == [copies[0], *copies[2:]]
+
+
+async def test_killed_desk_copies_no_file_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The four images of the batch are equal, so their content does not tell the copies apart."""
+
+    async def copy_twice(self: OutputCopies, lease: Any, collected: Any, save: Any) -> str | None:
+        await copy_run(self, lease, collected, save)
+        # the next process knows only what was saved with the lease
+        return await copy_run(self, lease, collected, save)
+
+    copy_run = OutputCopies.copy_run
+    monkeypatch.setattr(OutputCopies, "copy_run", copy_twice)
+    async with open_desk(make_desk(tmp_path / "desk")) as desk:
+        job_id = await run_job(desk, five_images())
+        name = f"mine-{job_id[-8:]}"
+        assert sorted(path.name for path in desk.desk.output_folder.iterdir()) == sorted(
+            f"0001_{name}{more}.png" for more in ("", "_2", "_3", "_4", "_5")
+        )
 
 
 async def test_deleted_job_is_not_recorded_if_its_files_are_kept(tmp_path: Path) -> None:

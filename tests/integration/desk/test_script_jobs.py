@@ -21,7 +21,7 @@ from comfyrelay.simulator import Simulator, Slow
 from tests.support.api_calls import png
 from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.desk_owner import owner_http
-from tests.support.graphs import invert
+from tests.support.graphs import MP4, invert
 from tests.support.script_runs import is_alive, until
 from tests.support.world import PATIENCE_SECONDS
 from tests.system.desk.test_batch_i2v_script import NOISE
@@ -132,6 +132,27 @@ async def test_script_job_keeps_command_files_seed_exit_code_and_log(tmp_path: P
         assert f"saved: {work / 'made 2.png'}" in Path(details["log"]).read_text("utf-8").splitlines()
         # files saved by the script belong to the user, and stay
         assert (work / "made 1.png").is_file()
+
+
+async def test_every_video_of_a_script_is_an_output(tmp_path: Path) -> None:
+    (tmp_path / "clip.mp4").write_bytes(MP4)
+    source = f"""
+        import pathlib, shutil
+        for number in range(1, 5):
+            path = pathlib.Path(f"made {{number}}.mp4").absolute()
+            shutil.copy({str(tmp_path / "clip.mp4")!r}, path)
+            print("saved:", path)
+    """
+    async with open_script_desk(tmp_path, source, output_extension="mp4") as desk:
+        found = await desk.ended(await submit(desk))
+        assert [(output.number, output.mime_type) for output in found.outputs] == [
+            (number, "video/mp4") for number in (1, 2, 3, 4)
+        ]
+        assert all(output.poster_url and output.seconds for output in found.outputs)
+        assert [file.output_number for file in (await about_job(desk, found.id)).files] == [1, 2, 3, 4]
+        async with owner_http(desk.ready.url) as http:
+            items = (await http.get("/api/gallery", params={"kind": "video"})).json()["data"]["items"]
+        assert {item["id"] for item in items} == {output.file_id for output in found.outputs}
 
 
 async def test_script_progress_is_reported(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -80,26 +80,38 @@ def up(
     """Run your desk on this machine until Ctrl-C: a queue, its web page, and a worker for your ComfyUI."""
     require("desk")
     from comfyrelay.desk.addresses import require_free
+    from comfyrelay.desk.scripts.config import load_script_table
     from comfyrelay.desk.settings import load_desk_settings
     from comfyrelay.settings import load_settings
 
-    warn_of_unknown()
     data_dir = data_dir and data_dir.expanduser().absolute()
+    warn_of_unknown(data_dir)
     given = {"data_dir": data_dir, "port": port, "host": host}
-    settings = load_settings().model_copy(update={name: value for name, value in given.items() if value is not None})
+    settings = load_settings(data_dir).model_copy(
+        update={name: value for name, value in given.items() if value is not None}
+    )
     require_free(settings)
-    desk = _with_comfyui(load_desk_settings(), urls=comfyui_url, folder=comfyui, per_gpu=per_gpu)
+    desk = _with_comfyui(load_desk_settings(data_dir), urls=comfyui_url, folder=comfyui, per_gpu=per_gpu)
     if simulator:
         desk = desk.model_copy(update={"simulator": True})
     _check_addresses(desk.comfyui_url)
-    _run(settings, desk, opens_page=open_)
+    options = {"port": port, "host": host, "desk.comfyui_url": comfyui_url, "desk.comfyui_dir": comfyui}
+    options["desk.per_gpu"] = per_gpu
+    script = load_script_table(data_dir)
+    _run(settings, desk, script, options=[name for name, value in options.items() if value], opens_page=open_)
     print_line("Stopped. Waiting jobs are kept, and continue with the next `comfyrelay up`.")
 
 
-def _run(settings: Settings, desk: DeskSettings, *, opens_page: bool) -> None:
+def _run(
+    settings: Settings,
+    desk: DeskSettings,
+    script: dict[str, Any] | None,
+    *,
+    options: Collection[str],
+    opens_page: bool,
+) -> None:
     with without_garbage_collection():
         from comfyrelay.desk.desk import Desk
-        from comfyrelay.desk.scripts.config import load_script_table
         from comfyrelay.system.permissions import restrict_to_user
         from comfyrelay.worker.console import WorkerConsole
 
@@ -109,7 +121,8 @@ def _run(settings: Settings, desk: DeskSettings, *, opens_page: bool) -> None:
         running_desk = Desk(
             settings=settings,
             desk=desk,
-            script=load_script_table(),
+            script=script,
+            options=options,
             umask=umask,
             on_ready=status.print_ready,
             on_status=console.status,
@@ -130,6 +143,7 @@ class _StatusLines:
         self._is_awaiting_comfyui = len(found.silent) == len(found.comfyui)
         out.print(f"ComfyRelay {__version__} is up at [bold]{found.url}[/bold]")
         print_line(f"  data     {found.data_dir}")
+        print_line(f"  settings {found.settings_file}")
         started = f"started here, from {found.comfyui_dir}; its log: comfyrelay comfyui logs"
         print_line(f"  ComfyUI  {', '.join(found.comfyui) or started}")
         for line in _comfyui_lines(found.silent, found.simulated_jobs):

@@ -49,6 +49,10 @@ class NotificationSender:
         self._idle.set()
         self.not_sent: deque[FailedNotification] = deque(maxlen=MAX_REMEMBERED)
 
+    def configure(self, notifier: Notifier) -> None:
+        """Use other URLs or events from now on."""
+        self._notifier = notifier
+
     @asynccontextmanager
     async def sending(self, engine: Engine, user: User) -> AsyncIterator[None]:
         """Send inside the block, and briefly wait for pending notifications at its end."""

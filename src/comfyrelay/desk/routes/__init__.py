@@ -12,6 +12,7 @@ ROUTERS = lazy_routers(
         "gallery": "/api/desk/gallery",
         "page": "/api/desk",
         "scripts": "/api/desk/script",
+        "settings": "/api/desk",
         "desk": "/api/desk",
         # Its routes have no common prefix.
         "sessions": "",

@@ -7,7 +7,6 @@ from fastapi import Request
 from comfyrelay import __version__
 from comfyrelay.comfyui.processes import state_files
 from comfyrelay.comfyui.processes.log import last_lines_in
-from comfyrelay.configuration import config_path
 from comfyrelay.desk.scripts.workflow import SLUG
 from comfyrelay.desk.state import DeskStateOf
 from comfyrelay.protocol.base import Answer, Items
@@ -29,8 +28,8 @@ router = Router(prefix="/api/desk", tags=["desk"])
 async def checks(state: DeskStateOf, _user: CurrentUser) -> Answer[CheckResults]:
     """Run the checks of `comfyrelay doctor` for this desk. That takes a moment."""
     found = [result async for result in state.examine()]
-    path = config_path()
-    return Answer(data=CheckResults.of(configuration=path.absolute() if path else None, items=found))
+    path = state.live.file
+    return Answer(data=CheckResults.of(configuration=path if path.is_file() else None, items=found))
 
 
 @router.get("/comfyui", responses=error_responses(401))

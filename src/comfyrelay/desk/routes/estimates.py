@@ -61,6 +61,7 @@ async def estimate(
             found,
             inputs=names[:MAX_NAMED],
             input_count=len(names),
+            axes=[{"key": axis.key, "name": axis.name, "count": len(axis.values)} for axis in plan.expanded.axes],
             labels=[item.label for item in plan.expanded.items[:MAX_LABELS]],
             expected_seconds=expected.seconds if expected else None,
             fastest_seconds=expected.fastest if expected else None,

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Path, Response
 from fastapi.responses import FileResponse
 
-from comfyrelay.desk.batches.output_copies import copies_of
+from comfyrelay.desk.batches.output_copies import copies_by_number, copies_of
 from comfyrelay.desk.batches.run_files import LocalRunFile, files_of
 from comfyrelay.desk.examples import sample_image
 from comfyrelay.desk.state import DeskState, DeskStateOf
@@ -87,7 +87,8 @@ async def about_job(
         for number, file in enumerate(await asyncio.to_thread(_files, about, state), start=1)
     ]
     copies = await asyncio.to_thread(copies_of, state.output_folder, about.attempts)
-    return Answer(data=wire.AboutJob.of(about, files=files, deleted_with_it=copies))
+    by_number = await asyncio.to_thread(copies_by_number, state.output_folder, about.attempts)
+    return Answer(data=wire.AboutJob.of(about, files=files, deleted_with_it=copies, copies=by_number))
 
 
 @router.get(
@@ -118,4 +119,4 @@ async def run_file(
 
 
 def _files(about: JobDetails, state: DeskState) -> list[LocalRunFile]:
-    return files_of(about.attempts, about.output_metadata, folders=state.own_folders)
+    return files_of(about.attempts, about.outputs_metadata, folders=state.own_folders)

@@ -21,9 +21,9 @@ _TEMPLATE = "image-to-clip"
 _VALUES = {"{{INPUT}}": SAMPLE_NAME, "{{FRAMES}}": 24}
 
 
-def load_script_table() -> dict[str, Any] | None:
+def load_script_table(data_dir: Path | None = None) -> dict[str, Any] | None:
     """Read the table, from the file only, because it names programs to run."""
-    return load_table("desk", "script")
+    return load_table("desk", "script", data_dir=data_dir)
 
 
 def script_settings(table: Mapping[str, Any], *, data_dir: Path, input_folder: Path) -> ScriptSettings:

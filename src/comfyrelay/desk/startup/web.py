@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from secrets import token_urlsafe
 
 from comfyrelay.desk.addresses import LOOPBACK, public_hosts
-from comfyrelay.desk.origin_check import LocalOnly, own_names, reachable_address
+from comfyrelay.desk.origin_check import LocalOnly, own_names
 from comfyrelay.desk.owner_auth import OwnerOnly
-from comfyrelay.desk.password import Password, Sessions, require_password
+from comfyrelay.desk.password import Sessions, require_password
 from comfyrelay.desk.routes import ROUTERS
 from comfyrelay.desk.startup.simulator import SIMULATOR
 from comfyrelay.desk.startup.workers import WORKER, DeskWorkers
@@ -23,16 +23,16 @@ from comfyrelay.settings import Settings
 from comfyrelay.system.owner_secret import load_secret
 
 
-def create_desk_app(
-    engine: Engine, secrets: Secrets, owner: Owner, state: DeskState, allowed_hosts: Sequence[str]
-) -> LazyApp:
-    names = own_names(engine.settings, allowed_hosts)
+def create_desk_app(engine: Engine, secrets: Secrets, owner: Owner, state: DeskState) -> LazyApp:
+    def find_names() -> set[str]:
+        return own_names(engine.settings, state.live.desk.allowed_hosts)
+
     app = create_app(engine, secrets, owner=owner)
     app.state.desk = state
     app.include_routers(ROUTERS)
-    app.add_middleware(OwnerOnly, context=app.state.context, has_password=state.password is not None)
+    app.add_middleware(OwnerOnly, context=app.state.context, has_password=lambda: state.password is not None)
     # Added last, so it runs first.
-    app.add_middleware(LocalOnly, names=names, allows_addresses=not is_loopback(engine.settings.host))
+    app.add_middleware(LocalOnly, find_names=find_names, allows_addresses=not is_loopback(engine.settings.host))
     return app
 
 
@@ -50,23 +50,12 @@ def create_owner(engine: Engine, user: User, workers: DeskWorkers, *, pass_secre
     )
 
 
-def load_password(settings: Settings, allowed_hosts: Sequence[str]) -> Password | None:
-    """Load the password, which is required if other machines can reach the desk directly or through a proxy."""
-    hosts = public_hosts(settings, allowed_hosts)
-    if not hosts:
-        return None
-    require_password(settings.data_dir, host=", ".join(hosts))
-    return Password(settings.data_dir)
+def check_password(settings: Settings, allowed_hosts: Sequence[str]) -> None:
+    """Require a password if other machines can reach the desk directly or through a proxy."""
+    if hosts := public_hosts(settings, allowed_hosts):
+        require_password(settings.data_dir, host=", ".join(hosts))
 
 
 def loopback_address(listener: socket.socket) -> tuple[str, int]:
     host, port = listener.getsockname()[:2]
     return (host if is_loopback(host) else LOOPBACK), port
-
-
-def url_elsewhere(settings: Settings) -> str | None:
-    """Return the URL for other machines, if they may connect."""
-    if is_loopback(settings.host):
-        return None
-    host = reachable_address(settings.host)
-    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"

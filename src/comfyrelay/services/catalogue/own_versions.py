@@ -1,14 +1,15 @@
 """List the versions of a tenant's own workflow, and bring one back."""
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
+from typing import Any
 
-from comfyrelay.comfyui.graphs.changes import describe_graph_changes
-from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
-from comfyrelay.domain.properties import describe_changes
+from comfyrelay.comfyui.graphs.graph import Graph, is_link, replace_placeholders
+from comfyrelay.domain.properties import describe_changes, list_names
 from comfyrelay.domain.records.catalogue import WorkflowVersionRecord
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.catalogue.graph_import import WorkflowImport
@@ -18,6 +19,8 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.catalogue import MAX_PRIVATE_VERSIONS
 
+# A prompt may have thousands of characters.
+MAX_VALUE_LENGTH = 40
 _FIRST = "Added."
 _OLDEST = f"The oldest of the {MAX_PRIVATE_VERSIONS} versions that are kept."
 _SAME = "Only the choices of its inputs changed."
@@ -99,3 +102,44 @@ def _with_defaults(record: WorkflowVersionRecord, graph: Graph) -> Graph:
         for fields in record.properties
     }
     return replace_placeholders(graph, values)
+
+
+def describe_graph_changes(before: Graph, after: Graph) -> list[str]:
+    """Return a sentence for each kind of change. A node is the same if it has the same id and class."""
+    kept = [id_ for id_, node in after.items() if id_ in before and before[id_]["class_type"] == node["class_type"]]
+    values: list[str] = []
+    links: list[str] = []
+    for id_ in kept:
+        for name, old, new in _changed_inputs(before[id_]["inputs"], after[id_]["inputs"]):
+            place = f"{_name(after, id_)} {name}"
+            if is_link(old) or is_link(new):
+                links.append(place)
+            else:
+                values.append(f"{place} ({_shorten(old)}, now {_shorten(new)})")
+    changes = {
+        "Added nodes": [_name(after, id_) for id_ in after if id_ not in kept],
+        "Removed nodes": [_name(before, id_) for id_ in before if id_ not in kept],
+        "Changed values": values,
+        "Changed links": links,
+    }
+    return [f"{title}: {list_names(names)}." for title, names in changes.items() if names]
+
+
+def _changed_inputs(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for name in {**before, **after}:
+        old, new = before.get(name), after.get(name)
+        # Compare JSON, because `True == 1` in Python.
+        if json.dumps(old) != json.dumps(new):
+            yield name, old, new
+
+
+def _name(graph: Graph, id_: str) -> str:
+    return f"{graph[id_]['class_type']} ({id_})"
+
+
+def _shorten(value: Any) -> str:
+    if value is None:
+        return "not set"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[: MAX_VALUE_LENGTH - 1]}…"

@@ -78,6 +78,10 @@ class Retention:
         self._previews = previews
         self._delete_old = delete_old
         self._disk = disk
+        self.configure(retention_days=retention_days, unused_upload_hours=unused_upload_hours)
+
+    def configure(self, *, retention_days: float | None, unused_upload_hours: float) -> None:
+        """Use other limits from the next run on."""
         self._video_seconds = retention_days * 86400 if retention_days is not None else None
         self._unused_seconds = unused_upload_hours * 3600
 

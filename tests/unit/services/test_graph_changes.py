@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from comfyrelay.comfyui.graphs.changes import MAX_VALUE_LENGTH, describe_graph_changes
 from comfyrelay.domain.properties import MAX_NAMED
+from comfyrelay.services.catalogue.own_versions import MAX_VALUE_LENGTH, describe_graph_changes
 
 
 def node(class_type: str, **inputs: Any) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Settings that the owner can see and change on the page."""

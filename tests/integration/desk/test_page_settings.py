@@ -1,0 +1,210 @@
+"""The owner sees the settings with their sources, and changes them in the configuration file of the data folder."""
+
+import tomllib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from comfyrelay.desk.desk import Desk
+from comfyrelay.desk.notifications import notifier
+from comfyrelay.desk.page_settings.table import PAGE_SETTINGS
+from comfyrelay.desk.password import has_password
+from tests.support.desk import OpenDesk, make_desk, open_desk
+from tests.support.desk_owner import owner_http
+from tests.support.graphs import invert
+
+SECRET = "tgram://123456789:abcdefghijklmnopqrstuvwxyz_ABCDEFGH/12315544/"
+
+
+@pytest_asyncio.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[OpenDesk]:
+    made = make_desk(tmp_path / "data")
+    made.options = ["port"]
+    async with open_desk(made) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture
+async def owner(desk: OpenDesk) -> AsyncIterator[httpx.AsyncClient]:
+    async with owner_http(desk.ready.url) as http:
+        yield http
+
+
+async def listed(owner: httpx.AsyncClient) -> dict[str, dict[str, Any]]:
+    answer = await owner.get("/api/desk/settings")
+    assert answer.status_code == 200
+    return {item["name"]: item for item in answer.json()["data"]["items"]}
+
+
+async def save(owner: httpx.AsyncClient, **values: Any) -> httpx.Response:
+    named = {name.replace("__", "."): value for name, value in values.items()}
+    return await owner.put("/api/desk/settings", json={"values": named})
+
+
+def file_of(desk: OpenDesk) -> dict[str, Any]:
+    return tomllib.loads(desk.ready.settings_file.read_text())
+
+
+async def test_settings_show_value_default_and_source(
+    desk: OpenDesk, owner: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMFYRELAY_DESK_NOTIFY_ON", "failed")
+    (desk.desk.settings.data_dir / "comfyrelay.toml").write_text("retention_days = 30\n")
+    found = await listed(owner)
+    assert found.keys() == {setting.name for setting in PAGE_SETTINGS}
+    sources = {name: found[name]["source"] for name in ("port", "desk.notify_on", "retention_days", "host")}
+    assert sources == {
+        "port": "command line",
+        "desk.notify_on": "environment",
+        "retention_days": "file",
+        "host": "default",
+    }
+    assert found["desk.notify_on"]["variable"] == "COMFYRELAY_DESK_NOTIFY_ON"
+    assert found["desk.notify_on"]["choices"] == ["completed", "failed", "empty"]
+    assert (found["port"]["value"], found["port"]["default"]) == (desk.desk.settings.port, 8420)
+    assert (found["retention_days"]["value"], found["retention_days"]["default"]) == (30, None)
+    assert all(item["description"].endswith(".") and item["title"] for item in found.values())
+
+
+async def test_change_keeps_comments_and_other_values(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
+    file = desk.ready.settings_file
+    assert file == desk.desk.settings.data_dir / "comfyrelay.toml"
+    file.write_text("# mine\n[desk]\nprefetch = 2  # enough\n")
+    assert (await save(owner, desk__notify_on=["completed"], retention_days=7)).status_code == 200
+    text = file.read_text()
+    assert "# mine" in text
+    assert "prefetch = 2  # enough" in text
+    assert tomllib.loads(text) == {"retention_days": 7, "desk": {"prefetch": 2, "notify_on": ["completed"]}}
+    assert file.stat().st_mode & 0o077 == 0
+    assert (await save(owner, retention_days=None)).status_code == 200
+    assert "retention_days" not in tomllib.loads(file.read_text())
+
+
+async def test_live_settings_apply_at_once(desk: OpenDesk, owner: httpx.AsyncClient, tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    answer = await save(owner, desk__output_folder=str(folder), desk__notify_on=["empty"], desk__output_names="{label}")
+    assert answer.json()["message"] == "Saved."
+    info = (await owner.get("/api/desk")).json()["data"]
+    assert (info["output_folder"], info["notifications"]["on"]) == (str(folder), ["empty"])
+    workflow = await desk.client.create_workflow(invert(), name="mine")
+    job = await desk.client.submit(workflow_slug=workflow.slug, label="a red fox")
+    assert (await desk.ended(job.id)).status == "completed"
+    [copy] = [path.name for path in folder.iterdir()]
+    assert copy.startswith("a-red-fox-")
+
+
+async def test_other_settings_say_that_they_need_a_restart(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
+    answer = await save(owner, desk__comfyui_url=["http://192.168.1.20:8188"])
+    assert answer.json()["message"] == "Saved. Restart the desk to apply: Addresses."
+    assert (await listed(owner))["desk.comfyui_url"]["needs_restart"]
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"retention_days": -1}, {"retention_days": "Must be"}),
+        ({"desk.notify_on": ["sometimes"]}, {"desk.notify_on": "'completed'"}),
+        ({"desk.notify_urls": ["nonsense"]}, {"desk.notify_urls": ""}),
+        ({"desk.output_folder": "relative"}, {"desk.output_folder": "whole path"}),
+        ({"desk.output_names": "{what}"}, {"desk.output_names": "{what} is unknown"}),
+        ({"desk.output_names": "../{number}"}, {"desk.output_names": "may not contain"}),
+        ({"desk.allowed_hosts": ["desk.home"]}, {"desk.allowed_hosts": "set a password first"}),
+        ({"host": "0.0.0.0"}, {"host": "set a password first"}),
+        ({"port": 9000}, {"port": "command line"}),
+        ({"database_url": "sqlite:///x"}, {"database_url": "no such setting"}),
+    ],
+)
+async def test_invalid_value_is_refused_and_nothing_written(
+    desk: OpenDesk, owner: httpx.AsyncClient, values: dict[str, Any], problem: dict[str, str]
+) -> None:
+    answer = await owner.put("/api/desk/settings", json={"values": values})
+    assert answer.status_code == 422
+    [(name, text)] = answer.json()["errors"].items()
+    [(wanted, words)] = problem.items()
+    assert name == wanted
+    assert words in text
+    assert not desk.ready.settings_file.exists()
+
+
+async def test_setting_of_the_environment_is_not_changed(
+    owner: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMFYRELAY_RETENTION_DAYS", "5")
+    answer = await save(owner, retention_days=9)
+    assert "COMFYRELAY_RETENTION_DAYS" in answer.json()["errors"]["retention_days"]
+
+
+async def test_secrets_are_masked_and_kept(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
+    await save(owner, desk__notify_urls=[SECRET, "json://example.com/token"])
+    shown = (await listed(owner))["desk.notify_urls"]
+    assert shown["value"] == ["tgram://…", "json://example.com/…"]
+    assert "abcdefghijklmnop" not in (await owner.get("/api/desk/settings")).text
+    await save(owner, desk__notify_urls=["tgram://…", "json://example.org/other"])
+    assert file_of(desk)["desk"]["notify_urls"] == [SECRET, "json://example.org/other"]
+
+
+async def test_test_button_sends_to_saved_and_new_addresses(
+    owner: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = []
+
+    def send(url: str, _title: str, _body: str) -> str | None:
+        sent.append(url)
+        return "The service refused it." if url == "desktop://" else None
+
+    monkeypatch.setattr(notifier, "_send", send)
+    await save(owner, desk__notify_urls=[SECRET])
+    answer = await owner.post("/api/desk/notifications/test", json={"urls": ["tgram://…", "desktop://"]})
+    assert answer.json()["data"]["items"] == [
+        {"url": "tgram://…", "problem": None},
+        {"url": "desktop://", "problem": "The service refused it."},
+    ]
+    assert sorted(sent) == ["desktop://", SECRET]
+
+
+async def test_password_opens_the_desk_to_an_allowed_host_at_once(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
+    folder = desk.desk.settings.data_dir
+    other = {"Host": "desk.home"}
+    assert (await owner.get("/api/desk", headers=other)).status_code == 403
+    assert (await owner.put("/api/desk/password", json={"password": "short"})).status_code == 422
+    assert (await owner.put("/api/desk/password", json={"password": "a cat & a hill = 2"})).status_code == 200
+    assert has_password(folder)
+    assert (await save(owner, desk__allowed_hosts=["desk.home"])).status_code == 200
+    assert (await owner.get("/api/desk", headers=other)).status_code == 200
+    async with httpx.AsyncClient(base_url=desk.ready.url, headers=other) as stranger:
+        assert "password" in (await stranger.get("/queue")).text
+    refused = await owner.delete("/api/desk/password")
+    assert refused.status_code == 409
+    assert "desk.home" in refused.json()["detail"]
+    await save(owner, desk__allowed_hosts=[])
+    assert (await owner.delete("/api/desk/password")).status_code == 200
+    assert not has_password(folder)
+
+
+async def test_unreadable_file_is_left_alone(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
+    desk.ready.settings_file.write_text("not = toml = at all")
+    answer = await save(owner, retention_days=9)
+    assert answer.status_code == 409
+    assert "Correct it in an editor first." in answer.json()["detail"]
+    assert desk.ready.settings_file.read_text() == "not = toml = at all"
+
+
+async def test_folders_are_listed_for_the_owner(owner: httpx.AsyncClient, tmp_path: Path) -> None:
+    for name in ("b10", "b9", ".hidden"):
+        (tmp_path / "root" / name).mkdir(parents=True)
+    (tmp_path / "root" / "file.txt").touch()
+    root = str(tmp_path / "root")
+    found = (await owner.get("/api/desk/folders", params={"path": root})).json()["data"]
+    assert found == {"path": root, "parent": str(tmp_path), "folders": ["b9", "b10"], "more": 0}
+    for path, status in (("relative", 422), (f"{root}/none", 404), (f"{root}/file.txt", 404), ("/\0", 422)):
+        assert (await owner.get("/api/desk/folders", params={"path": path})).status_code == status
+    assert (await owner.get("/api/desk/folders")).json()["data"]["path"] == str(Path.home().resolve())
+
+
+def test_desk_uses_the_file_of_its_data_folder(tmp_path: Path) -> None:
+    made: Desk = make_desk(tmp_path / "data")
+    assert made._live_settings(made.settings).file == tmp_path / "data" / "comfyrelay.toml"
