@@ -85,7 +85,6 @@ DEFINITIONS: dict[str, Any] = {
         "output_node": True,
     },
     "Load3D": {"input": {"required": {"model_file": [["a.glb"], {}], "image": ["LOAD_3D", {}]}}, "output": ["IMAGE"]},
-    "Anything Everywhere": {"input": {"optional": {"anything": ["*"]}}, "output": []},
 }
 
 Slot = tuple[str, str, int | None] | tuple[str, str, int | None, str]

@@ -8,10 +8,11 @@ from itertools import islice
 from typing import Any
 
 from comfyrelay.comfyui.editor import editor_only_nodes
+from comfyrelay.comfyui.editor.broadcasts import connect_broadcasts, is_broadcaster
 from comfyrelay.comfyui.editor.file_texts import name_nodes_by_id
 from comfyrelay.comfyui.editor.sources import DEEPEST_SUBGRAPH, NodeOutput, Scope, Sources
 from comfyrelay.comfyui.editor.widgets import StoredValue, as_input, made_in_browser, marks_in
-from comfyrelay.comfyui.editor.workflow import Node, read_workflow
+from comfyrelay.comfyui.editor.workflow import EditorWorkflow, Node, read_workflow
 from comfyrelay.comfyui.graphs.explain import GraphProblem, failure_of
 from comfyrelay.comfyui.graphs.graph import Graph, nodes_in_cycle
 from comfyrelay.errors import ComfyError, GraphError, GraphRefused, NotInstalled
@@ -34,7 +35,7 @@ def convert_workflow(value: Mapping[str, Any], node_definitions: Mapping[str, An
 
     Reports all problems at once: `GraphRefused`, or `NotInstalled` if only nodes are missing.
     """
-    workflow = read_workflow(value)
+    workflow = open_workflow(value, node_definitions)
     sources = Sources(workflow, node_definitions)
     graph: Graph = {}
     problems: list[GraphProblem] = []
@@ -67,6 +68,11 @@ def convert_workflow(value: Mapping[str, Any], node_definitions: Mapping[str, An
     return graph
 
 
+def open_workflow(value: Mapping[str, Any], node_definitions: Mapping[str, Any]) -> EditorWorkflow:
+    """Read a file, and add the links that it does not contain."""
+    return connect_broadcasts(read_workflow(value), node_definitions)
+
+
 def _missing_text(missing: Mapping[str, list[str]]) -> str:
     """List each missing class once, with its nodes."""
     named = [
@@ -86,6 +92,9 @@ def running_nodes(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]
         scope = pending.pop()
         for node in scope.sheet.nodes.values():
             if node.type in editor_only_nodes.VIRTUAL or node.is_off:
+                continue
+            if is_broadcaster(node) and sources.definition(node) is None:
+                # Its links replace it.
                 continue
             if (inside := sources.inside(scope, node)) is not None:
                 # Counted here: many pending nodes would use memory before the first is checked.
@@ -139,7 +148,5 @@ def _problems(sources: Sources, scope: Scope, node: Node) -> Iterator[GraphProbl
     if sources.definition(node) is None:
         yield problem("this node is not installed on the server", NotInstalled)
         return
-    if node.type.startswith(editor_only_nodes.BROADCASTS):
-        yield problem("it gives other nodes their inputs without links. Turn them into links in the editor")
     for name in made_in_browser(sources.specs(node)):
         yield problem(f"input '{name}' is created in the browser. Use a node that loads a file instead")

@@ -27,5 +27,8 @@ NOTES = {
 }
 VIRTUAL = {*REROUTES, PRIMITIVE, *SETTERS, *GETTERS, *NOTES}
 
-# Give inputs to other nodes without a link, which only the editor can resolve.
-BROADCASTS = ("Anything Everywhere", "Seed Everywhere", "Prompts Everywhere")
+# Nodes of Use Everywhere, which send a value to other nodes without a link.
+PROMPTS_BROADCAST = "Prompts Everywhere"
+BROADCASTS = ("Anything Everywhere", PROMPTS_BROADCAST)
+# Sends its own value, and runs as a node.
+SEED_BROADCAST = "Seed Everywhere"

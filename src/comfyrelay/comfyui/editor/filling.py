@@ -7,11 +7,10 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from comfyrelay.comfyui.editor.convert import inputs_of, running_nodes
+from comfyrelay.comfyui.editor.convert import inputs_of, open_workflow, running_nodes
 from comfyrelay.comfyui.editor.older_values import update_file
 from comfyrelay.comfyui.editor.sources import Scope, Sources
 from comfyrelay.comfyui.editor.widgets import StoredValue
-from comfyrelay.comfyui.editor.workflow import read_workflow
 from comfyrelay.comfyui.graphs.graph import Graph, dump_json, fill_texts
 from comfyrelay.errors import GraphError
 
@@ -40,7 +39,7 @@ def put_placeholders(
 ) -> None:
     """Put the placeholders of a converted graph into the file that it was converted from."""
     update_file(file, node_definitions)
-    workflow = read_workflow(file)
+    workflow = open_workflow(file, node_definitions)
     sources = Sources(workflow, node_definitions)
     found: list[tuple[StoredValue, Any]] = []
     for scope, node in running_nodes(Scope(workflow.root), sources):

@@ -27,6 +27,9 @@ _RENAMED = {
 }
 
 
+Box = tuple[float, float, float, float]
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """An input of a node. `widget` is the name of the field that the link replaces, `label` the shown name."""
@@ -59,6 +62,10 @@ class Node:
     # Field values by position, or by name, as some node packs store them.
     values: list[Any] | dict[str, Any]
     properties: Mapping[str, Any]
+    output_names: tuple[str, ...] = ()
+    color: str | None = None
+    # Left, top, width and height on the canvas, without the title.
+    box: Box | None = None
 
     @property
     def is_off(self) -> bool:
@@ -74,6 +81,14 @@ class SubgraphPort:
     links: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CanvasGroup:
+    """A coloured frame around nodes."""
+
+    title: str
+    box: Box
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Sheet:
     """One graph of the file: the workflow itself or the inside of a subgraph."""
@@ -82,6 +97,7 @@ class Sheet:
     links: Mapping[str, GraphLink]
     inputs: tuple[SubgraphPort, ...] = ()
     outputs: tuple[SubgraphPort, ...] = ()
+    groups: tuple[CanvasGroup, ...] = ()
 
     def link_to_output(self, at: int) -> GraphLink | None:
         """Return the link inside a subgraph that leads to one of its outputs."""
@@ -135,6 +151,7 @@ def read_sheet(value: Mapping[str, Any]) -> Sheet:
         inputs=tuple(_ports(value.get("inputs"))),
         # The first of duplicates wins.
         outputs=tuple(replace(port, links=tuple(link for link in port.links if link in links)[:1]) for port in outputs),
+        groups=tuple(_groups(value.get("groups"))),
     )
 
 
@@ -152,6 +169,9 @@ def read_node(value: Mapping[str, Any], *, node_id: str | None = None) -> Node:
         output_types=tuple(type_name(slot.get("type")) for slot in _dicts(value.get("outputs"))),
         values=stored if isinstance(stored, list | dict) else [],
         properties=as_dict(value.get("properties")),
+        output_names=tuple(str(slot.get("name")) for slot in _dicts(value.get("outputs"))),
+        color=color if isinstance(color := value.get("color"), str) else None,
+        box=_box([*_pair(value.get("pos")), *_pair(value.get("size"))]),
     )
 
 
@@ -160,6 +180,24 @@ def type_name(value: object) -> str:
     if isinstance(value, list):
         return "COMBO"
     return value if isinstance(value, str) and value else "*"
+
+
+def _groups(value: object) -> Iterator[CanvasGroup]:
+    for group in _dicts(value):
+        if (box := _box(as_list(group.get("bounding")))) is not None:
+            yield CanvasGroup(str(group.get("title") or ""), box)
+
+
+def _pair(value: object) -> list[Any]:
+    """Return a position or a size. Older files store it as an object with the keys 0 and 1."""
+    return [value.get("0"), value.get("1")] if isinstance(value, dict) else as_list(value)[:2]
+
+
+def _box(numbers: list[Any]) -> Box | None:
+    match numbers:
+        case [int() | float() as left, int() | float() as top, int() | float() as width, int() | float() as height]:
+            return float(left), float(top), float(width), float(height)
+    return None
 
 
 def subgraphs_in(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
