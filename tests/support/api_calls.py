@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import hashlib
 import io
 import itertools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -54,14 +55,27 @@ def lease_of(job: Any) -> dict[str, Any]:
     return {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"]}
 
 
-async def complete(api: Api, worker: Caller, job: Any, data: bytes | None = None) -> None:
-    """Upload an output and wait until the shard has the result."""
+async def complete(
+    api: Api, worker: Caller, job: Any, data: bytes | None = None, *, more: Sequence[tuple[str, bytes]] = ()
+) -> None:
+    """Upload outputs and wait until the shard has the result. `more` are extensions and contents of further outputs."""
     data = png("blue") if data is None else data
     sent = await worker.http.put(job["output_url"], content=data, headers=job["output_headers"])
     assert sent.status_code == 200, sent.text
     body = {**lease_of(job), "output": {"size": len(data), "mime_type": "image/png"}}
+    if more:
+        body["more_outputs"] = [await upload_more(worker, job, n, *file) for n, file in enumerate(more, start=2)]
     await worker.post("/api/worker/complete", body)
     await api.engine.outbox.delivery.idle()
+
+
+async def upload_more(worker: Caller, job: Any, number: int, extension: str, data: bytes) -> dict[str, Any]:
+    """Upload a further output; return its description for the completion."""
+    url = await worker.post("/api/worker/output-url", {**lease_of(job), "number": number, "extension": extension})
+    sent = await worker.http.put(url["url"], content=data, headers=url["headers"])
+    assert sent.status_code == 200, sent.text
+    digest = hashlib.sha256(data).hexdigest()
+    return {"extension": extension, "size": len(data), "mime_type": "application/octet-stream", "sha256": digest}
 
 
 async def fail(api: Api, worker: Caller, job: Any, error: str = "It broke.") -> None:

@@ -16,6 +16,15 @@ def invert(color: int = 7, *, prefix: str = "ComfyUI") -> Graph:
     }
 
 
+def five_images() -> Graph:
+    """Saves a batch of four images (node 3), and one image more (node 5)."""
+    graph = invert()
+    graph["1"]["inputs"]["batch_size"] = 4
+    graph["4"] = {"class_type": "EmptyImage", "inputs": {"width": 32, "height": 16, "batch_size": 1, "color": 255}}
+    graph["5"] = {"class_type": "SaveImage", "inputs": {"images": ["4", 0], "filename_prefix": "second"}}
+    return graph
+
+
 def invert_file(name: str = "none.png") -> Graph:
     return invert() | {"1": {"class_type": "LoadImage", "inputs": {"image": name}, "_meta": {"title": "Input"}}}
 

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from comfyrelay.protocol.worker import AssetDownload, LeasedJob, Urls
+from comfyrelay.protocol.worker import AssetDownload, LeasedJob, OutputUrl, Urls
 from comfyrelay.worker.lease import Lease
 
 
@@ -106,6 +106,10 @@ class Storage:
             output_headers={"Content-Type": "image/png"} if headers is None else headers,
             assets={name: self.url(name) for name in names},
         )
+
+    def output_url(self, *, headers: dict[str, str] | None = None) -> OutputUrl:
+        urls = self.urls(headers=headers)
+        return OutputUrl(url=urls.output_url, headers=urls.output_headers)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)

@@ -7,6 +7,8 @@ from typing import Any
 
 from comfyrelay.media_types import guess_media_type
 
+# The `type` of a file that ComfyUI deletes when it starts.
+PREVIEW_TYPE = "temp"
 # The `type` of a file that exists only in memory because the node sent it over the WebSocket.
 SOCKET_TYPE = "socket"
 _NOT_IN_NAMES = re.compile(r"[^\w-]+")
@@ -35,8 +37,8 @@ class OutputFile:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the graph saves this file. Other files are previews."""
-        return self.type in ("output", SOCKET_TYPE)
+        """Whether the run saves this file. Other files are previews."""
+        return self.type != PREVIEW_TYPE
 
     @property
     def query(self) -> dict[str, str]:

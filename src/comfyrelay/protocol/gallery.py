@@ -125,9 +125,9 @@ class DeletedOutputs(AnswerBody):
     """The result of a deletion.
 
     `deleted` are the ids of the deleted outputs, `missing` the requested ids that do not exist, and `jobs` is the
-    number of deleted jobs: a job is deleted with its outputs. `files` is the number of files deleted from the output
-    folder of the desk. `not_deleted` has a sentence for each file that could not be deleted. `refused` are the jobs
-    that could not be deleted.
+    number of deleted jobs: a job is deleted with its last output. `files` is the number of files deleted from the
+    output folder of the desk. `not_deleted` has a sentence for each file that could not be deleted. `refused` are the
+    jobs whose outputs could not be deleted.
     """
 
     deleted: list[str]

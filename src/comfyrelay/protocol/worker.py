@@ -1,4 +1,4 @@
-"""The worker API: ten requests and their responses.
+"""The worker API: eleven requests and their responses.
 
 Workers and servers may have different versions: receivers ignore unknown fields, and use the default for absent or null
 fields. Increase `PROTOCOL` with an incompatible change, and `MIN_PROTOCOL` to drop support for old workers.
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from comfyrelay.domain.ids import worker_id_problem
+from comfyrelay.domain.outputs import MAX_OUTPUT_FILES
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.error_text import FALLBACK
 from comfyrelay.errors import Fault
@@ -31,6 +32,8 @@ Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f
 Token = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 Text = Annotated[str, Field(max_length=1_000_000, pattern=STORABLE)]
 Bytes = Annotated[int, Field(ge=0, le=MAX_ID)]
+# The extension of a file without a dot, in lower case.
+Extension = Annotated[str, Field(pattern=r"^[a-z0-9]{1,10}$")]
 MAX_WAIT_SECONDS = 30.0
 # Version 2 added the registration key and the version itself, and version 3 `next` of a completion. A worker that sends
 # no version uses 1.
@@ -316,6 +319,26 @@ class StoredOutput(WorkerRequest):
         return output
 
 
+class MoreOutput(StoredOutput):
+    """Another output of a job, which was uploaded with this extension."""
+
+    extension: Extension
+
+
+class OutputUrlRequest(LeaseMessage):
+    model_config = example(dispatch_id=4711, lease_token="9f2c4e", number=2, extension="png")
+
+    number: Annotated[int, Field(ge=2, le=MAX_OUTPUT_FILES)]
+    extension: Extension
+
+
+class OutputUrl(WorkerAnswer):
+    """A pre-signed URL for one upload, with the required headers."""
+
+    url: str
+    headers: dict[str, str] = Field(default_factory=dict)
+
+
 class CompleteRequest(EndOfLease):
     model_config = example(
         dispatch_id=4711,
@@ -326,6 +349,8 @@ class CompleteRequest(EndOfLease):
 
     provider_job_id: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
     output: StoredOutput | None = None
+    # Number 2 and so on, in the order of their numbers.
+    more_outputs: Annotated[list[MoreOutput], Field(max_length=MAX_OUTPUT_FILES - 1)] = Field(default_factory=list)
     # A poll for the worker's next job. It begins once the job is completed.
     next: PollRequest | None = None
 

@@ -23,6 +23,8 @@ ValueCheck = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 # Changes the values of a workflow without a seed property so that the run differs; `None` if that is not possible.
 VaryValues = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 
+OnReused = Callable[[NewJobRecord, str | None, Sequence[UploadedOutput]], Awaitable[dict[str, Any] | None]]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hooks:
@@ -40,14 +42,14 @@ class Hooks:
     is_worker_starting: Callable[[str], bool] = lambda _stage: False
     # Returns the stage of a workflow's jobs, also for reruns. By default it is the requested one, or the server's.
     stage_of: Callable[[int], Stage] | None = None
-    # Called in the transaction that deletes jobs, with their attempts and whether files that only the application knows
-    # are kept. After a crash, the application removes them if the jobs are gone.
+    # Called in the transaction that deletes jobs or outputs, with their attempts and whether files that only the
+    # application knows are kept. After a crash, the application removes the files that no attempt names any more.
     on_removing: Callable[[Sequence[Attempt], bool], Awaitable[None]] | None = None
-    # Removes files of deleted jobs that only the application knows, such as copies of outputs.
+    # Removes files of deleted jobs and outputs that only the application knows, such as copies of outputs.
     on_removed: Callable[[Sequence[Attempt]], Awaitable[RemovedFiles]] | None = None
-    # Called with a job, its batch label and the output that it reuses. Returns details to store with the attempt. It
+    # Called with a job, its batch label and the outputs that it reuses. Returns details to store with the attempt. It
     # must not raise.
-    on_reused: Callable[[NewJobRecord, str | None, UploadedOutput], Awaitable[dict[str, Any] | None]] | None = None
+    on_reused: OnReused | None = None
     # Varies the values of a rerun, for workflows whose seed is not a property.
     vary: VaryValues = lambda _values: None
     # Fleets that get each new workflow in addition to the default fleet.

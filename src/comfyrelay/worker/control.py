@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -34,6 +34,9 @@ from comfyrelay.protocol.worker import (
     HeartbeatRequest,
     KnownDefinitions,
     LogsRequest,
+    MoreOutput,
+    OutputUrl,
+    OutputUrlRequest,
     PollAnswer,
     PollRequest,
     Registered,
@@ -58,6 +61,8 @@ A = TypeVar("A", bound=AnswerBody)
 # An answer may take this long, in addition to the time that a call is parked.
 ANSWER_SECONDS = 20.0
 LONGEST_PAUSE_SECONDS = 15.0
+# Time to check the output of a job, or fifty further ones.
+COMPLETE_SECONDS = 60.0
 
 
 class ControlPlane:
@@ -145,12 +150,18 @@ class ControlPlane:
             lease.watched.notify()
         return LeaseStop(answer.stop) if answer.stop in tuple(LeaseStop) else None
 
+    async def output_url(self, lease: Lease, *, number: int, extension: str) -> OutputUrl:
+        """Return the URL for another output of a lease. The first one is in its `urls`."""
+        body = checked(OutputUrlRequest, **_named(lease), number=number, extension=extension)
+        return await self._call_held("output-url", body, OutputUrl)
+
     async def complete(
         self,
         lease: Lease,
         run: RunReport,
         *,
         output: StoredOutput,
+        more_outputs: Sequence[MoreOutput] = (),
         provider_job_id: str,
         next_poll: Mapping[str, Any] | None = None,
     ) -> Lease | None:
@@ -164,10 +175,13 @@ class ControlPlane:
             **_named(lease),
             **dict(run),
             output=output,
+            **({"more_outputs": list(more_outputs)} if more_outputs else {}),
             provider_job_id=provider_job_id,
             **following,
         )
-        answer = await self._call_held("complete", body, CompletedAnswer, waits=60.0)
+        # Each output is copied and checked before the answer.
+        waits = COMPLETE_SECONDS * (1 + len(more_outputs) / 50)
+        answer = await self._call_held("complete", body, CompletedAnswer, waits=waits)
         return self._lease_in(answer.next) if answer.next is not None else None
 
     async def fail(

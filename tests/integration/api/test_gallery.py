@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.gallery import archive_names
-from comfyrelay.domain.ids import job_folder, new_id
+from comfyrelay.domain.ids import job_folder, new_id, source_path
 from tests.support.api import Api, Caller, open_api, problem_of
 from tests.support.api_calls import complete, lease, png, run, submit
 from tests.support.world import PostgresBackend, SqliteBackend, execute
@@ -44,33 +44,18 @@ class Scenario:
         page = await self.user.get("/api/gallery", params={"batch": batch["id"], "limit": 200})
         return [item["id"] for item in sorted(page["items"], key=lambda item: item["item_no"])]
 
-    async def add_output(self, first: str, data: bytes, mime_type: str = "text/plain") -> str:
-        """Add another output to the same job."""
-        [item] = [entry for entry in await self.items() if entry["id"] == first]
+    async def create_outputs(self, *more: tuple[str, bytes], prompt: str = "a cat", **fields: Any) -> list[str]:
+        """Complete a job with an image and further outputs; return their ids in order."""
+        job = await submit(self.user, self.effect_id, input_payload={"prompt": prompt}, **fields)
+        await complete(self.api, self.worker, await lease(self.worker), more=more)
+        return [output["file_id"] for output in (await self.user.get(f"/api/ai-jobs/{job['id']}"))["outputs"]]
+
+    async def objects_of(self, job_id: str) -> list[str]:
+        """Return the stored files of a job without posters."""
         assert self.user.user is not None
-        tenant_id, id_ = self.user.user.tenant_id, new_id()
-        path = f"{job_folder(tenant_id, item['job_id'])}/output-{id_}.txt"
-        await self.api.engine.objects.put(path, data)
-        shard = self.api.engine.databases.shards["main"]
-        await execute(
-            shard,
-            "INSERT INTO files (id, tenant_id, user_id, disk, path, mime_type, size, created_at, used_at) "
-            "SELECT :id, tenant_id, user_id, disk, :path, :mime, :size, created_at, used_at FROM files WHERE id = :of",
-            id=id_,
-            path=path,
-            mime=mime_type,
-            size=len(data),
-            of=first,
-        )
-        names = "tenant_id, job_id, batch_id, item_no, workflow_id, label, texts, created_at"
-        await execute(
-            shard,
-            f"INSERT INTO outputs (id, number, kind, {names}) "
-            f"SELECT :id, 2, 'text', {names} FROM outputs WHERE id = :of",
-            id=id_,
-            of=first,
-        )
-        return id_
+        folder = job_folder(self.user.user.tenant_id, job_id)
+        paths = [stored.path async for stored in self.api.engine.objects.list(folder)]
+        return [path for path in paths if source_path(path) == path]
 
     async def items(self, **query: Any) -> list[Any]:
         found: list[Any] = (await self.user.get("/api/gallery", params=query))["items"]
@@ -201,9 +186,8 @@ class TestListing:
         assert problem["errors"] == {"q": "Search for at most 10 words."}
 
     async def test_filters_apply_to_items_and_counts(self, scenario: Scenario) -> None:
-        single = await scenario.create_output("one")
+        single, text = await scenario.create_outputs(("txt", b"text"), prompt="one")
         batched = await scenario.batch("Two", "two", "three")
-        text = await scenario.add_output(single, b"text")
         everything = {single, text, *batched}
         batch_id = next(item["batch_id"] for item in await scenario.items() if item["id"] == batched[0])
         await scenario.mark(single, starred=True)
@@ -230,14 +214,38 @@ class TestListing:
             days = (await scenario.user.get("/api/gallery/days", params=query))["days"]
             assert sum(day["count"] for day in days) == len(ids)
 
-    async def test_outputs_of_one_job_are_separate_items(self, scenario: Scenario) -> None:
-        first = await scenario.create_output("one")
-        second = await scenario.add_output(first, b"text")
-        items = {item["id"]: item for item in await scenario.items()}
-        assert {id_: entry["number"] for id_, entry in items.items()} == {first: 1, second: 2}
-        assert items[first]["job_id"] == items[second]["job_id"]
-        await scenario.mark(second, starred=True)
-        assert {item["id"]: item["starred"] for item in await scenario.items()} == {first: False, second: True}
+    async def test_every_output_of_a_job_is_an_item_with_its_own_marks(self, scenario: Scenario) -> None:
+        files = [("png", png("red")), ("png", png("green")), ("txt", b"words"), ("json", b"{}")]
+        ids = await scenario.create_outputs(*files, prompt="one", label="cat")
+        items = await scenario.items(sort="oldest")
+        assert [(item["id"], item["number"], item["filename"], item["mime_type"]) for item in items] == [
+            (ids[0], 1, "cat.png", "image/png"),
+            (ids[1], 2, "cat-2.png", "image/png"),
+            (ids[2], 3, "cat-3.png", "image/png"),
+            (ids[3], 4, "cat-4.txt", "text/plain"),
+            (ids[4], 5, "cat-5.json", "application/json"),
+        ]
+        assert len({item["job_id"] for item in items}) == 1
+        assert [(await scenario.user.http.get(item["url"])).content for item in items] == [
+            png("blue"),
+            *(data for _, data in files),
+        ]
+        # images have posters and sizes for the layout, and every output finds the values of its job
+        assert [item["width"] for item in items] == [8, 8, 8, None, None]
+        assert [item["poster_url"] is not None for item in items] == [True, True, True, False, False]
+        assert {item["prompt"] for item in items} == {"one"}
+        assert await scenario.ids() == ids[::-1]
+        await scenario.mark(ids[1], starred=True)
+        await scenario.mark(ids[2], rejected=True)
+        await scenario.mark(ids[3], note="mine")
+        marked = [(item["starred"], item["rejected"], item["note"]) for item in await scenario.items(sort="oldest")]
+        assert marked == [
+            (False, False, None),
+            (True, False, None),
+            (False, True, None),
+            (False, False, "mine"),
+            (False, False, None),
+        ]
 
     async def test_days_follow_the_time_zone(self, scenario: Scenario) -> None:
         await scenario.api.clock.set(datetime(2026, 3, 1, 23, 30, tzinfo=UTC))
@@ -308,7 +316,7 @@ class TestCollections:
     async def test_collection_cover_is_the_newest_visible_output(self, scenario: Scenario) -> None:
         shown = await scenario.create_output("shown")
         await scenario.advance(seconds=1)
-        text = await scenario.add_output(await scenario.create_output("other"), b"words")
+        _, text = await scenario.create_outputs(("txt", b"words"), prompt="other")
         best = await scenario.collection("best")
         await scenario.mark(text, add_to=best)
         # without a visible output, the newest one is the cover
@@ -389,9 +397,8 @@ class TestNames:
 class TestZips:
     async def test_zip_contains_every_file_under_a_unique_name(self, scenario: Scenario) -> None:
         batched = await scenario.batch("../Boats: 1/2", "a red boat", "con")
-        single = await scenario.create_output("x", label="<b>same</b>")
+        single, text = await scenario.create_outputs(("txt", b"text " * 1000), label="<b>same</b>")
         twin = await scenario.create_output("x", label="<B>same</b>")
-        text = await scenario.add_output(single, b"text " * 1000)
         zipped = await scenario.zip(*batched, single, twin, text)
         assert zipped.testzip() is None
         assert sorted(zipped.namelist()) == [
@@ -428,8 +435,7 @@ class TestZips:
         assert lines == [f"{deleted}: it was deleted", "lost.png: the file is missing in storage"]
 
     async def test_zip_is_streamed_in_small_pieces(self, scenario: Scenario) -> None:
-        first = await scenario.create_output()
-        large = await scenario.add_output(first, bytes(5_000_000))
+        _, large = await scenario.create_outputs(("bin", bytes(5_000_000)))
         assert scenario.user.user is not None
         zips = scenario.api.engine.gallery.zips
         pieces = await zips.open(scenario.user.user, await zips.create(scenario.user.user, [large]))
@@ -459,16 +465,13 @@ class TestZips:
 
 
 class TestDeleting:
-    async def test_deleting_an_output_deletes_its_job_and_all_outputs(self, scenario: Scenario) -> None:
-        first, remaining = (
-            await scenario.create_output("removed", label="removed"),
-            await scenario.create_output("remaining"),
-        )
-        second = await scenario.add_output(first, b"text")
+    async def test_job_is_deleted_with_its_last_output(self, scenario: Scenario) -> None:
+        first, second = await scenario.create_outputs(("txt", b"text"), label="removed")
+        remaining = await scenario.create_output("remaining")
         best = await scenario.collection()
         await scenario.mark(first, second, remaining, add_to=best)
         [job_id] = {item["job_id"] for item in await scenario.items() if item["id"] == first}
-        answer = await scenario.user.call("POST", "/api/gallery/delete", {"ids": [second, "nothing"]})
+        answer = await scenario.user.call("POST", "/api/gallery/delete", {"ids": [second, first, "nothing"]})
         done = answer.json()
         assert done["data"] == {
             "deleted": sorted([first, second]),
@@ -482,12 +485,45 @@ class TestDeleting:
         assert await scenario.ids() == [remaining]
         assert await scenario.ids(collection=best) == [remaining]
         problem_of(await scenario.user.call("GET", f"/api/ai-jobs/{job_id}"), 404)
-        assert scenario.user.user is not None
-        folder = job_folder(scenario.user.user.tenant_id, job_id)
-        assert [stored async for stored in scenario.api.engine.objects.list(folder)] == []
+        assert await scenario.objects_of(job_id) == []
         shard = scenario.api.engine.databases.shards["main"]
         [row] = await execute(shard, "SELECT count(*) AS n FROM files WHERE id IN (:a, :b)", a=first, b=second)
         assert row.n == 0
+
+    async def test_deleting_an_output_leaves_the_others_of_its_job(self, scenario: Scenario) -> None:
+        ids = await scenario.create_outputs(("png", png("red")), ("png", png("green")))
+        best = await scenario.collection()
+        await scenario.mark(*ids, add_to=best)
+        [job_id] = {item["job_id"] for item in await scenario.items()}
+        answer = (await scenario.user.call("POST", "/api/gallery/delete", {"ids": [ids[1]]})).json()
+        assert (answer["data"]["deleted"], answer["data"]["jobs"]) == ([ids[1]], 0)
+        assert answer["message"] == "Deleted 1 outputs."
+        assert await scenario.ids(collection=best, sort="oldest") == [ids[0], ids[2]]
+        job = await scenario.user.get(f"/api/ai-jobs/{job_id}")
+        assert [(output["file_id"], output["number"]) for output in job["outputs"]] == [(ids[0], 1), (ids[2], 3)]
+        # only the object of the deleted output is gone
+        assert len(await scenario.objects_of(job_id)) == 2
+
+    async def test_next_output_becomes_the_cover_of_a_job(self, scenario: Scenario) -> None:
+        first, second, third = await scenario.create_outputs(("png", png("red")), ("png", png("green")))
+        other = await scenario.create_output()
+        await scenario.user.post("/api/gallery/delete", {"ids": [first]})
+        listed = {job["output_count"]: job["outputs"] for job in (await scenario.user.get("/api/ai-jobs"))["items"]}
+        assert {count: [output["file_id"] for output in outputs] for count, outputs in listed.items()} == {
+            2: [second],
+            1: [other],
+        }
+        assert listed[2][0]["number"] == 2
+        await scenario.user.post("/api/gallery/delete", {"ids": [second, third]})
+        assert await scenario.ids() == [other]
+
+    async def test_output_in_use_does_not_keep_the_outputs_of_other_jobs(self, scenario: Scenario) -> None:
+        used, _ = await scenario.create_outputs(("png", png("red")))
+        unused, kept = await scenario.create_outputs(("png", png("green")))
+        await submit(scenario.user, scenario.effect_id, input_file_id=used)
+        done = await scenario.user.post("/api/gallery/delete", {"ids": [used, unused]})
+        assert (done["deleted"], done["jobs"], len(done["refused"])) == ([unused], 0, 1)
+        assert kept in await scenario.ids()
 
     async def test_output_in_use_by_a_job_is_not_deleted(self, scenario: Scenario) -> None:
         one = await scenario.create_output()

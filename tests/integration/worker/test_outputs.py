@@ -13,7 +13,7 @@ import pytest
 from comfyrelay.comfyui import ComfyClient, OutputFile, RunResult
 from comfyrelay.errors import NoOutput, OutputGone, ServerUnreachable, TooLarge
 from comfyrelay.simulator import LostFile, Simulator
-from comfyrelay.worker.files.outputs import CollectedOutput, collect, collect_more, pick
+from comfyrelay.worker.files.outputs import CollectedOutput, collect, collect_more, others, pick
 from tests.support.graphs import clip, invert, words
 from tests.support.leases import disconnect, make_lease, open_storage
 
@@ -133,10 +133,65 @@ async def test_extra_files_are_limited_in_number_and_size(comfy: ComfyClient, tm
     result = await comfy.run(invert())
     [first] = result.files
     many = replace(result, files=(first, *(replace(first, node_id=f"{number}") for number in range(90, 95))))
-    paths, omitted = await collect_more(comfy, many, make_lease(max_output_files=3), tmp_path)
-    assert ([path.name for path in paths], omitted) == (["more-2.png", "more-3.png"], 3)
-    paths, omitted = await collect_more(comfy, many, make_lease(max_output_bytes=10), tmp_path)
-    assert (paths, omitted) == ((), 5)
+    more, left_out = await collect_more(comfy, many, make_lease(max_output_files=3), tmp_path)
+    assert [output.path.name for output in more] == ["more-2.png", "more-3.png"]
+    assert left_out == "3 of 6 files of the run are not kept: a job keeps at most 3 readable files."
+    limits = {"max_output_files": 9, "max_output_bytes": 10}
+    more, left_out = await collect_more(comfy, many, make_lease(**limits), tmp_path)
+    assert (more, left_out) == (
+        (),
+        "5 of 6 files of the run are not kept: a job keeps at most 9 readable files of 10 bytes each.",
+    )
+    # a server that names no limit keeps one output
+    assert (await collect_more(comfy, many, make_lease(), tmp_path))[0] == ()
+
+
+async def test_every_saved_file_of_a_run_is_an_output(comfy: ComfyClient, tmp_path: Path) -> None:
+    graph = invert()
+    graph["1"]["inputs"]["batch_size"] = 4
+    graph["4"] = {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "second"}}
+    graph["5"] = {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}}
+    result = await comfy.run(graph)
+    lease = make_lease(output_node_id="3", max_output_files=100)
+    more, left_out = await collect_more(comfy, result, lease, tmp_path)
+    saved = [*result.files_of("3")[1:], *result.files_of("4")]
+    assert left_out is None
+    assert [output.metadata for output in more] == [
+        {"node_id": file.node_id, "filename": file.filename} for file in saved
+    ]
+    assert [output.size for output in more] == [output.path.stat().st_size for output in more]
+    collected = replace(await collect(comfy, result, lease, tmp_path / "output.png"), more=more)
+    assert CollectedOutput.from_json(json.loads(json.dumps(collected.to_json()))) == collected
+    assert [output.as_more_output.extension for output in more] == ["png"] * 7
+    assert collected.is_complete
+    more[0].path.unlink()
+    assert not collected.is_complete
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        # nothing is saved, so the previews are the outputs
+        (["1/temp-a.png", "1/temp-b.png", "2/temp-c.png"], ["temp-b.png", "temp-c.png"]),
+        (["1/a.png", "1/b.png", "2/temp-c.png"], ["b.png"]),
+        # a node lists a file twice
+        (["1/a.png", "1/b.png", "1/a.png", "1/b.png"], ["b.png"]),
+    ],
+)
+def test_previews_and_repeated_files_are_no_further_outputs(files: list[str], expected: list[str]) -> None:
+    assert [file.filename for file in others(make_result(*files), make_lease())] == expected
+
+
+async def test_missing_extra_file_does_not_fail_the_job(
+    simulator: Simulator, comfy: ComfyClient, tmp_path: Path
+) -> None:
+    graph = invert()
+    graph["1"]["inputs"]["batch_size"] = 2
+    result = await comfy.run(graph)
+    simulator.misbehave(LostFile())
+    more, left_out = await collect_more(comfy, result, make_lease(max_output_files=9), tmp_path)
+    assert more == ()
+    assert left_out is not None
 
 
 async def test_text_output_is_saved_as_a_file(comfy: ComfyClient, tmp_path: Path) -> None:
@@ -150,12 +205,12 @@ async def test_text_output_is_saved_as_a_file(comfy: ComfyClient, tmp_path: Path
 
 async def test_extra_texts_are_reported_and_stored_as_files(comfy: ComfyClient, tmp_path: Path) -> None:
     result = await comfy.run({**invert(), "7": words("seven")["1"], "8": words("eight \0")["1"]})
-    lease = make_lease(output_node_id="3")
+    lease = make_lease(output_node_id="3", max_output_files=9)
     collected = await collect(comfy, result, lease, tmp_path / "output.png")
     assert (collected.mime_type, collected.metadata["texts"]) == ("image/png", {"7": "seven", "8": "eight \0"})
-    paths, omitted = await collect_more(comfy, result, lease, tmp_path)
-    assert ([path.name for path in paths], omitted) == (["more-2.txt", "more-3.txt"], 0)
-    assert [path.read_text("utf-8") for path in paths] == ["seven", "eight \N{REPLACEMENT CHARACTER}"]
+    more, left_out = await collect_more(comfy, result, lease, tmp_path)
+    assert ([output.path.name for output in more], left_out) == (["more-2.txt", "more-3.txt"], None)
+    assert [output.path.read_text("utf-8") for output in more] == ["seven", "eight \N{REPLACEMENT CHARACTER}"]
 
 
 async def test_extra_texts_are_reported_up_to_a_limit(comfy: ComfyClient, tmp_path: Path) -> None:
@@ -169,11 +224,11 @@ async def test_socket_image_can_be_the_output(comfy: ComfyClient, tmp_path: Path
     graph = invert() | {"3": {"class_type": "SaveImageWebsocket", "inputs": {"images": ["2", 0]}}}
     graph["1"]["inputs"]["batch_size"] = 2
     result = await comfy.run(graph)
-    lease = make_lease(output_node_id="3")
+    lease = make_lease(output_node_id="3", max_output_files=9)
     collected = await collect(comfy, result, lease, tmp_path / "output.png")
     assert (collected.mime_type, (tmp_path / "output.png").read_bytes()) == ("image/png", result.files[0].content)
-    paths, _ = await collect_more(comfy, result, lease, tmp_path)
-    assert [path.read_bytes() for path in paths] == [result.files[1].content]
+    more, _ = await collect_more(comfy, result, lease, tmp_path)
+    assert [output.path.read_bytes() for output in more] == [result.files[1].content]
 
 
 async def test_missing_file_is_reported_and_leaves_no_file(

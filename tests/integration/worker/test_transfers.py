@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from comfyrelay.errors import Fault, LeaseLost, TransferFailed
-from comfyrelay.protocol.worker import Urls
+from comfyrelay.protocol.worker import OutputUrl
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.s3 import S3Objects
 from comfyrelay.worker.files.transfers import Transfers
@@ -218,10 +218,10 @@ class TestUploads:
         port, tries = free_port(), count(1)
         enough = asyncio.Event()
 
-        def urls() -> Urls:
+        def urls() -> OutputUrl:
             if next(tries) == 6:
                 enough.set()
-            return Urls(input_url=None, output_url=f"http://127.0.0.1:{port}/out", output_headers={}, assets={})
+            return OutputUrl(url=f"http://127.0.0.1:{port}/out")
 
         stored: list[bytes] = []
 
@@ -244,7 +244,7 @@ class TestUploads:
     async def test_upload_sends_its_length_and_exactly_the_signed_headers(
         self, storage: Storage, transfers: Transfers, source: Path
     ) -> None:
-        urls = storage.urls(headers={"Content-Type": "image/x-odd; a=b", "x-amz-meta-a": "1"})
+        urls = storage.output_url(headers={"Content-Type": "image/x-odd; a=b", "x-amz-meta-a": "1"})
         await transfers.upload(source, lambda: urls, refresh=no_refresh)
         assert storage.files["output"] == b"the output"
         headers = storage.requests[0].headers
@@ -254,7 +254,7 @@ class TestUploads:
 
     async def test_empty_file_is_uploaded(self, storage: Storage, transfers: Transfers, source: Path) -> None:
         source.write_bytes(b"")
-        await transfers.upload(source, storage.urls, refresh=no_refresh)
+        await transfers.upload(source, storage.output_url, refresh=no_refresh)
         assert storage.files["output"] == b""
         assert storage.requests[0].headers["Content-Length"] == "0"
 
@@ -263,7 +263,7 @@ class TestUploads:
         self, storage: Storage, transfers: Transfers, source: Path, status: int
     ) -> None:
         storage.answers = [answer_with(status), answer_with(status)]
-        await transfers.upload(source, storage.urls, refresh=no_refresh)
+        await transfers.upload(source, storage.output_url, refresh=no_refresh)
         assert storage.files["output"] == b"the output"
 
     @pytest.mark.parametrize("status", [307, 400, 404, *full_only(301, 411, 413, 422)])
@@ -272,14 +272,14 @@ class TestUploads:
     ) -> None:
         storage.answers = [answer_with(status, headers={"Location": "/elsewhere"})]
         with pytest.raises(TransferFailed, match=f"storage answered with {status}") as caught:
-            await transfers.upload(source, storage.urls, refresh=no_refresh)
+            await transfers.upload(source, storage.output_url, refresh=no_refresh)
         assert caught.value.fault is Fault.WORKER
         assert len(storage.requests) == 1
 
     async def test_refused_url_is_replaced(self, storage: Storage, transfers: Transfers, source: Path) -> None:
         storage.answers = [answer_with(403)]
-        urls = [storage.urls()]
-        refresh = Refreshed(then=lambda: urls.append(urls[0].model_copy(update={"output_url": storage.url("new")})))
+        urls = [storage.output_url()]
+        refresh = Refreshed(then=lambda: urls.append(urls[0].model_copy(update={"url": storage.url("new")})))
         await transfers.upload(source, lambda: urls[-1], refresh=refresh)
         assert storage.files == {"new": b"the output"}
 
@@ -297,7 +297,7 @@ class TestUploads:
             file.truncate(LARGE)
         storage.answers = [refuse_at_once]
         refresh = Refreshed()
-        await transfers.upload(source, storage.urls, refresh=refresh)
+        await transfers.upload(source, storage.output_url, refresh=refresh)
         assert refresh.count == 1
         assert len(storage.files["output"]) == LARGE
 
@@ -307,24 +307,24 @@ class TestUploads:
         """Storage may have refused it, and the answer was lost."""
         storage.answers = [disconnect]
         refresh = Refreshed()
-        await transfers.upload(source, storage.urls, refresh=refresh)
+        await transfers.upload(source, storage.output_url, refresh=refresh)
         assert (storage.files["output"], refresh.count) == (b"the output", 1)
 
     async def test_unreachable_storage_fails_the_upload(self, transfers: Transfers, source: Path) -> None:
-        nowhere = Urls(input_url=None, output_url="http://127.0.0.1:9/", output_headers={}, assets={})
+        nowhere = OutputUrl(url="http://127.0.0.1:9/")
         with pytest.raises(TransferFailed, match="storage cannot be reached") as caught:
             await transfers.upload(source, lambda: nowhere, refresh=no_refresh)
         assert caught.value.fault is Fault.WORKER
 
     async def test_missing_local_file_is_reported(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
         with pytest.raises(TransferFailed, match="cannot be read on the worker: No such file"):
-            await transfers.upload(tmp_path / "gone", storage.urls, refresh=no_refresh)
+            await transfers.upload(tmp_path / "gone", storage.output_url, refresh=no_refresh)
 
 
 async def test_bytes_are_counted_by_direction(storage: Storage, source: Path, tmp_path: Path) -> None:
     counted: list[tuple[str, int]] = []
     transfers = Transfers(on_bytes=lambda direction, count: counted.append((direction, count)))
-    await transfers.upload(source, storage.urls, refresh=no_refresh)
+    await transfers.upload(source, storage.output_url, refresh=no_refresh)
     await transfers.download(lambda: storage.url("output"), tmp_path / "a", refresh=no_refresh)
     await transfers.close()
     assert counted == [("upload", 10), ("download", 10)]
@@ -338,9 +338,9 @@ async def test_proxy_is_not_used_for_this_machine(
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     transfers = Transfers(retries=0)
-    await transfers.upload(source, storage.urls, refresh=no_refresh)
+    await transfers.upload(source, storage.output_url, refresh=no_refresh)
     assert storage.files["output"] == b"the output"
-    elsewhere = storage.urls().model_copy(update={"output_url": "http://storage.invalid/output"})
+    elsewhere = storage.output_url().model_copy(update={"url": "http://storage.invalid/output"})
     with pytest.raises(TransferFailed, match="cannot be reached"):
         await transfers.upload(source, lambda: elsewhere, refresh=no_refresh)
     await transfers.close()
@@ -352,15 +352,11 @@ async def test_large_file_is_streamed(transfers: Transfers, tmp_path: Path, cloc
         file.truncate(LARGE)
     async with serve_files(tmp_path / "objects", clock=clock) as objects:
         signed = await objects.sign_upload("a.mp4", content_type="video/mp4", ttl_seconds=60)
-        urls = Urls(
-            input_url=None,
-            output_url=signed.url,
-            output_headers=signed.headers,
-            assets={"a": await objects.sign_download("a.mp4", ttl_seconds=60)},
-        )
+        target = OutputUrl(url=signed.url, headers=signed.headers)
+        download = await objects.sign_download("a.mp4", ttl_seconds=60)
         tracemalloc.start()
-        await transfers.upload(source, lambda: urls, refresh=no_refresh)
-        await transfers.download(lambda: urls.assets["a"], tmp_path / "back", refresh=no_refresh)
+        await transfers.upload(source, lambda: target, refresh=no_refresh)
+        await transfers.download(lambda: download, tmp_path / "back", refresh=no_refresh)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert (tmp_path / "back").stat().st_size == LARGE
@@ -391,7 +387,7 @@ class TestRealStores:
         self, store: ObjectStore, transfers: Transfers, source: Path, tmp_path: Path
     ) -> None:
         signed = await store.sign_upload("ü a.png", content_type="image/png", ttl_seconds=60)
-        urls = Urls(input_url=None, output_url=signed.url, output_headers=signed.headers, assets={})
+        urls = OutputUrl(url=signed.url, headers=signed.headers)
         await transfers.upload(source, lambda: urls, refresh=no_refresh)
         stat = await store.stat("ü a.png")
         assert stat is not None
@@ -406,18 +402,18 @@ class TestRealStores:
     ) -> None:
         async def sign(ttl_seconds: int) -> None:
             signed = await store.sign_upload("a.png", content_type="image/png", ttl_seconds=ttl_seconds)
-            urls.append(Urls(input_url=None, output_url=signed.url, output_headers=signed.headers, assets={}))
+            urls.append(OutputUrl(url=signed.url, headers=signed.headers))
 
         async def sign_again() -> None:
             clock.later_seconds = 0
             await sign(600)
 
-        urls: list[Urls] = []
+        urls: list[OutputUrl] = []
         await sign(1)
         # only the clock of the local store can be set
         clock.later_seconds = 5
         async with httpx.AsyncClient(trust_env=False) as http:
-            while (await http.put(urls[0].output_url, headers=urls[0].output_headers)).is_success:  # noqa: ASYNC110
+            while (await http.put(urls[0].url, headers=urls[0].headers)).is_success:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         await transfers.upload(source, lambda: urls[-1], refresh=sign_again)
         assert await store.get("a.png") == b"the output"

@@ -31,7 +31,7 @@ export function JobActions({ job, at, actions }: JobActionsProps) {
   const [isImporting, setImporting] = useState(false);
   const target = targetOfJob(job);
   const available = actionsFor(target);
-  const file = selectedFile(job, about, at);
+  const file = selectedFile(job, at);
   const slug = job.workflow_slug ?? about?.workflow_slug;
 
   const run = (action: JobAction) => void actions.run(action, target);

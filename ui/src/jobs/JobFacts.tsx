@@ -28,6 +28,7 @@ export function JobFacts({ job, about }: { job: Job; about: AboutJob | null | un
     // the input values already show both
     [texts.prompt, about ? null : job.prompt],
     [texts.seedName, about || job.seed === null ? null : String(job.seed)],
+    [texts.outputs, (job.output_count ?? 0) > 1 ? String(job.output_count) : null],
     [texts.sizeName, output?.width && output.height ? texts.pixels(output.width, output.height) : null],
     [texts.created, formatTime(job.created_at)],
     [texts.waited, formatBetween(job.created_at, job.started_at)],

@@ -39,7 +39,7 @@ function Panel({ id, actions }: JobPanelProps) {
   if (!job) return <Skeleton height={280} />;
   return (
     <div className={styles.panel}>
-      <Viewer job={job} about={about} at={at} onAt={setAt} />
+      <Viewer job={job} at={at} onAt={setAt} />
       <div className={styles.line}>
         <StatusBadge status={isFetched ? "queued" : job.status} />
         <Link to="/jobs/$id" params={{ id }} className={buttonClass({ look: "quiet", size: "small" })}>

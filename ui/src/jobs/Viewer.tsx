@@ -1,9 +1,9 @@
-// The output of a job, compared with its input if any, or a live preview while it runs.
+// The outputs of a job, compared with its input if any, or a live preview while it runs.
 
 import { Hourglass, ImageOff } from "lucide-react";
 import { type ReactNode, useEffect, useRef, useState } from "react";
 import { here } from "@/api/client";
-import type { AboutJob, Job } from "@/api/types";
+import type { Job } from "@/api/types";
 import { CompareSlider } from "@/kit/CompareSlider";
 import { useFileUrl, withoutSignature } from "@/kit/file-url";
 import { kindOf, Media, type MediaFile } from "@/kit/Media";
@@ -14,7 +14,6 @@ import { job as texts } from "@/texts/job";
 import { queue } from "@/texts/queue";
 import { hasEnded } from "./job";
 import { LivePreview } from "./LivePreview";
-import { displayableFiles } from "./outputs";
 import styles from "./Viewer.module.css";
 
 const isVisual = (file: { mime_type?: string | null } | null | undefined) =>
@@ -22,20 +21,19 @@ const isVisual = (file: { mime_type?: string | null } | null | undefined) =>
 
 interface ViewerProps {
   job: Job;
-  about?: AboutJob | null | undefined;
-  /** Index of the displayed file. */
+  /** Index of the displayed output. */
   at: number;
   onAt: (at: number) => void;
   /** Fills the available height and enables the shortcuts of the player. */
   isLarge?: boolean;
 }
 
-export function Viewer({ job, about, at, onAt, isLarge = false }: ViewerProps) {
-  const files = displayableFiles(job, about);
-  const output = files[Math.min(at, files.length - 1)];
+export function Viewer({ job, at, onAt, isLarge = false }: ViewerProps) {
+  const { outputs } = job;
+  const output = outputs[Math.min(at, outputs.length - 1)];
   const input = inputOf(job);
-  const canCompare = isVisual(output?.file) && isVisual(input);
-  const isStill = kindOf(output?.file.mime_type ?? "") === "image" && kindOf(input?.mime_type ?? "") === "image";
+  const canCompare = isVisual(output) && isVisual(input);
+  const isStill = kindOf(output?.mime_type ?? "") === "image" && kindOf(input?.mime_type ?? "") === "image";
   const [chosen, setChosen] = useState<string | null>(null);
   const shown = chosen ?? (canCompare && isStill ? "both" : "output");
   const name = job.label ?? texts.title;
@@ -66,16 +64,16 @@ export function Viewer({ job, about, at, onAt, isLarge = false }: ViewerProps) {
   }
   return (
     <div className={isLarge ? styles.column : undefined}>
-      <Frame isLarge={isLarge} isText={kindOf(output.file.mime_type) === "text"}>
+      <Frame isLarge={isLarge} isText={kindOf(output.mime_type) === "text"}>
         {shown === "both" && canCompare && input ? (
-          <Comparison input={input} output={output.file} name={output.name} />
+          <Comparison input={input} output={output as MediaFile} name={output.filename} />
         ) : shown === "input" && input ? (
           <FullSize file={input} name={input.name} hasKeys={isLarge} />
         ) : (
-          <FullSize file={output.file} name={output.name} hasKeys={isLarge} />
+          <FullSize file={output as MediaFile} name={output.filename} hasKeys={isLarge} />
         )}
       </Frame>
-      {(canCompare || files.length > 1) && (
+      {(canCompare || outputs.length > 1) && (
         <div className={styles.below}>
           {canCompare && (
             <Segmented
@@ -89,20 +87,20 @@ export function Viewer({ job, about, at, onAt, isLarge = false }: ViewerProps) {
               onChange={setChosen}
             />
           )}
-          {files.length > 1 && (
+          {outputs.length > 1 && (
             <ul className={styles.others} aria-label={texts.outputs}>
-              {files.map((each, index) => (
-                <li key={each.file.url}>
+              {outputs.map((each, index) => (
+                <li key={each.file_id}>
                   <button
                     type="button"
                     aria-pressed={index === at}
-                    aria-label={each.name}
+                    aria-label={each.filename}
                     onClick={() => {
                       onAt(index);
                       setChosen("output");
                     }}
                   >
-                    <Media file={each.file} name="" playsOnHover={false} />
+                    <Media file={each as MediaFile} name="" playsOnHover={false} />
                   </button>
                 </li>
               ))}

@@ -26,6 +26,7 @@ const about = (inputs: InputValue[]): AboutJob => ({
   output_metadata: null,
   files: [],
   deleted_with_it: [],
+  copies: {},
 });
 const job = { id: "1", workflow_slug: "portrait", effect_id: null, input_file_id: null } as unknown as Job;
 
@@ -105,17 +106,20 @@ describe("running a job again", () => {
   });
 });
 
-it("only stored outputs can become an input", () => {
-  const output = (name: string) => ({ url: `/files/${name}`, filename: name, mime_type: "image/png" });
-  const two = { ...job, outputs: [output("a.png"), output("b.png")] } as unknown as Job;
-  const other = { url: "/files/c", name: "c.png", mime_type: "image/png", is_output: false };
-  const known = { ...about([]), files: [other] } as unknown as AboutJob;
-  expect([0, 1, 2].map((at) => selectedFile(two, known, at))).toEqual([
-    { url: "/files/a.png", name: "a.png", number: 1 },
+it("only media can become an input, by the number that an output keeps when others are deleted", () => {
+  const output = (name: string, number: number, mime_type = "image/png") => ({
+    url: `/files/${name}`,
+    filename: name,
+    number,
+    mime_type,
+  });
+  const three = { ...job, outputs: [output("b.png", 2), output("d.png", 4), output("e.txt", 5, "text/plain")] };
+  expect([0, 1, 2].map((at) => selectedFile(three as unknown as Job, at))).toEqual([
     { url: "/files/b.png", name: "b.png", number: 2 },
-    { url: "/files/c", name: "c.png", number: null },
+    { url: "/files/d.png", name: "d.png", number: 4 },
+    { url: "/files/e.txt", name: "e.txt", number: null },
   ]);
-  expect(selectedFile({ ...job, outputs: [] } as unknown as Job, null, 0)).toBeNull();
+  expect(selectedFile({ ...job, outputs: [] } as unknown as Job, 0)).toBeNull();
 });
 
 it("a job without a label is named after its prompt or its workflow", () => {

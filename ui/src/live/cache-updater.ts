@@ -3,7 +3,7 @@
 
 import type { InfiniteData, QueryClient } from "@tanstack/react-query";
 import { Problem } from "@/api/problem";
-import { type Counts, keys, LIVE } from "@/api/queries";
+import { countsOf, keys, LIVE } from "@/api/queries";
 import { notifyMarked } from "@/api/tabs";
 import type { Batch, Job, Page } from "@/api/types";
 
@@ -34,7 +34,12 @@ export class CacheUpdater {
   constructor(private readonly client: QueryClient) {}
 
   changed({ jobs = [], batches = [], removed = [] }: Changed): void {
-    for (const each of jobs) this.set(keys.job(each.id), each);
+    for (const each of jobs) {
+      // one event about many jobs has only the first output of each
+      const isWhole = each.outputs.length >= (each.output_count ?? 0);
+      if (isWhole) this.set(keys.job(each.id), each);
+      else void this.client.invalidateQueries({ queryKey: keys.job(each.id), exact: true });
+    }
     for (const each of batches) this.set(keys.batch(each.id), each);
     this.refetchHistories(new Set(jobs.map((each) => each.id)));
     for (const id of removed) this.client.removeQueries({ queryKey: keys.job(id), exact: true });
@@ -68,9 +73,8 @@ export class CacheUpdater {
   }
 
   /** Shows the new counts at once. The order of the queue may have changed, too. */
-  queue({ counts }: Pick<Counts, "counts">): void {
-    const found: Counts = { counts, waiting: counts.queued ?? 0, running: counts.processing ?? 0 };
-    this.set(keys.counts, found);
+  queue(queue: Parameters<typeof countsOf>[0]): void {
+    this.set(keys.counts, countsOf(queue));
     this.refetchSoon("queue", "slots");
   }
 

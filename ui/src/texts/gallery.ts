@@ -72,6 +72,7 @@ export const gallery = {
     starred: "starred",
     rejected: "rejected",
     noted: "has a note",
+    number: (of: number) => `output ${number.format(of)}`,
     select: (name: string) => `Select ${isolated(name)}`,
     still: "image",
     length: clock,
@@ -203,18 +204,15 @@ export const gallery = {
   },
   deleting: {
     title: (count: number) => `Delete ${outputs(count)}?`,
-    about: (count: number) =>
-      count === 1
-        ? "This also deletes its job with log, values and other outputs. You can undo this for a few seconds."
-        : "This also deletes their jobs with logs, values and other outputs. You can undo this for a few seconds.",
+    about:
+      "Other outputs of the same job stay. A job without any output left is deleted with its log and values. You can undo this for a few seconds.",
     keep: "Keep the files in the output folder",
-    files: "Deletes these files from the output folder:",
-    andMore: (count: number) => `and ${number.format(count)} more`,
+    file: "Deletes this file from the output folder:",
     run: (count: number) => `Delete ${outputs(count)}`,
     pending: (count: number) => `${outputs(count)} will be deleted`,
     done: (count: number) => `${outputs(count)} deleted`,
     notDeleted: (count: number) => `Could not delete ${plural(count, "file")}`,
-    refused: (count: number) => `Could not delete ${plural(count, "job")}: still running`,
+    refused: (count: number) => `Could not delete outputs of ${plural(count, "job")}: other jobs still need them`,
   },
   zipping: (count: number) => `Downloading a zip with ${outputs(count)}`,
   copiedPath: "Path copied",

@@ -107,7 +107,8 @@ class Settled:
     events: list[Event] = field(default_factory=list)
     settlement: TransactionType | None = None
     settled_at: datetime | None = None
-    output: UploadedOutput | None = None
+    # The cover comes first.
+    outputs: Sequence[UploadedOutput] = ()
     hold: BatchHold | None = None
     # Number of leases. Each may have left uploads, and may still send one.
     leases: int = 0
@@ -170,7 +171,7 @@ def _apply_update(settled: Settled, update: JobUpdate) -> None:
     if terminal:
         settled.settlement = settlement_of(update.status)
         settled.settled_at = update.at
-        settled.output = update.output
+        settled.outputs = [update.output, *update.more_outputs] if update.output is not None else ()
         settled.leases = update.epoch
         if update.hold is not None and update.batch_id is not None:
             settled.hold = BatchHold(

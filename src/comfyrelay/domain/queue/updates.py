@@ -75,12 +75,14 @@ class JobUpdate:
     about: dict[str, Any] | None = None
     provider_job_id: str | None = None
     output: UploadedOutput | None = None
+    # The other outputs, in order.
+    more_outputs: Sequence[UploadedOutput] = ()
     # The new provider, if this transition changed it.
     provider: str | None = None
     # Cost of all leases so far, and the estimated cost of the cloud run.
     cost_micros: int = 0
     expected_cost_micros: int | None = None
-    # The job whose output was reused; this job was never queued.
+    # The job whose outputs were reused; this job was never queued.
     reused_from: str | None = None
 
     @classmethod
@@ -92,9 +94,13 @@ class JobUpdate:
                 at = datetime.fromisoformat(values[name])
                 values[name] = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         if values.get("output") is not None:
-            output = values["output"]
-            values["output"] = UploadedOutput(**{**output, "media": MediaFacts(**output.get("media", {}))})
+            values["output"] = _output_from_json(values["output"])
+        values["more_outputs"] = tuple(map(_output_from_json, values.get("more_outputs", ())))
         return cls(**values)
+
+
+def _output_from_json(fields: dict[str, Any]) -> UploadedOutput:
+    return UploadedOutput(**{**fields, "media": MediaFacts(**fields.get("media", {}))})
 
 
 def update_of_transition(
@@ -103,6 +109,7 @@ def update_of_transition(
     at: datetime,
     provider_job_id: str | None = None,
     output: UploadedOutput | None = None,
+    more_outputs: Sequence[UploadedOutput] = (),
     seed: int | None = None,
     began_at: datetime | None = None,
     about: dict[str, Any] | None = None,
@@ -138,6 +145,7 @@ def update_of_transition(
         about=about,
         provider_job_id=provider_job_id,
         output=output,
+        more_outputs=more_outputs,
         provider=after.provider if after.provider != before.provider else None,
         cost_micros=after.cost_micros,
         expected_cost_micros=after.expected_cost_micros,
@@ -151,10 +159,10 @@ def reused(
     priority: int,
     at: datetime,
     reused_from: str,
-    output: UploadedOutput,
+    outputs: Sequence[UploadedOutput],
     about: dict[str, Any] | None = None,
 ) -> JobUpdate:
-    """Return the only update of a job that reuses another job's output without being queued.
+    """Return the only update of a job that reuses another job's outputs without being queued.
 
     `about` is stored with an attempt.
     """
@@ -168,7 +176,8 @@ def reused(
         epoch=0,
         attempts=0,
         priority=priority,
-        output=output,
+        output=outputs[0],
+        more_outputs=outputs[1:],
         reused_from=reused_from,
         about=about,
         outcome=Outcome.COMPLETED if about is not None else None,

@@ -128,11 +128,12 @@ async def mark_outputs(body: wire.NewMarks, context: ContextOf, user: CurrentUse
 async def delete_outputs(
     body: wire.DeleteOutputs, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.DeletedOutputs]:
-    """Delete outputs with their jobs, logs and all other files of these jobs. The ledger is not changed."""
+    """Delete outputs. A job without any output left is deleted with its log. The ledger is not changed."""
     done = await context.engine.gallery.actions.delete(user.tenant_id, body.ids, keep_files=body.keep_files)
     data = wire.DeletedOutputs.of(done, done.jobs, jobs=done.jobs.changed)
+    jobs = f", with {data.jobs} jobs" if data.jobs else ""
     files = f" and {data.files} files in the output folder" if data.files else ""
-    return Answer(data=data, message=f"Deleted {len(data.deleted)} outputs, with {data.jobs} jobs{files}.")
+    return Answer(data=data, message=f"Deleted {len(data.deleted)} outputs{jobs}{files}.")
 
 
 @router.post("/gallery/zip", status_code=201, responses=error_responses(403, 404, 422))

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Body, Path, Query, Request, Response
 
+from comfyrelay.domain.outputs import MAX_OUTPUT_FILES
 from comfyrelay.domain.queue.ordering import MoveTo, NextTo
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus, shown_status
 from comfyrelay.domain.records.accounts import User
@@ -152,16 +153,16 @@ async def run_again(
 @router.post("/{job_id}/outputs/{number}/as-input", status_code=201, responses=error_responses(403, 404, 409, 422))
 async def output_as_input(
     job_id: IdInPath,
-    number: Annotated[int, Path(ge=1, le=1000, description="the number of the output, from 1")],
+    number: Annotated[int, Path(ge=1, le=MAX_OUTPUT_FILES, description="the number of the output, from 1")],
     request: Request,
     context: ContextOf,
     user: CurrentUser,
 ) -> Answer[File]:
     """Copy an output to a file that jobs can use as input. The copy stays when this job is deleted."""
     outputs = (await context.engine.jobs.views.job(user.tenant_id, job_id)).outputs
-    if number > len(outputs):
+    output = next((output for output in outputs if output.number == number), None)
+    if output is None:
         raise NotFound(f"This job has no output {number}.")
-    output = outputs[number - 1]
     copied = await context.engine.jobs.uploads.copy_output(
         user, output.file, output.filename, is_guest=is_guest(request)
     )

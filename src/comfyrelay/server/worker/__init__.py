@@ -1,4 +1,4 @@
-"""The worker API: ten requests, for workers that only make outgoing connections."""
+"""The worker API: eleven requests, for workers that only make outgoing connections."""
 
 from comfyrelay.server.lazy_routers import lazy_routers
 

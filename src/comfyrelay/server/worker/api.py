@@ -1,4 +1,4 @@
-"""The worker API: ten requests, for workers that only make outgoing connections."""
+"""The worker API: eleven requests, for workers that only make outgoing connections."""
 
 import asyncio
 import random
@@ -178,19 +178,37 @@ async def _preview(context: Context, body: wire.HeartbeatRequest) -> dict[str, A
     return {"preview_url": offer.url, "preview_headers": offer.headers, "preview_seconds": offer.seconds}
 
 
+@router.post("/output-url", responses=error_responses(404))
+async def output_url(body: wire.OutputUrlRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.OutputUrl]:
+    """Get a URL to upload another output of a job to. The job's first output has the URL of the lease."""
+    signed = await context.engine.queue.lease_payloads.sign_more(
+        **body.fields(wire.OutputUrlRequest), worker_id=worker.worker_id
+    )
+    return Answer(data=wire.OutputUrl(url=signed.url, headers=dict(signed.headers)))
+
+
 @router.post("/complete", responses=error_responses(404))
 @fast
 @large_body(authenticate_worker)
 async def complete(
     body: wire.CompleteRequest, request: Request, context: ContextOf, worker: CurrentWorker
 ) -> Answer[wire.CompletedAnswer]:
-    """Complete a job after its output was uploaded. If the output is missing or unreadable, the response is 422 and the
-    lease stays valid. With `next`, the response also answers this poll, which begins after the job was completed."""
+    """Complete a job after its outputs were uploaded. If one is missing, or the first one is unreadable, the response
+    is 422 and the lease stays valid. With `next`, the response also answers this poll, which begins after the job was
+    completed."""
     if body.next is not None:
         _require_own(body.next, worker)
     # The worker does not choose the file extension.
     output = SettledOutput(**dict(body.output), extension="", sent=body.output.sent) if body.output else None
-    report = _report(context, worker, body, Verb.COMPLETE, output=output, provider_job_id=body.provider_job_id)
+    report = _report(
+        context,
+        worker,
+        body,
+        Verb.COMPLETE,
+        output=output,
+        more_outputs=[SettledOutput(**dict(more)) for more in body.more_outputs],
+        provider_job_id=body.provider_job_id,
+    )
     settlement = await context.engine.queue.outputs.complete(report)
     following = await _poll_next(context, request, worker, body.next) if body.next is not None else None
     data = wire.CompletedAnswer(status=settlement.status, is_blocked=settlement.is_blocked, next=following)

@@ -16,6 +16,6 @@ class Gallery:
         self.listing = GalleryListing(
             databases, objects, jobs.media, ttl_seconds=context.settings.presigned_ttl_seconds
         )
-        self.actions = OutputActions(databases, jobs.bulk)
+        self.actions = OutputActions(databases, jobs.bulk, jobs.removal)
         self.collections = CollectionService(databases, self.listing)
         self.zips = Zips(databases, objects, self.listing)

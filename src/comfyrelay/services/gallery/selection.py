@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from comfyrelay.domain.bulk import BulkAction, BulkResult
+from comfyrelay.domain.bulk import MAX_REFUSED, BulkAction, BulkResult
 from comfyrelay.domain.gallery import MarkChange
 from comfyrelay.errors import NotFound
 from comfyrelay.protocol.gallery import MarksChanged
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.bulk import BulkActions
+from comfyrelay.services.jobs.bulk import DELETE_CHUNK, BulkActions
+from comfyrelay.services.jobs.removal import Removals
+from comfyrelay.services.paging import chunks
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes
@@ -17,7 +19,7 @@ from comfyrelay.store.tenant.library import gallery
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeletionResult:
-    """The deleted outputs, and the result of deleting their jobs."""
+    """The deleted outputs, and the result for their jobs: those without any output left are deleted."""
 
     deleted: Sequence[str]
     missing: Sequence[str]
@@ -25,9 +27,10 @@ class DeletionResult:
 
 
 class OutputActions:
-    def __init__(self, databases: Databases, bulk: BulkActions) -> None:
+    def __init__(self, databases: Databases, bulk: BulkActions, removals: Removals) -> None:
         self._databases = databases
         self._bulk = bulk
+        self._removals = removals
 
     async def mark(
         self,
@@ -58,18 +61,25 @@ class OutputActions:
         return MarksChanged(changed=len(found), missing=_missing(ids, found))
 
     async def delete(self, tenant_id: str, ids: Sequence[str], *, keep_files: bool = False) -> DeletionResult:
-        """Delete the jobs of these outputs, with their logs and all their outputs."""
+        """Delete these outputs. A job without any output left is deleted with its log."""
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
             found = await gallery.by_ids(tx, tenant_id, set(ids))
-            job_ids = sorted({output.job_id for output in found.values()})
-            before = set(await gallery.of_jobs(tx, tenant_id, job_ids))
+            of_jobs = await gallery.of_jobs(tx, tenant_id, sorted({output.job_id for output in found.values()}))
+        chosen = {job_id: {id_ for id_ in of_job if id_ in found} for job_id, of_job in of_jobs.items()}
+        whole = {job_id for job_id, of_job in of_jobs.items() if len(chosen[job_id]) == len(of_job)}
         done = BulkResult()
-        if job_ids:
-            done = await self._bulk.run(tenant_id, BulkAction.DELETE, ids=job_ids, keep_files=keep_files)
+        if whole:
+            done = await self._bulk.run(tenant_id, BulkAction.DELETE, ids=sorted(whole), keep_files=keep_files)
+        for part in chunks([job_id for job_id in of_jobs if job_id not in whole], DELETE_CHUNK):
+            outputs = {job_id: chosen[job_id] for job_id in part}
+            removed = await self._removals.remove_outputs(tenant_id, outputs, keep_files=keep_files)
+            done.files += len(removed.files.removed)
+            done.not_deleted += removed.files.not_deleted[: MAX_REFUSED - len(done.not_deleted)]
+            done.refuse(removed.refused)
         async with shard.read() as tx:
-            after = await gallery.by_ids(tx, tenant_id, before)
-        return DeletionResult(deleted=sorted(before - after.keys()), missing=_missing(ids, set(found)), jobs=done)
+            after = await gallery.by_ids(tx, tenant_id, found)
+        return DeletionResult(deleted=sorted(found.keys() - after.keys()), missing=_missing(ids, set(found)), jobs=done)
 
 
 def _missing(ids: Sequence[str], found: set[str]) -> list[str]:

@@ -5,13 +5,14 @@ because storage is unreachable, are removed later.
 """
 
 from asyncio import gather
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import structlog
 
 from comfyrelay.domain.ids import derived_paths, job_folder
+from comfyrelay.domain.outputs import split_copies
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.states import TERMINAL_JOB
 from comfyrelay.domain.records.jobs import JobRecord
@@ -94,23 +95,41 @@ class Removals:
 
     async def remove_jobs(self, tenant_id: str, job_ids: Sequence[str], *, keep_files: bool = False) -> RemovedJobs:
         """Remove several jobs in one transaction, except refused jobs."""
-        try:
-            return await self._remove_jobs(tenant_id, job_ids, keep_files=keep_files)
-        except Conflict as error:
-            if len(job_ids) == 1:
-                return RemovedJobs(count=0, files=RemovedFiles(), refused={job_ids[0]: error})
-        # A file of at least one job is in use. Bisect, so that the other jobs are removed.
-        half = len(job_ids) // 2
-        first = await self.remove_jobs(tenant_id, job_ids[:half], keep_files=keep_files)
-        second = await self.remove_jobs(tenant_id, job_ids[half:], keep_files=keep_files)
-        return RemovedJobs(
-            count=first.count + second.count,
-            files=RemovedFiles(
-                removed=[*first.files.removed, *second.files.removed],
-                not_deleted=[*first.files.not_deleted, *second.files.not_deleted],
-            ),
-            refused={**first.refused, **second.refused},
+        return await _in_halves(job_ids, lambda half: self._remove_jobs(tenant_id, half, keep_files=keep_files))
+
+    async def remove_outputs(
+        self, tenant_id: str, output_ids: Mapping[str, Collection[str]], *, keep_files: bool = False
+    ) -> RemovedJobs:
+        """Remove some outputs of jobs, by job id. The jobs keep the others; the first of these is then the cover."""
+        return await _in_halves(
+            list(output_ids),
+            lambda half: self._remove_outputs(tenant_id, {id_: output_ids[id_] for id_ in half}, keep_files=keep_files),
         )
+
+    async def _remove_outputs(
+        self, tenant_id: str, output_ids: Mapping[str, Collection[str]], *, keep_files: bool
+    ) -> RemovedJobs:
+        removed: list[Attempt] = []
+
+        async def work(tx: Tx) -> list[Removal]:
+            await ledger.lock_wallet(tx, tenant_id)
+            found = await gallery.of_jobs(tx, tenant_id, output_ids)
+            chosen = {job_id: {id_ for id_ in of_job if id_ in output_ids[job_id]} for job_id, of_job in found.items()}
+            named = [id_ for ids in chosen.values() for id_ in ids]
+            numbers = {job_id: {found[job_id][id_] for id_ in ids} for job_id, ids in chosen.items()}
+            kept, removed[:] = split_copies(await jobs.attempts_of(tx, list(chosen)), numbers)
+            objects = await _remove_files(tx, tenant_id, named)
+            await removals.remove_outputs(tx, tenant_id, named, list(chosen))
+            await jobs.write_attempts(tx, kept)
+            if self._on_removing is not None:
+                await self._on_removing(removed, keep_files)
+            return objects
+
+        await self._run(tenant_id, work)
+        files = RemovedFiles()
+        if removed and self._on_removed is not None and not keep_files:
+            files = await self._on_removed(removed)
+        return RemovedJobs(count=len(output_ids), files=files, refused={})
 
     async def _remove_jobs(self, tenant_id: str, job_ids: Sequence[str], *, keep_files: bool) -> RemovedJobs:
         removable: list[str] = []
@@ -127,7 +146,7 @@ class Removals:
             refused.clear()
             refused.update({job_id: error for job_id, error in errors.items() if error is not None})
             removable[:] = [job_id for job_id in job_ids if job_id not in refused]
-            named = await gallery.of_jobs(tx, tenant_id, removable)
+            named = [id_ for ids in (await gallery.of_jobs(tx, tenant_id, removable)).values() for id_ in ids]
             attempts[:] = await jobs.attempts_of(tx, removable)
             left = chain.from_iterable(leftovers[job_id] for job_id in removable)
             removed = await _remove_files(tx, tenant_id, named, leftovers=left)
@@ -173,6 +192,25 @@ class Removals:
                 [path for removal in found for path in (removal.path, *derived_paths(removal.path))]
             )
             await shard.run(TransactionStep.REMOVE_FORGET, lambda tx: removals.finish(tx, [row.id for row in found]))
+
+
+async def _in_halves(job_ids: Sequence[str], remove: Callable[[Sequence[str]], Awaitable[RemovedJobs]]) -> RemovedJobs:
+    """Remove something of each job. If a file of at least one job is in use, bisect, so that the others are removed."""
+    try:
+        return await remove(job_ids)
+    except Conflict as error:
+        if len(job_ids) == 1:
+            return RemovedJobs(count=0, files=RemovedFiles(), refused={job_ids[0]: error})
+    half = len(job_ids) // 2
+    first, second = await _in_halves(job_ids[:half], remove), await _in_halves(job_ids[half:], remove)
+    return RemovedJobs(
+        count=first.count + second.count,
+        files=RemovedFiles(
+            removed=[*first.files.removed, *second.files.removed],
+            not_deleted=[*first.files.not_deleted, *second.files.not_deleted],
+        ),
+        refused={**first.refused, **second.refused},
+    )
 
 
 def _removal_error(job_id: str, job: JobRecord | None) -> ComfyRelayError | None:

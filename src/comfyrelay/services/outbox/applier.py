@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from comfyrelay.domain.gallery import output_kind
 from comfyrelay.domain.queue.settlement import CANCELED_TEXT, JobState, Settled, apply_updates, video_status_of
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus, TransactionType
-from comfyrelay.domain.queue.updates import JobUpdate, MediaFacts
+from comfyrelay.domain.queue.updates import JobUpdate, MediaFacts, UploadedOutput
 from comfyrelay.pacing import paced
 from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.transactions import TransactionStep
@@ -95,10 +95,10 @@ class UpdateApplier:
         if refunded:
             # Lock wallets before videos, in the same order as submissions.
             await ledger.lock_wallets(tx, refunded)
-        completed = [change for change in settled if change.output is not None]
-        if completed:
-            await media.write_outputs(tx, [_output_row(change) for change in completed])
-            await gallery.write(tx, [_gallery_row(change) for change in completed])
+        made = [(change.job, list(change.outputs)) for change in settled if change.outputs]
+        if made:
+            await media.write_outputs(tx, [_output_row(job, output) for job, outputs in made for output in outputs])
+            await gallery.write(tx, [row for job, outputs in made for row in _gallery_rows(job, outputs)])
         await jobs.write_settled(tx, settled)
         await jobs.write_attempts(tx, [attempt for change in settled for attempt in change.attempts.values()])
         await jobs.write_events(tx, [event for change in settled for event in change.events])
@@ -158,13 +158,11 @@ def _token_entry(settled: Settled) -> ledger.NewTransaction:
     )
 
 
-def _output_row(settled: Settled) -> dict[str, object]:
-    output = settled.output
-    assert output is not None
+def _output_row(job: JobState, output: UploadedOutput) -> dict[str, object]:
     return {
         "id": output.file_id,
-        "tenant_id": settled.job.tenant_id,
-        "user_id": settled.job.user_id,
+        "tenant_id": job.tenant_id,
+        "user_id": job.user_id,
         "disk": DISK,
         "path": output.path,
         "mime_type": output.mime_type,
@@ -175,10 +173,11 @@ def _output_row(settled: Settled) -> dict[str, object]:
     }
 
 
-def _gallery_row(settled: Settled) -> dict[str, object]:
-    assert settled.output is not None
-    kind = output_kind(settled.output.mime_type)
-    return {"id": settled.output.file_id, "job_id": settled.job.id, "number": 1, "kind": kind}
+def _gallery_rows(job: JobState, outputs: Sequence[UploadedOutput]) -> list[dict[str, object]]:
+    return [
+        {"id": output.file_id, "job_id": job.id, "number": number, "kind": output_kind(output.mime_type)}
+        for number, output in enumerate(outputs, start=1)
+    ]
 
 
 def _video_change(settled: Settled) -> media.VideoChange:
@@ -190,8 +189,8 @@ def _video_change(settled: Settled) -> media.VideoChange:
         details = {"error": CANCELED_TEXT}
     elif job.status == JobStatus.COMPLETED and job.started_at and job.completed_at:
         details = {"processing_seconds": (job.completed_at - job.started_at).total_seconds()}
-        if settled.output is not None and settled.output.sent is not None:
-            details["output"] = settled.output.sent
+        if settled.outputs and settled.outputs[0].sent is not None:
+            details["output"] = settled.outputs[0].sent
     assert job.video_id is not None
     return media.VideoChange(
         id=job.video_id,

@@ -47,6 +47,7 @@ class Details:
 
     provider_job_id: str | None = None
     output: UploadedOutput | None = None
+    more_outputs: Sequence[UploadedOutput] = ()
     seed: int | None = None
     began_at: datetime | None = None
     about: dict[str, Any] | None = None
@@ -219,6 +220,7 @@ async def _updates(decisions: Iterable[DecidedTransition], now: datetime) -> dic
                 at=now,
                 provider_job_id=details.provider_job_id,
                 output=details.output,
+                more_outputs=details.more_outputs,
                 seed=details.seed,
                 began_at=details.began_at,
                 about=details.about,

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from comfyrelay.domain.ids import upload_path
+from comfyrelay.domain.outputs import type_of_extension
 from comfyrelay.domain.payloads import JobPayload
-from comfyrelay.errors import LeaseLost
+from comfyrelay.errors import InvalidInput, LeaseLost
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.settings import Settings
-from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.storage.objects import ObjectStore, SignedUpload
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.tenant import jobs
 
@@ -39,8 +40,19 @@ class LeasePayload:
 
     tenant_id: str
     job_id: str
+    lease_token: str
     payload: JobPayload
     upload_path: str
+
+    def upload_of(self, number: int, extension: str) -> str:
+        """Return the path of another upload. Its number starts at 2."""
+        return upload_path(
+            tenant_id=self.tenant_id,
+            job_id=self.job_id,
+            lease_token=self.lease_token,
+            extension=extension,
+            number=number,
+        )
 
 
 class LeasePayloads:
@@ -56,6 +68,7 @@ class LeasePayloads:
         lease = LeasePayload(
             tenant_id=job.dispatch.tenant_id,
             job_id=job.dispatch.tenant_job_id,
+            lease_token=job.lease_token,
             payload=job.payload,
             upload_path=job.output_path,
         )
@@ -87,9 +100,32 @@ class LeasePayloads:
         path = upload_path(
             tenant_id=tenant_id, job_id=job_id, lease_token=lease_token, extension=payload.output_extension
         )
-        lease = LeasePayload(tenant_id=tenant_id, job_id=job_id, payload=payload, upload_path=path)
+        lease = LeasePayload(
+            tenant_id=tenant_id, job_id=job_id, lease_token=lease_token, payload=payload, upload_path=path
+        )
         _cache(self._known, lease_token, lease)
         return lease
+
+    async def sign_more(
+        self, dispatch_id: int, lease_token: str, *, worker_id: str, number: int, extension: str
+    ) -> SignedUpload:
+        """Sign the upload of another output. Raises `LeaseLost` if the worker does not hold the lease."""
+        settings = self._settings
+        if number > settings.max_output_files:
+            problem = f"A job keeps at most {settings.max_output_files} outputs (COMFYRELAY_MAX_OUTPUT_FILES)."
+            raise InvalidInput(problem, errors={"number": problem})
+        async with self._databases.central.read() as tx:
+            dispatch = await dispatches.of_lease(tx, dispatch_id, lease_token)
+        if dispatch is None or dispatch.worker_id != worker_id:
+            raise LeaseLost
+        lease = await self.of_lease(dispatch_id, lease_token)
+        return await self._objects.sign_upload(
+            lease.upload_of(number, extension),
+            content_type=type_of_extension(extension),
+            max_size=settings.max_output_bytes,
+            ttl_seconds=settings.lease_url_ttl_seconds,
+            for_worker=True,
+        )
 
     async def _sign(self, lease_token: str, lease: LeasePayload) -> SignedUrls:
         settings = self._settings

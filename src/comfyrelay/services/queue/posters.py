@@ -44,6 +44,10 @@ class Posters:
             log.warning("poster.postponed", path=path, error=repr(error))
             return replace(facts, undrawn=True)
 
+    def postponed(self, info: MediaInfo, *, mime_type: str) -> MediaFacts:
+        """Return the facts of a checked output whose poster is drawn later."""
+        return replace(_facts(info), undrawn=media_kind(mime_type) in ("image", "video"))
+
     async def of_stored(self, path: str, *, mime_type: str) -> MediaFacts:
         """Inspect a stored file and create its poster and preview. Raises `InvalidInput` if the type is wrong."""
         if (stat := await self._objects.stat(path)) is None:

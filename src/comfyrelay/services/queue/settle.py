@@ -71,6 +71,8 @@ class Report:
     began_after_seconds: float | None = None
     about: dict[str, Any] | None = None
     output: SettledOutput | None = None
+    # Further outputs, in order. Only checked copies are stored.
+    more_outputs: Sequence[SettledOutput] = ()
     fault: Fault = Fault.JOB
     error: str = ""
     # Error code from `errors`.
@@ -384,10 +386,11 @@ def _is_holder(dispatch: Dispatch, report: Report) -> bool:
 
 
 def _details(dispatch: Dispatch, report: Report, began_at: datetime | None) -> Details:
-    output = None if report.output is None else _output_file(dispatch, report.lease_token, report.output)
+    token = report.lease_token
     return Details(
         provider_job_id=report.provider_job_id,
-        output=output,
+        output=None if report.output is None else _output_file(dispatch, token, report.output),
+        more_outputs=[_output_file(dispatch, token, output) for output in report.more_outputs if output.file_id],
         seed=report.seed,
         began_at=began_at,
         about=report.about,

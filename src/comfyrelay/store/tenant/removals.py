@@ -32,8 +32,8 @@ class Removal(NamedTuple):
 async def of_video(tx: Tx, tenant_id: str, video_id: str) -> list[str]:
     """Return the outputs of all jobs of a video."""
     j = ai_jobs.c
-    query = select(j.output_file_id).where(j.tenant_id == tenant_id, j.video_id == video_id)
-    return await tx.scalars(query.where(j.output_file_id.is_not(None)))
+    query = select(outputs.c.id).join(ai_jobs, j.id == outputs.c.job_id)
+    return await tx.scalars(query.where(j.tenant_id == tenant_id, j.video_id == video_id))
 
 
 async def has_unfinished_job(
@@ -84,6 +84,21 @@ async def remove_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> None:
     if space := sum(row.space_bytes or 0 for row in removed):
         await ledger.take_space(tx, tenant_id, -space)
     await changes.write(tx, {tenant_id: [*job_ids, *sorted({row.batch_id for row in removed if row.batch_id})]})
+
+
+async def remove_outputs(tx: Tx, tenant_id: str, output_ids: Collection[str], job_ids: Collection[str]) -> None:
+    """Delete outputs of jobs that keep others. The first of these becomes the cover of its job and video."""
+    own = (outputs.c.tenant_id == tenant_id) & outputs.c.id.in_(output_ids)
+    await tx.execute(delete(outputs).where(own))
+    first = select(outputs.c.id).order_by(outputs.c.number).limit(1)
+    lost_cover = (ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.id.in_(job_ids), ai_jobs.c.output_file_id.in_(output_ids))
+    cover = first.where(outputs.c.job_id == ai_jobs.c.id).scalar_subquery()
+    await tx.execute(update(ai_jobs).where(*lost_cover).values(output_file_id=cover))
+    cover = first.where(outputs.c.job_id == videos.c.job_id).scalar_subquery()
+    is_shown = (videos.c.tenant_id == tenant_id, videos.c.processed_file_id.in_(output_ids))
+    await tx.execute(update(videos).where(*is_shown).values(processed_file_id=cover, updated_at=relay_now()))
+    await changes.write(tx, {tenant_id: job_ids})
+    await changes.write_marked(tx, tenant_id, output_ids)
 
 
 async def remove_files(

@@ -2,18 +2,19 @@
 
 import asyncio
 import hashlib
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from comfyrelay.comfyui.client.interface import ComfyServer
 from comfyrelay.comfyui.outputs import OutputFile, RunResult
-from comfyrelay.errors import NoOutput, ServerUnreachable, TooLarge
+from comfyrelay.errors import NoOutput, OutputGone, ServerUnreachable, TooLarge
 from comfyrelay.http_client import save
 from comfyrelay.protocol.base import checked
-from comfyrelay.protocol.worker import StoredOutput
+from comfyrelay.protocol.worker import MoreOutput, StoredOutput
 from comfyrelay.text import storable
 from comfyrelay.worker.lease import Lease
 
@@ -21,34 +22,57 @@ from comfyrelay.worker.lease import Lease
 PAUSES_SECONDS = (0.1, 1.0, 5.0, 15.0, 30.0)
 # Maximum characters of node texts in an output's metadata.
 MAX_TEXT_LENGTH = 20_000
+# What the control plane accepts as the extension of an output.
+_SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectedOutput:
-    """An output on this machine's disk."""
+    """An output on this machine's disk, and the other outputs of its job."""
 
     path: Path
     size: int
     sha256: str
     mime_type: str
     metadata: Mapping[str, Any]
-    # A job has one output. Some callers also want the other files of the run.
-    more: tuple[Path, ...] = ()
+    more: tuple["CollectedOutput", ...] = ()
 
     @property
     def as_output(self) -> StoredOutput:
         """The output as the control plane gets it."""
-        return checked(
-            StoredOutput, size=self.size, mime_type=self.mime_type, sha256=self.sha256, metadata=dict(self.metadata)
-        )
+        return checked(StoredOutput, **self._reported)
+
+    @property
+    def as_more_output(self) -> MoreOutput:
+        return checked(MoreOutput, **self._reported, extension=self.extension)
+
+    @property
+    def extension(self) -> str:
+        return self.path.suffix.removeprefix(".")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all files still exist."""
+        return self.path.is_file() and all(output.is_complete for output in self.more)
+
+    @property
+    def _reported(self) -> dict[str, Any]:
+        metadata = dict(self.metadata)
+        return {"size": self.size, "mime_type": self.mime_type, "sha256": self.sha256, "metadata": metadata}
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"path": str(self.path), "more": list(map(str, self.more))}
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {
+            **fields,
+            "path": str(self.path),
+            "metadata": dict(self.metadata),
+            "more": [output.to_json() for output in self.more],
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "CollectedOutput":
         fields = {name: value[name] for name in cls.__dataclass_fields__}
-        return cls(**fields | {"path": Path(value["path"]), "more": tuple(map(Path, value["more"]))})
+        return cls(**fields | {"path": Path(value["path"]), "more": tuple(map(cls.from_json, value["more"]))})
 
 
 def pick(result: RunResult, lease: Lease) -> OutputFile | str:
@@ -85,28 +109,57 @@ async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path
 
 
 def others(result: RunResult, lease: Lease) -> list[OutputFile]:
-    """Return the saved files of a run other than the job's output."""
+    """Return the files of a run other than the job's first output: all saved ones, or else all previews.
+
+    If the first output is a preview although other files are saved, the previews of its node belong to it.
+    """
     picked = pick(result, lease)
-    return [file for file in result.files if file.is_saved and file != picked]
+    has_saved = any(file.is_saved for file in result.files)
+    node_id = picked.node_id if isinstance(picked, OutputFile) else None
+    kept = [file for file in result.files if file.is_saved or not has_saved or file.node_id == node_id]
+    # A node may list a file under several keys.
+    unique = {_place(file): file for file in kept}
+    if isinstance(picked, OutputFile):
+        unique.pop(_place(picked), None)
+    return list(unique.values())
+
+
+def _place(file: OutputFile) -> tuple[str, ...]:
+    return file.node_id, file.type, file.subfolder, file.filename
 
 
 async def collect_more(
     server: ComfyServer, result: RunResult, lease: Lease, folder: Path
-) -> tuple[tuple[Path, ...], int]:
-    """Save the other files in node order, then texts as files. Returns them and how many the limits left out."""
-    outputs: list[OutputFile | str] = [*others(result, lease), *_other_texts(result, lease).values()]
-    saved: list[Path] = []
-    allowed = outputs if lease.job.max_output_files is None else outputs[: lease.job.max_output_files - 1]
-    for number, output in enumerate(allowed, start=2):
-        with suppress(TooLarge):
-            if isinstance(output, str):
-                path = folder / f"more-{number}.txt"
-                await _save_text(output, path, lease.job.max_output_bytes)
-            else:
-                path = folder / f"more-{number}{PurePosixPath(output.filename).suffix.lower()}"
-                await _fetch(server, output, path, lease.job.max_output_bytes)
-            saved.append(path)
-    return tuple(saved), len(outputs) - len(saved)
+) -> tuple[tuple[CollectedOutput, ...], str | None]:
+    """Save the other files in node order, then texts as files. Returns them, and which ones are left out, if any."""
+    outputs: list[OutputFile | tuple[str, str]] = [*others(result, lease), *_other_texts(result, lease).items()]
+    max_files, max_bytes = lease.job.max_output_files or 1, lease.job.max_output_bytes
+    saved: list[CollectedOutput] = []
+    for output in outputs[: max_files - 1]:
+        with suppress(TooLarge, OutputGone):
+            saved.append(await _collect_other(server, output, folder / f"more-{len(saved) + 2}", max_bytes))
+    if len(saved) == len(outputs):
+        return tuple(saved), None
+    size = "" if max_bytes is None else f" of {max_bytes:,} bytes each"
+    return tuple(saved), (
+        f"{len(outputs) - len(saved)} of {len(outputs) + 1} files of the run are not kept: a job keeps at most "
+        f"{max_files:,} readable files{size}."
+    )
+
+
+async def _collect_other(
+    server: ComfyServer, output: OutputFile | tuple[str, str], path: Path, max_bytes: int | None
+) -> CollectedOutput:
+    if isinstance(output, OutputFile):
+        suffix = PurePosixPath(output.filename).suffix.lower()
+        path = path.with_suffix(suffix if _SUFFIX.fullmatch(suffix) else ".bin")
+        size, sha256 = await _fetch(server, output, path, max_bytes)
+        mime_type, metadata = output.mime_type, {"node_id": output.node_id, "filename": output.filename}
+    else:
+        (node_id, text), path = output, path.with_suffix(".txt")
+        size, sha256 = await _save_text(text, path, max_bytes)
+        mime_type, metadata = "text/plain", {"node_id": node_id}
+    return CollectedOutput(path=path, size=size, sha256=sha256, mime_type=mime_type, metadata=metadata)
 
 
 async def _fetch(server: ComfyServer, file: OutputFile, to: Path, max_bytes: int | None) -> tuple[int, str]:

@@ -12,7 +12,7 @@ import structlog
 
 from comfyrelay.errors import Fault, TransferFailed
 from comfyrelay.http_client import http_client, is_loopback, save
-from comfyrelay.protocol.worker import Urls
+from comfyrelay.protocol.worker import OutputUrl
 from comfyrelay.retry import Backoff, Retries
 
 log = structlog.get_logger(__name__)
@@ -101,18 +101,16 @@ class Transfers:
             raise TransferFailed(f"The input cannot be written on the worker: {error.strerror or error}.") from error
 
     async def upload(
-        self, source: Path, lease_urls: Callable[[], Urls], *, refresh: Callable[[], Awaitable[None]]
+        self, source: Path, target: Callable[[], OutputUrl], *, refresh: Callable[[], Awaitable[None]]
     ) -> None:
-        """Upload a file to the lease's URL with the signed headers."""
+        """Upload a file to its URL with the signed headers."""
 
         async def once() -> None:
-            urls = lease_urls()
+            to = target()
             # S3 requires a content length.
             size = (await asyncio.to_thread(source.stat)).st_size
-            headers = {**urls.output_headers, "Content-Length": str(size)}
-            request = self._local_client.build_request(
-                "PUT", urls.output_url, headers=headers, content=self._pieces(source)
-            )
+            headers = {**to.headers, "Content-Length": str(size)}
+            request = self._local_client.build_request("PUT", to.url, headers=headers, content=self._pieces(source))
             # Redirects are not followed, because the body is consumed by then.
             response = await self._client_for(request).send(request)
             if not response.is_success:

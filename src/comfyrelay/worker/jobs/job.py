@@ -46,9 +46,10 @@ from comfyrelay.protocol.progress import Phase
 from comfyrelay.worker.comfyui.out_of_memory import runs_again, too_large_for
 from comfyrelay.worker.comfyui.servers import RunHistory
 from comfyrelay.worker.files.inputs import job_folder
-from comfyrelay.worker.files.outputs import CollectedOutput, collect, collect_more, others
+from comfyrelay.worker.files.outputs import CollectedOutput, collect, collect_more
 from comfyrelay.worker.jobs.heartbeats import HeartbeatLoop
 from comfyrelay.worker.jobs.outcome import OutcomeReporter
+from comfyrelay.worker.jobs.output_uploads import upload_outputs
 from comfyrelay.worker.jobs.previews import PreviewUploader
 from comfyrelay.worker.jobs.tools import JobTools
 from comfyrelay.worker.lease import Lease, LeaseStop
@@ -213,7 +214,7 @@ class JobRunner:
             await fail(f"The worker failed unexpectedly ({type(error).__name__}).", Fault.WORKER)
 
     async def _run_graph(self) -> CollectedOutput:
-        """Fetch the inputs, run the graph and collect the output on this machine's disk."""
+        """Fetch the inputs, run the graph and collect the outputs on this machine's disk."""
         lease, tools = self.lease, self._tools
         graph = check_graph(lease.graph)
         await self._check_policy()
@@ -251,13 +252,10 @@ class JobRunner:
         assert self._history.server is not None
         path = tools.state.folder_of(lease) / f"output.{lease.payload.output_extension}"
         collected = await collect(self._history.server, result, lease, path)
-        if tools.on_output is not None:
-            more, left_out = await collect_more(self._history.server, result, lease, path.parent)
-            collected = replace(collected, more=more)
-            if left_out:
-                self._heartbeats.log(f"{left_out} more files of the run are not kept: too many, or too large.")
-        elif dropped := others(result, lease):
-            self._heartbeats.log(f"The run made {len(dropped)} more files, which are not kept: a job has one output.")
+        more, left_out = await collect_more(self._history.server, result, lease, path.parent)
+        collected = replace(collected, more=more)
+        if left_out is not None:
+            self._heartbeats.log(left_out)
         self._output = collected.to_json()
         self._save_output()
         # The output is on this machine now, so the server does not need its files any more.
@@ -281,13 +279,13 @@ class JobRunner:
         self._tools.policy.check(graph, own=own, object_info=definitions, is_effect=lease.job.effect_id is not None)
 
     async def _store(self, collected: CollectedOutput) -> None:
-        """Upload the output and complete the lease, waiting for an unreachable control plane."""
+        """Upload the outputs and complete the lease, waiting for an unreachable control plane."""
         lease, tools = self.lease, self._tools
         prompt_id = self._history.runs[-1][1] if self._history.runs else ""
         started_at = asyncio.get_running_loop().time()
         for uploads_left in reversed(range(MAX_UPLOADS)):
             try:
-                await tools.transfers.upload(collected.path, lambda: lease.urls, refresh=self._heartbeats.refresh)
+                await upload_outputs(lease, collected, tools, refresh=self._heartbeats.refresh)
             except TransferFailed as error:
                 await self._reporter.fail(f"The output could not be stored. {error.detail}", Fault.WORKER)
                 return
@@ -296,7 +294,7 @@ class JobRunner:
                 if line is not None:
                     self._heartbeats.log(line)
             try:
-                await self._reporter.complete(collected.as_output, provider_job_id=prompt_id)
+                await self._reporter.complete(collected, provider_job_id=prompt_id)
             except InvalidInput as error:
                 if not uploads_left:
                     await self._reporter.fail(" ".join(error.errors.values()) or error.detail, Fault.JOB)
@@ -424,7 +422,7 @@ class JobRunner:
 
 def _load_output(held: HeldLease) -> CollectedOutput | None:
     collected = CollectedOutput.from_json(held.output) if held.output else None
-    return collected if collected is not None and collected.path.is_file() else None
+    return collected if collected is not None and collected.is_complete else None
 
 
 def _cache_key(lease: Lease, own_nodes: Set[str]) -> str | None:

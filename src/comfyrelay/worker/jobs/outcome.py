@@ -10,8 +10,9 @@ from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import ComfyRelayError, Fault, LeaseLost
 from comfyrelay.protocol.base import checked
 from comfyrelay.protocol.progress import Phase
-from comfyrelay.protocol.worker import RunReport, StoredOutput
+from comfyrelay.protocol.worker import RunReport
 from comfyrelay.worker.control import retry_until_reachable
+from comfyrelay.worker.files.outputs import CollectedOutput
 from comfyrelay.worker.jobs.heartbeats import HeartbeatLoop
 from comfyrelay.worker.jobs.tools import JobTools
 from comfyrelay.worker.lease import Lease, LeaseStop
@@ -39,7 +40,7 @@ class OutcomeReporter:
         self._heartbeats = heartbeats
         self._running_seconds = running_seconds
 
-    async def complete(self, output: StoredOutput, *, provider_job_id: str) -> None:
+    async def complete(self, collected: CollectedOutput, *, provider_job_id: str) -> None:
         """Complete the lease, and poll for the next job with it if there will be capacity.
 
         Raises `InvalidInput` if the control plane cannot read the output.
@@ -53,7 +54,8 @@ class OutcomeReporter:
             return await self._tools.control.complete(
                 self._lease,
                 self._report(),
-                output=output,
+                output=collected.as_output,
+                more_outputs=[output.as_more_output for output in collected.more],
                 provider_job_id=provider_job_id,
                 next_poll=poll.request if poll is not None else None,
             )

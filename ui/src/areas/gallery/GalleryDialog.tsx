@@ -46,8 +46,6 @@ export function GalleryDialog({ request, onClose, onDeleted, onCollection }: Gal
   }
 }
 
-const MAX_NAMED = 5;
-
 function DeleteDialog({
   ids,
   onClose,
@@ -62,7 +60,7 @@ function DeleteDialog({
   const { data: here } = useQuery(desk);
   const only = ids.length === 1 ? items.get(ids[0] ?? "") : undefined;
   const { data: about } = useQuery({ ...aboutJob(only?.job_id ?? ""), enabled: only !== undefined });
-  const files = about?.deleted_with_it.map(String) ?? [];
+  const copy = only && about?.copies[only.number];
   const { deleting } = texts;
   const go = async () => {
     try {
@@ -83,7 +81,7 @@ function DeleteDialog({
       isOpen
       onClose={onClose}
       title={deleting.title(ids.length)}
-      about={deleting.about(ids.length)}
+      about={deleting.about}
       actions={
         <>
           <Button onClick={onClose}>{common.cancel}</Button>
@@ -94,14 +92,11 @@ function DeleteDialog({
       }
     >
       {here && <Switch name={deleting.keep} isOn={keeps} onChange={setKeeps} />}
-      {!keeps && files.length > 0 && (
+      {!keeps && copy && (
         <div className={styles.files}>
-          <p>{deleting.files}</p>
+          <p>{deleting.file}</p>
           <ul>
-            {files.slice(0, MAX_NAMED).map((each) => (
-              <li key={each}>{each}</li>
-            ))}
-            {files.length > MAX_NAMED && <li>{deleting.andMore(files.length - MAX_NAMED)}</li>}
+            <li>{copy}</li>
           </ul>
         </div>
       )}

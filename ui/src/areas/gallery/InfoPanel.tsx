@@ -26,7 +26,7 @@ export async function copyText(text: string, message: string): Promise<void> {
 /** Path of the output file on this machine; null if unknown. */
 export function useOutputPath(item: Item | undefined): string | null {
   const { data } = useQuery({ ...aboutJob(item?.job_id ?? ""), enabled: item !== undefined });
-  const own = data?.files.find((each) => (item?.number === 1 ? each.is_output : each.name === item?.filename));
+  const own = data?.files.find((each) => each.output_number === item?.number);
   return own ? String(own.path) : null;
 }
 

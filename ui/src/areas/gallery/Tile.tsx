@@ -43,6 +43,7 @@ export const lengthOf = (item: Item): string =>
 function tileLabel(item: Item): string {
   const { tile, kinds } = texts;
   const about = [kinds[kindOf(item.mime_type)] ?? ""];
+  if (item.number > 1) about.push(tile.number(item.number));
   if (item.seconds) about.push(clock(item.seconds));
   if (item.starred) about.push(tile.starred);
   if (item.rejected) about.push(tile.rejected);

@@ -102,7 +102,7 @@ function Page({ job }: { job: Job }) {
   return (
     <div className={styles.page}>
       <div className={styles.media}>
-        <Viewer job={job} about={about} at={at} onAt={setAt} isLarge />
+        <Viewer job={job} at={at} onAt={setAt} isLarge />
         <JobProgress job={job} />
         <JobError job={job} />
         <JobActions job={job} at={at} actions={actions} />

@@ -15,7 +15,7 @@ from comfyrelay.domain.space import check_space
 from comfyrelay.errors import TooManyActiveJobs
 from comfyrelay.services.accounts.ledger import reserve
 from comfyrelay.services.context import ServiceContext
-from comfyrelay.services.jobs.submission.reuse import Reuse, ReusedOutput
+from comfyrelay.services.jobs.submission.reuse import Reuse, ReusedOutputs
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Database, Tx
@@ -26,7 +26,7 @@ from comfyrelay.store.tenant.submissions import PendingSubmission
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-_NO_REUSE: Mapping[str, ReusedOutput] = MappingProxyType({})
+_NO_REUSE: Mapping[str, ReusedOutputs] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ class Acceptance:
         tenant_id: str,
         work: Callable[[Tx, int], Awaitable[tuple[T, AcceptedJobs | None]]],
         *,
-        reused: Mapping[str, ReusedOutput] = _NO_REUSE,
+        reused: Mapping[str, ReusedOutputs] = _NO_REUSE,
     ) -> tuple[T, bool]:
         """Run `work(tx, balance)` under the wallet lock and enqueue the jobs that it wrote.
 
@@ -111,7 +111,7 @@ class Acceptance:
             raise TooManyActiveJobs(limit=limit)
 
     async def write_jobs(
-        self, tx: Tx, balance: int, new: Sequence[NewJobRecord], reused: Mapping[str, ReusedOutput] = _NO_REUSE
+        self, tx: Tx, balance: int, new: Sequence[NewJobRecord], reused: Mapping[str, ReusedOutputs] = _NO_REUSE
     ) -> AcceptedJobs:
         """Write new jobs. `balance` is the balance of the locked wallet.
 
@@ -139,7 +139,7 @@ class Acceptance:
         )
 
     async def _complete(
-        self, tx: Tx, created: Sequence[JobRecord], copies: Mapping[str, ReusedOutput]
+        self, tx: Tx, created: Sequence[JobRecord], copies: Mapping[str, ReusedOutputs]
     ) -> dict[str, JobState]:
         """Settle jobs as if a worker had completed them, in this transaction: tokens, output, video, event, webhook."""
         states = await jobs.lock_states(tx, [job.id for job in created])
@@ -150,7 +150,7 @@ class Acceptance:
                 priority=job.priority,
                 at=job.created_at,
                 reused_from=copies[job.id].job_id,
-                output=copies[job.id].output,
+                outputs=copies[job.id].outputs,
                 about=copies[job.id].about,
             )
             for job in created
@@ -179,5 +179,5 @@ class Acceptance:
             self._delivery.remove_submission(shard.name, accepted.submission.id)
 
 
-def _as_reused(job: NewJobRecord, by: ReusedOutput) -> NewJobRecord:
+def _as_reused(job: NewJobRecord, by: ReusedOutputs) -> NewJobRecord:
     return replace(job, reserved_tokens=0, saved_tokens=job.reserved_tokens, reused_from=by.job_id, delay_seconds=0)

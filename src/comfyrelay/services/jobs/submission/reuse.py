@@ -1,6 +1,6 @@
-"""Reuse outputs: complete a job with a copy of the output of an equal job.
+"""Reuse outputs: complete a job with copies of the outputs of an equal job.
 
-The copy is made before the job is written, so a crash may orphan it. A later check of the job's folder, which is
+The copies are made before the job is written, so a crash may orphan them. A later check of the job's folder, which is
 recorded first, removes objects without a file row.
 """
 
@@ -8,10 +8,11 @@ import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from comfyrelay.domain.ids import new_id, output_path, poster_path, preview_path
-from comfyrelay.domain.payloads import JobPayload, StoredFile
+from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.updates import MediaFacts, UploadedOutput
 from comfyrelay.domain.records.jobs import NewJobRecord
@@ -22,7 +23,7 @@ from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import retention
 from comfyrelay.store.tenant.library import reuse
-from comfyrelay.store.tenant.library.reuse import ReusableJob
+from comfyrelay.store.tenant.library.reuse import ReusableFile, ReusableJob
 from comfyrelay.store.tenant.retention import OrphanSearch
 
 MAX_CONCURRENT_READS = 16
@@ -31,11 +32,11 @@ ORPHAN_SEARCH_SECONDS = 6 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReusedOutput:
-    """The copy of an output, and the id of the job that made the original."""
+class ReusedOutputs:
+    """The copies of the outputs of another job, and its id."""
 
     job_id: str
-    output: UploadedOutput
+    outputs: Sequence[UploadedOutput]
     about: dict[str, Any] | None = None
 
 
@@ -52,7 +53,7 @@ class Reuse:
 
     async def copy_outputs(
         self, shard: Database, new: Sequence[NewJobRecord], *, batch_label: str | None = None
-    ) -> dict[str, ReusedOutput]:
+    ) -> dict[str, ReusedOutputs]:
         """Copy outputs of equal completed jobs; return them by the id of the new job.
 
         Jobs of another stage are never equal, because a simulator's output must not pass for one of ComfyUI.
@@ -75,32 +76,43 @@ class Reuse:
             TransactionStep.REUSE,
             lambda tx: retention.schedule_orphan_searches(tx, searches, after_seconds=ORPHAN_SEARCH_SECONDS),
         )
-        copied = await asyncio.gather(*(self._copy_output(job, source, batch_label) for job, source in matched))
-        return {job.id: output for (job, _), output in zip(matched, copied, strict=True) if output is not None}
+        copied = await asyncio.gather(*(self._copy_outputs(job, source, batch_label) for job, source in matched))
+        return {job.id: outputs for (job, _), outputs in zip(matched, copied, strict=True) if outputs is not None}
 
-    async def discard(self, reused: Mapping[str, ReusedOutput]) -> None:
+    async def discard(self, reused: Mapping[str, ReusedOutputs]) -> None:
         """Remove files of jobs that were not written, because they were refused or an equal request came first."""
         attempts = [
-            Attempt(job_id=job_id, epoch=1, tenant_id="", number=1, worker_id=None, started_at=None, about=output.about)
-            for job_id, output in reused.items()
+            Attempt(job_id=job_id, epoch=1, tenant_id="", number=1, worker_id=None, started_at=None, about=found.about)
+            for job_id, found in reused.items()
         ]
         if attempts and self._hooks.on_removed is not None:
             await self._hooks.on_removed(attempts)
 
-    async def _copy_output(
+    async def _copy_outputs(
         self, job: NewJobRecord, source: ReusableJob, batch_label: str | None
-    ) -> ReusedOutput | None:
-        payload, file = JobPayload.from_json(job.input_payload), source.file
-        file_id = new_id()
-        path = output_path(file_id, tenant_id=job.tenant_id, job_id=job.id, extension=payload.output_extension)
+    ) -> ReusedOutputs | None:
+        outputs = []
+        for output in source.outputs:
+            copied = await self._copy_output(job, output)
+            if copied is None:
+                # The output was removed just now, so run the job.
+                return None
+            outputs.append(copied)
+        on_reused = self._hooks.on_reused
+        about = await on_reused(job, batch_label, outputs) if on_reused is not None else None
+        return ReusedOutputs(job_id=source.job_id, outputs=outputs, about=about)
+
+    async def _copy_output(self, job: NewJobRecord, source: ReusableFile) -> UploadedOutput | None:
+        file, file_id = source.file, new_id()
+        extension = PurePosixPath(file.path).suffix
+        path = output_path(file_id, tenant_id=job.tenant_id, job_id=job.id, extension=extension)
         async with self._limit:
             try:
                 copy = await self._objects.copy(file.path, path)
                 previews = await self._copy_previews(source, path)
             except NotFound:
-                # The output was removed just now, so run the job.
                 return None
-        output = UploadedOutput(
+        return UploadedOutput(
             file_id=file_id,
             path=path,
             size=copy.size,
@@ -109,11 +121,8 @@ class Reuse:
             metadata=source.metadata,
             media=replace(previews, width=file.width, height=file.height, seconds=file.seconds),
         )
-        on_reused = self._hooks.on_reused
-        about = await on_reused(job, batch_label, output) if on_reused is not None else None
-        return ReusedOutput(job_id=source.job_id, output=output, about=about)
 
-    async def _copy_previews(self, source: ReusableJob, path: str) -> MediaFacts:
+    async def _copy_previews(self, source: ReusableFile, path: str) -> MediaFacts:
         """Copy the poster and the preview. Missing ones may be drawn later."""
         file = source.file
         if file.poster is not None:

@@ -27,7 +27,7 @@ from comfyrelay.store.central import catalogue, library
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.queue.dispatches import RunningDispatch
 from comfyrelay.store.tenant import history, job_list, jobs, ledger
-from comfyrelay.store.tenant.library import media
+from comfyrelay.store.tenant.library import gallery, media
 
 PAGE_SIZE = 500
 
@@ -35,6 +35,8 @@ PAGE_SIZE = 500
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputView:
     file: FileRecord
+    # The number within its job, from 1.
+    number: int
     filename: str
     url: str
     poster_url: str | None = None
@@ -65,7 +67,9 @@ class JobView:
     waiting: Waiting | None = None
     # The id of the retry.
     retried_as: str | None = None
+    # In a list, only the first output.
     outputs: Sequence[OutputView] = ()
+    output_count: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +138,7 @@ class JobViews:
         found = (await self._files(tenant_id, [file_id])).get(file_id)
         if found is None:
             raise NotFound("You have no such file.")
-        return await self._output(found, _stem(found) or "file")
+        return await self._output(found, _stem(found) or "file", number=1)
 
     async def job_with_payload(self, tenant_id: str, job_id: str) -> tuple[JobRecord, JobPayload]:
         job = await self.job_record(tenant_id, job_id)
@@ -203,9 +207,13 @@ class JobViews:
         if not found:
             return []
         named = {file_id for job in found for file_id in (job.input_file_id, job.output_file_id) if file_id}
+        made = [job.id for job in found if job.output_file_id is not None]
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            files = await media.files_of(tx, tenant_id, named) if named else {}
             # A single job is shown completely.
+            of_jobs = await gallery.of_jobs(tx, tenant_id, made) if made and len(found) == 1 else {}
+            counts = await gallery.count_of_jobs(tx, tenant_id, made) if made and len(found) > 1 else {}
+            named.update(file_id for numbers in of_jobs.values() for file_id in numbers)
+            files = await media.files_of(tx, tenant_id, named) if named else {}
             read_payloads = jobs.listed_payloads if len(found) > 1 else jobs.payloads
             payloads = await read_payloads(tx, [job.id for job in found])
             unsuccessful = [job.id for job in found if job.status in {JobStatus.FAILED, JobStatus.CANCELED}]
@@ -224,7 +232,8 @@ class JobViews:
         prompts = {workflow.id: prompt_placeholder(workflow.properties) for workflow in workflows.values()}
         views = []
         for job in found:
-            output = files.get(job.output_file_id or "")
+            first, count = counts.get(job.id, (1, 0))
+            numbers = of_jobs.get(job.id) or {job.output_file_id or "": first}
             source = files.get(job.input_file_id or "")
             subject = _stem(source) or slugs.get(job.effect_id or 0, "job")
             workflow = workflows.get(job.workflow_id)
@@ -246,7 +255,12 @@ class JobViews:
                     is_expired=job.video_id in expired and _has_lost_output(job, files),
                     refunded_tokens=refunds.get(job.id, 0),
                     retried_as=retries.get(job.id),
-                    outputs=[await self._output(output, f"{subject}-{job.id[-8:]}")] if output else [],
+                    outputs=[
+                        await self._output(files[file_id], f"{subject}-{job.id[-8:]}", number=number)
+                        for file_id, number in numbers.items()
+                        if file_id in files
+                    ],
+                    output_count=count or len(files.keys() & numbers.keys()),
                 )
             )
         return views
@@ -292,7 +306,9 @@ class JobViews:
             progress=dispatch.progress,
             error=(video.processing_details or {}).get("error"),
             original_file_url=await self._url(original, original.original_filename or subject) if original else None,
-            processed_file_url=(await self._output(processed, f"{subject}-{video.id[-8:]}")).url if processed else None,
+            processed_file_url=await self._url(processed, f"{subject}-{video.id[-8:]}{_suffix(processed)}")
+            if processed
+            else None,
         )
 
     async def _files(self, tenant_id: str, ids: Iterable[str]) -> dict[str, FileRecord]:
@@ -312,11 +328,12 @@ class JobViews:
             leased = await dispatches.running_of(tx, tenant_id, running) if running else {}
             return leased, await library.slugs(tx, wanted) if wanted else {}
 
-    async def _output(self, file: FileRecord, name: str) -> OutputView:
-        filename = f"{name}{PurePosixPath(file.path).suffix}"
+    async def _output(self, file: FileRecord, name: str, *, number: int) -> OutputView:
+        filename = f"{name}{'' if number == 1 else f'-{number}'}{_suffix(file)}"
         facts = await self._media.view_file(file)
         return OutputView(
             file=file,
+            number=number,
             filename=filename,
             url=await self._url(file, filename),
             poster_url=facts.poster_url,
@@ -348,6 +365,10 @@ def _canceled_by(job: JobRecord, by_others: Set[str]) -> CanceledBy | None:
     if job.status != JobStatus.CANCELED:
         return None
     return CanceledBy.ADMINISTRATOR if job.id in by_others else CanceledBy.USER
+
+
+def _suffix(file: FileRecord) -> str:
+    return PurePosixPath(file.path).suffix
 
 
 def _stem(file: FileRecord | None) -> str | None:

@@ -61,12 +61,12 @@ class JobDetails:
     error_detail: str | None
     attempts: Sequence[Attempt]
     # The worker reports it. For a script, it has the command and all saved files.
-    # By output, in order.
-    outputs_metadata: Sequence[Mapping[str, Any] | None]
+    # By the number of the output, in order.
+    outputs_metadata: Mapping[int, Mapping[str, Any] | None]
 
     @property
     def output_metadata(self) -> Mapping[str, Any] | None:
-        return self.outputs_metadata[0] if self.outputs_metadata else None
+        return next(iter(self.outputs_metadata.values()), None)
 
 
 def summarize_queue(counts: Mapping[str, int], rows: QueueRows) -> QueueSummary:
@@ -144,7 +144,7 @@ class QueueOverview:
             attempts=attempts
             if payload.seed is None
             else [replace(attempt, seed=payload.seed) for attempt in attempts],
-            outputs_metadata=[metadata.get(id_) for id_ in outputs],
+            outputs_metadata={number: metadata.get(id_) for id_, number in outputs.items()},
         )
 
     async def _inputs(

@@ -231,10 +231,26 @@ def _by_ids(dialect: str) -> Executable:
     return select(*_OUTPUT).select_from(found).where(own, files.c.removing_at.is_(None))
 
 
-async def of_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> list[str]:
-    """Return the output files of jobs."""
-    query = select(outputs.c.id).where(outputs.c.tenant_id == tenant_id, outputs.c.job_id.in_(job_ids))
-    return await tx.scalars(query.order_by(outputs.c.job_id, outputs.c.number))
+async def of_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> dict[str, dict[str, int]]:
+    """Return the outputs of jobs: job id → output id → number, in order."""
+    query = of_jobs_query(tenant_id, job_ids, outputs.c.job_id, outputs.c.id, outputs.c.number)
+    found: dict[str, dict[str, int]] = {}
+    for row in await tx.execute(query.order_by(outputs.c.job_id, outputs.c.number)):
+        found.setdefault(row.job_id, {})[row.id] = row.number
+    return found
+
+
+async def count_of_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Return the number of the first output of each job, and how many outputs it has."""
+    columns = (outputs.c.job_id, func.min(outputs.c.number).label("first"), func.count().label("outputs"))
+    rows = await tx.execute(of_jobs_query(tenant_id, job_ids, *columns).group_by(outputs.c.job_id))
+    return {row.job_id: (row.first, row.outputs) for row in rows}
+
+
+def of_jobs_query(tenant_id: str, job_ids: Collection[str], *columns: ColumnElement[Any]) -> Select[Any]:
+    # Look up each job. SQLite would otherwise scan all outputs of the tenant.
+    own = outputs.c.tenant_id.concat("") == tenant_id
+    return select(*columns).select_from(outputs).where(own, outputs.c.job_id.in_(job_ids), _IS_KEPT)
 
 
 async def mark(tx: Tx, tenant_id: str, ids: Iterable[str], change: MarkChange) -> None:
