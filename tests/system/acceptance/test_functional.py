@@ -242,11 +242,16 @@ async def test_pause_lets_the_running_item_finish(desk: ScriptDesk, page: PageDr
     else:
         await page.open_queue()
     await page.page.get_by_role("button", name=button).click()
-    await expect(page.chip("Paused", 2)).to_be_visible()
+    if button == "Pause after the current job":
+        held = JobStatus.PAUSED
+        await expect(page.chip("Paused", 2)).to_be_visible()
+    else:
+        held = JobStatus.QUEUED
+        await expect(page.page.get_by_role("status", name="The queue is paused")).to_contain_text("It holds 2 jobs.")
     desk.simulator.behave()
     assert (await desk.ended(first)).status == "completed"
     counts = (await desk.client.batch(batch_id)).counts
-    assert (counts[JobStatus.COMPLETED], counts[JobStatus.PAUSED]) == (1, 2)
+    assert (counts[JobStatus.COMPLETED], counts[held]) == (1, 2)
 
 
 async def test_immediate_pause_requeues_the_running_item(desk: ScriptDesk) -> None:

@@ -51,17 +51,26 @@ async def test_running_job_is_canceled_and_retried_by_keys(shared: PageDriver) -
     await expect(shared.units.last).to_have_attribute("data-status", "canceled")
 
 
-async def test_all_jobs_are_paused_and_resumed_at_once(shared: PageDriver) -> None:
+async def test_paused_queue_holds_all_jobs_until_it_is_resumed(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     await shared.submit("running", "fetched", "waiting")
     await shared.open_queue()
     await expect(shared.unit("running")).to_have_attribute("data-status", "running")
     await shared.page.get_by_role("button", name="Queue actions").click()
     await shared.page.get_by_role("menuitem", name="Pause now").click()
-    await expect(shared.chip("Paused", 3)).to_be_visible()
+    notice = shared.page.get_by_role("status", name="The queue is paused")
+    await expect(notice).to_contain_text("The queue is paused. It holds 3 jobs.")
+    await expect(shared.unit("running")).to_contain_text("Queue paused")
     await shared.behave()
-    await shared.page.get_by_role("button", name="Resume all").click()
-    await expect(shared.chip("Done", 3)).to_be_visible()
+    # the notice, the title of the tab and the count follow on every page
+    await shared.page.goto("/gallery")
+    await shared.submit("added later")
+    await expect(notice).to_contain_text("It holds 4 jobs.")
+    await expect(shared.page).to_have_title(re.compile(r"^⏸ \(4\) "))
+    await notice.get_by_role("button", name="Resume queue").click()
+    await expect(notice).to_be_empty()
+    await shared.open_queue()
+    await expect(shared.chip("Done", 4)).to_be_visible()
 
 
 async def test_partly_canceled_batch_resumes_in_order(shared: PageDriver) -> None:

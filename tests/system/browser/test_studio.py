@@ -359,15 +359,15 @@ class TestCreating:
             await user.context.set_offline(True)
             # otherwise open connections stay open
             await network.cut()
-            await expect(user.state.get_by_text("You are offline. Processing continues on the server")).to_be_visible()
+            await expect(user.page.get_by_text("You are offline. Your jobs continue")).to_be_visible()
             for simulator in user.system.simulators:
                 simulator.behave()
             await user.ended(job_id)
-            await expect(user.state.get_by_text("You are offline. Processing continues on the server")).to_be_visible()
+            await expect(user.page.get_by_text("You are offline. Your jobs continue")).to_be_visible()
             await network.restore()
             await user.context.set_offline(False)
             await expect(user.state.get_by_text(f"{COST} tokens used")).to_be_visible()
-            await expect(user.state.get_by_text("You are offline. Processing continues on the server")).to_be_hidden()
+            await expect(user.page.get_by_text("You are offline. Your jobs continue")).to_be_hidden()
             assert await decoded(user.page.get_by_role("main").get_by_role("img", name=re.compile("cat-"))) == 320
 
     async def test_waiting_user_sees_their_position_and_can_cancel(self, user: User) -> None:

@@ -1,5 +1,5 @@
 import { Link, useLocation } from "@tanstack/react-router";
-import { Command, Settings2 } from "lucide-react";
+import { Command, Pause, Settings2 } from "lucide-react";
 import { classes, Popover } from "@/kit";
 import { Logo } from "@/kit/Logo";
 import { savedFilters } from "@/lib/saved-filters";
@@ -12,11 +12,13 @@ import { SettingsMenu } from "./SettingsMenu";
 interface NavigationRailProps {
   /** Number of jobs that run or wait. */
   pending: number;
+  /** Whether the queue is paused. */
+  isPaused: boolean;
   onPalette: () => void;
   onDesk: () => void;
 }
 
-export function NavigationRail({ pending, onPalette, onDesk }: NavigationRailProps) {
+export function NavigationRail({ pending, isPaused, onPalette, onDesk }: NavigationRailProps) {
   const { role } = useSession();
   const current = useLocation({ select: (each) => each.pathname });
   return (
@@ -36,7 +38,12 @@ export function NavigationRail({ pending, onPalette, onDesk }: NavigationRailPro
         >
           <Icon aria-hidden />
           {name}
-          {path === "/queue" && pending > 0 && <span className={styles.pending}>{pending > 99 ? "99+" : pending}</span>}
+          {path === "/queue" && (isPaused || pending > 0) && (
+            <span className={styles.pending} data-paused={isPaused || undefined}>
+              {isPaused && <Pause aria-label={common.pause.name} />}
+              {pending > 99 ? "99+" : pending || ""}
+            </span>
+          )}
         </Link>
       ))}
       <div className={styles.end}>

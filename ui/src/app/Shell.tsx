@@ -21,6 +21,7 @@ import { DropOverlay } from "./DropOverlay";
 import { LiveNotice } from "./LiveNotice";
 import { NavigationRail } from "./NavigationRail";
 import { notify, useFinishedWork, useNotifications } from "./notifications";
+import { PauseNotice } from "./PauseNotice";
 import styles from "./Shell.module.css";
 import { THEMES, useTheme } from "./theme";
 
@@ -40,7 +41,8 @@ export function Shell() {
   const location = useLocation();
   useEffect(() => saveFilters(location.pathname, location.search as Search), [location]);
   const isSignInRequested = useIsSignInRequested();
-  usePendingBadge(pending);
+  const isPaused = Boolean(data?.pausedAt);
+  usePendingBadge(pending, isPaused);
   useKeyboardEvents();
   useTitlesOfCutTexts();
   useNotificationsOfFinishedWork();
@@ -52,8 +54,14 @@ export function Shell() {
       <a className={styles.skip} href="#main">
         {common.skip}
       </a>
-      <NavigationRail pending={pending} onPalette={() => setOverlay("palette")} onDesk={() => setOverlay("desk")} />
+      <NavigationRail
+        pending={pending}
+        isPaused={isPaused}
+        onPalette={() => setOverlay("palette")}
+        onDesk={() => setOverlay("desk")}
+      />
       <main className={styles.main} id="main" tabIndex={-1}>
+        <PauseNotice />
         <ComfyuiNotice />
         {isGuest && !isGuestPage(location.pathname) ? <NotFoundPage /> : <Outlet />}
       </main>

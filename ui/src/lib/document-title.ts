@@ -1,14 +1,16 @@
-// The title and icon of the tab. Both show the number of pending jobs.
+// The title and icon of the tab. Both show the number of pending jobs, and the title that the queue is paused.
 
 import { useEffect } from "react";
 import { common, isolated } from "@/texts/common";
 
 let page = "";
 let pendingCount = 0;
+let isQueuePaused = false;
 
 function updateTitle(): void {
   const name = page ? `${isolated(page)} · ${common.name}` : common.name;
-  document.title = pendingCount ? `(${pendingCount}) ${name}` : name;
+  const pending = pendingCount ? `(${pendingCount}) ${name}` : name;
+  document.title = isQueuePaused ? `${common.pause.mark} ${pending}` : pending;
 }
 
 /** Sets the title of the tab to the name of the page. */
@@ -23,10 +25,11 @@ const SIZE = 64;
 let drawnText = "";
 let iconUrl = "";
 
-/** Shows how many jobs run or wait. */
-export function usePendingBadge(pending: number): void {
+/** Shows how many jobs run or wait, and whether the queue is paused. */
+export function usePendingBadge(pending: number, isPaused: boolean): void {
   useEffect(() => {
     pendingCount = pending;
+    isQueuePaused = isPaused;
     updateTitle();
     const link = document.querySelector<HTMLLinkElement>('link[rel="icon"]');
     const text = pending > 99 ? "99" : pending ? String(pending) : "";
@@ -39,7 +42,7 @@ export function usePendingBadge(pending: number): void {
     const icon = new Image(SIZE, SIZE);
     icon.onload = () => drawBadge(icon, text, (url) => text === drawnText && setIcon(link, url));
     icon.src = "/icon.svg";
-  }, [pending]);
+  }, [pending, isPaused]);
 }
 
 function setIcon(link: HTMLLinkElement, url: string): void {

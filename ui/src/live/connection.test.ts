@@ -132,8 +132,13 @@ describe("live events", () => {
   });
 
   it("update the counts", () => {
-    newest().emit("queue", { counts: { queued: 2 }, waiting: 2, running: 0 });
-    expect(client.getQueryData(keys.counts)).toEqual({ counts: { queued: 2 }, waiting: 2, running: 0 });
+    newest().emit("queue", { counts: { queued: 2 }, paused_at: "2026-01-01T12:00:00Z" });
+    expect(client.getQueryData(keys.counts)).toEqual({
+      counts: { queued: 2 },
+      waiting: 2,
+      running: 0,
+      pausedAt: "2026-01-01T12:00:00Z",
+    });
   });
 
   it("refetch the history of the changed job only", () => {

@@ -65,9 +65,20 @@ export const common = {
   live: {
     connecting: "Connecting…",
     reconnecting: "Connection lost. Reconnecting…",
-    offline: "You are offline. This page may be out of date.",
+    offline: "You are offline. Your jobs continue, and this page updates when you reconnect.",
     polling: "Live updates are delayed.",
     back: "Reconnected",
+  },
+  pause: {
+    name: "The queue is paused",
+    mark: "⏸",
+    holds: (held: number) =>
+      held
+        ? `The queue is paused. It holds ${plural(held, "job")}.`
+        : "The queue is paused. It holds no jobs yet. New jobs wait until you resume it.",
+    resume: "Resume queue",
+    paused: "The queue is paused. New jobs wait until you resume it.",
+    resumed: "The queue is resumed.",
   },
   status: {
     queued: "Waiting",

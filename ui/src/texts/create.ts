@@ -28,8 +28,8 @@ export const create = {
   own: "Your workflows",
   find: "Search workflows",
   nothingFound: "No matching workflows",
-  dropHint: "Drop a workflow, image or folder anywhere",
-  dropHintGuest: "Drop an image or folder anywhere",
+  dropHint: "Drop a workflow, images, a folder or prompts (.txt)",
+  dropHintGuest: "Drop images, a folder or prompts (.txt)",
   addWorkflow: "Add workflow",
   addWorkflowHint: "A workflow file from ComfyUI, or an image with an embedded workflow",
   empty: "No workflows yet",
@@ -94,6 +94,17 @@ export const create = {
     combine: "Combine",
     product: "All combinations",
     pairs: "Pairs",
+    sweep: (name: string) => `Sweep ${isolated(name)}`,
+    endSweep: (name: string) => `Use one value for ${isolated(name)}`,
+    sweepHints: {
+      number: "10, 20, 30 or 1..8:0.5 or 5 of 1..8",
+      choice: "Values with commas, or * for all",
+      boolean: "* for both",
+      text: "One value per line",
+    } as Readonly<Record<string, string>>,
+    swept: "sweep",
+    wildcards: "Wildcards",
+    wildcardModes: { off: "As typed", random: "Random", all: "All combinations" },
     uneven: (files: number, prompts: number) =>
       `Pairs need one prompt per file: you have ${plural(files, "file")} and ${plural(prompts, "prompt")}.`,
     seed: "Seed",
@@ -186,6 +197,8 @@ export const create = {
     noFolder: "Choose an existing folder",
     one: (mime: string) => `1 ${(KINDS[mime.split("/")[0] ?? ""] ?? ["job"])[0]}`,
     many: (count: number, mime: string) => counted(count, KINDS[mime.split("/")[0] ?? ""], ["job", "jobs"]),
+    counting: "Counting jobs…",
+    axis: (name: string, count: number) => `${number.format(count)} ${name.toLowerCase()}`,
     equals: (product: string, made: string) => `${product} = ${made}`,
     files: (count: number, type: string) => counted(count, INPUTS[type], ["file", "files"]),
     prompts: (count: number) => plural(count, "prompt"),
@@ -224,8 +237,9 @@ export const create = {
     whenDonePlaceholder: "ntfy://topic, mailto://…",
     whenDoneHint: "Apprise URLs to notify when done, in addition to the ones in the settings",
     more: "Name, folder, priority",
-    add: (count: number) => (count === 1 ? "Add job" : `Add ${number.format(count)} jobs`),
-    addToPaused: (count: number) =>
+    add: (count: number | null) =>
+      count === 1 ? "Add job" : `Add ${count === null ? "" : `${number.format(count)} `}jobs`,
+    addToPaused: (count: number | null) =>
       count === 1 ? "Add job to the paused queue" : `Add ${number.format(count)} jobs to the paused queue`,
     addAnyway: "Add anyway",
     sending: (left: number) => `Uploading ${plural(left, "file")}…`,
@@ -246,7 +260,8 @@ export const create = {
     arguments: "Arguments",
     more: (count: number) => `And ${number.format(count)} more, one per prompt.`,
     show: "Show command",
-    run: (count: number) => (count === 1 ? "Run job" : `Run ${number.format(count)} jobs`),
+    run: (count: number | null) =>
+      count === 1 ? "Run job" : `Run ${count === null ? "" : `${number.format(count)} `}jobs`,
     waiting: "The command appears here.",
     hints: {
       input_subdir: (root: string) => `A folder inside ${root}. Leave empty to use that folder.`,
@@ -259,13 +274,18 @@ export const create = {
   dropping: {
     skipped: (names: string) => `Skipped (not a workflow or media file): ${names}.`,
     andMore: (count: number) => `${number.format(count)} more`,
+    noPrompt: "No workflow here has a prompt.",
+    notText: (name: string) => `“${isolated(name)}” is not a text file in UTF-8 of at most 16 MB.`,
+    emptyText: (names: string) => `There is no prompt in ${names}.`,
+    prompts: (count: number, names: string) => `Loaded ${plural(count, "prompt")} from ${names}.`,
     noInput: "This workflow does not accept this file type.",
     notAdded: (name: string) => `Could not add “${isolated(name)}”`,
     notWorkflow: (name: string) =>
       `“${isolated(name)}” is not a ComfyUI workflow: it has no nodes. In ComfyUI, use “Save” or “Export (API)”.`,
     cannot: (name: string, type: string) =>
       `Cannot use “${isolated(name)}” here. Choose ${(INPUTS[type] ?? ["a file", "files"])[1]}.`,
-    cannotAny: (names: string) => `Cannot use ${names}. Drop a workflow (.json), images, videos or audio files.`,
+    cannotAny: (names: string) =>
+      `Cannot use ${names}. Drop a workflow (.json), images, videos, audio files, or prompts (.txt).`,
     notJson: (name: string) => `“${isolated(name)}” is not valid JSON. Save the workflow again in ComfyUI.`,
     added: (name: string) => `Added “${isolated(name)}” to your workflows.`,
     anyway: "Add anyway",
@@ -311,6 +331,7 @@ export const create = {
     atLeast: (minimum: string) => `Must be at least ${minimum}.`,
     atMost: (maximum: string) => `Must be at most ${maximum}.`,
     noChoice: (text: string) => `“${text}” no longer exists. Choose another value.`,
+    noSweep: "Enter the values to sweep, or end the sweep.",
     tries: (maximum: number) => `Enter a number from 1 to ${number.format(maximum)}.`,
   },
 };

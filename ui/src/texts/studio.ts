@@ -171,8 +171,6 @@ export const studio = {
     starting: "Starting",
     left: (seconds: number) => (seconds < 1 ? "almost done" : `about ${duration(seconds)} left`),
     close: "You can close this page. Processing continues on the server.",
-    offline: "You are offline. Processing continues on the server",
-    offlineText: "This page updates when you reconnect.",
     done: "Done",
     doneIn: (seconds: number) => `Completed in ${duration(seconds)}`,
     used: (count: number) => (count ? `${tokens(count)} used` : "Free of charge"),

@@ -15,7 +15,7 @@ import missingStyles from "./missing.module.css";
 import styles from "./PlanPanel.module.css";
 import { type Estimate, missing } from "./queries";
 import { SubmitButton } from "./SubmitButton";
-import { jobCount, sweepOf, sweepSummary } from "./sweep";
+import { axesSummary, isCountedByServer, jobCount, sweepOf, sweepSummary, sweptKeys } from "./sweep";
 import type { SubmitState } from "./use-submit";
 
 interface PlanPanelProps {
@@ -35,10 +35,18 @@ export function PlanPanel({ form, submission, command, found, folderProblem, chi
   const { data: queue } = useQuery(counts);
   const lists = sweepOf(choice, draft);
   const files = draft.folder === null ? lists.files.length : (found?.input_count ?? 0);
-  const count = draft.folder === null ? jobCount(lists) : (found?.jobs ?? jobCount(lists, files));
-  const product = sweepSummary(lists, primaryOf(choice)?.type ?? "", files);
+  const isCounting = isCountedByServer(draft);
+  const count = isCounting ? (found?.jobs ?? jobCount(lists, files)) : jobCount(lists);
+  const isUnknown = isCounting && !found;
+  const isSweep = isCounting && (draft.folder === null || sweptKeys(draft).length > 0);
+  const product =
+    isSweep && found ? axesSummary(found.axes) : sweepSummary(lists, primaryOf(choice)?.type ?? "", files);
   const missing = missingFileInput(choice, draft);
-  const made = folderProblem ? texts.plan.noFolder : texts.plan.many(count, choice.outputMime);
+  const made = folderProblem
+    ? texts.plan.noFolder
+    : isSweep && isUnknown
+      ? texts.plan.counting
+      : texts.plan.many(count, choice.outputMime);
   const isTrying =
     desk !== null &&
     (desk.simulated_jobs === "everything" || (desk.simulated_jobs === "examples" && choice.kind === "effect"));
@@ -59,7 +67,8 @@ export function PlanPanel({ form, submission, command, found, folderProblem, chi
       ) : (
         <MissingCard choice={choice} found={found} submission={submission} />
       )}
-      {submission.problem && !submission.missing && <ErrorCard title={submission.problem} />}
+      {form.problems.items && <ErrorCard title={form.problems.items} />}
+      {submission.problem && !submission.missing && !form.problems.items && <ErrorCard title={submission.problem} />}
       {isTrying && (
         <p className={styles.simulator}>
           <Info aria-hidden />
@@ -75,7 +84,9 @@ export function PlanPanel({ form, submission, command, found, folderProblem, chi
           {!missing && (
             <>
               <p className={styles.product}>
-                {product && count > 1 && !folderProblem ? texts.plan.equals(product, made) : made}
+                {product && count > 1 && !folderProblem && !(isSweep && isUnknown)
+                  ? texts.plan.equals(product, made)
+                  : made}
               </p>
               <p className={styles.cost}>{costOf(found, choice.tokens * count)}</p>
             </>
@@ -86,7 +97,7 @@ export function PlanPanel({ form, submission, command, found, folderProblem, chi
           form={form}
           submission={submission}
           command={command}
-          count={count}
+          count={isSweep && isUnknown ? null : count}
           isMissing={Boolean(found?.missing)}
           folderProblem={folderProblem}
           isPaused={Boolean(queue?.pausedAt)}

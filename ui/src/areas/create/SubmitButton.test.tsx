@@ -12,23 +12,14 @@ const COMMAND: Command = { argv: null, isShown: false, problem: null, errors: { 
 const submit = vi.fn(async () => undefined);
 const IDLE: SubmitState = { isBusy: false, problem: null, missing: null, submit };
 
-function Harness({ of, count, isMissing }: { of: Choice; count: number; isMissing: boolean }) {
+function Harness({ of, ...state }: { of: Choice; count: number; isMissing: boolean; isPaused: boolean }) {
   const form = useForm(of);
-  return (
-    <SubmitButton
-      form={form}
-      submission={IDLE}
-      command={COMMAND}
-      count={count}
-      isMissing={isMissing}
-      folderProblem={null}
-    />
-  );
+  return <SubmitButton form={form} submission={IDLE} command={COMMAND} folderProblem={null} {...state} />;
 }
 
-function button(next: Draft, { of = choice, count = 1, isMissing = false } = {}) {
+function button(next: Draft, { of = choice, count = 1, isMissing = false, isPaused = false } = {}) {
   changeDraft(of.slug, () => next);
-  render(<Harness of={of} count={count} isMissing={isMissing} />);
+  render(<Harness of={of} count={count} isMissing={isMissing} isPaused={isPaused} />);
   return screen.getByRole<HTMLButtonElement>("button");
 }
 
@@ -36,6 +27,10 @@ beforeEach(() => submit.mockClear());
 
 it("names the number of jobs", () => {
   expect(button(draft(), { count: 12 }).textContent).toContain("Add 12 jobs");
+});
+
+it("says that jobs wait in a paused queue", () => {
+  expect(button(draft(), { count: 12, isPaused: true }).textContent).toContain("Add 12 jobs to the paused queue");
 });
 
 it("asks for a required file", () => {

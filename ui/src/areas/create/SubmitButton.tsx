@@ -10,7 +10,8 @@ interface SubmitButtonProps {
   form: Form;
   submission: SubmitState;
   command: Command;
-  count: number;
+  /** Null while the server counts. */
+  count: number | null;
   isMissing: boolean;
   folderProblem: string | null;
   /** Whether the queue is paused, so that new jobs wait. */

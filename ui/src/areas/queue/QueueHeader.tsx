@@ -3,6 +3,7 @@ import { Link } from "@tanstack/react-router";
 import { Ellipsis, Eraser, Pause, Play, Plus, RotateCcw } from "lucide-react";
 import { counts as countsQuery } from "@/api/queries";
 import type { JobActions } from "@/jobs/use-job-actions";
+import { useQueuePause } from "@/jobs/use-queue-pause";
 import { Button, buttonClass, Chip, FilterChip, IconButton, Menu } from "@/kit";
 import { Header } from "@/kit/Header";
 import { SearchField } from "@/kit/SearchField";
@@ -10,7 +11,7 @@ import { useCommands } from "@/lib/commands";
 import { common } from "@/texts/common";
 import { queue as texts } from "@/texts/queue";
 import styles from "./QueueHeader.module.css";
-import { jobStatus, STATUSES, statusesToPause } from "./rules";
+import { jobStatus, STATUSES } from "./rules";
 import { SavedViews } from "./SavedViews";
 import type { useQueueSearch } from "./use-queue-search";
 
@@ -72,42 +73,37 @@ interface QueueActionsProps {
 }
 
 function QueueActions({ count, actions, onClear }: QueueActionsProps) {
-  const hasActive = count("waiting") > 0 || count("running") > 0;
   const hasEnded = count("completed") + count("failed") + count("canceled") > 0;
-  const isPaused = count("paused") > 0 && !hasActive;
-  // "after" lets running jobs finish; jobs that a worker fetched to run next are returned
-  const pauseAll = (mode: "after" | "now") =>
-    void actions.bulk(
-      "pause",
-      statusesToPause(mode).map((status) => ({ filter: { status } })),
-      { mode },
-    );
-  const resumeAll = () => void actions.bulk("resume", [{ filter: { status: "paused" } }]);
+  const { isPaused, pause, resume } = useQueuePause();
+  const resumePaused = () => void actions.bulk("resume", [{ filter: { status: "paused" } }]);
   const retryAll = () => void actions.bulk("retry", [{ filter: { status: "failed", in_queue: true } }]);
   const group = common.palette.page;
   useCommands([
-    { id: "queue-pause", name: texts.pauseAfter, group, icon: Pause, run: () => pauseAll("after") },
-    { id: "queue-resume", name: texts.resumeAll, group, icon: Play, run: resumeAll },
+    isPaused
+      ? { id: "queue-resume", name: common.pause.resume, group, icon: Play, run: resume }
+      : { id: "queue-pause", name: texts.pauseAfter, group, icon: Pause, run: () => pause("after") },
     { id: "queue-retry", name: texts.retryFailed, group, icon: RotateCcw, run: retryAll },
     { id: "queue-clear", name: texts.clear, group, icon: Eraser, run: onClear },
   ]);
   return (
     <>
       {isPaused ? (
-        <Button icon={Play} onClick={resumeAll}>
-          {texts.resumeAll}
+        <Button icon={Play} className={styles.wideOnly ?? ""} onClick={resume}>
+          {common.pause.resume}
         </Button>
       ) : (
-        <Button icon={Pause} className={styles.wideOnly ?? ""} disabled={!hasActive} onClick={() => pauseAll("after")}>
+        <Button icon={Pause} className={styles.wideOnly ?? ""} onClick={() => pause("after")}>
           {texts.pauseAfter}
         </Button>
       )}
       <Menu
         items={[
           [
-            { name: texts.pauseAfter, icon: Pause, isDisabled: !hasActive, run: () => pauseAll("after") },
-            { name: texts.pauseNow, icon: Pause, isDisabled: !hasActive, run: () => pauseAll("now") },
-            { name: texts.resumeAll, icon: Play, isDisabled: !count("paused"), run: resumeAll },
+            { name: texts.pauseAfter, icon: Pause, isDisabled: isPaused, run: () => pause("after") },
+            // also interrupts what still runs in a paused queue
+            { name: texts.pauseNow, icon: Pause, isDisabled: isPaused && !count("running"), run: () => pause("now") },
+            { name: common.pause.resume, icon: Play, isDisabled: !isPaused, run: resume },
+            { name: texts.resumePaused, icon: Play, isDisabled: !count("paused"), run: resumePaused },
             { name: texts.retryFailed, icon: RotateCcw, isDisabled: !count("failed"), run: retryAll },
           ],
           [{ name: texts.clear, icon: Eraser, isDisabled: !hasEnded, run: onClear }],

@@ -1,4 +1,3 @@
-import { useEffect, useRef } from "react";
 import type { Slot } from "@/api/types";
 import { Heading } from "@/kit";
 import { queue as texts } from "@/texts/queue";
@@ -9,22 +8,12 @@ import type { SlotJob } from "./use-slots";
 interface RunningNowProps {
   slots: readonly Slot[];
   onOpen: (job: SlotJob) => void;
-  onVisible: (isVisible: boolean) => void;
 }
 
 /** A card for each slot, with the live preview of its job. */
-export function RunningNow({ slots, onOpen, onVisible }: RunningNowProps) {
-  const section = useRef<HTMLElement>(null);
-  useEffect(() => {
-    const observer = new IntersectionObserver((entries) => onVisible(entries.at(-1)?.isIntersecting ?? false));
-    if (section.current) observer.observe(section.current);
-    return () => {
-      observer.disconnect();
-      onVisible(false);
-    };
-  }, [onVisible]);
+export function RunningNow({ slots, onOpen }: RunningNowProps) {
   return (
-    <section ref={section} className={styles.now}>
+    <section className={styles.now}>
       <Heading>{texts.now}</Heading>
       <div className={styles.slots}>
         {slots.map((slot, index) => (

@@ -6,6 +6,7 @@ import type { Slot } from "@/api/types";
 import { LivePreview } from "@/jobs/LivePreview";
 import { Progress } from "@/kit";
 import { Poster } from "@/kit/Poster";
+import { useSession } from "@/session/session";
 import { duration, isolated, size } from "@/texts/common";
 import { queue as texts } from "@/texts/queue";
 import styles from "./SlotCard.module.css";
@@ -37,6 +38,7 @@ function Gpu({ slot }: { slot: Slot }) {
 }
 
 function IdleSlot({ slot }: { slot: Slot }) {
+  const { desk } = useSession();
   return (
     <article className={styles.slot} data-idle aria-label={texts.slot(gpuName(slot))}>
       <span className={styles.icon} data-problem={slot.unavailable_reason ? true : undefined}>
@@ -44,7 +46,8 @@ function IdleSlot({ slot }: { slot: Slot }) {
       </span>
       <div className={styles.text}>
         <strong>{slot.unavailable_reason ? texts.unreachable : texts.idle}</strong>
-        {slot.unavailable_reason && <p className={styles.problem}>{slot.unavailable_reason}</p>}
+        {/* on a desk, the notice at the top of every page says why */}
+        {slot.unavailable_reason && !desk && <p className={styles.problem}>{slot.unavailable_reason}</p>}
         <Gpu slot={slot} />
       </div>
     </article>

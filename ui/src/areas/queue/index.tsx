@@ -24,7 +24,6 @@ import { RunningNow } from "./RunningNow";
 import { RunningStrip } from "./RunningStrip";
 import { ALL, canMove, type Line, linesOf, selectionId, targetOfEntry } from "./rules";
 import { SelectionActions } from "./SelectionActions";
-import { UnreachableNotice } from "./UnreachableNotice";
 import { useEntries } from "./use-entries";
 import { useEntryDrag } from "./use-entry-drag";
 import { useQueueKeys } from "./use-queue-keys";
@@ -39,7 +38,6 @@ export default function QueuePage() {
   const { entries } = found;
   const slots = useSlots();
   const list = useRef<VirtualHandle>(null);
-  const [areSlotsVisible, setSlotsVisible] = useState(true);
   const [isClearing, setClearing] = useState(false);
   const actions = useJobActions({
     onCreated: ({ id, isBatch }) => change(isBatch ? { batch: id, job: "" } : { job: id, batch: "" }),
@@ -94,7 +92,6 @@ export default function QueuePage() {
       />
       <div className={styles.columns}>
         <div className={styles.column}>
-          <UnreachableNotice slots={slots} areSlotsVisible={areSlotsVisible && showsSlots} />
           {!showsSlots && <RunningStrip slots={slots} onOpen={openSlot} />}
           {found.error && !entries.length && <ErrorCard title={found.error.message} />}
           {found.isPending && <LoadingEntries />}
@@ -105,7 +102,7 @@ export default function QueuePage() {
               onEnd={() => {
                 if (found.hasNextPage && !found.isFetchingNextPage) void found.fetchNextPage();
               }}
-              renderNow={() => <RunningNow slots={slots} onVisible={setSlotsVisible} onOpen={openSlot} />}
+              renderNow={() => <RunningNow slots={slots} onOpen={openSlot} />}
             >
               {({ entry }) => (
                 <EntryCard

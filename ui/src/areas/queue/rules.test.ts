@@ -11,7 +11,6 @@ import {
   linesOf,
   moveEntry,
   progressParts,
-  statusesToPause,
   summaryOf,
   targetOfEntry,
   tilesThatFit,
@@ -191,9 +190,9 @@ it("a view is active if all its filters are equal", () => {
   expect(isSameView(view, { q: "cat" })).toBe(false);
 });
 
-it("pausing the queue after the running jobs leaves them alone", () => {
-  expect(statusesToPause("after")).toEqual(["waiting"]);
-  expect(statusesToPause("now")).toEqual(["waiting", "running"]);
+it("an entry that a paused queue holds says so", () => {
+  const held = entry("a", { waiting_reason: "queue_paused", starts_in_seconds: null });
+  expect(summaryOf(held)).toMatchObject({ main: "Queue paused", tone: "warn" });
 });
 
 it("an entry that no worker can run is blocked and says why", () => {

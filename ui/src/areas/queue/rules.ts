@@ -85,6 +85,9 @@ export function summaryOf(entry: QueueEntry): Summary {
         tone: "running",
       };
     case "waiting":
+      if (entry.waiting_reason === "queue_paused") {
+        return { main: texts.queuePaused, sub: entry.is_batch ? done : "", tone: "warn" };
+      }
       if (isBlocked(entry.waiting_reason)) return { main: texts.blocked, sub: entry.waiting_text ?? "", tone: "warn" };
       return {
         main:
@@ -182,10 +185,6 @@ export function moveEntry(entries: readonly QueueEntry[], id: string, { other, i
 /** Entries with waiting jobs can be moved while the list shows the order of the queue. */
 export const canMove = (entry: QueueEntry, sort?: string): boolean =>
   (!sort || sort === "queue") && countOf(entry.counts, "queued", "paused") > entry.fetched;
-
-/** The statuses that pausing the whole queue applies to. */
-export const statusesToPause = (mode: "after" | "now"): string[] =>
-  mode === "now" ? ["waiting", "running"] : ["waiting"];
 
 const TILE_GAP = 3;
 

@@ -1,11 +1,11 @@
 import { useQuery } from "@tanstack/react-query";
-import { Check, WifiOff } from "lucide-react";
+import { Check } from "lucide-react";
 import { useState } from "react";
 import type { Job } from "@/api/types";
 import { hasEnded } from "@/jobs/job";
 import { describeProgress } from "@/jobs/progress";
 import { Progress } from "@/kit";
-import { useLiveEvent, useLiveState } from "@/live";
+import { useLiveEvent } from "@/live";
 import { studio } from "@/texts/studio";
 import { FailedState } from "./FailedState";
 import { currentStep, isMissingOutput, isWaiting, processingSeconds, queuePosition, useEffectOf } from "./queries";
@@ -13,19 +13,6 @@ import studioStyles from "./studio.module.css";
 import styles from "./VideoPage.module.css";
 
 const texts = studio.video;
-
-export function OfflineNotice({ job }: { job: Job }) {
-  const live = useLiveState();
-  if (hasEnded(job) || (live !== "offline" && live !== "reconnecting")) return null;
-  return (
-    <div className={styles.offline} role="status">
-      <WifiOff aria-hidden />
-      <span>
-        <strong>{texts.offline}.</strong> {texts.offlineText}
-      </span>
-    </div>
-  );
-}
 
 export function VideoState({ job }: { job: Job }) {
   if (job.status === "failed" || job.status === "canceled") return <FailedState job={job} />;

@@ -14,7 +14,7 @@ import styles from "./studio.module.css";
 import { VideoActions } from "./VideoActions";
 import { VideoFacts } from "./VideoFacts";
 import videoPageStyles from "./VideoPage.module.css";
-import { OfflineNotice, VideoState } from "./VideoState";
+import { VideoState } from "./VideoState";
 
 const texts = studio.video;
 
@@ -68,7 +68,6 @@ function Page({ job }: { job: Job }) {
         )}
       </div>
       <aside className={styles.side} aria-label={texts.stepsName}>
-        <OfflineNotice job={job} />
         <VideoState job={job} />
         <VideoActions job={job} />
         <VideoFacts job={job} />
