@@ -5,11 +5,13 @@ Subgraphs are flattened, reroutes and bypassed nodes skipped, muted nodes remove
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from comfyrelay.comfyui.editor import editor_only_nodes
 from comfyrelay.comfyui.editor.broadcasts import connect_broadcasts, is_broadcaster
 from comfyrelay.comfyui.editor.file_texts import name_nodes_by_id
+from comfyrelay.comfyui.editor.packages import package_of
 from comfyrelay.comfyui.editor.sources import DEEPEST_SUBGRAPH, NodeOutput, Scope, Sources
 from comfyrelay.comfyui.editor.widgets import StoredValue, as_input, made_in_browser, marks_in
 from comfyrelay.comfyui.editor.workflow import EditorWorkflow, Node, read_workflow
@@ -30,29 +32,41 @@ _MAX_CLASSES = 200
 MAX_NAMED = 3
 
 
-def convert_workflow(value: Mapping[str, Any], node_definitions: Mapping[str, Any]) -> Graph:
+def convert_workflow(
+    value: Mapping[str, Any],
+    node_definitions: Mapping[str, Any],
+    *,
+    known_packages: Mapping[str, str] = MappingProxyType({}),
+) -> Graph:
     """Convert an editor workflow, given a server's node definitions (`/object_info`).
 
-    Reports all problems at once: `GraphRefused`, or `NotInstalled` if only nodes are missing.
+    Reports all problems at once: `GraphRefused`, or `NotInstalled` if only nodes are missing. `known_packages` names
+    the package of a missing class for which the file has none.
     """
     workflow = open_workflow(value, node_definitions)
     sources = Sources(workflow, node_definitions)
     graph: Graph = {}
     problems: list[GraphProblem] = []
     missing: dict[str, list[str]] = {}
+    packages: dict[str, str] = {}
     root = Scope(workflow.root)
     for scope, node in running_nodes(root, sources):
         found = list(_problems(sources, scope, node))
         problems += found
         if any(problem.kind is NotInstalled for problem in found):
             missing.setdefault(node.type, []).append(scope.id_of(node))
+            if (package := package_of(node) or known_packages.get(node.type)) is not None:
+                packages.setdefault(node.type, package)
         if not found:
             graph[scope.id_of(node)] = _entry(sources, scope, node)
     if problems:
         failure = failure_of(problems)
         if isinstance(failure, NotInstalled):
             raise NotInstalled(
-                _missing_text(missing), node_types=list(missing), node_id=failure.node_id, problems=failure.problems
+                _missing_text(missing, packages),
+                node_types=list(missing),
+                node_id=failure.node_id,
+                problems=failure.problems,
             )
         raise failure
     if not graph:
@@ -73,11 +87,12 @@ def open_workflow(value: Mapping[str, Any], node_definitions: Mapping[str, Any])
     return connect_broadcasts(read_workflow(value), node_definitions)
 
 
-def _missing_text(missing: Mapping[str, list[str]]) -> str:
-    """List each missing class once, with its nodes."""
+def _missing_text(missing: Mapping[str, list[str]], packages: Mapping[str, str]) -> str:
+    """List each missing class once, with its nodes and the package to install."""
     named = [
         f"{name[:_LONGEST_NAME]} (node{'s' if len(ids) > 1 else ''} "
-        f"{', '.join(node_id[:_LONGEST_NAME] for node_id in ids[:MAX_NAMED])}{', …' * (len(ids) > MAX_NAMED)})"
+        f"{', '.join(node_id[:_LONGEST_NAME] for node_id in ids[:MAX_NAMED])}{', …' * (len(ids) > MAX_NAMED)}"
+        f"{f'; package {packages[name]}' if name in packages else ''})"
         for name, ids in islice(missing.items(), _MAX_CLASSES)
     ]
     if len(missing) > len(named):

@@ -6,6 +6,7 @@ from typing import Any
 
 from comfyrelay.comfyui.editor.convert import convert_workflow
 from comfyrelay.comfyui.editor.embedded import UNREAD_SUFFIXES, read_embedded
+from comfyrelay.comfyui.editor.packages import read_node_map
 from comfyrelay.comfyui.editor.workflow import is_editor_file
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph, read_json
 from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
@@ -41,6 +42,12 @@ def load_workflow(path: Path) -> Mapping[str, Any]:
     return value if is_editor_file(value) else check_graph(value)
 
 
-def as_graph(value: Mapping[str, Any], node_definitions: Mapping[str, Any]) -> Graph:
-    """Convert a workflow into a graph for a server with these node definitions."""
-    return convert_workflow(value, node_definitions) if is_editor_file(value) else check_graph(value)
+def as_graph(value: Mapping[str, Any], node_definitions: Mapping[str, Any], *, node_map: Path | None = None) -> Graph:
+    """Convert a workflow into a graph for a server with these node definitions.
+
+    `node_map` is a file that names the packages of missing nodes.
+    """
+    if not is_editor_file(value):
+        return check_graph(value)
+    packages = {} if node_map is None else read_node_map(node_map)
+    return convert_workflow(value, node_definitions, known_packages=packages)

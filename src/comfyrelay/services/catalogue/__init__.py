@@ -1,5 +1,6 @@
 """The catalogue: workflows, effects and their files, and presets."""
 
+from comfyrelay.comfyui.editor.packages import NODE_MAP
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.availability import Availability
@@ -39,7 +40,9 @@ class Catalogue:
             databases, objects, stage=Stage(settings.stage), live=hooks.live_definitions, on_new=new_definitions.notify
         )
         readers = ReaderThreads()
-        self.importer = GraphImporter(self.node_definitions, self.graphs, readers)
+        self.importer = GraphImporter(
+            self.node_definitions, self.graphs, readers, node_map=settings.data_dir / NODE_MAP
+        )
         self.own_workflows = OwnWorkflows(
             databases,
             self.workflows,

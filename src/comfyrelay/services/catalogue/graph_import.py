@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from comfyrelay.comfyui.editor.filling import copy_editor_file, put_placeholders
@@ -72,8 +73,12 @@ class ImportedWorkflow:
 
 
 class GraphImporter:
-    def __init__(self, definitions: NodeDefinitionService, graphs: Graphs, readers: ReaderThreads) -> None:
+    def __init__(
+        self, definitions: NodeDefinitionService, graphs: Graphs, readers: ReaderThreads, *, node_map: Path
+    ) -> None:
+        """`node_map` is an optional file that names the packages of missing nodes."""
         self._definitions = definitions
+        self._node_map = node_map
         self._graphs = graphs
         self._readers = readers
 
@@ -128,7 +133,7 @@ class GraphImporter:
     def _checked_graph(self, value: Mapping[str, Any], known: Mapping[str, Any]) -> Graph:
         if not is_editor_file(value):
             self._graphs.check_size(dict(value))
-        graph = as_graph(value, known)
+        graph = as_graph(value, known, node_map=self._node_map)
         self._graphs.check_size(graph)
         self._graphs.check_texts(graph)
         return graph

@@ -1,6 +1,8 @@
 """A workflow saved by ComfyUI's editor becomes the graph that the editor would have sent."""
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.comfyui.editor.convert import MAX_MARKS, MAX_NODES, convert_workflow
+from comfyrelay.comfyui.editor.loading import as_graph
 from comfyrelay.comfyui.editor.sources import NodeOutput, Scope, Sources
 from comfyrelay.comfyui.editor.workflow import is_editor_file, read_workflow
 from comfyrelay.comfyui.graphs.preflight import graph_problems
@@ -355,6 +358,33 @@ class TestProblems:
             "Bar (3): this node is not installed on the server",
         )
         assert caught.value.detail == "These nodes are not installed: Foo (node 2), Bar (node 3)."
+
+    def test_missing_nodes_are_named_with_their_package(self, tmp_path: Path) -> None:
+        node_map = tmp_path / "map.json"
+        packs = {
+            "https://github.com/me/mine": [["Bar", "Both", "Foo"], {"title_aux": "Mine"}],
+            "https://github.com/you/yours": [["Both"], {}],
+            "odd": "not a list",
+        }
+        node_map.write_text(json.dumps(packs), encoding="utf-8")
+        os.utime(node_map, (0, 1_790_000_000))
+        names = {"Foo": {"cnr_id": "foo-pack"}, "Aux": {"aux_id": "them/aux"}, "New": {"cnr_id": "comfy-core"}}
+        classes = ["Foo", "Foo", "Aux", "New", "Bar", "Both"]
+        nodes = [node(at, name, properties=names.get(name, {})) for at, name in enumerate(classes, 2)]
+        with pytest.raises(NotInstalled) as caught:
+            as_graph(workflow([empty(), *nodes]), DEFINITIONS, node_map=node_map)
+        assert caught.value.detail == (
+            "These nodes are not installed: Foo (nodes 2, 3; package foo-pack), Aux (node 4; package them/aux), "
+            "New (node 5; package ComfyUI (update it)), Bar (node 6; package me/mine, by the node map of 2026-09-21), "
+            "Both (node 7)."
+        )
+
+    @pytest.mark.parametrize("content", [None, "[]", "{"])
+    def test_missing_nodes_are_named_without_a_readable_map(self, content: str | None, tmp_path: Path) -> None:
+        if content is not None:
+            (tmp_path / "map.json").write_text(content, encoding="utf-8")
+        with pytest.raises(NotInstalled, match=r"Foo \(node 2\)\."):
+            as_graph(workflow([node(2, "Foo")]), DEFINITIONS, node_map=tmp_path / "map.json")
 
     def test_missing_class_is_named_once_with_its_nodes(self) -> None:
         with pytest.raises(NotInstalled) as caught:
