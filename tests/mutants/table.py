@@ -326,9 +326,9 @@ MUTANTS = (
     Mutant(
         name="the upload is removed before the outcome is written",
         file="services/queue/outputs.py",
-        old="            settlement = await self._settle_report(replace(report, output=copied.output))\n",
-        new="            await self._remove(lease.upload_path)\n"
-        "            settlement = await self._settle_report(replace(report, output=copied.output))\n",
+        old="            settlement = await self._settle_report(report)\n",
+        new="            await self._remove([lease.upload_path])\n"
+        "            settlement = await self._settle_report(report)\n",
         tests=f"{API}/test_outputs.py",
         only="sqlite and after_a_crash and before",
     ),

@@ -109,6 +109,7 @@ NEEDED: dict[str, Any] = {
     "assets": {},
     "dispatch_id": 1,
     "download_url": "u",
+    "extension": "png",
     "fleet_slug": "f",
     "input_payload": {"workflow": {}},
     "key": "k",
@@ -116,6 +117,7 @@ NEEDED: dict[str, Any] = {
     "lease_expires_at": "2030-01-01T00:00:00Z",
     "lease_token": "t",
     "mime_type": "image/png",
+    "number": 2,
     "output_url": "u",
     "placeholder": "p",
     "released": 0,
@@ -125,6 +127,7 @@ NEEDED: dict[str, Any] = {
     "size": 1,
     "status": "completed",
     "token": "t",
+    "url": "u",
     "worker_id": "w",
     "workflow": {},
 }

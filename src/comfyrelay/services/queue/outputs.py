@@ -96,9 +96,9 @@ class Outputs:
         if notes := [output.note for output in copied if output.note is not None]:
             await self._log(report, notes)
         cover, *more = [output.output for output in copied]
-        more_outputs = [output for output in more if output is not None]
+        report = replace(report, output=cover, more_outputs=[output for output in more if output is not None])
         try:
-            settlement = await self._settle_report(replace(report, output=cover, more_outputs=more_outputs))
+            settlement = await self._settle_report(report)
         except LeaseLost:
             await self._remove(copies)
             raise
