@@ -50,6 +50,7 @@ GUEST_ROUTES = (
     "DELETE /api/views/{view_id}",
     "GET /api/batches",
     "GET /api/batches/{batch_id}",
+    "GET /api/batches/{batch_id}/grid",
     *(
         f"POST /api/batches/{{batch_id}}/{action}"
         for action in ("again", "cancel", "move", "pause", "resume", "retry-failed")

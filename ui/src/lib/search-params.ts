@@ -31,7 +31,7 @@ export function isCalendarDay(text: string): boolean {
 
 const galleryFields = searchFields(
   ...(["q", "workflow", "batch", "kind", "mark", "collection", "day"] as const),
-  ...(["sort", "by", "open", "sel", "compare"] as const),
+  ...(["sort", "by", "open", "sel", "compare", "grid"] as const),
 );
 
 /** The parameters of the gallery. An invalid day is dropped. */

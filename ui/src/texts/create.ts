@@ -19,6 +19,10 @@ function doneBy(at: string, now = new Date()): string {
   return then.toDateString() === now.toDateString() ? time.format(then) : day.format(then);
 }
 
+/** `job`, `3 jobs`, or `jobs` while their number is unknown. */
+const someJobs = (count: number | null): string =>
+  count === null ? "jobs" : count === 1 ? "job" : `${number.format(count)} jobs`;
+
 export const create = {
   title: common.areas.create,
   workflows: "Workflows",
@@ -237,10 +241,8 @@ export const create = {
     whenDonePlaceholder: "ntfy://topic, mailto://…",
     whenDoneHint: "Apprise URLs to notify when done, in addition to the ones in the settings",
     more: "Name, folder, priority",
-    add: (count: number | null) =>
-      count === 1 ? "Add job" : `Add ${count === null ? "" : `${number.format(count)} `}jobs`,
-    addToPaused: (count: number | null) =>
-      count === 1 ? "Add job to the paused queue" : `Add ${number.format(count)} jobs to the paused queue`,
+    add: (count: number | null) => `Add ${someJobs(count)}`,
+    addToPaused: (count: number | null) => `Add ${someJobs(count)} to the paused queue`,
     addAnyway: "Add anyway",
     sending: (left: number) => `Uploading ${plural(left, "file")}…`,
     adding: "Adding…",
@@ -260,8 +262,7 @@ export const create = {
     arguments: "Arguments",
     more: (count: number) => `And ${number.format(count)} more, one per prompt.`,
     show: "Show command",
-    run: (count: number | null) =>
-      count === 1 ? "Run job" : `Run ${count === null ? "" : `${number.format(count)} `}jobs`,
+    run: (count: number | null) => `Run ${someJobs(count)}`,
     waiting: "The command appears here.",
     hints: {
       input_subdir: (root: string) => `A folder inside ${root}. Leave empty to use that folder.`,

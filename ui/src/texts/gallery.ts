@@ -171,6 +171,23 @@ export const gallery = {
     remove: (letter: string) => `Remove ${letter}`,
     seconds: (at: number, length: number) => `${clock(at)} / ${clock(length)}`,
   },
+  sweep: {
+    show: "Grid",
+    hide: "List",
+    name: "Grid of the batch",
+    columns: "Columns",
+    rows: "Rows",
+    none: "None",
+    cut: (shown: number, total: number, name: string) =>
+      `Showing the first ${number.format(shown)} of ${number.format(total)} values of ${isolated(name)}.`,
+    missing: "No output",
+    export: "Save as picture",
+    saved: "Saved the grid as a picture.",
+    notRead: (count: number) => `Could not read ${plural(count, "picture")}. The cells stay empty.`,
+    failed: "Your browser could not draw the picture.",
+    slice: (values: readonly (readonly [string, string])[]) =>
+      values.map(([name, value]) => `${name}: ${value}`).join(" · "),
+  },
   collections: {
     name: "Collections",
     none: "Group outputs by client, project or shortlist.",

@@ -13,11 +13,14 @@ interface FieldGroupProps {
   name: string;
   inputs: Input[];
   found: Estimate | null;
+  canSweep: boolean;
 }
 
 /** Collapsed fields of one node, with a summary. */
-export function FieldGroup({ form, name, inputs, found }: FieldGroupProps) {
-  const changed = inputs.filter((each) => isChanged(each, form.choice, form.draft.texts)).length;
+export function FieldGroup({ form, name, inputs, found, canSweep }: FieldGroupProps) {
+  const changed = inputs.filter(
+    (each) => each.key in form.draft.sweep || isChanged(each, form.choice, form.draft.texts),
+  ).length;
   const isModels = name === texts.form.models;
   const summary = isModels
     ? inputs.map((each) => textOf(each, form.choice, form.draft.texts).replace(/\.\w+$/, ""))
@@ -44,7 +47,7 @@ export function FieldGroup({ form, name, inputs, found }: FieldGroupProps) {
       </summary>
       <div className={styles.grid}>
         {inputs.map((each) => (
-          <InputField key={each.key} form={form} input={each} />
+          <InputField key={each.key} form={form} input={each} canSweep={canSweep} />
         ))}
       </div>
     </Collapsible>

@@ -2,8 +2,10 @@ import { AudioLines, Film, FolderOpen, FolderUp, ImagePlus, Plus, Sparkles, X } 
 import { type DragEvent, useRef, useState } from "react";
 import { here } from "@/api/client";
 import { typeOf } from "@/api/uploads";
+import { FolderField } from "@/folders/FolderField";
 import { Button, classes, Field, Heading, Progress, TextField } from "@/kit";
 import { readDroppedFiles } from "@/lib/file-drop";
+import { useSession } from "@/session/session";
 import { create as texts } from "@/texts/create";
 import { addFiles, clearFiles, type DraftFile, removeFile } from "./drafts";
 import styles from "./FileInputs.module.css";
@@ -32,6 +34,7 @@ export function FileInputs({ form, input, root, folderProblem, onSample, isDisab
   const { slug } = form.choice;
   const chooser = useRef<HTMLInputElement>(null);
   const folder = useRef<HTMLInputElement>(null);
+  const { isGuest } = useSession();
   const [isOver, setOver] = useState(false);
   const given = form.draft.files[input.key] ?? [];
   const isMany = input.is_primary_input;
@@ -121,11 +124,22 @@ export function FileInputs({ form, input, root, folderProblem, onSample, isDisab
       )}
       {hasFolder ? (
         <Field name={texts.form.folder} hint={texts.form.folderHint(root ?? "")} problem={problem ?? folderProblem}>
-          <TextField
-            value={form.draft.folder ?? ""}
-            spellCheck={false}
-            onChange={(event) => form.change({ folder: event.target.value })}
-          />
+          {isGuest ? (
+            <TextField
+              value={form.draft.folder ?? ""}
+              spellCheck={false}
+              onChange={(event) => form.change({ folder: event.target.value })}
+            />
+          ) : (
+            <FolderField
+              name={texts.form.folder}
+              value={form.draft.folder ?? ""}
+              placeholder={root ?? ""}
+              start={root ?? ""}
+              isInside
+              onChange={(folder) => form.change({ folder })}
+            />
+          )}
         </Field>
       ) : given.length ? (
         <ul

@@ -37,6 +37,8 @@ export function FormView({ form, found, folderProblem, children, isPlain = false
   const primary = primaryOf(choice);
   const lists = sweepOf(choice, draft);
   const hasTries = !isPlain && !choice.isScript && (seedOf(choice) !== undefined || choice.kind === "effect");
+  // the desk combines lists; a server takes items
+  const canSweep = !isPlain && desk !== null && !choice.isScript;
   const startOver = () => {
     const undo = form.clear();
     toast({ text: texts.form.startedOver, action: { name: texts.form.undo, run: undo } });
@@ -79,9 +81,9 @@ export function FormView({ form, found, folderProblem, children, isPlain = false
       {hasValues && !isPlain && <Presets form={form} />}
       {sections.wide.map((each) =>
         !isPlain && (isPrompt(each) || isNegative(each)) ? (
-          <PromptField key={each.key} form={form} input={each} hint={hints[each.key]} />
+          <PromptField key={each.key} form={form} input={each} hint={hints[each.key]} canSweep={canSweep} />
         ) : (
-          <InputField key={each.key} form={form} input={each} hint={hints[each.key]} />
+          <InputField key={each.key} form={form} input={each} hint={hints[each.key]} canSweep={canSweep} />
         ),
       )}
       {(sections.main.length > 0 || hasTries) && (
@@ -118,12 +120,19 @@ export function FormView({ form, found, folderProblem, children, isPlain = false
             </Field>
           )}
           {sections.main.map((each) => (
-            <InputField key={each.key} form={form} input={each} hint={hints[each.key]} />
+            <InputField key={each.key} form={form} input={each} hint={hints[each.key]} canSweep={canSweep} />
           ))}
         </div>
       )}
       {sections.groups.map((each) => (
-        <FieldGroup key={each.name} form={form} name={each.name} inputs={each.inputs} found={found} />
+        <FieldGroup
+          key={each.name}
+          form={form}
+          name={each.name}
+          inputs={each.inputs}
+          found={found}
+          canSweep={canSweep}
+        />
       ))}
     </form>
   );

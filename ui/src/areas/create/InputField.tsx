@@ -1,4 +1,4 @@
-import { Dices, Lock, LockOpen, RotateCcw } from "lucide-react";
+import { Dices, Grid3x3, Lock, LockOpen, RotateCcw } from "lucide-react";
 import { lazy, type ReactNode, Suspense, useState } from "react";
 import { Field, IconButton, Select, Skeleton, Stepped, Switch, TextArea, TextField } from "@/kit";
 import { Segmented } from "@/kit/Segmented";
@@ -17,24 +17,34 @@ interface InputFieldProps {
   input: Input;
   hint?: string | undefined;
   aside?: ReactNode;
+  /** Whether several values may be combined with the values of other fields. */
+  canSweep?: boolean;
 }
 
-export function InputField({ form, input, hint, aside }: InputFieldProps) {
+export function InputField({ form, input, hint, aside, canSweep = false }: InputFieldProps) {
   const { choice, draft } = form;
   const text = textOf(input, choice, draft.texts);
   const change = (next: string) => form.setText(input, next);
-  const about = aside ?? <Aside form={form} input={input} />;
+  const about = aside ?? <Aside form={form} input={input} canSweep={canSweep} />;
+  const swept = canSweep ? form.draft.sweep[input.key] : undefined;
   // validate numbers on blur
   const [isLeft, setLeft] = useState(false);
-  const isWrong = isLeft && input.type === "number" && text.trim() !== "";
+  const isWrong = isLeft && swept === undefined && input.type === "number" && text.trim() !== "";
   const problem = form.problems[input.key] ?? (isWrong ? validateInput(input, choice, draft.texts) : null);
   const field = (control: ReactNode, name: ReactNode = input.label) => (
     <div data-field={input.key} className={styles.field}>
-      <Field name={name} aside={about} hint={hint} problem={problem} isRequired={input.required}>
+      <Field
+        name={name}
+        aside={about}
+        hint={swept === undefined ? hint : texts.form.sweepHints[input.type]}
+        problem={problem}
+        isRequired={input.required}
+      >
         {control}
       </Field>
     </div>
   );
+  if (swept !== undefined) return field(<SweepValues form={form} input={input} text={swept} />);
   if (input.type === "boolean") {
     return (
       <div data-field={input.key} className={styles.switch}>
@@ -44,6 +54,7 @@ export function InputField({ form, input, hint, aside }: InputFieldProps) {
           onChange={(isOn) => change(String(isOn))}
           {...(hint && { hint })}
         />
+        {canSweep && <SweepToggle form={form} input={input} />}
       </div>
     );
   }
@@ -70,8 +81,15 @@ export function InputField({ form, input, hint, aside }: InputFieldProps) {
 }
 
 /** Explains the value, or shows the recalled one with a reset button. */
-function Aside({ form, input }: { form: Form; input: Input }) {
+function Aside({ form, input, canSweep }: { form: Form; input: Input; canSweep: boolean }) {
   const { choice, draft } = form;
+  if (canSweep && input.key in draft.sweep)
+    return (
+      <span className={styles.aside} data-other>
+        {texts.form.swept}
+        <SweepToggle form={form} input={input} />
+      </span>
+    );
   const was = form.recalledText(input);
   const isOther = was !== null && was !== textOf(input, choice, draft.texts);
   const meaning = isOther ? texts.form.was(was || "—") : describeValue(input, choice, draft.texts);
@@ -92,7 +110,45 @@ function Aside({ form, input }: { form: Form; input: Input }) {
           <RotateCcw aria-hidden />
         </button>
       )}
+      {canSweep && <SweepToggle form={form} input={input} />}
     </span>
+  );
+}
+
+/** Turns one value into several, which are combined with the values of other fields. */
+export function SweepToggle({ form, input }: { form: Form; input: Input }) {
+  const isOn = input.key in form.draft.sweep;
+  const name = isOn ? texts.form.endSweep(input.label) : texts.form.sweep(input.label);
+  const start = input.type === "boolean" ? "*" : textOf(input, form.choice, form.draft.texts);
+  return (
+    <button
+      type="button"
+      className={styles.reset}
+      aria-label={name}
+      aria-pressed={isOn}
+      title={name}
+      onClick={() => form.setSweep(input, isOn ? null : start)}
+    >
+      <Grid3x3 aria-hidden />
+    </button>
+  );
+}
+
+function SweepValues({ form, input, text }: { form: Form; input: Input; text: string }) {
+  const change = (next: string) => form.setSweep(input, next);
+  const placeholder = texts.form.sweepHints[input.type] ?? "";
+  if (isMultiline(input)) {
+    return <TextArea value={text} placeholder={placeholder} onChange={(event) => change(event.target.value)} />;
+  }
+  return (
+    <TextField
+      autoComplete="off"
+      spellCheck={false}
+      value={text}
+      placeholder={placeholder}
+      title={placeholder}
+      onChange={(event) => change(event.target.value)}
+    />
   );
 }
 

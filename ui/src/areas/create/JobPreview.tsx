@@ -5,7 +5,7 @@ import { FilePreview } from "./FileInputs";
 import type { Form } from "./form";
 import styles from "./JobPreview.module.css";
 import type { Estimate } from "./queries";
-import { excerpt, expandSweep, itemLabel, type SweepItem, sweepOf } from "./sweep";
+import { excerpt, expandSweep, isCountedByServer, itemLabel, type SweepItem, sweepOf, sweptKeys } from "./sweep";
 
 const MAX_SHOWN = 36;
 
@@ -15,6 +15,8 @@ const MAX_ROWS = 8;
 export function JobPreview({ form, count, found }: { form: Form; count: number; found: Estimate | null }) {
   const lists = sweepOf(form.choice, form.draft);
   if (count < 2) return null;
+  if (found && isCountedByServer(form.draft) && (form.draft.folder === null || sweptKeys(form.draft).length > 0))
+    return <LabelRows labels={found.labels.slice(0, MAX_ROWS)} count={count} />;
   if (form.draft.folder === null && !lists.files.length)
     return <PromptRows items={expandSweep(lists, MAX_ROWS)} count={count} tries={lists.tries} />;
   const names = form.draft.folder !== null ? (found?.inputs ?? []).slice(0, MAX_SHOWN) : null;
@@ -39,6 +41,24 @@ export function JobPreview({ form, count, found }: { form: Form; count: number; 
             ))}
       </ul>
       {left > 0 && <p className={styles.andMore}>{texts.plan.andMore(left)}</p>}
+    </div>
+  );
+}
+
+/** Jobs as the server names them. */
+function LabelRows({ labels, count }: { labels: readonly string[]; count: number }) {
+  return (
+    <div>
+      <ol className={styles.rows} aria-label={texts.plan.sheet}>
+        {labels.map((label, place) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: labels may repeat, and rows do not move
+          <li key={place} title={label}>
+            <span>{number.format(place + 1)}</span>
+            <span>{label}</span>
+          </li>
+        ))}
+      </ol>
+      {count > labels.length && <p className={styles.andMore}>{texts.plan.andMore(count - labels.length)}</p>}
     </div>
   );
 }

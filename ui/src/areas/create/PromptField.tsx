@@ -1,14 +1,25 @@
 import { RotateCcw } from "lucide-react";
 import { Field, TextArea } from "@/kit";
+import { Segmented } from "@/kit/Segmented";
 import { create as texts } from "@/texts/create";
 import type { Form } from "./form";
 import styles from "./form.module.css";
 import { type Input, isPrompt } from "./inputs";
-import { isOnePromptPerLine, splitLines } from "./sweep";
+import { hasWildcards, isOnePromptPerLine, splitLines } from "./sweep";
 import { textOf } from "./values";
 
+const WILDCARD_MODES = ["off", "random", "all"] as const;
+
+interface PromptFieldProps {
+  form: Form;
+  input: Input;
+  hint: string | undefined;
+  /** Whether wildcards can be expanded. */
+  canSweep: boolean;
+}
+
 /** One prompt, or one per line. */
-export function PromptField({ form, input, hint }: { form: Form; input: Input; hint: string | undefined }) {
+export function PromptField({ form, input, hint, canSweep }: PromptFieldProps) {
   const { choice, draft } = form;
   const text = textOf(input, choice, draft.texts);
   const isMain = isPrompt(input);
@@ -60,6 +71,17 @@ export function PromptField({ form, input, hint }: { form: Form; input: Input; h
       >
         <TextArea value={text} rows={isMain ? 3 : 2} onChange={(event) => form.setText(input, event.target.value)} />
       </Field>
+      {canSweep && (hasWildcards(text) || (isMain && draft.wildcards !== "off")) && (
+        <div className={styles.wildcards}>
+          <span>{texts.form.wildcards}</span>
+          <Segmented
+            name={texts.form.wildcards}
+            value={draft.wildcards}
+            choices={WILDCARD_MODES.map((value) => ({ value, name: texts.form.wildcardModes[value] }))}
+            onChange={(next) => form.change({ wildcards: WILDCARD_MODES.find((each) => each === next) ?? "off" })}
+          />
+        </div>
+      )}
     </div>
   );
 }

@@ -30,10 +30,11 @@ interface WorkflowEditorProps {
 
 export function WorkflowEditor({ choice, all, reported }: WorkflowEditorProps) {
   const { desk, isGuest } = useSession();
-  const form = useForm(choice);
-  const command = useCommand(form);
+  const typed = useForm(choice);
+  const { found, folderProblem, problems } = useEstimate(typed, desk !== null);
+  const form = { ...typed, problems: { ...problems, ...typed.problems } };
+  const command = useCommand(typed);
   const submission = useSubmit(form, { isDesk: desk !== null });
-  const { found, folderProblem } = useEstimate(form, desk !== null);
   const results = useResults(choice.workflowSlug);
   const [view, setView] = useState<"form" | "results">("form");
   const toPrompt = () => {

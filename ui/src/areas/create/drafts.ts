@@ -22,6 +22,8 @@ export interface DraftFile {
   problem: string | null;
 }
 
+export type WildcardMode = "off" | "random" | "all";
+
 export interface Draft {
   texts: Texts;
   files: Readonly<Record<string, readonly DraftFile[]>>;
@@ -34,6 +36,9 @@ export interface Draft {
   idleSeeds: Texts;
   tries: string;
   isPairwise: boolean;
+  /** Values of swept fields, as typed, by key. */
+  sweep: Texts;
+  wildcards: WildcardMode;
   /** How a batch uses a locked seed. */
   seeds: "fixed" | "increment";
   label: string;
@@ -53,6 +58,8 @@ export const EMPTY: Draft = {
   idleSeeds: {},
   tries: "1",
   isPairwise: false,
+  sweep: {},
+  wildcards: "off",
   seeds: "increment",
   label: "",
   outputFolder: "",

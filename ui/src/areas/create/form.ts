@@ -4,7 +4,7 @@ import { useMemo, useState } from "react";
 import { create as texts } from "@/texts/create";
 import { changeDraft, type Draft, EMPTY, useDraft } from "./drafts";
 import { type Choice, type Input, isFile, primaryOf, promptOf, type Texts } from "./inputs";
-import { isUneven, jobCount, MAX_VARIATIONS, sweepOf } from "./sweep";
+import { isCountedByServer, isUneven, jobCount, MAX_VARIATIONS, sweepOf } from "./sweep";
 import { validateInput } from "./values";
 
 export interface Form {
@@ -16,6 +16,8 @@ export interface Form {
   change: (part: Partial<Draft>) => void;
   setText: (input: Input, text: string) => void;
   setTexts: (texts: Texts) => void;
+  /** Sweeps a field with these values, or ends its sweep with null. */
+  setSweep: (input: Input, values: string | null) => void;
   reset: (input: Input) => void;
   /** Text in the recalled job; null if no job was recalled. */
   recalledText: (input: Input) => string | null;
@@ -36,6 +38,10 @@ export function validateDraft(choice: Choice, draft: Draft): Record<string, stri
       if (input.required && !isGiven) found[input.key] = texts.problems.required;
       continue;
     }
+    if (input.key in draft.sweep) {
+      if (!draft.sweep[input.key]?.trim()) found[input.key] = texts.problems.noSweep;
+      continue;
+    }
     const problem = validateInput(input, choice, draft.texts);
     if (problem) found[input.key] = problem;
   }
@@ -44,7 +50,7 @@ export function validateDraft(choice: Choice, draft: Draft): Record<string, stri
     found.tries = texts.problems.tries(MAX_VARIATIONS);
   const lists = sweepOf(choice, draft);
   const prompt = promptOf(choice);
-  if (prompt && draft.folder === null && lists.files.length && isUneven(lists)) {
+  if (prompt && !isCountedByServer(draft) && lists.files.length && isUneven(lists)) {
     found[prompt.key] = texts.form.uneven(lists.files.length, lists.prompts.length);
   }
   return found;
@@ -63,6 +69,7 @@ export const missingFileInput = (choice: Choice, draft: Draft): Input | undefine
 /** Fields whose problems a change clears; a folder belongs to the primary input. */
 export const fieldsChangedBy = (choice: Choice, part: Partial<Draft>): string[] => [
   ...Object.keys(part),
+  ...Object.keys(part.sweep ?? {}),
   ...Object.keys(part.files ?? {}),
   ...("folder" in part ? [primaryOf(choice)?.key ?? ""] : []),
 ];
@@ -91,13 +98,20 @@ export function useForm(choice: Choice): Form {
       choice,
       draft,
       problems,
-      isMany: draft.folder !== null || jobCount(sweepOf(choice, draft)) > 1,
+      isMany: isCountedByServer(draft) || jobCount(sweepOf(choice, draft)) > 1,
       change: (part) => {
         change(part);
         clearProblems(...fieldsChangedBy(choice, part));
       },
       setText: (input, text) => setTexts({ [input.key]: text }),
       setTexts,
+      setSweep: (input, values) => {
+        changeDraft(slug, (before) => {
+          const { [input.key]: _ended, ...rest } = before.sweep;
+          return { ...before, sweep: values === null ? rest : { ...before.sweep, [input.key]: values } };
+        });
+        clearProblems(input.key);
+      },
       reset: (input) => {
         const was = recalledText(input);
         if (was !== null) return setTexts({ [input.key]: was });

@@ -120,7 +120,7 @@ export default function Create() {
         className="visually-hidden"
         tabIndex={-1}
         aria-label={texts.addWorkflow}
-        accept=".json,image/*,video/*,audio/*"
+        accept=".json,.txt,image/*,video/*,audio/*"
         onChange={(event) => {
           take([...(event.target.files ?? [])]);
           event.target.value = "";

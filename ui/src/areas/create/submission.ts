@@ -1,9 +1,18 @@
 // Builds API requests from a draft.
 
 import type { Whole } from "@/api/json";
-import type { Draft } from "./drafts";
+import type { Draft, WildcardMode } from "./drafts";
 import { type Choice, isFile, isPrompt, isSeed, negativeOf, primaryOf, promptOf, seedOf, type Value } from "./inputs";
-import { expandSweep, itemLabel, jobCount, MAX_JOBS, type SweepItem, sweepOf } from "./sweep";
+import {
+  expandSweep,
+  isCountedByServer,
+  itemLabel,
+  jobCount,
+  MAX_JOBS,
+  type SweepItem,
+  sweepOf,
+  sweptKeys,
+} from "./sweep";
 import { addExact, isChanged, parseNumber, parseValue, randomSeed, textOf } from "./values";
 
 type Values = Record<string, Value>;
@@ -20,6 +29,8 @@ export interface DeskBatch {
   tries?: number;
   seeds?: { mode: "fixed" | "increment"; start: Whole };
   mode?: "product" | "pairwise";
+  sweep?: Readonly<Record<string, string>>;
+  wildcards?: WildcardMode;
   values: Values;
   output_folder?: string;
   priority?: number;
@@ -35,7 +46,7 @@ export function payloadOf(choice: Choice, draft: Draft): Values {
   const listed = [lists.prompts.length ? promptOf(choice) : null, lists.negatives.length ? negativeOf(choice) : null];
   const values: Values = {};
   for (const input of choice.properties) {
-    if (input.is_primary_input || listed.includes(input)) continue;
+    if (input.is_primary_input || listed.includes(input) || input.key in draft.sweep) continue;
     if (isFile(input)) {
       const [id] = given(draft, input.key);
       if (id) values[input.key] = id;
@@ -72,8 +83,8 @@ export function batchRequest(choice: Choice, draft: Draft): DeskBatch {
   const values = payloadOf(choice, draft);
   const seed = seedOf(choice);
   const start = seed ? parseNumber(draft.texts[seed.key] ?? "") : null;
-  const isMany = draft.folder !== null || jobCount(lists) > 1;
-  const plans = isMany && seed && start !== null;
+  const isMany = isCountedByServer(draft) || jobCount(lists) > 1;
+  const plans = isMany && seed && !(seed.key in draft.sweep) && start !== null;
   if (plans) delete values[seed.key];
   const notify = draft.notify.split(/\s+/).filter(Boolean);
   return {
@@ -87,7 +98,9 @@ export function batchRequest(choice: Choice, draft: Draft): DeskBatch {
     ...(lists.negatives.length && { negative_prompts: lists.negatives }),
     ...(lists.tries > 1 && { tries: lists.tries }),
     ...(plans && { seeds: { mode: draft.seeds, start } }),
-    ...(lists.isPairwise && lists.prompts.length && { mode: "pairwise" as const }),
+    ...(lists.isPairwise && { mode: "pairwise" as const }),
+    ...(sweptKeys(draft).length && { sweep: draft.sweep }),
+    ...(draft.wildcards !== "off" && { wildcards: draft.wildcards }),
     ...(draft.outputFolder.trim() && { output_folder: draft.outputFolder.trim() }),
     ...(draft.priority && { priority: draft.priority }),
     ...(notify.length && { notify_urls: notify }),
@@ -96,7 +109,7 @@ export function batchRequest(choice: Choice, draft: Draft): DeskBatch {
 
 /** One job without batch options. */
 export const isSingleJob = (choice: Choice, draft: Draft): boolean =>
-  draft.folder === null &&
+  !isCountedByServer(draft) &&
   jobCount(sweepOf(choice, draft)) === 1 &&
   !draft.outputFolder.trim() &&
   !draft.notify.trim() &&

@@ -1,8 +1,19 @@
 import { expect, test } from "vitest";
 import { type Draft, EMPTY } from "./drafts";
 import { validateDraft } from "./form";
-import { batchRequest } from "./submission";
-import { excerpt, expandSweep, itemLabel, jobCount, sweepOf, sweepSummary, variationsHint } from "./sweep";
+import { batchRequest, isSingleJob } from "./submission";
+import {
+  axesSummary,
+  excerpt,
+  expandSweep,
+  hasWildcards,
+  isCountedByServer,
+  itemLabel,
+  jobCount,
+  sweepOf,
+  sweepSummary,
+  variationsHint,
+} from "./sweep";
 import { choice, draft, file, input } from "./test-fixtures";
 
 test("expands every input with every prompt and variation, in server order", () => {
@@ -49,4 +60,40 @@ test("warns if variations share a seed", () => {
   expect(variationsHint(choice, { ...kept, seeds: "fixed" })).toBe("same seed: all results are identical");
   const seedless = { ...choice, properties: choice.properties.filter((each) => each.key !== "seed") };
   expect(variationsHint(seedless, EMPTY)).toBe("no seed: all results are identical");
+});
+
+test("sends swept fields as typed, without their single value", () => {
+  const swept = draft({ texts: { steps: "30", seed: "7" }, sweep: { steps: "10,20", seed: "1..3" } });
+  const request = batchRequest(choice, swept);
+  expect(request).toMatchObject({ sweep: { steps: "10,20", seed: "1..3" }, values: {} });
+  expect(request).not.toHaveProperty("seeds");
+  expect(isCountedByServer(swept)).toBe(true);
+  expect(isSingleJob(choice, { ...swept, files: {} })).toBe(false);
+});
+
+test("pairs swept fields with each other", () => {
+  const one = draft({ files: {}, isPairwise: true, sweep: { steps: "10,20" } });
+  expect(batchRequest(choice, one)).not.toHaveProperty("mode");
+  expect(batchRequest(choice, { ...one, sweep: { steps: "10,20", sampler: "*" } })).toHaveProperty("mode", "pairwise");
+});
+
+test("asks for the values of a sweep, and leaves their meaning to the server", () => {
+  expect(validateDraft(choice, draft({ sweep: { steps: " " } }))).toHaveProperty("steps");
+  expect(validateDraft(choice, draft({ sweep: { steps: "anything" } }))).toEqual({});
+});
+
+test("recognises wildcards, and sends them only if they are switched on", () => {
+  for (const text of ["a {red|blue} fox", "__animals/birds__", "a {b|{c|d}}"]) expect(hasWildcards(text)).toBe(true);
+  for (const text of ['{"style": "ink"}', "snake_case", "a|b", "__init"]) expect(hasWildcards(text)).toBe(false);
+  const typed = draft({ texts: { prompt: "a {red|blue} fox" } });
+  expect(batchRequest(choice, typed)).not.toHaveProperty("wildcards");
+  expect(batchRequest(choice, { ...typed, wildcards: "all" })).toHaveProperty("wildcards", "all");
+});
+
+test("sums up the axes that the server counted", () => {
+  const axes = [
+    { name: "Steps", count: 3 },
+    { name: "Cfg", count: 8 },
+  ];
+  expect(axesSummary(axes)).toBe("3 steps × 8 cfg");
 });

@@ -28,9 +28,20 @@ export function isOnePromptPerLine(choice: Choice, draft: Draft): boolean {
   return draft.byLine ?? !(typeof own === "string" && own.trim().includes("\n"));
 }
 
-/** Pairing needs several prompts and several files. */
+/** Pairing needs several lists: files, prompts or swept fields. */
 export const canPair = (files: number, prompts: number, draft: Draft): boolean =>
-  prompts > 1 && (files > 1 || draft.folder !== null);
+  [files > 1 || draft.folder !== null, prompts > 1, ...sweptKeys(draft)].filter(Boolean).length > 1;
+
+export const sweptKeys = (draft: Draft): string[] => Object.keys(draft.sweep);
+
+const WILDCARD = /\{[^{}]*\||__[A-Za-z0-9-]+([_/][A-Za-z0-9-]+)*__/;
+
+/** Whether a prompt contains `{a|b}` or `__name__`. */
+export const hasWildcards = (text: string): boolean => WILDCARD.test(text);
+
+/** Whether only the server knows the number of jobs: of a folder, a sweep or wildcards. */
+export const isCountedByServer = (draft: Draft): boolean =>
+  draft.folder !== null || sweptKeys(draft).length > 0 || draft.wildcards !== "off";
 
 /** A single prompt is a plain value, not a list. */
 export function sweepOf(choice: Choice, draft: Draft): Sweep {
@@ -57,6 +68,10 @@ export function jobCount(lists: Sweep, files = lists.files.length): number {
   const pairs = lists.isPairwise && files ? files : Math.max(1, files) * Math.max(1, lists.prompts.length);
   return pairs * Math.max(1, lists.negatives.length) * lists.tries;
 }
+
+/** `3 steps × 8 cfg`, as the server counts them; empty for one job. */
+export const axesSummary = (axes: readonly { name: string; count: number }[]): string =>
+  axes.map((each) => texts.plan.axis(each.name, each.count)).join(" × ");
 
 /** Pairs need one prompt per file. */
 export const isUneven = (lists: Sweep, files = lists.files.length): boolean =>

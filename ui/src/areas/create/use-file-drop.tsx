@@ -13,9 +13,11 @@ import { useLatest } from "@/lib/use-latest";
 import { create as texts } from "@/texts/create";
 import { desk as deskTexts } from "@/texts/desk";
 import { classifyFiles } from "./classify-files";
-import { addFiles, addStored, changeDraft } from "./drafts";
+import { addFiles, addStored, changeDraft, draftOf } from "./drafts";
 import { ImportDialog, type Question } from "./ImportDialog";
-import { acceptsMime, type Choice, choicesOf, isFile, isSeed } from "./inputs";
+import { acceptsMime, type Choice, choicesOf, isFile, isSeed, promptOf } from "./inputs";
+import { isPromptFile, readPrompts } from "./prompt-files";
+import { MAX_JOBS } from "./sweep";
 
 interface FileDrop {
   take: (files: readonly File[]) => void;
@@ -143,7 +145,39 @@ export function useFileDrop({ choices, chosen, isDesk, isGuest, choose, onProble
     }
   };
 
+  /** Each line becomes a prompt of the open workflow. */
+  const takePrompts = async (files: readonly File[]) => {
+    const target = [chosen, ...choices].find((each) => each && !each.waiting && promptOf(each)) ?? null;
+    const input = target && promptOf(target);
+    if (!input) return toast({ text: texts.dropping.noPrompt, tone: "bad" });
+    const prompts: string[] = [];
+    for (const file of files) {
+      const found = await readPrompts(file);
+      if (!found) return toast({ text: texts.dropping.notText(file.name), tone: "bad" });
+      prompts.push(...found);
+    }
+    const names = nameSome(files.map((each) => each.name));
+    if (!prompts.length) return toast({ text: texts.dropping.emptyText(names), tone: "bad" });
+    if (prompts.length > MAX_JOBS) return toast({ text: texts.plan.tooMany(prompts.length, MAX_JOBS), tone: "bad" });
+    const before = draftOf(target.slug);
+    changeDraft(target.slug, (draft) => ({
+      ...draft,
+      texts: { ...draft.texts, [input.key]: prompts.join("\n") },
+      byLine: true,
+      // such as captions with braces: the user turns wildcards on
+      wildcards: "off",
+    }));
+    choose(target.slug);
+    toast({
+      text: texts.dropping.prompts(prompts.length, names),
+      tone: "good",
+      action: { name: texts.form.undo, run: () => changeDraft(target.slug, () => before) },
+    });
+  };
+
   const takeAll = async (files: readonly File[]) => {
+    // text files next to pictures are captions, not prompts
+    if (files.length && files.every(isPromptFile)) return takePrompts(files);
     const { graphs, media, invalidJson, notWorkflows, unsupported } = await classifyFiles(files);
     for (const name of invalidJson) ask({ about: "refused", name, problem: texts.dropping.notJson(name) });
     for (const name of notWorkflows) ask({ about: "refused", name, problem: texts.dropping.notWorkflow(name) });

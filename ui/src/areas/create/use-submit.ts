@@ -12,7 +12,7 @@ import { create as texts } from "@/texts/create";
 import { pendingUploads } from "./drafts";
 import type { Form } from "./form";
 import { batchRequest, errorsByField, isSingleJob, jobRequests } from "./submission";
-import { jobCount, MAX_JOBS, sweepOf } from "./sweep";
+import { isCountedByServer, jobCount, MAX_JOBS, sweepOf } from "./sweep";
 
 export interface SubmitState {
   isBusy: boolean;
@@ -88,7 +88,7 @@ export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitSt
     if (wrong !== null) return focusField(wrong);
     if (pendingUploads(draft).length) return;
     const count = jobCount(sweepOf(choice, draft));
-    if (count > MAX_JOBS) {
+    if (!isCountedByServer(draft) && count > MAX_JOBS) {
       return setRefused({ draft, problem: texts.plan.tooMany(count, MAX_JOBS), missing: null });
     }
     isSubmitting.current = true;

@@ -1,5 +1,6 @@
+import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
-import { ArrowUp } from "lucide-react";
+import { ArrowUp, Grid3x3, Images } from "lucide-react";
 import { type MouseEvent, useCallback, useMemo, useRef, useState } from "react";
 import { Button, ErrorCard, RightClickMenu, toast } from "@/kit";
 import { Header } from "@/kit/Header";
@@ -20,8 +21,9 @@ import { Lightbox } from "./Lightbox";
 import { LightboxActions } from "./LightboxActions";
 import { LoadingGrid } from "./LoadingGrid";
 import { type Group, neighborOf, type Step } from "./layout";
-import { type GalleryQuery, NO_FILTER, parseGalleryQuery } from "./queries";
+import { batchGrid, type GalleryQuery, NO_FILTER, parseGalleryQuery } from "./queries";
 import { SelectionBar } from "./SelectionBar";
+import { SweepGrid } from "./SweepGrid";
 import { useActions } from "./use-actions";
 import { useGalleryKeys } from "./use-gallery-keys";
 import { useGallerySelection } from "./use-gallery-selection";
@@ -137,6 +139,9 @@ export default function Gallery() {
     return texts.heading(name, each.ids.length);
   };
   const batchName = useBatchName(query.batch, order[0]);
+  const { data: sweep } = useQuery(batchGrid(query.batch ?? ""));
+  const hasGrid = Boolean(query.batch && sweep?.axes.length);
+  const isGrid = hasGrid && search.grid === "1";
   const isEmpty = data !== undefined && !isPlaceholderData && order.length === 0;
   return (
     <>
@@ -145,6 +150,11 @@ export default function Gallery() {
         search={<SearchField value={query.q ?? ""} placeholder={texts.search} onChange={searchFor} />}
         actions={
           <>
+            {hasGrid && (
+              <Button icon={isGrid ? Images : Grid3x3} onClick={() => go({ grid: isGrid ? "" : "1" }, false)}>
+                {isGrid ? texts.sweep.hide : texts.sweep.show}
+              </Button>
+            )}
             <CollectionsButton query={query} onChange={change} onAsk={setDialog} />
             <ViewMenu query={query} size={sizeNow} onChange={change} onSize={setSize} />
           </>
@@ -159,7 +169,16 @@ export default function Gallery() {
           </div>
         )}
         {!data && !first && !error && <LoadingGrid />}
-        {isEmpty ? (
+        {isGrid && query.batch ? (
+          <SweepGrid
+            key={query.batch}
+            batch={query.batch}
+            name={batchName ?? ""}
+            selected={selection.selected.ids}
+            onOpen={openOrSelect}
+            onCheck={check}
+          />
+        ) : isEmpty ? (
           <EmptyGallery query={query} onShowAll={() => change(NO_FILTER)} />
         ) : (
           <RightClickMenu items={menu}>

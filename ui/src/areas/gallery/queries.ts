@@ -101,6 +101,14 @@ export const days = queryOptions({
   queryFn: async ({ signal }) => (await get("/api/gallery/days", { query: { tz: zone }, signal })).days,
 });
 
+/** The outputs of a batch by the lists that it combines. */
+export const batchGrid = (batch: string) =>
+  queryOptions({
+    queryKey: [...keys.gallery, "grid", batch] as const,
+    queryFn: ({ signal }) => get("/api/batches/{batch_id}/grid", { path: { batch_id: batch }, signal }),
+    enabled: batch !== "",
+  });
+
 export const collections = queryOptions({
   queryKey: ["collections"] as const,
   queryFn: async ({ signal }) => (await get("/api/collections", { signal })).items,

@@ -1,0 +1,112 @@
+"""Sweeps, wildcards and prompt files in a real browser: counted before they are added, and shown as a grid."""
+
+import re
+from collections.abc import AsyncIterator
+from io import BytesIO
+
+import pytest
+import pytest_asyncio
+from PIL import Image
+from playwright.async_api import Browser, expect
+
+from tests.support.chromium import PageDriver, open_page
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("built_app")]
+
+PAINTER = "Make a picture of a prompt"
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def driver(shared_desk: str, chromium: Browser) -> AsyncIterator[PageDriver]:
+    async with open_page(chromium, shared_desk) as driver:
+        yield driver
+        await driver.tidy()
+
+
+async def ended_batch(driver: PageDriver) -> str:
+    """The id of the only batch, once its jobs have ended."""
+    [batch] = (await driver.call("GET", "/api/batches"))["items"]
+    for job in (await driver.call("GET", f"/api/ai-jobs?batch_id={batch['id']}&limit=200"))["items"]:
+        await driver.ended(job["id"])
+    return str(batch["id"])
+
+
+@pytest.mark.journey
+async def test_swept_fields_are_counted_and_become_a_grid_that_is_saved_as_a_picture(driver: PageDriver) -> None:
+    form = await driver.choose(PAINTER)
+    await form.get_by_role("button", name="Sweep Steps").click()
+    await form.get_by_role("textbox", name="Steps").fill("2..4")
+    await form.get_by_role("button", name="Sweep Width").click()
+    await form.get_by_role("textbox", name="Width").fill("64, 128")
+    await expect(driver.plan).to_contain_text("2 width × 3 steps = 6 images")
+    await expect(driver.plan.get_by_label("First jobs")).to_contain_text("Width 64 · Steps 2")
+    await driver.add("Add 6 jobs", count=6)
+    batch = await ended_batch(driver)
+    await driver.page.goto(f"/gallery?batch={batch}")
+    await driver.page.get_by_role("button", name="Grid", exact=True).click()
+    table = driver.page.get_by_role("table", name="Grid of the batch")
+    await expect(table.get_by_role("columnheader")).to_have_text(["Width", "Steps 2", "Steps 3", "Steps 4"])
+    await expect(table.get_by_role("rowheader")).to_have_text(["64", "128"])
+    await expect(table.locator("img")).to_have_count(6)
+    # an output is in the column and the row of its values
+    narrow, wide = [await table.get_by_role("row").nth(row).locator("[data-id]").all() for row in (1, 2)]
+    shown = {item["id"]: item for item in (await driver.call("GET", f"/api/gallery?batch={batch}"))["items"]}
+    assert [shown[str(await tile.get_attribute("data-id"))]["width"] for tile in narrow] == [64] * 3
+    assert [shown[str(await tile.get_attribute("data-id"))]["width"] for tile in wide] == [128] * 3
+    boxes = [await tile.bounding_box() for tile in narrow]
+    assert [box["y"] for box in boxes if box] == [boxes[0]["y"]] * 3 if boxes[0] else False
+    async with driver.page.expect_download() as downloading:
+        await driver.page.get_by_role("button", name="Save as picture").click()
+    path = await (await downloading.value).path()
+    with Image.open(BytesIO(path.read_bytes())) as picture:
+        assert picture.format == "PNG"
+        assert picture.width > 3 * 48
+        # the labels are dark on white, and the pictures have colours
+        assert picture.convert("RGB").getpixel((picture.width - 1, 2)) == (255, 255, 255)
+        assert len(picture.convert("RGB").getcolors(2**24) or ()) > 50
+    await driver.page.reload()
+    await expect(table).to_be_visible()
+
+
+async def test_invalid_sweep_is_explained_at_its_field(driver: PageDriver) -> None:
+    form = await driver.choose(PAINTER)
+    await form.get_by_role("button", name="Sweep Steps").click()
+    steps = form.get_by_role("textbox", name="Steps")
+    await steps.fill("fast")
+    await expect(form.get_by_role("alert")).to_contain_text("'fast' is not a number or a range")
+    await steps.fill("1..150")
+    await form.get_by_role("button", name="Sweep Width").click()
+    await form.get_by_role("textbox", name="Width").fill("16..116")
+    await expect(driver.plan.get_by_role("alert")).to_contain_text("15,150 items")
+    await form.get_by_role("button", name="Use one value for Width").click()
+    await expect(driver.plan).to_contain_text("150 images")
+    await form.get_by_role("button", name="Use one value for Steps").click()
+    await expect(steps).to_have_value("20")
+
+
+async def test_wildcards_are_switched_on_and_recall_gives_the_chosen_prompt(driver: PageDriver) -> None:
+    form = await driver.choose(PAINTER)
+    prompt = form.get_by_role("textbox", name="Prompt", exact=True)
+    await expect(form.get_by_role("group", name="Wildcards")).to_have_count(0)
+    await prompt.fill("a {red|blue} fox")
+    modes = form.get_by_role("group", name="Wildcards")
+    await modes.get_by_role("radio", name="All combinations").click()
+    await expect(driver.plan).to_contain_text("2 prompt = 2 images")
+    await modes.get_by_role("radio", name="Random").click()
+    await driver.add("Add job")
+    results = driver.page.get_by_label("Results", exact=True)
+    card = results.locator("[data-result]").first
+    await expect(card).to_contain_text(re.compile("a (red|blue) fox"))
+    await card.get_by_role("button", name="Change and run").click()
+    await expect(prompt).to_have_value(re.compile("^a (red|blue) fox$"))
+
+
+async def test_dropped_text_file_gives_one_prompt_per_line(driver: PageDriver) -> None:
+    form = await driver.choose(PAINTER)
+    await driver.drop(("scenes.txt", "text/plain", b"a fox\r\n\r\na heron\na lake {at|in} dawn\n"))
+    await expect(driver.page.get_by_text("Loaded 3 prompts from scenes.txt.").first).to_be_visible()
+    await expect(form.get_by_role("button", name="one per line · 3")).to_be_visible()
+    await expect(driver.plan).to_contain_text("3 prompts = 3 images")
+    await driver.drop(("broken.txt", "text/plain", b"a\xff\xfeb"))
+    await expect(driver.page.get_by_text("“broken.txt” is not a text file").first).to_be_visible()
+    await expect(driver.plan).to_contain_text("3 prompts = 3 images")
