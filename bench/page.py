@@ -39,6 +39,8 @@ from tests.system.browser.sample_desk import picture
 
 JOBS = 20_000
 BATCH = 5_000
+# A batch of four images and a second save node.
+OUTPUTS_PER_JOB = 5
 LOADS = 7
 EVENTS = 40
 PRESSES = 40
@@ -120,6 +122,16 @@ def add_images(data_dir: Path) -> None:
                 place = data_dir / "objects" / name
                 place.parent.mkdir(parents=True, exist_ok=True)
                 os.link(original, place)
+        join_outputs(database)
+
+
+def join_outputs(database: sqlite3.Connection) -> None:
+    """Give every group of consecutive outputs to one job."""
+    rows = database.execute("SELECT id, job_id FROM outputs ORDER BY created_at, id").fetchall()
+    for start in range(0, len(rows), OUTPUTS_PER_JOB):
+        job_id = rows[start][1]
+        for number, (id_, _) in enumerate(rows[start : start + OUTPUTS_PER_JOB], start=1):
+            database.execute("UPDATE outputs SET job_id = ?, number = ? WHERE id = ?", (job_id, number, id_))
 
 
 # ------------------------------------------------------------------------------------------------ loading

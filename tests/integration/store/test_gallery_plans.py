@@ -17,13 +17,14 @@ from comfyrelay.domain.gallery import GalleryFilter, GallerySort, MarkFilter, Ou
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant.library import gallery
+from comfyrelay.store.tenant.tables import outputs
 from tests.integration.store.test_query_plans import explain, has_full_scan, indexes
 from tests.support.world import PostgresBackend
 
 OUTPUTS = 20_000
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 AFTER = (AT, "0000010000")
-# Two tenants with as many outputs each; one in a thousand is starred, and a batch has a hundred items.
+# Two tenants with as many outputs each: four of each job, one in a thousand starred, and a hundred of each batch.
 FILL = """
 INSERT INTO ai_jobs (id, tenant_id, user_id, workflow_id, workflow_hash, provider, stage, status, priority,
                      max_attempts, idempotency_key, request_digest, input_payload, reserved_tokens, available_at,
@@ -34,7 +35,7 @@ INSERT INTO files (id, tenant_id, user_id, disk, path, mime_type, size, created_
 SELECT {id}, 't' || (n % 2), 'u', 'objects', 'p' || n, 'image/png', 1, {now}, {now} FROM {numbers};
 INSERT INTO outputs (id, tenant_id, job_id, number, batch_id, item_no, workflow_id, kind, label, texts, mark,
                      created_at)
-SELECT {id}, 't' || (n % 2), {id}, 1, 'b' || (n / 100), n % 100, n % 7, 'image', 'label ' || n,
+SELECT {id}, 't' || (n % 2), {job_id}, n % 8 / 2 + 1, 'b' || (n / 100), n % 100, n % 7, 'image', 'label ' || n,
        'a cat in the rain, painted with a broad brush', CASE WHEN n % 1000 = 0 THEN 'starred' END, {time}
   FROM {numbers};
 """
@@ -52,7 +53,8 @@ def fill(path: Path, outputs: int) -> sqlite3.Connection:
     )
     now = "'2026-01-01 00:00:00.000000'"
     time = "strftime('%Y-%m-%d %H:%M:%f', '2025-01-01', n || ' minutes') || '000'"
-    connection.executescript(FILL.format(id="printf('%010d', n)", numbers=numbers, now=now, time=time))
+    ids = {"id": "printf('%010d', n)", "job_id": "printf('%010d', n - n % 8 + n % 2)"}
+    connection.executescript(FILL.format(**ids, numbers=numbers, now=now, time=time))
     return connection
 
 
@@ -124,6 +126,17 @@ def test_gallery_count_uses_a_covering_index(large: sqlite3.Connection, filter_:
     assert found[0] == "SEARCH outputs USING COVERING INDEX ix_outputs_newest (tenant_id=?)"
 
 
+def of_jobs(job_ids: list[str]) -> Select[Any]:
+    return gallery.of_jobs_query("t0", job_ids, outputs.c.job_id, outputs.c.id)
+
+
+def test_outputs_of_jobs_are_looked_up_by_job(large: sqlite3.Connection) -> None:
+    found = plan(large, of_jobs([f"{number:010}" for number in (16, 24)]))
+    assert found[0].startswith("SEARCH outputs USING INDEX")
+    assert "(job_id=?)" in found[0]
+    assert len(large.execute(sql_of(of_jobs([f"{number:010}" for number in (16, 24)]))).fetchall()) == 8
+
+
 def test_page_costs_the_same_with_ten_times_as_many_outputs(
     small: sqlite3.Connection, large: sqlite3.Connection
 ) -> None:
@@ -156,6 +169,7 @@ def filled_shard(postgres_url: str) -> Iterator[str]:
     backend = PostgresBackend(postgres_url, real_clock=True)
     script = FILL.format(
         id="lpad(n::text, 10, '0')",
+        job_id="lpad((n - n % 8 + n % 2)::text, 10, '0')",
         numbers=f"generate_series(1, {2 * OUTPUTS}) AS n",
         now="now()",
         time="now() + make_interval(mins => n)",
@@ -197,3 +211,10 @@ async def test_page_on_postgresql_reads_few_rows(shard: asyncpg.Connection, filt
     assert not has_full_scan([node for node in nodes if node.get("Relation Name") != "batches"])
     read = sum(node["Actual Rows"] * node["Actual Loops"] for node in nodes if node.get("Relation Name") == "outputs")
     assert 0 < read <= 40
+
+
+async def test_outputs_of_jobs_on_postgresql_are_looked_up_by_job(shard: asyncpg.Connection) -> None:
+    nodes = await explain(shard, of_jobs([f"{number:010}" for number in (16, 24)]), run=True)
+    assert "uq_outputs_job_id_number" in indexes(nodes)
+    read = sum(node["Actual Rows"] * node["Actual Loops"] for node in nodes if node.get("Relation Name") == "outputs")
+    assert read == 8

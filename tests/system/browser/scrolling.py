@@ -25,7 +25,7 @@ _JOBS = "tenant_id, user_id, workflow_id, workflow_hash, provider, stage, status
 _MORE = "request_digest, input_payload, reserved_tokens, available_at, created_at, completed_at"
 _FILES = "tenant_id, user_id, disk, mime_type, size, created_at, used_at"
 _MADE = "tenant_id, item_no, workflow_id, kind, label, texts"
-# Copies of the first output in other shapes, one per minute before it.
+# Copies of the first output in other shapes, one per minute before it, and four of each job.
 _FILL = (
     f"INSERT INTO ai_jobs (id, idempotency_key, {_JOBS}, {_MORE}) {_NUMBERS} "
     f"SELECT printf('many-%05d', n), 'k' || n, {_JOBS}, {_MORE} FROM c, (SELECT * FROM ai_jobs LIMIT 1)",
@@ -33,7 +33,8 @@ _FILL = (
     f"path || '-' || n, 400 + n * 37 % 900, 400 + n * 53 % 900, 'webp', {_FILES} FROM c, "
     "(SELECT files.* FROM files JOIN outputs USING (id) LIMIT 1)",
     f"INSERT INTO outputs (id, job_id, number, created_at, {_MADE}) {_NUMBERS} SELECT printf('many-%05d', n), "
-    "printf('many-%05d', n), 1, strftime('%Y-%m-%d %H:%M:%f', created_at, '-' || n || ' minutes') || '000', "
+    "printf('many-%05d', n - (n - 1) % 4), (n - 1) % 4 + 1, "
+    "strftime('%Y-%m-%d %H:%M:%f', created_at, '-' || n || ' minutes') || '000', "
     f"{_MADE} FROM c, (SELECT * FROM outputs LIMIT 1)",
 )
 _SCROLL = """async ([seconds, end]) => {
