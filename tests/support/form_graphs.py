@@ -45,7 +45,9 @@ OBJECT_INFO: dict[str, Any] = {
         return_with_leftover_noise=[["disable", "enable"]],
     ),
     "LoadImage": definition(image=[["here.png"], {"image_upload": True}]),
-    "WanImageToVideo": definition(names=PAIR, **SIDES, width=whole(16), height=whole(16), length=whole(1)),
+    "WanImageToVideo": definition(
+        names=PAIR, **SIDES, width=whole(16), height=whole(16), length=whole(1), batch_size=whole(1)
+    ),
     "SVD_img2vid_Conditioning": definition(names=PAIR, motion_bucket_id=whole(1, 1023), video_frames=whole(1)),
     "LTXVImgToVideo": definition(names=PAIR, **SIDES, image=["IMAGE"], length=whole(9)),
     "LTXVConditioning": definition(names=PAIR[:2], **SIDES, frame_rate=["FLOAT", {"min": 0.0, "max": 1000.0}]),

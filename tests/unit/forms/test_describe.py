@@ -191,10 +191,9 @@ class TestRoles:
             "20": node("KSamplerAdvanced", add_noise="disable", noise_seed=0, positive=["6", 0], latent_image=["2", 0]),
         }
         described = describe_graph({**changed(SDXL, "8", samples=["20", 0]), **more}, OBJECT_INFO)
-        assert keys(described)[:5] == [
-            *("prompt", "negative_prompt", "seed"),
-            *("primitive_int_seed", "ksampler_advanced_noise_seed"),
-        ]
+        assert keys(described)[:4] == ["prompt", "negative_prompt", "seed", "primitive_int_seed"]
+        # The last sampler adds no noise.
+        assert keys(described)[-1] == "ksampler_advanced_noise_seed"
         seeds = [Property.from_json(property_) for property_ in described.properties]
         assert [seed.default_value for seed in seeds if seed.is_seed] == [SDXL["3"]["inputs"]["seed"], 7, 0]
 
@@ -219,6 +218,20 @@ class TestRoles:
         described = describe_graph(graph)
         assert "prompt" not in described.roles
         assert places(described, "negative_prompt") == {("7", "text")}
+
+    @pytest.mark.parametrize("is_defined", [True, False])
+    def test_steps_behind_a_switch_have_their_role(self, is_defined: bool) -> None:
+        more = {
+            "20": node("ComfySwitchNode", switch=False, on_false=["21", 0], on_true=["22", 0]),
+            "21": node("PrimitiveInt", "Slow", value=20),
+            "22": node("PrimitiveInt", "Fast", value=4),
+        }
+        described = describe_graph({**changed(SDXL, "3", steps=["20", 0]), **more}, OBJECT_INFO if is_defined else None)
+        steps = [fields for fields in described.properties if fields.get("role") == "steps"]
+        assert [(fields["default_value"], fields["label"]) for fields in steps] == [
+            (4, "Steps, Fast"),
+            (20, "Steps, Slow"),
+        ]
 
     def test_seed_belongs_to_the_sampler_that_adds_noise(self) -> None:
         first = node("KSamplerAdvanced", add_noise="disable", noise_seed=4, positive=["6", 0], negative=["7", 0])
@@ -281,6 +294,45 @@ class TestRoles:
         graph = {**WAN, "1": node("LoadImage", image="fox.png"), "2": node("CLIPVisionEncode", image=["1", 0])}
         described = describe_graph(changed(graph, "98", clip_vision_output=["2", 0]), OBJECT_INFO)
         assert places(described, "image") == {("97", "image"), ("1", "image")}
+
+
+class TestLeftovers:
+    @pytest.mark.parametrize("value", ["data:image/png;base64,iVBORw0KGgo=", "iVBORw0KGgoAAAANSUhEUg" * 20 + "=="])
+    def test_embedded_files_are_not_fields(self, value: str) -> None:
+        graph = {"1": node("Painter", image_data=value, caption="a"), "2": node("SaveImage", images=["1", 0])}
+        described = describe_graph(graph)
+        assert [fields["default_value"] for fields in described.properties] == ["a"]
+
+    def test_long_prompt_is_a_field(self) -> None:
+        described = describe_graph(changed(SDXL, "6", text="a red fox in the snow, " * 50), OBJECT_INFO)
+        assert property_of(described, "prompt")["default_value"].startswith("a red fox")
+
+    def test_values_that_the_server_does_not_know_are_not_fields(self) -> None:
+        info = {**OBJECT_INFO, "Loader": definition(name=[["a"], {}])}
+        graph = {"1": node("Loader", name="a", example="[none]"), "2": node("SaveImage", images=["1", 0])}
+        described = describe_graph(graph, info)
+        assert keys(described) == ["loader_name"]
+        assert filled_graph(described) == graph
+
+    def test_fields_of_a_chosen_format_are_fields(self) -> None:
+        choice = [["mp4"], {"formats": {"mp4": [["crf", "INT", {}]]}}]
+        info = {**OBJECT_INFO, "Coder": definition(method=choice)}
+        graph = {"1": node("Coder", method="mp4", crf=19), "2": node("SaveImage", images=["1", 0])}
+        assert "coder_crf" in keys(describe_graph(graph, info))
+
+
+class TestBounds:
+    def test_bounds_of_the_machine_allow_any_number(self) -> None:
+        limits = {"min": -(2**63) + 1, "max": 2**63 - 1}
+        info = {**OBJECT_INFO, "Adder": definition(amount=["INT", limits], few=["INT", {"min": -5, "max": 5}])}
+        graph = {"1": node("Adder", amount=3, few=1), "2": node("SaveImage", images=["1", 0])}
+        amount, few = describe_graph(graph, info).properties
+        assert "minimum" not in amount
+        assert "maximum" not in amount
+        assert (few["minimum"], few["maximum"]) == (-5, 5)
+
+    def test_seed_keeps_its_largest_value(self) -> None:
+        assert property_of(describe_graph(SDXL, OBJECT_INFO), "seed")["maximum"] > 2**53
 
 
 class TestTypes:

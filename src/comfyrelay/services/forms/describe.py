@@ -5,7 +5,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ _MAX_CHOICES_BYTES = MAX_PROPERTIES_BYTES // 2
 _WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z]{2})(?=[A-Z][a-z])")
 _PLACEHOLDER = re.compile(r"\{\{([A-Z0-9_]+)\}\}")
 _MAX_SLUG_LENGTH = 40
+_MAX_SHOWN_BOUND = 2**53
 # Titles have no length limit, so the rest is ignored.
 _MAX_TITLE_LENGTH = 1000
 _MAX_LABEL_LENGTH = 180
@@ -126,22 +127,20 @@ def _draft_properties(traced: TracedGraph) -> list[_PropertyDraft]:
     """Return the inputs with a role first, grouped by role, then the other inputs by node in graph order."""
     recogniser, sampling = Recogniser(traced), Sampling(traced)
     prompts, negatives = recogniser.prompts()
-    seeds, other_seeds = recogniser.seeds()
+    seeds, unused_seeds = recogniser.seeds()
     files, sides = recogniser.files(), recogniser.sides()
     groups: list[tuple[Role, Sequence[GraphInput]]] = [
         (Role.PROMPT, prompts),
         (Role.NEGATIVE_PROMPT, negatives),
         *((Role.INPUT, group) for group in files),
-        (Role.SEED, seeds),
-        *((Role.SEED, group) for group in other_seeds),
+        *((Role.SEED, group) for group in seeds),
         *sampling.by_role(),
     ]
     found: list[_PropertyDraft] = []
     taken: set[Position] = set()
     names: set[str] = set()
     for role, group in groups:
-        free = [input_ for input_ in group if input_.position not in taken]
-        if free:
+        if free := _free(group, taken):
             name = str(free[0].type) if role is Role.INPUT else str(role)
             is_first = name not in names and role is not Role.MODEL
             is_primary = role is Role.INPUT and group is files[0]
@@ -154,20 +153,25 @@ def _draft_properties(traced: TracedGraph) -> list[_PropertyDraft]:
     boundaries = [
         _PropertyDraft(inputs=free, scaled_by=boundary.steps.position)
         for boundary in sampling.boundaries()
-        if boundary.steps.position in known
-        and (free := [input_ for input_ in boundary.inputs if input_.position not in taken])
+        if boundary.steps.position in known and (free := _free(boundary.inputs, taken))
     ]
     taken.update(input_.position for boundary in boundaries for input_ in boundary.inputs)
+    last = [_PropertyDraft(inputs=free, role=Role.SEED) for group in unused_seeds if (free := _free(group, taken))]
+    taken.update(input_.position for draft in last for input_ in draft.inputs)
     rest = [
         _PropertyDraft(inputs=[input_], side=sides.get(input_.position))
         for node_id in traced.order
         for input_ in traced.of_node[node_id]
         if input_.position not in taken
     ]
-    limit = max(0, MAX_PROPERTIES - len(found) - len(boundaries))
+    limit = max(0, MAX_PROPERTIES - len(found) - len(boundaries) - len(last))
     order = {node_id: number for number, node_id in enumerate(traced.order)}
     by_node = sorted([*boundaries, *rest[:limit]], key=lambda draft: order[draft.node_id])
-    return [*found, *by_node][:MAX_PROPERTIES]
+    return [*found, *by_node, *last][:MAX_PROPERTIES]
+
+
+def _free(group: Sequence[GraphInput], taken: Set[Position]) -> list[GraphInput]:
+    return [input_ for input_ in group if input_.position not in taken]
 
 
 def _labels(drafts: Sequence[_PropertyDraft], node_labels: Labels) -> list[str]:
@@ -187,7 +191,8 @@ def _with_node(draft: _PropertyDraft, label: str, node_labels: Labels) -> str:
     is_global = draft.name is not None and (draft.role in _GLOBAL_ROLES or len(draft.inputs) > 1)
     if is_global or draft.role is Role.INPUT:
         return label
-    words = node_labels.model(draft.node_id) if draft.role is Role.MODEL else node_labels.inside(draft.node_id)
+    words = node_labels.model(draft.node_id) if draft.role is Role.MODEL else None
+    words = words or node_labels.inside(draft.node_id)
     return f"{_without_words_of(words, label)}, {words}"[:_MAX_LABEL_LENGTH] if words else label
 
 
@@ -293,8 +298,9 @@ def _property(
     )
     optional: dict[str, Any] = {
         "choices": list(first.choices) or None,
-        "minimum": first.minimum,
-        "maximum": first.maximum,
+        "minimum": _bound(first.minimum),
+        # New seeds are drawn up to the largest.
+        "maximum": first.maximum if draft.role is Role.SEED else _bound(first.maximum),
         "step": first.step or (1 if is_whole else None),
         "is_whole": is_whole or None,
         "role": None if draft.role is None else str(draft.role),
@@ -313,6 +319,11 @@ def _property(
         "group": group,
         **{name: value for name, value in optional.items() if value is not None},
     }
+
+
+def _bound(bound: float | None) -> float | None:
+    """Return a bound, unless it only is the largest number of a computer: then any number is allowed."""
+    return bound if bound is not None and abs(bound) < _MAX_SHOWN_BOUND else None
 
 
 def _slug(text: str) -> str:

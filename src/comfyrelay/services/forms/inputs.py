@@ -26,6 +26,8 @@ FORMAT_INPUTS = frozenset({"format", "extension", "container", "file_type", "fil
 _MAX_CHOICES = 1000
 _MIN_NUMBER, _MAX_NUMBER = -(2**63), MAX_BOUND
 _MAX_FILENAME_LENGTH = 255
+# An embedded file, not a text that users write.
+_BASE64 = re.compile(r"data:[\w/+.;=-]+,|[A-Za-z0-9+/_-]{200,}={0,2}\s*\Z")
 _PATH = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
 # Video first: video inputs may also accept animated images.
 _UPLOADS = {
@@ -80,11 +82,20 @@ def find_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[str
         specs = specs_of(node, object_info)
         for name, value in node["inputs"].items():
             is_fixed = name in _EXCLUDED or (node_id in savers and name in FORMAT_INPUTS)
-            if not is_fixed and _is_plain(value):
+            if not is_fixed and _is_plain(value) and not _is_leftover(name, value, specs):
                 fields = _type_input(node["class_type"], name, value, specs.get(name), is_saver=node_id in savers)
                 if fields is not None:
                     found.append(GraphInput(node_id=node_id, name=name, value=value, **fields))
     return found
+
+
+def _is_leftover(name: str, value: object, specs: Specs) -> bool:
+    """Return whether a value is not meant for users: the server does not know its input, or it is an embedded file."""
+    if isinstance(value, str) and _BASE64.match(value):
+        return True
+    # A choice may add inputs, as `format.crf` or as a list of the format's own fields.
+    has_formats = any("formats" in _options(spec) for spec in specs.values())
+    return bool(specs) and name not in specs and "." not in name and not has_formats
 
 
 def _is_plain(value: object) -> bool:

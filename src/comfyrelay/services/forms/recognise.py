@@ -59,9 +59,9 @@ class Recogniser:
         found: dict[Position, Side] = dict.fromkeys(_positions(self._upstream_texts("negative")), "negative")
         return {**found, **dict.fromkeys(_positions(self._upstream_texts("positive")), "positive")}
 
-    def seeds(self) -> tuple[list[GraphInput], list[list[GraphInput]]]:
-        """Return the inputs of the main seed, and the inputs of the other seeds, grouped by value. The main seed is the
-        seed of the first sampler that adds noise."""
+    def seeds(self) -> tuple[list[list[GraphInput]], list[list[GraphInput]]]:
+        """Return the inputs of the seeds, grouped by value, and of seeds without effect: their samplers add no noise.
+        The first is the main seed: the seed of the first sampler that adds noise."""
         found: dict[Position, tuple[bool, bool, GraphInput]] = {}
         for node_id in self._order:
             adds_no_noise = self._graph[node_id]["inputs"].get("add_noise") in ("disable", False)
@@ -69,8 +69,14 @@ class Recogniser:
                 if "seed" in words_in(name):
                     for number in self._traced.numbers(node_id, name):
                         found.setdefault(number.position, (adds_no_noise, name not in ("seed", "noise_seed"), number))
-        groups = group_by_value(number for *_, number in sorted(found.values(), key=lambda entry: entry[:2]))
-        return (groups[0], groups[1:]) if groups else ([], [])
+        ordered = sorted(found.values(), key=lambda entry: entry[:2])
+        used = group_by_value(number for is_unused, _, number in ordered if not is_unused)
+        shared = {number.value for group in used for number in group}
+        # A seed without effect that equals another one belongs to it.
+        for group in used:
+            group.extend(number for is_unused, _, number in ordered if is_unused and number.value == group[0].value)
+        unused = group_by_value(number for is_unused, _, number in ordered if is_unused and number.value not in shared)
+        return (used, unused) if used else (unused, [])
 
     def files(self) -> list[list[GraphInput]]:
         """Return the input files, the main file first. The same file in two nodes is one group."""

@@ -12,6 +12,9 @@ from comfyrelay.services.forms.wiring import Wiring
 # Maximum number of inputs that are visited to find a number. It usually comes from a few nodes.
 _MAX_STEPS = 100
 _NUMBER_WORDS = frozenset({"seed", "value", "int", "number"})
+# A switch passes one of its inputs on. The others choose it.
+_SWITCH = re.compile(r"switch|if_?else|select", re.IGNORECASE)
+_CHOOSERS = frozenset({"switch", "select", "selected", "boolean", "bool", "condition", "index", "mode"})
 
 
 class TracedGraph:
@@ -61,10 +64,15 @@ class TracedGraph:
         return found
 
     def _number_names(self, node_id: str) -> list[str]:
-        """Return the inputs of a node whose name suggests a number."""
+        """Return the inputs of a node whose name suggests a number, and all values of a switch."""
         if node_id not in self._number_inputs:
             names = self.graph[node_id]["inputs"]
-            found = [name for name in names if _NUMBER_WORDS & set(words_in(name))]
+            is_switch = _SWITCH.search(self.class_of(node_id)) is not None
+            found = [
+                name
+                for name in names
+                if _NUMBER_WORDS & set(words_in(name)) or (is_switch and not _CHOOSERS & set(words_in(name)))
+            ]
             self._number_inputs[node_id] = found[-_MAX_STEPS:]
         return self._number_inputs[node_id]
 
