@@ -17,7 +17,7 @@ LOCK_DEV := requirements/dev.txt
 LOCK_NODE := requirements/node.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-all soak check docs schema mutants bench lock audit clean
+.PHONY: help install up test test-all soak compat check docs schema mutants bench lock audit clean
 
 # loadfile: the tests of a file share fixtures. Four processes for two cores: tests often wait for other processes.
 PYTEST := $(BIN)/pytest -n 4 --dist loadfile
@@ -44,6 +44,9 @@ test-all: $(READY_DEV) ## run all tests with exhaustive parameters
 
 soak: $(READY_DEV) ## run the whole system and inject faults by plan (ARGS="--seeds 1000")
 	$(BIN)/python -W ignore -m tests.soak $(ARGS)
+
+compat: $(READY_DEV) ## run real versions of ComfyUI and print what works with each (ARGS="0.28.0" tries one)
+	$(BIN)/python -m tests.compat $(ARGS)
 
 check: $(READY_DEV) ## check style, formatting, types, import rules, English and the documentation site
 	$(BIN)/ruff check .
@@ -85,7 +88,7 @@ audit: $(READY_DEV) ## check the pinned versions against public advisories (exit
 	$(BIN)/python requirements/audit.py $(ARGS)
 
 clean: ## remove .venv, caches and build output
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .soak site \
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .soak .compat site \
 		ui/node_modules src/comfyrelay/web/app
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from comfyrelay.comfyui.versions import CANCEL_BY_ID, TRIED, version_key
 from comfyrelay.simulator.gpu import SimulatedGpuOptions
 
 
@@ -23,7 +24,8 @@ class Options:
             "loras": ["simulator.safetensors"],
         }
     )
-    version: str = "0.7.0"
+    # It behaves like this version of ComfyUI.
+    version: str = TRIED[-1]
     vram_bytes: int = 24 * 1024**3
     max_upload_bytes: int = 100 * 1024**2
     # A prompt may choose another method. ComfyUI's default is none, too.
@@ -39,3 +41,8 @@ class Options:
     cloud: bool = False
     # The cloud API requires this X-API-Key.
     api_key: str = "simulator-key"
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this version behaves like today's: it cancels by id, checks ids and names missing nodes."""
+        return (version_key(self.version) or ()) >= CANCEL_BY_ID

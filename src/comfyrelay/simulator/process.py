@@ -35,11 +35,13 @@ class SimulatedProcess:
         self.folders = folders
         self.misbehaviours = misbehaviours
         self.log = log
-        self.features = {
+        self.features: dict[str, Any] = {
             "supports_preview_metadata": True,
             "max_upload_size": options.max_upload_bytes,
             "extension": {"manager": {"supports_v4": True}},
         }
+        if options.is_current:
+            self.features |= {"supports_model_type_tags": True, "node_replacements": True, "assets": False}
         self.sockets = Sockets(features=self.features)
         self.cache = Cache()
         self.gpu = SimulatedGpu(options.gpu) if options.gpu is not None else None
@@ -97,6 +99,12 @@ class SimulatedProcess:
             return False
         self.run.interrupt()
         return True
+
+    def cancel(self, prompt_id: str) -> bool:
+        """Interrupt or remove a prompt. Returns `False` if it is neither running nor waiting."""
+        if self.run is not None and self.run.prompt_id == prompt_id:
+            return self.interrupt(prompt_id)
+        return self.queue.delete(prompt_id)
 
     def free(self, *, cache: bool, models: bool) -> None:
         """Empty the cache and unload models after the running prompt."""

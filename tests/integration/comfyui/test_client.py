@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import av
@@ -35,6 +36,8 @@ from comfyrelay.errors import (
 from comfyrelay.simulator import LostFile, Simulator, Slow
 from tests.integration.comfyui.event_listener import Listener
 from tests.support.graphs import MP4, PNG, clip, invert, invert_file, invert_video, words
+
+FIRST, SECOND = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
 
 
 async def content(comfy: ComfyClient, result: RunResult) -> bytes:
@@ -154,6 +157,11 @@ class TestEvents:
 
 
 class TestStopping:
+    @pytest.fixture(params=["0.28.0", "0.7.0"])
+    async def simulator(self, request: pytest.FixtureRequest) -> AsyncIterator[Simulator]:
+        async with Simulator(version=request.param) as simulator:
+            yield simulator
+
     async def test_cancelling_a_run_interrupts_it_on_the_server(self, simulator: Simulator, comfy: ComfyClient) -> None:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
         listener = Listener()
@@ -165,6 +173,20 @@ class TestStopping:
         simulator.behave()
         # The server is free again.
         await comfy.run(invert(color=9))
+        assert simulator.log.interrupts == 1
+
+    async def test_older_server_is_asked_once_for_a_cancel_by_id(self) -> None:
+        async with Simulator(version="0.7.0") as simulator, ComfyClient(simulator.url) as comfy:
+            for prompt_id in (FIRST, SECOND):
+                await comfy.cancel(prompt_id)
+            assert simulator.log.count("POST", f"/api/jobs/{FIRST}/cancel") == 1
+            assert simulator.log.count("POST", f"/api/jobs/{SECOND}/cancel") == 0
+
+    async def test_newer_server_cancels_by_id_in_one_request(self) -> None:
+        async with Simulator() as simulator, ComfyClient(simulator.url) as comfy:
+            await comfy.cancel(FIRST)
+            assert simulator.log.count("POST", "/queue") == 0
+            assert simulator.log.count("POST", "/interrupt") == 0
 
     async def test_cancelling_a_waiting_run_removes_it_and_leaves_the_running_one(
         self, simulator: Simulator, comfy: ComfyClient
@@ -191,7 +213,7 @@ class TestStopping:
         run = asyncio.create_task(comfy.run(invert(), on_event=listener))
         await listener.received(Step)
         async with ComfyClient(simulator.url) as other:
-            await other.cancel("11111111-1111-4111-8111-111111111111")
+            await other.cancel(FIRST)
         assert (await run).files
 
     async def test_interrupt_by_another_client_is_reported_as_such(
@@ -278,7 +300,7 @@ class TestFiles:
 
 class TestServerState:
     async def test_stats_and_definitions(self, simulator: Simulator, comfy: ComfyClient) -> None:
-        assert (await comfy.system_stats())["system"]["comfyui_version"] == "0.7.0"
+        assert (await comfy.system_stats())["system"]["comfyui_version"] == "0.28.0"
         assert "SaveImage" in await comfy.object_info()
         await comfy.object_info()
         assert simulator.log.count("GET", "/object_info") == 1

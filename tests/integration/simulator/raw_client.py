@@ -157,6 +157,9 @@ async def until(check: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.005)
 
 
+PROMPT_ID = "0c9f4c0b-5a4e-4a52-9a3c-8f6f6d3d2b11"
+
+
 def invert_graph(image: str = "rec.png", prefix: str = "job/out") -> dict[str, Any]:
     return {
         "1": {"class_type": "LoadImage", "inputs": {"image": image}},
@@ -174,4 +177,6 @@ def error_of(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recording(name: str) -> Any:
+    """A recorded exchange. Those in `older` are from ComfyUI 0.7.0; the others are true for 0.7.0 and 0.28.0, or only
+    for 0.28.0 if an older one exists."""
     return json.loads((RECORDINGS / f"{name}.json").read_text())

@@ -205,7 +205,7 @@ async def test_status_500_after_queueing_keeps_the_job(cloud: Cloud) -> None:
 
 async def test_invalid_graphs_and_unknown_ids_are_refused(cloud: Cloud) -> None:
     bad = await cloud.http.post("/api/prompt", json={"prompt": {"1": {"class_type": "No", "inputs": {}}}})
-    assert (bad.status_code, bad.json()["error"]["type"]) == (400, "invalid_prompt")
+    assert (bad.status_code, bad.json()["error"]["type"]) == (400, "missing_node_type")
     assert (await cloud.http.post("/api/prompt", json={})).status_code == 400
     for path in ("/api/job/x/status", "/api/jobs/x", "/api/view?filename=x.png"):
         answer = await cloud.http.get(path)

@@ -29,7 +29,7 @@ from comfyrelay.simulator import (
     Stuck,
     read_misbehaviour,
 )
-from tests.integration.simulator.raw_client import Client, error_of, invert_graph, listening, until
+from tests.integration.simulator.raw_client import PROMPT_ID, Client, error_of, invert_graph, listening, until
 from tests.support.world import PATIENCE_SECONDS
 
 
@@ -145,16 +145,16 @@ async def test_restart_in_the_middle_loses_the_prompt(client: Client) -> None:
 
 async def test_status_500_after_queueing_keeps_the_prompt(client: Client) -> None:
     client.simulator.misbehave(ErrorAfterQueueing(times=1))
-    response = await client.prompt(invert_graph(), prompt_id="known", client_id="c")
+    response = await client.prompt(invert_graph(), prompt_id=PROMPT_ID, client_id="c")
     assert response.status_code == 500
     assert response.text.startswith("500 Internal Server Error")
-    assert (await client.ended("known"))["status"]["completed"]
+    assert (await client.ended(PROMPT_ID))["status"]["completed"]
     assert client.simulator.log.prompts_queued == 1
 
 
 async def test_status_500_before_queueing_drops_the_prompt(client: Client) -> None:
     client.simulator.misbehave(ErrorBeforeQueueing(class_type="SaveImage", times=1))
-    assert (await client.prompt(invert_graph(), prompt_id="known")).status_code == 500
+    assert (await client.prompt(invert_graph(), prompt_id=PROMPT_ID)).status_code == 500
     assert client.simulator.log.prompts_queued == 0
     assert (await client.prompt(invert_graph())).status_code == 200
 

@@ -1,6 +1,7 @@
 """The simulator answers like the real server: same answers, same messages in the same order."""
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -100,18 +101,36 @@ async def test_uploads_are_answered_as_recorded(simulator: Simulator) -> None:
         assert (response.json() if response.content else "") == exchange["response"]
 
 
-async def test_single_requests_are_answered_as_recorded(simulator: Simulator) -> None:
-    client = Client(simulator)
-    exchanges = [
-        exchange for exchange in recording("misc")["exchanges"] if not exchange["path"].startswith("/api/jobs")
-    ]
+@pytest.fixture(params=["misc", "older/misc"])
+async def versioned(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Client, list[dict[str, Any]]]]:
+    """A client of a simulator of each version, with the recorded exchanges."""
+    version = {"misc": "0.28.0", "older/misc": "0.7.0"}[request.param]
+    async with Simulator(version=version) as simulator:
+        client = Client(simulator)
+        async with client.http:
+            yield client, recording(request.param)["exchanges"]
+
+
+async def test_single_requests_are_answered_as_recorded(versioned: tuple[Client, list[dict[str, Any]]]) -> None:
+    client, exchanges = versioned
     for exchange in exchanges:
-        response = await client.http.request(exchange["method"], exchange["path"])
+        if exchange["path"].startswith("/api/jobs?") and exchange["status"] == 200:
+            continue
+        response = await client.http.request(exchange["method"], exchange["path"], json=exchange.get("request"))
         assert response.status_code == exchange["status"]
         assert (response.json() if response.content else "") == exchange["response"]
 
 
-async def test_jobs_have_the_recorded_fields(client: Client) -> None:
+async def test_older_version_refuses_a_missing_node_as_recorded() -> None:
+    async with Simulator(version="0.7.0") as simulator, listening(simulator) as listener:
+        client = Client(simulator)
+        await client.upload(RECORDINGS / "rec.png")
+        await replay(recording("older/error_missing_node"), client, listener)
+
+
+async def test_jobs_have_the_recorded_fields(versioned: tuple[Client, list[dict[str, Any]]]) -> None:
+    client, exchanges = versioned
+    await client.upload(RECORDINGS / "rec.png")
     client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=30, steps=1000))
     graph = recording("image_invert")["http"][0]["request"]["prompt"]
     async with listening(client.simulator) as listener:
@@ -120,7 +139,7 @@ async def test_jobs_have_the_recorded_fields(client: Client) -> None:
             await listener.wait(lambda message, it=prompt_id: _starts(message, it))  # type: ignore[misc]
             await client.http.post("/interrupt", json={"prompt_id": prompt_id})
             await listener.wait_for_end(prompt_id)
-    recorded = next(exchange for exchange in recording("misc")["exchanges"] if exchange["path"].startswith("/api/jobs"))
+    recorded = next(exchange for exchange in exchanges if exchange["path"].startswith("/api/jobs"))
     got = (await client.http.get(recorded["path"])).json()
     theirs, ours = (
         {job["id"]: f"JOB {place}" for place, job in enumerate(answer["jobs"])}

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from comfyrelay.simulator import LateHistory, Simulator, Slow, Stuck
-from tests.integration.simulator.raw_client import Client, invert_graph, listening, until
+from tests.integration.simulator.raw_client import PROMPT_ID, Client, invert_graph, listening, until
 from tests.support.paths import RECORDINGS
 from tests.support.world import PATIENCE_SECONDS
 
@@ -52,14 +52,14 @@ async def test_prompt_id_can_be_used_twice(client: Client) -> None:
 async def test_status_500_can_have_queued_the_prompt(client: Client) -> None:
     stuck = client.simulator.misbehave(Stuck(times=1))
     await client.queue_prompt(invert_graph())
-    first = await client.prompt(invert_graph(prefix="a"), prompt_id="same", number=7)
-    second = await client.prompt(invert_graph(prefix="b"), prompt_id="same", number=7)
+    first = await client.prompt(invert_graph(prefix="a"), prompt_id=PROMPT_ID, number=7)
+    second = await client.prompt(invert_graph(prefix="b"), prompt_id=PROMPT_ID, number=7)
     assert (first.status_code, second.status_code) == (200, 500)
     assert second.headers["content-type"].startswith("text/plain")
     assert second.text.startswith("500 Internal Server Error")
-    assert [item[:2] for item in (await client.queue())["queue_pending"]] == [[7.0, "same"]] * 2
+    assert [item[:2] for item in (await client.queue())["queue_pending"]] == [[7.0, PROMPT_ID]] * 2
     stuck.end()
-    await client.ended("same")
+    await client.ended(PROMPT_ID)
     await until(client.idle)
 
 
@@ -129,8 +129,10 @@ async def test_malformed_body_is_a_plain_500(body: str, client: Client) -> None:
     assert response.text.startswith("500 Internal Server Error")
 
 
-async def test_editor_workflow_that_starts_with_a_text_is_an_invalid_prompt(client: Client) -> None:
-    response = await client.prompt({"id": "x", "nodes": []})
+async def test_editor_workflow_that_starts_with_a_text_is_an_invalid_prompt_or_an_error(client: Client) -> None:
+    assert (await client.prompt({"id": "x", "nodes": []})).status_code == 500
+    async with Simulator(version="0.7.0") as older:
+        response = await Client(older).prompt({"id": "x", "nodes": []})
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["type"] == "invalid_prompt"

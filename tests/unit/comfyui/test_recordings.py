@@ -76,6 +76,7 @@ def test_recorded_failure_is_explained(name: str, text: str) -> None:
     ("name", "text"),
     [
         ("error_missing_node", "NoSuchNode (2): this node is not installed on the server"),
+        ("older/error_missing_node", "NoSuchNode (2): this node is not installed on the server"),
         (
             "error_missing_model",
             "CheckpointLoaderSimple (1): the model 'nope.safetensors' is not installed on the server "

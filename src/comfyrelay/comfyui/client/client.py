@@ -47,7 +47,7 @@ from comfyrelay.errors import (
     ServerRefused,
     ServerUnreachable,
 )
-from comfyrelay.http_client import Http, PortClosed, body_of, read_bounded, save
+from comfyrelay.http_client import Http, PortClosed, body_of, object_in, read_bounded, save
 
 # A run starts without the WebSocket if it does not open in time: it only speeds things up.
 SOCKET_WAIT_SECONDS = 2.0
@@ -109,6 +109,8 @@ class ComfyClient:
         # Connection number of the last run by workflow hash. A restarted server has unloaded its models.
         self._loaded: dict[str, int] = {}
         self._object_info: dict[str, Any] = {}
+        # Number of the connection whose server has no route to cancel a run by its id.
+        self._no_cancel_route: int | None = None
         self._runs = ActiveRuns()
         # Timed-out runs that may still be running.
         self._overdue_runs: set[str] = set()
@@ -285,6 +287,12 @@ class ComfyClient:
 
     async def cancel(self, prompt_id: str) -> None:
         """Remove a run from the queue, or interrupt it if it is running. Does nothing if it has finished."""
+        # Newer servers find the run and stop it in one step, so that no other run can start in between.
+        if self._no_cancel_route != self.connection:
+            response = await self._http.send("POST", f"/api/jobs/{prompt_id}/cancel", json={})
+            if response.is_success and "cancelled" in object_in(response):
+                return
+            self._no_cancel_route = self.connection
         await self.remove(prompt_id)
         await self.interrupt(prompt_id)
 

@@ -85,7 +85,7 @@ class CloudJobs:
         item = [0, job.id, job.graph, job.extra_data, job.outputs_to_execute]
         head: dict[str, Any] = {"id": job.id, "priority": 0, "outputs_count": 0}
         if entry is not None:
-            head = job_of_entry(entry)
+            head = job_of_entry(entry, names_canceled=True)
         if job.error_message is not None:
             head["execution_error"] = {"exception_type": "ServiceError", "exception_message": job.error_message}
         known = {**head, "status": _PUBLIC_STATES.get(state, state), "create_time": int(job.created_at)}

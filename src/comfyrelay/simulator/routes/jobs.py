@@ -5,9 +5,10 @@ from typing import Any
 from aiohttp import web
 
 from comfyrelay.simulator.process import SimulatedProcess
+from comfyrelay.simulator.routes.prompts import is_canonical_uuid
 from comfyrelay.simulator.running.jobs import job_of_entry, job_of_item, with_details
 
-_STATUSES = ("pending", "in_progress", "completed", "failed")
+_STATUSES = ("pending", "in_progress", "completed", "failed", "cancelled")
 
 
 class JobRoutes:
@@ -15,7 +16,13 @@ class JobRoutes:
         self._process = process
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.get("/api/jobs", self.list_jobs), web.get("/api/jobs/{job_id}", self.get_job)]
+        routes = [web.get("/api/jobs", self.list_jobs), web.get("/api/jobs/{job_id}", self.get_job)]
+        if self._process.options.is_current:
+            routes += [
+                web.post("/api/jobs/cancel", self.cancel_jobs),
+                web.post("/api/jobs/{job_id}/cancel", self.cancel_job),
+            ]
+        return routes
 
     async def list_jobs(self, request: web.Request) -> web.Response:
         try:
@@ -33,10 +40,27 @@ class JobRoutes:
         entry = self._process.queue.history.get(job_id)
         if entry is None:
             return web.json_response({"error": "Job not found"}, status=404)
-        return web.json_response(with_details(job_of_entry(entry), entry["prompt"], entry))
+        return web.json_response(with_details(self._finished(entry), entry["prompt"], entry))
+
+    async def cancel_job(self, request: web.Request) -> web.Response:
+        return web.json_response({"cancelled": self._process.cancel(request.match_info["job_id"])})
+
+    async def cancel_jobs(self, request: web.Request) -> web.Response:
+        try:
+            body = await request.json()
+        except ValueError:
+            return web.json_response({"error": "Request body must be valid JSON"}, status=400)
+        job_ids = body.get("job_ids") if isinstance(body, dict) else None
+        if not isinstance(job_ids, list):
+            return web.json_response({"error": "job_ids must be a list"}, status=400)
+        if invalid := [job_id for job_id in job_ids if not is_canonical_uuid(job_id)]:
+            return web.json_response({"error": "job_ids contains invalid id(s)", "invalid_ids": invalid}, status=400)
+        canceled = [job_id for job_id in job_ids if self._process.cancel(job_id)]
+        return web.json_response({"cancelled": bool(canceled)})
 
     def _page(self, query: dict[str, str]) -> dict[str, Any]:
-        statuses = _statuses(query.get("status"))
+        allowed = _STATUSES if self._process.options.is_current else _STATUSES[:-1]
+        statuses = _statuses(query.get("status"), allowed)
         sort_by = _one_of("sort_by", query.get("sort_by", "created_at"), ("created_at", "execution_duration"))
         order = _one_of("sort_order", query.get("sort_order", "desc"), ("asc", "desc"))
         offset = _integer("offset", query.get("offset", "0"), minimum=0)
@@ -49,22 +73,25 @@ class JobRoutes:
         pagination = {"offset": offset, "limit": limit, "total": len(jobs), "has_more": offset + len(page) < len(jobs)}
         return {"jobs": page, "pagination": pagination}
 
+    def _finished(self, entry: dict[str, Any]) -> dict[str, Any]:
+        return job_of_entry(entry, names_canceled=self._process.options.is_current)
+
     def _all(self) -> list[dict[str, Any]]:
         queue = self._process.queue.snapshot()
         return [
             *(job_of_item(item, "in_progress") for item in queue["queue_running"]),
             *(job_of_item(item, "pending") for item in queue["queue_pending"]),
-            *(job_of_entry(entry) for entry in self._process.queue.history.values()),
+            *(self._finished(entry) for entry in self._process.queue.history.values()),
         ]
 
 
-def _statuses(given: str | None) -> tuple[str, ...]:
+def _statuses(given: str | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
     if given is None:
-        return _STATUSES
+        return allowed
     wanted = tuple(status.strip().lower() for status in given.split(",") if status.strip())
-    unknown = [status for status in wanted if status not in _STATUSES]
+    unknown = [status for status in wanted if status not in allowed]
     if unknown:
-        raise ValueError(f"Invalid status value(s): {', '.join(unknown)}. Valid values: {', '.join(_STATUSES)}")
+        raise ValueError(f"Invalid status value(s): {', '.join(unknown)}. Valid values: {', '.join(allowed)}")
     return wanted
 
 

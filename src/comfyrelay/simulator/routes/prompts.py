@@ -1,4 +1,4 @@
-"""Prompts: `/prompt`, `/queue`, `/history`, `/interrupt` and `/free`, as in ComfyUI 0.7.0."""
+"""Prompts: `/prompt`, `/queue`, `/history`, `/interrupt` and `/free`, as in ComfyUI."""
 
 import time
 import uuid
@@ -13,6 +13,11 @@ from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.simulator.running.executor import classes_of
 from comfyrelay.simulator.running.validation import ValidationResult, problem, validate
 
+_INVALID_ID = problem(
+    "invalid_prompt_id",
+    "prompt_id must be a valid UUID",
+    "prompt_id must be a UUID string in canonical lowercase hyphenated form; omit it to let the server generate one",
+)
 _SECRETS = ("auth_token_comfy_org", "api_key_comfy_org")
 
 
@@ -40,7 +45,10 @@ class PromptRoutes:
             error = problem("no_prompt", "No prompt provided", "No prompt provided")
             return web.json_response({"error": error, "node_errors": {}}, status=400)
         graph = body["prompt"]
-        prompt_id = str(body.get("prompt_id", uuid.uuid4()))
+        # Older versions accept any id.
+        prompt_id = str(body.get("prompt_id") or uuid.uuid4())
+        if self._process.options.is_current and not is_canonical_uuid(prompt_id):
+            return web.json_response({"error": _INVALID_ID, "node_errors": {}}, status=400)
         verdict = check(self._process, graph, targets=body.get("partial_execution_targets"))
         if verdict.error is not None:
             self._log_refusal(verdict.error, verdict.node_errors)
@@ -123,6 +131,13 @@ class PromptRoutes:
         return web.Response()
 
 
+def is_canonical_uuid(value: object) -> bool:
+    try:
+        return isinstance(value, str) and str(uuid.UUID(value)) == value
+    except ValueError:
+        return False
+
+
 def check(process: SimulatedProcess, graph: Any, *, targets: list[str] | None) -> ValidationResult:
     """Validate a graph. A `MissingModel` misbehaviour hides its model."""
     listings = process.listings
@@ -133,7 +148,13 @@ def check(process: SimulatedProcess, graph: Any, *, targets: list[str] | None) -
     if missing is not None:
         models = [name for name in listings[ChoiceSource.CHECKPOINTS] if name != missing.what.model]
         listings = {**listings, ChoiceSource.CHECKPOINTS: models}
-    return validate(graph, targets=targets, folders=process.folders, listings=listings)
+    return validate(
+        graph,
+        targets=targets,
+        folders=process.folders,
+        listings=listings,
+        names_missing=process.options.is_current,
+    )
 
 
 def enqueue(

@@ -11,11 +11,12 @@ def job_of_item(item: list[Any], status: str) -> dict[str, Any]:
     return {**_head(item, status), "outputs_count": 0, **_workflow_id(item)}
 
 
-def job_of_entry(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return a finished job from its history entry."""
+def job_of_entry(entry: dict[str, Any], *, names_canceled: bool) -> dict[str, Any]:
+    """Return a finished job from its history entry. Older versions call an interrupted prompt failed."""
     status = entry["status"]
-    # ComfyUI 0.7.0 calls an interrupted prompt failed.
-    head = _head(entry["prompt"], "completed" if status["status_str"] == "success" else "failed")
+    is_canceled = names_canceled and any(kind == "execution_interrupted" for kind, _ in status["messages"])
+    failed = "cancelled" if is_canceled else "failed"
+    head = _head(entry["prompt"], "completed" if status["status_str"] == "success" else failed)
     count, preview = _outputs_summary(entry["outputs"])
     times = {kind: data["timestamp"] for kind, data in status["messages"]}
     error = next((data for kind, data in status["messages"] if kind == "execution_error"), None)

@@ -1,4 +1,4 @@
-"""Validate a graph before it is queued, with ComfyUI 0.7.0's error messages."""
+"""Validate a graph before it is queued, with ComfyUI's error messages."""
 
 import traceback
 from collections.abc import Collection, Mapping
@@ -24,17 +24,25 @@ class ValidationResult:
     node_errors: dict[str, Any] = field(default_factory=dict)
 
 
-def validate(graph: Any, *, targets: Collection[str] | None, folders: Folders, listings: Listings) -> ValidationResult:
+NO_CLASS = "Cannot execute because a node is missing the class_type property."
+
+
+def validate(
+    graph: Any, *, targets: Collection[str] | None, folders: Folders, listings: Listings, names_missing: bool = True
+) -> ValidationResult:
     """Validate every output node with its inputs, converting numbers to the declared types.
 
-    A malformed graph may raise any error: ComfyUI answers it with a plain 500.
+    A malformed graph may raise any error: ComfyUI answers it with a plain 500. With `names_missing`, an error about a
+    missing node has its own type.
     """
     outputs: list[str] = []
     for node_id, node in graph.items():
         if "class_type" not in node:
-            return _invalid(node_id, "Cannot execute because a node is missing the class_type property.")
+            return _without_class(node_id, node) if names_missing else _invalid(node_id, NO_CLASS)
         definition = DEFINITIONS.get(node["class_type"])
         if definition is None:
+            if names_missing:
+                return _missing(node_id, node)
             return _invalid(node_id, f"Cannot execute because node {node['class_type']} does not exist.")
         if definition.is_output and (targets is None or node_id in targets):
             outputs.append(node_id)
@@ -49,6 +57,23 @@ def problem(kind: str, message: str, details: str, **extra_info: Any) -> Problem
 
 def _invalid(node_id: str, message: str) -> ValidationResult:
     return ValidationResult(error=problem("invalid_prompt", message, f"Node ID '#{node_id}'"))
+
+
+def _without_class(node_id: str, node: dict[str, Any]) -> ValidationResult:
+    title = node.get("_meta", {}).get("title")
+    reason = "has no class_type. The workflow may be corrupted or a custom node is missing."
+    return _missing_type(node_id, f"Node '{title or f'ID #{node_id}'}' {reason}", class_type=None, title=title)
+
+
+def _missing(node_id: str, node: dict[str, Any]) -> ValidationResult:
+    title = node.get("_meta", {}).get("title", node["class_type"])
+    message = f"Node '{title}' not found. The custom node may not be installed."
+    return _missing_type(node_id, message, class_type=node["class_type"], title=title)
+
+
+def _missing_type(node_id: str, message: str, *, class_type: Any, title: Any) -> ValidationResult:
+    extra = {"node_id": node_id, "class_type": class_type, "node_title": title}
+    return ValidationResult(error=problem("missing_node_type", message, f"Node ID '#{node_id}'", **extra))
 
 
 class _Validation:

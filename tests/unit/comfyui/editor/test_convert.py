@@ -100,10 +100,20 @@ class TestFields:
             "images.image1": ["1", 0],
         }
 
-    def test_comments_in_a_prompt_are_not_sent_and_alternatives_are_chosen(self) -> None:
-        text = "a {red|red} cat // not a dog\nin /* no */the rain \\{sic\\}"
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("a {red} cat // not a dog\nin /* no */the rain \\{sic\\}", "a red cat \nin the rain {sic}"),
+            # Each job makes its own choice.
+            ("a {red|{dark|light} blue} cat // no dog", "a {red|{dark|light} blue} cat "),
+            ("a | b } c {d", "a | b } c d"),
+            ("\ud800 {a|b}", "\ud800 {a|b}"),
+            ("\ud800", "\ud800"),
+        ],
+    )
+    def test_prompt_is_sent_without_comments_and_keeps_its_choices(self, text: str, expected: str) -> None:
         found = inputs(workflow([node(1, "CLIPTextEncode", [("clip", "CLIP", None)], values=[text])]))
-        assert found["1"] == {"text": "a red cat \nin the rain {sic}"}
+        assert found["1"] == {"text": expected}
 
     @pytest.mark.parametrize("mark", ["{", "//\n", *full_only("a|", "}", "\\", "/*")])
     def test_texts_with_too_many_brackets_are_refused_before_parsing(self, mark: str) -> None:

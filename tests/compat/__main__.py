@@ -1,0 +1,128 @@
+"""`python -m tests.compat`: run the compatibility suite with each version of ComfyUI, and print the table.
+
+Each version is a folder below `--folder`, for example `.compat/0.28.0`, with a Python environment `.venv` in it. What
+is missing is fetched: the code by git, the packages by pip.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from comfyrelay.comfyui.processes.python import python_in
+from tests.support.paths import ROOT
+
+HERE = Path(__file__).parent
+FOLDER = Path(".compat")
+PAGE = ROOT / "docs/reference/comfyui-versions.md"
+MARKS = {"passed": "yes", "failed": "**no**", "skipped": "not tried"}
+
+
+def main(words: Sequence[str]) -> int:
+    options = _options(words)
+    table: dict[str, dict[str, str]] = {}
+    for version in options.versions:
+        folder = options.folder / version
+        try:
+            _prepare(folder, version)
+        except (OSError, subprocess.CalledProcessError) as error:
+            sys.stderr.write(
+                f"ComfyUI {version} could not be fetched: {error}\nPut its code into {folder} and a Python environment "
+                f"with its requirements.txt into {folder / '.venv'}, then run this again.\n"
+            )
+            return 2
+        sys.stdout.write(f"ComfyUI {version}\n")
+        table[version] = _run_suite(folder, options.folder / f"{version}.jsonl", options.arguments)
+    rendered = _render(table)
+    sys.stdout.write(rendered)
+    if options.write:
+        _write_page(rendered)
+    return int(any(outcome == "failed" for outcomes in table.values() for outcome in outcomes.values()))
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    known = [entry["version"] for entry in _versions()["versions"]]
+    parser = argparse.ArgumentParser(prog="make compat ARGS=…", description=__doc__.partition("\n")[0])
+    parser.add_argument("versions", nargs="*", default=known, help=f"versions to try; default: {' '.join(known)}")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the versions; default: %(default)s")
+    parser.add_argument("--write", action="store_true", help="write the table into the documentation")
+    parser.add_argument("-k", dest="arguments", help="run only the tests that match, as in pytest")
+    return parser.parse_args(words)
+
+
+def _versions() -> dict[str, list[dict[str, str]]]:
+    return tomllib.loads((HERE / "versions.toml").read_text("utf-8"))
+
+
+def _prepare(folder: Path, version: str) -> None:
+    if not (folder / "main.py").exists():
+        sys.stdout.write(f"Fetching ComfyUI {version}\n")
+        source = str(_versions()["repository"])
+        _call("git", "clone", "--quiet", "--depth", "1", "--branch", f"v{version}", source, str(folder))
+    if python_in(folder / ".venv") is None:
+        sys.stdout.write(f"Installing the packages of ComfyUI {version}; this takes minutes\n")
+        _call(sys.executable, "-m", "venv", str(folder / ".venv"))
+        python = str(python_in(folder / ".venv"))
+        # torch must fit torchaudio, which is released later.
+        _call(python, "-m", "pip", "install", "--quiet", "torchaudio")
+        _call(python, "-m", "pip", "install", "--quiet", "--requirement", str(folder / "requirements.txt"))
+    pack = folder / "custom_nodes" / "comfyrelay_compat"
+    if pack.is_symlink():
+        pack.unlink()
+    shutil.rmtree(pack, ignore_errors=True)
+    shutil.copytree(HERE / "node_pack", pack, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def _call(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
+def _run_suite(folder: Path, report: Path, matching: str | None) -> dict[str, str]:
+    """Run the suite in its own process, and return the outcome of each row."""
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.compat.report", str(HERE / "suite.py")]
+    if matching is not None:
+        command += ["-k", matching]
+    environment = {**os.environ, "COMPAT_COMFYUI": str(folder.absolute()), "COMPAT_REPORT": str(report.absolute())}
+    subprocess.run(command, check=False, cwd=ROOT, env=environment)
+    if not report.exists():
+        return {"The suite ran": "failed"}
+    return _worst(json.loads(line) for line in report.read_text("utf-8").splitlines())
+
+
+def _worst(outcomes: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the worst outcome of each row; a row may have several tests."""
+    found: dict[str, str] = {}
+    for outcome in outcomes:
+        row = outcome["row"]
+        if outcome["outcome"] != "passed" or row not in found:
+            found[row] = outcome["outcome"]
+    return found
+
+
+def _render(table: Mapping[str, Mapping[str, str]]) -> str:
+    rows = list(dict.fromkeys(row for outcomes in table.values() for row in outcomes))
+    lines = [f"| Tried | {' | '.join(table)} |", f"|---|{'---|' * len(table)}"]
+    lines += [
+        f"| {row} | {' | '.join(MARKS[outcomes.get(row, 'skipped')] for outcomes in table.values())} |" for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _write_page(table: str) -> None:
+    """Replace the table of the page and its date."""
+    text = PAGE.read_text("utf-8")
+    before, _, rest = text.partition("<!-- table -->\n")
+    after = rest.partition("<!-- end of table -->")[2]
+    today = datetime.now(UTC).date().isoformat()
+    PAGE.write_text(f"{before}<!-- table -->\nTried on {today}:\n\n{table}\n<!-- end of table -->{after}", "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
