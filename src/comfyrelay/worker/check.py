@@ -16,6 +16,7 @@ from comfyrelay.comfyui.processes.gpus import find_gpus
 from comfyrelay.comfyui.processes.installs import Install, find_installs
 from comfyrelay.comfyui.processes.options import ManagedOptions
 from comfyrelay.comfyui.processes.python import check_python, find_python
+from comfyrelay.comfyui.versions import version_note
 from comfyrelay.errors import ComfyRelayError, Forbidden, NotFound, Unauthorized
 from comfyrelay.extras import install_line, is_installed
 from comfyrelay.protocol.desk import CheckResult, CheckVerdict
@@ -104,7 +105,7 @@ async def check_managed_comfyui(options: ManagedOptions) -> CheckResult:
     text = f"{what} and torch {torch}. GPUs: {names}. Processes per GPU: {count}."
     if (sharing := await asyncio.to_thread(mps.plan, options, gpus)) is not None:
         text = f"{text} {sharing.why}"
-    return _fine(about, text)
+    return _with_version_note(about, text, install.version)
 
 
 async def check_installs(line: Callable[[str], str], *, python: Path | None, setting: str) -> list[CheckResult]:
@@ -134,7 +135,7 @@ async def _check_install(
         text = f"{what}, with {python}, which cannot run it: {trouble} Set another Python with {setting}, then: {start}"
         return _warning(about, text)
     text = f"{what}, with {python} and torch {torch}. ComfyRelay can start it: {start}"
-    return _fine(about, text)
+    return _with_version_note(about, text, install.version)
 
 
 def _check_machine(host: HostIdentity, settings: WorkerSettings) -> CheckResult:
@@ -193,7 +194,13 @@ async def check_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
     ]:
         more = f"But job files are not deleted: this user cannot write to {', '.join(closed)}."
         return _warning(about, f"{text} {more}")
-    return _fine(about, text)
+    return _with_version_note(about, text, system.get("comfyui_version"))
+
+
+def _with_version_note(about: str, text: str, version: object) -> CheckResult:
+    """Warn about a version that is older or newer than every tried one."""
+    note = version_note(version) if isinstance(version, str) else None
+    return _fine(about, text) if note is None else _warning(about, f"{text} {note}")
 
 
 def _cleaned_folders(folder: Path) -> list[Path]:

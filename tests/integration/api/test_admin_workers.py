@@ -11,6 +11,8 @@ from tests.support.api import Api, data_of, problem_of
 from tests.support.operator import OperatorScenario, open_operator_scenario
 from tests.support.world import execute
 
+VERSIONS = {8188: "0.28.0", 8189: "99.0", 8190: "0.28.0"}
+
 
 @pytest.fixture
 async def desk(api: Api) -> OperatorScenario:
@@ -135,6 +137,13 @@ class TestViews:
         assert (await desk.send("POST", "/workers/rack/1/revoke"))["state"] == "revoked"
         logs = await desk.get("/workers/rack/1/audit-logs")
         assert [log["event"] for log in logs["items"]] == ["revoke", "register"]
+
+    async def test_comfyui_newer_than_all_tried_versions_has_a_note(self, desk: OperatorScenario) -> None:
+        servers = [{"url": f"http://127.0.0.1:{port}", "version": version} for port, version in VERSIONS.items()]
+        await desk.api.worker(capabilities={"comfyui": servers})
+        found = await desk.get("/workers/gpu-1")
+        assert found["comfyui_versions"] == ["0.28.0", "99.0"]
+        assert found["comfyui_note"].startswith("ComfyUI 99.0 is newer than 0.28.0")
 
     @pytest.mark.both_databases
     async def test_page_of_a_worker_is_small_whatever_it_reports(self, desk: OperatorScenario) -> None:

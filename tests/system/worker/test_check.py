@@ -84,3 +84,12 @@ async def test_unwritable_comfyui_folders_are_named(tmp_path: Path) -> None:
             closed.chmod(0o700)
     assert found.verdict == CheckVerdict.WARNING
     assert f"cannot write to {closed}" in found.text
+
+
+@pytest.mark.parametrize(("version", "word"), [("0.2.0", "older"), ("99.0", "newer")])
+async def test_version_that_was_never_tried_is_a_warning(tmp_path: Path, version: str, word: str) -> None:
+    (tmp_path / "output").mkdir()
+    async with Simulator(folder=tmp_path, version=version) as simulator, ComfyClient(simulator.url) as client:
+        found = await check_comfyui(client, folder=tmp_path, setting="COMFYUI_FOLDERS")
+    assert found.verdict is CheckVerdict.WARNING
+    assert f"ComfyUI {version} is {word} than" in found.text

@@ -153,6 +153,8 @@ export const worker = {
     stage: "Stage",
     version: "Version",
     protocol: "Protocol",
+    comfyui: "ComfyUI",
+    note: "Note",
     registered: "Registered",
     how: "Registration",
     decision: "Last decision",

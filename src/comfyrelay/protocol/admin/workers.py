@@ -109,7 +109,9 @@ class MissingForWorkflow(AnswerBody):
 
 class WorkerDetails(WorkerSummary):
     """A worker with details. `capabilities` is the beginning of its report: at most 100 entries of each list.
-    `node_count` and `model_count` count the complete lists; null means that they are not reported."""
+    `node_count` and `model_count` count the complete lists; null means that they are not reported. `comfyui_versions`
+    are the different versions of its ComfyUI servers, and `comfyui_note` says if one is older or newer than all
+    versions that this server was tried with."""
 
     workflow_slugs: list[str]
     blocks: list[WorkflowBlock]
@@ -117,6 +119,8 @@ class WorkerDetails(WorkerSummary):
     missing_requirements: list[MissingForWorkflow]
     registration: Registration
     machine: WorkerMachine | None
+    comfyui_versions: list[str]
+    comfyui_note: str | None
     node_count: int | None = None
     model_count: int | None = None
     capabilities: Annotated[dict[str, Any], Reported]

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
+from comfyrelay.comfyui.versions import version_note
 from comfyrelay.domain.capabilities import CapabilitySummary
 from comfyrelay.domain.queue.slots import gpus_of
 from comfyrelay.domain.queue.states import RegistrationSource, Stage, WorkerState
@@ -27,6 +28,8 @@ from comfyrelay.store.central import audit, catalogue, tenants
 from comfyrelay.store.central.workers import fleets, worker_list
 from comfyrelay.store.database import Tx
 
+# Workers report any text.
+MAX_VERSION_LENGTH = 40
 # Period of the metrics of a fleet.
 METRICS_PERIOD = timedelta(hours=1)
 
@@ -73,6 +76,16 @@ class WorkerView:
     @property
     def worker(self) -> ListedWorker:
         return self.line.worker
+
+    @property
+    def comfyui_versions(self) -> list[str]:
+        servers = self.worker.comfyui if isinstance(self.worker.comfyui, list) else []
+        versions = (server.get("version") for server in servers if isinstance(server, dict))
+        return list(dict.fromkeys(version[:MAX_VERSION_LENGTH] for version in versions if isinstance(version, str)))
+
+    @property
+    def comfyui_note(self) -> str | None:
+        return next(filter(None, map(version_note, self.comfyui_versions)), None)
 
 
 class FleetViews:

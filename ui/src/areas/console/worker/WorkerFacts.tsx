@@ -26,6 +26,8 @@ export function WorkerFacts({ worker }: { worker: WorkerDetails }) {
           [facts.lastSeen, <TimeAgo key="seen" at={worker.last_seen_at} />],
           [facts.version, worker.version],
           [facts.protocol, worker.protocol],
+          [facts.comfyui, worker.comfyui_versions.join(", ") || null],
+          [facts.note, worker.comfyui_note],
           [facts.how, texts.proofs[worker.registration.proof] ?? worker.registration.proof],
           [facts.decision, decisionOf(worker.registration)],
           [facts.registered, shared.moment(worker.created_at)],
