@@ -4,7 +4,6 @@ The file stores values by position. Next to each seed it stores an extra value, 
 sent to the server.
 """
 
-import random
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,8 +24,6 @@ _AFTER_RUN = ("fixed", "increment", "decrement", "randomize", "increment-wrap", 
 # Tokens of a prompt with choices: escaped characters, special characters, and the text between.
 _TOKEN = re.compile(r"\\[{}|]|[{}|\\]|[^{}|\\]+")
 _MARKS = ("{", "}", "|", "\\", "/*", "//")
-# A text as a tree, whose leaves are joined in order.
-_TextTree = list["str | _TextTree"]
 
 
 class _Absent:
@@ -248,7 +245,7 @@ def _clean(field: Spec, value: Any) -> Any:
         value = "" if value is None else value if isinstance(value, str) else str(value)
         value = value.replace("\r\n", "\n").replace("\r", "\n")
     if field.type == "STRING" and field.options.get("dynamicPrompts") and isinstance(value, str):
-        return _choose_variants(_without_comments(value))
+        return _without_single_choices(_without_comments(value))
     return value
 
 
@@ -286,41 +283,20 @@ def _without_comments(text: str) -> str:
     return "".join((*parts, text[at:]))
 
 
-def _choose_variants(text: str) -> str:
-    """Choose from `{a|b}`, as the editor does when it submits a prompt. The same text always gives the same choice."""
-    chance = random.Random(text)
-    # The parts within each open bracket. Joined at the end, so that nesting depth does not matter.
-    out: list[_TextTree] = [[]]
-    choices: list[list[_TextTree]] = []
+def _without_single_choices(text: str) -> str:
+    """Resolve braces and escaped characters as the editor does, unless the text has a choice such as `{a|b}`.
 
-    def close() -> None:
-        last = out.pop()
-        out[-1].append(chance.choice([*choices.pop(), last]))
-
+    Each job makes its own choice, so the form shows such a text as it is.
+    """
+    parts: list[str] = []
+    depth = 0
     for token in _TOKEN.findall(text):
+        if token == "|" and depth:
+            return text
         if token == "{":
-            choices.append([])
-            out.append([])
-        elif token == "|" and choices:
-            choices[-1].append(out[-1])
-            out[-1] = []
-        elif token == "}" and choices:
-            close()
+            depth += 1
+        elif token == "}" and depth:
+            depth -= 1
         else:
-            out[-1].append(token[1] if len(token) == 2 and token[0] == "\\" else token)
-    while choices:
-        # The bracket was never closed, so the rest is one choice.
-        close()
-    return _joined(out[0])
-
-
-def _joined(pieces: _TextTree) -> str:
-    texts: list[str] = []
-    pending: list[str | _TextTree] = [pieces]
-    while pending:
-        piece = pending.pop()
-        if isinstance(piece, str):
-            texts.append(piece)
-        else:
-            pending.extend(reversed(piece))
-    return "".join(texts)
+            parts.append(token[1] if len(token) == 2 and token[0] == "\\" else token)
+    return "".join(parts)
