@@ -4,12 +4,13 @@ The file is stored with the placeholders of its workflow, and filled for each ru
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from comfyrelay.comfyui.editor.convert import inputs_of, open_workflow, running_nodes
 from comfyrelay.comfyui.editor.older_values import update_file
 from comfyrelay.comfyui.editor.sources import Scope, Sources
+from comfyrelay.comfyui.editor.subgraph_uses import separate_uses
 from comfyrelay.comfyui.editor.widgets import StoredValue
 from comfyrelay.comfyui.graphs.graph import Graph, dump_json, fill_texts
 from comfyrelay.errors import GraphError
@@ -35,10 +36,25 @@ def copy_editor_file(value: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def put_placeholders(
-    file: Mapping[str, Any], node_definitions: Mapping[str, Any], graph: Graph, placeholders: Collection[str]
+    file: dict[str, Any], node_definitions: Mapping[str, Any], graph: Graph, placeholders: Collection[str]
 ) -> None:
-    """Put the placeholders of a converted graph into the file that it was converted from."""
+    """Put the placeholders of a converted graph into the file that it was converted from.
+
+    A subgraph with different placeholders in its uses is copied for each use.
+    """
     update_file(file, node_definitions)
+    found = _find_places(file, node_definitions, graph, placeholders)
+    if _has_conflict(found) and (separated := separate_uses(file, max_bytes=MAX_EDITOR_BYTES)) is not None:
+        file |= separated
+        found = _find_places(file, node_definitions, graph, placeholders)
+    # Set at the end: a value decides which fields follow it.
+    for source, text in found:
+        source.set(text)
+
+
+def _find_places(
+    file: Mapping[str, Any], node_definitions: Mapping[str, Any], graph: Graph, placeholders: Collection[str]
+) -> list[tuple[StoredValue, Any]]:
     workflow = open_workflow(file, node_definitions)
     sources = Sources(workflow, node_definitions)
     found: list[tuple[StoredValue, Any]] = []
@@ -53,9 +69,14 @@ def put_placeholders(
         if any(source.is_default for source, _ in changed):
             found += [(field, field.value) for field in sources.fields(scope, node).values() if field.is_default]
         found += changed
-    # Set at the end: a value decides which fields follow it.
-    for source, text in found:
-        source.set(text)
+    return found
+
+
+def _has_conflict(found: Sequence[tuple[StoredValue, Any]]) -> bool:
+    """Return whether one place would get two different texts."""
+    texts: dict[tuple[int, Any], Any] = {}
+    changed = ((source, text) for source, text in found if text != source.value)
+    return any(texts.setdefault((id(source.values), source.at), text) != text for source, text in changed)
 
 
 def fill_editor_file(file: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, Any]:

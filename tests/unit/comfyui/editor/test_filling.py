@@ -1,6 +1,7 @@
 """The editor's file with the values of a run converts to the graph that ran."""
 
 import json
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -10,7 +11,7 @@ from comfyrelay.comfyui.editor.convert import convert_workflow
 from comfyrelay.comfyui.editor.filling import MAX_EDITOR_BYTES, copy_editor_file, fill_editor_file, put_placeholders
 from comfyrelay.comfyui.graphs.graph import replace_placeholders
 from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
-from tests.support.editor_files import DEFINITIONS, empty, node, save, workflow
+from tests.support.editor_files import DEFINITIONS, empty, node, save, subgraph, workflow
 from tests.unit.comfyui.editor import templates
 
 RECORDED: dict[str, Any] = json.loads(templates.EXPORTS.read_text(encoding="utf-8"))["exports"]
@@ -81,6 +82,40 @@ def test_value_of_a_group_node_is_filled_outside() -> None:
     result, ran = filled(file, DEFINITIONS)
     assert result["nodes"][0]["widgets_values"] == list(ran["1:0"]["inputs"].values())
     assert result["extra"]["groupNodes"] == {"Canvas": inside}
+
+
+def uses_of_a_subgraph(count: int) -> dict[str, Any]:
+    """A file that uses a subgraph several times, which contains another one."""
+    inner = subgraph("inner", [empty(7)], [(1, 7, 0, -20, 0)], [], [("IMAGE", "IMAGE", [1])])
+    outer = subgraph("outer", [node(5, "inner")], [(1, 5, 0, -20, 0)], [], [("IMAGE", "IMAGE", [1])])
+    holders = [node(at, "outer") for at in range(1, count + 1)]
+    savers = [save(100 + at, at) for at in range(1, count + 1)]
+    links = [(at, at, 0, 100 + at, 0) for at in range(1, count + 1)]
+    return workflow([*holders, *savers], links, definitions={"subgraphs": [outer, inner]})
+
+
+def with_widths(file: dict[str, Any], name_of: Callable[[str], str]) -> dict[str, Any]:
+    """Return the file with a placeholder for the width of each node."""
+    graph = convert_workflow(file, DEFINITIONS)
+    names = {node_id: name_of(node_id) for node_id, entry in graph.items() if "width" in entry["inputs"]}
+    for node_id, name in names.items():
+        graph[node_id]["inputs"]["width"] = name
+    copy = copy_editor_file(file)
+    assert copy is not None
+    put_placeholders(copy, DEFINITIONS, graph, list(names.values()))
+    return copy
+
+
+def test_each_use_of_a_subgraph_has_its_own_values() -> None:
+    copy = with_widths(uses_of_a_subgraph(2), lambda node_id: f"{{{{{node_id}}}}}")
+    again = convert_workflow(fill_editor_file(copy, {"{{1:5:7}}": 300, "{{2:5:7}}": 301}), DEFINITIONS)
+    found = [again[node_id]["inputs"] for node_id in ("1:5:7", "2:5:7")]
+    assert [(inputs["width"], inputs["height"]) for inputs in found] == [(300, 48), (301, 48)]
+
+
+def test_uses_with_the_same_values_share_their_subgraph() -> None:
+    copy = with_widths(uses_of_a_subgraph(3), lambda _: "{{WIDTH}}")
+    assert len(copy["definitions"]["subgraphs"]) == 2
 
 
 def test_layout_stays_and_the_visible_part_of_the_canvas_is_left_out() -> None:
