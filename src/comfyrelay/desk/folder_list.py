@@ -25,7 +25,8 @@ def _list(path: str, *, shows_hidden: bool) -> FolderList:
     if not folder.is_absolute():
         raise InvalidInput(errors={"path": "Write the whole path, which begins at the top folder."})
     try:
-        folder = folder.resolve(strict=True)
+        # Links stay as they are: the page compares the path with the folder that it started in.
+        folder = Path(os.path.normpath(folder))
         with os.scandir(folder) as entries:
             found = [
                 entry.name

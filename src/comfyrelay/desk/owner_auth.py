@@ -38,7 +38,7 @@ class OwnerOnly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_request = scope["type"] in ("http", "websocket")
-        if not is_request or self._is_open(scope["path"]):
+        if not is_request or self._is_open(scope):
             await self._app(scope, receive, send)
             return
         secret = self._secret_in(scope)
@@ -56,8 +56,10 @@ class OwnerOnly:
         assert answer is not None
         await answer(scope, receive, send)
 
-    def _is_open(self, path: str) -> bool:
-        is_sign_in = path == SIGN_IN_PATH and self._has_password()
+    def _is_open(self, scope: Scope) -> bool:
+        path = scope["path"]
+        # Only the form posts there. A browser that opens the address gets the form.
+        is_sign_in = path == SIGN_IN_PATH and scope.get("method") == "POST" and self._has_password()
         return path in OPEN_PATHS or is_sign_in or path.startswith(OTHER_CREDENTIAL_PREFIXES)
 
     async def _not_found_page(self, scope: Scope) -> Response | None:

@@ -7,7 +7,7 @@ import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import { areasOf } from "./areas";
 import styles from "./NavigationRail.module.css";
-import { SettingsMenu } from "./SettingsMenu";
+import { SettingsMenu, type Sheet } from "./SettingsMenu";
 
 interface NavigationRailProps {
   /** Number of jobs that run or wait. */
@@ -15,10 +15,10 @@ interface NavigationRailProps {
   /** Whether the queue is paused. */
   isPaused: boolean;
   onPalette: () => void;
-  onDesk: () => void;
+  onSheet: (sheet: Sheet) => void;
 }
 
-export function NavigationRail({ pending, isPaused, onPalette, onDesk }: NavigationRailProps) {
+export function NavigationRail({ pending, isPaused, onPalette, onSheet }: NavigationRailProps) {
   const { role } = useSession();
   const current = useLocation({ select: (each) => each.pathname });
   return (
@@ -61,7 +61,7 @@ export function NavigationRail({ pending, isPaused, onPalette, onDesk }: Navigat
             </button>
           }
         >
-          <SettingsMenu onDesk={onDesk} />
+          <SettingsMenu onSheet={onSheet} />
         </Popover>
       </div>
     </nav>

@@ -5,6 +5,7 @@ import { keys } from "@/api/queries";
 import { Popover } from "@/kit";
 import { desk as texts } from "@/texts/desk";
 import { entry } from "@/texts/entry";
+import { settings } from "@/texts/settings";
 import { isGuestPage } from "./areas";
 import { SettingsMenu } from "./SettingsMenu";
 
@@ -15,7 +16,7 @@ function renderMenu(isGuest: boolean) {
   render(
     <QueryClientProvider client={client}>
       <Popover name="menu" trigger={<button type="button">open</button>}>
-        <SettingsMenu onDesk={vi.fn()} />
+        <SettingsMenu onSheet={vi.fn()} />
       </Popover>
     </QueryClientProvider>,
   );
@@ -30,9 +31,10 @@ it("a guest sees the limits and how to get more rights, and can sign out", async
   expect(screen.queryByRole("button", { name: texts.open })).toBeNull();
 });
 
-it("the owner of a desk sees its folders", async () => {
+it("the owner of a desk sees its settings and folders, and can sign out", async () => {
   renderMenu(false);
-  expect(await screen.findByRole("button", { name: texts.open })).toBeTruthy();
+  for (const name of [texts.open, settings.open, settings.phone.open, entry.signOut])
+    expect(await screen.findByRole("button", { name })).toBeTruthy();
   expect(screen.queryByText(texts.guest.title)).toBeNull();
 });
 

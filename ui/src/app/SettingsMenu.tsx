@@ -1,4 +1,4 @@
-import { Cpu, LogOut } from "lucide-react";
+import { Cpu, LogOut, Settings2, Smartphone } from "lucide-react";
 import { post } from "@/api/client";
 import { Button, PopoverClose, Switch, toastProblem } from "@/kit";
 import { Segmented } from "@/kit/Segmented";
@@ -6,23 +6,34 @@ import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import { desk } from "@/texts/desk";
 import { entry } from "@/texts/entry";
+import { settings } from "@/texts/settings";
 import { useNotifications } from "./notifications";
 import styles from "./SettingsMenu.module.css";
 import { THEMES, type Theme, useTheme } from "./theme";
 
-async function signOut(): Promise<void> {
+const SHEETS: readonly (readonly [Sheet, typeof Cpu, string])[] = [
+  ["settings", Settings2, settings.open],
+  ["phone", Smartphone, settings.phone.open],
+  ["desk", Cpu, desk.open],
+];
+
+async function signOut(isDesk: boolean): Promise<void> {
   try {
     await post("/api/logout");
-    location.assign("/sign-in");
+    // without a session, every page of a desk asks for the password or says how to open it
+    location.assign(isDesk ? "/" : "/sign-in");
   } catch (thrown) {
     toastProblem(thrown);
   }
 }
 
-export function SettingsMenu({ onDesk }: { onDesk: () => void }) {
+export type Sheet = "desk" | "settings" | "phone";
+
+export function SettingsMenu({ onSheet }: { onSheet: (sheet: Sheet) => void }) {
   const [theme, setTheme] = useTheme();
   const { me, role, isGuest } = useSession();
   const { isOn, isPossible, change } = useNotifications();
+  const isOwner = role === "desk" && !isGuest;
   return (
     <div className={styles.settings}>
       <div className={styles.choices}>
@@ -50,20 +61,23 @@ export function SettingsMenu({ onDesk }: { onDesk: () => void }) {
           </p>
         </section>
       )}
-      {role === "desk" && !isGuest ? (
-        <PopoverClose>
-          <Button icon={Cpu} onClick={onDesk}>
-            {desk.open}
-          </Button>
-        </PopoverClose>
-      ) : (
-        <div className={styles.account}>
-          {isGuest ? <span /> : <span title={me.email}>{me.email}</span>}
-          <Button size="small" icon={LogOut} onClick={() => void signOut()}>
-            {entry.signOut}
-          </Button>
+      {isOwner && (
+        <div className={styles.choices}>
+          {SHEETS.map(([sheet, icon, name]) => (
+            <PopoverClose key={sheet}>
+              <Button icon={icon} onClick={() => onSheet(sheet)}>
+                {name}
+              </Button>
+            </PopoverClose>
+          ))}
         </div>
       )}
+      <div className={styles.account}>
+        {role === "desk" ? <span /> : <span title={me.email}>{me.email}</span>}
+        <Button size="small" icon={LogOut} onClick={() => void signOut(role === "desk")}>
+          {entry.signOut}
+        </Button>
+      </div>
     </div>
   );
 }

@@ -22,15 +22,18 @@ import { LiveNotice } from "./LiveNotice";
 import { NavigationRail } from "./NavigationRail";
 import { notify, useFinishedWork, useNotifications } from "./notifications";
 import { PauseNotice } from "./PauseNotice";
+import type { Sheet } from "./SettingsMenu";
 import styles from "./Shell.module.css";
 import { THEMES, useTheme } from "./theme";
 
 const Palette = lazy(() => import("./Palette"));
 const DeskSheet = lazy(() => import("./DeskSheet"));
+const SettingsSheet = lazy(() => import("./SettingsSheet"));
+const PhoneSheet = lazy(() => import("./PhoneSheet"));
 const KeySheet = lazy(() => import("./KeySheet"));
 const SignInAgain = lazy(() => import("./SignInAgain"));
 
-type Overlay = "palette" | "keys" | "desk" | null;
+type Overlay = "palette" | "keys" | Sheet | null;
 
 /** The frame around all pages that need a session. */
 export function Shell() {
@@ -58,7 +61,7 @@ export function Shell() {
         pending={pending}
         isPaused={isPaused}
         onPalette={() => setOverlay("palette")}
-        onDesk={() => setOverlay("desk")}
+        onSheet={setOverlay}
       />
       <main className={styles.main} id="main" tabIndex={-1}>
         <PauseNotice />
@@ -71,6 +74,8 @@ export function Shell() {
       <Suspense>
         {overlay === "palette" && <Palette onClose={close} />}
         {overlay === "desk" && <DeskSheet onClose={close} />}
+        {overlay === "settings" && <SettingsSheet onClose={close} />}
+        {overlay === "phone" && <PhoneSheet onClose={close} />}
         {isSignInRequested && <SignInAgain />}
         {overlay === "keys" && <KeySheet onClose={close} />}
       </Suspense>

@@ -28,7 +28,8 @@ export const desk = {
   showLog: "Show log",
   noLines: "No output yet.",
   change: "Change settings",
-  changeText: "Stop the desk with Ctrl-C and restart it with other options. Queued jobs are kept.",
+  changeText:
+    "Open Settings on this page, or stop the desk with Ctrl-C and restart it with other options. Queued jobs are kept.",
   ways: [
     ["Use ComfyUI on another machine", "comfyrelay up --comfyui-url http://192.168.1.20:8188"],
     ["Let ComfyRelay start ComfyUI", "comfyrelay up --comfyui ~/ComfyUI"],

@@ -14,11 +14,15 @@ export const settings = {
   afterRestart: "Applies after a restart.",
   needsRestart: "Saved. The desk uses the earlier value until it is restarted.",
   onePerLine: "One per line.",
+  addFolder: "Add a folder",
+  removeFolder: "Remove",
   byDefault: (value: string) => `Default: ${value}`,
   nothing: "not set",
-  events: { completed: "a job or batch completed", failed: "something failed", empty: "the queue is empty" } as Readonly<
-    Record<string, string>
-  >,
+  events: {
+    completed: "a job or batch completed",
+    failed: "something failed",
+    empty: "the queue is empty",
+  } as Readonly<Record<string, string>>,
   test: "Test",
   testSent: "sent",
   password: {

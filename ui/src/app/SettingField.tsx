@@ -1,0 +1,135 @@
+import { FolderField } from "@/folders/FolderField";
+import { Button, Checkbox, Field, NumberField, TextArea, TextField } from "@/kit";
+import { settings as texts } from "@/texts/settings";
+import type { DeskSetting, SettingValue } from "./SettingsSheet";
+import styles from "./SettingsSheet.module.css";
+
+interface SettingFieldProps {
+  setting: DeskSetting;
+  value: SettingValue;
+  problem: string | null;
+  onChange: (value: SettingValue) => void;
+}
+
+const shown = (value: unknown): string => {
+  if (Array.isArray(value)) return value.join(", ") || texts.nothing;
+  return value === null || value === undefined ? texts.nothing : String(value);
+};
+
+/** One setting with its source. What the environment or the command line sets cannot be changed here. */
+export function SettingField({ setting, value, problem, onChange }: SettingFieldProps) {
+  const isFixed = setting.source === "environment" || setting.source === "command line";
+  const source = texts.sources[setting.source]?.(setting.variable) ?? setting.source;
+  const notes = [
+    setting.description,
+    ...(setting.kind === "list" ? [texts.onePerLine] : []),
+    ...(setting.needs_restart ? [texts.needsRestart] : setting.is_live ? [] : [texts.afterRestart]),
+  ];
+  return (
+    <Field
+      name={setting.title}
+      aside={<span title={texts.byDefault(shown(setting.default))}>{source}</span>}
+      hint={notes.join(" ")}
+      problem={problem}
+    >
+      <Control setting={setting} value={value} isFixed={isFixed} onChange={onChange} />
+    </Field>
+  );
+}
+
+interface ControlProps {
+  setting: DeskSetting;
+  value: SettingValue;
+  isFixed: boolean;
+  onChange: (value: SettingValue) => void;
+}
+
+function Control({ setting, value, isFixed, onChange }: ControlProps) {
+  const lines = Array.isArray(value) ? (value as readonly string[]) : [];
+  switch (setting.kind) {
+    case "number":
+      return (
+        <NumberField
+          value={typeof value === "number" ? value : null}
+          minimum={setting.minimum}
+          maximum={setting.maximum}
+          placeholder={shown(setting.default)}
+          isDisabled={isFixed}
+          onChange={(next) => onChange(next === null ? null : Number(next))}
+        />
+      );
+    case "choices":
+      return (
+        <span className={styles.choices}>
+          {setting.choices.map((each) => (
+            <span key={each} className={styles.choice}>
+              <Checkbox
+                name={texts.events[each] ?? each}
+                isOn={lines.includes(each)}
+                isDisabled={isFixed}
+                onChange={(isOn) =>
+                  onChange(setting.choices.filter((one) => (one === each ? isOn : lines.includes(one))))
+                }
+              />
+              <span aria-hidden>{texts.events[each] ?? each}</span>
+            </span>
+          ))}
+        </span>
+      );
+    case "folder":
+      return (
+        <FolderField
+          name={setting.title}
+          value={typeof value === "string" ? value : ""}
+          placeholder={texts.byDefault(shown(setting.default))}
+          isDisabled={isFixed}
+          onChange={(next) => onChange(next || null)}
+        />
+      );
+    case "folders":
+      return (
+        <span className={styles.folders}>
+          {lines.map((each) => (
+            <span key={each} className={styles.chosen}>
+              <span dir="auto">{each}</span>
+              <Button
+                size="small"
+                look="quiet"
+                disabled={isFixed}
+                onClick={() => onChange(lines.filter((one) => one !== each))}
+              >
+                {texts.removeFolder}
+              </Button>
+            </span>
+          ))}
+          <FolderField
+            name={setting.title}
+            value=""
+            placeholder={texts.addFolder}
+            isDisabled={isFixed}
+            onChange={(next) => onChange([...lines, next])}
+          />
+        </span>
+      );
+    case "list":
+      return (
+        <TextArea
+          value={lines.join("\n")}
+          rows={Math.max(2, lines.length)}
+          spellCheck={false}
+          disabled={isFixed}
+          onChange={(event) => onChange(event.target.value.split("\n"))}
+        />
+      );
+    default:
+      return (
+        <TextField
+          value={value === null ? "" : String(value)}
+          placeholder={shown(setting.default)}
+          spellCheck={false}
+          disabled={isFixed}
+          onChange={(event) => onChange(event.target.value || null)}
+        />
+      );
+  }
+}
