@@ -350,9 +350,9 @@ class BulkRequest(Request):
 
 
 class Batch(AnswerBody):
-    """A batch of jobs. `counts` are its items by status; a retried item counts as its newest job. `expected_seconds` is
-    the expected time until all items have ended, at the pace of the last completed ones; null if unknown. `held` is the
-    reason why the rest of the batch is paused, or null; resume the batch when the cause is fixed."""
+    """A batch of jobs. `counts` are its items by status; a retried item counts as its newest job, and a prefetched one as
+    queued. `expected_seconds` is the expected time until all items have ended, including the jobs ahead of them; null if
+    unknown, or while the queue is paused. `held` is the reason why the rest of the batch is paused, or null; resume the batch when the cause is fixed."""
 
     id: str
     label: str | None

@@ -9,6 +9,7 @@ from comfyrelay.domain.queue.states import PauseMode, Stage
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable, Fault, NotFound
+from comfyrelay.services.jobs.views.units import UnitFilter
 from tests.support.world import Desk, World, submit_batch
 
 
@@ -94,8 +95,9 @@ async def test_busy_reason_has_position_and_expected_start(world: World) -> None
     waiting = [await wait_reason(world, job) for job in jobs]
     assert [reason.reason for reason in waiting] == [Reason.BUSY] * 3
     assert [reason.position for reason in waiting] == [1, 2, 3]
-    assert [reason.expected_start_seconds for reason in waiting] == [30, 60, 90]
-    assert waiting[1].text == "Position 2. The worker is busy. Expected to start in about 60 s."
+    # The running job has 27 of its usual 30 s left.
+    assert [reason.expected_start_seconds for reason in waiting] == [27, 57, 87]
+    assert waiting[1].text == "Position 2. The worker is busy. Expected to start in about 57 s."
 
 
 async def test_position_without_known_durations_has_no_expected_start(world: World) -> None:
@@ -115,8 +117,8 @@ async def test_more_workers_shorten_the_expected_wait(world: World) -> None:
     await desk.submit()
     await world.advance(1)
     waiting = await wait_reason(world, await desk.submit())
-    assert (waiting.position, waiting.workers, waiting.expected_start_seconds) == (2, 2, 30)
-    assert waiting.text == "Position 2. Both workers are busy. Expected to start in about 30 s."
+    assert (waiting.position, waiting.workers, waiting.expected_start_seconds) == (2, 2, 29)
+    assert waiting.text == "Position 2. Both workers are busy. Expected to start in about 29 s."
 
 
 @pytest.mark.both_databases
@@ -209,6 +211,76 @@ async def test_prefetched_job_starts_after_the_running_job(world: World) -> None
     assert (waiting.reason, waiting.position) == (Reason.BUSY, 1)
     assert waiting.expected_start_seconds == pytest.approx(40, abs=1)
     assert waiting.text == "Position 1. Its worker is busy. Expected to start in about 40 s."
+
+
+@pytest.mark.both_databases
+class TestBatchAndJobBehindIt:
+    async def durations(self, world: World, *seconds: float) -> list[Desk]:
+        """Workflows on one worker that usually take these seconds."""
+        workflows = [await world.workflow() for _ in seconds]
+        fleet = await world.fleet(*workflows)
+        worker, user = await world.worker(fleet), await world.user()
+        desks = []
+        for workflow, usual in zip(workflows, seconds, strict=True):
+            effect = await world.effect(workflow)
+            desks.append(Desk(world=world, user=user, workflow=workflow, effect=effect, fleet=fleet, worker=worker))
+            _, leased = await desks[-1].submit_and_lease()
+            await world.advance(usual)
+            await world.complete(leased)
+        # It was silent for longer than an online worker is.
+        await world.engine.workers.workers.record_seen([worker])
+        return desks
+
+    async def test_batch_ends_when_the_job_behind_it_starts(self, world: World) -> None:
+        slow, fast = await self.durations(world, 600, 10)
+        batch = await submit_batch(world, slow.user, slow.effect, 3)
+        assert await world.lease(slow.worker) is not None
+        prefetched = await world.lease(slow.worker, prefetch=1)
+        assert prefetched is not None
+        await world.advance(1)
+        behind, last = await fast.submit(), await fast.submit()
+        await world.advance(59)
+        state = await world.engine.jobs.batches.state(slow.user.tenant_id, batch.id)
+        # 540 s are left of the first item.
+        assert state.expected_seconds == 540 + 2 * 600
+        waiting = [await wait_reason(world, job) for job in (behind, last)]
+        assert [found.expected_start_seconds for found in waiting] == [1740, 1750]
+        # The prefetched item is at position 1, and the last item at position 2.
+        assert [found.position for found in waiting] == [3, 4]
+        # Explained together or alone, the estimates are the same.
+        together = await world.engine.queue.wait_reasons.of_jobs(behind.tenant_id, [behind.id, last.id])
+        assert [together[job.id] for job in (behind, last)] == waiting
+        entries = (await world.engine.jobs.units.page(slow.user.tenant_id, UnitFilter(), limit=10)).items
+        [entry] = [entry for entry in entries if entry.is_batch]
+        assert entry.expected_seconds == 1740
+        assert [entry.starts_in_seconds for entry in entries if entry.id in {behind.id, last.id}] == [1740, 1750]
+
+    async def test_running_last_item_ends_when_the_job_behind_it_starts(self, world: World) -> None:
+        [slow] = await self.durations(world, 600)
+        batch = await submit_batch(world, slow.user, slow.effect, 1)
+        assert await world.lease(slow.worker) is not None
+        behind = await slow.submit()
+        await world.advance(100)
+        state = await world.engine.jobs.batches.state(slow.user.tenant_id, batch.id)
+        assert state.expected_seconds == (await wait_reason(world, behind)).expected_start_seconds == 500
+
+    async def test_batch_of_a_paused_queue_has_no_expected_end(self, world: World) -> None:
+        [slow] = await self.durations(world, 600)
+        batch = await submit_batch(world, slow.user, slow.effect, 2)
+        assert await world.lease(slow.worker) is not None
+        await world.engine.queue.pauses.pause(slow.user.tenant_id)
+        assert (await world.engine.jobs.batches.state(slow.user.tenant_id, batch.id)).expected_seconds is None
+
+    async def test_prefetched_item_counts_as_queued(self, world: World) -> None:
+        [slow] = await self.durations(world, 600)
+        batch = await submit_batch(world, slow.user, slow.effect, 3)
+        assert await world.lease(slow.worker) is not None
+        assert await world.lease(slow.worker, prefetch=1) is not None
+        await world.wait_for_deliveries()
+        batches = world.engine.jobs.batches
+        listed = (await batches.page(slow.user.tenant_id, limit=5)).items
+        for state in (await batches.state(slow.user.tenant_id, batch.id), *listed):
+            assert (state.counts["processing"], state.counts["queued"], state.fetched) == (1, 2, 1)
 
 
 async def test_job_of_another_tenant_is_not_found(world: World) -> None:

@@ -19,7 +19,7 @@ def explain(*serving: CandidateWorker, **changed: Any) -> Waiting:
         "available_at": NOW,
         "shard_is_down": False,
         "ahead": 0,
-        "seconds_per_job": None,
+        "expected": None,
         "now": NOW,
     }
     return explain_wait(workers=list(serving), **facts | changed)
@@ -61,7 +61,7 @@ def test_earliest_block_end_is_reported() -> None:
 
 
 def test_blocked_workers_do_not_shorten_the_wait() -> None:
-    waiting = explain(BUSY, BLOCKED, ahead=3, seconds_per_job=10)
+    waiting = explain(BUSY, BLOCKED, ahead=3, expected=40)
     assert (waiting.workers, waiting.expected_start_seconds) == (1, 40)
 
 
@@ -99,12 +99,11 @@ class TestStartingMachines:
         ]
 
     def test_busy_worker_or_starting_machine_counts_whichever_is_sooner(self) -> None:
-        waiting = explain(BUSY, seconds_per_job=500, machines=StartingMachines(boot_seconds_left=[60.0]))
+        waiting = explain(BUSY, expected=500, machines=StartingMachines(boot_seconds_left=[60.0]))
         assert (waiting.reason, waiting.expected_start_seconds) == (Reason.BUSY, 60.0)
         assert waiting.text.endswith(" A machine is starting and should be ready in about 60 seconds.")
         assert (
-            explain(BUSY, seconds_per_job=5, machines=StartingMachines(boot_seconds_left=[60.0])).expected_start_seconds
-            == 5
+            explain(BUSY, expected=5, machines=StartingMachines(boot_seconds_left=[60.0])).expected_start_seconds == 5
         )
 
     def test_next_job_for_a_free_worker_has_no_machine_reason(self) -> None:

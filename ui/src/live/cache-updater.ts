@@ -75,7 +75,8 @@ export class CacheUpdater {
   /** Shows the new counts at once. The order of the queue may have changed, too. */
   queue(queue: Parameters<typeof countsOf>[0]): void {
     this.set(keys.counts, countsOf(queue));
-    this.refetchSoon("queue", "slots");
+    // a prefetched job that starts changes the counts of its batch
+    this.refetchSoon("queue", "slots", "batch");
   }
 
   /** Stars, rejects, notes and collections, changed in any browser. */

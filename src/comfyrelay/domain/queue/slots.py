@@ -25,6 +25,7 @@ class SlotLease:
     is_prefetch: bool
     leased_at: datetime
     progress: Progress
+    batch_id: str | None = None
 
     @property
     def is_prefetched(self) -> bool:

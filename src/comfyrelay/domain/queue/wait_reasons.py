@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from itertools import pairwise
-from math import inf
+from heapq import heapify, heapreplace
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -43,6 +42,11 @@ class Waiting:
     expected_start_seconds: float | None = None
     workers: int = 0
 
+    @property
+    def starts_in_seconds(self) -> float | None:
+        """The expected seconds until the start, also if it is about to start."""
+        return 0.0 if self.reason is Reason.STARTING else self.expected_start_seconds
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidateWorker:
@@ -54,6 +58,10 @@ class CandidateWorker:
     unmet: UnmetRequirements | None = None
     # Whether the job ran out of memory there, or does not fit on its GPU and another worker has a larger one.
     has_too_little_memory: bool = False
+
+    @property
+    def can_run(self) -> bool:
+        return self.unmet is None and self.blocked_until is None and not self.has_too_little_memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +95,8 @@ def explain_wait(
     comfyui_unreachable: Sequence[str] = (),
     workers: list[CandidateWorker],
     ahead: int,
-    seconds_per_job: float | None,
+    fetched: int = 0,
+    expected: float | None,
     now: datetime,
     machines: StartingMachines = NO_STARTING_MACHINES,
     ran_out_bytes: int | None = None,
@@ -96,9 +105,10 @@ def explain_wait(
 ) -> Waiting:
     """Return the first reason that applies, from the longest-lasting to the one that resolves without help.
 
-    `comfyui_unreachable` says why each ComfyUI server is unavailable, if all of them are. `ran_out_bytes` is the size
-    of the largest GPU that was too small for the workflow, and `failed_sizes` the sizes that this job ran out of
-    memory on. With `is_worker_starting`, the worker in this process just started.
+    `fetched` is the number of jobs that the workers have prefetched, and `expected` the expected seconds until the
+    start. `comfyui_unreachable` says why each ComfyUI server is unavailable, if all of them are. `ran_out_bytes` is
+    the size of the largest GPU that was too small for the workflow, and `failed_sizes` the sizes that this job ran out
+    of memory on. With `is_worker_starting`, the worker in this process just started.
     """
     if is_paused:
         return Waiting(reason=Reason.PAUSED, text="Paused. Resume the job to run it.")
@@ -112,7 +122,7 @@ def explain_wait(
     if available_at > now:
         return _not_before(available_at, now)
     large = [worker for worker in workers if not worker.has_too_little_memory]
-    found = _explain_workers(large, ahead=ahead, seconds_per_job=seconds_per_job, now=now)
+    found = _explain_workers(large, ahead=ahead, fetched=fetched, expected=expected, now=now)
     if len(large) < len(workers):
         why = another_worker_text(failed_sizes) if ran_out_bytes is None else larger_gpu_text(ran_out_bytes)
         text = f"{why} {found.text}" if large else why
@@ -141,7 +151,7 @@ def _with_machines(waiting: Waiting, machines: StartingMachines, *, ahead: int) 
 
 
 def _explain_workers(
-    workers: list[CandidateWorker], *, ahead: int, seconds_per_job: float | None, now: datetime
+    workers: list[CandidateWorker], *, ahead: int, fetched: int, expected: float | None, now: datetime
 ) -> Waiting:
     if not workers:
         return Waiting(reason=Reason.NO_WORKER, text="No online worker has this workflow.")
@@ -149,8 +159,8 @@ def _explain_workers(
     if not equipped:
         missing = merge_unmet([worker.unmet for worker in workers if worker.unmet is not None])
         return Waiting(reason=Reason.MISSING, text=wait_text(missing), workers=len(workers))
-    able = [worker for worker in equipped if worker.blocked_until is None]
-    return _in_line(able, ahead=ahead, seconds_per_job=seconds_per_job) if able else _blocked(equipped, now)
+    able = [worker for worker in equipped if worker.can_run]
+    return _in_line(able, ahead=ahead, fetched=fetched, expected=expected) if able else _blocked(equipped, now)
 
 
 def _not_before(available_at: datetime, now: datetime) -> Waiting:
@@ -174,13 +184,12 @@ def _blocked(workers: list[CandidateWorker], now: datetime) -> Waiting:
     )
 
 
-def _in_line(able: list[CandidateWorker], *, ahead: int, seconds_per_job: float | None) -> Waiting:
+def _in_line(able: list[CandidateWorker], *, ahead: int, fetched: int, expected: float | None) -> Waiting:
     free = sum(max(0, worker.slots - worker.leases) for worker in able)
     if ahead < free:
         text = "Next in the queue; a worker is free." if ahead == 0 else f"Position {ahead + 1}; workers are free."
         return Waiting(reason=Reason.STARTING, text=text, position=ahead + 1, workers=len(able))
-    slots = sum(worker.slots for worker in able)
-    expected = None if seconds_per_job is None else ((ahead - free) // slots + 1) * seconds_per_job
+    position = ahead + fetched + 1
     match len(able):
         case 1:
             busy = "The worker is busy."
@@ -192,8 +201,8 @@ def _in_line(able: list[CandidateWorker], *, ahead: int, seconds_per_job: float 
         busy = "Earlier jobs will use the free workers."
     return Waiting(
         reason=Reason.BUSY,
-        text=f"Position {ahead + 1}. {busy}{_expected_text(expected)}",
-        position=ahead + 1,
+        text=f"Position {position}. {busy}{_expected_text(expected)}",
+        position=position,
         expected_start_seconds=expected,
         workers=len(able),
     )
@@ -241,36 +250,19 @@ def is_prefetched(*, is_prefetch: bool, progress: Mapping[str, Any] | None) -> b
     return is_prefetch and not Progress.from_report(progress).has_begun
 
 
-class CompletedItem(NamedTuple):
-    started_at: datetime | None
-    completed_at: datetime
+def expected_start(free_in: Sequence[float], *, ahead: int, ahead_seconds: float) -> float | None:
+    """Return the seconds until a job starts: each job ahead takes the slot that is free first.
 
-    @property
-    def run_seconds(self) -> float:
-        """Run time of the item; infinite if unknown."""
-        return inf if self.started_at is None else (self.completed_at - self.started_at).total_seconds()
-
-
-def expected_seconds(done: Sequence[CompletedItem], *, queued: int, processing: int, now: datetime) -> float | None:
-    """Return the expected seconds until the rest of a batch is done; `None` if all is done or the pace is unknown.
-
-    `done` are the newest completed items. The pace is the median time between two completions, because several items
-    may run at once. Each is limited to the run time of the item, so that an outage or a pause between two does not
-    count.
+    `free_in` are the seconds until each slot is free. The `ahead` jobs run for `ahead_seconds` together. All estimates
+    use this function, so that a batch ends when the job behind it on the same GPU starts.
     """
-    remaining = queued + processing
-    pace = _pace(sorted(done, key=lambda item: item.completed_at))
-    if not remaining or pace is None:
-        return None
-    elapsed = (now - max(item.completed_at for item in done)).total_seconds() if processing else 0.0
-    return pace * remaining - min(max(elapsed, 0.0), pace)
-
-
-def _pace(done: Sequence[CompletedItem]) -> float | None:
-    if len(done) > 1:
-        gaps = ((after.completed_at - before.completed_at).total_seconds() for before, after in pairwise(done))
-        return median(min(gap, item.run_seconds) for gap, item in zip(gaps, done[1:], strict=True))
-    return done[0].run_seconds if done and done[0].started_at is not None else None
+    if len(free_in) == 1:
+        return free_in[0] + ahead_seconds
+    slots = list(free_in)
+    heapify(slots)
+    for _ in range(ahead if slots else 0):
+        heapreplace(slots, slots[0] + ahead_seconds / ahead)
+    return slots[0] if slots else None
 
 
 class DurationEstimate(NamedTuple):

@@ -53,7 +53,7 @@ class Jobs:
         self.test_runs = TestRuns(databases, self.submit)
         self.removal = Removals(context)
         self.uploads = Uploads(context, catalogue.library, limits_of=limits_of)
-        self.batches = Batches(context, self.resolve, self.accept, reuse, queue.control)
+        self.batches = Batches(context, self.resolve, self.accept, reuse, queue)
         self.bulk = BulkActions(context, queue.control, self.submit, self.batches, self.removal)
         self.media = MediaViews(context)
         self.views = JobViews(context, queue.wait_reasons, self.media)

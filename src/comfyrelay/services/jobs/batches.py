@@ -2,14 +2,15 @@
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from typing import Any
 
 from comfyrelay.domain.bulk import MAX_ITEMS, BatchAxis
 from comfyrelay.domain.ids import digest, new_id
-from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
-from comfyrelay.domain.queue.wait_reasons import NEWEST_DONE, expected_seconds
+from comfyrelay.domain.queue.states import ACTIVE_JOB, TERMINAL_JOB, JobStatus
 from comfyrelay.domain.records.jobs import BatchRecord, JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, TooLarge
 from comfyrelay.pacing import paced
@@ -27,9 +28,10 @@ from comfyrelay.services.jobs.submission.rerun_rules import RerunRules
 from comfyrelay.services.jobs.submission.resolve import Resolver
 from comfyrelay.services.jobs.submission.reuse import Reuse
 from comfyrelay.services.paging import ResultPage, make_page
-from comfyrelay.services.queue.control import JobControl, require_batch
+from comfyrelay.services.queue import Queue
+from comfyrelay.services.queue.control import require_batch
 from comfyrelay.store.database import Database, Tx
-from comfyrelay.store.tenant import jobs
+from comfyrelay.store.tenant import jobs, overview
 from comfyrelay.store.tenant.library import media
 
 
@@ -51,7 +53,9 @@ class BatchState:
     id: str
     label: str | None
     created_at: datetime
+    # By status. Prefetched jobs count as queued.
     counts: Mapping[str, int] = field(default_factory=dict)
+    fetched: int = 0
     expected_seconds: float | None = None
     # Why the rest of the batch is held, if it is.
     held: str | None = None
@@ -85,7 +89,7 @@ class Batches:
         resolve: Resolver,
         accept: Acceptance,
         reuse: Reuse,
-        control: JobControl,
+        queue: Queue,
     ) -> None:
         self._settings = context.settings
         self._databases = context.databases
@@ -93,7 +97,8 @@ class Batches:
         self._resolve = resolve
         self._accept = accept
         self._reuse = reuse
-        self._control = control
+        self._control = queue.control
+        self._wait_reasons = queue.wait_reasons
         self._rules = RerunRules(context.databases)
 
     async def submit(self, request: BatchRequest) -> BatchState:
@@ -198,7 +203,9 @@ class Batches:
 
     async def state(self, tenant_id: str, batch_id: str) -> BatchState:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            [state] = await _states(tx, tenant_id, [await require_batch(tx, tenant_id, batch_id)])
+            batch = await require_batch(tx, tenant_id, batch_id)
+            counts = await jobs.count_in_batches(tx, tenant_id, [batch.id])
+        [state] = await self._states(tenant_id, [batch], counts)
         return state
 
     async def grid(self, tenant_id: str, batch_id: str) -> BatchGrid:
@@ -213,14 +220,42 @@ class Batches:
         if not batch_ids:
             return []
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            return await _states(tx, tenant_id, await media.batches_of(tx, tenant_id, batch_ids))
+            found = await media.batches_of(tx, tenant_id, batch_ids)
+            counts = await jobs.count_in_batches(tx, tenant_id, [batch.id for batch in found])
+        return await self._states(tenant_id, found, counts)
 
     async def page(self, tenant_id: str, *, before_id: str | None = None, limit: int) -> ResultPage[BatchState]:
         """Return a page of batches, newest first."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await media.batch_page(tx, tenant_id, before_id=before_id, limit=limit + 1)
             page = make_page(found, limit=limit)
-            return page.with_items(await _states(tx, tenant_id, page.items))
+            counts = await jobs.count_in_batches(tx, tenant_id, [batch.id for batch in page.items])
+        return page.with_items(await self._states(tenant_id, page.items, counts))
+
+    async def _states(
+        self, tenant_id: str, batches: Sequence[BatchRecord], counts: Mapping[str, Mapping[str, int]]
+    ) -> list[BatchState]:
+        """Return the states of batches with these counts by status. Prefetched jobs count as queued."""
+        active = {id_ for id_, found in counts.items() if any(found.get(status) for status in ACTIVE_JOB)}
+        fetched: Counter[str | None] = Counter()
+        if active:
+            # Most batches of a list have ended and need no further queries.
+            async with self._databases.central.read() as tx:
+                leased = (await overview.leased(tx, [tenant_id]))[tenant_id]
+            fetched.update(item.batch_id for item in leased if item.is_prefetched)
+        ends = await self._wait_reasons.batch_ends(tenant_id, active) if active else {}
+        return [
+            BatchState(
+                id=batch.id,
+                label=batch.label,
+                created_at=batch.created_at,
+                **_with_fetched(counts.get(batch.id, {}), fetched[batch.id]),
+                expected_seconds=ends.get(batch.id),
+                # The batch is not held any more if all its jobs were resumed or canceled one by one.
+                held=batch.held_text if counts.get(batch.id, {}).get(JobStatus.PAUSED) else None,
+            )
+            for batch in batches
+        ]
 
     async def run_again(self, tenant_id: str, batch_id: str, *, new_seeds: bool) -> BatchState:
         """Run all items of a batch again, in a new batch."""
@@ -307,37 +342,14 @@ async def _failed(tx: Tx, tenant_id: str, batch_id: str) -> list[JobRecord]:
     return [job for job in newest if job.status == JobStatus.FAILED]
 
 
-async def _states(tx: Tx, tenant_id: str, batches: Sequence[BatchRecord]) -> list[BatchState]:
-    counts = await jobs.count_in_batches(tx, tenant_id, [batch.id for batch in batches])
-    expected = await _expected(tx, tenant_id, counts)
-    return [
-        BatchState(
-            id=batch.id,
-            label=batch.label,
-            created_at=batch.created_at,
-            counts=counts.get(batch.id, {}),
-            expected_seconds=expected.get(batch.id),
-            # The batch is not held any more if all its jobs were resumed or canceled one by one.
-            held=batch.held_text if counts.get(batch.id, {}).get(JobStatus.PAUSED) else None,
-        )
-        for batch in batches
-    ]
-
-
-async def _expected(tx: Tx, tenant_id: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str, float | None]:
-    """Return the expected seconds of unfinished batches. Most batches of a list have ended."""
-    unfinished = {
-        id_: (of_batch.get(JobStatus.QUEUED, 0), of_batch.get(JobStatus.PROCESSING, 0))
-        for id_, of_batch in counts.items()
-        if of_batch.get(JobStatus.COMPLETED) and (of_batch.get(JobStatus.QUEUED) or of_batch.get(JobStatus.PROCESSING))
-    }
-    if not unfinished:
-        return {}
-    done, now = await jobs.newest_done(tx, tenant_id, list(unfinished), limit=NEWEST_DONE)
-    return {
-        id_: expected_seconds(done.get(id_, ()), queued=queued, processing=processing, now=now)
-        for id_, (queued, processing) in unfinished.items()
-    }
+def _with_fetched(counts: Mapping[str, int], fetched: int) -> dict[str, Any]:
+    """Return the counts with prefetched jobs as queued ones, and their number."""
+    # The minimum is needed because the two databases are not read at the same moment.
+    moved = min(fetched, counts.get(JobStatus.PROCESSING, 0))
+    if not moved:
+        return {"counts": counts}
+    queued, processing = counts.get(JobStatus.QUEUED, 0) + moved, counts[JobStatus.PROCESSING] - moved
+    return {"counts": {**counts, JobStatus.QUEUED: queued, JobStatus.PROCESSING: processing}, "fetched": moved}
 
 
 def _digest(request: BatchRequest) -> str:

@@ -1,16 +1,17 @@
 """Explain why jobs are waiting."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from comfyrelay.domain.autoscaling.learning import NEWEST_BOOTS, boot_seconds, seconds_left
 from comfyrelay.domain.autoscaling.observation import MachineState
 from comfyrelay.domain.autoscaling.spec import MachineProviderName
 from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.queue_pause import is_held, pause_text
+from comfyrelay.domain.queue.slots import SlotLease
 from comfyrelay.domain.queue.states import JOB_STATUS_OF, DispatchStatus, Provider
 from comfyrelay.domain.queue.wait_reasons import (
     NO_STARTING_MACHINES,
@@ -18,6 +19,7 @@ from comfyrelay.domain.queue.wait_reasons import (
     Reason,
     StartingMachines,
     Waiting,
+    expected_start,
     explain_prefetched,
     explain_wait,
 )
@@ -73,6 +75,29 @@ class WaitReasons:
                     explained[job_id] = replace(waiting, text=text)
         return explained
 
+    async def batch_ends(self, tenant_id: str, batch_ids: Collection[str]) -> dict[str, float]:
+        """Return the expected seconds until the last queued or running job of each batch ends, as far as known."""
+        async with self._databases.central.read() as tx:
+            held, now = await slots.held_of(tx, tenant_id)
+            usual = await positions.mean_durations(tx, (lease.workflow_id for lease in held))
+            fetched = {lease.batch_id or "": lease.job_id for lease in held if lease.is_prefetched}
+            # A prefetched job runs before the queued ones.
+            last = {**fetched, **await positions.last_of_batches(tx, tenant_id, batch_ids)}
+            last = {batch_id: job_id for batch_id, job_id in last.items() if batch_id in batch_ids}
+            found = await dispatches.by_job(tx, tenant_id, last.values())
+            seconds = {job_id: await _run_seconds(tx, dispatch) for job_id, dispatch in found.items()}
+        left: dict[str, list[float | None]] = {}
+        for lease in held:
+            if lease.batch_id is not None and lease.batch_id in batch_ids and lease.batch_id not in last:
+                left.setdefault(lease.batch_id, []).append(lease.seconds_left(usual.get(lease.workflow_id), now))
+        ends = {batch_id: max(known) for batch_id, running in left.items() if (known := _all_known(running))}
+        starts = await self.of_jobs(tenant_id, last.values()) if last else {}
+        for batch_id, job_id in last.items():
+            start, run = starts.get(job_id), seconds.get(job_id)
+            if start is not None and start.starts_in_seconds is not None and run is not None:
+                ends[batch_id] = start.starts_in_seconds + run
+        return ends
+
     async def _with_burst(self, tx: Tx, dispatch: Dispatch, text: str) -> str:
         """Add why the job was moved to the cloud or back, or why it was not."""
         if dispatch.status != DispatchStatus.QUEUED:
@@ -120,8 +145,12 @@ class WaitReasons:
             )
             for worker in able
         ]
-        ahead = await _ahead(tx, list(group.values()), shared)
-        seconds_per_job = await _seconds_per_job(tx, dispatch, shared)
+        usable = {
+            worker.worker_id: candidate.slots
+            for worker, candidate in zip(able, candidates, strict=True)
+            if candidate.can_run
+        }
+        line = await _in_line(tx, list(group.values()), shared, usable)
         now = await tx.now()
         starting = await _starting_machines(tx, dispatch, set(ids)) if is_self_hosted else NO_STARTING_MACHINES
         return {
@@ -131,8 +160,9 @@ class WaitReasons:
                 shard_is_down=waiting.shard in self._databases.down(),
                 comfyui_unreachable=self._hooks.comfyui_unreachable(waiting.stage),
                 workers=candidates,
-                ahead=ahead.get(waiting.id, 0),
-                seconds_per_job=seconds_per_job,
+                ahead=line.ahead.get(waiting.id, 0),
+                fetched=line.fetched,
+                expected=line.expected.get(waiting.id),
                 now=now,
                 machines=starting,
                 ran_out_bytes=ran_out,
@@ -152,12 +182,19 @@ async def _explain_queue_pause(tx: Tx, tenant_id: str) -> Waiting | None:
     return Waiting(reason=Reason.QUEUE_PAUSED, text=pause_text(held))
 
 
-async def _seconds_per_job(tx: Tx, dispatch: Dispatch, shared: list[int]) -> float | None:
-    mean = await positions.mean_duration(tx, shared or [dispatch.workflow_id])
+def _all_known(seconds: Sequence[float | None]) -> list[float]:
+    """Return the values if none is missing."""
+    known = [value for value in seconds if value is not None]
+    return known if len(known) == len(seconds) else []
+
+
+async def _run_seconds(tx: Tx, dispatch: Dispatch, shared: Sequence[int] = ()) -> float | None:
+    """Return how long a dispatch will probably run: as others of its workflow or effect, or of the `shared` ones."""
+    mean = await positions.mean_duration(tx, [dispatch.workflow_id])
     if mean is None and dispatch.effect_id is not None:
         effect = await catalogue.effect(tx, id_=dispatch.effect_id)
-        return effect.last_processing_time_seconds if effect else None
-    return mean
+        mean = effect.last_processing_time_seconds if effect else None
+    return await positions.mean_duration(tx, shared) if mean is None and shared else mean
 
 
 async def _explain_if_prefetched(tx: Tx, dispatch: Dispatch) -> Waiting | None:
@@ -169,22 +206,64 @@ async def _explain_if_prefetched(tx: Tx, dispatch: Dispatch) -> Waiting | None:
     job_ids = [lease.job_id for lease in prefetched]
     if dispatch.tenant_job_id not in job_ids:
         return None
-    usual = {id_: await positions.mean_duration(tx, [id_]) for id_ in {lease.workflow_id for lease in held}}
+    usual = await positions.mean_durations(tx, (lease.workflow_id for lease in held))
     before = prefetched[: job_ids.index(dispatch.tenant_job_id)]
     return explain_prefetched(
         running_seconds_left=[
-            lease.seconds_left(usual[lease.workflow_id], now) for lease in held if not lease.is_prefetched
+            lease.seconds_left(usual.get(lease.workflow_id), now) for lease in held if not lease.is_prefetched
         ],
-        before=[usual[lease.workflow_id] for lease in before],
+        before=[usual.get(lease.workflow_id) for lease in before],
     )
 
 
-async def _ahead(tx: Tx, group: Sequence[Dispatch], shared: Sequence[int]) -> dict[int, int]:
-    """Return the number of dispatches that are ahead of each dispatch, by id."""
+class _Line(NamedTuple):
+    """The number of dispatches ahead of each dispatch, and the expected seconds until it starts, by id."""
+
+    ahead: Mapping[int, int]
+    expected: Mapping[int, float | None]
+    # The number of dispatches that the workers have prefetched. They are ahead of all.
+    fetched: int
+
+
+async def _in_line(tx: Tx, group: Sequence[Dispatch], shared: Sequence[int], usable: Mapping[str, int]) -> _Line:
+    """Estimate when dispatches of the same kind start on the `usable` workers, given with their slots."""
+    first = group[0]
+    kind = {"stage": first.stage, "provider": first.provider}
+    held, now = await slots.held_by(tx, list(usable))
+    own = await _run_seconds(tx, first, shared)
+    queued = await positions.waiting_workflows(tx, **kind, workflow_ids=shared)
+    known = await positions.mean_durations(tx, {*queued, *(lease.workflow_id for lease in held)})
+    # A workflow that has never run takes as long as this one.
+    usual = {id_: known.get(id_, own or 0.0) for id_ in {*queued, *(lease.workflow_id for lease in held)}}
     if len(group) == 1:
-        return {group[0].id: await positions.ahead_of(tx, group[0], shared)}
-    ids, first = [dispatch.id for dispatch in group], group[0]
-    return await positions.ahead_of_each(tx, ids, stage=first.stage, provider=first.provider, workflow_ids=shared)
+        ahead = {first.id: await positions.ahead_of(tx, first, shared, usual=usual)}
+    else:
+        ids = [dispatch.id for dispatch in group]
+        ahead = await positions.ahead_of_each(tx, ids, **kind, workflow_ids=shared, usual=usual)
+    fetched = [usual[lease.workflow_id] for lease in held if lease.is_prefetched]
+    free_in = _free_in(held, usable, usual, now)
+    return _Line(
+        ahead={id_: found.jobs for id_, found in ahead.items()},
+        expected={
+            id_: None
+            if own is None
+            else expected_start(free_in, ahead=found.jobs + len(fetched), ahead_seconds=found.seconds + sum(fetched))
+            for id_, found in ahead.items()
+        },
+        fetched=len(fetched),
+    )
+
+
+def _free_in(
+    held: Sequence[SlotLease], usable: Mapping[str, int], usual: Mapping[int, float], now: datetime
+) -> list[float]:
+    """Return the expected seconds until each slot is free."""
+    found: list[float] = []
+    for worker_id, count in usable.items():
+        running = [lease for lease in held if lease.worker_id == worker_id and not lease.is_prefetched]
+        left = [lease.seconds_left(usual[lease.workflow_id], now) or 0.0 for lease in running]
+        found += left + [0.0] * (count - len(left))
+    return found
 
 
 async def _starting_machines(tx: Tx, dispatch: Dispatch, known: Set[str]) -> StartingMachines:

@@ -73,7 +73,7 @@ class SlotViews:
         async with self._databases.central.read() as tx:
             found, after = await slots.page(tx, offline_seconds=self._offline_seconds, after_id=cursor, limit=limit)
             held, now = await slots.held_by(tx, [worker.worker_id for worker in found])
-            usual = {id_: await positions.mean_duration(tx, [id_]) for id_ in {job.workflow_id for job in held}}
+            usual = await positions.mean_durations(tx, (job.workflow_id for job in held))
         by_worker: defaultdict[str, list[SlotLease]] = defaultdict(list)
         for lease in held:
             by_worker[lease.worker_id].append(lease)

@@ -31,7 +31,6 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.settlement import Attempt, Event, JobState, Settled
 from comfyrelay.domain.queue.states import ACTIVE_JOB, JobEventType, JobStatus, TransactionType
-from comfyrelay.domain.queue.wait_reasons import CompletedItem
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict
 from comfyrelay.pacing import paced
@@ -413,28 +412,6 @@ async def batch_sizes(tx: Tx, batch_ids: Iterable[str]) -> dict[str, int]:
         .group_by(ai_jobs.c.batch_id)
     )
     return {row.batch_id: row.items for row in await tx.execute(query)}
-
-
-async def newest_done(
-    tx: Tx, tenant_id: str, batch_ids: Sequence[str], *, limit: int
-) -> tuple[dict[str, list[CompletedItem]], datetime]:
-    """Return the last completed items of each batch, and the time."""
-    ordered = func.row_number().over(partition_by=ai_jobs.c.batch_id, order_by=ai_jobs.c.completed_at.desc())
-    numbered = (
-        select(ai_jobs.c.batch_id, ai_jobs.c.started_at, ai_jobs.c.completed_at, ordered.label("place"))
-        .where(
-            ai_jobs.c.tenant_id == tenant_id,
-            ai_jobs.c.batch_id.in_(batch_ids),
-            ai_jobs.c.status == JobStatus.COMPLETED,
-            # Reused outputs have no run time.
-            ai_jobs.c.reused_from.is_(None),
-        )
-        .subquery()
-    )
-    found: dict[str, list[CompletedItem]] = {}
-    for row in await tx.execute(select(numbered).where(numbered.c.place <= limit)):
-        found.setdefault(row.batch_id, []).append(CompletedItem(row.started_at, row.completed_at))
-    return found, await tx.now()
 
 
 async def set_version(tx: Tx, job_id: str, version: int) -> None:

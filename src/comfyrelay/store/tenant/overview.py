@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Select, func, select
 
+from comfyrelay.domain.queue.progress import Progress
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.queue.wait_reasons import is_prefetched
 from comfyrelay.domain.records.jobs import Unit
@@ -44,7 +45,7 @@ def _retried(tenant_ids: Collection[str]) -> Select[Any]:
 
 
 class LeasedItem(NamedTuple):
-    """A leased job, and the age of its lease."""
+    """A leased job, and for how long it has been running, or leased if it has not started."""
 
     job_id: str
     batch_id: str | None
@@ -72,14 +73,16 @@ async def leased(tx: Tx, tenant_ids: Collection[str]) -> dict[str, list[LeasedIt
     found: dict[str, list[LeasedItem]] = {tenant_id: [] for tenant_id in tenant_ids}
     rows = await tx.execute(query.where(of_tenants, d.c.status == sql_literal(DispatchStatus.LEASED)))
     for row in rows:
+        progress = progress_in(row)
+        began_at = Progress.from_report(progress).began_at or row.leased_at
         item = LeasedItem(
             job_id=row.tenant_job_id,
             batch_id=row.batch_id,
             is_prefetch=row.is_prefetch,
-            progress=progress_in(row),
+            progress=progress,
             workflow_id=row.workflow_id,
             effect_id=row.effect_id,
-            seconds=max(0.0, (row.now - row.leased_at).total_seconds()),
+            seconds=max(0.0, (row.now - began_at).total_seconds()),
         )
         found[row.tenant_id].append(item)
     return found

@@ -23,7 +23,7 @@ from comfyrelay.services.jobs.batches import Batches, BatchState
 from comfyrelay.services.jobs.views.jobs import JobView, JobViews
 from comfyrelay.services.jobs.views.overview import QueueOverview, QueueRows, QueueSummary, summarize_queue
 from comfyrelay.services.subscriptions import Reset, StreamMessage, Subscriber
-from comfyrelay.store.central.autoscaling import durations
+from comfyrelay.store.central.queue import positions
 from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.store.tenant import changes, jobs
 from comfyrelay.store.tenant.changes import Horizon, JobChange, MarkedOutputs
@@ -369,12 +369,11 @@ class _ChangeReader:
 
     async def _progress(self, running: Sequence[LeasedItem]) -> list[LiveProgress]:
         async with self._live.databases.central.read() as tx:
-            known = await durations.known(tx, {item.workflow_id for item in running})
+            usual = await positions.mean_durations(tx, (item.workflow_id for item in running))
         found = []
         for item in running:
-            usual = known.get((item.workflow_id, item.effect_id or durations.WHOLE_WORKFLOW))
-            usual = usual or known.get((item.workflow_id, durations.WHOLE_WORKFLOW))
-            left = None if usual is None else max(0.0, usual.mean_seconds - item.seconds)
+            seconds = usual.get(item.workflow_id)
+            left = None if seconds is None else max(0.0, seconds - item.seconds)
             found.append(LiveProgress(id=item.job_id, progress=item.progress, expected_seconds=left))
         return found
 

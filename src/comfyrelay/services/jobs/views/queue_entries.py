@@ -13,7 +13,6 @@ from comfyrelay.protocol.jobs import QueueEntry, QueueItem
 from comfyrelay.services.jobs.batches import BatchState
 from comfyrelay.services.jobs.views.media import ShownMedia
 from comfyrelay.services.jobs.views.overview import JOB_STATUS
-from comfyrelay.store.central.autoscaling import durations
 from comfyrelay.store.tenant.units import BatchItem, BatchSummary
 
 # Number of items that the list shows of a batch. The others are on further pages.
@@ -43,20 +42,6 @@ class QueueOrder:
             return UnitStatus.RUNNING
         return UnitStatus.PAUSED if unit in self.paused and unit not in self.queued else UnitStatus.WAITING
 
-    def fetched_of(self, unit: Unit, counts: Mapping[str, int]) -> int:
-        return min(sum(fetched == unit for fetched in self.fetched.values()), counts.get(JobStatus.PROCESSING, 0))
-
-    def adjust_counts(self, unit: Unit, counts: Mapping[str, int]) -> dict[str, int]:
-        """Return the counts with fetched jobs as queued ones."""
-        moved = self.fetched_of(unit, counts)
-        if not moved:
-            return dict(counts)
-        return {
-            **counts,
-            JobStatus.PROCESSING: counts[JobStatus.PROCESSING] - moved,
-            JobStatus.QUEUED: counts.get(JobStatus.QUEUED, 0) + moved,
-        }
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnitRows:
@@ -69,28 +54,20 @@ class UnitRows:
     items: Mapping[str, Sequence[BatchItem]]
     retries: Mapping[str, str]
     workflows: Mapping[int, WorkflowRecord]
-    # Mean seconds by workflow and effect.
-    means: Mapping[tuple[int, int], float]
+    # Mean seconds by workflow.
+    means: Mapping[int, float]
     reasons: Mapping[str, Waiting]
     # `None` if the counts of the batches are enough.
     matched: Mapping[str, int] | None
     # Views by file.
     media: Mapping[str, ShownMedia]
 
-    def mean(self, workflow_id: int, effect_id: int | None) -> float | None:
-        means = self.means
-        return means.get(
-            (workflow_id, effect_id or durations.WHOLE_WORKFLOW), means.get((workflow_id, durations.WHOLE_WORKFLOW))
-        )
-
 
 def batch_entry(unit: Unit, rows: UnitRows, order: QueueOrder, filtered: UnitStatus | None) -> QueueEntry:
     """Make the entry of a batch. `filtered` is the status of the filter."""
     status = order.status_of(unit)
     state, summary, items = rows.states[unit.id], rows.summaries[unit.id], rows.items.get(unit.id, ())
-    left = state.counts.get(JobStatus.QUEUED, 0) + state.counts.get(JobStatus.PROCESSING, 0)
-    mean, expected = rows.mean(summary.workflow_id, summary.effect_id), state.expected_seconds
-    shared = _shared_fields(unit, summary.workflow_id, state.counts, rows, order, filtered=filtered)
+    shared = _shared_fields(unit, summary.workflow_id, state.counts, rows, fetched=state.fetched, filtered=filtered)
     if rows.matched is not None:
         shared["matched"] = rows.matched.get(unit.id, 0)
     return QueueEntry(
@@ -101,7 +78,7 @@ def batch_entry(unit: Unit, rows: UnitRows, order: QueueOrder, filtered: UnitSta
         status=status or finished_status(state.counts),
         total=state.total,
         held=state.held,
-        expected_seconds=mean * left if expected is None and mean is not None and left else expected,
+        expected_seconds=state.expected_seconds,
         priority=summary.priority,
         created_at=state.created_at,
         ended_at=summary.ended_at if status is None else None,
@@ -117,11 +94,12 @@ def job_entry(unit: Unit, rows: UnitRows, order: QueueOrder, filtered: UnitStatu
     """Make the entry of a single job."""
     status = order.status_of(unit)
     job = rows.singles[unit.id]
-    counts = {job.status: 1}
-    mean = rows.mean(job.workflow_id, job.effect_id)
+    is_fetched = job.id in order.fetched
+    counts: dict[str, int] = {shown_status(job.status, is_prefetched=is_fetched): 1}
+    mean = rows.means.get(job.workflow_id)
     has_ended = job.status in TERMINAL_JOB
     return QueueEntry(
-        **_shared_fields(unit, job.workflow_id, counts, rows, order, filtered=filtered),
+        **_shared_fields(unit, job.workflow_id, counts, rows, fetched=int(is_fetched), filtered=filtered),
         is_batch=False,
         label=job.label,
         first_label=None,
@@ -161,15 +139,14 @@ def _seconds_between(start: datetime | None, end: datetime | None) -> float | No
 def _shared_fields(
     unit: Unit,
     workflow_id: int,
-    stored_counts: Mapping[str, int],
+    counts: Mapping[str, int],
     rows: UnitRows,
-    order: QueueOrder,
     *,
+    fetched: int,
     filtered: UnitStatus | None,
 ) -> dict[str, Any]:
     """Return the fields that batches and jobs have in common."""
     workflow, waiting = rows.workflows.get(workflow_id), rows.reasons.get(unit.id)
-    counts = order.adjust_counts(unit, stored_counts)
     return {
         "id": unit.id,
         "workflow_slug": workflow.slug if workflow else None,
@@ -177,7 +154,7 @@ def _shared_fields(
         "kind": workflow.output_mime_type.partition("/")[0] if workflow else None,
         "matched": sum(counts.values()) if filtered is None else counts.get(JOB_STATUS.get(filtered, filtered), 0),
         "counts": {status: counts.get(status, 0) for status in JobStatus},
-        "fetched": order.fetched_of(unit, stored_counts),
+        "fetched": fetched,
         "starts_in_seconds": waiting.expected_start_seconds if waiting else None,
         "waiting_text": waiting.text if waiting else None,
         "waiting_reason": waiting.reason if waiting else None,

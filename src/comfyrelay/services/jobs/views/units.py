@@ -26,7 +26,7 @@ from comfyrelay.services.paging import ResultPage, chunks, make_page
 from comfyrelay.services.queue.control import require_batch
 from comfyrelay.services.queue.wait_reasons import WaitReasons
 from comfyrelay.store.central import catalogue
-from comfyrelay.store.central.autoscaling import durations
+from comfyrelay.store.central.queue import positions
 from comfyrelay.store.tenant import jobs, overview, units
 from comfyrelay.store.tenant.job_list import StatusFilter
 from comfyrelay.store.tenant.units import BatchItem
@@ -233,7 +233,7 @@ class QueueUnits:
         workflow_ids |= {summary.workflow_id for summary in summaries.values()}
         async with self._databases.central.read() as tx:
             workflows = await catalogue.workflows_by_id(tx, workflow_ids)
-            known = await durations.known(tx, workflow_ids)
+            means = await positions.mean_durations(tx, workflow_ids)
         return UnitRows(
             states=states,
             summaries=summaries,
@@ -242,7 +242,7 @@ class QueueUnits:
             items=of_batch,
             retries=retries,
             workflows=workflows,
-            means={key: duration.mean_seconds for key, duration in known.items()},
+            means=means,
             reasons=await self._find_reasons(tenant_id, chosen, order, singles),
             matched=await self._matched(tenant_id, batch_ids, wanted, order),
             media=await self._load_media(tenant_id, [*items, *singles.values()]),

@@ -1,10 +1,10 @@
 """Positions in the queue: reorder waiting dispatches, and estimate how long they wait."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, false, func, or_, select
+from sqlalchemy import ColumnElement, Float, Select, and_, case, cast, false, func, literal, or_, select
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.dispatch import Dispatch
@@ -47,15 +47,33 @@ def _write_ranks(dialect: str) -> Executable:
     return update_rows(dialect, d, "id", "rank")
 
 
-async def ahead_of(tx: Tx, dispatch: Dispatch, workflow_ids: Sequence[int]) -> int:
-    """Count the queued dispatches of these workflows ahead of this one."""
+class Ahead(NamedTuple):
+    """The number of dispatches ahead of another, and how long they usually run together."""
+
+    jobs: int
+    seconds: float
+
+
+async def waiting_workflows(tx: Tx, *, stage: str, provider: str, workflow_ids: Sequence[int]) -> list[int]:
+    """Return those of the workflows that have queued dispatches."""
+    is_ready = _is_ready(stage=stage, provider=provider, workflow_ids=workflow_ids)
+    return await tx.scalars(select(d.c.workflow_id).where(is_ready).distinct())
+
+
+async def ahead_of(tx: Tx, dispatch: Dispatch, workflow_ids: Sequence[int], *, usual: Mapping[int, float]) -> Ahead:
+    """Sum up the queued dispatches of these workflows ahead of this one. `usual` are the seconds by workflow."""
     is_before = or_(
         d.c.priority > dispatch.priority,
         and_(d.c.priority == dispatch.priority, d.c.rank < dispatch.rank),
         and_(d.c.priority == dispatch.priority, d.c.rank == dispatch.rank, d.c.id < dispatch.id),
     )
     is_ready = _is_ready(stage=dispatch.stage, provider=dispatch.provider, workflow_ids=workflow_ids)
-    return int(await tx.scalar(select(func.count()).where(is_ready, is_before)) or 0)
+    row = (await tx.execute(select(func.count(), func.sum(_seconds(usual))).where(is_ready, is_before))).one()
+    return Ahead(row[0], float(row[1] or 0.0))
+
+
+def _seconds(usual: Mapping[int, float]) -> ColumnElement[float]:
+    return cast(case(usual, value=d.c.workflow_id, else_=0.0) if usual else literal(0.0), Float(53))
 
 
 def _is_ready(*, stage: str, provider: str, workflow_ids: Sequence[int]) -> ColumnElement[bool]:
@@ -70,15 +88,43 @@ def _is_ready(*, stage: str, provider: str, workflow_ids: Sequence[int]) -> Colu
 
 
 async def ahead_of_each(
-    tx: Tx, ids: Collection[int], *, stage: str, provider: str, workflow_ids: Sequence[int]
-) -> dict[int, int]:
-    """Count by dispatch the queued dispatches of these workflows that are ahead of it. Dispatches that cannot run yet
+    tx: Tx,
+    ids: Collection[int],
+    *,
+    stage: str,
+    provider: str,
+    workflow_ids: Sequence[int],
+    usual: Mapping[int, float],
+) -> dict[int, Ahead]:
+    """Sum up by dispatch the queued dispatches of these workflows that are ahead of it. Dispatches that cannot run yet
     are left out."""
-    place = func.row_number().over(order_by=(d.c.priority.desc(), d.c.rank, d.c.id)).label("place")
+    order = (d.c.priority.desc(), d.c.rank, d.c.id)
+    place = func.row_number().over(order_by=order).label("place")
+    until = func.sum(_seconds(usual)).over(order_by=order).label("until")
     is_ready = _is_ready(stage=stage, provider=provider, workflow_ids=workflow_ids)
-    queue = select(d.c.id, place).where(is_ready).subquery()
-    rows = await tx.execute(select(queue.c.id, queue.c.place).where(queue.c.id.in_(ids)))
-    return {row.id: row.place - 1 for row in rows}
+    queue = select(d.c.id, place, until, _seconds(usual).label("own")).where(is_ready).subquery()
+    rows = await tx.execute(select(queue).where(queue.c.id.in_(ids)))
+    return {row.id: Ahead(row.place - 1, float(row.until - row.own)) for row in rows}
+
+
+async def last_of_batches(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> dict[str, str]:
+    """Return the queued job of each batch that is the last in queue order."""
+    place = func.row_number().over(partition_by=d.c.batch_id, order_by=(d.c.priority, d.c.rank.desc(), d.c.id.desc()))
+    # SQLite uses the partial index only if its condition is repeated.
+    is_queued = and_(WAITING, d.c.status == sql_literal(DispatchStatus.QUEUED))
+    queued = (
+        select(d.c.batch_id, d.c.tenant_job_id, place.label("place"))
+        .where(d.c.tenant_id == tenant_id, d.c.batch_id.in_(batch_ids), is_queued)
+        .subquery()
+    )
+    rows = await tx.execute(select(queued).where(queued.c.place == 1))
+    return {row.batch_id: row.tenant_job_id for row in rows}
+
+
+async def mean_durations(tx: Tx, workflow_ids: Iterable[int]) -> dict[int, float]:
+    """Return the mean duration of each workflow, as far as it is known."""
+    found = {id_: await mean_duration(tx, [id_]) for id_ in set(workflow_ids)}
+    return {id_: seconds for id_, seconds in found.items() if seconds is not None}
 
 
 async def mean_duration(tx: Tx, workflow_ids: Sequence[int], *, of_last: int = 50) -> float | None:

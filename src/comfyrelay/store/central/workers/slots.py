@@ -49,35 +49,47 @@ async def page(
     return [worker._replace(comfyui=json_value(worker.comfyui)) for worker in found], following
 
 
-def held_query() -> Select[Any]:
-    return (
-        select(
-            d.c.tenant_id,
-            d.c.tenant_job_id.label("job_id"),
-            d.c.shard,
-            d.c.workflow_id,
-            d.c.worker_id,
-            *PROGRESS_COLUMNS,
-        )
-        .where(d.c.status == sql_literal(DispatchStatus.LEASED), d.c.worker_id.in_(bindparam("ids", expanding=True)))
-        .order_by(d.c.leased_at, d.c.id)
+_HELD = (
+    select(
+        d.c.tenant_id,
+        d.c.tenant_job_id.label("job_id"),
+        d.c.batch_id,
+        d.c.shard,
+        d.c.workflow_id,
+        d.c.worker_id,
+        *PROGRESS_COLUMNS,
     )
+    .where(d.c.status == sql_literal(DispatchStatus.LEASED))
+    .order_by(d.c.leased_at, d.c.id)
+)
+
+
+def held_query() -> Select[Any]:
+    return _HELD.where(d.c.worker_id.in_(bindparam("ids", expanding=True)))
 
 
 async def held_by(tx: Tx, worker_ids: Sequence[str]) -> tuple[list[SlotLease], datetime]:
     """Return the leases of these workers, oldest first, and the time."""
-    rows = (await tx.execute(held_query(), {"ids": list(worker_ids)})).all()
-    leases = [
-        SlotLease(
-            tenant_id=row.tenant_id,
-            job_id=row.job_id,
-            shard=row.shard,
-            workflow_id=row.workflow_id,
-            worker_id=row.worker_id,
-            is_prefetch=row.is_prefetch,
-            leased_at=row.leased_at,
-            progress=Progress.from_report(progress_in(row)),
-        )
-        for row in rows
-    ]
-    return leases, await tx.now()
+    rows = await tx.execute(held_query(), {"ids": list(worker_ids)})
+    return [_lease(row) for row in rows], await tx.now()
+
+
+async def held_of(tx: Tx, tenant_id: str) -> tuple[list[SlotLease], datetime]:
+    """Return the leases of a tenant's jobs, oldest first, and the time."""
+    # Use the partial index of leased rows. SQLite would otherwise scan all jobs of the tenant.
+    rows = await tx.execute(_HELD.where(d.c.tenant_id.concat("") == tenant_id))
+    return [_lease(row) for row in rows], await tx.now()
+
+
+def _lease(row: Any) -> SlotLease:
+    return SlotLease(
+        tenant_id=row.tenant_id,
+        job_id=row.job_id,
+        batch_id=row.batch_id,
+        shard=row.shard,
+        workflow_id=row.workflow_id,
+        worker_id=row.worker_id,
+        is_prefetch=row.is_prefetch,
+        leased_at=row.leased_at,
+        progress=Progress.from_report(progress_in(row)),
+    )
