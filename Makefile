@@ -29,8 +29,8 @@ install: $(READY_DEV) ## create .venv with everything that the other targets nee
 
 # A desk also starts without the web app: its page says how to build it.
 up: $(READY) ## start ComfyRelay on this machine
-	-$(BIN)/python ui/build.py
-	$(BIN)/comfyrelay up $(ARGS)
+	@$(STEP) "Prepare the page" $(BIN)/python ui/build.py || true
+	@$(BIN)/comfyrelay up $(ARGS)
 
 test: $(READY_DEV) ## run unit and integration tests and the journeys of tests/system (ARGS="-k lease" passes options to pytest)
 	$(BIN)/python ui/build.py
@@ -92,6 +92,8 @@ clean: ## remove .venv, caches and build output
 		ui/node_modules src/comfyrelay/web/app
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# Prints one line for each step, and the whole output of a step that fails.
+STEP := $(PYTHON) tools/step.py
 # Only pinned packages are installed: the project is built with the pinned hatchling.
 ENVIRONMENT := test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 # Every dependency is pinned, so pip need not resolve any.
@@ -99,10 +101,10 @@ PACKAGES := $(BIN)/python -m pip install --quiet --no-deps --require-hashes --re
 PROJECT := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 
 $(READY): pyproject.toml $(LOCK_DESK)
-	$(ENVIRONMENT)
-	$(PACKAGES) $(LOCK_DESK)
-	$(PROJECT)
-	touch $@
+	@$(STEP) "Create $(VENV)" sh -c '$(ENVIRONMENT)'
+	@$(STEP) "Install the packages of $(LOCK_DESK)" $(PACKAGES) $(LOCK_DESK)
+	@$(STEP) "Install ComfyRelay" $(PROJECT)
+	@touch $@
 
 # The developer packages include those of a desk. Without --compile: most modules are never imported. Four downloads in
 # parallel. pip and setuptools come last, when no other pip runs.

@@ -17,7 +17,6 @@ from comfyrelay.text import excerpt
 T = TypeVar("T")
 # Limits of one request.
 MAX_SELECTED = 2000
-MAX_SEARCH_TERMS = 10
 _PROMPT_LENGTH = 200
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
@@ -61,10 +60,11 @@ def output_kind(mime_type: str) -> OutputKind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchTerm:
-    """A search term, and the workflows whose names contain it."""
+    """A search term, and the workflows whose names contain it. With `is_excluded`, it must not occur."""
 
     text: str
     workflow_ids: frozenset[int] = frozenset()
+    is_excluded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -180,6 +180,13 @@ class TestListing:
             "_": set(),
             "%": {bird},
             "whale": set(),
+            '"in the rain"': {cat, dog},
+            '"rain the"': set(),
+            "rain -cat": {dog},
+            "-rain": {bird},
+            '-"a dog" clip': {cat, bird},
+            "-ada": {cat, bird},
+            "-wings": {cat, dog},
         }
         assert {q: set(await scenario.ids(q=q)) for q in searches} == searches
         problem = problem_of(await scenario.user.call("GET", "/api/gallery", params={"q": "a " * 11}), 422)

@@ -224,7 +224,7 @@ class TestViews:
     async def test_jobs_are_found_by_part_of_label_or_id(self, user: Caller, effect: int) -> None:
         wanted = (await submit(user, effect, label="Über 100% Zeppelins_of"))["id"]
         await submit(user, effect, label="Boats x of 1000")
-        for search in ("ZEPP", "zepp", "Über", "100%25", "_of", wanted[-12:].upper()):
+        for search in ("ZEPP", "zepp", "Über", "100%25", "_of", wanted[-12:].upper(), "-boats", "of -1000"):
             assert await ids(user, f"?q={search}") == [wanted]
 
     async def test_jobs_are_found_by_part_of_their_inputs(self, api: Api, user: Caller) -> None:

@@ -191,6 +191,11 @@ class TestSearch:
         other = await submit(user, effect, label="a zebra")
         assert await ids(user, "?q=BOAT") == [many, ended["id"]]
         assert await ids(user, "?q=boat&status=waiting") == [many]
+        assert await ids(user, "?q=boat red") == [ended["id"]]
+        assert await ids(user, '?q="red boat"') == [ended["id"]]
+        assert await ids(user, '?q="boat red"') == []
+        assert await ids(user, "?q=-boat") == [other["id"]]
+        assert await ids(user, "?q=boat -red") == [many]
         assert await ids(user, f"?q={other['id']}") == [other["id"]]
         assert len(await ids(user, f"?workflow={ended['workflow_slug']}")) == 3
         assert await ids(user, "?workflow=nothing") == []

@@ -26,9 +26,13 @@ VersionNumber = Annotated[int, Path(ge=1, le=MAX_VERSION)]
 
 TextFilter = Annotated[str | None, Query(max_length=200, pattern=STORABLE)]
 SlugFilter = Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="a slug")]
+_SEARCH = (
+    "words that must all occur in prompts and other values, labels, errors or ids; "
+    '`"quoted words"` occur together, and `-word` must not occur'
+)
 SearchText = Annotated[
     str | None,
-    Query(max_length=200, pattern=STORABLE, description="text in prompts and other values, labels, errors and ids"),
+    Query(max_length=200, pattern=STORABLE, description=_SEARCH),
 ]
 Limit = Annotated[int, Query(ge=1, le=200, description="maximum number of items")]
 Cursor = Annotated[str | None, Query(max_length=64, pattern=ID, description=_NEXT)]

@@ -21,7 +21,10 @@ from comfyrelay.services.gallery.listing import GalleryOutputView, GalleryQuery,
 from comfyrelay.storage.headers import content_disposition
 
 router = user_router("/api", "gallery")
-_SEARCH = "words that must all occur in the values, the label, the note, or the name of the workflow or batch"
+_SEARCH = (
+    "words that must all occur in the values, the label, the note, or the name of the workflow or batch; "
+    '`"quoted words"` occur together, and `-word` must not occur'
+)
 _ZIP_HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",

@@ -10,7 +10,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from comfyrelay.domain.gallery import (
-    MAX_SEARCH_TERMS,
     GalleryFilter,
     GalleryOutput,
     GallerySort,
@@ -23,6 +22,7 @@ from comfyrelay.domain.gallery import (
     main_prompt,
 )
 from comfyrelay.domain.payloads import JobPayload
+from comfyrelay.domain.search import parse_search
 from comfyrelay.errors import InvalidInput
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
@@ -197,17 +197,18 @@ class GalleryListing:
         return views
 
     async def _filter(self, tenant_id: str, query: GalleryQuery) -> GalleryFilter:
-        zone, words = _zone(query.zone), query.search.split()
-        if len(words) > MAX_SEARCH_TERMS:
-            raise InvalidInput(errors={"q": f"Search for at most {MAX_SEARCH_TERMS} words."})
+        zone, words = _zone(query.zone), parse_search(query.search)
         workflow_ids, named = None, [frozenset[int]()] * len(words)
         if words or query.workflow is not None:
             async with self._databases.central.read() as tx:
                 if query.workflow is not None:
                     workflow_ids = await catalogue.find_workflows(tx, tenant_id, slug=query.workflow)
-                named = [await catalogue.find_workflows(tx, tenant_id, part=word) for word in words]
+                named = [await catalogue.find_workflows(tx, tenant_id, part=word.text) for word in words]
         return GalleryFilter(
-            terms=tuple(SearchTerm(text=text, workflow_ids=ids) for text, ids in zip(words, named, strict=True)),
+            terms=tuple(
+                SearchTerm(text=word.text, workflow_ids=ids, is_excluded=word.is_excluded)
+                for word, ids in zip(words, named, strict=True)
+            ),
             workflow_ids=workflow_ids,
             batch_id=query.batch_id,
             kind=query.kind,

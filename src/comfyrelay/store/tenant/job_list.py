@@ -4,10 +4,27 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, TableValuedAlias, Text, column, exists, func, literal, or_, select
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Select,
+    TableValuedAlias,
+    Text,
+    and_,
+    column,
+    exists,
+    false,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    true,
+)
 
 from comfyrelay.domain.queue.states import JobStatus, VideoStatus
 from comfyrelay.domain.records.jobs import JobRecord
+from comfyrelay.domain.search import parse_search
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.jobs import JOB_COLUMNS
 from comfyrelay.store.tenant.tables import ai_jobs, batches, files, videos
@@ -84,7 +101,23 @@ def list_query(
 
 
 def search_condition(tenant_id: str, search: str, dialect: str) -> ColumnElement[bool]:
-    contains = contains_text(search, dialect)
+    """Return the condition for a search with the syntax of `domain.search`."""
+    conditions = [
+        without(_text_condition(tenant_id, term.text, dialect))
+        if term.is_excluded
+        else _text_condition(tenant_id, term.text, dialect)
+        for term in parse_search(search)
+    ]
+    return and_(true(), *conditions)
+
+
+def without(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the opposite of a condition, which is null if a column is."""
+    return not_(func.coalesce(condition, false(), type_=Boolean()))
+
+
+def _text_condition(tenant_id: str, text: str, dialect: str) -> ColumnElement[bool]:
+    contains = contains_text(text, dialect)
     # The subquery is evaluated once, not per job.
     of_label = select(batches.c.id).where(batches.c.tenant_id == tenant_id, contains(batches.c.label))
     return or_(
@@ -92,7 +125,7 @@ def search_condition(tenant_id: str, search: str, dialect: str) -> ColumnElement
         contains(ai_jobs.c.error_message),
         ai_jobs.c.batch_id.in_(of_label),
         _has_value(tenant_id, contains, dialect),
-        ai_jobs.c.id.contains(search.lower(), autoescape=True),
+        ai_jobs.c.id.contains(text.lower(), autoescape=True),
     )
 
 

@@ -38,7 +38,7 @@ from comfyrelay.store.row_parameters import (
     with_ids,
     with_rows,
 )
-from comfyrelay.store.tenant.job_list import contains_text, input_values
+from comfyrelay.store.tenant.job_list import contains_text, input_values, without
 from comfyrelay.store.tenant.jobs import listed_payload
 from comfyrelay.store.tenant.tables import ai_jobs, batches, collection_items, collections, files, outputs, zips
 from comfyrelay.store.types import UtcTime, json_value, relay_now, sql_literal
@@ -193,7 +193,7 @@ def _conditions(tenant_id: str, wanted: GalleryFilter, dialect: str) -> list[Col
             outputs.c.batch_id.in_(of_label),
             outputs.c.workflow_id.in_(sorted(term.workflow_ids)),
         )
-        found.append(is_match)
+        found.append(without(is_match) if term.is_excluded else is_match)
     return found
 
 
