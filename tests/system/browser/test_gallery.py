@@ -15,6 +15,7 @@ from playwright.async_api import Browser, FloatRect, Locator, Page, expect
 
 from tests.support.chromium import PageDriver, open_page, until
 from tests.support.desk import make_desk
+from tests.support.graphs import five_images
 from tests.support.world import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -363,7 +364,7 @@ async def test_deletion_names_its_outputs_and_removes_them(driver: PageDriver) -
     await page.keyboard.press("x")
     await page.keyboard.press("Delete")
     dialog = page.get_by_role("dialog", name="Delete 1 output?")
-    await expect(dialog).to_contain_text("This also deletes its job")
+    await expect(dialog).to_contain_text("A job without any output left is deleted with its log and values.")
     await dialog.get_by_role("button", name="Delete 1 output").click()
     await expect(tiles(page)).to_have_count(1)
     await expect(opener(page, "stays")).to_be_visible()
@@ -378,6 +379,47 @@ async def test_deletion_names_its_outputs_and_removes_them(driver: PageDriver) -
     await expect(tiles(page)).to_have_count(1)
     await expect(opener(page, "stays")).to_be_visible()
     assert [file["label"] for file in await listed(driver, batch)] == ["stays"]
+
+
+async def test_every_file_of_a_job_is_a_tile(driver: PageDriver) -> None:
+    """A batch of four images and a second save node: starred, zipped, recalled and deleted one by one."""
+    page = driver.page
+    slug = (await driver.call("POST", "/api/workflows", {"graph": five_images(), "name": "five"}))["slug"]
+    body = {"workflow_slug": slug, "label": f"batch {uuid4()}", "items": [{"label": "five"}]}
+    batch = str((await driver.call("POST", "/api/batches", body))["id"])
+    await page.goto(f"/gallery?batch={batch}")
+    await expect(tiles(page)).to_have_count(5, timeout=PATIENCE_SECONDS * 1000)
+    names = [await tiles(page).nth(place).locator("[data-open]").get_attribute("aria-label") for place in range(5)]
+    assert names == [*(f"five, image, output {number}" for number in (5, 4, 3, 2)), "five, image"]
+    # the last one is twice as wide
+    shapes = [await box(tiles(page).nth(place)) for place in range(2)]
+    assert shapes[0]["width"] > 1.5 * shapes[1]["width"]
+    third = page.get_by_role("button", name="five, image, output 3", exact=True)
+    await third.focus()
+    await page.keyboard.press("s")
+    await expect(page.get_by_role("button", name="five, image, output 3, starred")).to_be_visible()
+    assert {item["number"] for item in await listed(driver, batch) if item["starred"]} == {3}
+    await page.get_by_role("checkbox").first.click()
+    await page.keyboard.press("Control+a")
+    async with page.expect_download() as downloading:
+        await page.get_by_role("button", name="Zip").click()
+    with zipfile.ZipFile(await (await downloading.value).path()) as zipped:
+        assert len({Path(name).name for name in zipped.namelist()}) == 5
+    await page.keyboard.press("Escape")
+    # the cover is deleted, and the others stay
+    await page.get_by_role("button", name="five, image", exact=True).focus()
+    await page.keyboard.press("Delete")
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("Other outputs of the same job stay.")
+    await expect(dialog.get_by_role("listitem")).to_have_text([re.compile(r"0001_five\.png$")])
+    await dialog.get_by_role("button", name="Delete 1 output").click()
+    await expect(tiles(page)).to_have_count(4)
+    await expect(page.get_by_text("1 output deleted", exact=True)).to_be_visible(timeout=PATIENCE_SECONDS * 1000)
+    assert sorted(item["number"] for item in await listed(driver, batch)) == [2, 3, 4, 5]
+    await page.get_by_role("button", name="five, image, output 5", exact=True).click()
+    await page.get_by_role("dialog").get_by_role("button", name="Change and run").click()
+    [job_id] = {item["job_id"] for item in await listed(driver, batch)}
+    await expect(page).to_have_url(re.compile(f"/create\\?from={job_id}"))
 
 
 async def test_all_matches_can_be_selected_from_the_url(driver: PageDriver) -> None:

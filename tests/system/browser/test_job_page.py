@@ -8,6 +8,7 @@ from playwright.async_api import Browser, expect
 
 from tests.integration.desk.test_script_jobs import open_script_desk
 from tests.support.chromium import PROMPT_GRAPH, PageDriver, open_page
+from tests.support.graphs import five_images
 from tests.system.browser.sample_desk import Filling, picture
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -62,6 +63,31 @@ async def test_running_job_updates_live(shared: PageDriver) -> None:
     await expect(happened).to_contain_text("Canceled")
 
 
+async def test_all_files_of_a_job_are_shown(shared: PageDriver) -> None:
+    page = shared.page
+    slug = (await shared.call("POST", "/api/workflows", {"graph": five_images(), "name": "five"}))["slug"]
+    job = await shared.call("POST", "/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "five"})
+    await shared.open_job(job["id"])
+    await shared.status_is("Done")
+    outputs = page.get_by_role("list", name="Outputs").get_by_role("button")
+    await expect(outputs).to_have_count(5)
+    shown = page.locator("main img").first
+    # the cover is square, and the image of the second save node twice as wide
+    await expect(shown).to_have_js_property("naturalWidth", 16)
+    await outputs.last.click()
+    await expect(outputs.last).to_have_attribute("aria-pressed", "true")
+    await expect(shown).to_have_js_property("naturalWidth", 32)
+    async with page.expect_download() as downloading:
+        await shared.actions.get_by_role("link", name="Download").click()
+    assert (await downloading.value).suggested_filename.endswith("-5.png")
+    facts = page.locator("section", has=page.get_by_role("heading", name="Details"))
+    await expect(facts).to_contain_text("Outputs5")
+    # another window deletes the cover
+    cover = (await shared.call("GET", f"/api/ai-jobs/{job['id']}"))["outputs"][0]["file_id"]
+    await shared.call("POST", "/api/gallery/delete", {"ids": [cover]})
+    await expect(outputs).to_have_count(4)
+
+
 async def test_64_bit_seeds_keep_all_digits(shared: PageDriver) -> None:
     slug = (await shared.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "portrait"}))["slug"]
     wish = {"workflow_slug": slug, "input_payload": {"seed": 18446744073709551613}, "idempotency_key": "seed"}
@@ -91,7 +117,7 @@ async def test_script_outputs_are_listed_with_the_command(tmp_path: Path, chromi
         others = page.get_by_role("list", name="Outputs").get_by_role("button")
         await expect(others).to_have_count(2)
         await others.last.click()
-        await expect(page.get_by_role("img", name="made 2.png")).to_have_js_property("naturalWidth", 8)
+        await expect(page.get_by_role("img", name=re.compile(r"-2\.png$"))).to_have_js_property("naturalWidth", 8)
 
 
 async def test_clip_is_compared_with_its_input_and_escape_leads_back(shared: PageDriver) -> None:
