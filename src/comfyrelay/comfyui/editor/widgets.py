@@ -220,10 +220,12 @@ def _spec(name: str, spec: Any) -> Spec:
     options = dict(as_dict(spec[1] if len(spec) > 1 else None))
     if isinstance(spec[0], list):
         options["options"] = spec[0]
-    kind = options.get("widgetType") or spec[0]
+    kind = type_name(options.get("widgetType") or spec[0])
+    if kind not in _FIELDS | _MADE_IN_BROWSER and type_name(spec[0]) in _EMPTY:
+        # A pack draws this field itself, but its value is an ordinary one.
+        kind = type_name(spec[0])
     if kind == _MATCHES_TYPE:
-        kind = as_dict(options.get("template")).get("allowed_types")
-    kind = type_name(kind)
+        kind = type_name(as_dict(options.get("template")).get("allowed_types"))
     return Spec(name, kind, options, is_field=kind in _FIELDS and not options.get("forceInput"))
 
 

@@ -144,3 +144,11 @@ def test_choice_with_a_preview_image_is_its_name(stored: Any, expected: str) -> 
 
 def test_sampler_of_the_first_comfyui_has_its_current_name() -> None:
     assert inputs("KSampler", [5, True, 8, "sample_euler"])["sampler_name"] == "euler"
+
+
+@pytest.mark.parametrize("stored", [["a", 1.5, 7], {"video": "a", "start_time": 1.5, "last": 7}])
+def test_ordinary_value_with_its_own_widget_is_a_field(stored: Any) -> None:
+    timed = {"video": ["STRING", {}], "start_time": ["FLOAT", {"widgetType": "PACK_TIME"}], "last": ["INT", {}]}
+    definitions = {"Timed": {"input": {"required": timed}, "output": []}}
+    graph = convert_workflow(workflow([node(1, "Timed", values=stored)]), definitions)
+    assert graph["1"]["inputs"] == {"video": "a", "start_time": 1.5, "last": 7}
