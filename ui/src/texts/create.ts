@@ -202,7 +202,7 @@ export const create = {
     one: (mime: string) => `1 ${(KINDS[mime.split("/")[0] ?? ""] ?? ["job"])[0]}`,
     many: (count: number, mime: string) => counted(count, KINDS[mime.split("/")[0] ?? ""], ["job", "jobs"]),
     counting: "Counting jobs…",
-    axis: (name: string, count: number) => `${number.format(count)} ${name.toLowerCase()}`,
+    axis: (name: string, count: number) => `${isolated(name)} (${number.format(count)})`,
     equals: (product: string, made: string) => `${product} = ${made}`,
     files: (count: number, type: string) => counted(count, INPUTS[type], ["file", "files"]),
     prompts: (count: number) => plural(count, "prompt"),

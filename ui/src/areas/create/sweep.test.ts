@@ -95,5 +95,5 @@ test("sums up the axes that the server counted", () => {
     { name: "Steps", count: 3 },
     { name: "Cfg", count: 8 },
   ];
-  expect(axesSummary(axes)).toBe("3 steps × 8 cfg");
+  expect(axesSummary(axes)).toBe("Steps (3) × Cfg (8)");
 });

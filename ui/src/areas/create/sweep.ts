@@ -69,7 +69,7 @@ export function jobCount(lists: Sweep, files = lists.files.length): number {
   return pairs * Math.max(1, lists.negatives.length) * lists.tries;
 }
 
-/** `3 steps × 8 cfg`, as the server counts them; empty for one job. */
+/** `Steps (3) × Cfg (8)`, as the server counts them; empty for one job. */
 export const axesSummary = (axes: readonly { name: string; count: number }[]): string =>
   axes.map((each) => texts.plan.axis(each.name, each.count)).join(" × ");
 
