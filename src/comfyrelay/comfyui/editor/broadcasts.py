@@ -4,6 +4,7 @@ It follows the rules of version 7: a value goes to unconnected inputs of its typ
 input name, group and colour. If several broadcasts match an input, the highest priority wins; on a tie, none does.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,16 +21,16 @@ from comfyrelay.comfyui.editor.workflow import (
     Node,
     Sheet,
     Slot,
-    SubgraphPort,
     as_dict,
 )
 from comfyrelay.errors import GraphError
 
-# A real workflow has a few broadcasts and hundreds of inputs.
-_MAX_COMPARISONS = 2_000_000
+# A real workflow has a few broadcasts and groups, and hundreds of inputs.
+_MAX_COMPARISONS, _MAX_SENDERS = 2_000_000, 500
 _MAX_BYPASSED = 100
 _TITLE_HEIGHT = 30
 _SUBGRAPH_OUTPUT = "subgraph output node"
+_BY_PATTERN = 4
 _PATTERNS = ("title_regex", "input_regex", "group_regex")
 
 
@@ -86,7 +87,7 @@ class Broadcast:
                 return name[len(name) - size :] == target.name[len(target.name) - size :]
             case 3:
                 return name == target.title
-            case 4:
+            case 4:  # _BY_PATTERN
                 pattern = self.patterns["name"]
                 return pattern is not None and pattern.is_found_in(target.name)
         return name == target.name
@@ -113,6 +114,10 @@ def _broadcasts(node: Node) -> bool:
 
 def _connect(sheet: Sheet, sources: Sources, budget: PatternBudget, *, is_root: bool) -> Sheet:
     senders = [node for node in sheet.nodes.values() if _broadcasts(node) and not node.is_off]
+    if len(senders) > _MAX_SENDERS or len(senders) * len(sheet.groups) * len(sheet.nodes) > _MAX_COMPARISONS:
+        raise GraphError(
+            f"The workflow is too large: more than {_MAX_SENDERS} nodes of Use Everywhere, or many groups."
+        )
     broadcasts = [found for node in senders for found in _broadcasts_of(sheet, node, budget)]
     if not broadcasts:
         return sheet
@@ -135,7 +140,11 @@ def _connect(sheet: Sheet, sources: Sources, budget: PatternBudget, *, is_root: 
             outputs[target.at] = replace(outputs[target.at], links=(link_id,))
         else:
             nodes[target.node_id] = _linked(nodes[target.node_id], replace(target.slot, link=link_id))
-    inputs = [_with_links(port, at, links) for at, port in enumerate(sheet.inputs)]
+    new: dict[int, list[str]] = {}
+    for link_id, link in links.items():
+        if link.origin == INPUT_NODE and link_id not in sheet.links:
+            new.setdefault(link.origin_slot, []).append(link_id)
+    inputs = [replace(port, links=(*port.links, *new.get(at, ()))) for at, port in enumerate(sheet.inputs)]
     return replace(sheet, nodes=nodes, links=links, inputs=tuple(inputs), outputs=tuple(outputs))
 
 
@@ -143,15 +152,6 @@ def _linked(node: Node, slot: Slot) -> Node:
     known = any(other.name == slot.name for other in node.inputs)
     inputs = [slot if other.name == slot.name else other for other in node.inputs]
     return replace(node, inputs=tuple(inputs if known else [*inputs, slot]))
-
-
-def _with_links(port: SubgraphPort, at: int, links: Mapping[str, GraphLink]) -> SubgraphPort:
-    new = (
-        link_id
-        for link_id, link in links.items()
-        if link.origin == INPUT_NODE and link.origin_slot == at and link_id not in port.links
-    )
-    return replace(port, links=(*port.links, *new))
 
 
 def _targets(sheet: Sheet, sources: Sources, *, is_root: bool) -> Iterator[Target]:
@@ -184,10 +184,11 @@ def _connectable_fields(node: Node, *, is_root: bool) -> set[str]:
 def _broadcasts_of(sheet: Sheet, node: Node, budget: PatternBudget) -> Iterator[Broadcast]:
     settings = _settings(node)
     values = [*_values(sheet, node, settings)]
-    repeated = {kind for _, kind, _, _ in values if sum(other == kind for _, other, _, _ in values) > 1}
+    repeated = {kind for kind, count in Counter(kind for _, kind, _, _ in values).items() if count > 1}
     patterns = {key: budget.pattern(settings.get(key), settings.get(f"{key}_invert")) for key in _PATTERNS}
     receivers = _receivers(sheet, node, settings, patterns["group_regex"])
     priority = settings.get("priority") or _default_priority(node, settings, has_repeated=bool(repeated))
+    is_pattern = settings.get("repeated_type_rule") == _BY_PATTERN
     for name, kind, origin, slot in values:
         is_named = node.type != SEED_BROADCAST and (kind in repeated or settings.get("apply_to_unrepeated"))
         yield Broadcast(
@@ -196,7 +197,7 @@ def _broadcasts_of(sheet: Sheet, node: Node, budget: PatternBudget) -> Iterator[
             type=kind,
             priority=priority if isinstance(priority, int | float) else 0,
             settings=settings,
-            patterns=patterns | {"name": budget.pattern(name, False) if is_named else None},
+            patterns=patterns | {"name": budget.pattern(name, False) if is_named and is_pattern else None},
             receivers=receivers,
             name=name if is_named else None,
         )

@@ -23,12 +23,13 @@ def name_nodes_by_id(graph: Graph, sources: Sources, root: Scope) -> None:
     prefixes = [(node["inputs"], prefix) for node in graph.values() if (prefix := texts_of(node)) is not None]
     if not prefixes:
         return
-    found = list(islice(_all_nodes(root, sources), _MAX_SEARCHED))
+    found = list(islice(_all_nodes(root, sources), _MAX_SEARCHED))[::-1]
+    # The first of duplicates wins, and a node's own name over titles.
+    named = {sources.title(node): (scope, node) for scope, node in found}
+    named |= {name: (scope, node) for scope, node in found if isinstance(name := node.properties.get(_NAME), str)}
 
     def value_of(name: str, widget: str) -> str | None:
-        named = next((entry for entry in found if entry[1].properties.get(_NAME) == name), None)
-        named = named or next((entry for entry in found if sources.title(entry[1]) == name), None)
-        return None if named is None else _reference(graph, sources, *named, widget)
+        return _reference(graph, sources, *named[name], widget) if name in named else None
 
     for inputs, prefix in prefixes:
         inputs[PREFIX] = replace_texts(prefix, value_of, None)

@@ -14,6 +14,8 @@ _LONGEST_ID = 100
 
 # Ids of a subgraph's boundary: where links from and to the outside start and end.
 INPUT_NODE, OUTPUT_NODE = "-10", "-20"
+# Beyond it, nothing can be seen on a canvas.
+_MAX_COORDINATE = 1e12
 # Modes of nodes that do not run. A bypassed node passes its input on.
 MUTED, BYPASSED = 2, 4
 
@@ -196,7 +198,8 @@ def _pair(value: object) -> list[Any]:
 def _box(numbers: list[Any]) -> Box | None:
     match numbers:
         case [int() | float() as left, int() | float() as top, int() | float() as width, int() | float() as height]:
-            return float(left), float(top), float(width), float(height)
+            is_finite = all(abs(number) < _MAX_COORDINATE for number in (left, top, width, height))
+            return (float(left), float(top), float(width), float(height)) if is_finite else None
     return None
 
 

@@ -40,14 +40,18 @@ def fill_file_names(graph: Graph, at: datetime) -> Graph:
     A text names a node by its id, its class or its title. A text that names nothing is left alone.
     """
 
+    prefixes = {node_id: prefix for node_id, node in graph.items() if (prefix := texts_of(node)) is not None}
+    if not prefixes:
+        return graph
+    named = _by_name(graph)
+
     def value_of(name: str, widget: str) -> str | None:
-        node = _find(graph, name)
-        value = None if node is None else node["inputs"].get(widget)
+        value = named[name].get(widget) if name in named else None
         return None if value is None or isinstance(value, list | dict) else value_text(value)
 
     local = at.astimezone()
     return {
-        node_id: _with_name(node, replace_texts(prefix, value_of, local)) if (prefix := texts_of(node)) else node
+        node_id: _with_name(node, replace_texts(prefixes[node_id], value_of, local)) if node_id in prefixes else node
         for node_id, node in graph.items()
     }
 
@@ -84,12 +88,15 @@ def value_text(value: object) -> str:
     return _FORBIDDEN.sub("_", str(value)[:_MAX_VALUE_LENGTH])
 
 
-def _find(graph: Graph, name: str) -> dict[str, Any] | None:
-    if name in graph:
-        return dict(graph[name])
-    by_class = (node for node in graph.values() if node["class_type"] == name and name not in _SAVERS)
-    by_title = (graph[node_id] for node_id in graph if title_of(graph, node_id) == name)
-    return next(by_class, None) or next(by_title, None)
+def _by_name(graph: Graph) -> dict[str, dict[str, Any]]:
+    """Return the inputs of nodes by title, class and id. The first of duplicates wins, and the id over the others."""
+    found: dict[str, dict[str, Any]] = {}
+    for node_id in reversed(graph):
+        found[title_of(graph, node_id)] = graph[node_id]["inputs"]
+    for node in reversed(graph.values()):
+        if node["class_type"] not in _SAVERS:
+            found[node["class_type"]] = node["inputs"]
+    return found | {node_id: node["inputs"] for node_id, node in graph.items()}
 
 
 def _with_name(node: dict[str, Any], name: str) -> dict[str, Any]:

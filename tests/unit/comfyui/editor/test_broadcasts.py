@@ -211,3 +211,9 @@ def test_searches_of_a_workflow_are_limited_together() -> None:
     receivers = [encode(node_id, title=f"{node_id} {'a' * 90}") for node_id in range(100, 400)]
     with pytest.raises(GraphError, match="need too long"):
         converted([loader(), everywhere(10, SENT, properties=ue(title_regex=".*.*b")), *receivers], [CLIP])
+
+
+def test_too_many_senders_are_refused() -> None:
+    senders = [everywhere(node_id, [("anything", "CLIP", 2)]) for node_id in range(100, 601)]
+    with pytest.raises(GraphError, match="more than 500 nodes of Use Everywhere"):
+        converted([loader(), *senders], [CLIP])

@@ -469,7 +469,12 @@ def test_malformed_group_is_ignored(group: dict[str, Any]) -> None:
 
 
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers(-20, 30) | st.text(max_size=5) | st.sampled_from(list(DEFINITIONS)),
+    st.none()
+    | st.booleans()
+    | st.integers(-20, 30)
+    | st.just(10**400)
+    | st.text(max_size=5)
+    | st.sampled_from([*DEFINITIONS, "Anything Everywhere", "Prompts Everywhere", "Seed Everywhere", "%a.b%", "("]),
     lambda children: (
         st.lists(children, max_size=4)
         | st.dictionaries(
@@ -487,6 +492,16 @@ anything = st.recursive(
                     "mode",
                     "linkIds",
                     "extra",
+                    "properties",
+                    "ue_properties",
+                    "widget_ue_connectable",
+                    "title_regex",
+                    "group_restricted",
+                    "repeated_type_rule",
+                    "pos",
+                    "size",
+                    "widgets_values",
+                    "force_size",
                 ]
             ),
             children,
@@ -497,9 +512,16 @@ anything = st.recursive(
 )
 
 
-@given(nodes=st.lists(anything, max_size=5), links=anything, definitions=anything, extra=anything)
-def test_conversion_never_crashes(nodes: list[Any], links: Any, definitions: Any, extra: Any) -> None:
-    value = {"nodes": nodes, "links": links, "definitions": {"subgraphs": definitions}, "extra": {"groupNodes": extra}}
+@given(nodes=st.lists(anything, max_size=5), links=anything, definitions=anything, extra=anything, groups=anything)
+def test_conversion_never_crashes(nodes: list[Any], links: Any, definitions: Any, extra: Any, groups: Any) -> None:
+    subgraphs = {"subgraphs": definitions}
+    value = {
+        "nodes": nodes,
+        "links": links,
+        "definitions": subgraphs,
+        "extra": {"groupNodes": extra},
+        "groups": groups,
+    }
     assert is_editor_file(value)
     try:
         graph = convert_workflow(value, DEFINITIONS)
