@@ -21,7 +21,6 @@ from comfyrelay.client.calls import ActionResult
 from comfyrelay.client.client import MAX_PAGE, Client, Kind
 from comfyrelay.client.labels import JobLabels
 from comfyrelay.clock import utc_now
-from comfyrelay.domain.queue.queue_pause import pause_text
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, NotFound
 from comfyrelay.protocol.jobs import Batch, Job, QueueUnit
 from comfyrelay.protocol.progress import Progress
@@ -83,9 +82,10 @@ class TopView:
 
     url: str
     counts: dict[str, int]
-    # Since when the queue is paused, and the number of jobs that it holds.
+    # Since when the queue is paused, the number of jobs that it holds, and a sentence that says so.
     paused_at: datetime | None
     held: int
+    pause: str | None
     more: list[str]
     waits_for: str | None
     comfyui_unreachable: list[str]
@@ -121,6 +121,7 @@ async def take_snapshot(client: Client, labels: JobLabels) -> TopView:
         counts={status: counts.get(status, len(jobs)) for status, (jobs, _) in pages.items()},
         paused_at=queue.paused_at,
         held=queue.held,
+        pause=queue.pause_text,
         more=[] if now else [status for status, (_, has_more) in pages.items() if has_more],
         waits_for=await _wait_reason(client, queued[0]) if queued[0] and not running else None,
         comfyui_unreachable=now.comfyui_unreachable if now else [],
@@ -194,11 +195,11 @@ async def _wait_reason(client: Client, queued: Sequence[Job]) -> str | None:
 
 def render_view(view: TopView, now: datetime, selected: TopRow | None = None) -> RenderableType:
     parts: list[RenderableType] = [_headline(view), *_worker_table(view)]
-    if view.paused_at is not None:
-        parts.append(Text(pause_text(view.held), style="yellow"))
+    if view.pause is not None:
+        parts.append(Text(view.pause, style="yellow"))
     parts += [Text(printable(line), style="dim") for line in view.gpus]
     parts += [Text(printable(reason), style="red") for reason in view.comfyui_unreachable]
-    if view.waits_for and not view.comfyui_unreachable and view.paused_at is None:
+    if view.waits_for and not view.comfyui_unreachable and view.pause is None:
         parts.append(Text(printable(view.waits_for), style="yellow"))
     if view.running:
         parts += [_rule("running"), _running_table(view, now)]

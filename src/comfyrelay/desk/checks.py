@@ -11,6 +11,7 @@ from typing import Any
 from comfyrelay import __version__
 from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.comfyui.processes import state_files
+from comfyrelay.comfyui.processes.listening import find_base
 from comfyrelay.desk.data_folder import check_filesystem, try_sqlite
 from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
 from comfyrelay.desk.scripts.config import script_settings
@@ -99,6 +100,7 @@ async def _about_comfyui(url: str, desk: DeskSettings, *, folder: Path | None) -
     """Check one ComfyUI. `folder` is its folder, if it is managed."""
     index = desk.comfyui_url.index(url)
     folder = desk.comfyui_folders[index] if index < len(desk.comfyui_folders) else folder
+    folder = folder or await asyncio.to_thread(find_base, url)
     async with ComfyClient(url) as client:
         found = await check_comfyui(client, folder=folder, setting=f"{DESK_PREFIX}COMFYUI_FOLDERS")
     if found.verdict == CheckVerdict.BROKEN and "comfyui_url" not in desk.model_fields_set:

@@ -7,6 +7,7 @@ from pydantic import AnyHttpUrl, Field, model_validator
 
 from comfyrelay.domain.bulk import MAX_IDS, MAX_ITEMS, BulkAction
 from comfyrelay.domain.queue.ordering import MoveTo
+from comfyrelay.domain.queue.queue_pause import pause_text
 from comfyrelay.domain.queue.states import (
     TERMINAL_EVENTS,
     TERMINAL_JOB,
@@ -220,6 +221,11 @@ class QueueCounts(AnswerBody):
         """The number of jobs that a paused queue holds."""
         return 0 if self.paused_at is None else self.counts.get(JobStatus.QUEUED, 0)
 
+    @property
+    def pause_text(self) -> str | None:
+        """Says that the queue is paused and what it holds; `None` if it is not paused."""
+        return None if self.paused_at is None else pause_text(self.held)
+
 
 class LiveQueue(QueueCounts):
     """Job counts by status, the running jobs and batches, and the first waiting ones in queue order."""
@@ -350,9 +356,10 @@ class BulkRequest(Request):
 
 
 class Batch(AnswerBody):
-    """A batch of jobs. `counts` are its items by status; a retried item counts as its newest job, and a prefetched one as
-    queued. `expected_seconds` is the expected time until all items have ended, including the jobs ahead of them; null if
-    unknown, or while the queue is paused. `held` is the reason why the rest of the batch is paused, or null; resume the batch when the cause is fixed."""
+    """A batch of jobs. `counts` are its items by status; a retried item counts as its newest job, and a prefetched one
+    as queued. `expected_seconds` is the expected time until all items have ended, including the jobs ahead of them;
+    null if unknown, or while the queue is paused. `held` is the reason why the rest of the batch is paused, or null;
+    resume the batch when the cause is fixed."""
 
     id: str
     label: str | None

@@ -1,14 +1,39 @@
-"""Limit the resources of this process, and measure the memory of others."""
+"""Limit the resources of this process, measure the memory of others, and find the one that listens on a port."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from comfyrelay.system.platform import IS_LINUX
 
 # Whether a process can limit its own memory. macOS refuses, and Windows has no such limit.
 LIMITS_MEMORY: Final = IS_LINUX
+
+
+class ListeningProcess(NamedTuple):
+    """A process that listens on a port: its command line, and the folder that it runs in."""
+
+    arguments: Sequence[str]
+    folder: Path
+
+
+def listening_process(port: int) -> ListeningProcess | None:
+    """Return the process of this user that listens on a port; `None` if there is none, or the system does not tell."""
+    import psutil  # noqa: PLC0415 - most commands do not need it
+
+    try:
+        listening = [item for item in psutil.net_connections(kind="tcp") if item.status == psutil.CONN_LISTEN]
+        pids = {item.pid for item in listening if item.pid and item.laddr and item.laddr.port == port}
+        for pid in pids:
+            process = psutil.Process(pid)
+            if process.username() == psutil.Process().username():
+                return ListeningProcess(tuple(process.cmdline()), Path(process.cwd()))
+    except (psutil.Error, OSError):
+        # macOS tells only administrators.
+        pass
+    return None
 
 
 def memory_of(pid: int) -> int:

@@ -14,6 +14,7 @@ from comfyrelay.errors import ComfyRelayError, ConfigurationError
 from comfyrelay.worker.capacity import max_processes_per_gpu, worker_capacity
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.devices import Devices
+from comfyrelay.worker.comfyui.local_folders import LocalFolders
 from comfyrelay.worker.comfyui.managed import ManagedServers
 from comfyrelay.worker.comfyui.node_definitions import NodeDefinitionSender
 from comfyrelay.worker.comfyui.orphaned_files import OrphanedFiles
@@ -112,6 +113,7 @@ class Agent:
         self._online = asyncio.Event()
         self._slots = 0
         self._servers = Servers(settings, on_change=self._on_servers_change, wrap_server=wrap_server)
+        self._local_folders = LocalFolders(settings, self._servers)
         self._managed: ManagedServers | None = None
         self._packer: Packer | None = None
         self._definitions: NodeDefinitionSender | None = None
@@ -146,8 +148,8 @@ class Agent:
         return self._managed
 
     @property
-    def comfyui_urls(self) -> list[str]:
-        return [client.url for client in self._servers.own.values()]
+    def comfyui_urls(self) -> dict[str, str]:
+        return {name: client.url for name, client in self._servers.own.items()}
 
     def refresh_models(self) -> None:
         """Rescan models: a missing one may have been installed."""
@@ -237,7 +239,7 @@ class Agent:
         session.control.token = session.state.saved_token() or ""
         self._session = session
         await self._wait_for_server(session, tools)
-        await self._capabilities.refresh()
+        await asyncio.gather(self._capabilities.refresh(), self._local_folders.find())
         await self._settle_after_kill(session.state, tools)
         await self._register(session)
         self._poller = Poller(
@@ -251,7 +253,7 @@ class Agent:
         )
         packing_reason = self._packer.reason if self._packer is not None else lambda _gpu: None
         self._devices = Devices(self._servers, is_busy=lambda: bool(self._runners), packing_reason=packing_reason)
-        loops = [self._capabilities.keep(), self._definitions.keep(), self._devices.keep()]
+        loops = [self._capabilities.keep(), self._definitions.keep(), self._devices.keep(), self._local_folders.keep()]
         if self._packer is not None:
             loops.append(self._packer.keep())
         tasks = [asyncio.create_task(loop) for loop in loops]
@@ -373,9 +375,7 @@ class Agent:
     def _comfyui_folders(self) -> list[Path]:
         if not self._settings.tidy_comfyui:
             return []
-        if self._managed is not None:
-            return self._managed.folders()
-        return list(filter(None, map(self._settings.folder_of, self._settings.comfyui_base_url)))
+        return self._local_folders.known() if self._managed is None else self._managed.folders()
 
     def _accept(self, lease: Lease, tools: JobTools) -> None:
         log.info("worker.job_leased", **lease.log_fields)
@@ -437,7 +437,7 @@ class Agent:
             async with asyncio.timeout(3.0):
                 await self._online.wait()
         except TimeoutError:
-            urls = [*self.comfyui_urls, *(client.url for client in self._servers.cloud.values())]
+            urls = [*self.comfyui_urls.values(), *(client.url for client in self._servers.cloud.values())]
             # The supervisor already logs the start of a managed ComfyUI.
             log_line = log.warning if self._managed is None else log.info
             log_line("worker.waiting_for_comfyui", servers=urls)

@@ -14,6 +14,7 @@ from comfyrelay.comfyui.graphs.preflight import installed_models
 from comfyrelay.comfyui.processes import mps
 from comfyrelay.comfyui.processes.gpus import find_gpus
 from comfyrelay.comfyui.processes.installs import Install, find_installs
+from comfyrelay.comfyui.processes.listening import find_base
 from comfyrelay.comfyui.processes.options import ManagedOptions
 from comfyrelay.comfyui.processes.python import check_python, find_python
 from comfyrelay.comfyui.versions import version_note
@@ -56,7 +57,8 @@ async def check(settings: WorkerSettings) -> AsyncIterator[CheckResult]:
             for result in found:
                 yield result
         for client, url in zip(servers.own.values(), settings.comfyui_base_url, strict=False):
-            yield await check_comfyui(client, folder=settings.folder_of(url), setting=f"{ENV_PREFIX}COMFYUI_FOLDERS")
+            folder = settings.folder_of(url) or await asyncio.to_thread(find_base, url)
+            yield await check_comfyui(client, folder=folder, setting=f"{ENV_PREFIX}COMFYUI_FOLDERS")
         for cloud in servers.cloud.values():
             yield await _check_cloud(cloud)
         async for result in _check_control_plane(settings, host, servers, imds):
@@ -184,7 +186,10 @@ async def check_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
     has = f"{len(info)} node classes, {len(installed_models(info))} models"
     text = f"{RESPONDS}: version {system.get('comfyui_version', 'unknown')}, {gpus}, {has}."
     if folder is None:
-        return _warning(about, f"{text} Its folders are not configured ({setting}), so job files are not deleted.")
+        stay = f"Job files stay in its folders input/{UPLOAD_FOLDER} and output/{UPLOAD_FOLDER}"
+        advice = f"set {setting} to the folder that contains `input` and `output`"
+        elsewhere = "If it runs on another machine, delete them there from time to time, while no job runs."
+        return _warning(about, f"{text} {stay}, because its folder is not known here: {advice}. {elsewhere}")
     if not (folder / "output").is_dir():
         return _warning(about, f"{text} But {folder} has no folder `output`: check {setting}.")
     if closed := [

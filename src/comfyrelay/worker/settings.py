@@ -82,7 +82,8 @@ class WorkerSettings(ManagedSettings):
     comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(split_commas)] = Field(
         [],
         description="comma-separated: folders with ComfyUI's `input` and `output`, one for each address or one for "
-        "all; the worker deletes job files from them",
+        "all; the worker deletes job files from them; if empty, the folders of a ComfyUI on this machine are found by "
+        "its address",
     )
     tidy_comfyui: bool = Field(
         True,

@@ -47,11 +47,8 @@ async def take(items: AsyncIterator[T], limit: int) -> list[T]:
 
 async def note_pause(client: Client) -> None:
     """Print a note if the queue is paused."""
-    from comfyrelay.domain.queue.queue_pause import pause_text
-
-    queue = await client.queue_counts()
-    if queue.paused_at is not None:
-        print_note(f"{pause_text(queue.held)} The command is `comfyrelay resume`.", style="yellow")
+    if (text := (await client.queue_counts()).pause_text) is not None:
+        print_note(f"{text} The command is `comfyrelay resume`.", style="yellow")
 
 
 async def find_job_or_batch(client: Client, text: str, *, kind: str | None = None) -> Found:

@@ -4,7 +4,6 @@ from typing import Annotated
 
 from fastapi import Body
 
-from comfyrelay.domain.queue.queue_pause import pause_text
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.protocol import jobs as wire
@@ -83,7 +82,7 @@ async def resume(context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCoun
 async def _counts(context: Context, user: User, message: str | None) -> Answer[wire.QueueCounts]:
     """Answer with the counts; without a message, say what the paused queue holds."""
     found = wire.QueueCounts.of(await context.engine.jobs.overview.summary(user.tenant_id, limit=1))
-    return Answer(data=found, message=pause_text(found.held) if message is None else message)
+    return Answer(data=found, message=message or found.pause_text or "OK")
 
 
 @router.get("/{batch_id}/items", responses=error_responses(404, 422))
