@@ -120,5 +120,5 @@ def test_pace_ignores_the_run_that_loaded_the_models() -> None:
 
 def test_forecast_counts_jobs_ahead_and_slots() -> None:
     pace = DurationEstimate(10.0, 8.0, 12.0)
-    assert forecast(3, pace, slots=1, ahead=0, seconds_ahead=None) == (30.0, 24.0, 36.0)
-    assert forecast(3, pace, slots=2, ahead=4, seconds_ahead=5.0) == (30.0, 26.0, 34.0)
+    assert forecast(3, pace, slots=1, start=0.0) == (30.0, 24.0, 36.0)
+    assert forecast(3, pace, slots=2, start=10.0) == (30.0, 26.0, 34.0)

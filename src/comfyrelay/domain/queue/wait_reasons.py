@@ -284,10 +284,7 @@ def pace_of(newest: Sequence[float]) -> DurationEstimate | None:
     return DurationEstimate(median(taken), taken[0], taken[-1])
 
 
-def forecast(
-    jobs: int, pace: DurationEstimate, *, slots: int, ahead: int, seconds_ahead: float | None
-) -> DurationEstimate:
-    """Estimate the seconds until new `jobs` are done. `ahead` jobs run before them, each for `seconds_ahead`."""
-    before = ahead * (pace.seconds if seconds_ahead is None else seconds_ahead) / max(1, slots)
+def forecast(jobs: int, pace: DurationEstimate, *, slots: int, start: float) -> DurationEstimate:
+    """Estimate the seconds until new `jobs` are done, of which the first starts in `start` seconds."""
     rounds = -(-jobs // max(1, slots))
-    return DurationEstimate(*(before + rounds * seconds for seconds in pace))
+    return DurationEstimate(*(start + rounds * seconds for seconds in pace))

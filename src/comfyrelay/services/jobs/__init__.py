@@ -59,7 +59,7 @@ class Jobs:
         self.views = JobViews(context, queue.wait_reasons, self.media)
         self.recent = RecentOutputs(databases, self.media)
         self.overview = QueueOverview(context)
-        self.estimates = Estimates(context, self.resolve, self.recent, self.overview)
+        self.estimates = Estimates(context, self.resolve, self.recent)
         self.clearing = QueueClearing(databases)
         self.saved_views = SavedViewService(databases)
         self.units = QueueUnits(databases, self.batches, queue.wait_reasons, self.media)

@@ -229,29 +229,59 @@ async def _in_line(tx: Tx, group: Sequence[Dispatch], shared: Sequence[int], usa
     """Estimate when dispatches of the same kind start on the `usable` workers, given with their slots."""
     first = group[0]
     kind = {"stage": first.stage, "provider": first.provider}
-    held, now = await slots.held_by(tx, list(usable))
     own = await _run_seconds(tx, first, shared)
-    queued = await positions.waiting_workflows(tx, **kind, workflow_ids=shared)
-    known = await positions.mean_durations(tx, {*queued, *(lease.workflow_id for lease in held)})
-    # A workflow that has never run takes as long as this one.
-    usual = {id_: known.get(id_, own or 0.0) for id_ in {*queued, *(lease.workflow_id for lease in held)}}
+    load = await _load(tx, usable, **kind, shared=shared, own=own or 0.0)
+    usual = load.usual
     if len(group) == 1:
         ahead = {first.id: await positions.ahead_of(tx, first, shared, usual=usual)}
     else:
         ids = [dispatch.id for dispatch in group]
         ahead = await positions.ahead_of_each(tx, ids, **kind, workflow_ids=shared, usual=usual)
-    fetched = [usual[lease.workflow_id] for lease in held if lease.is_prefetched]
-    free_in = _free_in(held, usable, usual, now)
     return _Line(
         ahead={id_: found.jobs for id_, found in ahead.items()},
-        expected={
-            id_: None
-            if own is None
-            else expected_start(free_in, ahead=found.jobs + len(fetched), ahead_seconds=found.seconds + sum(fetched))
-            for id_, found in ahead.items()
-        },
-        fetched=len(fetched),
+        expected={id_: None if own is None else load.start_behind(found) for id_, found in ahead.items()},
+        fetched=len(load.fetched),
     )
+
+
+class _Load(NamedTuple):
+    """What workers have to do: the seconds until each slot is free, and of each prefetched dispatch."""
+
+    free_in: Sequence[float]
+    fetched: Sequence[float]
+    # Seconds by workflow, of all dispatches that they run or could run.
+    usual: Mapping[int, float]
+
+    def start_behind(self, ahead: positions.Ahead) -> float | None:
+        jobs, seconds = ahead.jobs + len(self.fetched), ahead.seconds + sum(self.fetched)
+        return expected_start(self.free_in, ahead=jobs, ahead_seconds=seconds)
+
+
+async def _load(
+    tx: Tx, usable: Mapping[str, int], *, stage: str, provider: str, shared: Sequence[int], own: float
+) -> _Load:
+    """Read the load of workers, given with their slots. A workflow that has never run takes `own` seconds."""
+    held, now = await slots.held_by(tx, list(usable))
+    queued = await positions.waiting_workflows(tx, stage=stage, provider=provider, workflow_ids=shared)
+    present = {*queued, *(lease.workflow_id for lease in held)}
+    known = await positions.mean_durations(tx, present)
+    usual = {id_: known.get(id_, own) for id_ in present}
+    return _Load(
+        free_in=_free_in(held, usable, usual, now),
+        fetched=[usual[lease.workflow_id] for lease in held if lease.is_prefetched],
+        usual=usual,
+    )
+
+
+async def start_of_new(
+    tx: Tx, usable: Mapping[str, int], *, stage: str, provider: str, shared: Sequence[int], priority: int, own: float
+) -> float | None:
+    """Return the expected seconds until a new job with this priority starts on these workers."""
+    load = await _load(tx, usable, stage=stage, provider=provider, shared=shared, own=own)
+    ahead = await positions.ahead_of_new(
+        tx, stage=stage, provider=provider, workflow_ids=shared, priority=priority, usual=load.usual
+    )
+    return load.start_behind(ahead)
 
 
 def _free_in(

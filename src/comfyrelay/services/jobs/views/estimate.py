@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from comfyrelay.domain.payloads import StoredFile
-from comfyrelay.domain.queue.states import JobStatus, Provider, WorkflowKind
+from comfyrelay.domain.queue.states import Provider, WorkflowKind
 from comfyrelay.domain.queue.wait_reasons import DurationEstimate, forecast
 from comfyrelay.services.catalogue.availability import MissingRequirements
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.jobs.submission.resolve import NamedMedia, Resolver, Target
 from comfyrelay.services.jobs.views.media import RecentOutputs
-from comfyrelay.services.jobs.views.overview import QueueOverview
-from comfyrelay.store.central.queue import positions
+from comfyrelay.services.queue.wait_reasons import start_of_new
+from comfyrelay.store.central.queue import pauses
 from comfyrelay.store.central.workers import workers
 
 # Items of a batch differ only in inputs, so checking the first ones is enough.
@@ -35,7 +35,8 @@ class EstimateRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchEstimate:
-    """`workers` is the number of slots that can run the jobs. `forecast` is `None` if no durations are known."""
+    """`workers` is the number of slots that can run the jobs. `forecast` is `None` if no durations are known, or while
+    the queue is paused."""
 
     jobs: int
     tokens: int
@@ -51,14 +52,12 @@ class Estimates:
         context: ServiceContext,
         resolve: Resolver,
         recent: RecentOutputs,
-        overview: QueueOverview,
     ) -> None:
         self._settings = context.settings
         self._databases = context.databases
         self._stage_of = context.hooks.stage_of
         self._resolve = resolve
         self._recent = recent
-        self._overview = overview
 
     async def estimate(self, request: EstimateRequest) -> BatchEstimate:
         """Estimate the jobs. Raises `InvalidInput` for jobs that would be refused."""
@@ -101,8 +100,7 @@ class Estimates:
                 provider=Provider(workflow.provider),
                 offline_seconds=self._settings.worker_offline_seconds,
             )
-            workflow_ids = await workers.workflows_of(tx, [worker.worker_id for worker in able])
-            usual = await positions.mean_duration(tx, workflow_ids)
+            is_paused = bool(await pauses.paused_at(tx, [request.tenant_id]))
             now = await tx.now()
         slots = sum(worker.max_concurrency for worker in able)
         pace = await self._recent.pace(
@@ -111,10 +109,16 @@ class Estimates:
         if pace is None and effect is not None and effect.last_processing_time_seconds is not None:
             last = effect.last_processing_time_seconds
             pace = DurationEstimate(last, last, last)
-        if pace is None or not slots:
+        if pace is None or not slots or is_paused:
             return slots, None, now
-        counts = await self._overview.counts(request.tenant_id)
-        # Urgent jobs overtake waiting jobs, but not running ones.
-        waiting = 0 if request.priority > 0 else counts.get(JobStatus.QUEUED, 0)
-        ahead = waiting + counts.get(JobStatus.PROCESSING, 0)
-        return slots, forecast(jobs, pace, slots=slots, ahead=ahead, seconds_ahead=usual), now
+        async with self._databases.central.read() as tx:
+            start = await start_of_new(
+                tx,
+                {worker.worker_id: worker.max_concurrency for worker in able},
+                stage=stage,
+                provider=workflow.provider,
+                shared=await workers.workflows_of(tx, [worker.worker_id for worker in able]),
+                priority=request.priority,
+                own=pace.seconds,
+            )
+        return slots, None if start is None else forecast(jobs, pace, slots=slots, start=start), now

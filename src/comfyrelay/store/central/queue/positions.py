@@ -55,7 +55,7 @@ class Ahead(NamedTuple):
 
 
 async def waiting_workflows(tx: Tx, *, stage: str, provider: str, workflow_ids: Sequence[int]) -> list[int]:
-    """Return those of the workflows that have queued dispatches."""
+    """Return the workflows, of the given ones, that have queued dispatches."""
     is_ready = _is_ready(stage=stage, provider=provider, workflow_ids=workflow_ids)
     return await tx.scalars(select(d.c.workflow_id).where(is_ready).distinct())
 
@@ -69,6 +69,16 @@ async def ahead_of(tx: Tx, dispatch: Dispatch, workflow_ids: Sequence[int], *, u
     )
     is_ready = _is_ready(stage=dispatch.stage, provider=dispatch.provider, workflow_ids=workflow_ids)
     row = (await tx.execute(select(func.count(), func.sum(_seconds(usual))).where(is_ready, is_before))).one()
+    return Ahead(row[0], float(row[1] or 0.0))
+
+
+async def ahead_of_new(
+    tx: Tx, *, stage: str, provider: str, workflow_ids: Sequence[int], priority: int, usual: Mapping[int, float]
+) -> Ahead:
+    """Sum up the queued dispatches of these workflows that run before a new one with this priority."""
+    is_ready = _is_ready(stage=stage, provider=provider, workflow_ids=workflow_ids)
+    query = select(func.count(), func.sum(_seconds(usual))).where(is_ready, d.c.priority >= priority)
+    row = (await tx.execute(query)).one()
     return Ahead(row[0], float(row[1] or 0.0))
 
 
