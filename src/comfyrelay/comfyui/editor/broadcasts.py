@@ -35,7 +35,7 @@ _PATTERNS = ("title_regex", "input_regex", "group_regex")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
+class FreeInput:
     """An unconnected input that accepts broadcasts; of a subgraph's outputs, `node_id` is the output boundary."""
 
     node_id: str
@@ -61,7 +61,7 @@ class Broadcast:
     receivers: frozenset[str] | None
     name: str | None
 
-    def matches(self, target: Target) -> bool:
+    def matches(self, target: FreeInput) -> bool:
         return (
             self.origin != target.node_id
             and self._fits(target.slot.type)
@@ -78,7 +78,7 @@ class Broadcast:
             return _is_positive(self.settings.get("send_to_any"))
         return self.type == "STRING" and kind == "COMBO" and _is_positive(self.settings.get("string_to_combo"))
 
-    def _is_named(self, name: str, target: Target) -> bool:
+    def _is_named(self, name: str, target: FreeInput) -> bool:
         size = min(len(name), len(target.name))
         match self.settings.get("repeated_type_rule"):
             case 1:
@@ -154,7 +154,7 @@ def _linked(node: Node, slot: Slot) -> Node:
     return replace(node, inputs=tuple(inputs if known else [*inputs, slot]))
 
 
-def _targets(sheet: Sheet, sources: Sources, *, is_root: bool) -> Iterator[Target]:
+def _targets(sheet: Sheet, sources: Sources, *, is_root: bool) -> Iterator[FreeInput]:
     for node in sheet.nodes.values():
         if is_broadcaster(node) or node.type == SEED_BROADCAST or node.properties.get("rejects_ue_links"):
             continue
@@ -166,10 +166,10 @@ def _targets(sheet: Sheet, sources: Sources, *, is_root: bool) -> Iterator[Targe
             shown = slot if own is None else replace(slot, label=own.label, widget=slot.widget or own.widget)
             is_connectable = slot.name in fields if shown.widget is not None else not refused.get(slot.name)
             if slot.link not in sheet.links and is_connectable:
-                yield Target(node_id=node.id, title=sources.title(node), at=at, slot=shown)
+                yield FreeInput(node_id=node.id, title=sources.title(node), at=at, slot=shown)
     for at, port in enumerate(sheet.outputs):
         if not any(link in sheet.links for link in port.links):
-            yield Target(node_id=OUTPUT_NODE, title=_SUBGRAPH_OUTPUT, at=at, slot=Slot(port.name, port.type))
+            yield FreeInput(node_id=OUTPUT_NODE, title=_SUBGRAPH_OUTPUT, at=at, slot=Slot(port.name, port.type))
 
 
 def _connectable_fields(node: Node, *, is_root: bool) -> set[str]:

@@ -83,12 +83,7 @@ def read_group(group: Mapping[str, Any], node_definitions: Mapping[str, Any]) ->
     return GroupNode(
         sheet=Sheet(
             nodes={
-                node.id: replace(
-                    node,
-                    inputs=tuple(
-                        replace(slot, link=opened.get((node.id, slot.name), slot.link)) for slot in slots_of[node.id]
-                    ),
-                )
+                node.id: replace(node, inputs=tuple(_opened(slot, opened, node) for slot in slots_of[node.id]))
                 for node in nodes
             },
             links=links,
@@ -97,6 +92,10 @@ def read_group(group: Mapping[str, Any], node_definitions: Mapping[str, Any]) ->
         ),
         fields=tuple(fields),
     )
+
+
+def _opened(slot: Slot, links: Mapping[tuple[str, str], str], node: Node) -> Slot:
+    return replace(slot, link=links.get((node.id, slot.name), slot.link))
 
 
 def _editor_order(node: Node) -> Callable[[str], str]:
