@@ -135,6 +135,22 @@ MUTANTS = (
         only="sqlite and need_no_machines",
     ),
     Mutant(
+        name="a job behind a batch is expected before its prefetched items",
+        file="services/queue/wait_reasons.py",
+        old="jobs, seconds = ahead.jobs + len(self.fetched), ahead.seconds + sum(self.fetched)",
+        new="jobs, seconds = ahead.jobs, ahead.seconds",
+        tests=f"{QUEUE}/test_wait_reasons.py",
+        only="sqlite and job_behind_it_starts",
+    ),
+    Mutant(
+        name="files are deleted in a folder that the ComfyUI may not use",
+        file="comfyui/processes/listening.py",
+        old="if given is not None and (folder / given).resolve() != usual.resolve():",
+        new="if False:",
+        tests="tests/integration/comfyui/processes/test_listening.py",
+        only="separate_directories",
+    ),
+    Mutant(
         name="the workflow filter is dropped (SQLite)",
         file="store/central/queue/claims.py",
         old="       AND q.workflow_id IN (SELECT value FROM json_each(:workflow_ids))\n",
