@@ -37,6 +37,14 @@ def _output_names(template: str) -> str:
     return template
 
 
+def _web_address(url: str) -> str:
+    # The page shows it as a link.
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("must be an http:// or https:// address")
+    return url
+
+
+WebAddresses = Annotated[list[Annotated[str, AfterValidator(_web_address)]], NoDecode, BeforeValidator(split_commas)]
 OutputNames = Annotated[str, Field(max_length=200), AfterValidator(_output_names)]
 Hosts = Annotated[list[Annotated[str, AfterValidator(_host)]], NoDecode, BeforeValidator(split_commas)]
 
@@ -46,6 +54,11 @@ class DeskSettings(ManagedSettings):
 
     comfyui_url: CommaSeparated = Field(
         ["http://127.0.0.1:8188"], description="comma-separated: addresses of ComfyUI, one per GPU"
+    )
+    comfyui_public_url: WebAddresses = Field(
+        [],
+        description="comma-separated: addresses at which browsers on other machines reach ComfyUI, in the order of "
+        "`comfyui_url`, for *Open in ComfyUI*",
     )
     comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(split_commas)] = Field(
         [], description="folders with ComfyUI's `input` and `output`; the desk deletes job files from them"

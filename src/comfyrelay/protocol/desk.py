@@ -326,7 +326,8 @@ class JobAttempt(AnswerBody):
 class AboutJob(AnswerBody):
     """Details of a job. `error_detail` is the error output of the program, `output_metadata` the worker's report about
     the first output. `files` are all files of the run, `deleted_with_it` the files that are deleted with the job, and
-    `copies` the file that is deleted with each output, by number."""
+    `copies` the file that is deleted with each output, by number. `comfyui_url` is the address of the ComfyUI that ran
+    it, if this browser can reach it."""
 
     workflow_slug: str
     workflow_name: str
@@ -337,3 +338,4 @@ class AboutJob(AnswerBody):
     files: list[RunFile]
     deleted_with_it: list[LocalPath]
     copies: dict[int, LocalPath]
+    comfyui_url: str | None = None

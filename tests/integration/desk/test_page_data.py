@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from uuid import uuid4
 
 import httpx
@@ -9,10 +10,12 @@ import pytest
 import pytest_asyncio
 
 from comfyrelay.desk.examples import sample_image
+from comfyrelay.simulator import Simulator
 from tests.support.chromium import PROMPT_GRAPH
-from tests.support.desk import make_desk
+from tests.support.desk import make_desk, open_desk
 from tests.support.desk_owner import owner_http
 from tests.support.editor_files import empty, node, workflow
+from tests.support.graphs import invert
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -87,3 +90,18 @@ async def wait_until_ended(http: httpx.AsyncClient, job_id: str) -> None:
         async with http.stream("GET", f"/api/ai-jobs/{job_id}/events") as events:
             async for _line in events.aiter_lines():
                 pass
+
+
+async def test_job_links_to_its_comfyui_on_this_machine_only(tmp_path: Path) -> None:
+    async with Simulator() as comfyui:
+        made = make_desk(tmp_path / "desk", comfyui_url=[comfyui.url])
+        async with open_desk(made) as desk, owner_http(desk.ready.url) as owner:
+            mine = await desk.client.create_workflow(invert(), name="mine")
+            job = await desk.client.submit(workflow_slug=mine.slug)
+            assert (await desk.ended(job.id)).status == "completed"
+            about = (await owner.get(f"/api/desk/jobs/{job.id}")).json()["data"]
+            assert about["comfyui_url"] == comfyui.url
+            await owner.put("/api/desk/password", json={"password": "a cat & a hill = 2"})
+            await owner.put("/api/desk/settings", json={"values": {"desk.allowed_hosts": ["desk.home"]}})
+            elsewhere = await owner.get(f"/api/desk/jobs/{job.id}", headers={"Host": "desk.home"})
+            assert elsewhere.json()["data"]["comfyui_url"] is None

@@ -60,6 +60,14 @@ export function JobFacts({ job, about }: { job: Job; about: AboutJob | null | un
         </Link>
       ),
     ],
+    [
+      texts.comfyui,
+      about?.comfyui_url && (
+        <a key="comfyui" href={about.comfyui_url} target="_blank" rel="noreferrer">
+          {texts.openInComfyui}
+        </a>
+      ),
+    ],
     [texts.id, <code key="id">{job.id}</code>],
   ];
   return (

@@ -73,6 +73,8 @@ export const job = {
   attemptsOf: (count: number, most: number) => `${count} of ${most}`,
   retryOf: "Retry of",
   retriedAs: "Retried as",
+  comfyui: "ComfyUI",
+  openInComfyui: "Open in ComfyUI",
   reusedFrom: "Copied from",
   batch: "Batch",
   id: "ID",

@@ -18,8 +18,10 @@ from comfyrelay.storage.headers import guess_content_type
 
 # The detail of an attempt with the files that its script saved.
 SAVED = "outputs"
-# These details name files, so they are never accepted over the wire.
-FILE_DETAILS = (COPIES, SAVED)
+# The detail of an attempt with the address of its ComfyUI.
+COMFYUI = "comfyui"
+# These details name files or are shown as links, so they are never accepted over the wire.
+FILE_DETAILS = (COPIES, SAVED, COMFYUI)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

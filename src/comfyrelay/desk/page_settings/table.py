@@ -72,6 +72,7 @@ PAGE_SETTINGS = (
     _desk("output_names", "Folders", "Names of outputs", SettingKind.TEXT, is_live=True),
     _desk("input_folder", "Folders", "Input folder", SettingKind.FOLDER),
     _desk("comfyui_url", "ComfyUI", "Addresses", SettingKind.LIST),
+    _desk("comfyui_public_url", "ComfyUI", "Addresses for other machines", SettingKind.LIST, is_live=True),
     _desk("comfyui_folders", "ComfyUI", "Folders of these addresses", SettingKind.FOLDERS),
     _desk("comfyui_dir", "ComfyUI", "Start this ComfyUI", SettingKind.FOLDER),
     _desk("per_gpu", "ComfyUI", "Processes per GPU", SettingKind.TEXT),

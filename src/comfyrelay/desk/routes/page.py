@@ -3,11 +3,12 @@
 import asyncio
 from typing import Annotated
 
-from fastapi import Path, Response
+from fastapi import Path, Request, Response
 from fastapi.responses import FileResponse
 
 from comfyrelay.desk.batches.output_copies import copies_by_number, copies_of
 from comfyrelay.desk.batches.run_files import LocalRunFile, files_of
+from comfyrelay.desk.comfyui_links import comfyui_link, is_on_this_machine
 from comfyrelay.desk.examples import sample_image
 from comfyrelay.desk.state import DeskState, DeskStateOf
 from comfyrelay.domain.queue.states import WorkerState
@@ -74,7 +75,7 @@ async def workflow_in(file_id: IdInPath, context: ContextOf, user: CurrentUser) 
 
 @router.get("/jobs/{job_id}", responses=error_responses(401, 404, 422, 503))
 async def about_job(
-    job_id: IdInPath, state: DeskStateOf, context: ContextOf, user: CurrentUser
+    job_id: IdInPath, request: Request, state: DeskStateOf, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.AboutJob]:
     """Return the values of a job, its errors and its attempts."""
     about = await context.engine.jobs.overview.job_details(user.tenant_id, job_id)
@@ -88,7 +89,14 @@ async def about_job(
     ]
     copies = await asyncio.to_thread(copies_of, state.output_folder, about.attempts)
     by_number = await asyncio.to_thread(copies_by_number, state.output_folder, about.attempts)
-    return Answer(data=wire.AboutJob.of(about, files=files, deleted_with_it=copies, copies=by_number))
+    link = comfyui_link(
+        about.attempts,
+        urls=state.comfyui,
+        public_urls=state.live.desk.comfyui_public_url,
+        unreachable=state.comfyui_unreachable(),
+        is_local=is_on_this_machine(request),
+    )
+    return Answer(data=wire.AboutJob.of(about, files=files, deleted_with_it=copies, copies=by_number, comfyui_url=link))
 
 
 @router.get(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.comfyui.processes.options import ManagedSettings
-from comfyrelay.desk.batches.run_files import about_run
+from comfyrelay.desk.batches.run_files import COMFYUI, about_run
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.simulated_jobs import SimulationPolicy
 from comfyrelay.desk.startup.first_start import FLEET
@@ -122,7 +122,7 @@ class DeskWorkers:
     def comfyui_urls(self) -> list[str]:
         """The URLs of ComfyUI, including managed processes."""
         agent = self._agents.get(self._simulation.stage)
-        return self.configured_urls or (agent.comfyui_urls if agent is not None else [])
+        return self.configured_urls or ([*agent.comfyui_urls.values()] if agent is not None else [])
 
     @property
     def is_all_simulated(self) -> bool:
@@ -166,9 +166,16 @@ class DeskWorkers:
             agent.refresh_models()
 
     def run_report(self, lease_token: str, reported: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Return the details to store with an attempt. File paths come from the worker in this process, never over the
-        wire."""
-        own = next((lease.about for lease in self._leases if lease.job.lease_token == lease_token), {})
+        """Return the details to store with an attempt. File paths and the address of ComfyUI come from the worker in
+        this process, never over the wire."""
+        own: dict[str, Any] = {}
+        for stage, agent in self._agents.items():
+            for lease in agent.held:
+                if lease.job.lease_token == lease_token:
+                    own = dict(lease.about)
+                    # The simulator has no page.
+                    if stage == self._simulation.stage and (url := agent.comfyui_urls.get(lease.server or "")):
+                        own[COMFYUI] = without_login(url)
         return about_run(reported, own)
 
     @property

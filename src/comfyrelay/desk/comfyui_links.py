@@ -1,0 +1,38 @@
+"""Find the address at which a browser can open the ComfyUI that ran a job."""
+
+from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit
+
+from fastapi import Request
+
+from comfyrelay.desk.batches.run_files import COMFYUI
+from comfyrelay.domain.queue.settlement import Attempt
+from comfyrelay.http_client import is_loopback
+
+
+def is_on_this_machine(request: Request) -> bool:
+    """Whether the browser runs on the desk's machine. A proxy on this machine has another host name."""
+    client = request.client.host if request.client else ""
+    return is_loopback(client) and is_loopback(request.url.hostname or "")
+
+
+def comfyui_link(
+    attempts: Iterable[Attempt],
+    *,
+    urls: Sequence[str],
+    public_urls: Sequence[str],
+    unreachable: Sequence[str],
+    is_local: bool,
+) -> str | None:
+    """Return the address of the ComfyUI of the last attempt, if this browser can reach it.
+
+    `urls` are the ComfyUIs in use, `public_urls` their addresses for other machines in the same order, and
+    `unreachable` the reasons of those that do not answer. A loopback address works only on the desk's machine.
+    """
+    ran_on: list[str] = [url for attempt in attempts if (url := (attempt.about or {}).get(COMFYUI))]
+    if not ran_on or ran_on[-1] not in urls or any(ran_on[-1] in reason for reason in unreachable):
+        return None
+    url, number = ran_on[-1], urls.index(ran_on[-1])
+    if is_local or not is_loopback(urlsplit(url).hostname or ""):
+        return url
+    return public_urls[number] if number < len(public_urls) else None
