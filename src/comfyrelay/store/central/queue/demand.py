@@ -57,11 +57,11 @@ _OF_KIND = """
            AND q.stage = k.stage
            AND q.provider = k.provider
            AND q.workflow_id = k.workflow_id
+           AND {is_free}
            AND q.attempts < q.max_attempts
            AND q.available_at <= relay_now(0)
            AND q.only_worker IS NULL
            AND {not_down}
-           AND {is_free}
          ORDER BY q.priority DESC, q.rank, q.id
          LIMIT :limit"""
 # Pinned dispatches do not block others.
