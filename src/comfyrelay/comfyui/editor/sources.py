@@ -209,6 +209,8 @@ class Sources:
     def _behind(self, scope: Scope, node: Node, at: int, wanted: str) -> "Source | _Place":
         """Return what feeds an output."""
         for _ in range(DEEPEST_SUBGRAPH + 1):
+            if node.mode == MUTED and node.type != editor_only_nodes.PRIMITIVE:
+                return None
             if node.mode == BYPASSED:
                 passed = _passed_on(self.inputs(node), self._output_type(node, at), at, wanted)
                 return None if passed is None else _Place(scope, node, passed)
@@ -217,7 +219,7 @@ class Sources:
             inside = self.inside(scope, node)
             if inside is None:
                 return NodeOutput(scope.id_of(node), at)
-            link = inside.sheet.link_to_output(at) if node.mode != MUTED else None
+            link = inside.sheet.link_to_output(at)
             if link is not None and link.origin == INPUT_NODE:
                 return self._outside(inside, link.origin_slot)
             if link is None or link.origin not in inside.sheet.nodes:

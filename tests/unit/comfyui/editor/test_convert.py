@@ -191,6 +191,17 @@ class TestLinks:
         value = workflow([empty(), invert(2, 1, mode=2), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
         assert inputs(value)["3"] == {"filename_prefix": "out"}
 
+    def test_muted_reroute_passes_nothing_on(self) -> None:
+        value = workflow(
+            [empty(), node(2, "Reroute", [("", "*", 1)], mode=2), save(4, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 4, 0)]
+        )
+        assert inputs(value)["4"] == {"filename_prefix": "out"}
+
+    def test_field_that_is_linked_to_a_muted_node_has_its_own_value(self) -> None:
+        linked = node(1, "EmptyImage", [("width", "INT", 5, "width")], values=[64, 48, 1, 255])
+        value = workflow([node(9, "PrimitiveFloat", values=[2.5], mode=2), linked], [(5, 9, 0, 1, 0)])
+        assert inputs(value)["1"]["width"] == 64
+
     def test_notes_are_skipped(self) -> None:
         value = workflow([empty(), node(5, "Note", values=["hello"]), node(6, "MarkdownNote", values=["# hello"])])
         assert list(inputs(value)) == ["1"]
@@ -359,6 +370,12 @@ class TestDisagreeingLinks:
 
 
 class TestProblems:
+    def test_use_everywhere_is_not_among_the_missing_nodes(self) -> None:
+        sender = node(2, "Anything Everywhere", [("anything", "IMAGE", 1)], ())
+        with pytest.raises(NotInstalled) as caught:
+            convert_workflow(workflow([empty(), sender, node(3, "Foo")], [(1, 1, 0, 2, 0)]), DEFINITIONS)
+        assert caught.value.detail == "This node is not installed: Foo (node 3)."
+
     def test_all_missing_nodes_are_named_at_once(self) -> None:
         value = workflow([empty(), node(2, "Foo", title="My foo"), node(3, "Bar"), node(4, "Off", mode=2)])
         with pytest.raises(NotInstalled) as caught:
@@ -435,6 +452,28 @@ class TestProblems:
         chain = [node(at, "Reroute", [("", "*", at - 1)]) for at in range(2, count)]
         links = [(at, at, 0, at + 1, 0) for at in range(1, count)]
         assert inputs(workflow([empty(), *chain, save(count, count - 1)], links))[str(count)]["images"] == ["1", 0]
+
+
+def test_comparison_of_images_has_the_value_that_the_editor_sends() -> None:
+    definition = {"input": {"required": {"view": ["IMAGECOMPARE", {"socketless": True}], "label": ["STRING", {}]}}}
+    stored = node(1, "Compare", [], values=["before and after"])
+    graph = convert_workflow(workflow([stored], []), {"Compare": {**definition, "output": [], "output_node": True}})
+    assert graph["1"]["inputs"] == {"view": {"__value__": ["", ""]}, "label": "before and after"}
+
+
+@pytest.mark.parametrize(
+    ("values", "box"),
+    [
+        ([{"x": 1, "y": 2, "width": 3, "height": 4}, 1, 2, 3, 4, 7], {"x": 1, "y": 2, "width": 3, "height": 4}),
+        ([], {"x": 0, "y": 0, "width": 512, "height": 512}),
+    ],
+)
+def test_numbers_after_a_box_are_not_the_next_fields(values: list[Any], box: dict[str, int]) -> None:
+    fields = {"region": ["BOUNDING_BOX", {}], "blur": ["INT", {"default": 7}], "curve": ["CURVE", {}]}
+    definitions = {"Crop": {"input": {"required": fields}, "output": [], "output_node": True}}
+    inputs = convert_workflow(workflow([node(1, "Crop", [], values=values)], []), definitions)["1"]["inputs"]
+    assert (inputs["region"], inputs["blur"]) == (box, 7)
+    assert inputs["curve"] == {"points": [[0, 0], [1, 1]], "interpolation": "monotone_cubic"}
 
 
 def test_long_reroute_chain_is_followed_once() -> None:
