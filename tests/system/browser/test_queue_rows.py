@@ -1,6 +1,7 @@
 """The rows of the queue page in a real browser: failures, cut texts and headings."""
 
 import io
+import re
 
 import pytest
 import pytest_asyncio
@@ -163,3 +164,26 @@ async def test_running_batch_is_under_now_and_done_rows_say_how_long_they_took(q
     batch, waits = await box(queue.unit("lakes")), await box(queue.unit("waits"))
     below = await box(following)
     assert (await box(now))["y"] < batch["y"] < below["y"] < waits["y"]
+
+
+async def test_rows_line_up(queue: PageDriver) -> None:
+    page = queue.page
+    await queue.misbehave("Fail", class_type="ImageInvert", message=ERROR, times=1)
+    for label in ("a bad one", "a good one"):
+        for job_id in await queue.submit(label):
+            await queue.ended(job_id)
+    rows = [queue.unit("a bad one"), queue.unit("a good one")]
+    await expect(rows[0]).to_contain_text("Failed")
+    await expect(rows[1]).to_contain_text("Done")
+    for width, height in SIZES:
+        await page.set_viewport_size({"width": width, "height": height})
+        names = [await box(row.get_by_role("button", name=re.compile("^a (bad|good) one$"))) for row in rows]
+        words = [await box(row.get_by_text(re.compile("^(Failed|Done)$"))) for row in rows]
+        menus = [await box(row.get_by_role("button", name=re.compile("^Actions for"))) for row in rows]
+        assert abs(names[0]["x"] - names[1]["x"]) < 1
+        assert abs(menus[0]["x"] - menus[1]["x"]) < 1
+        if width == min(size[0] for size in SIZES):
+            assert {round(word["x"] - name["x"]) for word, name in zip(words, names, strict=True)} == {0}
+        else:
+            ends = [word["x"] + word["width"] for word in words]
+            assert abs(ends[0] - ends[1]) < 1

@@ -1,6 +1,7 @@
 """The settings on the page. Types, bounds and sentences come from the settings classes."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from comfyrelay.configuration import ArgumentsOnly, variable_of
@@ -52,9 +53,14 @@ class PageSetting:
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the value, without the alternative `null`."""
-        found: dict[str, Any] = self.model.model_json_schema()["properties"][self.key]
+        found: dict[str, Any] = _schema_of(self.model)["properties"][self.key]
         options = [option for option in found.get("anyOf", [found]) if option.get("type") != "null"]
         return {name: value for option in reversed(options) for name, value in option.items()}
+
+
+@cache
+def _schema_of(model: type[ArgumentsOnly]) -> dict[str, Any]:
+    return model.model_json_schema()
 
 
 def _desk(key: str, group: str, title: str, kind: SettingKind, *, is_live: bool = False) -> PageSetting:
