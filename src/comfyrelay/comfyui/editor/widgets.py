@@ -7,14 +7,24 @@ sent to the server.
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 from comfyrelay.comfyui.editor.workflow import Slot, as_dict, as_list, type_name
 
 _CHOOSES_INPUTS = "COMFY_DYNAMICCOMBO_V3"
 _MATCHES_TYPE = "COMFY_MATCHTYPE_V3"
+# The file stores four numbers after a box: its place and its size again.
+_BOX, _BOX_NUMBERS = "BOUNDING_BOX", 4
+# The editor stores no value for a comparison of images, but always sends this one.
+_COMPARISON, _COMPARED = "IMAGECOMPARE", ["", ""]
 # Types with the default value of a field whose definition has none.
-_EMPTY = {"INT": 0, "FLOAT": 0, "BOOLEAN": False, "STRING": "", "MARKDOWN": "", "TEXTAREA": ""}
+_EMPTY: dict[str, Any] = {
+    **{"INT": 0, "FLOAT": 0, "BOOLEAN": False, "STRING": "", "MARKDOWN": "", "TEXTAREA": ""},
+    _BOX: {"x": 0, "y": 0, "width": 512, "height": 512},
+    **{"BOUNDING_BOXES": [], "COLORS": [], "RANGE": {"min": 0.0, "max": 1.0}},
+    "CURVE": {"points": [[0, 0], [1, 1]], "interpolation": "monotone_cubic"},
+}
 _FIELDS = {*_EMPTY, "COMBO", "COLOR", _CHOOSES_INPUTS}
 # The browser creates the values of these types: a recording, a camera image, the view of a model.
 _MADE_IN_BROWSER = {"AUDIO_RECORD", "WEBCAM", "LOAD_3D", "LOAD_3D_ANIMATION"}
@@ -100,7 +110,8 @@ def marks_in(values: Iterable[Any]) -> int:
 def field_values(specs: Sequence[Spec], stored: list[Any] | dict[str, Any]) -> dict[str, StoredValue]:
     """Return the value of each field that is sent to the server."""
     if isinstance(stored, dict):
-        return {name: StoredValue(value, stored, name) for name, value in _by_name(specs, stored).items()}
+        by_name = {name: StoredValue(value, stored, name) for name, value in _by_name(specs, stored).items()}
+        return by_name | _comparisons(specs)
     positions = deque(_without_forced(specs, stored))
     end = len(stored)
     found: dict[str, StoredValue] = {}
@@ -114,11 +125,18 @@ def field_values(specs: Sequence[Spec], stored: list[Any] | dict[str, Any]) -> d
             end += 2 if field.has_after_run else 1
         elif field.has_after_run and positions and _is_after_run(stored[positions[0]]):
             positions.popleft()
+        if field.type == _BOX:
+            for _ in range(min(_BOX_NUMBERS, len(positions))):
+                positions.popleft()
         if field.type == _CHOOSES_INPUTS:
             pending.extendleft(reversed(_inputs_of_choice(field, value)))
         if value is not ABSENT:
             found[field.name] = StoredValue(value, stored, at)
-    return found
+    return found | _comparisons(specs)
+
+
+def _comparisons(specs: Iterable[Spec]) -> dict[str, StoredValue]:
+    return {spec.name: StoredValue(list(_COMPARED), [], 0) for spec in specs if spec.type == _COMPARISON}
 
 
 def first_value(values: list[Any] | dict[str, Any]) -> Any:
@@ -237,7 +255,9 @@ def _default(field: Spec) -> Any:
         return given or (choices[0] if isinstance(choices, list) and choices else ABSENT)
     if field.type == _CHOOSES_INPUTS:
         return next((choice.get("key") for choice in as_list(choices) if isinstance(choice, dict)), ABSENT)
-    return _EMPTY.get(field.type, ABSENT) if given is None else given
+    if given is None:
+        return deepcopy(_EMPTY[field.type]) if field.type in _EMPTY else ABSENT
+    return given
 
 
 def _clean(field: Spec, value: Any) -> Any:
