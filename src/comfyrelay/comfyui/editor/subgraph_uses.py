@@ -13,7 +13,7 @@ _MAX_COPIES = 200
 
 
 def separate_uses(file: Mapping[str, Any], *, max_bytes: int) -> dict[str, Any] | None:
-    """Return a copy of a file in which no subgraph is used twice, or `None` if it would be too large."""
+    """Return a copy of a file in which no subgraph is used twice, or `None` if none is or it would be too large."""
     copy: dict[str, Any] = json.loads(dump_json(file))
     known = {str(definition.get("id")): definition for definition in _definitions(copy)}
     used: set[str] = set()
@@ -34,6 +34,8 @@ def separate_uses(file: Mapping[str, Any], *, max_bytes: int) -> dict[str, Any] 
                 node["type"] = kind = new_id
             used.add(kind)
             pending.append(known[kind])
+    if not new:
+        return None
     copy["definitions"]["subgraphs"] += new
     return copy if len(dump_json(copy)) <= max_bytes else None
 

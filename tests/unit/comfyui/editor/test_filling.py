@@ -113,6 +113,14 @@ def test_each_use_of_a_subgraph_has_its_own_values() -> None:
     assert [(inputs["width"], inputs["height"]) for inputs in found] == [(300, 48), (301, 48)]
 
 
+def test_primitive_of_two_fields_has_the_value_of_the_last() -> None:
+    primitive = node(5, "PrimitiveNode", values=[96, "fixed"])
+    linked = [node(at, "EmptyImage", [("width", "INT", at, "width")], values=[64, 48, 1, 255]) for at in (1, 2)]
+    file = workflow([primitive, *linked], [(1, 5, 0, 1, 0), (2, 5, 0, 2, 0)])
+    copy = with_widths(file, lambda node_id: f"{{{{{node_id}}}}}")
+    assert copy["nodes"][0]["widgets_values"] == ["{{2}}", "fixed"]
+
+
 def test_uses_with_the_same_values_share_their_subgraph() -> None:
     copy = with_widths(uses_of_a_subgraph(3), lambda _: "{{WIDTH}}")
     assert len(copy["definitions"]["subgraphs"]) == 2
