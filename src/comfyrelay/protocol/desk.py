@@ -21,7 +21,8 @@ MAX_ATTEMPTS = 1000
 # A path on the desk's machine.
 LocalPath = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, PurePath) else value)]
 Subdir = Annotated[str, Field(max_length=1000)]
-SweepValues = Annotated[str, Field(max_length=1_000_000)] | Annotated[list[Any], Field(max_length=10_000)]
+# Values by key: a list, or a text.
+Sweep = Annotated[Json, Field(max_length=8)]
 Prompts = Annotated[list[Annotated[str, Field(max_length=100_000)]], Field(max_length=10_000)]
 
 
@@ -68,7 +69,7 @@ class NewDeskBatch(Request):
     tries: Annotated[int, Field(ge=1, le=1000)] = 1
     seeds: Seeds | None = None
     mode: Mode = Mode.PRODUCT
-    sweep: Annotated[dict[Line, SweepValues], Field(max_length=8)] = Field(default_factory=dict)
+    sweep: Sweep = Field(default_factory=dict)
     wildcards: WildcardMode = WildcardMode.OFF
     values: Json = Field(default_factory=dict)
     preset: Line | None = None

@@ -74,9 +74,11 @@ def _property(name: str, properties: Sequence[Property]) -> Property:
 
 
 def _checked(prop: Property, given: Any, rng: random.Random) -> list[Any]:
-    values = list(_parsed(prop, given, rng)) if isinstance(given, str) else list(given)
-    if not values:
+    values = list(_parsed(prop, given, rng)) if isinstance(given, str) else given
+    if not isinstance(values, list) or not values:
         raise _refusal(prop.key, f"There is no value to sweep. {_advice(prop)}")
+    if len(values) > MAX_ITEMS:
+        raise _too_many(prop)
     for value in values:
         if problem := problem_with(prop, value):
             raise _refusal(prop.key, f"{value_text(value)}: {problem}")

@@ -91,7 +91,7 @@ export function ResultCard({ id, width, onRecall, onStar, onSelect, onUse, ...re
   const { verbs } = galleryTexts;
   return (
     <div ref={card} className={styles.card} data-result={id}>
-      <div className={styles.picture} style={{ height }}>
+      <div className={styles.picture} style={{ height }} role="list">
         <Tile id={id} left={0} top={0} width={width} height={height} {...rest} />
       </div>
       {item && (

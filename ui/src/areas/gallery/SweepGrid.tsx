@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { ImageDown } from "lucide-react";
-import { type MouseEvent, useEffect, useMemo, useState } from "react";
+import { type MouseEvent, type RefObject, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { Button, Field, Select, toast } from "@/kit";
 import { breakable } from "@/kit/breakable";
 import { gallery as texts } from "@/texts/gallery";
@@ -8,11 +8,11 @@ import { drawGrid } from "./grid-picture";
 import { items, useItem } from "./item-store";
 import { batchGrid } from "./queries";
 import styles from "./SweepGrid.module.css";
-import { type Axis, cellsOf, otherAxes, usualView, type View, withAxis } from "./sweep-grid";
+import { type Axis, cellRatio, cellsOf, otherAxes, usualView, type View, withAxis } from "./sweep-grid";
 import { Tile } from "./Tile";
 import { useTilePointer } from "./use-tile-pointer";
 
-const CELL_WIDTH = 168;
+const [MIN_CELL, MAX_CELL, GAP, LABELS] = [144, 320, 8, 150];
 /** Longer axes are cut: a browser does not show thousands of pictures at once. */
 const MAX_SHOWN = 40;
 const NO_AXIS = "";
@@ -36,12 +36,17 @@ export function SweepGrid({ batch, name, selected, onOpen, onCheck }: SweepGridP
   const ids = useMemo(() => shown.flat().filter((each) => each !== null), [shown]);
   useEffect(() => void items.all(ids), [ids]);
   const first = useItem(ids[0] ?? "");
-  const height = Math.round(CELL_WIDTH / (first?.width && first.height ? first.width / first.height : 1));
+  const scroller = useRef<HTMLDivElement>(null);
+  const total = useWidth(scroller, grid !== undefined);
   const axes = grid?.axes ?? [];
   const across = axes[view.x];
   const down = view.y === null ? undefined : axes[view.y];
   const columns = (across?.values ?? []).slice(0, MAX_SHOWN);
   const rows = (down?.values ?? [""]).slice(0, MAX_SHOWN);
+  // few columns fill the width
+  const free = Math.floor((total - LABELS) / Math.max(1, columns.length)) - GAP;
+  const width = Math.min(MAX_CELL, Math.max(MIN_CELL, free));
+  const height = Math.round(width / cellRatio(first));
   if (!grid || !across) return null;
   const nameOf = (index: number) => axes[index]?.name ?? "";
   const axisChoices = axes.map((_each, index) => ({ value: String(index), name: nameOf(index) }));
@@ -96,7 +101,7 @@ export function SweepGrid({ batch, name, selected, onOpen, onCheck }: SweepGridP
       </div>
       <Cut axis={across} />
       <Cut axis={down} />
-      <div className={styles.scroller}>
+      <div ref={scroller} className={styles.scroller}>
         <table className={styles.table} aria-label={texts.sweep.name} {...handlers}>
           <thead>
             <tr>
@@ -123,13 +128,13 @@ export function SweepGrid({ batch, name, selected, onOpen, onCheck }: SweepGridP
                   return (
                     // biome-ignore lint/suspicious/noArrayIndexKey: a value is known by its place
                     <td key={column}>
-                      <div className={styles.cell} style={{ width: CELL_WIDTH, height }}>
+                      <div className={styles.cell} style={{ width, height }} role={id ? "list" : undefined}>
                         {id ? (
                           <Tile
                             id={id}
                             left={0}
                             top={0}
-                            width={CELL_WIDTH}
+                            width={width}
                             height={height}
                             place={ids.indexOf(id)}
                             total={ids.length}
@@ -156,4 +161,19 @@ export function SweepGrid({ batch, name, selected, onOpen, onCheck }: SweepGridP
 function Cut({ axis }: { axis: Axis | undefined }) {
   if (!axis || axis.values.length <= MAX_SHOWN) return null;
   return <p className={styles.cut}>{texts.sweep.cut(MAX_SHOWN, axis.values.length, axis.name)}</p>;
+}
+
+/** The width of an element, from when it is there. */
+function useWidth(of: RefObject<HTMLElement | null>, isThere: boolean): number {
+  const [width, setWidth] = useState(0);
+  useLayoutEffect(() => {
+    const element = of.current;
+    if (!element || !isThere) return;
+    const measure = () => setWidth(element.clientWidth);
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [of, isThere]);
+  return width;
 }

@@ -3,7 +3,17 @@
 import { here } from "@/api/client";
 import type { Item } from "./item";
 import { items } from "./item-store";
-import { cellAt, LABEL_WIDTH, LINE, pictureSize, type SweepGrid, sliceNames, slicesOf, type View } from "./sweep-grid";
+import {
+  cellAt,
+  cellRatio,
+  LABEL_WIDTH,
+  LINE,
+  pictureSize,
+  type SweepGrid,
+  sliceNames,
+  slicesOf,
+  type View,
+} from "./sweep-grid";
 
 const FONT = "14px system-ui, sans-serif";
 const BOLD = `600 ${FONT}`;
@@ -37,7 +47,7 @@ export async function drawGrid(grid: SweepGrid, view: View, title: string): Prom
   const { axes } = grid;
   const [across, down] = [axes[view.x]?.values ?? [], view.y === null ? [""] : (axes[view.y]?.values ?? [])];
   const first = await items.all(grid.cells.filter((each) => each !== null).slice(0, 1));
-  const ratio = first[0]?.width && first[0].height ? first[0].width / first[0].height : 1;
+  const ratio = cellRatio(first[0]);
   const all = slicesOf(axes, view);
   const whole = pictureSize(across.length, down.length, all.length, ratio);
   const slices = whole ? all : [view];

@@ -70,6 +70,13 @@ export const sliceNames = (axes: readonly Axis[], view: View): [name: string, va
     return [axis?.name ?? "", axis?.values[view.z[index] ?? 0] ?? ""];
   });
 
+// Pictures of a sweep may differ in shape, and each is shown whole.
+const [MIN_RATIO, MAX_RATIO] = [0.75, 1.6];
+
+/** The shape of all cells, after the first picture. */
+export const cellRatio = (first: { width?: number | null; height?: number | null } | undefined): number =>
+  Math.min(MAX_RATIO, Math.max(MIN_RATIO, first?.width && first.height ? first.width / first.height : 1));
+
 export interface PictureSize {
   cell: number;
   width: number;
