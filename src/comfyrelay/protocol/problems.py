@@ -70,8 +70,8 @@ def error_from_response(response: httpx.Response) -> ComfyRelayError | None:
             found = LeaseLost(problem.detail)
         case _, 422:
             found = InvalidInput(problem.detail, errors=problem.errors)
-        case _, status:
-            found = _BY_STATUS.get(status, ComfyRelayError)(problem.detail)
+        case _:
+            found = _BY_STATUS.get(response.status_code, ComfyRelayError)(problem.detail)
     return found
 
 
