@@ -70,6 +70,21 @@ async def test_batch_of_a_graph_works_as_on_a_desk(site: Site, tmp_path: Path) -
     ]
 
 
+async def test_sweep_and_wildcards_are_expanded_for_a_server_as_by_a_desk(site: Site, tmp_path: Path) -> None:
+    words = ("--prompt", "a {hill|lake}", "--wildcards", "all", "--sweep", "steps=10..20:10", "--json")
+    ran = await site.command("batch", "add", written(tmp_path, PROMPT_GRAPH), *words)
+    assert ran.code == 0, ran.err
+    jobs = [job async for job in site.client.jobs(batch_id=json.loads(ran.out)["id"])]
+    assert [job.label for job in sorted(jobs, key=lambda job: job.item_no)] == [
+        "a hill · Steps 10",
+        "a hill · Steps 20",
+        "a lake · Steps 10",
+        "a lake · Steps 20",
+    ]
+    ran = await site.command("batch", "add", written(tmp_path, PROMPT_GRAPH), "--sweep", "steps=fast")
+    assert (ran.code, "steps: 'fast' is not a number or a range" in " ".join(ran.err.split())) == (2, True)
+
+
 async def test_each_file_of_a_folder_is_an_item(site: Site, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in ("a", "b"):

@@ -157,6 +157,22 @@ async def test_shared_sampler_steps_are_set_by_name_and_move_the_boundary(desk: 
     assert (code, "There is no input 'stepps'. Did you mean steps?" in err) == (2, True)
 
 
+async def test_swept_values_are_combined_or_paired(desk: OpenDesk) -> None:
+    words = ("batch", "add", "text-to-image", "--sweep", "steps=2,3", "--sweep", "width=64..128:64", "--json")
+    for more, labels in (
+        ((), ["Steps 2 · Width 64", "Steps 2 · Width 128", "Steps 3 · Width 64", "Steps 3 · Width 128"]),
+        (("--pairwise",), ["Steps 2 · Width 64", "Steps 3 · Width 128"]),
+    ):
+        code, out, err = await command(desk.ready.url, *words, *more)
+        assert code == 0, err
+        jobs = [job async for job in desk.client.jobs(batch_id=json.loads(out)["id"])]
+        assert [job.label for job in sorted(jobs, key=lambda job: job.item_no)] == labels
+    code, _, err = await command(desk.ready.url, *words[:3], "--sweep", "steps=0..5")
+    assert (code, "steps: 0: " in err) == (2, True)
+    code, _, err = await command(desk.ready.url, *words[:3], "--sweep", "steps=1", "--sweep", "steps=2")
+    assert (code, "Give all values of a field in one option" in " ".join(err.split())) == (2, True)
+
+
 async def test_value_is_set_by_an_unambiguous_key_suffix(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "portrait.json").write_text(json.dumps({**PROMPT_GRAPH, "1": STAND_IN}))
     words = ("run", str(tmp_path / "portrait.json"), "--out", str(tmp_path))
