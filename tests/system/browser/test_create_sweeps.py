@@ -10,6 +10,8 @@ from PIL import Image
 from playwright.async_api import Browser, expect
 
 from tests.support.chromium import PageDriver, open_page
+from tests.support.web_app import UI
+from tests.system.browser.test_every_page import violations
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("built_app")]
 
@@ -71,7 +73,9 @@ async def test_swept_fields_are_counted_and_become_a_grid_that_is_saved_as_a_pic
         assert picture.convert("RGB").getpixel((picture.width - 1, 2)) == (255, 255, 255)
         assert len(picture.convert("RGB").getcolors(2**24) or ()) > 50
     await driver.page.reload()
-    await expect(table).to_be_visible()
+    await expect(table.locator("img")).to_have_count(6)
+    axe = (UI / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")
+    assert await violations(driver.page, axe) == ""
 
 
 async def test_invalid_sweep_is_explained_at_its_field(driver: PageDriver) -> None:
