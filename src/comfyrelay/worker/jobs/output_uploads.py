@@ -21,12 +21,13 @@ async def upload_outputs(
 
 
 async def _upload_more(lease: Lease, output: CollectedOutput, number: int, tools: JobTools) -> None:
+    get_url = partial(tools.control.output_url, lease, number=number, extension=output.extension)
+    url = await retry_until_reachable(get_url)
+
     async def refresh() -> None:
         nonlocal url
         url = await retry_until_reachable(get_url)
 
-    get_url = partial(tools.control.output_url, lease, number=number, extension=output.extension)
-    url = await retry_until_reachable(get_url)
     await tools.transfers.upload(output.path, lambda: url, refresh=refresh)
 
 
