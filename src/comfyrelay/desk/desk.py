@@ -19,7 +19,6 @@ from comfyrelay.desk.notifications.notifier import Notifier
 from comfyrelay.desk.notifications.sender import NOTIFIED_FILE, NotificationSender
 from comfyrelay.desk.one_time_links import OneTimeLinks
 from comfyrelay.desk.origin_check import url_elsewhere
-from comfyrelay.desk.page_settings.editor import SettingsEditor
 from comfyrelay.desk.page_settings.live import LiveSettings
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.simulated_jobs import SimulationPolicy
@@ -204,7 +203,6 @@ class Desk:
             simulation=simulation,
             data_dir=self.settings.data_dir,
             live=live,
-            editor=SettingsEditor(live),
             copy_journal=outputs.journal,
             not_sent=notifications.not_sent,
             script=script.settings if script is not None else None,

@@ -10,7 +10,6 @@ from fastapi import Depends, Request
 from comfyrelay.desk.batches.copy_journal import CopyJournal
 from comfyrelay.desk.notifications.notifier import without_secrets
 from comfyrelay.desk.one_time_links import OneTimeLinks
-from comfyrelay.desk.page_settings.editor import SettingsEditor
 from comfyrelay.desk.page_settings.live import LiveSettings
 from comfyrelay.desk.password import Password
 from comfyrelay.desk.scripts.command import ScriptSettings
@@ -29,7 +28,6 @@ class DeskState:
     simulation: SimulationPolicy
     data_dir: Path
     live: LiveSettings
-    editor: SettingsEditor
     copy_journal: CopyJournal
     not_sent: Collection[FailedNotification]
     # The script of `[desk.script]`, if configured.

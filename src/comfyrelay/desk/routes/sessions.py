@@ -6,13 +6,10 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Body, Query, Request, Response, status
 
 from comfyrelay.desk.one_time_links import LINK_SECONDS, PATH
-from comfyrelay.desk.origin_check import url_elsewhere
-from comfyrelay.desk.qr_code import qr_rows
-from comfyrelay.desk.state import DeskState, DeskStateOf
-from comfyrelay.errors import Conflict, TooManyRequests
-from comfyrelay.http_client import is_loopback
+from comfyrelay.desk.state import DeskStateOf
+from comfyrelay.errors import TooManyRequests
 from comfyrelay.protocol.base import Answer
-from comfyrelay.protocol.desk import Link, PhoneLink
+from comfyrelay.protocol.desk import Link
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.bodies import BodyRoute, anonymous_body
 from comfyrelay.server.http.context import Context, ContextOf
@@ -30,33 +27,6 @@ TOO_MANY = "Too many attempts. Wait a minute, then try again."
 async def add_link(state: DeskStateOf, _user: CurrentUser) -> Answer[Link]:
     """Create a link that opens the page once."""
     return Answer(data=Link(url=state.links.make(), seconds=int(LINK_SECONDS)), message="The link works once.")
-
-
-@router.post(
-    "/api/desk/links/phone",
-    tags=["desk"],
-    status_code=status.HTTP_201_CREATED,
-    responses=error_responses(401, 403, 409),
-)
-async def add_phone_link(request: Request, state: DeskStateOf, _user: CurrentUser) -> Answer[PhoneLink]:
-    """Create a link for a phone, as a QR code. 409 if other machines cannot reach the desk."""
-    url = state.links.make(_reachable_url(request, state))
-    link = PhoneLink(url=url, seconds=int(LINK_SECONDS), rows=qr_rows(url))
-    return Answer(data=link, message="The code works once.")
-
-
-def _reachable_url(request: Request, state: DeskState) -> str:
-    """Return the address at which a phone reaches the desk: the one of this page, unless it was opened on the desk's
-    machine."""
-    if not is_loopback(request.url.hostname or ""):
-        return f"{request.url.scheme}://{request.url.netloc}"
-    url = url_elsewhere(state.live.settings)
-    if url is None:
-        raise Conflict(
-            "Only this machine can reach the desk now. In Settings, set a password, let it listen on 0.0.0.0 and "
-            "restart it. Or start it with: comfyrelay up --host 0.0.0.0"
-        )
-    return url
 
 
 @router.get(PATH, include_in_schema=False)

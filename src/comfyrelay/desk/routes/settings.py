@@ -2,12 +2,19 @@
 
 from typing import Annotated
 
-from fastapi import Query, status
+from fastapi import Depends, Query, Request, status
 
 from comfyrelay.desk.folder_list import list_folders
+from comfyrelay.desk.one_time_links import LINK_SECONDS
+from comfyrelay.desk.origin_check import url_elsewhere
+from comfyrelay.desk.page_settings.editor import SettingsEditor
+from comfyrelay.desk.qr_code import qr_rows
 from comfyrelay.desk.state import DeskState, DeskStateOf
+from comfyrelay.errors import Conflict
+from comfyrelay.http_client import is_loopback
 from comfyrelay.protocol import desk_settings as wire
 from comfyrelay.protocol.base import Answer, Items
+from comfyrelay.protocol.desk import PhoneLink
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Router
@@ -15,44 +22,55 @@ from comfyrelay.server.http.routing import Router
 router = Router(prefix="/api/desk", tags=["desk"])
 
 
+# The editor is created with the first request, because most desks start without it.
+async def _editor(request: Request, state: DeskStateOf) -> SettingsEditor:
+    editor: SettingsEditor | None = getattr(request.app.state, "settings_editor", None)
+    if editor is None:
+        editor = request.app.state.settings_editor = SettingsEditor(state.live)
+    return editor
+
+
+EditorOf = Annotated[SettingsEditor, Depends(_editor)]
+
+
 @router.get("/settings", responses=error_responses(401, 403, 409))
-async def settings(state: DeskStateOf, _user: CurrentUser) -> Answer[wire.DeskSettingsAnswer]:
+async def settings(state: DeskStateOf, editor: EditorOf, _user: CurrentUser) -> Answer[wire.DeskSettingsAnswer]:
     """Return the settings with their values, defaults and sources. Secrets are masked."""
-    return Answer(data=await _settings(state))
+    return Answer(data=await _settings(state, editor))
 
 
 @router.put("/settings", responses=error_responses(401, 403, 409, 422))
 async def put_settings(
-    body: wire.PutDeskSettings, state: DeskStateOf, _user: CurrentUser
+    body: wire.PutDeskSettings, state: DeskStateOf, editor: EditorOf, _user: CurrentUser
 ) -> Answer[wire.DeskSettingsAnswer]:
     """Write settings to the configuration file, and apply the ones that need no restart."""
-    await state.editor.save(body.values)
-    data = await _settings(state)
+    await editor.save(body.values)
+    data = await _settings(state, editor)
     waiting = [setting.title for setting in data.items if setting.needs_restart]
     message = f"Saved. Restart the desk to apply: {', '.join(waiting)}." if waiting else "Saved."
     return Answer(data=data, message=message)
 
 
 @router.put("/password", responses=error_responses(401, 403, 422))
-async def put_password(body: wire.PutPassword, state: DeskStateOf, _user: CurrentUser) -> Answer[wire.PasswordState]:
+async def put_password(body: wire.PutPassword, editor: EditorOf, _user: CurrentUser) -> Answer[wire.PasswordState]:
     """Set the password for other machines. Sessions of an earlier password end."""
-    await state.editor.set_password(body.password)
+    await editor.set_password(body.password)
     return Answer(data=wire.PasswordState(has_password=True), message="The password is set.")
 
 
 @router.delete("/password", responses=error_responses(401, 403, 409))
-async def delete_password(state: DeskStateOf, _user: CurrentUser) -> Answer[wire.PasswordState]:
+async def delete_password(editor: EditorOf, _user: CurrentUser) -> Answer[wire.PasswordState]:
     """Remove the password. 409 while other machines can reach the desk."""
-    await state.editor.remove_password()
+    await editor.remove_password()
     return Answer(data=wire.PasswordState(has_password=False), message="The password is removed.")
 
 
 @router.post("/notifications/test", status_code=status.HTTP_200_OK, responses=error_responses(401, 403, 422))
 async def send_test(
-    body: wire.NotificationTest, state: DeskStateOf, _user: CurrentUser
+    body: wire.NotificationTest, editor: EditorOf, _user: CurrentUser
 ) -> Answer[Items[wire.NotificationTestResult]]:
     """Send a test notification to each address. That takes a moment."""
-    return Answer(data=Items(items=await state.editor.test(body.urls)))
+    return Answer(data=Items(items=await editor.test(body.urls)))
 
 
 @router.get("/folders", responses=error_responses(401, 403, 404, 409, 422))
@@ -63,7 +81,29 @@ async def folders(
     return Answer(data=await list_folders(path, shows_hidden=hidden))
 
 
-async def _settings(state: DeskState) -> wire.DeskSettingsAnswer:
+@router.post("/links/phone", status_code=status.HTTP_201_CREATED, responses=error_responses(401, 403, 409))
+async def add_phone_link(request: Request, state: DeskStateOf, _user: CurrentUser) -> Answer[PhoneLink]:
+    """Create a link for a phone, as a QR code. 409 if other machines cannot reach the desk."""
+    url = state.links.make(_reachable_url(request, state))
+    link = PhoneLink(url=url, seconds=int(LINK_SECONDS), rows=qr_rows(url))
+    return Answer(data=link, message="The code works once.")
+
+
+def _reachable_url(request: Request, state: DeskState) -> str:
+    """Return the address at which a phone reaches the desk: the one of this page, unless it was opened on the desk's
+    machine."""
+    if not is_loopback(request.url.hostname or ""):
+        return f"{request.url.scheme}://{request.url.netloc}"
+    url = url_elsewhere(state.live.settings)
+    if url is None:
+        raise Conflict(
+            "Only this machine can reach the desk now. In Settings, set a password, let it listen on 0.0.0.0 and "
+            "restart it. Or start it with: comfyrelay up --host 0.0.0.0"
+        )
+    return url
+
+
+async def _settings(state: DeskState, editor: SettingsEditor) -> wire.DeskSettingsAnswer:
     return wire.DeskSettingsAnswer(
-        file=str(state.live.file), has_password=state.editor.has_password, items=await state.editor.show()
+        file=str(state.live.file), has_password=editor.has_password, items=await editor.show()
     )
