@@ -27,7 +27,7 @@ def comfyui_link(
     """Return the address of the ComfyUI of the last attempt, if this browser can reach it.
 
     `urls` are the ComfyUIs in use, `public_urls` their addresses for other machines in the same order, and
-    `unreachable` the reasons of those that do not answer. A loopback address works only on the desk's machine.
+    `unreachable` the reasons why some do not answer. A loopback address works only on the desk's machine.
     """
     ran_on: list[str] = [url for attempt in attempts if (url := (attempt.about or {}).get(COMFYUI))]
     if not ran_on or ran_on[-1] not in urls or any(ran_on[-1] in reason for reason in unreachable):
