@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,9 +14,10 @@ from aiohttp.test_utils import TestServer
 
 from comfyrelay import __version__
 from comfyrelay.errors import LeaseLost
-from comfyrelay.protocol.worker import MIN_NEXT_PROTOCOL, VERSION_HEADER, StoredOutput
+from comfyrelay.protocol.worker import MIN_NEXT_PROTOCOL, VERSION_HEADER
 from comfyrelay.worker.capacity import Capacity, capacity_for
 from comfyrelay.worker.control import ControlPlane
+from comfyrelay.worker.files.outputs import CollectedOutput
 from comfyrelay.worker.jobs.outcome import OutcomeReporter
 from comfyrelay.worker.lease import Lease, LeaseStop
 from comfyrelay.worker.poller import Poller
@@ -23,7 +25,7 @@ from tests.support.leases import make_lease
 from tests.support.world import PATIENCE_SECONDS
 
 Answer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
-OUTPUT = StoredOutput(size=1, mime_type="image/png")
+OUTPUT = CollectedOutput(path=Path("output.png"), size=1, sha256="0" * 64, mime_type="image/png", metadata={})
 
 
 async def nothing() -> None:
