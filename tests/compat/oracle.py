@@ -119,7 +119,8 @@ async def _compare(page: Page, name: str, workflow: dict[str, Any], definitions:
     except Exception as error:
         # The editor reports any of its errors.
         return Comparison(name, "failed", str(error).splitlines()[0][:200])
-    if missing := sorted({node["class_type"] for node in exported.values()} - definitions.keys()):
+    # The editor exports no class of a node that it does not know.
+    if missing := sorted({str(node["class_type"]) for node in exported.values()} - definitions.keys()):
         return Comparison(name, "missing nodes", ", ".join(missing))
     try:
         converted = convert_workflow(workflow, definitions)
