@@ -197,7 +197,7 @@ class Desk:
         script: DeskScript | None,
     ) -> DeskState:
         return DeskState(
-            find_comfyui=lambda: workers.without_logins(workers.urls_in_use),
+            find_comfyui=lambda: workers.urls_in_use,
             examine=lambda: self._examine([] if workers.is_all_simulated else workers.comfyui_urls),
             comfyui_unreachable=workers.unreachable_comfyui,
             simulation=simulation,

@@ -14,12 +14,13 @@ from comfyrelay.desk.page_settings.live import LiveSettings
 from comfyrelay.desk.password import Password
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.simulated_jobs import SimulationPolicy
+from comfyrelay.http_client import without_login
 from comfyrelay.protocol.desk import CheckResult, FailedNotification, NotificationEvent, SimulatedJobs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeskState:
-    # Returns the URLs of the ComfyUIs in use. Managed processes start and stop.
+    # Returns the URLs of the ComfyUIs in use, which may contain passwords. Managed processes start and stop.
     find_comfyui: Callable[[], list[str]]
     # Returns a reason for each ComfyUI that is unreachable.
     comfyui_unreachable: Callable[[], Sequence[str]]
@@ -36,7 +37,8 @@ class DeskState:
 
     @property
     def comfyui(self) -> list[str]:
-        return self.find_comfyui()
+        """The URLs of the ComfyUIs in use, without passwords."""
+        return [without_login(url) for url in self.find_comfyui()]
 
     @property
     def password(self) -> Password | None:

@@ -10,6 +10,7 @@ ROUTERS = lazy_routers(
         "estimates": "/api/desk",
         "batches": "/api/desk",
         "gallery": "/api/desk/gallery",
+        "models": "/api/desk/models",
         "page": "/api/desk",
         "scripts": "/api/desk/script",
         "settings": "/api/desk",

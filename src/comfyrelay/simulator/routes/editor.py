@@ -1,6 +1,7 @@
 """Routes for the editor and other clients: extensions, user, settings, models and log."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -9,6 +10,9 @@ from comfyrelay.simulator.process import SimulatedProcess
 
 _SETTINGS = "comfy.settings.json"
 _TERMINAL = {"cols": 80, "rows": 24}
+_PICTURE_SUFFIXES = (".png", ".jpg", ".webp", ".preview.png", ".preview.jpg", ".preview.webp")
+# As in ComfyUI.
+_MAX_HEADER_BYTES = 1024**2
 
 
 class EditorRoutes:
@@ -28,6 +32,8 @@ class EditorRoutes:
             web.post("/settings/{id}", self.change_setting),
             web.get("/experiment/models", self.model_folders),
             web.get("/experiment/models/{folder}", self.models_in),
+            web.get("/experiment/models/preview/{folder}/{place}/{name:.*}", self.model_picture),
+            web.get("/view_metadata/{folder}", self.model_metadata),
             web.get("/internal/logs", self.log_text),
             web.get("/internal/logs/raw", self.log),
         ]
@@ -63,10 +69,26 @@ class EditorRoutes:
         names = self._process.options.models.get(request.match_info["folder"])
         if names is None:
             return web.Response(status=404)
-        # The models have names but no files.
+        # Usually the models have names but no files.
         return web.json_response(
             [{"name": name, "pathIndex": 0, "modified": 0, "created": 0, "size": 0} for name in names]
         )
+
+    async def model_picture(self, request: web.Request) -> web.StreamResponse:
+        file = self._model(request.match_info["folder"], request.match_info["name"])
+        candidates = [file.with_suffix(suffix) for suffix in _PICTURE_SUFFIXES] if file is not None else []
+        found = next((picture for picture in candidates if picture.is_file()), None)
+        return web.Response(status=404) if found is None else web.FileResponse(found)
+
+    async def model_metadata(self, request: web.Request) -> web.Response:
+        file = self._model(request.match_info["folder"], request.query.get("filename", ""))
+        metadata = _read_metadata(file) if file is not None and file.suffix == ".safetensors" else None
+        return web.Response(status=404) if metadata is None else web.json_response(metadata)
+
+    def _model(self, folder: str, name: str) -> Path | None:
+        """Return the place of a listed model. Its files exist only if someone has put them there."""
+        is_listed = name in self._process.options.models.get(folder, ())
+        return self._process.folders.base / "models" / folder / name if is_listed else None
 
     async def log_text(self, _request: web.Request) -> web.Response:
         return web.json_response("".join(f"{entry['t']} - {entry['m']}" for entry in self._process.console))
@@ -84,3 +106,14 @@ class EditorRoutes:
     def _save(self, settings: dict[str, Any]) -> None:
         self._user.mkdir(parents=True, exist_ok=True)
         (self._user / _SETTINGS).write_text(json.dumps(settings, indent=4), "utf-8")
+
+
+def _read_metadata(file: Path) -> dict[str, Any] | None:
+    """Return the metadata in the header of a safetensors file: eight bytes with its length, then JSON."""
+    try:
+        with file.open("rb") as content:
+            length = int.from_bytes(content.read(8), "little")
+            header = json.loads(content.read(length)) if length <= _MAX_HEADER_BYTES else {}
+    except (OSError, ValueError):
+        return None
+    return header.get("__metadata__") if isinstance(header, dict) else None

@@ -1,0 +1,1 @@
+"""Models that the forms of the desk name."""
