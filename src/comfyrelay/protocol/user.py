@@ -316,6 +316,7 @@ class Workflow(AnswerBody):
     slug: str
     name: str
     properties: list[Input]
+    draws_seed: Annotated[bool, Field(description="whether each job gets a random seed that is not a property")] = False
     output_node_id: str | None
     output_extension: str
     output_mime_type: str

@@ -98,6 +98,33 @@ async def test_editor_file_becomes_a_workflow_with_typed_inputs(api: Api, worker
     assert "No fleet runs it yet" in created["remarks"][0]
 
 
+async def test_app_view_of_the_author_is_the_form(api: Api, worker: Caller) -> None:
+    noise = {"width": ["INT", {}], "text": ["STRING", {"multiline": True}], "seed": ["INT", {}]}
+    await bring(worker, DEFINITIONS | {"Noise": {"input": {"required": noise}, "output": ["IMAGE"]}})
+    nodes = [node(1, "Noise", values=[64, "a fox", 7, "fixed"]), save(9, 1), node(8, "SaveImage", [("images", "*", 2)])]
+    extra = {"linearData": {"inputs": [[1, "text"], [1, "width"], [77, "gone"]], "outputs": [9]}}
+    user = await api.user()
+    added = await user.post(
+        "/api/workflows", {"graph": workflow(nodes, [(1, 1, 0, 9, 0), (2, 1, 0, 8, 0)], extra=extra)}
+    )
+    assert [(fields["label"], fields["default_value"]) for fields in added["properties"]] == [
+        ("text", "a fox"),
+        ("width", 64),
+    ]
+    assert (added["output_node_id"], added["draws_seed"]) == ("9", True)
+    assert [listed["draws_seed"] for listed in (await user.get("/api/workflows"))["items"]] == [True]
+    await api.engine.workers.fleets.create(slug="home-mine", workflow_slugs=[added["slug"]])
+    for key in "ab":
+        body = {"workflow_slug": added["slug"], "idempotency_key": key, "wait_for_missing": True}
+        await user.post("/api/ai-jobs", body)
+    names = ["gpu-2", "gpu-3"]
+    leased = [(await _lease(await api.worker(name, fleet="home-mine"), name))["workflow"] for name in names]
+    assert all(graph.keys() == {"1", "9"} for graph in leased), "an output that is not the author's ran"
+    seeds = {graph["1"]["inputs"]["seed"] for graph in leased}
+    assert len(seeds) == 2
+    assert all(isinstance(seed, int) for seed in seeds)
+
+
 async def test_graph_without_definitions_is_guessed(api: Api) -> None:
     user = await api.user()
     graph = {"1": {"class_type": "EmptyImage", "inputs": {"width": 8}}, "2": _saver("1")}

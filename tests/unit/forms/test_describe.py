@@ -13,7 +13,8 @@ from comfyrelay.domain.properties import ASSET_TYPES, Property
 from comfyrelay.errors import GraphError
 from comfyrelay.protocol import user as wire
 from comfyrelay.services.catalogue.checks import read_properties
-from comfyrelay.services.forms.describe import MAX_PROPERTIES, DescribedWorkflow, describe_graph
+from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
+from comfyrelay.services.forms.drafts import MAX_PROPERTIES
 from tests.support.described_graphs import files_of, filled_graph, places, property_of, request_body
 from tests.support.form_graphs import (
     ALL,

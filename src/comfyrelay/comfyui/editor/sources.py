@@ -203,7 +203,7 @@ class Sources:
         name = scope.sheet.inputs[at].name
         slot = self._slots_by_name_and_link(scope.holder)[0].get(name) or Slot(name)
         # The fields of group nodes have their values in `set_outside`.
-        promoted = self._promoted_fields(scope.holder, scope.sheet) if scope.set_outside is None else {}
+        promoted = self.promoted_fields(scope.holder, scope.sheet) if scope.set_outside is None else {}
         return _Place(scope.outer, scope.holder, slot, promoted.get(name))
 
     def _behind(self, scope: Scope, node: Node, at: int, wanted: str) -> "Source | _Place":
@@ -259,7 +259,7 @@ class Sources:
         found = types[at] if at < len(types) else "*"
         return found if isinstance(found, str) else "COMBO"
 
-    def _promoted_fields(self, holder: Node, sheet: Sheet) -> dict[str, StoredValue]:
+    def promoted_fields(self, holder: Node, sheet: Sheet) -> dict[str, StoredValue]:
         """Return the fields that a subgraph's node shows for inner nodes, by the subgraph's inputs.
 
         Their values are stored by position; newer files also name the input of each.
@@ -300,7 +300,7 @@ class Sources:
                 name = slot.widget
             else:
                 inside = self._workflow.subgraphs.get(node.type)
-                fields = {} if inside is None else self._promoted_fields(node, inside)
+                fields = {} if inside is None else self.promoted_fields(node, inside)
                 name = slot.name
             if name is not None and name in fields:
                 return fields[name]

@@ -81,6 +81,7 @@ class SubgraphPort:
     name: str
     type: str
     links: tuple[str, ...]
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +215,13 @@ def _slot(value: Mapping[str, Any]) -> Slot:
         type=type_name(value.get("type")),
         link=None if value.get("link") is None else str(value["link"]),
         widget=widget if isinstance(widget, str) else None,
-        label=label if isinstance(label := value.get("label"), str) and label else None,
+        label=_label(value),
     )
+
+
+def _label(value: Mapping[str, Any]) -> str | None:
+    label = value.get("label")
+    return label if isinstance(label, str) and label else None
 
 
 def _links(value: object) -> Iterator[tuple[str, GraphLink]]:
@@ -265,7 +271,7 @@ def _has_origin(nodes: Mapping[str, Node], link: GraphLink) -> bool:
 def _ports(value: object) -> Iterator[SubgraphPort]:
     for port in _dicts(value):
         links = tuple(str(link) for link in as_list(port.get("linkIds")))
-        yield SubgraphPort(str(port.get("name")), type_name(port.get("type")), links)
+        yield SubgraphPort(str(port.get("name")), type_name(port.get("type")), links, _label(port))
 
 
 def as_dict(value: object) -> Mapping[str, Any]:

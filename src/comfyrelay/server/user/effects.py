@@ -18,7 +18,7 @@ from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Limit, NumberCursor, SlugInPath, page_of, user_router
 from comfyrelay.services.catalogue.availability import MissingRequirements
 from comfyrelay.services.catalogue.graph_import import WorkflowImport
-from comfyrelay.services.catalogue.library import OfferedEffect, inputs_of
+from comfyrelay.services.catalogue.library import OfferedEffect, draws_seed, inputs_of
 
 NO_FLEET = "No fleet runs it yet. An administrator must map it to one, or set COMFYRELAY_DEFAULT_FLEET."
 router = user_router("/api", "effects")
@@ -78,6 +78,7 @@ async def create_workflow(
         missing = await context.engine.catalogue.availability.check_workflow(workflow, shows_names=user.is_admin)
         fields = {
             "properties": inputs_of(workflow, {}),
+            "draws_seed": draws_seed(workflow),
             "graph": imported.source_graph,
             "roles": imported.roles,
             "positions": imported.positions,
@@ -165,8 +166,8 @@ def _new(body: wire.NewWorkflow | wire.OwnWorkflowPatch, graph: Mapping[str, Any
 
 
 def workflow_body(workflow: WorkflowRecord, cover_url: str | None = None) -> wire.Workflow:
-    properties = inputs_of(workflow, {})
-    return wire.Workflow.of(workflow, properties=properties, cover_url=cover_url, **_waiting(workflow))
+    fields = {"properties": inputs_of(workflow, {}), "draws_seed": draws_seed(workflow)}
+    return wire.Workflow.of(workflow, **fields, cover_url=cover_url, **_waiting(workflow))
 
 
 def _waiting(workflow: WorkflowRecord) -> dict[str, Any]:

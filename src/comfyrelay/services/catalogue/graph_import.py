@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from comfyrelay.comfyui.editor.app_view import AppView, read_app_view
 from comfyrelay.comfyui.editor.filling import copy_editor_file, put_placeholders
 from comfyrelay.comfyui.editor.loading import as_graph
 from comfyrelay.comfyui.editor.workflow import is_editor_file
@@ -98,7 +99,7 @@ class GraphImporter:
             )
         known, why = await self._definitions.load()
         graph = await self._convert(new.graph, known, why, tenant_id=tenant_id)
-        described = await self._readers.run(tenant_id, partial(describe_graph, graph, known))
+        described = await self._readers.run(tenant_id, partial(_describe, new.graph, graph, known))
         editor = await self._readers.run(tenant_id, partial(_describe_editor_file, new.graph, known or {}, described))
         is_own_type = new.output_extension is not None or new.output_mime_type is not None
         return ImportedWorkflow(
@@ -137,6 +138,11 @@ class GraphImporter:
         self._graphs.check_size(graph)
         self._graphs.check_texts(graph)
         return graph
+
+
+def _describe(value: Mapping[str, Any], graph: Graph, known: Mapping[str, Any] | None) -> DescribedWorkflow:
+    app = read_app_view(value, known or {}) if is_editor_file(value) else AppView()
+    return describe_graph(graph, known, app=app)
 
 
 def _copy_editor_file(value: Mapping[str, Any]) -> dict[str, Any] | None:

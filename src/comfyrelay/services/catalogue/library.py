@@ -61,6 +61,12 @@ def inputs_of(workflow: WorkflowRecord, overrides: Mapping[str, Any]) -> list[In
     return [_input(prop, unsent[prop.key]) for prop in properties if prop.user_configurable or prop.is_primary_input]
 
 
+def draws_seed(workflow: WorkflowRecord) -> bool:
+    """Return whether each job gets a random seed that users do not set."""
+    hidden = (prop for prop in workflow.parsed_properties if not prop.user_configurable)
+    return any(prop.is_seed and prop.default_value is None for prop in hidden)
+
+
 def _input(prop: Property, default: Any) -> Input:
     return Input.of(
         prop,

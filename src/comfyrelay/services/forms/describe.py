@@ -5,25 +5,24 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from comfyrelay.comfyui.editor.app_view import AppView
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph, input_texts
 from comfyrelay.comfyui.graphs.nodes import title_of
 from comfyrelay.domain.properties import ASSET_TYPES, MAX_PROPERTIES_BYTES, PropertyType, Role
-from comfyrelay.services.forms.inputs import GraphInput, Position, find_inputs
-from comfyrelay.services.forms.labels import Labels, number_duplicates
+from comfyrelay.services.forms.drafts import PropertyDraft, draft_author_form, draft_properties
+from comfyrelay.services.forms.inputs import Position, find_inputs
+from comfyrelay.services.forms.labels import Labels, number_duplicates, plain_line
 from comfyrelay.services.forms.output import choose_output, find_output_nodes
-from comfyrelay.services.forms.recognise import Recogniser, Side
-from comfyrelay.services.forms.sampling import Sampling
 from comfyrelay.services.forms.traced_graph import TracedGraph
 from comfyrelay.services.forms.wiring import Wiring
 
-# Maximum number of properties of a workflow. Further inputs keep their value.
-MAX_PROPERTIES = 200
 # Maximum size of all choices of a workflow as JSON, next to its defaults.
 _MAX_CHOICES_BYTES = MAX_PROPERTIES_BYTES // 2
+_NO_APP = AppView()
 _WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z]{2})(?=[A-Z][a-z])")
 _PLACEHOLDER = re.compile(r"\{\{([A-Z0-9_]+)\}\}")
 _MAX_SLUG_LENGTH = 40
@@ -63,21 +62,23 @@ class DescribedWorkflow:
     output_mime_type: str
 
 
-def describe_graph(graph: object, object_info: Mapping[str, Any] | None = None) -> DescribedWorkflow:
+def describe_graph(
+    graph: object, object_info: Mapping[str, Any] | None = None, *, app: AppView = _NO_APP
+) -> DescribedWorkflow:
     """Describe a graph in ComfyUI's API format. Raises `GraphError` if it is invalid.
 
     Filled with the defaults, the result equals the given graph, without the nodes that no output needs. Files have no
-    default, because each job has its own files.
+    default, because each job has its own files. With `app`, the form and the outputs are the author's.
     """
     checked, info = check_graph(graph), object_info or {}
-    savers = find_output_nodes(checked, info)
+    named, savers = _output_nodes(checked, info, app)
     needed = Wiring(checked).dependencies_of(savers)
     kept = {node_id: node for node_id, node in checked.items() if node_id in needed}
     traced = TracedGraph(kept, find_inputs(kept, info, savers=frozenset(savers)), info)
-    drafts = _draft_properties(traced)
+    drafts = draft_author_form(traced, app.fields) or draft_properties(traced)
     keys = _keys(kept, drafts)
     placeholders = _placeholders(kept, keys)
-    output = choose_output(kept, savers, info)
+    output = choose_output(kept, named[:1] or savers, info)
     key_of = {draft.inputs[0].position: key for draft, key in zip(drafts, keys, strict=True)}
     node_labels = Labels(traced, _shown(drafts))
     properties = [
@@ -87,95 +88,40 @@ def describe_graph(graph: object, object_info: Mapping[str, Any] | None = None) 
             placeholder=placeholder,
             scaled_from=None if draft.scaled_by is None else key_of[draft.scaled_by],
             label=label,
-            group=node_labels.node(draft.node_id),
+            group=None if draft.label is not None or draft.is_hidden else node_labels.node(draft.node_id),
         )
         for draft, key, placeholder, label in zip(drafts, keys, placeholders, _labels(drafts, node_labels), strict=True)
     ]
     return DescribedWorkflow(
         graph=_with_placeholders(kept, drafts, placeholders),
         properties=_limit_choices(properties),
-        roles={draft.name: key for draft, key in zip(drafts, keys, strict=True) if draft.name in _NAMED_ROLES},
+        roles={
+            draft.name: key
+            for draft, key in zip(drafts, keys, strict=True)
+            if draft.name in _NAMED_ROLES and not draft.is_hidden
+        },
         output_node_id=output.node_id,
         output_extension=output.extension,
         output_mime_type=output.mime_type,
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _PropertyDraft:
-    """The inputs of one property. The first property of a role has the name of the role."""
+def _output_nodes(graph: Graph, info: Mapping[str, Any], app: AppView) -> tuple[list[str], list[str]]:
+    """Return the author's outputs, and the output nodes that run.
 
-    inputs: Sequence[GraphInput]
-    role: Role | None = None
-    name: str | None = None
-    is_primary_input: bool = False
-    # The number of steps that a step boundary scales with.
-    scaled_by: Position | None = None
-    # The side of a further prompt, such as of another sampler.
-    side: Side | None = None
-
-    @property
-    def node_id(self) -> str:
-        """Return the node of the property. For a step boundary, it is the sampler that starts there."""
-        starts = (
-            input_.node_id for input_ in self.inputs if self.scaled_by is not None and input_.name.startswith("start")
-        )
-        return next(starts, self.inputs[0].node_id)
+    Only the author's run, unless a field of the form has an effect on others only.
+    """
+    savers = find_output_nodes(graph, info)
+    named = [node_id for node_id in app.outputs if node_id in savers]
+    needed = Wiring(graph).dependencies_of(named)
+    is_complete = all(node_id in needed for field in app.fields for node_id, _ in field.inputs)
+    return named, named if named and is_complete else savers
 
 
-def _draft_properties(traced: TracedGraph) -> list[_PropertyDraft]:
-    """Return the inputs with a role first, grouped by role, then the other inputs by node in graph order."""
-    recogniser, sampling = Recogniser(traced), Sampling(traced)
-    prompts, negatives = recogniser.prompts()
-    seeds, unused_seeds = recogniser.seeds()
-    files, sides = recogniser.files(), recogniser.sides()
-    groups: list[tuple[Role, Sequence[GraphInput]]] = [
-        (Role.PROMPT, prompts),
-        (Role.NEGATIVE_PROMPT, negatives),
-        *((Role.INPUT, group) for group in files),
-        *((Role.SEED, group) for group in seeds),
-        *sampling.by_role(),
-    ]
-    found: list[_PropertyDraft] = []
-    taken: set[Position] = set()
-    names: set[str] = set()
-    for role, group in groups:
-        if free := _free(group, taken):
-            name = str(free[0].type) if role is Role.INPUT else str(role)
-            is_first = name not in names and role is not Role.MODEL
-            is_primary = role is Role.INPUT and group is files[0]
-            found.append(
-                _PropertyDraft(inputs=free, role=role, name=name if is_first else None, is_primary_input=is_primary)
-            )
-            names.add(name)
-            taken.update(input_.position for input_ in free)
-    known = {draft.inputs[0].position for draft in found}
-    boundaries = [
-        _PropertyDraft(inputs=free, scaled_by=boundary.steps.position)
-        for boundary in sampling.boundaries()
-        if boundary.steps.position in known and (free := _free(boundary.inputs, taken))
-    ]
-    taken.update(input_.position for boundary in boundaries for input_ in boundary.inputs)
-    last = [_PropertyDraft(inputs=free, role=Role.SEED) for group in unused_seeds if (free := _free(group, taken))]
-    taken.update(input_.position for draft in last for input_ in draft.inputs)
-    rest = [
-        _PropertyDraft(inputs=[input_], side=sides.get(input_.position))
-        for node_id in traced.order
-        for input_ in traced.of_node[node_id]
-        if input_.position not in taken
-    ]
-    limit = max(0, MAX_PROPERTIES - len(found) - len(boundaries) - len(last))
-    order = {node_id: number for number, node_id in enumerate(traced.order)}
-    by_node = sorted([*boundaries, *rest[:limit]], key=lambda draft: order[draft.node_id])
-    return [*found, *by_node, *last][:MAX_PROPERTIES]
-
-
-def _free(group: Sequence[GraphInput], taken: Set[Position]) -> list[GraphInput]:
-    return [input_ for input_ in group if input_.position not in taken]
-
-
-def _labels(drafts: Sequence[_PropertyDraft], node_labels: Labels) -> list[str]:
-    """Return the labels of the properties. Ambiguous labels contain the name of the node."""
+def _labels(drafts: Sequence[PropertyDraft], node_labels: Labels) -> list[str]:
+    """Return the labels of the properties. Ambiguous labels contain the name of the node. An author's label stays."""
+    if any(draft.label is not None for draft in drafts):
+        return [plain_line(draft.label or "") or node_labels.input(draft.inputs[0]) for draft in drafts]
     counts_by_type = Counter(draft.inputs[0].type for draft in drafts if draft.role is Role.INPUT)
     labels = [_label(draft, node_labels, is_only=counts_by_type[draft.inputs[0].type] == 1) for draft in drafts]
     counts = Counter(map(str.casefold, labels))
@@ -187,7 +133,7 @@ def _labels(drafts: Sequence[_PropertyDraft], node_labels: Labels) -> list[str]:
     )
 
 
-def _with_node(draft: _PropertyDraft, label: str, node_labels: Labels) -> str:
+def _with_node(draft: PropertyDraft, label: str, node_labels: Labels) -> str:
     is_global = draft.name is not None and (draft.role in _GLOBAL_ROLES or len(draft.inputs) > 1)
     if is_global or draft.role is Role.INPUT:
         return label
@@ -205,7 +151,7 @@ def _without_words_of(node: str, label: str) -> str:
     return shown[:1].upper() + shown[1:]
 
 
-def _label(draft: _PropertyDraft, node_labels: Labels, *, is_only: bool) -> str:
+def _label(draft: PropertyDraft, node_labels: Labels, *, is_only: bool) -> str:
     first = draft.inputs[0]
     if draft.scaled_by is not None and len({input_.node_id for input_ in draft.inputs}) > 1:
         return f"Switch to {node_labels.inside(draft.node_id)} at step"[:_MAX_LABEL_LENGTH]
@@ -220,13 +166,13 @@ def _label(draft: _PropertyDraft, node_labels: Labels, *, is_only: bool) -> str:
     return node_labels.input(first)
 
 
-def _shown(drafts: Sequence[_PropertyDraft]) -> list[str]:
+def _shown(drafts: Sequence[PropertyDraft]) -> list[str]:
     """Return the nodes of the properties. Nodes with properties without a role come first."""
     ordered = sorted(drafts, key=lambda draft: draft.role is not None)
     return list(dict.fromkeys(draft.node_id for draft in ordered))
 
 
-def _keys(graph: Graph, drafts: Sequence[_PropertyDraft]) -> list[str]:
+def _keys(graph: Graph, drafts: Sequence[PropertyDraft]) -> list[str]:
     keys: list[str] = []
     for draft in drafts:
         first = draft.inputs[0]
@@ -253,7 +199,7 @@ def _placeholders(graph: Graph, keys: Sequence[str]) -> list[str]:
     return [f"{{{{{name}_{free}}}}}" if name in taken else f"{{{{{name}}}}}" for name in names]
 
 
-def _with_placeholders(graph: Graph, drafts: Sequence[_PropertyDraft], placeholders: Sequence[str]) -> Graph:
+def _with_placeholders(graph: Graph, drafts: Sequence[PropertyDraft], placeholders: Sequence[str]) -> Graph:
     by_position: dict[Position, str] = {
         input_.position: placeholder
         for draft, placeholder in zip(drafts, placeholders, strict=True)
@@ -289,7 +235,7 @@ def _without_choices(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _property(
-    draft: _PropertyDraft, *, key: str, placeholder: str, scaled_from: str | None, label: str, group: str
+    draft: PropertyDraft, *, key: str, placeholder: str, scaled_from: str | None, label: str, group: str | None
 ) -> dict[str, Any]:
     first = draft.inputs[0]
     # Steps are whole numbers even without a node definition.
@@ -305,18 +251,18 @@ def _property(
         "is_whole": is_whole or None,
         "role": None if draft.role is None else str(draft.role),
         "scaled_from": scaled_from,
+        "group": group,
     }
     return {
         "key": key,
         "type": str(first.type),
         "placeholder": placeholder,
-        # The graph names a file on the server of its author.
-        "default_value": None if first.is_asset else first.value,
+        # The graph names a file on the server of its author. A hidden seed without a default is drawn for each job.
+        "default_value": None if first.is_asset or draft.is_hidden else first.value,
         "required": first.is_asset,
-        "user_configurable": True,
+        "user_configurable": not draft.is_hidden,
         "is_primary_input": draft.is_primary_input,
         "label": label,
-        "group": group,
         **{name: value for name, value in optional.items() if value is not None},
     }
 

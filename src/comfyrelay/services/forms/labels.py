@@ -125,7 +125,7 @@ class Labels:
             return self.node(input_.node_id)
         if input_.name == "clip_name" and "vision" in self._traced.class_of(input_.node_id).lower():
             return "CLIP vision model"
-        if input_.display_name is not None and (shown := _plain(input_.display_name)) and "_" not in shown:
+        if input_.display_name is not None and (shown := plain_line(input_.display_name)) and "_" not in shown:
             return shown[:1].upper() + shown[1:]
         name = input_.name.rstrip(string.digits)
         number = input_.name[len(name) :]
@@ -173,7 +173,7 @@ class Labels:
 
     def _custom_title(self, node_id: str) -> str | None:
         """Return the title of a node, unless it is the default title of its class."""
-        title = _plain(title_of(self._traced.graph, node_id)[:_MAX_TITLE_LENGTH].replace("_", " "))
+        title = plain_line(title_of(self._traced.graph, node_id)[:_MAX_TITLE_LENGTH].replace("_", " "))
         usual = (self._traced.class_of(node_id), self._display_name(node_id))
         is_usual = _letters(title) in map(_letters, usual)
         return None if is_usual or not _letters(title) else title
@@ -181,7 +181,7 @@ class Labels:
     def _display_name(self, node_id: str) -> str:
         definition = self._traced.object_info.get(self._traced.class_of(node_id))
         shown = definition.get("display_name") if isinstance(definition, dict) else None
-        return _plain(shown) if isinstance(shown, str) and shown != self._traced.class_of(node_id) else ""
+        return plain_line(shown) if isinstance(shown, str) and shown != self._traced.class_of(node_id) else ""
 
     def _noise(self, node_id: str) -> str | None:
         """Return `high` or `low` if the names upstream of a node show that it belongs to such a noise level."""
@@ -223,7 +223,7 @@ def number_duplicates(texts: Sequence[str]) -> list[str]:
     return found
 
 
-def _plain(text: str) -> str:
+def plain_line(text: str) -> str:
     """Return the text as one short line."""
     line = " ".join(printable(storable(text)).split())
     return line if len(line) <= _MAX_LENGTH else f"{line[: _MAX_LENGTH - 1]}…"
@@ -235,7 +235,7 @@ def _letters(text: str) -> str:
 
 def _words(name: str) -> str:
     """Split names like `return_with_leftover_noise` and `CLIPTextEncode` into words."""
-    found = _WORD_END.split(_plain(name).replace("KSampler", "Ksampler"))
+    found = _WORD_END.split(plain_line(name).replace("KSampler", "Ksampler"))
     words = [_ACRONYMS.get(word.lower(), _lowered(word)) for word in found if word]
     return " ".join([words[0][:1].upper() + words[0][1:], *words[1:]]) if words else ""
 

@@ -173,7 +173,7 @@ class QueueOverview:
         by_placeholder = {property_.placeholder: property_ for property_ in properties}
         for placeholder, value in payload.values.items():
             prop = by_placeholder.get(placeholder)
-            if prop is not None and not prop.user_configurable and prop.default_value is None:
+            if prop is not None and not (prop.user_configurable or prop.is_seed) and prop.default_value is None:
                 # A check has added this internal value.
                 continue
             found.append(
