@@ -13,8 +13,8 @@ import pytest
 from comfyrelay.autoscaling.providers.registry import ProviderContext, Providers
 from comfyrelay.comfyui.processes.options import ManagedSettings
 from comfyrelay.desk.batches.output_copies import remove_copies
-from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.desk.scripts.config import script_settings
+from comfyrelay.domain.outputs import COPIES
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.errors import ConfigurationError, NotFound, StorageUnavailable
 from comfyrelay.services.hooks import RemovedFiles

@@ -165,7 +165,6 @@ export const worker = {
     capacity: "Capacity",
     slots: "Slots",
     lastSeen: "Last seen",
-    comfyui: "ComfyUI",
     nodes: "Node types",
     models: "Models",
   },
