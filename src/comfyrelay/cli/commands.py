@@ -40,7 +40,9 @@ COMMANDS = {
     ),
     "logs": LazyCommand(JOBS, "jobs.listing:logs", "Print the log of a job."),
     "cancel": LazyCommand(JOBS, "jobs.actions:cancel", "Cancel jobs or batches."),
-    "pause": LazyCommand(JOBS, "jobs.actions:pause", "Pause the queue, or jobs or batches, until they are resumed."),
+    "pause": LazyCommand(
+        JOBS, "jobs.actions:pause", "Pause the queue, or only some jobs or batches, until they are resumed."
+    ),
     "resume": LazyCommand(JOBS, "jobs.actions:resume", "Resume the queue, or paused jobs or batches."),
     "retry": LazyCommand(
         JOBS, "jobs.actions:retry", "Retry failed or canceled jobs, or the failed items of batches, as new jobs."

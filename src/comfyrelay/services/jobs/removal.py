@@ -194,15 +194,15 @@ class Removals:
             await shard.run(TransactionStep.REMOVE_FORGET, lambda tx: removals.finish(tx, [row.id for row in found]))
 
 
-async def _in_halves(job_ids: Sequence[str], remove: Callable[[Sequence[str]], Awaitable[RemovedJobs]]) -> RemovedJobs:
+async def _in_halves(job_ids: Sequence[str], work: Callable[[Sequence[str]], Awaitable[RemovedJobs]]) -> RemovedJobs:
     """Remove something of each job. If a file of at least one job is in use, bisect, so that the others are removed."""
     try:
-        return await remove(job_ids)
+        return await work(job_ids)
     except Conflict as error:
         if len(job_ids) == 1:
             return RemovedJobs(count=0, files=RemovedFiles(), refused={job_ids[0]: error})
     half = len(job_ids) // 2
-    first, second = await _in_halves(job_ids[:half], remove), await _in_halves(job_ids[half:], remove)
+    first, second = await _in_halves(job_ids[:half], work), await _in_halves(job_ids[half:], work)
     return RemovedJobs(
         count=first.count + second.count,
         files=RemovedFiles(
