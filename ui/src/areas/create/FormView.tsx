@@ -11,7 +11,7 @@ import { FileInputs } from "./FileInputs";
 import type { Form } from "./form";
 import styles from "./form.module.css";
 import { InputField } from "./InputField";
-import { isNegative, isPrompt, primaryOf, sectionsOf, seedOf } from "./inputs";
+import { canVary, type Input, isFile, isNegative, isPrompt, primaryOf, sectionsOf } from "./inputs";
 import { Presets } from "./Presets";
 import { PromptField } from "./PromptField";
 import type { Estimate } from "./queries";
@@ -36,9 +36,10 @@ export function FormView({ form, found, folderProblem, children, isPlain = false
   const sections = sectionsOf(choice);
   const primary = primaryOf(choice);
   const lists = sweepOf(choice, draft);
-  const hasTries = !isPlain && !choice.isScript && (seedOf(choice) !== undefined || choice.kind === "effect");
+  const hasTries = !isPlain && !choice.isScript && canVary(choice);
   // the desk combines lists; a server takes items
   const canSweep = !isPlain && desk !== null && !choice.isScript;
+  const canBrowse = !isPlain && desk !== null;
   const startOver = () => {
     const undo = form.clear();
     toast({ text: texts.form.startedOver, action: { name: texts.form.undo, run: undo } });
@@ -51,6 +52,26 @@ export function FormView({ form, found, folderProblem, children, isPlain = false
     } catch (thrown) {
       toastProblem(thrown);
     }
+  };
+  const show = (each: Input) => {
+    if (isFile(each)) {
+      return (
+        <FileInputs
+          key={each.key}
+          form={form}
+          input={each}
+          root={desk?.input_folder ?? null}
+          folderProblem={each === primary ? folderProblem : null}
+          onSample={desk && each === primary && each.type === "image" ? sample : null}
+        />
+      );
+    }
+    const given = { form, input: each, hint: hints[each.key], canSweep };
+    return !isPlain && (isPrompt(each) || isNegative(each)) ? (
+      <PromptField key={each.key} {...given} />
+    ) : (
+      <InputField key={each.key} {...given} canBrowse={canBrowse} />
+    );
   };
   const hasValues = choice.properties.some((each) => !["image", "video", "audio"].includes(each.type));
   return (
@@ -68,24 +89,18 @@ export function FormView({ form, found, folderProblem, children, isPlain = false
           {choice.waiting}
         </ErrorCard>
       )}
-      {sections.files.map((each) => (
-        <FileInputs
-          key={each.key}
-          form={form}
-          input={each}
-          root={desk?.input_folder ?? null}
-          folderProblem={each === primary ? folderProblem : null}
-          onSample={desk && each === primary && each.type === "image" ? sample : null}
-        />
-      ))}
-      {hasValues && !isPlain && <Presets form={form} />}
-      {sections.wide.map((each) =>
-        !isPlain && (isPrompt(each) || isNegative(each)) ? (
-          <PromptField key={each.key} form={form} input={each} hint={hints[each.key]} canSweep={canSweep} />
+      {sections.files.map(show)}
+      {sections.rows.map((row) =>
+        row.length > 1 ? (
+          <div key={row[0]?.key} className={styles.grid}>
+            {row.map(show)}
+          </div>
         ) : (
-          <InputField key={each.key} form={form} input={each} hint={hints[each.key]} canSweep={canSweep} />
+          row.map(show)
         ),
       )}
+      {hasValues && !isPlain && <Presets form={form} />}
+      {sections.wide.map(show)}
       {(sections.main.length > 0 || hasTries) && (
         <div className={styles.grid}>
           {hasTries && (
@@ -119,9 +134,7 @@ export function FormView({ form, found, folderProblem, children, isPlain = false
               />
             </Field>
           )}
-          {sections.main.map((each) => (
-            <InputField key={each.key} form={form} input={each} hint={hints[each.key]} canSweep={canSweep} />
-          ))}
+          {sections.main.map(show)}
         </div>
       )}
       {sections.groups.map((each) => (
@@ -132,6 +145,7 @@ export function FormView({ form, found, folderProblem, children, isPlain = false
           inputs={each.inputs}
           found={found}
           canSweep={canSweep}
+          canBrowse={canBrowse}
         />
       ))}
     </form>

@@ -24,6 +24,8 @@ export interface Choice {
   coverUrl: string | null;
   outputMime: string;
   tokens: number;
+  /** Whether each job gets a random seed that is no field. */
+  drawsSeed: boolean;
   /** Why it cannot run yet. */
   waiting: string | null;
   isScript: boolean;
@@ -41,6 +43,7 @@ export const choicesOf = (effects: Effect[], workflows: Workflow[], script: stri
       coverUrl: each.cover_url ?? null,
       outputMime: each.output_mime_type,
       tokens: 0,
+      drawsSeed: each.draws_seed ?? false,
       waiting: each.waiting ?? null,
       isScript: each.slug === script,
     }),
@@ -56,6 +59,7 @@ export const choicesOf = (effects: Effect[], workflows: Workflow[], script: stri
       coverUrl: each.cover_url ?? null,
       outputMime: each.output_mime_type,
       tokens: each.credits_cost,
+      drawsSeed: false,
       waiting: null,
       isScript: false,
     }),
@@ -84,6 +88,10 @@ export function seedOf(choice: Choice): Input | undefined {
   return seeds.find((each) => each.key === "seed") ?? seeds[0];
 }
 
+/** Whether repeated jobs may differ. The page does not know the seeds of an effect. */
+export const canVary = (choice: Choice): boolean =>
+  seedOf(choice) !== undefined || choice.drawsSeed || choice.kind === "effect";
+
 export const acceptsMime = (input: Input, mime: string): boolean => isFile(input) && mime.startsWith(`${input.type}/`);
 
 export function isMultiline(input: Input): boolean {
@@ -94,7 +102,12 @@ export function isMultiline(input: Input): boolean {
 
 const MAX_VISIBLE = 6;
 
+/** A form with more fields shows only required fields and the first of each role. */
+const MAX_UNFOLDED = 60;
+
 export interface Sections {
+  /** The form of an author, in its order: a file, a multi-line field, or small fields side by side. */
+  rows: Input[][];
   files: Input[];
   /** Multi-line fields. */
   wide: Input[];
@@ -128,14 +141,35 @@ export function withoutHeading<T extends Pick<Input, "label">>(heading: string, 
     : inputs.map((input, index) => ({ ...input, label: labels[index] ?? input.label }));
 }
 
-/** Shows required and common fields; collapses the rest by node. */
+/** Detected fields have the group of their node; an author's own fields have none. */
+const isAuthored = ({ isScript, properties }: Choice): boolean =>
+  !isScript && properties.length <= MAX_UNFOLDED && properties.every((each) => (each.group ?? null) === null);
+
+const isSmall = (input: Input): boolean => !isFile(input) && !isMultiline(input);
+
+function rowsOf(inputs: readonly Input[]): Input[][] {
+  const rows: Input[][] = [];
+  for (const each of inputs) {
+    const last = rows.at(-1);
+    if (last?.[0] && isSmall(each) && isSmall(last[0])) last.push(each);
+    else rows.push([each]);
+  }
+  return rows;
+}
+
+/** Shows an author's form as it is. Of a detected form, shows required and common fields; collapses the rest by node. */
 export function sectionsOf(choice: Choice): Sections {
+  if (isAuthored(choice)) return { rows: rowsOf(choice.properties), files: [], wide: [], main: [], groups: [] };
   const seed = seedOf(choice);
+  const isLong = choice.properties.length > MAX_UNFOLDED;
+  const isFirst = (input: Input): boolean => choice.properties.find((each) => each.role === input.role) === input;
   const isSeen = (input: Input, place: number): boolean => {
     if (choice.isScript || input.required) return true;
     if (isSeed(input)) return input === seed;
     if (input.role === "model") return false;
-    return (input.role ?? null) !== null || (place < MAX_VISIBLE && (input.group ?? null) === null);
+    const hasRole = (input.role ?? null) !== null;
+    if (isLong) return hasRole && isFirst(input);
+    return hasRole || (place < MAX_VISIBLE && (input.group ?? null) === null);
   };
   const files = choice.properties.filter(isFile);
   const rest = choice.properties.filter((each) => !isFile(each));
@@ -146,6 +180,7 @@ export function sectionsOf(choice: Choice): Sections {
     groups.set(name, [...(groups.get(name) ?? []), each]);
   }
   return {
+    rows: [],
     files,
     wide: seen.filter(isMultiline),
     main: seen.filter((each) => !isMultiline(each)),

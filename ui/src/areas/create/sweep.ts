@@ -2,7 +2,7 @@
 
 import { create as texts } from "@/texts/create";
 import type { Draft, DraftFile } from "./drafts";
-import { type Choice, negativeOf, primaryOf, promptOf, seedOf } from "./inputs";
+import { type Choice, canVary, negativeOf, primaryOf, promptOf, seedOf } from "./inputs";
 import { textOf } from "./values";
 
 export const MAX_JOBS = 10_000;
@@ -57,7 +57,7 @@ export function sweepOf(choice: Choice, draft: Draft): Sweep {
     files,
     prompts,
     negatives: lines(negative, draft.negativesByLine),
-    tries: seedOf(choice) || choice.kind === "effect" ? Math.min(MAX_VARIATIONS, Math.max(1, tries || 1)) : 1,
+    tries: canVary(choice) ? Math.min(MAX_VARIATIONS, Math.max(1, tries || 1)) : 1,
     // the draft keeps the choice for later
     isPairwise: draft.isPairwise && canPair(files.length, prompts.length, draft),
   };
@@ -115,7 +115,7 @@ export function excerpt(text: string, length = LABEL_LENGTH): string {
 
 export function variationsHint(choice: Choice, draft: Draft): string {
   const seed = seedOf(choice);
-  if (!seed) return texts.form.triesAlike;
+  if (!seed) return choice.drawsSeed ? texts.form.triesHint : texts.form.triesAlike;
   const isKept = (draft.texts[seed.key] ?? "").trim() !== "";
   return isKept && draft.seeds === "fixed" ? texts.form.triesSameSeed : texts.form.triesHint;
 }

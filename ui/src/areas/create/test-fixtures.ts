@@ -38,6 +38,7 @@ export const choice: Choice = {
   coverUrl: null,
   outputMime: "image/png",
   tokens: 0,
+  drawsSeed: false,
   waiting: null,
   isScript: false,
 };

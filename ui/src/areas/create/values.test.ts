@@ -3,6 +3,7 @@ import { EMPTY } from "./drafts";
 import { validateDraft } from "./form";
 import { sectionsOf, withoutHeading } from "./inputs";
 import { presetTexts } from "./preset-values";
+import { sweepOf } from "./sweep";
 import { choice, input, named } from "./test-fixtures";
 import { defaultText, describeSize, describeValue, randomSeed, stepValue, validateInput } from "./values";
 
@@ -25,6 +26,51 @@ test("groups models and secondary inputs by node", () => {
     ["Sampler", 2],
     ["Models", 1],
   ]);
+});
+
+test("shows the form of an author in its order", () => {
+  const properties = [
+    input("size", "number"),
+    input("prompt", "text", { role: "prompt" }),
+    input("image", "image"),
+    input("cfg", "number"),
+    input("model", "choice", { role: "model" }),
+    input("steps", "number", { role: "steps" }),
+  ];
+  const { rows, ...others } = sectionsOf({ ...choice, properties });
+  expect(rows.map((row) => row.map((each) => each.key))).toEqual([
+    ["size"],
+    ["prompt"],
+    ["image"],
+    ["cfg", "model", "steps"],
+  ]);
+  expect(Object.values(others).flat()).toEqual([]);
+});
+
+test("folds a form of more than 60 fields, except for required fields and the first of each role", () => {
+  const many = (count: number) => ({
+    ...choice,
+    properties: [
+      ...choice.properties,
+      input("steps_2", "number", { role: "steps", group: "Second" }),
+      input("key", "text", { required: true, group: "Second" }),
+      ...Array.from({ length: count - choice.properties.length - 2 }, (_, at) =>
+        input(`x${at}`, "number", { group: "X" }),
+      ),
+    ],
+  });
+  const seen = (count: number) => sectionsOf(many(count)).main.map((each) => each.key);
+  expect(seen(60)).toEqual(["seed", "steps", "steps_2", "key"]);
+  expect(seen(61)).toEqual(["seed", "steps", "key"]);
+  expect(sectionsOf(many(61)).files.map((each) => each.key)).toEqual(["image"]);
+  expect(sectionsOf(many(61)).groups.find((each) => each.name === "Second")?.inputs).toHaveLength(1);
+});
+
+test("offers variations if jobs draw a seed that is no field", () => {
+  const form = { ...choice, properties: [named("prompt")] };
+  const three = { ...EMPTY, tries: "3" };
+  expect(sweepOf(form, three).tries).toBe(1);
+  expect(sweepOf({ ...form, drawsSeed: true }, three).tries).toBe(3);
 });
 
 test("scales a default with the input it is scaled from", () => {

@@ -2,7 +2,7 @@ import { Collapsible } from "@/areas/create/Collapsible";
 import { FileInputs } from "@/areas/create/FileInputs";
 import type { Form } from "@/areas/create/form";
 import { InputField } from "@/areas/create/InputField";
-import { primaryOf, sectionsOf } from "@/areas/create/inputs";
+import { type Input, isFile, primaryOf, sectionsOf } from "@/areas/create/inputs";
 import { isChanged } from "@/areas/create/values";
 import { Heading } from "@/kit";
 import { studio } from "@/texts/studio";
@@ -15,23 +15,36 @@ export function EffectSettings({ form, isDisabled }: { form: Form; isDisabled: b
   const { choice, draft } = form;
   const primary = primaryOf(choice);
   const sections = sectionsOf(choice);
+  const rows = sections.rows.map((row) => row.filter((each) => each !== primary)).filter((row) => row.length > 0);
   const files = sections.files.filter((each) => each !== primary);
+  const showFile = (each: Input) => (
+    <FileInputs
+      key={each.key}
+      form={form}
+      input={each}
+      root={null}
+      folderProblem={null}
+      onSample={null}
+      isDisabled={isDisabled}
+    />
+  );
   if (choice.properties.every((each) => each === primary)) return null;
   return (
     <section className={studioStyles.part} aria-label={texts.settings}>
       <Heading>{texts.settings}</Heading>
       <form className={styles.form} onSubmit={(event) => event.preventDefault()} noValidate>
-        {files.map((each) => (
-          <FileInputs
-            key={each.key}
-            form={form}
-            input={each}
-            root={null}
-            folderProblem={null}
-            onSample={null}
-            isDisabled={isDisabled}
-          />
-        ))}
+        {rows.map((row) =>
+          row[0] && isFile(row[0]) ? (
+            row.map(showFile)
+          ) : (
+            <div key={row[0]?.key} className={styles.fields}>
+              {row.map((each) => (
+                <InputField key={each.key} form={form} input={each} />
+              ))}
+            </div>
+          ),
+        )}
+        {files.map(showFile)}
         {sections.wide.map((each) => (
           <InputField key={each.key} form={form} input={each} />
         ))}

@@ -77,6 +77,7 @@ export const previewOf = (
   coverUrl: null,
   outputMime: mime,
   tokens,
+  drawsSeed: false,
   waiting: null,
   isScript: false,
 });
