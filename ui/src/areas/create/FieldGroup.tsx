@@ -14,10 +14,11 @@ interface FieldGroupProps {
   inputs: Input[];
   found: Estimate | null;
   canSweep: boolean;
+  canBrowse: boolean;
 }
 
 /** Collapsed fields of one node, with a summary. */
-export function FieldGroup({ form, name, inputs, found, canSweep }: FieldGroupProps) {
+export function FieldGroup({ form, name, inputs, found, canSweep, canBrowse }: FieldGroupProps) {
   const changed = inputs.filter(
     (each) => each.key in form.draft.sweep || isChanged(each, form.choice, form.draft.texts),
   ).length;
@@ -47,7 +48,7 @@ export function FieldGroup({ form, name, inputs, found, canSweep }: FieldGroupPr
       </summary>
       <div className={styles.grid}>
         {inputs.map((each) => (
-          <InputField key={each.key} form={form} input={each} canSweep={canSweep} />
+          <InputField key={each.key} form={form} input={each} canSweep={canSweep} canBrowse={canBrowse} />
         ))}
       </div>
     </Collapsible>

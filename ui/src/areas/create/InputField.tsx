@@ -6,6 +6,8 @@ import { create as texts } from "@/texts/create";
 import type { Form } from "./form";
 import styles from "./form.module.css";
 import { type Input, isMultiline, isSeed, seedOf } from "./inputs";
+import { ModelField } from "./ModelField";
+import { isModel } from "./models";
 import { describeValue, isChanged, randomSeed, stepValue, textOf, validateInput } from "./values";
 
 const Combobox = lazy(async () => ({ default: (await import("@/kit/Combobox")).Combobox }));
@@ -19,9 +21,11 @@ interface InputFieldProps {
   aside?: ReactNode;
   /** Whether several values may be combined with the values of other fields. */
   canSweep?: boolean;
+  /** Whether the files of models can be browsed: on a desk. */
+  canBrowse?: boolean;
 }
 
-export function InputField({ form, input, hint, aside, canSweep = false }: InputFieldProps) {
+export function InputField({ form, input, hint, aside, canSweep = false, canBrowse = false }: InputFieldProps) {
   const { choice, draft } = form;
   const text = textOf(input, choice, draft.texts);
   const change = (next: string) => form.setText(input, next);
@@ -58,6 +62,7 @@ export function InputField({ form, input, hint, aside, canSweep = false }: Input
       </div>
     );
   }
+  if (canBrowse && isModel(input)) return field(<ModelField form={form} input={input} text={text} />);
   if (input.type === "choice") {
     const choices = input.choices.map((each) => ({ value: String(each) }));
     const given = { value: text, choices, onChange: change };
