@@ -1,5 +1,5 @@
-import { AudioLines, Film, FolderOpen, FolderUp, ImagePlus, Plus, Sparkles, X } from "lucide-react";
-import { type DragEvent, useRef, useState } from "react";
+import { AudioLines, Brush, Film, FolderOpen, FolderUp, ImagePlus, Plus, Sparkles, X } from "lucide-react";
+import { type DragEvent, lazy, Suspense, useRef, useState } from "react";
 import { here } from "@/api/client";
 import { typeOf } from "@/api/uploads";
 import { FolderField } from "@/folders/FolderField";
@@ -12,11 +12,15 @@ import styles from "./FileInputs.module.css";
 import type { Form } from "./form";
 import { acceptsMime, type Input } from "./inputs";
 
+const MaskDialog = lazy(async () => ({ default: (await import("./MaskDialog")).MaskDialog }));
 // More thumbnails make the page slow.
 const MAX_SHOWN = 60;
 
 const byPath = (a: File, b: File): number =>
   a.webkitRelativePath.localeCompare(b.webkitRelativePath, undefined, { numeric: true });
+
+const isMaskable = (file: DraftFile): boolean =>
+  file.mime.startsWith("image/") && file.mime !== "image/svg+xml" && !file.problem;
 
 interface FileInputsProps {
   form: Form;
@@ -36,6 +40,7 @@ export function FileInputs({ form, input, root, folderProblem, onSample, isDisab
   const folder = useRef<HTMLInputElement>(null);
   const { isGuest } = useSession();
   const [isOver, setOver] = useState(false);
+  const [masked, setMasked] = useState<DraftFile | null>(null);
   const given = form.draft.files[input.key] ?? [];
   const isMany = input.is_primary_input;
   const hasFolder = isMany && form.draft.folder !== null;
@@ -149,7 +154,12 @@ export function FileInputs({ form, input, root, folderProblem, onSample, isDisab
           onDrop={drop}
         >
           {shown.map((each) => (
-            <Thumb key={each.key} given={each} onRemove={() => removeFile(slug, input.key, each.key)} />
+            <Thumb
+              key={each.key}
+              given={each}
+              onRemove={() => removeFile(slug, input.key, each.key)}
+              onMask={isMaskable(each) ? () => setMasked(each) : null}
+            />
           ))}
           {given.length > shown.length && (
             <li className={styles.moreFiles}>{texts.form.more(given.length - shown.length)}</li>
@@ -193,6 +203,11 @@ export function FileInputs({ form, input, root, folderProblem, onSample, isDisab
           )}
         </div>
       )}
+      {masked && (
+        <Suspense>
+          <MaskDialog slug={slug} field={input.key} file={masked} onClose={() => setMasked(null)} />
+        </Suspense>
+      )}
       {problem && !hasFolder && (
         <p className={styles.problem} role="alert">
           {problem}
@@ -202,7 +217,15 @@ export function FileInputs({ form, input, root, folderProblem, onSample, isDisab
   );
 }
 
-function Thumb({ given, onRemove }: { given: DraftFile; onRemove: () => void }) {
+interface ThumbProps {
+  given: DraftFile;
+  onRemove: () => void;
+  /** null if it cannot have a mask. */
+  onMask: (() => void) | null;
+}
+
+function Thumb({ given, onRemove, onMask }: ThumbProps) {
+  const isLost = given.original === null;
   return (
     <li className={styles.thumb} data-problem={given.problem ? true : undefined} title={given.problem ?? given.name}>
       <FilePreview given={given} />
@@ -212,6 +235,19 @@ function Thumb({ given, onRemove }: { given: DraftFile; onRemove: () => void }) 
         </span>
       )}
       <span className={styles.thumbName}>{given.problem ? texts.form.failed : given.name}</span>
+      {onMask && (
+        <button
+          type="button"
+          className={styles.maskThumb}
+          aria-label={texts.mask.open(given.name)}
+          title={isLost ? texts.mask.lost : texts.mask.open(given.name)}
+          aria-pressed={given.original !== undefined}
+          disabled={given.id === null || isLost}
+          onClick={onMask}
+        >
+          <Brush aria-hidden />
+        </button>
+      )}
       <button
         type="button"
         className={styles.removeThumb}

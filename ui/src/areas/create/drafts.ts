@@ -20,6 +20,8 @@ export interface DraftFile {
   /** Uploaded part, from 0 to 1. */
   part: number;
   problem: string | null;
+  /** The picture without its mask; null if it was deleted. Only of a masked picture. */
+  original?: DraftFile | null;
 }
 
 export type WildcardMode = "off" | "random" | "all";
@@ -77,11 +79,27 @@ export function newFileKey(): string {
   return `file-${last}`;
 }
 
+const storedFile = ({ id, name, mime, original }: DraftFile): object => ({
+  id,
+  name,
+  mime,
+  ...(original !== undefined && { original: original && storedFile(original) }),
+});
+
+const restoredFile = (file: DraftFile): DraftFile => ({
+  ...file,
+  key: newFileKey(),
+  url: null,
+  part: 1,
+  problem: null,
+  ...(file.original && { original: restoredFile(file.original) }),
+});
+
 /** Without unfinished uploads and URLs. */
 export function serializeDraft(draft: Draft): string {
   const files = Object.entries(draft.files).map(([key, given]) => [
     key,
-    given.filter((each) => each.id !== null).map(({ id, name, mime }) => ({ id, name, mime })),
+    given.filter((each) => each.id !== null).map(storedFile),
   ]);
   return JSON.stringify({ ...draft, files: Object.fromEntries(files) });
 }
@@ -91,10 +109,7 @@ export function parseDraft(text: string | null): Draft {
   if (!text) return EMPTY;
   try {
     const found = JSON.parse(text) as Partial<Draft>;
-    const files = Object.entries(found.files ?? {}).map(([key, given]) => [
-      key,
-      given.map((each) => ({ ...each, key: newFileKey(), url: null, part: 1, problem: null })),
-    ]);
+    const files = Object.entries(found.files ?? {}).map(([key, given]) => [key, given.map(restoredFile)]);
     const known = Object.fromEntries(Object.entries(found).filter(([key]) => key in EMPTY));
     return { ...EMPTY, ...known, files: Object.fromEntries(files) };
   } catch {
@@ -109,7 +124,10 @@ export function draftOf(slug: string): Draft {
     found = parseDraft(readSession(storageKey(slug)) ?? readLocal(storageKey(slug)));
     drafts.set(slug, found);
     for (const [key, given] of Object.entries(found.files)) {
-      for (const each of given) if (each.id !== null) void refreshFile(slug, key, each.id);
+      for (const each of given) {
+        if (each.id !== null) void refreshFile(slug, key, each.id);
+        if (each.original?.id) void findOriginal(slug, key, each.original.id);
+      }
     }
   }
   return found;
@@ -160,6 +178,18 @@ async function refreshFile(slug: string, key: string, id: string): Promise<void>
   }
 }
 
+/** Notes that the original of a masked picture was deleted. */
+async function findOriginal(slug: string, key: string, id: string): Promise<void> {
+  try {
+    await get("/api/videos/uploads/{file_id}", { path: { file_id: id } });
+  } catch (thrown) {
+    if (!(thrown instanceof Problem && thrown.status === 404)) return;
+    changeFiles(slug, key, (given) =>
+      given.map((each) => (each.original?.id === id ? { ...each, original: null } : each)),
+    );
+  }
+}
+
 const MAX_UPLOADS = 3;
 const uploadQueue: (() => Promise<void>)[] = [];
 let activeUploads = 0;
@@ -178,34 +208,48 @@ function startNextUpload(): void {
 /** Uploads continue while another page is open. */
 export function addFiles(slug: string, key: string, files: readonly File[], { isOne }: { isOne: boolean }): void {
   const chosen = isOne ? files.slice(-1) : files;
-  const entries = chosen.map((file): [File, DraftFile] => [
-    file,
-    {
-      key: newFileKey(),
-      id: null,
-      name: file.name,
-      mime: typeOf(file),
-      url: URL.createObjectURL(file),
-      part: 0,
-      problem: null,
-    },
-  ]);
+  const entries = chosen.map((file): [File, DraftFile] => [file, newDraftFile(file)]);
   changeFiles(slug, key, (given) => [...(isOne ? [] : given), ...entries.map(([, each]) => each)]);
   changeDraft(slug, (draft) => ({ ...draft, folder: null }));
-  for (const [file, entry] of entries) {
-    uploadQueue.push(async () => {
-      // removed before the upload started
-      if (!draftOf(slug).files[key]?.some((each) => each.key === entry.key)) return;
-      try {
-        const found = await upload(file, { onProgress: (part) => changeFile(slug, key, entry.key, { part }) });
-        changeFile(slug, key, entry.key, { id: found.id, part: 1 });
-      } catch (thrown) {
-        changeFile(slug, key, entry.key, { problem: sentence(thrown) });
-      }
-    });
-  }
+  for (const [file, entry] of entries) queueUpload(slug, key, file, entry);
+}
+
+const newDraftFile = (file: File): DraftFile => ({
+  key: newFileKey(),
+  id: null,
+  name: file.name,
+  mime: typeOf(file),
+  url: URL.createObjectURL(file),
+  part: 0,
+  problem: null,
+});
+
+function queueUpload(slug: string, key: string, file: File, entry: DraftFile): void {
+  uploadQueue.push(async () => {
+    // removed before the upload started
+    if (!draftOf(slug).files[key]?.some((each) => each.key === entry.key)) return;
+    try {
+      const found = await upload(file, { onProgress: (part) => changeFile(slug, key, entry.key, { part }) });
+      changeFile(slug, key, entry.key, { id: found.id, part: 1 });
+    } catch (thrown) {
+      changeFile(slug, key, entry.key, { problem: sentence(thrown) });
+    }
+  });
   startNextUpload();
 }
+
+/** Puts a masked picture in the place of a file, and keeps the original. */
+export function replaceFile(slug: string, key: string, replaced: string, file: File): void {
+  const entry = newDraftFile(file);
+  changeFiles(slug, key, (given) =>
+    given.map((each) => (each.key === replaced ? { ...entry, original: each.original ?? each } : each)),
+  );
+  queueUpload(slug, key, file, entry);
+}
+
+/** Removes the mask of a file. */
+export const restoreOriginal = (slug: string, key: string, masked: string): void =>
+  changeFiles(slug, key, (given) => given.map((each) => (each.key === masked ? (each.original ?? each) : each)));
 
 /** Adds a stored file. */
 export async function addStored(slug: string, key: string, id: string, { isOne }: { isOne: boolean }): Promise<void> {
