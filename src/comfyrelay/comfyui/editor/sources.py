@@ -10,6 +10,7 @@ from comfyrelay.comfyui.editor.older_values import current_values
 from comfyrelay.comfyui.editor.widgets import (
     Spec,
     StoredValue,
+    as_written,
     field_values,
     first_value,
     input_slots,
@@ -303,7 +304,7 @@ class Sources:
                 fields = {} if inside is None else self.promoted_fields(node, inside)
                 name = slot.name
             if name is not None and name in fields:
-                return fields[name]
+                return as_written(fields[name])
         return None
 
 

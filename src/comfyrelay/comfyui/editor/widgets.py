@@ -139,6 +139,13 @@ def _comparisons(specs: Iterable[Spec]) -> dict[str, StoredValue]:
     return {spec.name: StoredValue(list(_COMPARED), [], 0) for spec in specs if spec.type == _COMPARISON}
 
 
+def as_written(field: StoredValue) -> StoredValue:
+    """Return a field as a subgraph shows it: the editor resolves braces and comments only in a node's own field."""
+    written = field.value if field.is_default else field.values[field.at]
+    is_text = isinstance(written, str) and isinstance(field.value, str)
+    return field._replace(value=_with_line_feeds(written)) if is_text else field
+
+
 def first_value(values: list[Any] | dict[str, Any]) -> Any:
     return values[0] if isinstance(values, list) and values else None
 
@@ -265,10 +272,14 @@ def _clean(field: Spec, value: Any) -> Any:
         return _clean_choice(field, value)
     if field.type == "STRING" and field.options.get("multiline"):
         value = "" if value is None else value if isinstance(value, str) else str(value)
-        value = value.replace("\r\n", "\n").replace("\r", "\n")
+        value = _with_line_feeds(value)
     if field.type == "STRING" and field.options.get("dynamicPrompts") and isinstance(value, str):
         return _without_single_choices(_without_comments(value))
     return value
+
+
+def _with_line_feeds(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _clean_choice(field: Spec, value: Any) -> Any:

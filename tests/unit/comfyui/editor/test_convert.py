@@ -238,6 +238,14 @@ class TestSubgraphs:
         )
         assert inputs(value)["2:7"]["scale_by"] == 2.0
 
+    @pytest.mark.parametrize("values", [[], ['{"a": [1]}\n// b']], ids=["inner value", "own value"])
+    def test_text_that_a_subgraph_shows_keeps_its_braces_and_comments(self, values: list[str]) -> None:
+        slots = [("clip", "CLIP", None), ("text", "STRING", 1, "text")]
+        inner = node(7, "CLIPTextEncode", slots, values=['{"a": [1]}\r\n// b'])
+        shown = subgraph("shown", [inner], [(1, -10, 0, 7, 1)], [("text", "STRING", [1])], [])
+        outer = node(2, "shown", [("text", "STRING", None, "text")], values=values)
+        assert inputs(workflow([outer], definitions={"subgraphs": [shown]})) == {"2:7": {"text": '{"a": [1]}\n// b'}}
+
     def test_newer_files_assign_values_by_field_name(self) -> None:
         shown = {"proxyWidgets": [["7", "upscale_method"], ["-1", "scale_by"]]}
         value = workflow(
