@@ -137,7 +137,7 @@ async def _compare(page: Page, name: str, workflow: dict[str, Any], definitions:
 def _difference(
     exported: Mapping[str, Any], converted: Mapping[str, Any], definitions: Mapping[str, Any]
 ) -> str | None:
-    """Return the first difference that a server would notice. The editor numbers nodes anew if two subgraphs use the
+    """Return the first difference that a server would notice. The editor renumbers nodes if two subgraphs use the
     same numbers, and may send nodes that no output needs: both change nothing."""
     if exported.keys() != converted.keys():
         if _shapes(exported, definitions) == _shapes(converted, definitions):
