@@ -7,12 +7,13 @@ from comfyrelay.protocol.fields import OpenEnum
 
 class MissingItem(AnswerBody):
     """A node type or model that some workers are missing. `workers` is the number of eligible workers that have it.
-    `on` are their names, if the caller may see them."""
+    `on` are their names, if the caller may see them. `source` is where the author of the workflow gets a model."""
 
     kind: OpenEnum[RequirementKind]
     name: str
     workers: int
     on: list[str]
+    source: str | None = None
 
 
 class Missing(AnswerBody):

@@ -83,6 +83,19 @@ async def test_job_waits_for_a_missing_model_and_then_runs(tmp_path: Path) -> No
         assert (found.status, found.attempts) == ("completed", 1)
 
 
+async def test_missing_model_is_refused_with_the_source_of_its_author(tmp_path: Path) -> None:
+    async with Simulator() as simulator, open_desk(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
+        await wait_for_worker(desk)
+        graph = with_model(f"folder/{RARE}")
+        url = f"https://example.com/{RARE}"
+        graph["9"]["_meta"] = {"models": [{"name": RARE, "url": url, "directory": "checkpoints"}]}
+        slug = (await create_workflow(desk, graph)).slug
+        with pytest.raises(MissingOnWorkers) as refused:
+            await desk.client.submit(workflow_slug=slug)
+        assert f"The author gets folder/{RARE} from {url}, folder checkpoints." in str(refused.value)
+        assert [item["source"] for item in refused.value.missing] == [f"{url}, folder checkpoints"]
+
+
 async def test_invalid_choice_fails_once_and_holds_the_batch(tmp_path: Path) -> None:
     async with Simulator() as simulator, open_desk(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
         scale = {"image": ["1", 0], "upscale_method": "magic", "width": 8, "height": 8, "crop": "disabled"}

@@ -6,6 +6,8 @@ export interface Missing {
   name: string;
   workers: number;
   on: string[];
+  /** Where the author of the workflow gets a model. */
+  source?: string | null;
 }
 
 /** An error with a message for the user. `status` is 0 if the server was unreachable. */

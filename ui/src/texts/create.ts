@@ -226,6 +226,7 @@ export const create = {
     missingTitle: "No worker has all requirements",
     missingAdvice: "Install the missing requirements, or add the job anyway. It waits until a worker has them.",
     kinds: { node: "node", model: "model" } as Readonly<Record<string, string>>,
+    source: (from: string) => `; its author gets it from ${from}`,
     name: "Name",
     namePlaceholder: "Workflow name",
     folder: "Folder",

@@ -17,6 +17,7 @@ from comfyrelay.comfyui.editor.widgets import StoredValue, as_input, made_in_bro
 from comfyrelay.comfyui.editor.workflow import EditorWorkflow, Node, read_workflow
 from comfyrelay.comfyui.graphs.explain import GraphProblem, failure_of
 from comfyrelay.comfyui.graphs.graph import Graph, nodes_in_cycle
+from comfyrelay.comfyui.graphs.model_sources import MODELS, read_models
 from comfyrelay.errors import ComfyError, GraphError, GraphRefused, NotInstalled
 
 # A larger file is not a real workflow, but an attempt to exhaust memory.
@@ -149,7 +150,8 @@ def _entry(sources: Sources, scope: Scope, node: Node) -> dict[str, Any]:
         name: [source.node_id, source.slot] if isinstance(source, NodeOutput) else as_input(source.value)
         for name, source in inputs_of(sources, scope, node).items()
     }
-    return {"class_type": node.type, "inputs": inputs, "_meta": {"title": sources.title(node)}}
+    models = {MODELS: found} if (found := read_models(node.properties)) else {}
+    return {"class_type": node.type, "inputs": inputs, "_meta": {"title": sources.title(node), **models}}
 
 
 def _problems(sources: Sources, scope: Scope, node: Node) -> Iterator[GraphProblem]:

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.hash import MODEL_SUFFIXES
+from comfyrelay.comfyui.graphs.model_sources import source_of, sources_in
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import ComfyError, GraphRefused, InputMissing, NotInstalled
 
+_NO_GRAPH: Graph = {}
 MODEL_INPUTS = frozenset(
     {
         *("ckpt_name", "unet_name", "lora_name", "vae_name"),
@@ -34,18 +37,19 @@ def failure_of(problems: list[GraphProblem], *, raw: str | None = None) -> Comfy
     return kind("; ".join(texts) or None, node_id=node_id, problems=texts, raw=raw)
 
 
-def explain_refusal(body: Mapping[str, Any], *, raw: str | None = None) -> ComfyError:
-    """Convert a 400 response of `/prompt` into an exception."""
-    problems = node_problems(body.get("node_errors")) or [_general_problem(body.get("error"))]
+def explain_refusal(body: Mapping[str, Any], *, raw: str | None = None, graph: Graph = _NO_GRAPH) -> ComfyError:
+    """Convert a 400 response of `/prompt` into an exception. `graph` may name the sources of missing models."""
+    problems = node_problems(body.get("node_errors"), graph) or [_general_problem(body.get("error"))]
     return failure_of(problems, raw=raw)
 
 
-def node_problems(node_errors: object) -> list[GraphProblem]:
+def node_problems(node_errors: object, graph: Graph = _NO_GRAPH) -> list[GraphProblem]:
     """Return every problem in a `node_errors` object."""
     if not isinstance(node_errors, dict):
         return []
+    sources = sources_in(graph)
     return [
-        _problem(str(node_id), str(entry.get("class_type") or "Node"), error)
+        _problem(str(node_id), str(entry.get("class_type") or "Node"), error, sources)
         for node_id, entry in node_errors.items()
         if isinstance(entry, dict)
         for error in entry.get("errors") or ()
@@ -87,19 +91,26 @@ def _missing_node(class_type: object, node_id: str) -> GraphProblem:
     )
 
 
-def _problem(node_id: str, class_type: str, error: dict[str, Any]) -> GraphProblem:
+def _problem(node_id: str, class_type: str, error: dict[str, Any], sources: Mapping[str, str]) -> GraphProblem:
     extra = _extra(error)
-    text, kind = _explain(str(extra.get("input_name") or error.get("details") or "?"), extra, error)
+    text, kind = _explain(str(extra.get("input_name") or error.get("details") or "?"), extra, error, sources)
     return GraphProblem(text=f"{class_type} ({node_id}): {text}", kind=kind, node_id=node_id)
 
 
-def _explain(name: str, extra: dict[str, Any], error: dict[str, Any]) -> tuple[str, type[ComfyError]]:
+def missing_model_text(shown: str, input_name: str, source: str | None) -> str:
+    origin = "" if source is None else f"; its author gets it from {source}"
+    return f"the model {shown} is not installed on the server (input '{input_name}'){origin}"
+
+
+def _explain(
+    name: str, extra: dict[str, Any], error: dict[str, Any], sources: Mapping[str, str]
+) -> tuple[str, type[ComfyError]]:
     """Return the text and the exception class for one error of a node."""
     kind, value = str(error.get("type")), extra.get("received_value")
     if kind in _TEXTS:
         return _TEXTS[kind].format(name=name, value=_shown(value), **_expectations(extra)), GraphRefused
     if kind == "value_not_in_list" and is_model(name, value):
-        return f"the model {_shown(value)} is not installed on the server (input '{name}')", NotInstalled
+        return missing_model_text(_shown(value), name, source_of(sources, value)), NotInstalled
     if kind == "value_not_in_list":
         return f"{_shown(value)} is not a choice of input '{name}'", GraphRefused
     if kind == "custom_validation_failed":

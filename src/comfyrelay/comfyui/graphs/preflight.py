@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from comfyrelay.comfyui.graphs.explain import GraphProblem, is_model
+from comfyrelay.comfyui.graphs.explain import GraphProblem, is_model, missing_model_text
 from comfyrelay.comfyui.graphs.graph import Graph, is_link
 from comfyrelay.comfyui.graphs.hash import MODEL_SUFFIXES
+from comfyrelay.comfyui.graphs.model_sources import source_of, sources_in
 from comfyrelay.comfyui.graphs.nodes import FOLDER_MARKS, NamedFile, output_nodes
 from comfyrelay.errors import GraphRefused, NotInstalled
 
@@ -58,18 +59,19 @@ def _node_problems(
             text=f"{where}: this node is not installed on the server", kind=NotInstalled, node_id=node_id
         )
         return
+    sources = sources_in({node_id: node})
     required = (definition.get("input") or {}).get("required") or {}
     for name, spec in required.items():
         if name not in node["inputs"] and not _grows(spec):
             yield GraphProblem(text=f"{where}: input '{name}' is not connected", node_id=node_id)
     for name, spec in input_specs(definition):
-        if (problem := _value_problem(name, node["inputs"].get(name), spec, graph)) is not None:
+        if (problem := _value_problem(name, node["inputs"].get(name), spec, graph, sources)) is not None:
             kind, text = problem
             yield GraphProblem(text=f"{where}: {text}", kind=kind, node_id=node_id)
 
 
 def _value_problem(
-    name: str, value: object, spec: list[Any], graph: Graph
+    name: str, value: object, spec: list[Any], graph: Graph, sources: Mapping[str, str]
 ) -> tuple[type[GraphRefused | NotInstalled], str] | None:
     if is_link(value):
         known = value[0] in graph
@@ -78,7 +80,7 @@ def _value_problem(
     if value is None or options is None or is_upload(spec) or value in options:
         return None
     if is_model(name, value):
-        return NotInstalled, f"the model {value!r} is not installed on the server (input '{name}')"
+        return NotInstalled, missing_model_text(repr(value), name, source_of(sources, value))
     return GraphRefused, f"{value!r} is not a choice of input '{name}'"
 
 

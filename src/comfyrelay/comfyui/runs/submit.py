@@ -43,7 +43,7 @@ async def post_graph(
     except ServerUnreachable as error:
         return await _find_or_raise(http, prompt_id, error, SilenceLimit(timeouts), delays=_RETRY_DELAYS)
     if response.status_code == 400 and (refusal := object_in(response)):
-        raise explain_refusal(refusal, raw=response.text)
+        raise explain_refusal(refusal, raw=response.text, graph=graph)
     if response.is_server_error:
         return await _find_or_raise(http, prompt_id, http.refusal(response), SilenceLimit(timeouts))
     if not response.is_success:

@@ -28,7 +28,8 @@ class WaitingForNodes:
 
     @property
     def missing(self) -> list[dict[str, Any]]:
-        return [{"kind": RequirementKind.NODE, "name": name, "workers": 0, "on": []} for name in self.node_types]
+        other = {"kind": RequirementKind.NODE, "workers": 0, "on": [], "source": None}
+        return [{**other, "name": name} for name in self.node_types]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,15 +8,18 @@ that registers or reports new capabilities is compared with all stored requireme
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import orjson
 
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
+from comfyrelay.comfyui.graphs.model_sources import source_of, sources_in
 from comfyrelay.comfyui.graphs.nodes import models_in
 from comfyrelay.domain.capabilities import (
+    MAX_NAMES_IN_REFUSAL,
     MAX_NAMES_STORED,
     Fit,
     Fitness,
@@ -54,15 +57,19 @@ HASH_CHUNK = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MissingRequirements:
-    """Requirements that no worker meets. With `shows_names`, the user may see the names of workers."""
+    """Requirements that no worker meets. With `shows_names`, the user may see the names of workers. `sources` are the
+    author's sources of missing models."""
 
     items: Sequence[MissingRequirement]
     workers: int
     shows_names: bool
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
-        return refusal_text(self.items, workers=self.workers, shows_names=self.shows_names)
+        text = refusal_text(self.items, workers=self.workers, shows_names=self.shows_names)
+        named = islice(self.sources.items(), MAX_NAMES_IN_REFUSAL)
+        return " ".join([text, *(f"The author gets {name} from {source}." for name, source in named)])
 
     def to_json(self) -> list[dict[str, Any]]:
         return [
@@ -71,6 +78,7 @@ class MissingRequirements:
                 "name": item.name,
                 "workers": len(item.workers),
                 "on": list(item.workers) if self.shows_names else [],
+                "source": self.sources.get(item.name),
             }
             for item in self.items
         ]
@@ -102,7 +110,7 @@ class Availability:
         async with self._databases.central.read() as tx:
             reports = await missing_requirements.reports_for(tx, workflow_id=workflow.id, stage=stage)
         unmet = await asyncio.to_thread(find_unmet, requirements, reports)
-        return self._merge(unmet if len(unmet) == len(reports) else [], shows_names=shows_names)
+        return await self._merge(workflow, unmet if len(unmet) == len(reports) else [], shows_names=shows_names)
 
     async def require(
         self,
@@ -155,13 +163,23 @@ class Availability:
                 if unserved
                 else []
             )
-        return self._merge(unmet, shows_names=shows_names)
+        return await self._merge(workflow, unmet, shows_names=shows_names)
 
-    def _merge(self, unmet: Sequence[UnmetRequirements], *, shows_names: bool) -> MissingRequirements | None:
+    async def _merge(
+        self, workflow: WorkflowRecord, unmet: Sequence[UnmetRequirements], *, shows_names: bool
+    ) -> MissingRequirements | None:
         if not unmet:
             return None
         self._on_missing()
-        return MissingRequirements(items=merge_unmet(unmet), workers=len(unmet), shows_names=shows_names)
+        items = merge_unmet(unmet)
+        known = await asyncio.to_thread(sources_in, await self._graphs.get(workflow.graph_path))
+        models = [item.name for item in items if item.kind is RequirementKind.MODEL]
+        return MissingRequirements(
+            items=items,
+            workers=len(unmet),
+            shows_names=shows_names,
+            sources={name: source for name in models if (source := source_of(known, name)) is not None},
+        )
 
     async def delete_unused(self) -> int:
         """Delete requirements that were unused for a day, and old records of GPUs that were too small."""

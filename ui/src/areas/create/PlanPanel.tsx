@@ -154,7 +154,10 @@ function MissingCard({
           <li key={`${each.kind} ${each.name}`}>
             {each.kind === "model" ? <Cuboid aria-hidden /> : <Boxes aria-hidden />}
             <code>{each.name}</code>
-            <span>{texts.plan.kinds[each.kind] ?? each.kind}</span>
+            <span>
+              {texts.plan.kinds[each.kind] ?? each.kind}
+              {each.source && texts.plan.source(each.source)}
+            </span>
           </li>
         ))}
       </ul>
