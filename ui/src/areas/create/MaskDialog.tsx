@@ -19,20 +19,23 @@ interface MaskDialogProps {
   onClose: () => void;
 }
 
-async function contentOf(file: DraftFile): Promise<Blob> {
+async function imageOf(file: DraftFile): Promise<HTMLImageElement> {
   // the URL of a stored file may be the one of a smaller preview
   const url = file.url?.startsWith("blob:")
     ? file.url
     : here((await get("/api/videos/uploads/{file_id}", { path: { file_id: file.id ?? "" } })).url ?? "");
-  const answer = await fetch(url);
-  if (!answer.ok) throw new Error(texts.mask.notRead(file.name));
-  return await answer.blob();
+  // not fetch: the page may not fetch a chosen file
+  const image = new Image();
+  image.crossOrigin = "anonymous";
+  image.src = url;
+  await image.decode();
+  return image;
 }
 
 async function load(file: DraftFile) {
   try {
-    const masked = await contentOf(file);
-    return await loadPicture(file.original ? await contentOf(file.original) : masked, masked);
+    const masked = await imageOf(file);
+    return await loadPicture(file.original ? await imageOf(file.original) : masked, masked);
   } catch {
     throw new Error(texts.mask.notRead(file.name));
   }

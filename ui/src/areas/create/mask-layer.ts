@@ -52,7 +52,7 @@ export interface LoadedPicture {
   mask: ImageData;
 }
 
-async function pixelsOf(content: Blob): Promise<ImageData> {
+async function pixelsOf(content: HTMLImageElement): Promise<ImageData> {
   // the pixels as ComfyUI reads them: rotated by their metadata, and without a color profile
   const bitmap = await createImageBitmap(content, { imageOrientation: "from-image", colorSpaceConversion: "none" });
   const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);
@@ -63,7 +63,7 @@ async function pixelsOf(content: Blob): Promise<ImageData> {
 }
 
 /** Reads the colors of the original, and the mask of the masked file. */
-export async function loadPicture(original: Blob, masked: Blob): Promise<LoadedPicture> {
+export async function loadPicture(original: HTMLImageElement, masked: HTMLImageElement): Promise<LoadedPicture> {
   const picture = await pixelsOf(original);
   const current = original === masked ? picture : await pixelsOf(masked);
   const mask = new ImageData(picture.width, picture.height);
