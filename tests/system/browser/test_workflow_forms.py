@@ -1,11 +1,13 @@
 """Forms built from graphs: field order, accepted values, and linked values."""
 
 import json
+from typing import Any
 
 import pytest
 from playwright.async_api import Locator, expect
 
 from tests.support.chromium import PROMPT_GRAPH, PageDriver
+from tests.support.editor_files import node, save, workflow
 from tests.support.form_graphs import WAN_22
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -46,6 +48,44 @@ async def test_dropped_graph_becomes_a_form_with_node_ranges_and_choices(shared:
     await form.locator("summary", has_text="Sampler").click()
     await form.get_by_role("combobox", name="Sampler", exact=True).click()
     await expect(shared.page.get_by_role("option", name="euler", exact=True)).to_be_visible()
+
+
+def with_app_view() -> dict[str, Any]:
+    """The same graph as the editor saves it, with four inputs for the app view."""
+    loader = PROMPT_GRAPH["1"]["inputs"]["ckpt_name"]
+    sampler = [("model", "MODEL", 1), ("positive", "CONDITIONING", 4), ("negative", "CONDITIONING", 5)]
+    renamed = {"name": "height", "type": "INT", "link": None, "widget": {"name": "height"}, "label": "How high"}
+    nodes = [
+        node(4, "CheckpointLoaderSimple", values=[loader]),
+        node(6, "CLIPTextEncode", [("clip", "CLIP", 2)], values=["a lake"]),
+        node(7, "CLIPTextEncode", [("clip", "CLIP", 3)], values=["blurry"]),
+        node(5, "EmptyLatentImage", values=[64, 64, 1]) | {"inputs": [renamed]},
+        node(
+            3,
+            "KSampler",
+            [*sampler, ("latent_image", "LATENT", 6)],
+            values=[7, "fixed", 4, 8, "euler", "normal", 1],
+        ),
+        node(8, "VAEDecode", [("samples", "LATENT", 7), ("vae", "VAE", 8)]),
+        save(9, 9),
+    ]
+    links = [(1, 4, 0, 3, 0), (2, 4, 1, 6, 0), (3, 4, 1, 7, 0), (4, 6, 0, 3, 1), (5, 7, 0, 3, 2), (6, 5, 0, 3, 3)]
+    links += [(7, 3, 0, 8, 0), (8, 4, 2, 8, 1), (9, 8, 0, 9, 0)]
+    inputs = [[5, "height"], [3, "cfg"], [6, "text"], [3, "steps"]]
+    return workflow(nodes, links, extra={"linearData": {"inputs": inputs, "outputs": [9]}})
+
+
+async def test_app_view_of_an_author_is_the_form_from_top_to_bottom(shared: PageDriver) -> None:
+    form = await dropped(shared, "app", with_app_view())
+    labels = ["How high", "cfg", "text", "steps"]
+    boxes = [await form.get_by_role("textbox", name=label, exact=True).bounding_box() for label in labels]
+    places = [(box["y"], box["x"]) for box in boxes if box is not None]
+    assert len(places) == 4
+    assert places == sorted(places)
+    keys = await form.locator("[data-field]").evaluate_all("all => all.map(element => element.dataset.field)")
+    assert keys == ["height", keys[1], "prompt", "steps", "tries"]
+    await form.get_by_role("textbox", name="Variations").fill("2")
+    await shared.add("Add 2 jobs", count=2)
 
 
 async def test_prompt_lines_and_attempts_multiply_and_name_their_jobs(shared: PageDriver) -> None:

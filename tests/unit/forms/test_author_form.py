@@ -34,7 +34,7 @@ def test_form_has_the_fields_of_the_author_in_their_order() -> None:
     found = described(STEPS, WIDTH, TEXT, SEED)
     assert form(found) == [
         ("Effort", "steps"),
-        ("w", "empty_latent_image_width"),
+        ("w", "width"),
         ("What to paint", "prompt"),
         ("Dice", "seed"),
     ]
@@ -51,6 +51,10 @@ def test_text_is_the_prompt_if_the_main_prompt_is_no_field() -> None:
     graph = {**SDXL, "6": node("CLIPTextEncode", text=["66", 0], clip=["4", 1])}
     graph["66"] = node("JoinTexts", text_a="a long introduction of the picture, which nobody changes", prompt_b="a fox")
     assert described(field("Subject", ("66", "prompt_b")), graph=graph).roles == {"prompt": "prompt"}
+
+
+def test_role_may_depend_on_inputs_that_are_no_fields() -> None:
+    assert form(described(field("How high", ("5", "height")), SEED)) == [("How high", "height"), ("Dice", "seed")]
 
 
 def test_equal_labels_stay_equal() -> None:

@@ -100,21 +100,23 @@ def draft_author_form(traced: TracedGraph, fields: Sequence[AppField]) -> list[P
         [input_ for input_ in traced.inputs.values() if input_.position in positions],
         traced.object_info,
     )
-    recognised = {input_.position: draft for draft in draft_properties(listed) for input_ in draft.inputs}
+    # A field may have its role only next to inputs that are no fields, such as the height of a width.
+    drafts = [*draft_properties(traced), *(draft for draft in draft_properties(listed) if draft.role is not None)]
+    roles = {input_.position: draft.role for draft in drafts for input_ in draft.inputs}
     found: list[PropertyDraft] = []
     names: set[str] = set()
     for field in fields:
         inputs = [listed.inputs[position] for position in field.inputs if position in listed.inputs]
-        known = next((recognised[input_.position] for input_ in inputs if input_.position in recognised), None)
-        if known is None:
+        if not inputs:
             continue
-        name = None if known.role in (None, Role.MODEL) else _role_name(known.role, inputs[0])
+        role = next((roles[input_.position] for input_ in inputs if roles.get(input_.position) is not None), None)
+        name = None if role in (None, Role.MODEL) else _role_name(role, inputs[0])
         found.append(
             PropertyDraft(
                 inputs=[_with_common_choices(inputs), *inputs[1:]],
-                role=known.role,
+                role=role,
                 name=None if name in names else name,
-                is_primary_input=known.role is Role.INPUT and not any(draft.role is Role.INPUT for draft in found),
+                is_primary_input=role is Role.INPUT and not any(draft.role is Role.INPUT for draft in found),
                 label=field.label,
             )
         )
