@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.comfyui.editor.app_view import AppView, read_app_view
-from tests.support.editor_files import DEFINITIONS, empty, node, save, subgraph, workflow
+from tests.support.editor_files import DEFINITIONS, Slot, empty, node, save, subgraph, workflow
 
 INNER = "an-inner"
 FILE_ID = "5e0c9a52-66a4-4f5b-8a0e-7c8f3c3f4a11"
@@ -26,7 +26,7 @@ def shown(view: AppView) -> list[tuple[str, list[str]]]:
 
 def scaled(**more: Any) -> dict[str, Any]:
     """A subgraph whose inputs show the factor and the method of two nodes inside."""
-    slots = [("image", "IMAGE", 1), ("scale_by", "FLOAT", 11, "scale_by")]
+    slots: list[Slot] = [("image", "IMAGE", 1), ("scale_by", "FLOAT", 11, "scale_by")]
     nodes = [
         node(7, "ImageScaleBy", slots, values=["area", 2.0]),
         node(8, "ImageScaleBy", [("image", "IMAGE", 3), ("scale_by", "FLOAT", 12, "scale_by")], values=["area", 4.0]),
@@ -42,8 +42,8 @@ def used(inputs: Any, outputs: Any = (), *, uses: tuple[int, ...] = (5,), **more
     links = [(number, chain[number - 1], 0, chain[number], 0) for number in range(1, len(chain))]
     slots = [("scale_by", "FLOAT", None, "scale_by")]
     nodes = [node(use, INNER, [("image", "IMAGE", number), *slots], **more) for number, use in enumerate(uses, 1)]
-    file = {"nodes": [empty(), *nodes, save(9, len(uses) + 1)], "links": links}
-    return app(inputs, outputs, definitions={"subgraphs": [scaled()]}, **file)
+    nodes = [empty(), *nodes, save(9, len(uses) + 1)]
+    return app(inputs, outputs, nodes=nodes, links=links, definitions={"subgraphs": [scaled()]})
 
 
 def test_fields_have_the_order_of_the_author_and_the_names_of_the_editor() -> None:

@@ -15,7 +15,7 @@ from comfyrelay.comfyui.editor.sources import NodeOutput, Scope, Sources
 from comfyrelay.comfyui.editor.workflow import is_editor_file, read_workflow
 from comfyrelay.comfyui.graphs.preflight import graph_problems
 from comfyrelay.errors import ComfyRelayError, GraphError, GraphRefused, NotInstalled
-from tests.support.editor_files import DEFINITIONS, empty, invert, node, save, subgraph, workflow
+from tests.support.editor_files import DEFINITIONS, Slot, empty, invert, node, save, subgraph, workflow
 from tests.support.full import full_only
 
 SCALE, NEST = "a-scale", "a-nest"
@@ -240,7 +240,7 @@ class TestSubgraphs:
 
     @pytest.mark.parametrize("values", [[], ['{"a": [1]}\n// b']], ids=["inner value", "own value"])
     def test_text_that_a_subgraph_shows_keeps_its_braces_and_comments(self, values: list[str]) -> None:
-        slots = [("clip", "CLIP", None), ("text", "STRING", 1, "text")]
+        slots: list[Slot] = [("clip", "CLIP", None), ("text", "STRING", 1, "text")]
         inner = node(7, "CLIPTextEncode", slots, values=['{"a": [1]}\r\n// b'])
         shown = subgraph("shown", [inner], [(1, -10, 0, 7, 1)], [("text", "STRING", [1])], [])
         outer = node(2, "shown", [("text", "STRING", None, "text")], values=values)
