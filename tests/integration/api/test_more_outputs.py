@@ -182,6 +182,18 @@ async def test_job_that_reuses_another_gets_all_its_outputs(scenario: Scenario) 
     assert not {output["file_id"] for output in found} & {output["file_id"] for output in await scenario.outputs()}
 
 
+async def test_job_without_the_file_that_it_is_for_is_not_reused(scenario: Scenario) -> None:
+    await scenario.send(await scenario.upload(2, "txt", b"words"))
+    [first, _] = await scenario.outputs()
+    await scenario.user.post("/api/gallery/delete", {"ids": [first["file_id"]]})
+    assert (await submit(scenario.user, scenario.effect_id, reuse=True))["reused_from"] is None
+
+
+async def test_empty_further_output_does_not_fail_the_job(scenario: Scenario) -> None:
+    assert (await scenario.send(await scenario.upload(2, "txt", b""))).status_code == 200
+    assert [output["size"] for output in await scenario.outputs()][1] == 0
+
+
 async def test_video_is_deleted_with_all_outputs_of_its_job(scenario: Scenario) -> None:
     await scenario.send()
     original = await upload(scenario.user)

@@ -194,6 +194,13 @@ async def test_missing_extra_file_does_not_fail_the_job(
     assert left_out is not None
 
 
+async def test_empty_extra_text_is_not_kept(comfy: ComfyClient, tmp_path: Path) -> None:
+    result = await comfy.run(invert())
+    empty = replace(result, texts={"7": ("",)})
+    more, _ = await collect_more(comfy, empty, make_lease(output_node_id="3", max_output_files=9), tmp_path)
+    assert more == ()
+
+
 async def test_text_output_is_saved_as_a_file(comfy: ComfyClient, tmp_path: Path) -> None:
     result = await comfy.run(words("grüße"))
     collected = await collect(comfy, result, make_lease(**TEXT), tmp_path / "output.txt")

@@ -173,7 +173,7 @@ class Outputs:
             promised = type_of_extension(extension)
             reported = replace(reported, mime_type=promised)
         found = await self._objects.stat(upload)
-        if found is None or found.size == 0:
+        if found is None or (is_cover and found.size == 0):
             return _CopiedOutput(problem=_missing(number), upload=upload if found else None)
         if found.size > self._max_bytes:
             await self._remove([upload])

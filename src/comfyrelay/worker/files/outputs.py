@@ -137,7 +137,9 @@ async def collect_more(
     saved: list[CollectedOutput] = []
     for output in outputs[: max_files - 1]:
         with suppress(TooLarge, OutputGone):
-            saved.append(await _collect_other(server, output, folder / f"more-{len(saved) + 2}", max_bytes))
+            other = await _collect_other(server, output, folder / f"more-{len(saved) + 2}", max_bytes)
+            # Some nodes save an empty text next to each image.
+            saved += [other] if other.size else []
     if len(saved) == len(outputs):
         return tuple(saved), None
     size = "" if max_bytes is None else f" of {max_bytes:,} bytes each"

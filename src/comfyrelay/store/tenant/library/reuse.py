@@ -51,7 +51,10 @@ def reusable_query(dialect: str) -> Executable:
         select(ai_jobs.c.fingerprint, ai_jobs.c.stage, ai_jobs.c.id.label("job_id"))
         .join(r, ai_jobs.c.fingerprint == r.c.id)
         .join(files, files.c.id == ai_jobs.c.output_file_id)
+        .join(outputs, outputs.c.id == files.c.id)
         .where(
+            # A job without the file that it is for is run again.
+            outputs.c.number == 1,
             ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),
             ai_jobs.c.status == sql_literal(JobStatus.COMPLETED),
             files.c.tenant_id == ai_jobs.c.tenant_id,
