@@ -7,6 +7,7 @@ import { aboutJob } from "@/api/queries";
 import type { Job } from "@/api/types";
 import { Button, buttonClass, IconButton, Menu, toastProblem } from "@/kit";
 import { copyText } from "@/kit/clipboard";
+import { useSession } from "@/session/session";
 import { job as texts } from "@/texts/job";
 import { ACTION_ICONS, actionItem, actionName, priorityItems } from "./action-menu";
 import { actionsFor, isBlocked, type JobAction, targetOfJob } from "./actions";
@@ -28,6 +29,7 @@ interface JobActionsProps {
 export function JobActions({ job, at, actions }: JobActionsProps) {
   const navigate = useNavigate();
   const { data: about = null } = useQuery(aboutJob(job.id));
+  const { desk } = useSession();
   const [isImporting, setImporting] = useState(false);
   const target = targetOfJob(job);
   const available = actionsFor(target);
@@ -65,7 +67,7 @@ export function JobActions({ job, at, actions }: JobActionsProps) {
             {actionName(each, target)}
           </Button>
         ))}
-      {(hasEnded(job) || isBlocked(job.waiting?.reason)) && slug && (
+      {(hasEnded(job) || isBlocked(job.waiting?.reason)) && slug && desk && (
         <Button
           icon={SlidersHorizontal}
           onClick={() => void navigate({ to: "/create", search: { workflow: slug, from: job.id } })}

@@ -80,7 +80,7 @@ export const job = {
   id: "ID",
   pixels: (width: number, height: number) => `${width} × ${height}`,
   waits: "Why it is waiting",
-  blockedAdvice: "The job waits until this is fixed. Use “Change and run” to create another job.",
+  blockedAdvice: "The job waits until this is fixed. Or create another job with other values.",
   adding: "Adding to the queue.",
   fetched: "Runs next. Inputs are ready.",
   paused: "Paused.",
@@ -100,7 +100,7 @@ export const job = {
     ],
     [
       /not in list|no such model|model.*(missing|not found)|could not be loaded|safetensors/i,
-      "Add the model to ComfyUI's models folder, or choose another one with “Change and run”.",
+      "Add the model to ComfyUI's models folder, or choose another one in a new job.",
     ],
     [
       /node.*(does not exist|not found|missing|unknown)|custom node/i,
@@ -111,9 +111,9 @@ export const job = {
       /connection|unreachable|not respond|Nobody answers|stopped|lost/i,
       "Check that ComfyUI is running (its console shows why it stopped), then retry.",
     ],
-    [/input.*(gone|deleted|expired|missing)/i, "Add the input again with “Change and run”."],
+    [/input.*(gone|deleted|expired|missing)/i, "Add the input again, and create a new job."],
     [/no output|made nothing|did not save/i, "The workflow needs a node that saves, such as Save Image or Save Video."],
   ] as readonly (readonly [RegExp, string])[],
   adviceElse:
-    "Retry. If it fails again, read the full error below and change the values it names with “Change and run”.",
+    "Retry. If it fails again, read the full error below, and create a new job with other values for what it names.",
 };

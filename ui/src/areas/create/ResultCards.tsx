@@ -63,7 +63,8 @@ export function FailedCard({ job }: { job: Job }) {
 }
 
 export interface ResultActions {
-  onRecall: (item: Item) => void;
+  /** Null if there are no values to load, as on a server. */
+  onRecall: ((item: Item) => void) | null;
   onStar: (item: Item) => void;
   onSelect: (item: Item) => void;
   onUse: (item: Item) => void;
@@ -98,13 +99,15 @@ export function ResultCard({ id, width, onRecall, onStar, onSelect, onUse, ...re
         <>
           <Values item={item} of={card} />
           <div className={styles.actions}>
-            <IconButton
-              icon={SlidersHorizontal}
-              name={verbs.recall}
-              keys="r"
-              size="small"
-              onClick={() => onRecall(item)}
-            />
+            {onRecall && (
+              <IconButton
+                icon={SlidersHorizontal}
+                name={verbs.recall}
+                keys="r"
+                size="small"
+                onClick={() => onRecall(item)}
+              />
+            )}
             <IconButton
               icon={Star}
               name={item.starred ? verbs.unstar : verbs.star}

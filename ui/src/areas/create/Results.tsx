@@ -39,7 +39,8 @@ export function Results({ workflow, found, view, onRecall, onPrompt }: ResultsPr
   const { open, compare } = useSearch({ from: "/create" });
   const navigate = useNavigate({ from: "/create" });
   const gallery = useActions();
-  const actions = { ...gallery, recall: (item: Item) => void recall(item) };
+  const recall = gallery.recall && ((item: Item) => onRecall(item.job_id));
+  const actions = { ...gallery, recall };
   const { order } = found;
   const column = useRef<HTMLElement>(null);
   const grid = useRef<HTMLDivElement>(null);
@@ -68,7 +69,6 @@ export function Results({ workflow, found, view, onRecall, onPrompt }: ResultsPr
     show(null);
     requestAnimationFrame(() => focusResult(last));
   };
-  const recall = (item: Item) => onRecall(item.job_id);
   const toggle = (id: string) => {
     setCurrent(id);
     setChosen((before) => (before.includes(id) ? before.filter((each) => each !== id) : [...before, id]));
@@ -87,7 +87,7 @@ export function Results({ workflow, found, view, onRecall, onPrompt }: ResultsPr
     hasResults: order.length > 0,
     onMove: (direction: Direction) =>
       focusResult(order[here === null ? 0 : neighborAt(order.indexOf(here), direction, columns, order.length)]),
-    onRecall: onItem(recall),
+    onRecall: recall && onItem(recall),
     onStar: () => {
       const marked = selected.length ? selected : here === null ? [] : [here];
       if (marked.length) void actions.mark(marked, "starred");

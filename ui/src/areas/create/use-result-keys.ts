@@ -7,7 +7,8 @@ interface ResultKeys {
   isActive: boolean;
   hasResults: boolean;
   onMove: (direction: Direction) => void;
-  onRecall: () => void;
+  /** Null if there are no values to load, as on a server. */
+  onRecall: (() => void) | null;
   onStar: () => void;
   onSelect: () => void;
   onCompare: () => void;
@@ -27,7 +28,7 @@ export function useResultKeys({ isActive, hasResults, ...on }: ResultKeys): void
           { keys: "ArrowRight", name: keys.next, group, run: () => on.onMove("right") },
           { keys: "ArrowUp", name: keys.above, group, run: () => on.onMove("up") },
           { keys: "ArrowDown", name: keys.below, group, run: () => on.onMove("down") },
-          { keys: "r", name: verbs.recall, group, run: on.onRecall },
+          ...(on.onRecall ? [{ keys: "r", name: verbs.recall, group, run: on.onRecall }] : []),
           { keys: "s", name: verbs.star, group, run: on.onStar },
           { keys: "x", name: verbs.select, group, run: on.onSelect },
           { keys: "v", name: verbs.compare, group, run: on.onCompare },

@@ -14,13 +14,16 @@ interface LightboxActionsProps {
 export function LightboxActions({ id, actions, menu }: LightboxActionsProps) {
   const item = useItem(id);
   const { verbs } = texts;
+  const { recall } = actions;
   if (!item) return null;
   return (
     <>
       <span className={styles.wideOnly}>
-        <Button icon={SlidersHorizontal} onClick={() => actions.recall(item)}>
-          {verbs.recall}
-        </Button>
+        {recall && (
+          <Button icon={SlidersHorizontal} onClick={() => recall(item)}>
+            {verbs.recall}
+          </Button>
+        )}
         <IconButton icon={Download} name={verbs.download} onClick={() => actions.download(item)} />
       </span>
       <Menu items={menu}>

@@ -56,6 +56,7 @@ export function SelectionBar({ ids, total, collection, actions, onAll, onClear, 
   const shown = data?.find((each) => each.id === collection);
   const collecting = useCollectionMenu(ids, actions, onAsk);
   const only = ids.length === 1 ? items.get(ids[0] ?? "") : undefined;
+  const { recall } = actions;
   const canCompare = ids.length >= 2 && ids.length <= MAX_COMPARED;
   return (
     <div className={styles.trayPlace}>
@@ -76,8 +77,8 @@ export function SelectionBar({ ids, total, collection, actions, onAll, onClear, 
         </Button>
         <IconButton icon={Star} name={verbs.star} keys="s" onClick={() => void actions.mark(ids, "starred")} />
         <IconButton icon={ThumbsDown} name={verbs.reject} keys="d" onClick={() => void actions.mark(ids, "rejected")} />
-        {only && (
-          <Button icon={SlidersHorizontal} onClick={() => actions.recall(only)}>
+        {only && recall && (
+          <Button icon={SlidersHorizontal} onClick={() => recall(only)}>
             <span className={styles.word}>{verbs.recall}</span>
           </Button>
         )}

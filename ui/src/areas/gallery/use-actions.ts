@@ -41,7 +41,9 @@ export function useActions() {
     }
   };
   const download = (item: Item) => save(item.url, item.filename);
-  const recall = (item: Item) => void navigate({ to: "/create", search: { from: item.job_id } });
+  const openInCreate = (item: Item): void => void navigate({ to: "/create", search: { from: item.job_id } });
+  // a server does not return the values of a job
+  const recall = isDesk ? openInCreate : null;
   const takeAsInput = async (item: Item) => {
     try {
       const path = { job_id: item.job_id, number: item.number };

@@ -44,6 +44,10 @@ export function useGalleryKeys(given: GalleryKeys): void {
   const { onMove, onJump, onCheck, onSelectAll, onClear, onCompare, onDialog } = given;
   const { keys, verbs } = texts;
   const group = texts.title;
+  const recallKey = (ids: readonly string[]) => {
+    const { recall } = actions;
+    return recall ? [{ keys: "r", name: verbs.recall, group, run: () => withSingleItem(ids, recall) }] : [];
+  };
   const mark = (which: "starred" | "rejected") => void (targets.length && actions.mark(targets, which));
   useKeys(
     openId || isComparing
@@ -66,7 +70,7 @@ export function useGalleryKeys(given: GalleryKeys): void {
           { keys: "s", name: verbs.star, group, run: () => mark("starred") },
           { keys: "d", name: verbs.reject, group, run: () => mark("rejected") },
           { keys: "v", name: verbs.compare, group, run: () => onCompare(selectedIds) },
-          { keys: "r", name: verbs.recall, group, run: () => withSingleItem(targets, actions.recall) },
+          ...recallKey(targets),
           {
             keys: "Delete",
             name: verbs.delete,
@@ -79,7 +83,7 @@ export function useGalleryKeys(given: GalleryKeys): void {
   useKeys(
     openId && !isComparing
       ? [
-          { keys: "r", name: verbs.recall, group, run: () => withSingleItem([openId], actions.recall) },
+          ...recallKey([openId]),
           { keys: "Delete", name: verbs.delete, group, run: () => onDialog({ kind: "delete", ids: [openId] }) },
         ]
       : [],

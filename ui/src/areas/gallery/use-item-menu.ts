@@ -42,6 +42,7 @@ export function useItemMenu(ids: readonly string[], given: ItemMenuOptions): Men
   const path = useOutputPath(actions.isDesk ? only : undefined);
   const collecting = useCollectionMenu(ids, actions, onAsk);
   const { verbs } = texts;
+  const { recall } = actions;
   if (!ids.length) return [];
   const one = only
     ? [
@@ -64,7 +65,7 @@ export function useItemMenu(ids: readonly string[], given: ItemMenuOptions): Men
             : []),
         ],
         [
-          { name: verbs.recall, icon: SlidersHorizontal, keys: "r", run: () => actions.recall(only) },
+          ...(recall ? [{ name: verbs.recall, icon: SlidersHorizontal, keys: "r", run: () => recall(only) }] : []),
           { name: verbs.useAsInput, icon: ImagePlus, run: () => void actions.takeAsInput(only) },
           { name: verbs.download, icon: Download, run: () => actions.download(only) },
           ...(path

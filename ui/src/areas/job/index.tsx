@@ -26,6 +26,7 @@ import { Header } from "@/kit/Header";
 import { useCommands } from "@/lib/commands";
 import { useKeys } from "@/lib/keyboard";
 import { savedFilters } from "@/lib/saved-filters";
+import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import { job as texts } from "@/texts/job";
 import { queue } from "@/texts/queue";
@@ -125,6 +126,7 @@ function useJobKeys(job: Job, available: readonly JobAction[], run: (action: Job
   const navigate = useNavigate();
   const router = useRouter();
   const neighbor = useBatchNeighbors(job);
+  const { desk } = useSession();
   const slug = job.workflow_slug;
   const group = texts.title;
   const open = (id: string | undefined) => id && void navigate({ to: "/jobs/$id", params: { id }, replace: true });
@@ -137,12 +139,17 @@ function useJobKeys(job: Job, available: readonly JobAction[], run: (action: Job
     { keys: "k", name: common.keys.previous, group, run: () => open(neighbor(-1)) },
     { keys: "r", name: queue.keys.again, group, run: () => runFirst("retry", "again") },
     { keys: "p", name: queue.keys.pause, group, run: () => runFirst("pause", "pauseNow", "resume") },
-    {
-      keys: "e",
-      name: texts.changeAndRun,
-      group,
-      run: () => slug && void navigate({ to: "/create", search: { workflow: slug, from: job.id } }),
-    },
+    // a server does not return the values of a job
+    ...(desk && slug
+      ? [
+          {
+            keys: "e",
+            name: texts.changeAndRun,
+            group,
+            run: () => void navigate({ to: "/create", search: { workflow: slug, from: job.id } }),
+          },
+        ]
+      : []),
     {
       keys: "Escape",
       name: texts.back,
