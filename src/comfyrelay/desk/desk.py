@@ -117,7 +117,7 @@ class Desk:
             workers = DeskWorkers(settings, self.desk, simulation, on_status=self.on_status, on_comfyui=self.on_comfyui)
             outputs = OutputCopies(
                 live.output_folder,
-                journal_folder=settings.data_dir / "copies",
+                data_dir=settings.data_dir,
                 umask=live.output_umask,
                 names=self.desk.output_names,
             )
@@ -203,7 +203,7 @@ class Desk:
             simulation=simulation,
             data_dir=self.settings.data_dir,
             live=live,
-            copy_journal=outputs.journal,
+            outputs=outputs,
             not_sent=notifications.not_sent,
             script=script.settings if script is not None else None,
             links=links,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from comfyrelay.desk.batches.copy_journal import CopyJournal
+from comfyrelay.desk.batches.output_copies import OutputCopies
 from comfyrelay.desk.notifications.notifier import without_secrets
 from comfyrelay.desk.one_time_links import OneTimeLinks
 from comfyrelay.desk.page_settings.live import LiveSettings
@@ -29,7 +29,7 @@ class DeskState:
     simulation: SimulationPolicy
     data_dir: Path
     live: LiveSettings
-    copy_journal: CopyJournal
+    outputs: OutputCopies
     not_sent: Collection[FailedNotification]
     # The script of `[desk.script]`, if configured.
     script: ScriptSettings | None

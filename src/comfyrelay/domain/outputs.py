@@ -15,6 +15,8 @@ MAX_OUTPUT_FILES = 10_000
 # The detail of an attempt with the names of the copies, in the order of the outputs. A name is empty if its output was
 # deleted.
 COPIES = "files"
+# The detail of an attempt with the output folder of its copies, which may be relative to the data folder.
+COPIES_ROOT = "files_root"
 # Texts that a browser runs scripts in.
 _EXECUTED = {"text/html", "text/javascript", "text/xml"}
 
@@ -63,5 +65,5 @@ def split_copies(
                 [name if (number in chosen) is wanted else "" for number, name in names] for wanted in (False, True)
             )
             kept.append(replace(attempt, about={**about, COPIES: without}))
-            removed.append(replace(attempt, about={COPIES: only}))
+            removed.append(replace(attempt, about={**about, COPIES: only}))
     return kept, removed

@@ -125,6 +125,31 @@ async def test_deleted_file_is_reported_as_missing_and_an_emptied_batch_is_not_r
             assert (answer.status_code, answer.json()["detail"]) == (409, refusals[verb])
 
 
+async def test_deleted_batch_keeps_the_files_of_another_output_folder(desk: OpenDesk, tmp_path: Path) -> None:
+    write_images(desk, "fox.png")
+    request = {"effect_slug": "invert-image", "input_subdir": "mine", "output_folder": "cats"}
+    [old] = await ended_jobs(desk, (await desk.client.add_batch(request)).id)
+    async with owner_http(desk.ready.url) as http:
+        values = {"desk.output_folder": str(tmp_path / "other")}
+        (await http.put("/api/desk/settings", json={"values": values})).raise_for_status()
+        new: list[Job] = []
+        # one runs, the other reuses an output
+        for folder, reuse in (("cats", False), ("dogs", True)):
+            batch = await desk.client.add_batch({**request, "output_folder": folder, "reuse": reuse})
+            new += await ended_jobs(desk, batch.id)
+        new_files = [tmp_path / "other" / folder / "0001_fox.png" for folder in ("cats", "dogs")]
+        old_file = desk.desk.output_folder / "cats" / "0001_fox.png"
+        assert await output_paths(desk, old) == [old_file]
+        assert [path for job in new for path in await output_paths(desk, job)] == new_files
+        assert (await http.get(f"/api/desk/jobs/{old.id}/files/1")).content == old_file.read_bytes()
+        assert (await about_job(desk, old)).deleted_with_it == []
+        await desk.client.delete_job(old.id)
+        assert [path.exists() for path in (old_file, *new_files)] == [True, True, True]
+        for job in new:
+            await desk.client.delete_job(job.id)
+    assert [path.exists() for path in (old_file, *new_files)] == [True, False, False]
+
+
 async def test_batches_with_one_output_folder_keep_all_their_files(desk: OpenDesk) -> None:
     for name in ("one", "two"):
         write_images(desk, "a.png", folder=name)

@@ -121,10 +121,15 @@ async def test_leftovers_of_a_killed_desk_are_removed(tmp_path: Path) -> None:
     journal = CopyJournal(data_dir / "copies")
     journal.add("export-1", JournalEntry(names=["picks/mine.png"]))
     journal.add("deleted-job", JournalEntry(job_id="deleted-job", names=["batch/gone.png"]))
+    # the output folder was another one
+    (tmp_path / "earlier").mkdir()
+    (tmp_path / "earlier" / "user.png").write_bytes(b"x")
+    journal.add("earlier-job", JournalEntry(job_id="earlier-job", names=["user.png"], root=str(tmp_path / "earlier")))
     # a file of the user has got the name since
     journal.add("refused-job", JournalEntry(job_id="refused-job", names=["user.png"], sources=["source.png"]))
     async with open_desk(closed_desk):
         assert {path.name for path in root.rglob("*")} == {"picks", "mine.png", "user.png"}
+        assert list((tmp_path / "earlier").iterdir()) == []
         assert list((data_dir / "copies").iterdir()) == []
 
 

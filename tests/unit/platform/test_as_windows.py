@@ -14,8 +14,6 @@ from comfyrelay.autoscaling.providers.registry import ProviderContext, Providers
 from comfyrelay.comfyui.processes.options import ManagedSettings
 from comfyrelay.desk.batches.output_copies import remove_copies
 from comfyrelay.desk.scripts.config import script_settings
-from comfyrelay.domain.outputs import COPIES
-from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.errors import ConfigurationError, NotFound, StorageUnavailable
 from comfyrelay.services.hooks import RemovedFiles
 from comfyrelay.settings import Settings
@@ -75,13 +73,11 @@ def test_open_file_is_named_and_kept(tmp_path: Path) -> None:
 
 
 def test_open_output_is_kept_and_reported(tmp_path: Path) -> None:
-    about = {COPIES: ["watched.mp4", "other.mp4"]}
-    attempt = Attempt(job_id="j", epoch=1, tenant_id="t", number=1, worker_id="w", started_at=None, about=about)
-    watched, other = (tmp_path / name for name in about[COPIES])
+    watched, other = (tmp_path / name for name in ("watched.mp4", "other.mp4"))
     watched.write_bytes(b"film")
     other.write_bytes(b"film")
     with watched.open("rb"):
-        done = remove_copies(tmp_path, [attempt])
+        done = remove_copies(tmp_path, [watched, other])
     assert done == RemovedFiles(removed=[str(other)], not_deleted=[f"{watched} ({files.IN_USE})"])
     assert watched.exists()
     assert not other.exists()

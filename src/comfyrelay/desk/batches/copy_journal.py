@@ -19,12 +19,14 @@ class JournalEntry(BaseModel):
     """Copies below the output folder that belong to a job, if the database names them as its copies.
 
     Without `job_id` they belong to the user, and only their temporary files are left behind. `sources` are the objects
-    of new copies, one for each name: files with other content are not ours.
+    of new copies, one for each name: files with other content are not ours. `root` is the output folder, as recorded
+    with an attempt.
     """
 
     job_id: str | None = None
     names: list[str]
     sources: list[str] = []
+    root: str | None = None
 
 
 class CopyJournal:

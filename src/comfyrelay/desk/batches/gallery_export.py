@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from comfyrelay.desk.batches.copy_journal import TEMPORARY, CopyJournal, JournalEntry
-from comfyrelay.desk.batches.output_copies import copy_file, folder_name
+from comfyrelay.desk.batches.copy_journal import TEMPORARY, JournalEntry
+from comfyrelay.desk.batches.output_copies import OutputCopies, copy_file, folder_name
 from comfyrelay.domain.gallery import GalleryOutput
 from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
 from comfyrelay.protocol.gallery import NotCopied
@@ -34,16 +34,16 @@ async def copy_chosen(
     root: Path,
     folder: str,
     umask: int | None,
-    journal: CopyJournal,
+    outputs: OutputCopies,
 ) -> ExportResult:
     """Copy outputs into a folder below `root` under readable names.
 
     Existing files are kept: a copy gets another name. A failure does not stop the other copies.
     """
-    key = f"export-{uuid4().hex}"
+    key, journal, recorded_root = f"export-{uuid4().hex}", outputs.journal, outputs.recorded(root)
 
     def record(path: Path) -> None:
-        journal.add(key, JournalEntry(names=[path.relative_to(root).as_posix()]))
+        journal.add(key, JournalEntry(names=[path.relative_to(root).as_posix()], root=recorded_root))
 
     path = root / folder_name(folder, field="folder")
     if not await asyncio.to_thread(lambda: path.resolve().is_relative_to(root.resolve())):
@@ -51,7 +51,7 @@ async def copy_chosen(
     entries = await engine.gallery.zips.list_entries(tenant_id, ids, in_folders=False)
     result = ExportResult(folder=path)
     # Until the name of a copy is chosen, only its temporary folder can be left behind.
-    await asyncio.to_thread(journal.add, key, JournalEntry(names=[]))
+    await asyncio.to_thread(journal.add, key, JournalEntry(names=[], root=recorded_root))
     found = {entry.output.id for entry in entries}
     result.not_copied.extend(NotCopied(id=id_, detail="The output does not exist.") for id_ in ids if id_ not in found)
     for entry in entries:

@@ -9,7 +9,7 @@ import asyncio
 import filecmp
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -20,7 +20,7 @@ import structlog
 from comfyrelay.desk.batches.copy_journal import TEMPORARY, CopyJournal, JournalEntry
 from comfyrelay.desk.batches.folders import readable_name
 from comfyrelay.desk.settings import DEFAULT_NAMES
-from comfyrelay.domain.outputs import COPIES, copies_in
+from comfyrelay.domain.outputs import COPIES, COPIES_ROOT, copies_in
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.updates import UploadedOutput
@@ -46,18 +46,52 @@ class OutputCopies:
     `umask` overrides the umask of the process. Nothing is copied before `engine` is set.
     """
 
-    def __init__(self, root: Path, *, journal_folder: Path, umask: int | None, names: str = DEFAULT_NAMES) -> None:
-        self._root = root
+    def __init__(self, root: Path, *, data_dir: Path, umask: int | None, names: str = DEFAULT_NAMES) -> None:
+        self._root = self._first_root = root
+        self._data_dir = data_dir.absolute()
         self._names = names
-        self.journal = CopyJournal(journal_folder)
+        self.journal = CopyJournal(data_dir / "copies")
         self._umask = umask
         # New jobs with a reused output, until the database names the copy.
         self._unrecorded: set[str] = set()
         self.engine: Engine | None = None
 
     def configure(self, root: Path, *, umask: int | None, names: str) -> None:
-        """Use another folder and other names from now on. Existing copies stay where they are."""
+        """Use another folder and other names from now on. Existing copies stay, and are not deleted with their jobs."""
         self._root, self._umask, self._names = root, umask, names
+
+    def recorded(self, root: Path) -> str:
+        """Return an output folder as it is stored: relative in the data folder, which may be restored elsewhere."""
+        inside = root.is_relative_to(self._data_dir)
+        return root.relative_to(self._data_dir).as_posix() if inside else str(root)
+
+    def root_of(self, attempt: Attempt) -> Path:
+        """Return the output folder of the copies of an attempt."""
+        return self._root_in(attempt.about)
+
+    def _root_in(self, about: Mapping[str, Any] | None) -> Path:
+        return self._found_root((about or {}).get(COPIES_ROOT))
+
+    def _found_root(self, recorded: str | None) -> Path:
+        return self._first_root if recorded is None else self._data_dir / recorded
+
+    def deletable(self, attempts: Iterable[Attempt]) -> list[Path]:
+        """Return the existing copies that are deleted with their job: those in the current output folder."""
+        return self._copies_below(self._root, attempts)
+
+    def _copies_below(self, root: Path, attempts: Iterable[Attempt]) -> list[Path]:
+        ours = (attempt for attempt in attempts if self.root_of(attempt) == root)
+        paths = dict.fromkeys(root / name for attempt in ours for name in copies_in(attempt.about).values())
+        return [path for path in paths if _is_below(path, root)]
+
+    def by_number(self, attempts: Iterable[Attempt]) -> dict[int, Path]:
+        """Return the existing copies of a job's outputs by the number of the output."""
+        found: dict[int, Path] = {}
+        for attempt in attempts:
+            root = self.root_of(attempt)
+            copies = {number: root / name for number, name in copies_in(attempt.about).items()}
+            found |= {number: path for number, path in copies.items() if _is_below(path, root)}
+        return found
 
     async def copy_run(self, lease: Lease, collected: CollectedOutput, save: Callable[[], None]) -> str | None:
         """Copy the files of a run to the output folder. Returns the reason of a failure, for the job's log.
@@ -70,7 +104,7 @@ class OutputCopies:
             # The folder may change in the meantime.
             root, umask = self._root, self._umask
             path = await self._path(self.engine, lease, root)
-            saved = {root / name for name in copies_in(lease.about).values()}
+            saved = {self._root_in(lease.about) / name for name in copies_in(lease.about).values()}
             copies = []
             for number, output in enumerate((collected, *collected.more), start=1):
                 source = await self._stored_output(self.engine, lease, number, output.extension) or output.path
@@ -79,11 +113,13 @@ class OutputCopies:
                 copies.append((source, chosen))
             # Relative to the output folder, because a backup may be restored elsewhere.
             lease.about[COPIES] = [chosen.relative_to(root).as_posix() for _, chosen in copies]
+            lease.about[COPIES_ROOT] = self.recorded(root)
             save()
             for source, chosen in copies:
                 await asyncio.to_thread(put_file, source, chosen, umask)
         except (OSError, ComfyRelayError) as error:
             lease.about.pop(COPIES, None)
+            lease.about.pop(COPIES_ROOT, None)
             log.warning("desk.output_not_copied", job_id=lease.job_id, why=str(error))
             return f"The output could not be copied to the output folder: {error}. Download it from the page."
         return None
@@ -105,7 +141,8 @@ class OutputCopies:
                 wanted = _numbered(path, number, source.suffix)
                 copies.append((source, await asyncio.to_thread(choose_name, source, wanted, job.id[-8:], ())))
             names = [copied.relative_to(root).as_posix() for _, copied in copies]
-            entry = JournalEntry(job_id=job.id, names=names, sources=[output.path for output in outputs])
+            sources = [output.path for output in outputs]
+            entry = JournalEntry(job_id=job.id, names=names, sources=sources, root=self.recorded(root))
             await asyncio.to_thread(self.journal.add, job.id, entry)
             self._unrecorded.add(job.id)
             for source, copied in copies:
@@ -113,7 +150,7 @@ class OutputCopies:
         except (OSError, ComfyRelayError) as error:
             log.warning("desk.output_not_copied", job_id=job.id, why=str(error))
             return None
-        return {COPIES: names}
+        return {COPIES: names, COPIES_ROOT: entry.root}
 
     def forget_recorded(self, job_ids: Iterable[str]) -> None:
         """Forget the copies of jobs that the database has now."""
@@ -133,19 +170,25 @@ class OutputCopies:
 
     def _record_removal(self, attempts: Sequence[Attempt], *, keep_files: bool) -> None:
         names: dict[str, list[str]] = {}
+        root = self._root
         for attempt in attempts:
-            names.setdefault(attempt.job_id, []).extend(copies_in(attempt.about).values())
+            copies = names.setdefault(attempt.job_id, [])
+            if self.root_of(attempt) == root:
+                copies.extend(copies_in(attempt.about).values())
         if keep_files:
             # An earlier deletion may have failed after its entry was added.
             self.journal.remove([*names])
             return
         for job_id, copies in names.items():
             if copies:
-                self.journal.add(job_id, JournalEntry(job_id=job_id, names=copies))
+                self.journal.add(job_id, JournalEntry(job_id=job_id, names=copies, root=self.recorded(root)))
 
     async def remove(self, attempts: Sequence[Attempt]) -> RemovedFiles:
-        """Delete copies of jobs or outputs. Files that a script saved elsewhere belong to the user."""
-        removed = await asyncio.to_thread(remove_copies, self._root, attempts)
+        """Delete copies of jobs or outputs in the output folder. Files that a script saved elsewhere are the user's."""
+        # The folder may change in the meantime.
+        root = self._root
+        paths = await asyncio.to_thread(self._copies_below, root, attempts)
+        removed = await asyncio.to_thread(remove_copies, root, paths)
         jobs = {attempt.job_id for attempt in attempts}
         self._unrecorded -= jobs
         await asyncio.to_thread(self.journal.remove, [*jobs])
@@ -154,12 +197,12 @@ class OutputCopies:
     async def remove_leftovers(self, tenant_id: str) -> None:
         """Remove the files that a killed desk left behind: copies that the database does not name."""
         for key, entry in [*self.journal.entries()]:
-            named = await self._named_copies(tenant_id, entry)
+            root, named = self._found_root(entry.root), await self._named_copies(tenant_id, entry)
             sources = [await self._stored_file(path) for path in entry.sources] or [None] * len(entry.names)
             try:
                 for name, source in zip(entry.names, sources, strict=True):
-                    await asyncio.to_thread(_remove_leftover, self._root, entry, name, source, is_known=name in named)
-                await asyncio.to_thread(shutil.rmtree, self._root / f"{TEMPORARY}{key}", ignore_errors=True)
+                    await asyncio.to_thread(_remove_leftover, root, entry, name, source, is_known=name in named)
+                await asyncio.to_thread(shutil.rmtree, root / f"{TEMPORARY}{key}", ignore_errors=True)
             except OSError as error:
                 log.warning("desk.output_not_removed", names=entry.names, why=error.strerror)
                 continue
@@ -174,7 +217,9 @@ class OutputCopies:
             about = await self.engine.jobs.overview.job_details(tenant_id, entry.job_id)
         except NotFound:
             return ()
-        return {name for attempt in about.attempts for name in copies_in(attempt.about).values()}
+        root = self._found_root(entry.root)
+        ours = [attempt for attempt in about.attempts if self.root_of(attempt) == root]
+        return {name for attempt in ours for name in copies_in(attempt.about).values()}
 
     async def _stored_file(self, path: str) -> Path | None:
         assert self.engine is not None
@@ -213,9 +258,9 @@ def _numbered(path: Path, number: int, suffix: str) -> Path:
     return path if number == 1 else path.with_name(f"{path.stem}_{number}{suffix}")
 
 
-def remove_copies(root: Path, attempts: Iterable[Attempt]) -> RemovedFiles:
+def remove_copies(root: Path, paths: Iterable[Path]) -> RemovedFiles:
     removed, not_deleted = [], []
-    for path in copies_of(root, attempts):
+    for path in paths:
         try:
             files.remove(path)
         except OSError as error:
@@ -242,18 +287,6 @@ def _remove_leftover(root: Path, entry: JournalEntry, name: str, source: Path | 
         with suppress(OSError):
             if path.parent != root:
                 path.parent.rmdir()
-
-
-def copies_of(root: Path, attempts: Iterable[Attempt]) -> list[Path]:
-    """Return the existing files below the output folder that belong to a job."""
-    names = dict.fromkeys(root / name for attempt in attempts for name in copies_in(attempt.about).values())
-    return [path for path in names if _is_below(path, root)]
-
-
-def copies_by_number(root: Path, attempts: Iterable[Attempt]) -> dict[int, Path]:
-    """Return the existing copies of a job's outputs by the number of the output."""
-    names = {number: root / name for attempt in attempts for number, name in copies_in(attempt.about).items()}
-    return {number: path for number, path in names.items() if _is_below(path, root)}
 
 
 def _is_below(path: Path, root: Path) -> bool:

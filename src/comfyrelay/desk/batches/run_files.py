@@ -5,13 +5,13 @@ because no worker may name a file on this machine. A request picks a file by num
 folders are ignored.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.domain.outputs import COPIES, copies_in
+from comfyrelay.domain.outputs import COPIES, COPIES_ROOT, copies_in
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.media_types import OCTET_STREAM
 from comfyrelay.storage.headers import guess_content_type
@@ -21,7 +21,7 @@ SAVED = "outputs"
 # The detail of an attempt with the address of its ComfyUI.
 COMFYUI = "comfyui"
 # These details name files or are shown as links, so they are never accepted over the wire.
-FILE_DETAILS = (COPIES, SAVED, COMFYUI)
+FILE_DETAILS = (COPIES, COPIES_ROOT, SAVED, COMFYUI)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,22 +48,25 @@ def about_run(reported: Mapping[str, Any] | None, own: Mapping[str, Any]) -> dic
 
 
 def files_of(
-    attempts: Iterable[Attempt], outputs: Mapping[int, Mapping[str, Any] | None], *, folders: Sequence[Path]
+    attempts: Iterable[Attempt],
+    outputs: Mapping[int, Mapping[str, Any] | None],
+    *,
+    folders: Sequence[Path],
+    root_of: Callable[[Attempt], Path],
 ) -> list[LocalRunFile]:
-    """Return the files of the newest attempt with files, within these folders.
+    """Return the files of the newest attempt with files, within these folders or the output folder of its copies.
 
     `outputs` describe the job's outputs by number. A file of a script is none if it was left out or its output deleted.
     """
     for attempt in reversed(list(attempts)):
-        # Copies are relative to the output folder, which is the first folder.
         if saved := (attempt.about or {}).get(SAVED):
             named = {(output or {}).get("filename"): number for number, output in outputs.items()}
             paths = [folders[0] / text for text in saved]
             return [_run_file(path, folders, named.get(path.name)) for path in paths]
         if copies := copies_in(attempt.about):
+            root = root_of(attempt)
             return [
-                _run_file(folders[0] / name, folders, number if number in outputs else None)
-                for number, name in copies.items()
+                _run_file(root / name, [root], number if number in outputs else None) for number, name in copies.items()
             ]
     return []
 

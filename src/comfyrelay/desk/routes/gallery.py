@@ -24,7 +24,7 @@ async def copy_outputs(
         root=state.output_folder,
         folder=body.folder,
         umask=state.output_umask,
-        journal=state.copy_journal,
+        outputs=state.outputs,
     )
     copied = [str(path) for path in result.copied]
     failed = f" Not copied: {len(result.not_copied)}." if result.not_copied else ""

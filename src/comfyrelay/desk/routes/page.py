@@ -6,7 +6,6 @@ from typing import Annotated
 from fastapi import Path, Request, Response
 from fastapi.responses import FileResponse
 
-from comfyrelay.desk.batches.output_copies import copies_by_number, copies_of
 from comfyrelay.desk.batches.run_files import LocalRunFile, files_of
 from comfyrelay.desk.comfyui_links import comfyui_link, is_on_this_machine
 from comfyrelay.desk.examples import sample_image
@@ -87,8 +86,8 @@ async def about_job(
         )
         for number, file in enumerate(await asyncio.to_thread(_files, about, state), start=1)
     ]
-    copies = await asyncio.to_thread(copies_of, state.output_folder, about.attempts)
-    by_number = await asyncio.to_thread(copies_by_number, state.output_folder, about.attempts)
+    copies = await asyncio.to_thread(state.outputs.deletable, about.attempts)
+    by_number = await asyncio.to_thread(state.outputs.by_number, about.attempts)
     link = comfyui_link(
         about.attempts,
         urls=state.comfyui,
@@ -127,4 +126,4 @@ async def run_file(
 
 
 def _files(about: JobDetails, state: DeskState) -> list[LocalRunFile]:
-    return files_of(about.attempts, about.outputs_metadata, folders=state.own_folders)
+    return files_of(about.attempts, about.outputs_metadata, folders=state.own_folders, root_of=state.outputs.root_of)
