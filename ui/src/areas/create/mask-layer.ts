@@ -23,9 +23,12 @@ function drawStroke(context: Context, size: number, points: readonly Point[]): v
   context.lineWidth = size;
   context.beginPath();
   context.moveTo(first.x, first.y);
-  // a stroke of one point is a dot
-  for (const { x, y } of rest.length ? rest : [first]) context.lineTo(x, y);
+  for (const { x, y } of rest) context.lineTo(x, y);
   context.stroke();
+  // a line of no length is not drawn
+  context.beginPath();
+  context.arc(first.x, first.y, size / 2, 0, 2 * Math.PI);
+  context.fill();
 }
 
 /** Applies one action to a layer whose opaque pixels are masked. */
