@@ -76,6 +76,10 @@ def test_random_fractions_use_the_step() -> None:
     assert len(values("cfg", "100 of 1..2")) == 100
 
 
+# Numbers that would take seconds or raise another error.
+HOSTILE = ("0..1e300", "1e300000", "Infinity", "sNaN", "9" * 5000, "1" * 100_000 + "x", "5 of 0..1e99")
+
+
 @pytest.mark.parametrize(
     ("key", "text", "part"),
     [
@@ -90,7 +94,8 @@ def test_random_fractions_use_the_step() -> None:
         ("sampler", [["euler"]], "This must be one of"),
         ("cfg", "1..30:0.001", f"more than {MAX_ITEMS:,} values"),
         ("cfg", "10001 of 1..30", f"more than {MAX_ITEMS:,} values"),
-        ("cfg", "0..1e300", f"more than {MAX_ITEMS:,} values"),
+        ("cfg", "0..1e30", f"more than {MAX_ITEMS:,} values"),
+        *(("cfg", text, "is not a number or a range") for text in HOSTILE),
         ("sampler_steps", "9 of 1..5", "There are 5 different values"),
         ("sampler", "euler,heun", "heun: This must be one of"),
         ("hires", "maybe", "maybe: This must be true or false"),

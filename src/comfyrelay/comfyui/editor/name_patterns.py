@@ -11,7 +11,7 @@ from comfyrelay.errors import GraphError
 _MAX_PATTERN, _MAX_NAME = 300, 100
 # Ways to match at one character, and steps of all searches of a workflow.
 _MAX_WAYS, _MAX_STEPS = 200_000, 50_000_000
-_QUANTIFIER = re.compile(r"[*+?]|\{\d")
+_QUANTIFIER = re.compile(r"[*+?]|\{[\d,]")
 # Groups with a quantifier, references, and groups other than plain ones.
 _UNSAFE = re.compile(r"\)[*+?{]|\\[1-9k]|\(\?(?!:)")
 _ESCAPED = re.compile(r"\\[^1-9k]|\[(?:\\.|[^\]\\])*\]|\(\?:")
@@ -67,5 +67,5 @@ def _ways(text: str) -> int:
     # Brackets count as one character.
     plain = _ESCAPED.sub("x", text)
     pipes, quantifiers = plain.count("|"), len(_QUANTIFIER.findall(plain))
-    alternatives = 2**pipes if "(" in plain else pipes + 1
+    alternatives = 2**pipes if "(" in text else pipes + 1
     return int(alternatives * (_MAX_NAME + 1) ** min(quantifiers, 10))

@@ -18,7 +18,9 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.text import excerpt
 
 ALL = "*"
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
+_NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
+# Longer parts are no numbers, and larger numbers take seconds to compute with.
+_MAX_PART, _MAX_EXPONENT = 100, 30
 _RANGE = re.compile(rf"({_NUMBER})\s*\.\.\s*({_NUMBER})(?:\s*:\s*({_NUMBER}))?")
 _RANDOM = re.compile(rf"(\d{{1,9}})\s+of\s+({_NUMBER})\s*\.\.\s*({_NUMBER})(?:\s*:\s*({_NUMBER}))?")
 # Random fractions without a step have this many digits after the point.
@@ -109,6 +111,8 @@ def _parsed(prop: Property, text: str, rng: random.Random) -> Iterable[Any]:
 def _numbers(prop: Property, parts: Iterable[str], rng: random.Random) -> list[int | float]:
     numbers: list[int | float] = []
     for part in parts:
+        if len(part) > _MAX_PART:
+            raise _no_number(prop, part)
         if found := _RANDOM.fullmatch(part):
             numbers += _random(prop, found, rng)
         elif found := _RANGE.fullmatch(part):
@@ -155,9 +159,16 @@ def _step(prop: Property, given: Decimal | None, *, smallest: Decimal = Decimal(
 def _decimal(prop: Property, text: str) -> Decimal:
     # Decimal numbers add up exactly: 0.1 + 0.2 is 0.3.
     try:
-        return Decimal(text)
+        number = Decimal(text)
     except InvalidOperation:
-        raise _refusal(prop.key, f"{excerpt(text, length=40)!r} is not a number or a range. {_advice(prop)}") from None
+        raise _no_number(prop, text) from None
+    if not number.is_finite() or abs(number.adjusted()) > _MAX_EXPONENT:
+        raise _no_number(prop, text)
+    return number
+
+
+def _no_number(prop: Property, text: str) -> InvalidInput:
+    return _refusal(prop.key, f"{excerpt(text, length=40)!r} is not a number or a range. {_advice(prop)}")
 
 
 def _number(value: Decimal) -> int | float:
