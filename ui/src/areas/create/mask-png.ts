@@ -68,7 +68,8 @@ export async function encodePng({ data, width, height }: Pixels): Promise<Blob> 
 export function withMask(picture: Pixels, mask: Pixels): Pixels {
   const data = new Uint8ClampedArray(picture.data);
   for (let index = 3; index < data.length; index += 4) data[index] = 255 - (mask.data[index] as number);
-  return { ...picture, data };
+  // the size of ImageData is not an own property, so it cannot be spread
+  return { data, width: picture.width, height: picture.height };
 }
 
 /** Whether any pixel is masked. */
