@@ -335,7 +335,7 @@ class Agent:
 
     def _tools(self, session: _Session) -> JobTools:
         assets = asset_folder(session.state.folder)
-        folders = ComfyFolders(self._comfyui_folders, asset_folder=assets)
+        folders = ComfyFolders(self._comfyui_folders, asset_folder=assets, shared=self._local_folders.found)
 
         def on_removed(name: str) -> None:
             folders.remove_asset(name)

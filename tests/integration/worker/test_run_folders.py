@@ -42,6 +42,20 @@ def remove(base: Path, run_result: RunResult | None = None, *, prompt_ids: tuple
     ComfyFolders(lambda: [base], asset_folder="assets").remove(lease=LEASE, result=run_result, prompt_ids=prompt_ids)
 
 
+def test_files_of_the_user_stay_in_a_shared_folder(tmp_path: Path) -> None:
+    own = tmp_path / "output" / "mine.png"
+    ours = tmp_path / "output" / "comfyrelay" / "run-1" / "picture.png"
+    for path in (own, ours):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"picture")
+    listed = [OutputFile(node_id="1", filename="mine.png"), OutputFile(node_id="2", filename="picture.png")]
+    ComfyFolders(lambda: [tmp_path], asset_folder="assets", shared=lambda: [tmp_path]).remove_outputs(["run-1"], listed)
+    assert own.exists()
+    assert not ours.parent.exists()
+    ComfyFolders(lambda: [tmp_path], asset_folder="assets").remove_outputs([], listed)
+    assert not own.exists()
+
+
 def test_only_the_folders_of_the_job_are_removed(base: Path) -> None:
     other = make_lease(2)
     for path in (

@@ -32,6 +32,10 @@ class LocalFolders:
         folders = [self._settings.folder_of(url) or self._found.get(url) for url in self._settings.comfyui_base_url]
         return [folder for folder in folders if folder is not None]
 
+    def found(self) -> list[Path]:
+        """Return the folders that nobody configured: users work there, too."""
+        return list(self._found.values())
+
     async def find(self) -> None:
         """Look for the folders of servers that answer. Report once for each server whose folder is not known."""
         settings = self._settings

@@ -23,12 +23,20 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 class ComfyFolders:
     """Folders with the `input`, `output` and `temp` of each local server.
 
-    `asset_folder` is the subfolder for this worker's effect assets.
+    `asset_folder` is the subfolder for this worker's effect assets. In `shared` folders only our subfolders are
+    cleaned: a saver without a file prefix may list a file of the user there.
     """
 
-    def __init__(self, folders: Callable[[], Iterable[Path]], *, asset_folder: str) -> None:
+    def __init__(
+        self,
+        folders: Callable[[], Iterable[Path]],
+        *,
+        asset_folder: str,
+        shared: Callable[[], Collection[Path]] = tuple,
+    ) -> None:
         # Servers are added and removed, so the folders are looked up each time.
         self._find_folders = folders
+        self._find_shared = shared
         self._assets = Path(UPLOAD_FOLDER, asset_folder)
 
     @property
@@ -56,7 +64,7 @@ class ComfyFolders:
             for kind in _OUTPUT_FOLDERS:
                 for prompt_id in filter(_NAME.fullmatch, prompt_ids):
                     _remove(base / kind, Path(UPLOAD_FOLDER, prompt_id), is_folder=True)
-            for file in files:
+            for file in files if base not in self._find_shared() else ():
                 if file.type in _OUTPUT_FOLDERS:
                     # ComfyUI on Windows uses backslashes, and this may be WSL.
                     for subfolder in {file.subfolder, file.subfolder.replace("\\", "/")}:
