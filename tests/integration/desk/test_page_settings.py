@@ -1,5 +1,6 @@
 """The owner sees the settings with their sources, and changes them in the configuration file of the data folder."""
 
+import re
 import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -43,6 +44,11 @@ async def listed(owner: httpx.AsyncClient) -> dict[str, dict[str, Any]]:
 async def save(owner: httpx.AsyncClient, **values: Any) -> httpx.Response:
     named = {name.replace("__", "."): value for name, value in values.items()}
     return await owner.put("/api/desk/settings", json={"values": named})
+
+
+async def shown_urls(owner: httpx.AsyncClient) -> list[str]:
+    urls: list[str] = (await listed(owner))["desk.notify_urls"]["value"]
+    return urls
 
 
 def file_of(desk: OpenDesk) -> dict[str, Any]:
@@ -140,11 +146,40 @@ async def test_setting_of_the_environment_is_not_changed(
 
 async def test_secrets_are_masked_and_kept(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
     await save(owner, desk__notify_urls=[SECRET, "json://example.com/token"])
-    shown = (await listed(owner))["desk.notify_urls"]
-    assert shown["value"] == ["tgram://…", "json://example.com/…"]
+    telegram, webhook = await shown_urls(owner)
+    assert re.fullmatch(r"tgram://… [0-9a-f]{6}", telegram)
+    assert webhook.startswith("json://example.com/… ")
     assert "abcdefghijklmnop" not in (await owner.get("/api/desk/settings")).text
-    await save(owner, desk__notify_urls=["tgram://…", "json://example.org/other"])
+    await save(owner, desk__notify_urls=[telegram, "json://example.org/other"])
     assert file_of(desk)["desk"]["notify_urls"] == [SECRET, "json://example.org/other"]
+
+
+async def test_first_of_two_addresses_of_one_service_can_be_removed(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
+    second = SECRET.replace("12315544", "987654")
+    await save(owner, desk__notify_urls=[SECRET, second])
+    await save(owner, desk__notify_urls=(await shown_urls(owner))[1:])
+    assert file_of(desk)["desk"]["notify_urls"] == [second]
+
+
+async def test_masked_addresses_of_an_edited_file_are_kept(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
+    desk.ready.settings_file.write_text('[desk]\nnotify_urls = ["ntfy://secret-topic", "json://example.com/token"]\n')
+    shown = await shown_urls(owner)
+    assert (await save(owner, desk__notify_urls=[*shown, "json://example.org/new"])).status_code == 200
+    expected = ["ntfy://secret-topic", "json://example.com/token", "json://example.org/new"]
+    assert file_of(desk)["desk"]["notify_urls"] == expected
+
+
+@pytest.mark.parametrize("url", ["ntfy://… 012345", "json://example.com/…"])
+async def test_unknown_masked_address_is_neither_saved_nor_tested(
+    desk: OpenDesk, owner: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setattr(notifier, "_send", lambda *_args: pytest.fail("An address with a mask was used."))
+    expected = "An address with … is not saved any more. Write the whole address, or remove it."
+    answer = await save(owner, desk__notify_urls=[url])
+    assert answer.json()["errors"] == {"desk.notify_urls": expected}
+    assert not desk.ready.settings_file.exists()
+    tested = await owner.post("/api/desk/notifications/test", json={"urls": [url]})
+    assert tested.json()["data"]["items"] == [{"url": url, "problem": expected}]
 
 
 async def test_test_button_sends_to_saved_and_new_addresses(
@@ -158,9 +193,10 @@ async def test_test_button_sends_to_saved_and_new_addresses(
 
     monkeypatch.setattr(notifier, "_send", send)
     await save(owner, desk__notify_urls=[SECRET])
-    answer = await owner.post("/api/desk/notifications/test", json={"urls": ["tgram://…", "desktop://"]})
+    [telegram] = await shown_urls(owner)
+    answer = await owner.post("/api/desk/notifications/test", json={"urls": [telegram, "desktop://"]})
     assert answer.json()["data"]["items"] == [
-        {"url": "tgram://…", "problem": None},
+        {"url": telegram, "problem": None},
         {"url": "desktop://", "problem": "The service refused it."},
     ]
     assert sorted(sent) == ["desktop://", SECRET]
@@ -183,6 +219,18 @@ async def test_password_opens_the_desk_to_an_allowed_host_at_once(desk: OpenDesk
     await save(owner, desk__allowed_hosts=[])
     assert (await owner.delete("/api/desk/password")).status_code == 200
     assert not has_password(folder)
+
+
+async def test_password_is_kept_for_a_saved_public_host(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
+    """The host applies after a restart, which would be refused without a password."""
+    await owner.put("/api/desk/password", json={"password": "a cat & a hill = 2"})
+    assert (await save(owner, host="0.0.0.0")).status_code == 200
+    refused = await owner.delete("/api/desk/password")
+    assert refused.status_code == 409
+    assert "at 0.0.0.0 after a restart, so the page needs a password." in refused.json()["detail"]
+    assert has_password(desk.desk.settings.data_dir)
+    await save(owner, host=None)
+    assert (await owner.delete("/api/desk/password")).status_code == 200
 
 
 async def test_unreadable_file_is_left_alone(desk: OpenDesk, owner: httpx.AsyncClient) -> None:

@@ -1,9 +1,12 @@
 """Show the settings with their sources, and write changes to the configuration file."""
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from secrets import token_bytes
 from typing import Any
 
 from comfyrelay.configuration import ArgumentsOnly, check_values, own_values
@@ -20,6 +23,9 @@ from comfyrelay.settings import Settings
 
 _TABLES: Mapping[str | None, type[ArgumentsOnly]] = {None: Settings, DESK: DeskSettings}
 _PASSWORD_FIRST = "Other machines could then reach the desk, so set a password first."
+_UNKNOWN_MASK = "An address with … is not saved any more. Write the whole address, or remove it."
+# Only this process can compute the digests of secrets that the page sees.
+_MASK_KEY = token_bytes(32)
 _TEST_TITLE, _TEST_BODY = "ComfyRelay", "If you can read this, notifications arrive here."
 
 
@@ -47,22 +53,36 @@ class SettingsEditor:
 
     async def test(self, urls: Sequence[str]) -> list[NotificationTestResult]:
         """Send a test notification to each address."""
-        wanted = _unmask(urls, self._live.desk.notify_urls)
-        failures = await Notifier().send(_TEST_TITLE, _TEST_BODY, wanted)
-        reasons = {failure.url_given: failure.why for failure in failures}
-        return [NotificationTestResult(url=without_secrets(url), problem=reasons.get(url)) for url in wanted]
+        in_file: Mapping[str, Any] = {}
+        with suppress(Conflict):
+            in_file = await asyncio.to_thread(self._read)
+        wanted = _unmask(urls, self._known_urls(in_file))
+        reasons = {url: _UNKNOWN_MASK for url in wanted if _is_masked(url)}
+        failures = await Notifier().send(_TEST_TITLE, _TEST_BODY, [url for url in wanted if url not in reasons])
+        reasons |= {failure.url_given: failure.why for failure in failures}
+        return [NotificationTestResult(url=_masked(url), problem=reasons.get(url)) for url in wanted]
 
     async def set_password(self, password: str) -> None:
         """Set the password of the page. Sessions of an earlier password end."""
         await asyncio.to_thread(set_password, self._live.settings.data_dir, password)
 
     async def remove_password(self) -> None:
-        if hosts := public_hosts(self._live.settings, self._live.desk.allowed_hosts):
-            raise Conflict(
-                f"Other machines can reach the desk at {', '.join(hosts)}, so the page needs a password. Let it "
-                "listen on 127.0.0.1 only, and remove the allowed hosts."
-            )
-        await asyncio.to_thread(remove_password, self._live.settings.data_dir)
+        async with self._lock:
+            running = public_hosts(self._live.settings, self._live.desk.allowed_hosts)
+            if hosts := dict.fromkeys([*running, *await asyncio.to_thread(self._saved_hosts)]):
+                when = "" if running else " after a restart"
+                raise Conflict(
+                    f"Other machines can reach the desk at {', '.join(hosts)}{when}, so the page needs a password. Let "
+                    "it listen on 127.0.0.1 only, and remove the allowed hosts."
+                )
+            await asyncio.to_thread(remove_password, self._live.settings.data_dir)
+
+    def _saved_hosts(self) -> list[str]:
+        """Return the host names at which other machines can reach the desk after a restart."""
+        in_file = self._read()
+        host = _plain(self._model(None, in_file), "host")
+        allowed = _plain(self._model(DESK, in_file), "allowed_hosts")
+        return public_hosts(self._live.settings.model_copy(update={"host": host}), allowed)
 
     def _list(self) -> list[DeskSetting]:
         in_file = self._read()
@@ -79,7 +99,7 @@ class SettingsEditor:
             title=setting.title,
             description=setting.description,
             kind=setting.kind,
-            value=[without_secrets(url) for url in value] if setting.is_secret else value,
+            value=[_masked(url) for url in value] if setting.is_secret else value,
             default=_plain(setting.model(), setting.key),
             source=source,
             variable=setting.variable,
@@ -100,12 +120,14 @@ class SettingsEditor:
 
     def _write(self, values: Mapping[str, Any]) -> tuple[Settings, DeskSettings]:
         document = self._document()
-        errors = dict(self._refusals(values, document.unwrap()))
+        in_file = document.unwrap()
+        errors = dict(self._refusals(values, in_file))
         if errors:
             raise InvalidInput(errors=errors)
+        known_urls = self._known_urls(in_file)
         for table in _TABLES:
             changes = {
-                BY_NAME[name].key: self._stored(BY_NAME[name], value)
+                BY_NAME[name].key: self._stored(BY_NAME[name], value, known_urls)
                 for name, value in values.items()
                 if BY_NAME[name].table == table
             }
@@ -130,10 +152,15 @@ class SettingsEditor:
                         "The command line gives this. Start the desk without that option to change it here.",
                     )
 
-    def _stored(self, setting: PageSetting, value: Any) -> Any:
+    def _known_urls(self, in_file: Mapping[str, Any]) -> list[str]:
+        """Return the addresses that the page may show: those of the file, which may be newer, and the running ones."""
+        saved, _ = check_values(DeskSettings, own_values(in_file, DESK))
+        return [*(saved.notify_urls if saved is not None else ()), *self._live.desk.notify_urls]
+
+    def _stored(self, setting: PageSetting, value: Any, known_urls: Sequence[str]) -> Any:
         """Return the value for the file. An empty text or list means the default."""
         if setting.is_secret and isinstance(value, list):
-            value = _unmask([text for text in value if isinstance(text, str)], self._live.desk.notify_urls)
+            value = _unmask([text for text in value if isinstance(text, str)], known_urls)
         if isinstance(value, list):
             value = [text.strip() if isinstance(text, str) else text for text in value]
             value = [text for text in value if text != ""]
@@ -190,7 +217,8 @@ class SettingsEditor:
 def _problems(settings: Settings, desk: DeskSettings, values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """Yield the problems that the types of the settings do not find."""
     if "desk.notify_urls" in values:
-        reasons = [reason for url in desk.notify_urls if (reason := why_unusable(url)) is not None]
+        found = (_UNKNOWN_MASK if _is_masked(url) else why_unusable(url) for url in desk.notify_urls)
+        reasons = [reason for reason in found if reason is not None]
         if reasons:
             yield "desk.notify_urls", reasons[0]
     if values.get("desk.output_folder") and (why := _folder_problem(desk.output_folder)) is not None:
@@ -216,15 +244,21 @@ def _folder_problem(folder: Path | None) -> str | None:
 
 
 def _unmask(urls: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Replace masked addresses by the saved ones. Equal masks are assigned in order."""
-    left = list(known)
-    found = []
-    for url in urls:
-        saved = next((candidate for candidate in left if without_secrets(candidate) == url), None)
-        if saved is not None:
-            left.remove(saved)
-        found.append(url if saved is None else saved)
-    return found
+    """Replace masked addresses by the saved ones."""
+    by_mask = {_masked(url): url for url in known}
+    return [by_mask.get(url.strip(), url) for url in urls]
+
+
+def _masked(url: str) -> str:
+    """Return an address without secrets. A digest tells apart two addresses of one service."""
+    shown = without_secrets(url)
+    if shown == url or _is_masked(url):
+        return url
+    return f"{shown} {hashlib.blake2b(url.encode(), key=_MASK_KEY, digest_size=3).hexdigest()}"
+
+
+def _is_masked(url: str) -> bool:
+    return "…" in url
 
 
 def _plain(settings: ArgumentsOnly, key: str) -> Any:
