@@ -1,6 +1,7 @@
 """A sweep axis is read from a list or a text."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.desk.batches.axes import read_axes
+from comfyrelay.desk.batches.expand import MAX_SEED
 from comfyrelay.domain.bulk import MAX_ITEMS
 from comfyrelay.domain.properties import Property
 from comfyrelay.errors import InvalidInput
@@ -69,6 +71,17 @@ def test_random_values_are_different_and_in_range(count: int, seed: int) -> None
     assert len(set(found)) == count
     assert all(1 <= value <= 50 and isinstance(value, int) for value in found)
     assert found == values("sampler_steps", f"{count} of 1..50", seed=seed)
+
+
+def test_random_values_of_the_range_of_a_seed_are_different() -> None:
+    seed = Property.from_json({"key": "seed", "placeholder": "seed", "type": "number", "is_whole": True})
+    [axis] = read_axes({"seed": f"500 of 0..{MAX_SEED}"}, [replace(seed, user_configurable=True)])
+    assert len(set(axis.values)) == 500
+    assert all(isinstance(value, int) and 0 <= value <= MAX_SEED for value in axis.values)
+
+
+def test_all_values_of_a_range_can_be_drawn() -> None:
+    assert values("sampler_steps", "100 of 1..100") == list(range(1, 101))
 
 
 def test_random_fractions_use_the_step() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from comfyrelay.desk.batches.axes import SweepAxis
 from comfyrelay.desk.batches.expand import MAX_SEED, PlannedItem, SeedPlan, expand
 from comfyrelay.domain.bulk import MAX_ITEMS, Mode, SeedMode
 from comfyrelay.errors import InvalidInput
+from comfyrelay.protocol.jobs import NewBatch
 
 names = st.lists(st.text(min_size=1, max_size=5), max_size=4)
 try_counts = st.integers(1, 4)
@@ -215,6 +217,15 @@ class TestSweep:
     def test_oversized_sweep_names_its_lists(self) -> None:
         axes = [SweepAxis(key=key, name=key, values=list(range(101))) for key in ("steps", "cfg")]
         assert "10,201 items (101 values of steps × 101 values of cfg × 1 tries)" in refusal(sweep=axes).detail
+
+    @pytest.mark.parametrize("mode", Mode)
+    @pytest.mark.parametrize("name", ["x" * 85, "x" * 250, "long name " * 25])
+    def test_texts_of_axes_are_accepted_by_a_server(self, name: str, mode: Mode) -> None:
+        axis = SweepAxis(key="style", name="Style " * 60, values=["ink " * 50, "oil " * 50])
+        found = expand(inputs=[f"{name}1.png", f"{name}2.png"], prompts=["a " * 90, "b " * 90], sweep=[axis], mode=mode)
+        sent = [asdict(axis) for axis in found.axes]
+        body = NewBatch.model_validate({"effect_id": 1, "items": [{} for _ in found.items], "axes": sent})
+        assert len(body.axes) == (1 if mode is Mode.PAIRWISE else 3)
 
     def test_uploaded_inputs_are_named_in_labels_and_axes(self) -> None:
         found = expand(inputs=["id-1", "id-2"], names={"id-1": "red fox.png", "id-2": "heron.jpg"})

@@ -48,6 +48,10 @@ def combinations(text: str, folder: Path | None = None) -> list[str]:
         (r"(fox:1.2) \(series\) a|b }", [r"(fox:1.2) \(series\) a|b }"]),
         ('{"style": "ink"}', ['{"style": "ink"}']),
         ("{only {a|b}}", ["{only a}", "{only b}"]),
+        ("a {b|c", ["a b", "a c"]),
+        ("{a|{b|c} d", ["a", "b d", "c d"]),
+        ("{a|{b|c", ["a", "b", "c"]),
+        ("a { b {c|d}", ["a { b c", "a { b d"]),
         ("snake_case __ and _x_", ["snake_case __ and _x_"]),
     ],
 )
@@ -104,13 +108,11 @@ def test_unusable_file_is_refused_with_its_name(content: bytes, reason: str, tmp
         combinations("__bad__", tmp_path)
 
 
-def test_missing_file_and_open_brace_are_explained(tmp_path: Path) -> None:
+def test_missing_file_and_deep_nesting_are_explained(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"no file colors\.txt in the folder 'wildcards'"):
         combinations("__colors__", tmp_path)
     with pytest.raises(InvalidInput, match="Only a desk"):
         combinations("__colors__")
-    with pytest.raises(InvalidInput, match="has no end"):
-        combinations("a {b|c")
     with pytest.raises(InvalidInput, match="nested more than"):
         combinations("{" * 50)
 
@@ -154,3 +156,8 @@ class TestPlan:
         with pytest.raises(InvalidInput, match="100,000 combinations") as refused:
             plan_items(lists, PROPERTIES, base={})
         assert list(refused.value.errors) == ["prompt"]
+
+    def test_combinations_beyond_counting_are_refused(self) -> None:
+        lists = BatchLists(prompts=["{a|b}" * 15_000], wildcards=WildcardMode.ALL)
+        with pytest.raises(InvalidInput, match="more than 1,000,000,000 combinations"):
+            plan_items(lists, PROPERTIES, base={})

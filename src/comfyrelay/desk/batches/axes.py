@@ -146,7 +146,11 @@ def _random(prop: Property, found: re.Match[str], rng: random.Random) -> list[in
         raise _too_many(prop)
     if not 1 <= count <= places:
         raise _refusal(prop.key, f"{found[0]}: There are {places:,} different values, so draw 1 to {places:,}.")
-    return [_number(low + place * step) for place in sorted(rng.sample(range(places), count))]
+    # `sample` refuses the range of a seed, which has more than 2**63 values.
+    drawn: set[int] = set()
+    while len(drawn) < count:
+        drawn.add(rng.randrange(places))
+    return [_number(low + place * step) for place in sorted(drawn)]
 
 
 def _step(prop: Property, given: Decimal | None, *, smallest: Decimal = Decimal(1)) -> Decimal:

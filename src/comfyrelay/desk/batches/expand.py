@@ -21,7 +21,7 @@ MAX_SEED = 2**64 - 1
 MAX_RANDOM_SEED = 2**53 - 1
 # Default property keys by role.
 ROLES: Mapping[str, str] = MappingProxyType({role: role for role in ("prompt", "negative_prompt", "seed")})
-# The name of a job.
+# The name of a job, and the texts of an axis.
 MAX_LABEL_LENGTH = 200
 # The prompt in it.
 _LABEL_LENGTH = 60
@@ -151,7 +151,14 @@ def _lists(
 def _list(key: str, name: str, noun: str, values: Sequence[Any], texts: Sequence[str]) -> _List:
     parts = [{key: value} for value in values]
     axis_key = "input" if key == _INPUT else key
-    return _List(axis=BatchAxis(key=axis_key, name=name, values=texts), noun=noun, parts=parts)
+    return _List(axis=_axis(axis_key, name, texts), noun=noun, parts=parts)
+
+
+def _axis(key: str, name: str, values: Iterable[str]) -> BatchAxis:
+    """Return an axis with texts that a request accepts. File names and pairs of long prompts may be longer."""
+    # One character is left for the ellipsis.
+    short, *texts = (excerpt(text, length=MAX_LABEL_LENGTH - 1) for text in (name, *values))
+    return BatchAxis(key=key, name=short, values=texts)
 
 
 def _paired(lists: Sequence[_List]) -> _List:
@@ -168,10 +175,10 @@ def _paired(lists: Sequence[_List]) -> _List:
     rows = list(zip(*(list_.parts for list_ in lists), strict=True))
     texts = zip(*(list_.axis.values for list_ in lists), strict=True)
     return _List(
-        axis=BatchAxis(
-            key="pairs",
-            name=_JOIN.join(list_.axis.name for list_ in lists),
-            values=[_JOIN.join(filter(None, values)) for values in texts],
+        axis=_axis(
+            "pairs",
+            _JOIN.join(list_.axis.name for list_ in lists),
+            (_JOIN.join(filter(None, values)) for values in texts),
         ),
         noun="pairs",
         parts=[{key: value for part in row for key, value in part.items()} for row in rows],

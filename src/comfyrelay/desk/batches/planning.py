@@ -12,6 +12,9 @@ from comfyrelay.domain.bulk import MAX_ITEMS, Mode, SeedMode, WildcardMode
 from comfyrelay.domain.properties import Property, Role, defaults
 from comfyrelay.errors import InvalidInput
 
+# Larger counts are not written out.
+_MAX_SHOWN = 10**9
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchLists:
@@ -84,7 +87,9 @@ def _varies(templates: Sequence[Template]) -> bool:
 def _combinations(templates: Sequence[Template], key: str) -> list[str]:
     count = sum(template.count for template in templates)
     if count > MAX_ITEMS:
-        reason = f"The wildcards have {count:,} combinations; a batch has at most {MAX_ITEMS:,} items."
+        # Python formats integers of at most 4,300 digits.
+        shown = f"{count:,}" if count < _MAX_SHOWN else f"more than {_MAX_SHOWN:,}"
+        reason = f"The wildcards have {shown} combinations; a batch has at most {MAX_ITEMS:,} items."
         raise InvalidInput(reason, errors={key: reason})
     return [text for template in templates for text in template.all()]
 

@@ -1,6 +1,7 @@
 r"""Wildcards in prompts: `{a|b}` chooses one of its options, and `__name__` a line of `name.txt`.
 
-Options may contain wildcards. Braces without `|` stay as they are, because other syntaxes use them. `\{`, `\}`, `\|`
+Options may contain wildcards. A brace without an end includes the rest of the prompt. Braces without `|` stay as they
+are, because other syntaxes use them. `\{`, `\}`, `\|`
 and `\__` are plain characters. Lines of a file that are empty or begin with `#` are skipped.
 """
 
@@ -39,6 +40,7 @@ class _Choice:
 
 
 _Parts = Sequence[str | _Choice]
+_Levels = list[list[list[str | _Choice]]]
 
 
 def _pick(parts: _Parts, rng: random.Random) -> str:
@@ -55,6 +57,12 @@ def _count(parts: _Parts) -> int:
 def _all(parts: _Parts) -> Iterator[str]:
     lists = [[part] if isinstance(part, str) else list(part.all()) for part in parts]
     return map("".join, itertools.product(*lists))
+
+
+def _close(levels: _Levels, *, end: str) -> None:
+    """Add the innermost level to the one around it: as a choice, or as plain text if it has one option."""
+    options = levels.pop()
+    levels[-1][-1] += [_Choice(options)] if len(options) > 1 else ["{", *options[0], end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,7 @@ class Wildcards:
         if depth > MAX_DEPTH:
             raise InvalidInput(f"Wildcards are nested more than {MAX_DEPTH} deep. Does a file name itself?")
         # Each level is the options read so far. The last option is open.
-        levels: list[list[list[str | _Choice]]] = [[[]]]
+        levels: _Levels = [[[]]]
         for token in _TOKEN.finditer(text):
             open_parts = levels[-1][-1]
             if name := token["file"]:
@@ -105,12 +113,12 @@ class Wildcards:
             elif token["sign"] == "|" and len(levels) > 1:
                 levels[-1].append([])
             elif token["sign"] == "}" and len(levels) > 1:
-                options = levels.pop()
-                levels[-1][-1] += [_Choice(options)] if len(options) > 1 else ["{", *options[0], "}"]
+                _close(levels, end="}")
             else:
                 open_parts.append(token["escaped"] or token[0])
-        if len(levels) > 1:
-            raise InvalidInput("A brace { has no end. Write \\{ for a plain brace, or turn wildcards off.")
+        # As in the editor, a brace without an end includes the rest.
+        while len(levels) > 1:
+            _close(levels, end="")
         return levels[0][0]
 
     def _file(self, name: str, *, depth: int) -> _Choice:
