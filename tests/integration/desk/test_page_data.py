@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from comfyrelay.desk.examples import sample_image
 from comfyrelay.simulator import Simulator
+from comfyrelay.web.session_pages import SIGN_IN_PATH
 from tests.support.chromium import PROMPT_GRAPH
 from tests.support.desk import make_desk, open_desk
 from tests.support.desk_owner import owner_http
@@ -92,7 +93,10 @@ async def wait_until_ended(http: httpx.AsyncClient, job_id: str) -> None:
                 pass
 
 
-async def test_job_links_to_its_comfyui_on_this_machine_only(tmp_path: Path) -> None:
+PASSWORD = "a cat & a hill = 2"
+
+
+async def test_job_links_its_owner_to_its_comfyui_on_this_machine_only(tmp_path: Path) -> None:
     async with Simulator() as comfyui:
         made = make_desk(tmp_path / "desk", comfyui_url=[comfyui.url])
         async with open_desk(made) as desk, owner_http(desk.ready.url) as owner:
@@ -101,7 +105,11 @@ async def test_job_links_to_its_comfyui_on_this_machine_only(tmp_path: Path) -> 
             assert (await desk.ended(job.id)).status == "completed"
             about = (await owner.get(f"/api/desk/jobs/{job.id}")).json()["data"]
             assert about["comfyui_url"] == comfyui.url
-            await owner.put("/api/desk/password", json={"password": "a cat & a hill = 2"})
+            await owner.put("/api/desk/password", json={"password": PASSWORD})
+            async with httpx.AsyncClient(base_url=desk.ready.url, headers={"Origin": desk.ready.url}) as guest:
+                assert (await guest.post(SIGN_IN_PATH, data={"password": PASSWORD})).is_success
+                shown = (await guest.get(f"/api/desk/jobs/{job.id}")).json()["data"]
+                assert shown["comfyui_url"] is None
             await owner.put("/api/desk/settings", json={"values": {"desk.allowed_hosts": ["desk.home"]}})
             elsewhere = await owner.get(f"/api/desk/jobs/{job.id}", headers={"Host": "desk.home"})
             assert elsewhere.json()["data"]["comfyui_url"] is None

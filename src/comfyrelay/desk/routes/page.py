@@ -18,6 +18,7 @@ from comfyrelay.protocol.fields import MAX_ID
 from comfyrelay.protocol.user import EmbeddedWorkflow
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.guests import is_guest
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import IdInPath, Router
 from comfyrelay.server.operations.files import FILE_HEADERS
@@ -88,12 +89,17 @@ async def about_job(
     ]
     copies = await asyncio.to_thread(state.outputs.deletable, about.attempts)
     by_number = await asyncio.to_thread(state.outputs.by_number, about.attempts)
-    link = comfyui_link(
-        about.attempts,
-        urls=state.comfyui,
-        public_urls=state.live.desk.comfyui_public_url,
-        unreachable=state.comfyui_unreachable(),
-        is_local=is_on_this_machine(request),
+    # ComfyUI needs no sign-in, so its address is for the owner only.
+    link = (
+        None
+        if is_guest(request)
+        else comfyui_link(
+            about.attempts,
+            urls=state.comfyui,
+            public_urls=state.live.desk.comfyui_public_url,
+            unreachable=state.comfyui_unreachable(),
+            is_local=is_on_this_machine(request),
+        )
     )
     return Answer(data=wire.AboutJob.of(about, files=files, deleted_with_it=copies, copies=by_number, comfyui_url=link))
 
