@@ -106,10 +106,10 @@ async def test_job_links_its_owner_to_its_comfyui_on_this_machine_only(tmp_path:
             about = (await owner.get(f"/api/desk/jobs/{job.id}")).json()["data"]
             assert about["comfyui_url"] == comfyui.url
             await owner.put("/api/desk/password", json={"password": PASSWORD})
+            await owner.put("/api/desk/settings", json={"values": {"desk.allowed_hosts": ["desk.home"]}})
             async with httpx.AsyncClient(base_url=desk.ready.url, headers={"Origin": desk.ready.url}) as guest:
                 assert (await guest.post(SIGN_IN_PATH, data={"password": PASSWORD})).is_success
                 shown = (await guest.get(f"/api/desk/jobs/{job.id}")).json()["data"]
                 assert shown["comfyui_url"] is None
-            await owner.put("/api/desk/settings", json={"values": {"desk.allowed_hosts": ["desk.home"]}})
             elsewhere = await owner.get(f"/api/desk/jobs/{job.id}", headers={"Host": "desk.home"})
             assert elsewhere.json()["data"]["comfyui_url"] is None
