@@ -159,6 +159,14 @@ def unread_file(data_dir: Path | None = None) -> Path | None:
     return path if path.is_file() and path.resolve() != settings_file(data_dir).resolve() else None
 
 
+def unread_file_warning(data_dir: Path | None = None) -> str | None:
+    """Return a sentence about a configuration file in the current folder that is not read, if there is one."""
+    unread = unread_file(data_dir)
+    if unread is None:
+        return None
+    return f"{unread} is not read. Settings are in {settings_file(data_dir)}, or in COMFYRELAY_CONFIG."
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EffectiveSetting:
     """A setting and its source: `environment`, `file` or `default`. The value of a secret is `None`."""

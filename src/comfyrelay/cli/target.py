@@ -32,11 +32,16 @@ def find_url(url: str | None, settings: Settings) -> str:
     return settings.base_url.replace("//0.0.0.0:", "//127.0.0.1:")
 
 
-def with_data_dir(settings: Settings, data_dir: Path | None) -> Settings:
-    """Set the data folder: the given one, else the folder of the desk that runs here."""
+def load_settings_of(data_dir: Path | None) -> Settings:
+    """Read the settings for a data folder: the given one, else the folder of the desk that runs here."""
     from comfyrelay.desk.running_desks import find_desk
+    from comfyrelay.settings import load_settings
 
+    settings = load_settings(data_dir)
     if data_dir is None:
         found = find_desk(settings, choose_with="--data-dir or COMFYRELAY_DATA_DIR")
         data_dir = found.data_dir if found is not None else settings.data_dir
+        # The desk was started with another folder, which has its own file.
+        if data_dir.resolve() != settings.data_dir.resolve():
+            settings = load_settings(data_dir)
     return settings.model_copy(update={"data_dir": data_dir.expanduser().absolute()})

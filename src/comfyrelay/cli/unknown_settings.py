@@ -1,4 +1,4 @@
-"""Warnings about environment variables that look like misspelt settings."""
+"""Warnings about settings that are not read: misspelt environment variables, and a file in the current folder."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from comfyrelay.cli.output import print_note
 _OTHERS = ("CONFIG", "SIMULATOR_SECRET", "TOKEN", "URL")
 
 
+def warn_of_unread_file(data_dir: Path | None = None) -> None:
+    from comfyrelay.configuration import unread_file_warning
+
+    if (warning := unread_file_warning(data_dir)) is not None:
+        print_note(f"Warning: {warning}")
+
+
 def warn_of_unknown(data_dir: Path | None = None) -> None:
     """Warn about unknown variables and a file in the current folder, which would otherwise be ignored silently."""
-    from comfyrelay.configuration import ENV_PREFIX, settings_file, unread_file
+    from comfyrelay.configuration import ENV_PREFIX
     from comfyrelay.desk.settings import DeskSettings
     from comfyrelay.settings import Settings
     from comfyrelay.worker.settings import WorkerSettings
 
-    if (unread := unread_file(data_dir)) is not None:
-        print_note(
-            f"Warning: {unread} is not read. Settings are in {settings_file(data_dir)}, or in COMFYRELAY_CONFIG."
-        )
+    warn_of_unread_file(data_dir)
     known = {
         *(f"{ENV_PREFIX}{name}" for name in _OTHERS),
         *(

@@ -74,6 +74,8 @@ class Desk:
     desk: DeskSettings = field(default_factory=DeskSettings)
     # The table `[desk.script]` of the configuration file.
     script: Mapping[str, Any] | None = None
+    # The configuration file that was read, which may set the data folder. Default: the file of the data folder.
+    config_file: Path | None = None
     # Names of settings that the command line gives, such as `desk.comfyui_url`.
     options: Collection[str] = ()
     # The user's umask, if the process has another. It applies to scripts, and to copies outside of the data folder.
@@ -172,7 +174,7 @@ class Desk:
         return self._live_settings(self.settings).output_folder
 
     def _live_settings(self, settings: Settings) -> LiveSettings:
-        file = settings_file(settings.data_dir)
+        file = self.config_file or settings_file(settings.data_dir)
         return LiveSettings(
             settings=settings, desk=self.desk, file=file, options=frozenset(self.options), umask=self.umask
         )

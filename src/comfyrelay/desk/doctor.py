@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from comfyrelay.client import Client
-from comfyrelay.configuration import config_path, settings_file
+from comfyrelay.configuration import config_path, settings_file, unread_file_warning
 from comfyrelay.desk.addresses import public_hosts
 from comfyrelay.desk.checks import (
     about_comfyuis,
@@ -49,6 +49,8 @@ async def examine() -> AsyncIterator[CheckResult]:
     count = sum(name.startswith("COMFYRELAY_") for name in os.environ)
     given = f" The environment has {count} setting{'' if count == 1 else 's'}." if count else ""
     yield fine("configuration", f"{source}{given}")
+    if (unread := unread_file_warning()) is not None:
+        yield warning("configuration", unread)
     hosts = public_hosts(settings, desk.allowed_hosts)
     try:
         settings = _of_running_desk(settings)

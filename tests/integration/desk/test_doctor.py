@@ -129,6 +129,13 @@ async def test_configured_script_and_notifications_are_checked(machine: Path, mo
     assert not machine.exists()
 
 
+async def test_file_in_the_current_folder_is_reported_as_not_read(machine: Path) -> None:
+    Path("comfyrelay.toml").write_text("port = 1\n")
+    results = [(result.verdict, result.text) async for result in examine() if result.about == "configuration"]
+    assert [verdict for verdict, _ in results] == [CheckVerdict.FINE, CheckVerdict.WARNING]
+    assert f"comfyrelay.toml is not read. Settings are in {machine / 'comfyrelay.toml'}" in results[1][1]
+
+
 def test_invalid_configuration_exits_with_1(machine: Path) -> None:
     machine.mkdir()
     (machine / "comfyrelay.toml").write_text("prot = 1\n")

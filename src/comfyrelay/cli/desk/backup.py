@@ -10,7 +10,7 @@ import typer
 from rich.filesize import decimal
 
 from comfyrelay.cli.output import print_line, progress_bar
-from comfyrelay.cli.target import DataDir, with_data_dir
+from comfyrelay.cli.target import DataDir, load_settings_of
 from comfyrelay.extras import require
 
 if TYPE_CHECKING:
@@ -29,10 +29,9 @@ def backup(
     from rich.progress import DownloadColumn
 
     from comfyrelay.services.backup.create import create_backup
-    from comfyrelay.settings import load_settings
 
     with progress_bar("Copying", DownloadColumn) as progress:
-        path, manifest = create_backup(with_data_dir(load_settings(), data_dir), folder, progress=progress)
+        path, manifest = create_backup(load_settings_of(data_dir), folder, progress=progress)
     print_line(f"{path}: {len(manifest.entries)} files, {decimal(manifest.size)}")
     for link in manifest.left_out:
         print_line(f"  left out, because it links to another folder: {link}")
@@ -58,7 +57,7 @@ def restore(
     from comfyrelay.services.backup.restore import restore_backup
     from comfyrelay.settings import load_settings
 
-    settings = load_settings()
+    settings = load_settings(data_dir)
     if data_dir is not None:
         settings = settings.model_copy(update={"data_dir": data_dir.expanduser().absolute()})
     with progress_bar("Restoring", DownloadColumn) as progress:

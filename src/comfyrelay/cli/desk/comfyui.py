@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from comfyrelay.cli.options import Json
 from comfyrelay.cli.output import out, print_json, print_line
-from comfyrelay.cli.target import DataDir, with_data_dir
+from comfyrelay.cli.target import DataDir, load_settings_of
 from comfyrelay.errors import NotFound
 
 if TYPE_CHECKING:
@@ -73,10 +73,9 @@ def logs(
 
 def _find(data_dir: Path | None) -> list[tuple[ProcessRecord, Path]]:
     from comfyrelay.comfyui.processes import state_files
-    from comfyrelay.settings import load_settings
     from comfyrelay.worker.settings import load_worker_settings
 
-    desk = with_data_dir(load_settings(), data_dir).data_dir / "worker"
+    desk = load_settings_of(data_dir).data_dir / "worker"
     others = [] if data_dir is not None else [load_worker_settings().data_dir]
     return [*state_files.find(desk, *others)]
 

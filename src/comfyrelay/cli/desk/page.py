@@ -11,7 +11,7 @@ from comfyrelay.cli.desk.browser import open_page
 from comfyrelay.cli.jobs.connection import Url, connected
 from comfyrelay.cli.options import Json
 from comfyrelay.cli.output import print_check_results, print_json, print_line
-from comfyrelay.cli.target import DataDir, with_data_dir
+from comfyrelay.cli.target import DataDir, load_settings_of
 from comfyrelay.extras import require
 
 BROKEN = 1
@@ -47,9 +47,8 @@ def password(
     """
     require("desk")
     from comfyrelay.desk.password import has_password, remove_password, set_password
-    from comfyrelay.settings import load_settings
 
-    folder = with_data_dir(load_settings(), data_dir).data_dir
+    folder = load_settings_of(data_dir).data_dir
     if remove:
         print_line("Removed." if remove_password(folder) else "There was no password.")
         return

@@ -79,6 +79,7 @@ def up(
 ) -> None:
     """Run your desk on this machine until Ctrl-C: a queue, its web page, and a worker for your ComfyUI."""
     require("desk")
+    from comfyrelay.configuration import settings_file
     from comfyrelay.desk.addresses import require_free
     from comfyrelay.desk.scripts.config import load_script_table
     from comfyrelay.desk.settings import load_desk_settings
@@ -97,8 +98,9 @@ def up(
     _check_addresses(desk.comfyui_url)
     options = {"port": port, "host": host, "desk.comfyui_url": comfyui_url, "desk.comfyui_dir": comfyui}
     options["desk.per_gpu"] = per_gpu
-    script = load_script_table(data_dir)
-    _run(settings, desk, script, options=[name for name, value in options.items() if value], opens_page=open_)
+    names = [name for name, value in options.items() if value]
+    script, file = load_script_table(data_dir), settings_file(data_dir)
+    _run(settings, desk, script, config_file=file, options=names, opens_page=open_)
     print_line("Stopped. Waiting jobs are kept, and continue with the next `comfyrelay up`.")
 
 
@@ -107,6 +109,7 @@ def _run(
     desk: DeskSettings,
     script: dict[str, Any] | None,
     *,
+    config_file: Path,
     options: Collection[str],
     opens_page: bool,
 ) -> None:
@@ -122,6 +125,7 @@ def _run(
             settings=settings,
             desk=desk,
             script=script,
+            config_file=config_file,
             options=options,
             umask=umask,
             on_ready=status.print_ready,

@@ -30,6 +30,7 @@ from comfyrelay.cli.jobs.targets import (
 from comfyrelay.cli.options import Json
 from comfyrelay.cli.output import err, print_json, print_line, print_note
 from comfyrelay.cli.target import find_url
+from comfyrelay.cli.unknown_settings import warn_of_unread_file
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, InvalidInput, NotFound, TransferFailed
@@ -209,6 +210,8 @@ async def _connect(url: str | None) -> AsyncIterator[Client]:
             yield client
             return
         require("desk")
+        warn_of_unread_file()
+        from comfyrelay.configuration import settings_file
         from comfyrelay.desk.desk import Desk
         from comfyrelay.desk.scripts.config import load_script_table
         from comfyrelay.desk.settings import load_desk_settings
@@ -217,7 +220,8 @@ async def _connect(url: str | None) -> AsyncIterator[Client]:
         # Standard output is for the result.
         with WorkerConsole(level="warning", is_for_machines=False, shows_jobs=False):
             print_note("ComfyRelay is not running here, so it is started for this job.", style="dim")
-            async with Desk(settings=settings, desk=load_desk_settings(), script=load_script_table()).open():
+            desk, script = load_desk_settings(), load_script_table()
+            async with Desk(settings=settings, desk=desk, script=script, config_file=settings_file()).open():
                 yield client
 
 

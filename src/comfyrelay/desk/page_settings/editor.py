@@ -153,7 +153,7 @@ class SettingsEditor:
                     )
 
     def _known_urls(self, in_file: Mapping[str, Any]) -> list[str]:
-        """Return the addresses that the page may show: those of the file, which may be newer, and the running ones."""
+        """Return the addresses that the page may show: saved in the file, which may be newer, and running."""
         saved, _ = check_values(DeskSettings, own_values(in_file, DESK))
         return [*(saved.notify_urls if saved is not None else ()), *self._live.desk.notify_urls]
 
