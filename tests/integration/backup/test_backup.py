@@ -45,6 +45,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
 async def test_backup_contains_the_data_folder_without_process_files(settings: Settings, backups: Path) -> None:
     data = settings.data_dir
     included = ["secrets.json", "owner.secret", "inputs/mine/cat.png", "worker/desk/token.json", "script/logs/1.log"]
+    included += ["comfyrelay.toml"]
     excluded = ["lock", "worker/desk/lock", "worker/desk/held/1.json", "worker/desk/work/1/a", "worker/desk/assets/b"]
     excluded += ["simulator/output/c.png", ".put-1", "objects/tenants/.put-2", "outputs/.d.png.part", "central.db-wal"]
     excluded += ["objects/previews/t/j.jpg"]
