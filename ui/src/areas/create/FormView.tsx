@@ -121,7 +121,7 @@ export function FormView({ form, found, folderProblem, children, isPlain = false
               </Field>
             </div>
           )}
-          {canPair(lists.files.length, lists.prompts.length, draft) && (
+          {canPair(lists.files.length, lists.prompts.length, choice, draft) && (
             <Field name={texts.form.combine}>
               <Segmented
                 name={texts.form.combine}

@@ -15,7 +15,8 @@ const MAX_ROWS = 8;
 export function JobPreview({ form, count, found }: { form: Form; count: number; found: Estimate | null }) {
   const lists = sweepOf(form.choice, form.draft);
   if (count < 2) return null;
-  if (found && isCountedByServer(form.draft) && (form.draft.folder === null || sweptKeys(form.draft).length > 0))
+  const { choice, draft } = form;
+  if (found && isCountedByServer(choice, draft) && (draft.folder === null || sweptKeys(choice, draft).length > 0))
     return <LabelRows labels={found.labels.slice(0, MAX_ROWS)} count={count} />;
   if (form.draft.folder === null && !lists.files.length)
     return <PromptRows items={expandSweep(lists, MAX_ROWS)} count={count} tries={lists.tries} />;

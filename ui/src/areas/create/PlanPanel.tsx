@@ -23,28 +23,30 @@ interface PlanPanelProps {
   submission: SubmitState;
   command: Command;
   found: Estimate | null;
+  /** Whether the estimate is of the draft as it is now. */
+  isFresh: boolean;
   folderProblem: string | null;
   /** Next to the submit button. */
   children?: ReactNode;
 }
 
 /** Below the form: previews, warnings and options, and a bar with the summary and the submit button. */
-export function PlanPanel({ form, submission, command, found, folderProblem, children }: PlanPanelProps) {
+export function PlanPanel({ form, submission, command, found, isFresh, folderProblem, children }: PlanPanelProps) {
   const { choice, draft } = form;
   const { desk } = useSession();
   const { data: queue } = useQuery(counts);
   const lists = sweepOf(choice, draft);
   const files = draft.folder === null ? lists.files.length : (found?.input_count ?? 0);
-  const isCounting = isCountedByServer(draft);
+  const isCounting = isCountedByServer(choice, draft);
   const count = isCounting ? (found?.jobs ?? jobCount(lists, files)) : jobCount(lists);
-  const isUnknown = isCounting && !found;
-  const isSweep = isCounting && (draft.folder === null || sweptKeys(draft).length > 0);
+  const isUnknown = isCounting && !isFresh;
+  const isSweep = isCounting && (draft.folder === null || sweptKeys(choice, draft).length > 0);
   const product =
     isSweep && found ? axesSummary(found.axes) : sweepSummary(lists, primaryOf(choice)?.type ?? "", files);
   const missing = missingFileInput(choice, draft);
   const made = folderProblem
     ? texts.plan.noFolder
-    : isSweep && isUnknown
+    : isUnknown
       ? texts.plan.counting
       : texts.plan.many(count, choice.outputMime);
   const isTrying =
@@ -84,9 +86,7 @@ export function PlanPanel({ form, submission, command, found, folderProblem, chi
           {!missing && (
             <>
               <p className={styles.product}>
-                {product && count > 1 && !folderProblem && !(isSweep && isUnknown)
-                  ? texts.plan.equals(product, made)
-                  : made}
+                {product && count > 1 && !folderProblem && !isUnknown ? texts.plan.equals(product, made) : made}
               </p>
               <p className={styles.cost}>{costOf(found, choice.tokens * count)}</p>
             </>
@@ -97,7 +97,7 @@ export function PlanPanel({ form, submission, command, found, folderProblem, chi
           form={form}
           submission={submission}
           command={command}
-          count={isSweep && isUnknown ? null : count}
+          count={isUnknown ? null : count}
           isMissing={Boolean(found?.missing)}
           folderProblem={folderProblem}
           isPaused={Boolean(queue?.pausedAt)}

@@ -31,7 +31,7 @@ interface WorkflowEditorProps {
 export function WorkflowEditor({ choice, all, reported }: WorkflowEditorProps) {
   const { desk, isGuest } = useSession();
   const typed = useForm(choice);
-  const { found, folderProblem, problems } = useEstimate(typed, desk !== null);
+  const { found, isFresh, folderProblem, problems } = useEstimate(typed, desk !== null);
   const form = { ...typed, problems: { ...problems, ...typed.problems } };
   const command = useCommand(typed);
   const submission = useSubmit(form, { isDesk: desk !== null });
@@ -55,7 +55,14 @@ export function WorkflowEditor({ choice, all, reported }: WorkflowEditorProps) {
         <FormView form={form} found={found} folderProblem={folderProblem}>
           {choice.kind === "workflow" && !choice.isScript && !isGuest && <WorkflowMenu choice={choice} />}
         </FormView>
-        <PlanPanel form={form} submission={submission} command={command} found={found} folderProblem={folderProblem}>
+        <PlanPanel
+          form={form}
+          submission={submission}
+          command={command}
+          found={found}
+          isFresh={isFresh}
+          folderProblem={folderProblem}
+        >
           <Button
             className={styles.toggle ?? ""}
             icon={view === "form" ? Images : SlidersHorizontal}

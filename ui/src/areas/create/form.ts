@@ -50,7 +50,7 @@ export function validateDraft(choice: Choice, draft: Draft): Record<string, stri
     found.tries = texts.problems.tries(MAX_VARIATIONS);
   const lists = sweepOf(choice, draft);
   const prompt = promptOf(choice);
-  if (prompt && !isCountedByServer(draft) && lists.files.length && isUneven(lists)) {
+  if (prompt && !isCountedByServer(choice, draft) && lists.files.length && isUneven(lists)) {
     found[prompt.key] = texts.form.uneven(lists.files.length, lists.prompts.length);
   }
   return found;
@@ -98,7 +98,7 @@ export function useForm(choice: Choice): Form {
       choice,
       draft,
       problems,
-      isMany: isCountedByServer(draft) || jobCount(sweepOf(choice, draft)) > 1,
+      isMany: isCountedByServer(choice, draft) || jobCount(sweepOf(choice, draft)) > 1,
       change: (part) => {
         change(part);
         clearProblems(...fieldsChangedBy(choice, part));

@@ -83,9 +83,10 @@ export function batchRequest(choice: Choice, draft: Draft): DeskBatch {
   const values = payloadOf(choice, draft);
   const seed = seedOf(choice);
   const start = seed ? parseNumber(draft.texts[seed.key] ?? "") : null;
-  const isMany = isCountedByServer(draft) || jobCount(lists) > 1;
+  const isMany = isCountedByServer(choice, draft) || jobCount(lists) > 1;
   const plans = isMany && seed && !(seed.key in draft.sweep) && start !== null;
   if (plans) delete values[seed.key];
+  const swept = sweptKeys(choice, draft);
   const notify = draft.notify.split(/\s+/).filter(Boolean);
   return {
     ...targetOf(choice),
@@ -99,7 +100,7 @@ export function batchRequest(choice: Choice, draft: Draft): DeskBatch {
     ...(lists.tries > 1 && { tries: lists.tries }),
     ...(plans && { seeds: { mode: draft.seeds, start } }),
     ...(lists.isPairwise && { mode: "pairwise" as const }),
-    ...(sweptKeys(draft).length && { sweep: draft.sweep }),
+    ...(swept.length && { sweep: Object.fromEntries(swept.map((key) => [key, draft.sweep[key] ?? ""])) }),
     ...(draft.wildcards !== "off" && { wildcards: draft.wildcards }),
     ...(draft.outputFolder.trim() && { output_folder: draft.outputFolder.trim() }),
     ...(draft.priority && { priority: draft.priority }),
@@ -109,7 +110,7 @@ export function batchRequest(choice: Choice, draft: Draft): DeskBatch {
 
 /** One job without batch options. */
 export const isSingleJob = (choice: Choice, draft: Draft): boolean =>
-  !isCountedByServer(draft) &&
+  !isCountedByServer(choice, draft) &&
   jobCount(sweepOf(choice, draft)) === 1 &&
   !draft.outputFolder.trim() &&
   !draft.notify.trim() &&

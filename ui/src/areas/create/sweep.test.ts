@@ -67,8 +67,18 @@ test("sends swept fields as typed, without their single value", () => {
   const request = batchRequest(choice, swept);
   expect(request).toMatchObject({ sweep: { steps: "10,20", seed: "1..3" }, values: {} });
   expect(request).not.toHaveProperty("seeds");
-  expect(isCountedByServer(swept)).toBe(true);
+  expect(isCountedByServer(choice, swept)).toBe(true);
   expect(isSingleJob(choice, { ...swept, files: {} })).toBe(false);
+});
+
+test("a swept field that the form no longer has counts as not swept", () => {
+  const one = draft({ files: { image: [file("a.png")] }, sweep: { cfg: "1..8" }, isPairwise: true });
+  expect(isCountedByServer(choice, one)).toBe(false);
+  expect(isSingleJob(choice, one)).toBe(true);
+  expect(batchRequest(choice, one)).not.toHaveProperty("sweep");
+  const two = batchRequest(choice, { ...one, sweep: { cfg: "1..8", steps: "10,20" } });
+  expect(two.sweep).toEqual({ steps: "10,20" });
+  expect(two).not.toHaveProperty("mode");
 });
 
 test("pairs swept fields with each other", () => {

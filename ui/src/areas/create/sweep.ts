@@ -2,7 +2,7 @@
 
 import { create as texts } from "@/texts/create";
 import type { Draft, DraftFile } from "./drafts";
-import { type Choice, canVary, negativeOf, primaryOf, promptOf, seedOf } from "./inputs";
+import { type Choice, canVary, isFile, negativeOf, primaryOf, promptOf, seedOf } from "./inputs";
 import { textOf } from "./values";
 
 export const MAX_JOBS = 10_000;
@@ -29,10 +29,12 @@ export function isOnePromptPerLine(choice: Choice, draft: Draft): boolean {
 }
 
 /** Pairing needs several lists: files, prompts or swept fields. */
-export const canPair = (files: number, prompts: number, draft: Draft): boolean =>
-  [files > 1 || draft.folder !== null, prompts > 1, ...sweptKeys(draft)].filter(Boolean).length > 1;
+export const canPair = (files: number, prompts: number, choice: Choice, draft: Draft): boolean =>
+  [files > 1 || draft.folder !== null, prompts > 1, ...sweptKeys(choice, draft)].filter(Boolean).length > 1;
 
-export const sweptKeys = (draft: Draft): string[] => Object.keys(draft.sweep);
+/** A draft may sweep fields that another version of the workflow has. They are kept, but do not count. */
+export const sweptKeys = (choice: Choice, draft: Draft): string[] =>
+  Object.keys(draft.sweep).filter((key) => choice.properties.some((each) => each.key === key && !isFile(each)));
 
 const WILDCARD = /\{[^{}]*\||__[A-Za-z0-9-]+([_/][A-Za-z0-9-]+)*__/;
 
@@ -40,8 +42,8 @@ const WILDCARD = /\{[^{}]*\||__[A-Za-z0-9-]+([_/][A-Za-z0-9-]+)*__/;
 export const hasWildcards = (text: string): boolean => WILDCARD.test(text);
 
 /** Whether only the server knows the number of jobs: of a folder, a sweep or wildcards. */
-export const isCountedByServer = (draft: Draft): boolean =>
-  draft.folder !== null || sweptKeys(draft).length > 0 || draft.wildcards !== "off";
+export const isCountedByServer = (choice: Choice, draft: Draft): boolean =>
+  draft.folder !== null || sweptKeys(choice, draft).length > 0 || draft.wildcards !== "off";
 
 /** A single prompt is a plain value, not a list. */
 export function sweepOf(choice: Choice, draft: Draft): Sweep {
@@ -59,7 +61,7 @@ export function sweepOf(choice: Choice, draft: Draft): Sweep {
     negatives: lines(negative, draft.negativesByLine),
     tries: canVary(choice) ? Math.min(MAX_VARIATIONS, Math.max(1, tries || 1)) : 1,
     // the draft keeps the choice for later
-    isPairwise: draft.isPairwise && canPair(files.length, prompts.length, draft),
+    isPairwise: draft.isPairwise && canPair(files.length, prompts.length, choice, draft),
   };
 }
 

@@ -1,8 +1,9 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { Problem } from "@/api/problem";
-import { pendingUploads } from "./drafts";
+import { type Draft, pendingUploads } from "./drafts";
 import { type Form, validateDraft } from "./form";
+import type { Choice } from "./inputs";
 import { type Estimate, estimate } from "./queries";
 import { batchRequest, type DeskBatch, errorsByField, folderProblemIn } from "./submission";
 
@@ -10,33 +11,38 @@ const SETTLE_MS = 250;
 
 interface Estimated {
   found: Estimate | null;
+  /** Whether `found` is of the draft as it is now. The last estimate is shown until the next one arrives. */
+  isFresh: boolean;
   folderProblem: string | null;
   /** Problems of a sweep and of wildcards, which only the server can read, by field. */
   problems: Readonly<Record<string, string>>;
 }
 
-const NOTHING: Estimated = { found: null, folderProblem: null, problems: {} };
+const NOTHING: Estimated = { found: null, isFresh: false, folderProblem: null, problems: {} };
 
 /** Server estimate, debounced, for a valid form. */
 export function useEstimate(form: Form, isDesk: boolean): Estimated {
   const { choice, draft } = form;
   const isReady =
     isDesk && !choice.waiting && !pendingUploads(draft).length && !Object.keys(validateDraft(choice, draft)).length;
-  const [asked, setAsked] = useState<DeskBatch | null>(null);
+  const [asked, setAsked] = useState<{ choice: Choice; draft: Draft; body: DeskBatch } | null>(null);
   useEffect(() => {
     if (!isReady) return setAsked(null);
-    const timer = setTimeout(() => setAsked(batchRequest(choice, draft)), SETTLE_MS);
+    const timer = setTimeout(() => setAsked({ choice, draft, body: batchRequest(choice, draft) }), SETTLE_MS);
     return () => clearTimeout(timer);
   }, [choice, draft, isReady]);
-  const { data, error } = useQuery({
-    ...estimate(asked ?? { values: {} }),
+  const { data, error, isPlaceholderData } = useQuery({
+    ...estimate(asked?.body ?? { values: {} }),
     enabled: asked !== null,
     placeholderData: keepPreviousData,
   });
   if (asked === null) return NOTHING;
   const refused = error instanceof Problem ? error : null;
-  const folderProblem = asked.input_subdir !== undefined && refused ? folderProblemIn(refused) : null;
-  const isRead = asked.sweep !== undefined || asked.wildcards !== undefined;
+  const { body } = asked;
+  const folderProblem = body.input_subdir !== undefined && refused ? folderProblemIn(refused) : null;
+  const isRead = body.sweep !== undefined || body.wildcards !== undefined;
   const problems = isRead && refused ? errorsByField(choice, refused.errors) : {};
-  return { found: folderProblem || Object.keys(problems).length ? null : (data ?? null), folderProblem, problems };
+  const found = folderProblem || Object.keys(problems).length ? null : (data ?? null);
+  const isFresh = found !== null && !isPlaceholderData && asked.choice === choice && asked.draft === draft;
+  return { found, isFresh, folderProblem, problems };
 }

@@ -11,6 +11,7 @@ import { toast } from "@/kit";
 import { create as texts } from "@/texts/create";
 import { pendingUploads } from "./drafts";
 import type { Form } from "./form";
+import { estimate } from "./queries";
 import { batchRequest, errorsByField, isSingleJob, jobRequests } from "./submission";
 import { isCountedByServer, jobCount, MAX_JOBS, sweepOf } from "./sweep";
 
@@ -61,6 +62,8 @@ export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitSt
       toastAdded(1, texts.plan.showJob, () => void navigate({ to: "/jobs/$id", params: { id: data.id } }));
       return;
     }
+    // the server has counted what is sent, also if it was typed just now
+    if (isDesk && isCountedByServer(choice, draft)) await client.fetchQuery(estimate(batchRequest(choice, draft)));
     const body = isDesk
       ? { ...batchRequest(choice, draft), label: draft.label.trim() || choice.name.slice(0, 200) }
       : {
@@ -88,7 +91,7 @@ export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitSt
     if (wrong !== null) return focusField(wrong);
     if (pendingUploads(draft).length) return;
     const count = jobCount(sweepOf(choice, draft));
-    if (!isCountedByServer(draft) && count > MAX_JOBS) {
+    if (!isCountedByServer(choice, draft) && count > MAX_JOBS) {
       return setRefused({ draft, problem: texts.plan.tooMany(count, MAX_JOBS), missing: null });
     }
     isSubmitting.current = true;
