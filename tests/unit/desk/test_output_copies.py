@@ -18,6 +18,21 @@ def test_copy_from_before_a_kill_is_reused(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0001_cat.png", "source"]
 
 
+def test_linked_copy_from_before_a_kill_is_reused(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", "output")
+    put_file(source, tmp_path / "0001_cat.png", None)
+    assert (
+        choose_name(source, tmp_path / "0001_cat.png", "0123abcd", {tmp_path / "0001_cat.png"}).name == "0001_cat.png"
+    )
+
+
+def test_linked_copy_of_another_job_is_not_shared(tmp_path: Path) -> None:
+    """The output of a job that reuses another is a link to the same file."""
+    source = write(tmp_path / "source", "output")
+    put_file(source, tmp_path / "0001_cat.png", None)
+    assert choose_name(source, tmp_path / "0001_cat.png", "0123abcd", ()).name == "0001_cat 0123abcd.png"
+
+
 def test_saved_name_with_other_content_is_not_replaced(tmp_path: Path) -> None:
     source, place = write(tmp_path / "source", "output"), write(tmp_path / "0001_cat.png", "somebody's")
     assert choose_name(source, place, "0123abcd", {place}) == tmp_path / "0001_cat 0123abcd.png"

@@ -306,13 +306,14 @@ def folder_name(wanted: str, *, field: str = "output_folder") -> str:
 def choose_name(source: Path, path: Path, owner: str, saved: Collection[Path]) -> Path:
     """Return the first name that is free or already is this file.
 
-    A file of another job or of a person is never replaced, even if its content is equal. `saved` are the names that
+    A file of another job or of a person is never replaced, even if its content is equal. A reused output may be the
+    same file as the copy of another job, so that does not make it a copy of this job. `saved` are the names that
     this job chose before the desk was killed. A file with such a name is its own, unless the content differs.
     """
     return next(
         name
         for name in _names(path, owner)
-        if _is_free(name) or (name.exists() and name.samefile(source)) or (name in saved and _is_copy(source, name))
+        if _is_free(name) or (name in saved and name.is_file() and _has_content_of(source, name))
     )
 
 
