@@ -35,6 +35,14 @@ def test_command_error_names_invalid_fields(
     assert capsys.readouterr().err.splitlines() == lines
 
 
+@pytest.mark.parametrize("other", ["--anyway", "--keep-both"])
+def test_replacing_a_workflow_excludes_waiting_for_nodes_and_keeping_both(other: str) -> None:
+    result = CliRunner().invoke(main.app, ["workflows", "add", "absent.json", "--replace", other])
+    assert isinstance(result.exception, InvalidInput)
+    assert "but not both" in result.exception.detail
+    assert other in result.exception.detail
+
+
 @pytest.mark.parametrize("command", [["server"], ["fleet", "run"], ["fleet", "scaler"]])
 def test_unknown_log_level_is_refused_with_the_known_ones(command: list[str]) -> None:
     result = CliRunner().invoke(main.app, [*command, "--log-level", "loud"], env={"COLUMNS": "200"})

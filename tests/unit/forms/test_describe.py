@@ -315,6 +315,15 @@ class TestLeftovers:
         assert keys(described) == ["loader_name"]
         assert filled_graph(described) == graph
 
+    def test_inputs_that_continue_a_numbered_series_are_fields_of_its_type(self) -> None:
+        text, mode = ["STRING", {"multiline": True}], [["add", "mix"], {"display_name": "First mode"}]
+        info = {**OBJECT_INFO, "Joiner": definition(string_1=text, string_2=text, mode_1=mode)}
+        joiner = node("Joiner", string_1="a", string_2="b", string_3="c", mode_2="mix", other_3="d", string_="e")
+        described = describe_graph({"1": joiner, "2": node("SaveImage", images=["1", 0])}, info)
+        assert [fields["default_value"] for fields in described.properties] == ["a", "b", "c", "mix"]
+        added = property_of(described, "joiner_mode_2")
+        assert (added["type"], added["choices"], added["label"]) == ("choice", ["add", "mix"], "Mode 2")
+
     def test_fields_of_a_chosen_format_are_fields(self) -> None:
         choice = [["mp4"], {"formats": {"mp4": [["crf", "INT", {}]]}}]
         info = {**OBJECT_INFO, "Coder": definition(method=choice)}

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from comfyrelay.client import ActionResult, Client, OwnWorkflowVersion
 
 NOT_SENT = 1
+_NO_REPLACE_ANYWAY = (
+    "Give --replace or --anyway, but not both: a workflow is replaced only if a worker has the nodes of the new one. "
+    "Install them first, or add it as another workflow with --keep-both --anyway."
+)
 presets_app = typer.Typer(invoke_without_command=True)
 workflows_app = typer.Typer(invoke_without_command=True)
 notify_app = typer.Typer(no_args_is_help=True, help="Test the notifications that are sent when jobs end.")
@@ -128,6 +132,8 @@ def workflows_add(
 
     if replace and keep_both:
         raise InvalidInput("Give --replace or --keep-both, but not both.")
+    if replace and anyway:
+        raise InvalidInput(_NO_REPLACE_ANYWAY)
     graph = load_workflow(file)
 
     async def work(client: Client) -> ActionResult[Any]:

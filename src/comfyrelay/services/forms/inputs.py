@@ -35,6 +35,7 @@ _UPLOADS = {
     "audio_upload": PropertyType.AUDIO,
     "image_upload": PropertyType.IMAGE,
 }
+_NUMBERED = re.compile(r"(.*\D)\d{1,4}", re.DOTALL)
 _ANIMATION = re.compile(r"\.(gif|webp|apng)\b", re.IGNORECASE)
 # Tuples and not sets, because a type may be a list of choices, which is not hashable.
 _NUMBERS, _TEXTS = ("INT", "FLOAT"), ("STRING",)
@@ -80,22 +81,40 @@ def find_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[str
     found = []
     for node_id, node in graph.items():
         specs = specs_of(node, object_info)
+        series = _series_in(specs)
         for name, value in node["inputs"].items():
             is_fixed = name in _EXCLUDED or (node_id in savers and name in FORMAT_INPUTS)
-            if not is_fixed and _is_plain(value) and not _is_leftover(name, value, specs):
-                fields = _type_input(node["class_type"], name, value, specs.get(name), is_saver=node_id in savers)
+            spec = _spec_of(name, specs, series)
+            if not is_fixed and _is_plain(value) and not _is_leftover(name, value, spec, specs):
+                fields = _type_input(node["class_type"], name, value, spec, is_saver=node_id in savers)
                 if fields is not None:
                     found.append(GraphInput(node_id=node_id, name=name, value=value, **fields))
     return found
 
 
-def _is_leftover(name: str, value: object, specs: Specs) -> bool:
+def _series_in(specs: Specs) -> Specs:
+    """Return the definition of each numbered series, such as `string_1` and `string_2`, by its name without a number.
+    Nodes add further inputs of a series at run time."""
+    return {
+        # The display name is that of one input.
+        numbered[1]: [spec[0], {key: value for key, value in _options(spec).items() if key != "display_name"}]
+        for name, spec in specs.items()
+        if (numbered := _NUMBERED.fullmatch(name)) is not None
+    }
+
+
+def _spec_of(name: str, specs: Specs, series: Specs) -> list[Any] | None:
+    numbered = None if name in specs else _NUMBERED.fullmatch(name)
+    return specs.get(name) if numbered is None else series.get(numbered[1])
+
+
+def _is_leftover(name: str, value: object, spec: list[Any] | None, specs: Specs) -> bool:
     """Return whether a value is not meant for users: the server does not know its input, or it is an embedded file."""
     if isinstance(value, str) and _BASE64.match(value):
         return True
     # A choice may add inputs, as `format.crf` or as a list of the format's own fields.
-    has_formats = any("formats" in _options(spec) for spec in specs.values())
-    return bool(specs) and name not in specs and "." not in name and not has_formats
+    has_formats = any("formats" in _options(known) for known in specs.values())
+    return bool(specs) and spec is None and "." not in name and not has_formats
 
 
 def _is_plain(value: object) -> bool:
