@@ -203,6 +203,8 @@ HARMLESS = {
     "autoscaling.providers.local:LocalProvider.__init__": "only an annotation",
     "client.calls:Calls._call": "requests of commands have idempotency keys",
     "comfyui.client.client:ComfyClient.free": "frees memory; after a kill the next run frees it",
+    "comfyui.client.model_files:ModelFiles.details": "only reads",
+    "comfyui.client.model_files:ModelFiles.metadata": "only reads",
     "comfyui.cloud.client:CloudClient.has_job": "only reads",
     "comfyui.cloud.uploads:CloudUploader._exists": "only reads",
     "comfyui.cloud.uploads:_write_name": "one atomic write of a cache; without it a file is uploaded again",

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from PIL import Image
-from playwright.async_api import Browser, Locator, expect
+from playwright.async_api import Browser, FilePayload, Locator, expect
 
 from tests.support.chromium import PageDriver, open_page
 
@@ -30,8 +30,8 @@ async def driver(shared_desk: str, chromium: Browser) -> AsyncIterator[PageDrive
         await driver.choose("Invert an image")
         content = io.BytesIO()
         gradient().save(content, "PNG")
-        photo = {"name": "photo.png", "mimeType": "image/png", "buffer": content.getvalue()}
-        await driver.page.get_by_label("Add images").first.set_input_files(files=[photo])  # type: ignore[list-item]
+        photo = FilePayload(name="photo.png", mimeType="image/png", buffer=content.getvalue())
+        await driver.page.get_by_label("Add images").first.set_input_files(photo)
         yield driver
         await driver.tidy()
 
