@@ -93,7 +93,7 @@ STATEMENTS: dict[str, tuple[Select[Any], set[str], str]] = {
     "queued": (
         figures.queued_query(),
         # PostgreSQL chooses the smaller index
-        {"ix_ai_job_dispatches_queued", "ix_ai_job_dispatches_waiting_tenant"},
+        {"ix_ai_job_dispatches_queued", "ix_ai_job_dispatches_waiting_tenant", "ix_tenants_queue_paused"},
         "ix_ai_job_dispatches_queued",
     ),
     "leased": (figures.leased_query(), {"ix_ai_job_dispatches_leased"}, "ix_ai_job_dispatches_leased"),

@@ -36,7 +36,7 @@ async def test_changed_workflow_is_replaced_and_an_earlier_version_comes_back(sh
     await drop(shared, with_steps(7))
     await expect(page.get_by_role("form", name="mine")).to_be_visible()
     await drop(shared, with_steps(7))
-    await expect(page.get_by_text("You have this workflow already")).to_be_visible()
+    await expect(page.get_by_text("You have this workflow already").first).to_be_visible()
     await drop(shared, with_steps(9))
     dialog = page.get_by_role("dialog", name="You have a workflow “mine” already")
     await dialog.get_by_role("button", name="Replace (keeps jobs and presets)").click()
