@@ -1,12 +1,14 @@
 """Wildcards in prompts are read, chosen and combined."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from comfyrelay.desk.batches import expand
 from comfyrelay.desk.batches.expand import SeedPlan
 from comfyrelay.desk.batches.planning import BatchLists, plan_items
 from comfyrelay.desk.batches.wildcards import MAX_FILE_BYTES, Wildcards
@@ -108,6 +110,14 @@ def test_unusable_file_is_refused_with_its_name(content: bytes, reason: str, tmp
         combinations("__bad__", tmp_path)
 
 
+def test_files_that_many_lines_name_are_counted_once(tmp_path: Path) -> None:
+    # Counted again for each line, this would take hours.
+    for number in range(6):
+        line = f"__f{number + 1}__ x" if number < 5 else "x"
+        (tmp_path / f"f{number}.txt").write_text("\n".join([line] * 60))
+    assert Wildcards(folder=tmp_path).template("__f0__").count == 60**6
+
+
 def test_missing_file_and_deep_nesting_are_explained(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"no file colors\.txt in the folder 'wildcards'"):
         combinations("__colors__", tmp_path)
@@ -128,6 +138,13 @@ class TestPlan:
         prompts = {item.payload["prompt"] for item in found.items}
         assert prompts == {"a red fox", "a blue fox", "a green fox"}
         assert all(item.label.startswith(item.payload["prompt"]) for item in found.items)
+
+    def test_total_length_of_drawn_prompts_is_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(expand, "MAX_DRAWN_CHARACTERS", 100)
+        lists = BatchLists(prompts=["{a|b}" + "x" * 9], tries=10, wildcards=WildcardMode.RANDOM)
+        assert len(plan_items(lists, PROPERTIES, base={}).items) == 10
+        with pytest.raises(InvalidInput, match="too long"):
+            plan_items(replace(lists, tries=11), PROPERTIES, base={})
 
     def test_given_seed_repeats_the_choices(self) -> None:
         plan = SeedPlan(mode=SeedMode.INCREMENT, start=7)

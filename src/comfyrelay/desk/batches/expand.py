@@ -26,6 +26,8 @@ MAX_LABEL_LENGTH = 200
 # The prompt in it.
 _LABEL_LENGTH = 60
 _JOIN = " · "
+# Each item has its own text after a random choice; without wildcards all items share one.
+MAX_DRAWN_CHARACTERS = 64 * 1024**2
 # Where the input of an item is kept while lists are combined. No property has this key.
 _INPUT = ""
 
@@ -104,6 +106,7 @@ def expand(
     picks = random.Random(seeds.start) if seeds is not None and seeds.mode is not SeedMode.RANDOM else random.Random()
     prompt_key = roles.get("prompt", "")
     items = []
+    characters = 0
     combinations = itertools.product(*(list_.parts for list_ in lists))
     for parts, number in itertools.product(combinations, range(1, tries + 1)):
         varied = {key: value for part in parts for key, value in part.items()}
@@ -112,7 +115,9 @@ def expand(
         if (seed := next(drawn)) is not None:
             payload[roles["seed"]] = seed
         if wildcards is not None:
-            _resolve(payload, wildcards, roles, picks)
+            characters += _resolve(payload, wildcards, roles, picks)
+            if characters > MAX_DRAWN_CHARACTERS:
+                raise _refusal("items", "The prompts of all items together are too long. Add fewer items at a time.")
         is_named = prompts or wildcards is not None or prompt_key in swept
         prompt = payload.get(prompt_key) if is_named else None
         labels = (f"{axis.name} {value_text(payload[axis.key])}" for axis in sweep if axis.key != prompt_key)
@@ -185,8 +190,9 @@ def _paired(lists: Sequence[_List]) -> _List:
     )
 
 
-def _resolve(payload: dict[str, Any], wildcards: Wildcards, roles: Mapping[str, str], rng: random.Random) -> None:
-    """Replace the wildcards of the prompts by a random choice."""
+def _resolve(payload: dict[str, Any], wildcards: Wildcards, roles: Mapping[str, str], rng: random.Random) -> int:
+    """Replace the wildcards of the prompts by a random choice, and return the length of the texts."""
+    length = 0
     for role in ("prompt", "negative_prompt"):
         text = payload.get(roles.get(role, ""))
         if isinstance(text, str):
@@ -194,6 +200,8 @@ def _resolve(payload: dict[str, Any], wildcards: Wildcards, roles: Mapping[str, 
                 payload[roles[role]] = wildcards.template(text).pick(rng)
             except InvalidInput as error:
                 raise _refusal(roles[role], error.detail) from None
+            length += len(payload[roles[role]])
+    return length
 
 
 def _stem(source: Path | str | None, names: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from comfyrelay.errors import InvalidInput
@@ -22,7 +23,7 @@ _FILE = r"__(?P<file>[A-Za-z0-9-]+(?:[_/][A-Za-z0-9-]+)*)__"
 _TOKEN = re.compile(rf"\\(?P<escaped>[{{}}|]|__)|(?P<sign>[{{}}|])|{_FILE}|(?P<text>[^\\{{}}|_]+|.)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Choice:
     """One of these is used."""
 
@@ -31,8 +32,9 @@ class _Choice:
     def pick(self, rng: random.Random) -> str:
         return _pick(rng.choice(self.options), rng)
 
-    @property
+    @cached_property
     def count(self) -> int:
+        # Many lines may name the same file, so each choice is counted once.
         return sum(map(_count, self.options))
 
     def all(self) -> Iterator[str]:
