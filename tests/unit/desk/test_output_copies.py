@@ -1,8 +1,15 @@
 """Each output keeps one name in the output folder."""
 
+import asyncio
 from pathlib import Path
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
-from comfyrelay.desk.batches.output_copies import choose_name, put_file
+import pytest
+
+from comfyrelay.desk.batches.output_copies import OutputCopies, choose_name, put_file
+from comfyrelay.worker.files.outputs import CollectedOutput
+from tests.support.leases import make_lease
 
 
 def write(path: Path, text: str) -> Path:
@@ -41,3 +48,16 @@ def test_saved_name_with_other_content_is_not_replaced(tmp_path: Path) -> None:
 def test_equal_file_of_another_job_is_not_shared(tmp_path: Path) -> None:
     source, place = write(tmp_path / "source", "output"), write(tmp_path / "0001_cat.png", "output")
     assert choose_name(source, place, "0123abcd", ()) == tmp_path / "0001_cat 0123abcd.png"
+
+
+async def test_jobs_that_end_together_get_different_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = OutputCopies(tmp_path / "output", data_dir=tmp_path / "data", umask=None)
+    copies.engine = cast(Any, object())
+    # both jobs have the same label
+    monkeypatch.setattr(copies, "_path", AsyncMock(return_value=tmp_path / "output" / "cat.png"))
+    monkeypatch.setattr(copies, "_stored_output", AsyncMock(return_value=None))
+    made = [write(tmp_path / f"{number}.png", f"output {number}") for number in range(2)]
+    outputs = [CollectedOutput(path=path, size=8, sha256="", mime_type="image/png", metadata={}) for path in made]
+    leases = [make_lease(1), make_lease(2)]
+    await asyncio.gather(*map(copies.copy_run, leases, outputs, [lambda: None] * 2))
+    assert sorted(path.read_text() for path in (tmp_path / "output").iterdir()) == ["output 0", "output 1"]

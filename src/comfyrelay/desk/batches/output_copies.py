@@ -52,6 +52,8 @@ class OutputCopies:
         self._names = names
         self.journal = CopyJournal(data_dir / "copies")
         self._umask = umask
+        # A name is free until its file is there, so two jobs that end together must not choose at the same time.
+        self._putting = asyncio.Lock()
         # New jobs with a reused output, until the database names the copy.
         self._unrecorded: set[str] = set()
         self.engine: Engine | None = None
@@ -105,18 +107,19 @@ class OutputCopies:
             root, umask = self._root, self._umask
             path = await self._path(self.engine, lease, root)
             saved = {self._root_in(lease.about) / name for name in copies_in(lease.about).values()}
-            copies = []
-            for number, output in enumerate((collected, *collected.more), start=1):
-                source = await self._stored_output(self.engine, lease, number, output.extension) or output.path
-                wanted = _numbered(path, number, output.path.suffix)
-                chosen = await asyncio.to_thread(choose_name, source, wanted, lease.job_id[-8:], saved)
-                copies.append((source, chosen))
-            # Relative to the output folder, because a backup may be restored elsewhere.
-            lease.about[COPIES] = [chosen.relative_to(root).as_posix() for _, chosen in copies]
-            lease.about[COPIES_ROOT] = self.recorded(root)
-            save()
-            for source, chosen in copies:
-                await asyncio.to_thread(put_file, source, chosen, umask)
+            async with self._putting:
+                copies = []
+                for number, output in enumerate((collected, *collected.more), start=1):
+                    source = await self._stored_output(self.engine, lease, number, output.extension) or output.path
+                    wanted = _numbered(path, number, output.path.suffix)
+                    chosen = await asyncio.to_thread(choose_name, source, wanted, lease.job_id[-8:], saved)
+                    copies.append((source, chosen))
+                # Relative to the output folder, because a backup may be restored elsewhere.
+                lease.about[COPIES] = [chosen.relative_to(root).as_posix() for _, chosen in copies]
+                lease.about[COPIES_ROOT] = self.recorded(root)
+                save()
+                for source, chosen in copies:
+                    await asyncio.to_thread(put_file, source, chosen, umask)
         except (OSError, ComfyRelayError) as error:
             lease.about.pop(COPIES, None)
             lease.about.pop(COPIES_ROOT, None)
@@ -133,20 +136,21 @@ class OutputCopies:
         root, umask = self._root, self._umask
         path = self._path_of(job, JobPayload.from_json(job.input_payload), batch_label, root)
         try:
-            copies = []
-            for number, output in enumerate(outputs, start=1):
-                source = await self.engine.objects.file_of(output.path)
-                if source is None:
-                    return None
-                wanted = _numbered(path, number, source.suffix)
-                copies.append((source, await asyncio.to_thread(choose_name, source, wanted, job.id[-8:], ())))
-            names = [copied.relative_to(root).as_posix() for _, copied in copies]
-            sources = [output.path for output in outputs]
-            entry = JournalEntry(job_id=job.id, names=names, sources=sources, root=self.recorded(root))
-            await asyncio.to_thread(self.journal.add, job.id, entry)
-            self._unrecorded.add(job.id)
-            for source, copied in copies:
-                await asyncio.to_thread(put_file, source, copied, umask)
+            async with self._putting:
+                copies = []
+                for number, output in enumerate(outputs, start=1):
+                    source = await self.engine.objects.file_of(output.path)
+                    if source is None:
+                        return None
+                    wanted = _numbered(path, number, source.suffix)
+                    copies.append((source, await asyncio.to_thread(choose_name, source, wanted, job.id[-8:], ())))
+                names = [copied.relative_to(root).as_posix() for _, copied in copies]
+                sources = [output.path for output in outputs]
+                entry = JournalEntry(job_id=job.id, names=names, sources=sources, root=self.recorded(root))
+                await asyncio.to_thread(self.journal.add, job.id, entry)
+                self._unrecorded.add(job.id)
+                for source, copied in copies:
+                    await asyncio.to_thread(put_file, source, copied, umask)
         except (OSError, ComfyRelayError) as error:
             log.warning("desk.output_not_copied", job_id=job.id, why=str(error))
             return None
