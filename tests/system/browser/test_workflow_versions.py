@@ -51,7 +51,7 @@ async def test_changed_workflow_is_replaced_and_an_earlier_version_comes_back(sh
     await expect(versions.get_by_role("listitem").first).to_contain_text("Current")
     await versions.get_by_role("button", name="Bring back version 1").click()
     await expect(versions).to_be_hidden()
-    await expect(page.get_by_text("Version 1 is back.")).to_be_visible()
+    await expect(page.get_by_text("Version 1 is back.").first).to_be_visible()
     [brought] = await own_workflows(shared)
     assert brought["slug"] == replaced["slug"]
     assert 7 in [prop["default_value"] for prop in brought["properties"]]
