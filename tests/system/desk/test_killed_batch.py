@@ -30,7 +30,7 @@ async def attempts_of(desk: DeskProcess, job_id: str) -> list[JobAttempt]:
 async def test_interrupted_items_run_again_and_none_is_lost(tmp_path: Path, items: int, kills: int) -> None:
     moments = random.Random(11)
     async with Simulator() as simulator:
-        quick = simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.1, steps=2))
+        quick = simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.7, steps=2))
         async with desk_process(tmp_path, simulator) as desk:
             batch_id = await submit_items(desk, items)
             for _ in range(kills):
@@ -42,7 +42,7 @@ async def test_interrupted_items_run_again_and_none_is_lost(tmp_path: Path, item
                 await until_happened(endless)
                 await desk.service.kill()
                 endless.end()
-                quick = simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.1, steps=2))
+                quick = simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.7, steps=2))
                 await desk.start()
             assert await desk.all_ended(batch_id) == {"completed": items}
             jobs = await desk.jobs(batch_id)
