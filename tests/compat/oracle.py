@@ -27,15 +27,8 @@ from comfyrelay.comfyui.processes.supervisor import ProcessState, Supervisor
 from comfyrelay.errors import ComfyRelayError, NotInstalled
 from tests.compat.__main__ import FOLDER
 from tests.support.chromium import open_chromium
+from tests.unit.comfyui.editor.__main__ import EXPORT, READY
 
-_READY = "window.app?.rootGraph && Object.keys(window.LiteGraph?.registered_node_types ?? {}).length > 100"
-_EXPORT = """async (workflow) => {
-    const quiet = {showMissingNodesDialog: false, showMissingModelsDialog: false}
-    await window.app.loadGraphData(workflow, true, true, null, quiet)
-    // some inputs settle with the next frame
-    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))
-    return (await window.app.graphToPrompt()).output
-}"""
 START_SECONDS = 300.0
 LOAD_MS = 60_000
 
@@ -84,7 +77,7 @@ async def _compare_all(options: argparse.Namespace) -> list[Comparison]:
                 page = await browser.new_page(viewport={"width": 160, "height": 120})
                 page.set_default_timeout(LOAD_MS)
                 await page.goto(url)
-                await page.wait_for_function(_READY, timeout=1000 * START_SECONDS)
+                await page.wait_for_function(READY, timeout=1000 * START_SECONDS)
                 found = []
                 for name, workflow in _templates(options.templates or _packages_of(install)):
                     if not options.only or options.only in name:
@@ -117,7 +110,7 @@ def _templates(packages: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 async def _compare(page: Page, name: str, workflow: dict[str, Any], definitions: Mapping[str, Any]) -> Comparison:
     try:
         async with asyncio.timeout(LOAD_MS / 1000):
-            exported: dict[str, Any] = await page.evaluate(_EXPORT, workflow)
+            exported: dict[str, Any] = await page.evaluate(EXPORT, workflow)
     except Exception as error:
         # The editor reports any of its errors.
         return Comparison(name, "failed", str(error).splitlines()[0][:200])

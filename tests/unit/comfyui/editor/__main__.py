@@ -17,8 +17,8 @@ from playwright.async_api import async_playwright
 
 from tests.unit.comfyui.editor.templates import DEFINITIONS, EXPORTS, normal_form, reduced, templates, versions
 
-_READY = "window.app?.rootGraph && Object.keys(window.LiteGraph?.registered_node_types ?? {}).length > 100"
-_EXPORT = """async (workflow) => {
+READY = "window.app?.rootGraph && Object.keys(window.LiteGraph?.registered_node_types ?? {}).length > 100"
+EXPORT = """async (workflow) => {
     const quiet = {showMissingNodesDialog: false, showMissingModelsDialog: false}
     await window.app.loadGraphData(workflow, true, true, null, quiet)
     // some inputs settle with the next frame
@@ -36,9 +36,9 @@ async def main(url: str) -> None:
         browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = await browser.new_page()
         await page.goto(url)
-        await page.wait_for_function(_READY, timeout=180_000)
+        await page.wait_for_function(READY, timeout=180_000)
         for name, workflow in templates():
-            graph: dict[str, Any] = await page.evaluate(_EXPORT, workflow)
+            graph: dict[str, Any] = await page.evaluate(EXPORT, workflow)
             # Nodes that this server does not know.
             missing = sorted({node["class_type"] for node in graph.values()} - definitions.keys())
             exports[name] = missing or normal_form(graph, definitions)
