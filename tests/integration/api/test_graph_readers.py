@@ -65,10 +65,10 @@ async def test_slow_reads_do_not_block_other_requests(api: Api, monkeypatch: pyt
     one, other = await api.user(), await api.user("bob@example.com")
     long = Long()
 
-    def slowly(value: object, known: Any) -> DescribedWorkflow:
+    def slowly(value: object, known: Any, **options: Any) -> DescribedWorkflow:
         if "long" in str(value):
             long()
-        return describe_graph(value, known)
+        return describe_graph(value, known, **options)
 
     monkeypatch.setattr(graph_import, "describe_graph", slowly)
     calls = [

@@ -347,7 +347,7 @@ class TestWaitingForNodes:
         await bring(worker, DEFINITIONS)
         problem = problem_of(await (await api.user()).call("POST", "/api/workflows", {"graph": self.RARE}), 409)
         assert problem["type"] == "urn:comfyrelay:missing_on_workers"
-        assert problem["missing"] == [{"kind": "node", "name": "Rare", "workers": 0, "on": [], "source": None}]
+        assert problem["missing"] == [{"kind": "node", "name": "Rare", "workers": 0, "on": []}]
         assert "Rare (node 2)" in problem["detail"]
         assert "add it anyway" in problem["detail"]
 

@@ -80,7 +80,7 @@ async def test_axes_of_submitted_items_must_match_their_number(desk: OpenDesk) -
         ({"sweep": {"steps": "fast"}}, "steps"),
         ({"sweep": {"nothing": "1"}}, "nothing"),
         ({"sweep": {"steps": "1..101", "width": "16..116"}}, "items"),
-        ({"prompts": ["{a|b"], "wildcards": "random"}, "prompt"),
+        ({"prompts": ["{a|" * 11], "wildcards": "random"}, "prompt"),
         ({"prompts": ["__none__"], "wildcards": "all"}, "prompt"),
     ],
 )

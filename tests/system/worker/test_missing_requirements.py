@@ -20,10 +20,10 @@ async def test_job_waits_until_a_worker_has_its_requirements(system: System) -> 
     async with Simulator() as second:
         await system.started("gpu-1")
         await system.started("gpu-2", simulators=[second])
-        lacking = {"kind": "model", "name": RARE, "workers": 0, "on": [], "source": None}
+        lacking = {"kind": "model", "name": RARE, "workers": 0, "on": []}
         headers = {"Authorization": f"Bearer {system.user_token}"}
         response = await system.http.get("/api/missing", params={"effect_id": effect}, headers=headers)
-        assert response.json()["data"]["missing"]["items"] == [lacking]
+        assert response.json()["data"]["missing"]["items"] == [{**lacking, "source": None}]
         refused = await refusal(system, {"effect_id": effect, "idempotency_key": "once"})
         assert refused["type"] == "urn:comfyrelay:missing_on_workers"
         assert refused["missing"] == [lacking]
