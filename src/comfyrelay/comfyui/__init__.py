@@ -7,13 +7,13 @@ Usable without the rest of ComfyRelay:
         await comfy.download(result.file, Path("out.png"))
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.comfyui.client.interface import ComfyServer
 from comfyrelay.comfyui.client.uploads import Attachment, Uploaded
 from comfyrelay.comfyui.cloud.client import CloudClient
-from comfyrelay.comfyui.editor.convert import convert_workflow
-from comfyrelay.comfyui.editor.embedded import Embedded, read_embedded
-from comfyrelay.comfyui.editor.loading import load_workflow
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph, load_graph, placeholders_in, replace_placeholders
 from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.comfyui.graphs.nodes import NamedFile, files_in, find_node, models_in, output_nodes, set_input, title_of
@@ -30,6 +30,11 @@ from comfyrelay.comfyui.runs.events import (
     Step,
 )
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
+
+if TYPE_CHECKING:
+    from comfyrelay.comfyui.editor.convert import convert_workflow
+    from comfyrelay.comfyui.editor.embedded import Embedded, read_embedded
+    from comfyrelay.comfyui.editor.loading import load_workflow
 
 __all__ = [
     "Attachment",
@@ -67,3 +72,15 @@ __all__ = [
     "title_of",
     "workflow_hash",
 ]
+# Only imports of files need the editor's modules.
+_LAZY = {
+    "convert_workflow": "convert",
+    **dict.fromkeys(("Embedded", "read_embedded"), "embedded"),
+    "load_workflow": "loading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"comfyrelay.comfyui.editor.{_LAZY[name]}"), name)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from comfyrelay.comfyui.editor.app_view import AppField, AppView
+from comfyrelay.comfyui.editor.workflow import AppField, AppView
 from comfyrelay.domain.properties import Property, seeds_to_draw
 from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
 from tests.support.described_graphs import filled_graph, places, property_of

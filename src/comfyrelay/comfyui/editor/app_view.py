@@ -13,26 +13,10 @@ from comfyrelay.comfyui.editor.convert import inputs_of, open_workflow, running_
 from comfyrelay.comfyui.editor.editor_only_nodes import PRIMITIVE
 from comfyrelay.comfyui.editor.sources import Scope, Sources
 from comfyrelay.comfyui.editor.widgets import StoredValue
-from comfyrelay.comfyui.editor.workflow import EditorWorkflow, Node, as_dict, as_list
+from comfyrelay.comfyui.editor.workflow import AppField, AppView, EditorWorkflow, Node, as_dict, as_list
 
 # An author picks each entry by hand.
 _MAX_ENTRIES = 1000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AppField:
-    """A field of the app view, and the inputs of the graph that it sets: node id and input name."""
-
-    label: str
-    inputs: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AppView:
-    """The fields and the output nodes in the author's order. An empty list says nothing."""
-
-    fields: Sequence[AppField] = ()
-    outputs: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

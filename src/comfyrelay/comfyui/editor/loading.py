@@ -1,12 +1,12 @@
-"""Load a workflow from any file: editor or API JSON, or media made by ComfyUI."""
+"""Load a workflow from any file: editor or API JSON, or media made by ComfyUI.
+
+A desk imports this at its start, so the modules that read and convert files are imported with the first file.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.comfyui.editor.convert import convert_workflow
-from comfyrelay.comfyui.editor.embedded import UNREAD_SUFFIXES, read_embedded
-from comfyrelay.comfyui.editor.packages import read_node_map
 from comfyrelay.comfyui.editor.workflow import is_editor_file
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph, read_json
 from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
@@ -27,6 +27,8 @@ def load_workflow(path: Path) -> Mapping[str, Any]:
     Media made by ComfyUI contain both. The graph is preferred, because it has the exact values.
     """
     if path.suffix.lower() in _MADE_SUFFIXES:
+        from comfyrelay.comfyui.editor.embedded import UNREAD_SUFFIXES, read_embedded  # noqa: PLC0415
+
         found = read_embedded(path)
         if found is None:
             why = (
@@ -49,5 +51,8 @@ def as_graph(value: Mapping[str, Any], node_definitions: Mapping[str, Any], *, n
     """
     if not is_editor_file(value):
         return check_graph(value)
+    from comfyrelay.comfyui.editor.convert import convert_workflow  # noqa: PLC0415
+    from comfyrelay.comfyui.editor.packages import read_node_map  # noqa: PLC0415
+
     packages = {} if node_map is None else read_node_map(node_map)
     return convert_workflow(value, node_definitions, known_packages=packages)

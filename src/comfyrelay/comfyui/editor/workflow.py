@@ -3,7 +3,7 @@
 Parts with an unexpected shape are ignored.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,22 @@ _RENAMED = {
 
 
 Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AppField:
+    """A field of the app view, and the inputs of the graph that it sets: node id and input name."""
+
+    label: str
+    inputs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AppView:
+    """The fields and the output nodes in the author's order. An empty list says nothing."""
+
+    fields: Sequence[AppField] = ()
+    outputs: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.comfyui.editor.app_view import AppView, read_app_view
-from comfyrelay.comfyui.editor.filling import copy_editor_file, put_placeholders
+from comfyrelay.comfyui.editor.filling import copy_editor_file
 from comfyrelay.comfyui.editor.loading import as_graph
-from comfyrelay.comfyui.editor.workflow import is_editor_file
+from comfyrelay.comfyui.editor.workflow import AppView, is_editor_file
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.domain.capabilities import MAX_NAMES_STORED
 from comfyrelay.domain.records.catalogue import WaitingForNodes
@@ -141,8 +140,12 @@ class GraphImporter:
 
 
 def _describe(value: Mapping[str, Any], graph: Graph, known: Mapping[str, Any] | None) -> DescribedWorkflow:
-    app = read_app_view(value, known or {}) if is_editor_file(value) else AppView()
-    return describe_graph(graph, known, app=app)
+    if not is_editor_file(value):
+        return describe_graph(graph, known, app=AppView())
+    # A desk imports no converter before the first file.
+    from comfyrelay.comfyui.editor.app_view import read_app_view  # noqa: PLC0415
+
+    return describe_graph(graph, known, app=read_app_view(value, known or {}))
 
 
 def _copy_editor_file(value: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -154,6 +157,8 @@ def _describe_editor_file(
 ) -> dict[str, Any] | None:
     copy = _copy_editor_file(value)
     if copy is not None:
+        from comfyrelay.comfyui.editor.placeholders import put_placeholders  # noqa: PLC0415
+
         placeholders = {str(fields["placeholder"]) for fields in described.properties}
         put_placeholders(copy, known, described.graph, placeholders)
     return copy

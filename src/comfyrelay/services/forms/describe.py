@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from comfyrelay.comfyui.editor.app_view import AppView
+from comfyrelay.comfyui.editor.workflow import AppView
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph, input_texts
 from comfyrelay.comfyui.graphs.nodes import title_of
 from comfyrelay.domain.properties import ASSET_TYPES, MAX_PROPERTIES_BYTES, PropertyType, Role

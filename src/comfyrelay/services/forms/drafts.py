@@ -3,7 +3,7 @@
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
-from comfyrelay.comfyui.editor.app_view import AppField
+from comfyrelay.comfyui.editor.workflow import AppField
 from comfyrelay.domain.properties import Role
 from comfyrelay.services.forms.inputs import GraphInput, Position
 from comfyrelay.services.forms.recognise import Recogniser, Side

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfyui.editor.app_view import AppView, read_app_view
+from comfyrelay.comfyui.editor.app_view import read_app_view
+from comfyrelay.comfyui.editor.workflow import AppView
 from tests.support.editor_files import DEFINITIONS, Slot, empty, node, save, subgraph, workflow
 
 INNER = "an-inner"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from comfyrelay.comfyui.editor.convert import convert_workflow
-from comfyrelay.comfyui.editor.filling import MAX_EDITOR_BYTES, copy_editor_file, fill_editor_file, put_placeholders
+from comfyrelay.comfyui.editor.filling import MAX_EDITOR_BYTES, copy_editor_file, fill_editor_file
+from comfyrelay.comfyui.editor.placeholders import put_placeholders
 from comfyrelay.comfyui.graphs.graph import replace_placeholders
 from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
 from tests.support.editor_files import DEFINITIONS, empty, node, save, subgraph, workflow

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from comfyrelay.comfyui.editor.convert import convert_workflow
-from comfyrelay.comfyui.editor.filling import fill_editor_file, put_placeholders
+from comfyrelay.comfyui.editor.filling import fill_editor_file
+from comfyrelay.comfyui.editor.placeholders import put_placeholders
 from tests.support.editor_files import DEFINITIONS, node, workflow
 
 FORMATS = {"video/h264-mp4": [["crf", "INT", {"default": 19}], ["pix_fmt", ["yuv420p", "yuv420p10le"]]]}
