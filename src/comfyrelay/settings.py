@@ -210,7 +210,7 @@ class Settings(ArgumentsOnly):
         True, description="whether this server launches and terminates machines of autoscaled fleets"
     )
     worker_offline_seconds: Seconds = Field(
-        120, description="seconds without a request after which a worker counts as offline and loses its leases"
+        90, description="seconds without a request after which a worker counts as offline and loses its leases"
     )
     max_workers: Count | None = Field(None, description="maximum number of workers in all fleets")
     offline_worker_retention_hours: Seconds = Field(

@@ -134,22 +134,71 @@ class TestLateLease:
 
 
 class TestDeadWorker:
-    """A worker that sends heartbeats and stops for two minutes loses its leases."""
+    """A worker that misses three heartbeats loses its leases."""
 
-    async def test_leases_of_a_silent_worker_are_returned_after_two_minutes(self, world: World, desk: Desk) -> None:
+    async def test_leases_of_a_silent_worker_are_returned_within_two_minutes(self, world: World, desk: Desk) -> None:
         job, leased = await lease_with_heartbeats(world, desk)
-        assert await reap_for_seconds(world, 110) == 0
-        assert await reap_for_seconds(world, 30) == 1
+        assert await reap_for_seconds(world, 80) == 0
+        assert await reap_for_seconds(world, 20) == 1
         dispatch = await world.dispatch(job)
         assert (dispatch.status, dispatch.attempts) == ("queued", 1)
         assert [attempt.outcome for attempt in await world.attempts(job)] == ["expired"]
 
+        assert (await world.engine.jobs.views.job(job.tenant_id, job.id)).progress == {"phase": "starting again"}
+
         again = await world.lease(await world.worker(desk.fleet))
         assert again is not None
+        assert (await world.engine.jobs.views.job(job.tenant_id, job.id)).progress == {"phase": "starting again"}
+        beat = Heartbeat(dispatch_id=again.dispatch_id, lease_token=again.lease_token, progress={"value": 0.5})
+        await world.engine.queue.heartbeats.beat(beat)
+        assert (await world.engine.jobs.views.job(job.tenant_id, job.id)).progress == {"value": 0.5}
         with pytest.raises(LeaseLost):
             await world.complete(leased)
         assert await world.complete(again) == "completed"
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+
+    async def test_worker_that_returns_gets_back_a_job_that_nobody_started(self, world: World, desk: Desk) -> None:
+        job, leased = await lease_with_heartbeats(world, desk)
+        assert await reap_for_seconds(world, 100) == 1
+        assert (await world.job(job)).status == "queued"
+
+        assert await revive(world, leased)
+        dispatch = await world.dispatch(job)
+        assert (dispatch.status, dispatch.epoch, dispatch.attempts) == ("leased", 1, 1)
+        assert (await world.job(job)).status == "processing"
+        assert [attempt.outcome for attempt in await world.attempts(job)] == [None]
+        # It has its full time again, and nobody else gets the job.
+        assert await world.lease(await world.worker(desk.fleet)) is None
+        assert await world.complete(leased) == "completed"
+        assert [attempt.outcome for attempt in await world.attempts(job)] == ["completed"]
+        assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
+
+    @pytest.mark.parametrize("since", ["leased", "requeued", "canceled", "paused", "of another worker"])
+    async def test_lost_lease_is_not_revived_after_anything_happened_to_the_job(
+        self, world: World, desk: Desk, since: str
+    ) -> None:
+        job, leased = await lease_with_heartbeats(world, desk)
+        assert await reap_for_seconds(world, 100) == 1
+        if since in {"leased", "requeued"}:
+            again = await world.lease(await world.worker(desk.fleet))
+            assert again is not None
+            if since == "requeued":
+                await world.engine.queue.settle.requeue(again.dispatch_id, again.lease_token, reason="shutdown")
+        elif since == "canceled":
+            await world.engine.queue.control.cancel(job.tenant_id, job.id)
+        elif since == "paused":
+            await world.engine.queue.control.pause(job.tenant_id, job.id)
+        worker = "gpu-2" if since == "of another worker" else "gpu-1"
+        before = await world.dispatch(job)
+        assert not await revive(world, leased, worker_id=worker)
+        assert await world.dispatch(job) == before
+        with pytest.raises(LeaseLost):
+            await world.complete(leased)
+
+    async def test_lease_that_expired_without_heartbeats_is_not_revived(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.submit_and_lease()
+        assert await world.expire() == 1
+        assert not await revive(world, leased, worker_id=desk.worker)
 
     @pytest.mark.parametrize("sign", ["seen", "heartbeat"])
     async def test_worker_with_a_sign_of_life_keeps_its_leases(self, world: World, desk: Desk, sign: str) -> None:
@@ -172,9 +221,9 @@ class TestDeadWorker:
         _, leased = await lease_with_heartbeats(world, desk)
         await reap_for_seconds(world, 60)
         await world.advance(200)
-        assert await reap_for_seconds(world, 110) == 0
+        assert await reap_for_seconds(world, 80) == 0
         await world.restart()
-        assert await reap_for_seconds(world, 110) == 0
+        assert await reap_for_seconds(world, 80) == 0
         assert await world.complete(leased) == "completed"
 
     async def test_canceled_job_of_a_silent_worker_is_canceled(self, world: World, desk: Desk) -> None:
@@ -191,6 +240,12 @@ async def lease_with_heartbeats(world: World, desk: Desk) -> tuple[JobRecord, Le
     leased = await world.lease("gpu-1")
     assert leased is not None
     return job, leased
+
+
+async def revive(world: World, leased: LeasedDispatch, *, worker_id: str = "gpu-1") -> bool:
+    revived = await world.engine.queue.heartbeats.revive(leased.dispatch_id, leased.lease_token, worker_id=worker_id)
+    await world.wait_for_deliveries()
+    return revived
 
 
 async def reap_for_seconds(world: World, seconds: int) -> int:

@@ -10,7 +10,7 @@ import { queue } from "@/texts/queue";
 import { isBlocked } from "./actions";
 import styles from "./JobProgress.module.css";
 import { hasEnded } from "./job";
-import { describeProgress } from "./progress";
+import { describeProgress, isStartingAgain } from "./progress";
 
 /** Whether a worker has fetched the job but not started it. A running job occupies a slot. */
 export function useIsFetched(job: Job | undefined): boolean {
@@ -39,7 +39,8 @@ export function JobProgress({ job }: { job: Job }) {
     );
   }
   const { waiting } = job;
-  const text = waiting?.text ?? (job.status === "paused" ? texts.paused : texts.adding);
+  const why = waiting?.text ?? (job.status === "paused" ? texts.paused : texts.adding);
+  const text = job.status === "queued" && isStartingAgain(job) ? texts.startingAgain(why) : why;
   return (
     <ErrorCard tone={job.status === "paused" || isBlocked(waiting?.reason) ? "warn" : "info"} title={text}>
       {isBlocked(waiting?.reason) && texts.blockedAdvice}

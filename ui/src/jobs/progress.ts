@@ -10,6 +10,11 @@ export interface ProgressDescription {
   isEstimated?: true;
 }
 
+/** Whether a run of the job was lost, and its next run has reported nothing yet. */
+export function isStartingAgain(job: Pick<Job, "progress">): boolean {
+  return job.progress?.phase === "starting again";
+}
+
 /** The progress of a running job, as its worker reports it. */
 export function describeProgress(progress: Job["progress"], leftSeconds?: number | null): ProgressDescription {
   const given = progress ?? {};

@@ -82,6 +82,7 @@ export const job = {
   waits: "Why it is waiting",
   blockedAdvice: "The job waits until this is fixed. Or create another job with other values.",
   adding: "Adding to the queue.",
+  startingAgain: (why: string) => `Its run was lost, so it is starting again. ${why}`,
   fetched: "Runs next. Inputs are ready.",
   paused: "Paused.",
   position: (place: number) => `Number ${number.format(place)} in the queue.`,

@@ -169,6 +169,7 @@ export const studio = {
     percent: (part: number) => `${Math.round(part * 100)} %`,
     estimated: (part: number) => `About ${Math.round(part * 100)} %`,
     starting: "Starting",
+    startingAgain: "Starting again",
     left: (seconds: number) => (seconds < 1 ? "almost done" : `about ${duration(seconds)} left`),
     close: "You can close this page. Processing continues on the server.",
     done: "Done",

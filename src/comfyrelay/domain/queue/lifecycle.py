@@ -206,11 +206,6 @@ def expire_lost(dispatch: Dispatch, *, now: datetime) -> Transition | None:
     return _with_unknown_cost(_fail_attempt(dispatch, Outcome.EXPIRED, fault=Fault.WORKER, error=error, now=now))
 
 
-def was_heard(dispatch: Dispatch, *, since: datetime, ttl: timedelta) -> bool:
-    """Whether the lease began or got a heartbeat since then. Each time it gets its full time."""
-    return dispatch.lease_expires_at is not None and dispatch.lease_expires_at - ttl > since
-
-
 def is_in_grace(dispatch: Dispatch, *, now: datetime, grace: timedelta, has_idle_worker: bool) -> bool:
     """Whether the worker of an expired lease may still report its result, so that finished work is not lost.
 

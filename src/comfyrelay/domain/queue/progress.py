@@ -25,6 +25,10 @@ EXPECTED_END = 0.9
 MAX_ESTIMATE = 0.99
 
 
+# The progress of a job whose run was lost, until its next run reports its own.
+STARTING_AGAIN: Mapping[str, Any] = {"phase": "starting again"}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
     """The known fields of a progress report, with their wire names.

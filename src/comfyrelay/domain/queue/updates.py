@@ -4,7 +4,7 @@ An update contains everything its consumer needs, so it can be delivered much la
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -119,6 +119,8 @@ def update_of_transition(
     `began_at` is the start of the run, if known.
     """
     before, after = transition.before, transition.after
+    if transition.event_type is JobEventType.STARTED:
+        return replace(update_of_lease(after), at=at)
     ended = transition.lease_outcome is not None
     return JobUpdate(
         tenant_id=after.tenant_id,

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import structlog
@@ -22,7 +23,7 @@ from comfyrelay.server.http.fast_routes import fast
 from comfyrelay.server.http.limits import address_of
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Router
-from comfyrelay.server.worker.leased_job import leased_job
+from comfyrelay.server.worker.leased_job import leased_job, with_lease
 from comfyrelay.services.accounts.sign_in import hash_secret
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
@@ -141,7 +142,7 @@ async def heartbeat(
     # Watch before the first check, so that no signal is missed between it and the wait.
     logs = context.engine.workers.logs
     with context.engine.queue.stop_requests.watching(body.dispatch_id) as wakeup, logs.waking(worker.worker_id, wakeup):
-        answer = await context.engine.queue.heartbeats.beat(beat)
+        answer = await with_lease(context, worker, body, lambda: context.engine.queue.heartbeats.beat(beat))
         if answer.stop is None and wait_seconds > 0 and not context.stopping.is_set():
             await _wait(context, request, body, wakeup, wait_seconds)
             answer = await context.engine.queue.heartbeats.beat(replace(beat, progress=None, logs=()))
@@ -181,9 +182,8 @@ async def _preview(context: Context, body: wire.HeartbeatRequest) -> dict[str, A
 @router.post("/output-url", responses=error_responses(404))
 async def output_url(body: wire.OutputUrlRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.OutputUrl]:
     """Get a URL to upload another output of a job to. The job's first output has the URL of the lease."""
-    signed = await context.engine.queue.lease_payloads.sign_more(
-        **body.fields(wire.OutputUrlRequest), worker_id=worker.worker_id
-    )
+    more, sign = body.fields(wire.OutputUrlRequest), context.engine.queue.lease_payloads.sign_more
+    signed = await with_lease(context, worker, body, lambda: sign(**more, worker_id=worker.worker_id))
     return Answer(data=wire.OutputUrl(url=signed.url, headers=dict(signed.headers)))
 
 
@@ -209,7 +209,7 @@ async def complete(
         more_outputs=[SettledOutput(**dict(more)) for more in body.more_outputs],
         provider_job_id=body.provider_job_id,
     )
-    settlement = await context.engine.queue.outputs.complete(report)
+    settlement = await with_lease(context, worker, body, lambda: context.engine.queue.outputs.complete(report))
     following = await _poll_next(context, request, worker, body.next) if body.next is not None else None
     data = wire.CompletedAnswer(status=settlement.status, is_blocked=settlement.is_blocked, next=following)
     return Answer(data=data, message=_message(settlement))
@@ -391,7 +391,8 @@ async def _settle(
 ) -> Answer[wire.SettledAnswer]:
     report = _report(context, worker, body, verb, **more)
     # The decision is final once the queue has it. The shard is updated after the response.
-    settlement = await context.engine.queue.settle.report(report, wait_for_tenant=False)
+    settle = partial(context.engine.queue.settle.report, report, wait_for_tenant=False)
+    settlement = await with_lease(context, worker, body, settle)
     data = wire.SettledAnswer(status=settlement.status, is_blocked=settlement.is_blocked)
     return Answer(data=data, message=_message(settlement))
 

@@ -1,8 +1,15 @@
-"""The response model of a leased job."""
+"""The response model of a leased job, and calls about a lease."""
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from comfyrelay.domain.records.workers import Worker
 from comfyrelay.protocol import worker as wire
+from comfyrelay.server.http.context import Context
 from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.lease_payload import SignedUrls
+
+T = TypeVar("T")
 
 
 def leased_job(job: LeasedDispatch, urls: SignedUrls) -> wire.LeasedJob:
@@ -24,6 +31,14 @@ def leased_job(job: LeasedDispatch, urls: SignedUrls) -> wire.LeasedJob:
         attempt=dispatch.attempts,
         job_id=dispatch.tenant_job_id,
         input_payload=input_payload,
+        max_run_seconds=payload.max_run_seconds,
         keep_loaded=job.keep_loaded,
         ran_out_bytes=job.ran_out_bytes,
     )
+
+
+async def with_lease(context: Context, worker: Worker, body: wire.LeaseMessage, call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call about a lease. A worker that was unreachable gets its lease back, if no other worker has started
+    the job."""
+    heartbeats, worker_id = context.engine.queue.heartbeats, worker.worker_id
+    return await heartbeats.with_lease(call, body.dispatch_id, body.lease_token, worker_id=worker_id)

@@ -48,7 +48,7 @@ class Queue:
         self.settle = SettleService(context, self.decisions, delivery)
         self.lease_payloads = LeasePayloads(databases, context.objects, settings)
         self.polls = Polls(self.leasing, self.demand, self.settle, context.notify_channel)
-        self.heartbeats = HeartbeatService(databases, ttl_seconds=settings.lease_ttl_seconds)
+        self.heartbeats = HeartbeatService(databases, self.decisions, ttl_seconds=settings.lease_ttl_seconds)
         self.posters = Posters(_probes(settings), context.objects, seconds=settings.poster_seconds)
         self.outputs = Outputs(context, self.lease_payloads, self.settle, _probes(settings), self.posters)
         self.control = JobControl(databases, self.decisions, outbox.recovery)

@@ -1,26 +1,30 @@
 """Extend leases by heartbeats, store progress and logs, and return stop requests."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
+from comfyrelay.domain.queue import lost_leases
+from comfyrelay.domain.queue.dispatch import Dispatch, Transition
 from comfyrelay.domain.queue.lifecycle import stop_request
 from comfyrelay.errors import DatabaseUnavailable, LeaseLost
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.queue.decisions import Decided, Decisions
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.central.queue import dispatches, leases
 from comfyrelay.store.central.queue.dispatches import DispatchHeartbeat, ExtendedLease
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
 MAX_LINE_LENGTH = 4000
 
 
@@ -38,8 +42,9 @@ class HeartbeatResult:
 
 
 class HeartbeatService:
-    def __init__(self, databases: Databases, *, ttl_seconds: float) -> None:
+    def __init__(self, databases: Databases, decisions: Decisions, *, ttl_seconds: float) -> None:
         self._databases = databases
+        self._decisions = decisions
         self._ttl_seconds = ttl_seconds
         self._group: GroupCommit[Heartbeat, HeartbeatResult] = GroupCommit(self.beat_many)
 
@@ -69,6 +74,53 @@ class HeartbeatService:
             held.append(lease if is_holder else None)
         await self._store_logs(heartbeats, held)
         return [LeaseLost() if lease is None else _result(lease) for lease in held]
+
+    async def with_lease(
+        self, call: Callable[[], Awaitable[T]], dispatch_id: int, lease_token: str, *, worker_id: str
+    ) -> T:
+        """Make a call about a lease, and repeat it if the lease was lost in silence and can be revived."""
+        try:
+            return await call()
+        except LeaseLost:
+            if not await self.revive(dispatch_id, lease_token, worker_id=worker_id):
+                raise
+            return await call()
+
+    async def revive(self, dispatch_id: int, lease_token: str, *, worker_id: str) -> bool:
+        """Give a lease that ended because of missed heartbeats back to its worker, if no other worker has started
+        the job since.
+
+        Returns whether the worker holds the lease now.
+        """
+
+        async def work(tx: Tx) -> Decided:
+            lease = (await leases.by_token(tx, [lease_token])).get(lease_token)
+            if lease is None or (lease.dispatch_id, lease.worker_id) != (dispatch_id, worker_id):
+                return Decided()
+            if lease.ended_by != lost_leases.SILENT:
+                return Decided()
+
+            def judge(dispatch: Dispatch, now: datetime) -> Transition | None:
+                return lost_leases.revive(
+                    dispatch,
+                    lease_token=lease_token,
+                    epoch=lease.epoch,
+                    worker_id=worker_id,
+                    leased_at=lease.leased_at,
+                    ttl=timedelta(seconds=self._ttl_seconds),
+                    now=now,
+                )
+
+            decided = await self._decisions.decide_in(tx, [dispatch_id], judge, by="revive")
+            if decided.transitions:
+                await leases.reopen(tx, lease_token)
+            return decided
+
+        decided = await self._databases.central.run(TransactionStep.HEARTBEAT, work)
+        await self._decisions.announce(decided)
+        if decided.transitions:
+            log.info("lease.revived", dispatch_id=dispatch_id, worker_id=worker_id)
+        return bool(decided.transitions)
 
     async def _store_logs(self, heartbeats: Sequence[Heartbeat], held: Sequence[ExtendedLease | None]) -> None:
         lines: dict[str, list[dict[str, Any]]] = defaultdict(list)

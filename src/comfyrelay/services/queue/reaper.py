@@ -3,7 +3,8 @@
 The worker of an expired lease may still report until the grace period is over or an idle worker could run the job.
 Each process knows only its own polls, so it expires the leases of jobs that its own pollers could run.
 
-A worker that sends heartbeats and stops is considered dead: its leases end long before they expire.
+A worker that sends heartbeats and misses three is considered dead: its leases end long before they expire. If it was
+only unreachable, it gets back each lease whose job no other worker has started since (`HeartbeatService.revive`).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -11,7 +12,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from comfyrelay.domain.queue import lifecycle
+from comfyrelay.domain.queue import lifecycle, lost_leases
 from comfyrelay.domain.queue.dispatch import Dispatch, Transition
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.queue.decisions import Decisions
@@ -100,11 +101,11 @@ class Reaper:
 
         def judge(dispatch: Dispatch, now: datetime) -> Transition | None:
             # A heartbeat may have arrived since the dispatch was found.
-            if lifecycle.was_heard(dispatch, since=now - self._silence, ttl=self._ttl):
+            if lost_leases.was_heard(dispatch, since=now - self._silence, ttl=self._ttl):
                 return None
             return lifecycle.expire_lost(dispatch, now=now)
 
-        decided = await self._decisions.decide(TransactionStep.REAP, due, judge, by="reap")
+        decided = await self._decisions.decide(TransactionStep.REAP, due, judge, by=lost_leases.SILENT)
         if decided.transitions:
             workers = sorted({str(transition.before.worker_id) for transition in decided.transitions})
             log.warning("workers.silent", leases=len(decided.transitions), workers=workers)

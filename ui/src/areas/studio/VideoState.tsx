@@ -3,7 +3,7 @@ import { Check } from "lucide-react";
 import { useState } from "react";
 import type { Job } from "@/api/types";
 import { hasEnded } from "@/jobs/job";
-import { describeProgress } from "@/jobs/progress";
+import { describeProgress, isStartingAgain } from "@/jobs/progress";
 import { Progress } from "@/kit";
 import { useLiveEvent } from "@/live";
 import { studio } from "@/texts/studio";
@@ -63,11 +63,13 @@ function QueuePlace({ job }: { job: Job }) {
       <p className={styles.big}>
         {job.status === "paused"
           ? texts.paused
-          : position === 1
-            ? texts.next
-            : position
-              ? texts.place(position)
-              : texts.placeUnknown}
+          : isStartingAgain(job)
+            ? texts.startingAgain
+            : position === 1
+              ? texts.next
+              : position
+                ? texts.place(position)
+                : texts.placeUnknown}
       </p>
       <p>
         {typeof starts === "number" ? `${texts.startsIn(starts)}.` : texts.why(waiting?.reason)}
@@ -88,7 +90,13 @@ function RunningState({ job }: { job: Job }) {
   return (
     <div className={styles.now} role="status">
       <p className={styles.big}>
-        {part === null ? texts.starting : isEstimated ? texts.estimated(part) : texts.percent(part)}
+        {isStartingAgain(job)
+          ? texts.startingAgain
+          : part === null
+            ? texts.starting
+            : isEstimated
+              ? texts.estimated(part)
+              : texts.percent(part)}
       </p>
       <Progress value={part} name={texts.running} />
       {left !== null && <p>{texts.left(left)}</p>}

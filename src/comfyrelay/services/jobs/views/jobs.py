@@ -8,6 +8,7 @@ from typing import Any
 
 from comfyrelay.domain.gallery import main_prompt, prompt_placeholder
 from comfyrelay.domain.payloads import JobPayload
+from comfyrelay.domain.queue.progress import STARTING_AGAIN
 from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import CanceledBy, JobStatus, UnitStatus, VideoStatus
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
@@ -248,7 +249,7 @@ class JobViews:
                     workflow_name=workflow.name if workflow else None,
                     prompt=main_prompt(payload, prompts.get(job.workflow_id)) if payload else None,
                     input=await self._input(payload, source),
-                    progress=dispatch.progress,
+                    progress=dispatch.progress or (STARTING_AGAIN if _is_starting_again(job) else None),
                     is_prefetched=dispatch.is_prefetched,
                     cancel_requested_at=dispatch.cancel_requested_at,
                     canceled_by=_canceled_by(job, by_others),
@@ -359,6 +360,12 @@ async def find_workflow_ids(databases: Databases, tenant_id: str, slug: str | No
 
 def _has_lost_output(job: JobRecord, files: Mapping[str, FileRecord]) -> bool:
     return job.output_file_id is not None and job.output_file_id not in files
+
+
+def _is_starting_again(job: JobRecord) -> bool:
+    """Whether a run of the job was lost, and the next one has not reported anything."""
+    is_waiting_again = job.status == JobStatus.QUEUED and job.started_at is not None
+    return is_waiting_again or (job.status == JobStatus.PROCESSING and job.attempts > 1)
 
 
 def _canceled_by(job: JobRecord, by_others: Set[str]) -> CanceledBy | None:

@@ -34,6 +34,7 @@ class PastLease:
     epoch: int
     worker_id: str
     request_id: str | None
+    leased_at: datetime
     ended_at: datetime | None
     ended_by: str | None
     status_after: str | None
@@ -85,6 +86,11 @@ async def end(tx: Tx, transitions: Sequence[tuple[Transition, str]], *, at: date
 @cache
 def _end(dialect: str) -> Executable:
     return update_rows(dialect, leases, "lease_token", *_END_COLUMNS)
+
+
+async def reopen(tx: Tx, token: str) -> None:
+    """Remove the end of a lease that its worker got back."""
+    await tx.execute(update(leases).where(leases.c.lease_token == token).values(dict.fromkeys(_END_COLUMNS)))
 
 
 async def by_token(tx: Tx, tokens: Iterable[str]) -> dict[str, PastLease]:
