@@ -96,6 +96,8 @@ class Property:
     role: Role | None = None
     # Key of a number that this one scales with, such as all steps for the steps of the first of two samplers.
     scaled_from: str | None = None
+    # A choice such as `{a|b}` in this text is drawn for each job.
+    is_dynamic_prompt: bool = False
     # Display name, and the title of its node.
     label: str | None = None
     group: str | None = None
@@ -184,6 +186,8 @@ def check_properties(properties: Sequence[Property]) -> None:
             errors[property_.key] = problem
         elif property_.default_value is not None and (problem := problem_with(property_, property_.default_value)):
             errors[property_.key] = f"Default value: {problem}"
+        elif property_.is_dynamic_prompt and property_.type is not PropertyType.TEXT:
+            errors[property_.key] = "Only a text can be a dynamic prompt."
         elif property_.step is not None and property_.step <= 0:
             errors[property_.key] = "The step must be larger than zero."
         elif property_.scaled_from is not None and not _can_scale(property_, by_key.get(property_.scaled_from)):

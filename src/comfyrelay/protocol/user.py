@@ -84,6 +84,21 @@ class User(AnswerBody):
     is_admin: bool
 
 
+class OwnWorkflowTerms(AnswerBody):
+    """What a run of your own workflow costs. `reserved_tokens` are reserved, and at most they are charged; the run is
+    stopped after `max_seconds` (null: no limit)."""
+
+    tokens_per_second: float = 0
+    max_seconds: int | None = None
+    reserved_tokens: int = 0
+
+
+class Me(User):
+    """`own_workflows` is null if you may run effects only."""
+
+    own_workflows: OwnWorkflowTerms | None = None
+
+
 class SignedIn(AnswerBody):
     token: str
     user: User
@@ -180,7 +195,7 @@ class Wallet(AnswerBody):
 class Input(AnswerBody):
     """An input that users may set. The primary input is sent as `input_file_id` or `video_id`. `label` is the display
     name, `group` the title of the node. An input that is `scaled_from` another input keeps its ratio to that input
-    until a user sets it."""
+    until a user sets it. In a text that `is_dynamic_prompt`, each job chooses one option of `{a|b}`."""
 
     key: str
     type: OpenEnum[PropertyType]
@@ -194,6 +209,7 @@ class Input(AnswerBody):
     is_whole: bool
     role: OpenEnum[Role] | None
     scaled_from: str | None
+    is_dynamic_prompt: bool
     label: str
     group: str | None
 
@@ -254,6 +270,7 @@ class PropertyFields(Request):
     is_whole: bool = False
     role: Role | None = None
     scaled_from: PropertyKey | None = None
+    is_dynamic_prompt: bool = False
     label: Line | None = None
     group: Line | None = None
 

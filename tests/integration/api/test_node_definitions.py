@@ -329,6 +329,27 @@ class TestChanging:
         assert width["default_value"] == 8
 
 
+async def test_each_job_draws_the_choices_of_a_prompt_from_the_editor(api: Api, worker: Caller) -> None:
+    encode = {"input": {"required": {"prompt": ["STRING", {"multiline": True, "dynamicPrompts": True}]}}, "output": []}
+    await bring(worker, {**DEFINITIONS, "Say": {**encode, "output_node": True}})
+    file = workflow([node(1, "Say", values=["a {red|blue} fox"])])
+    user = await api.user()
+    own = await user.post("/api/workflows", {"graph": file, "name": "Foxes"})
+    [prompt] = own["properties"]
+    assert (prompt["is_dynamic_prompt"], prompt["default_value"]) == (True, "a {red|blue} fox")
+
+    async def drawn(key: str, **payload: str) -> str:
+        body = {"workflow_slug": own["slug"], "idempotency_key": key, "input_payload": payload}
+        job = await user.post("/api/ai-jobs", {**body, "wait_for_missing": True})
+        return str(job["label"]).removeprefix("Foxes · ")
+
+    assert {await drawn(f"default {n}") for n in range(20)} == {"a red fox", "a blue fox"}
+    assert {await drawn(f"own {n}", **{prompt["key"]: "{one|two}"}) for n in range(20)} == {"one", "two"}
+    deep = {"workflow_slug": own["slug"], "idempotency_key": "deep", "input_payload": {prompt["key"]: "{a|" * 11}}
+    problem = problem_of(await user.call("POST", "/api/ai-jobs", deep), 422)
+    assert list(problem["errors"]) == [prompt["key"]]
+
+
 class TestWaitingForNodes:
     """The fields of an editor workflow are unknown while no worker has its nodes."""
 

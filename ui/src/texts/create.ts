@@ -108,6 +108,7 @@ export const create = {
     } as Readonly<Record<string, string>>,
     swept: "sweep",
     wildcards: "Wildcards",
+    dynamicPrompt: "Each job chooses one option of {a|b}.",
     wildcardModes: { off: "As typed", random: "Random", all: "All combinations" },
     uneven: (files: number, prompts: number) =>
       `Pairs need one prompt per file: you have ${plural(files, "file")} and ${plural(prompts, "prompt")}.`,

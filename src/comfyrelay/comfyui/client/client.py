@@ -12,6 +12,7 @@ from uuid import uuid4
 from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.client.uploads import Attachment, Uploaded, Uploader
 from comfyrelay.comfyui.editor.loading import as_graph, load_workflow
+from comfyrelay.comfyui.graphs.dynamic_prompts import draw_prompts
 from comfyrelay.comfyui.graphs.file_names import fill_file_names
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph
 from comfyrelay.comfyui.graphs.hash import workflow_hash
@@ -264,7 +265,7 @@ class ComfyClient:
 
         Outputs of the nodes in `wanted`, given by id or title, come first. `attachments` are uploaded before the run.
         """
-        graph = fill_file_names(check_graph(graph), utc_now())
+        graph = fill_file_names(draw_prompts(check_graph(graph)), utc_now())
         digest = workflow_hash(graph)
         is_loaded = self._loaded.get(digest) == self.connection
         request = _RunRequest(

@@ -15,6 +15,7 @@ from comfyrelay.comfyui.client.uploads import Attachment, Uploaded
 from comfyrelay.comfyui.cloud.http import CloudHttp, is_busy
 from comfyrelay.comfyui.cloud.status import CloudPhase, failure_of_job, phase_of
 from comfyrelay.comfyui.cloud.uploads import CloudUploader
+from comfyrelay.comfyui.graphs.dynamic_prompts import draw_prompts
 from comfyrelay.comfyui.graphs.explain import explain_refusal
 from comfyrelay.comfyui.graphs.file_names import fill_file_names
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph
@@ -150,7 +151,7 @@ class CloudClient:
 
         With a `prompt_id`, a later process can find and cancel the job. It must be new.
         """
-        graph = fill_file_names(check_graph(graph), utc_now())
+        graph = fill_file_names(draw_prompts(check_graph(graph)), utc_now())
         nodes = [find_node(graph, node) for node in wanted]
         listener = guard_listener(on_event)
         result = await self._runs.run(

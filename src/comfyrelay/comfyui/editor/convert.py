@@ -13,8 +13,9 @@ from comfyrelay.comfyui.editor.broadcasts import connect_broadcasts, is_broadcas
 from comfyrelay.comfyui.editor.file_texts import name_nodes_by_id
 from comfyrelay.comfyui.editor.packages import package_of
 from comfyrelay.comfyui.editor.sources import DEEPEST_SUBGRAPH, NodeOutput, Scope, Sources
-from comfyrelay.comfyui.editor.widgets import StoredValue, as_input, made_in_browser, marks_in
+from comfyrelay.comfyui.editor.widgets import StoredValue, as_input, made_in_browser, marks_in, names_with_choices
 from comfyrelay.comfyui.editor.workflow import EditorWorkflow, Node, read_workflow
+from comfyrelay.comfyui.graphs.dynamic_prompts import DYNAMIC_PROMPTS
 from comfyrelay.comfyui.graphs.explain import GraphProblem, failure_of
 from comfyrelay.comfyui.graphs.graph import Graph, nodes_in_cycle
 from comfyrelay.comfyui.graphs.model_sources import MODELS, read_models
@@ -146,12 +147,18 @@ def inputs_of(sources: Sources, scope: Scope, node: Node) -> dict[str, NodeOutpu
 
 
 def _entry(sources: Sources, scope: Scope, node: Node) -> dict[str, Any]:
+    found = inputs_of(sources, scope, node)
     inputs = {
         name: [source.node_id, source.slot] if isinstance(source, NodeOutput) else as_input(source.value)
-        for name, source in inputs_of(sources, scope, node).items()
+        for name, source in found.items()
     }
-    models = {MODELS: found} if (found := read_models(node.properties)) else {}
-    return {"class_type": node.type, "inputs": inputs, "_meta": {"title": sources.title(node), **models}}
+    own = {name: field for name, field in sources.fields(scope, node).items() if found[name] is field}
+    meta = {
+        "title": sources.title(node),
+        MODELS: read_models(node.properties),
+        DYNAMIC_PROMPTS: names_with_choices(sources.specs(node), own),
+    }
+    return {"class_type": node.type, "inputs": inputs, "_meta": {name: value for name, value in meta.items() if value}}
 
 
 def _problems(sources: Sources, scope: Scope, node: Node) -> Iterator[GraphProblem]:

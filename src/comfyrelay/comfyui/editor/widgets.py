@@ -146,6 +146,18 @@ def as_written(field: StoredValue) -> StoredValue:
     return field._replace(value=_with_line_feeds(written)) if is_text else field
 
 
+def names_with_choices(specs: Iterable[Spec], fields: Mapping[str, StoredValue]) -> list[str]:
+    """Return the prompts with a choice such as `{a|b}`, which the editor draws for each run."""
+    prompts = (spec.name for spec in specs if spec.type == "STRING" and spec.options.get("dynamicPrompts"))
+    return [name for name in prompts if name in fields and _has_choice(fields[name])]
+
+
+def _has_choice(field: StoredValue) -> bool:
+    written = field.value if field.is_default else field.values[field.at]
+    # Braces stay only around choices, and escaped ones lose their backslash.
+    return isinstance(written, str) and "{" in written and field.value == _without_comments(_with_line_feeds(written))
+
+
 def first_value(values: list[Any] | dict[str, Any]) -> Any:
     return values[0] if isinstance(values, list) and values else None
 

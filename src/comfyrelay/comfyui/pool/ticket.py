@@ -12,6 +12,7 @@ from uuid import uuid4
 import orjson
 
 from comfyrelay.comfyui.client.uploads import Attachment
+from comfyrelay.comfyui.graphs.dynamic_prompts import draw_prompts
 from comfyrelay.comfyui.graphs.file_names import fill_file_names
 from comfyrelay.comfyui.graphs.graph import Graph, GraphSource, dump_json, read_graph
 from comfyrelay.comfyui.graphs.hash import workflow_hash
@@ -142,7 +143,7 @@ def make_ticket(source: GraphSource, options: JobOptions, *, sequence: int, crea
     """Check the options that need no server, and copy the graph so that the caller cannot change it."""
     check_options(options, where="enqueue")
     given = read_graph(source)
-    drawn, seeds = draw_seeds(given)
+    drawn, seeds = draw_seeds(draw_prompts(given))
     graph = fill_file_names(drawn, created_at)
     job_id = options.get("job_id")
     ticket = Ticket(

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from comfyrelay.comfyui.graphs.dynamic_prompts import Template
 from comfyrelay.desk.batches.axes import read_axes
 from comfyrelay.desk.batches.expand import Expansion, SeedPlan, expand
-from comfyrelay.desk.batches.wildcards import Template, Wildcards
+from comfyrelay.desk.batches.wildcards import Wildcards
 from comfyrelay.domain.bulk import MAX_ITEMS, Mode, SeedMode, WildcardMode
 from comfyrelay.domain.properties import Property, Role, defaults
 from comfyrelay.errors import InvalidInput

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from comfyrelay.comfyui.editor.workflow import AppView
+from comfyrelay.comfyui.graphs.dynamic_prompts import with_fixed_prompts
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph, input_texts
 from comfyrelay.comfyui.graphs.nodes import title_of
 from comfyrelay.domain.properties import ASSET_TYPES, MAX_PROPERTIES_BYTES, PropertyType, Role
@@ -205,13 +206,12 @@ def _with_placeholders(graph: Graph, drafts: Sequence[PropertyDraft], placeholde
         for draft, placeholder in zip(drafts, placeholders, strict=True)
         for input_ in draft.inputs
     }
-    return {
-        node_id: {
-            **node,
-            "inputs": {name: by_position.get((node_id, name), value) for name, value in node["inputs"].items()},
-        }
-        for node_id, node in graph.items()
-    }
+    described: Graph = {}
+    for node_id, node in graph.items():
+        filled = {name: by_position[node_id, name] for name in node["inputs"] if (node_id, name) in by_position}
+        # The property is drawn now, not the input.
+        described[node_id] = {**with_fixed_prompts(node, filled), "inputs": {**node["inputs"], **filled}}
+    return described
 
 
 def _limit_choices(properties: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -252,6 +252,7 @@ def _property(
         "role": None if draft.role is None else str(draft.role),
         "scaled_from": scaled_from,
         "group": group,
+        "is_dynamic_prompt": any(input_.is_dynamic_prompt for input_ in draft.inputs) or None,
     }
     return {
         "key": key,

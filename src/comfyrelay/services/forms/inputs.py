@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from comfyrelay.comfyui.graphs.dynamic_prompts import dynamic_prompts_of
 from comfyrelay.comfyui.graphs.foreign_files import PATH_MARK
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.nodes import FOLDER_MARKS
@@ -57,6 +58,8 @@ class GraphInput:
     # From the node definition.
     display_name: str | None = None
     is_multiline: bool = False
+    # The editor draws its choices for each run.
+    is_dynamic_prompt: bool = False
 
     @property
     def position(self) -> Position:
@@ -82,13 +85,17 @@ def find_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[str
     for node_id, node in graph.items():
         specs = specs_of(node, object_info)
         series = _series_in(specs)
+        dynamic = dynamic_prompts_of(node)
         for name, value in node["inputs"].items():
             is_fixed = name in _EXCLUDED or (node_id in savers and name in FORMAT_INPUTS)
             spec = _spec_of(name, specs, series)
             if not is_fixed and _is_plain(value) and not _is_leftover(name, value, spec, specs):
                 fields = _type_input(node["class_type"], name, value, spec, is_saver=node_id in savers)
                 if fields is not None:
-                    found.append(GraphInput(node_id=node_id, name=name, value=value, **fields))
+                    is_dynamic = name in dynamic
+                    found.append(
+                        GraphInput(node_id=node_id, name=name, value=value, is_dynamic_prompt=is_dynamic, **fields)
+                    )
     return found
 
 

@@ -13,6 +13,7 @@ from comfyrelay.comfyui.editor.convert import MAX_MARKS, MAX_NODES, convert_work
 from comfyrelay.comfyui.editor.loading import as_graph
 from comfyrelay.comfyui.editor.sources import NodeOutput, Scope, Sources
 from comfyrelay.comfyui.editor.workflow import is_editor_file, read_workflow
+from comfyrelay.comfyui.graphs.dynamic_prompts import dynamic_prompts_of
 from comfyrelay.comfyui.graphs.preflight import graph_problems
 from comfyrelay.errors import ComfyRelayError, GraphError, GraphRefused, NotInstalled
 from tests.support.editor_files import DEFINITIONS, Slot, empty, invert, node, save, subgraph, workflow
@@ -114,6 +115,14 @@ class TestFields:
     def test_prompt_is_sent_without_comments_and_keeps_its_choices(self, text: str, expected: str) -> None:
         found = inputs(workflow([node(1, "CLIPTextEncode", [("clip", "CLIP", None)], values=[text])]))
         assert found["1"] == {"text": expected}
+
+    @pytest.mark.parametrize(
+        ("text", "is_dynamic"), [("a {red|blue} cat", True), ("a \\{red|blue\\} cat", False), ("a {red} cat", False)]
+    )
+    def test_prompts_that_the_editor_draws_are_marked(self, text: str, is_dynamic: bool) -> None:
+        file = workflow([node(1, "CLIPTextEncode", [("clip", "CLIP", None)], values=[text])])
+        graph = convert_workflow(file, DEFINITIONS)
+        assert dynamic_prompts_of(graph["1"]) == ({"text": text} if is_dynamic else {})
 
     @pytest.mark.parametrize("mark", ["{", "//\n", *full_only("a|", "}", "\\", "/*")])
     def test_texts_with_too_many_brackets_are_refused_before_parsing(self, mark: str) -> None:

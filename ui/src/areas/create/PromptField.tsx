@@ -9,6 +9,8 @@ import { hasWildcards, isOnePromptPerLine, splitLines } from "./sweep";
 import { textOf } from "./values";
 
 const WILDCARD_MODES = ["off", "random", "all"] as const;
+/** Choices of a dynamic prompt are drawn for each job, so it is never used as typed. */
+const DYNAMIC_MODES = ["random", "all"] as const;
 
 interface PromptFieldProps {
   form: Form;
@@ -26,6 +28,7 @@ export function PromptField({ form, input, hint, canSweep }: PromptFieldProps) {
   const isOn = isMain ? isOnePromptPerLine(choice, draft) : draft.negativesByLine;
   const count = splitLines(text).length;
   const was = form.recalledText(input);
+  const modes = input.is_dynamic_prompt ? DYNAMIC_MODES : WILDCARD_MODES;
   const lines =
     count > 1 ? (
       <button
@@ -65,7 +68,7 @@ export function PromptField({ form, input, hint, canSweep }: PromptFieldProps) {
       <Field
         name={input.label}
         aside={aside}
-        hint={hint}
+        hint={hint ?? (input.is_dynamic_prompt && !canSweep ? texts.form.dynamicPrompt : undefined)}
         problem={form.problems[input.key]}
         isRequired={input.required}
       >
@@ -76,8 +79,8 @@ export function PromptField({ form, input, hint, canSweep }: PromptFieldProps) {
           <span>{texts.form.wildcards}</span>
           <Segmented
             name={texts.form.wildcards}
-            value={draft.wildcards}
-            choices={WILDCARD_MODES.map((value) => ({ value, name: texts.form.wildcardModes[value] }))}
+            value={input.is_dynamic_prompt && draft.wildcards === "off" ? "random" : draft.wildcards}
+            choices={modes.map((value) => ({ value, name: texts.form.wildcardModes[value] }))}
             onChange={(next) => form.change({ wildcards: WILDCARD_MODES.find((each) => each === next) ?? "off" })}
           />
         </div>

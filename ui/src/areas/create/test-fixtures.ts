@@ -14,6 +14,7 @@ export const input = (key: string, type: string, more: Partial<Input> = {}): Inp
   is_whole: false,
   role: null,
   scaled_from: null,
+  is_dynamic_prompt: false,
   label: key,
   group: null,
   ...more,

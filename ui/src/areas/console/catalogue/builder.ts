@@ -29,6 +29,7 @@ export interface Property {
   is_whole?: boolean;
   role?: string | null;
   scaled_from?: string | null;
+  is_dynamic_prompt?: boolean;
   label?: string | null;
   group?: string | null;
 }

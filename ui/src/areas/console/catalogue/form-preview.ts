@@ -51,6 +51,7 @@ export const inputOf = (property: Property, override?: unknown): Input => ({
   step: property.step ?? null,
   is_whole: Boolean(property.is_whole),
   scaled_from: property.scaled_from ?? null,
+  is_dynamic_prompt: Boolean(property.is_dynamic_prompt),
 });
 
 interface Previewed {
