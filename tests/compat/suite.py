@@ -30,6 +30,8 @@ from comfyrelay.errors import ComfyError, GraphRefused, NodeFailed, NotInstalled
 from comfyrelay.media.containers import read_container
 from comfyrelay.media.info import ProbeLimits
 from tests.support.chromium import open_chromium
+from tests.support.daily_loop import JourneyDesk, walk_daily_loop
+from tests.support.web_app import build_app
 from tests.support.world import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -336,6 +338,13 @@ async def test_editor_exports_what_the_conversion_makes(comfyui: RunningComfyUI)
     assert plain == {
         number: {key: node[key] for key in ("class_type", "inputs")} for number, node in exported["output"].items()
     }
+
+
+async def test_daily_loop_of_a_creator_survives_a_kill(tmp_path: Path) -> None:
+    """A desk in Chromium: drop, run, compare, recall, sweep, kill, grid, settings, pause, phone"""
+    build_app()
+    async with open_chromium() as browser:
+        await walk_daily_loop(JourneyDesk(tmp_path, comfyui_dir=str(FOLDER), comfyui_args="--cpu"), browser)
 
 
 async def test_killed_comfyui_is_restarted_and_runs_again(comfyui: RunningComfyUI) -> None:
