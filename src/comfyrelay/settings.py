@@ -1,8 +1,10 @@
 """Settings of the control plane."""
 
+from email.utils import parseaddr
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
@@ -16,6 +18,7 @@ DATABASE_SCHEMES = ("sqlite:///", "postgresql://", "postgres://")
 
 Stage = Literal["staging", "production"]
 GraphPolicyMode = Literal["deny", "allow", "off"]
+SignUp = Literal["open", "invitation", "closed"]
 
 
 def _database_url(url: str) -> str:
@@ -36,6 +39,37 @@ def _top_up_url(url: str) -> str:
 
 
 TopUpUrl = Annotated[str, AfterValidator(_top_up_url)]
+
+
+SMTP_SCHEMES = ("smtp", "smtps", "smtp+plain")
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+def _smtp_url(url: str) -> str:
+    # The URL may contain a password, so the message does not repeat it.
+    try:
+        parts = urlsplit(url)
+        is_complete = parts.scheme in SMTP_SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_complete = False
+    if not is_complete:
+        raise ValueError("must have the form smtp://user:password@host:587, smtps://… or smtp+plain://…")
+    if parts.scheme == "smtp+plain" and parts.password is not None and parts.hostname not in LOCAL_HOSTS:
+        raise ValueError("sends the password without encryption; use smtp:// or smtps://")
+    return url
+
+
+SmtpUrl = Annotated[str, AfterValidator(_smtp_url)]
+
+
+def _mail_from(sender: str) -> str:
+    _name, address = parseaddr(sender)
+    if "@" not in address.strip("@"):
+        raise ValueError("must be an address such as studio@example.com or Studio <studio@example.com>")
+    return sender
+
+
+MailFrom = Annotated[str, AfterValidator(_mail_from)]
 
 
 def split_commas(value: Any) -> Any:
@@ -105,7 +139,18 @@ class Settings(ArgumentsOnly):
     allowed_origins: list[str] = Field(
         [], description="JSON list: origins whose pages may call the API and upload files"
     )
-    allow_registration: bool = Field(True, description="whether anyone may create an account")
+    sign_up: SignUp = Field(
+        "open",
+        description="who may create an account: anyone (`open`), people invited by an administrator (`invitation`), or "
+        "nobody (`closed`)",
+    )
+    smtp_url: SmtpUrl | None = Field(
+        None,
+        repr=False,
+        description="mail server: `smtp://user:password@host:587` (STARTTLS), `smtps://…` (TLS) or `smtp+plain://…` "
+        "(no encryption); if not set, no mail is sent",
+    )
+    mail_from: MailFrom | None = Field(None, description="sender of mails, such as `Studio <studio@example.com>`")
     session_days: Seconds = Field(30, description="days until a browser session expires")
     rate_limit_per_minute: Count = Field(
         10,
@@ -245,6 +290,17 @@ class Settings(ArgumentsOnly):
     user_priority_min: int = Field(-10, description="lowest priority that a user may request")
     user_priority_max: int = Field(10, description="highest priority that a user may request")
 
+    own_workflows: Literal["permitted", "everyone"] = Field(
+        "permitted",
+        description="who may add and run workflows of their own: users whom an administrator permits it, or everyone",
+    )
+    own_workflow_tokens_per_second: SecondsOrZero = Field(
+        1, le=1_000_000, description="price of a second of such a run, in tokens; 0 if runs are free"
+    )
+    own_workflow_max_seconds: Annotated[int, Field(gt=0, le=7 * 86400)] = Field(
+        600, description="seconds after which such a run is stopped, unless runs are free; their price is reserved"
+    )
+
     graph_policy: GraphPolicyMode = Field(
         "deny",
         description="nodes in tenant graphs: `deny` (all but dangerous ones), `allow` (only listed ones), `off` (all)",
@@ -270,6 +326,12 @@ class Settings(ArgumentsOnly):
                 f"{ENV_PREFIX}USER_PRIORITY_MIN ({self.user_priority_min}) must not be above "
                 f"{ENV_PREFIX}USER_PRIORITY_MAX ({self.user_priority_max})"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _mail_is_complete(self) -> Self:
+        if (self.smtp_url is None) != (self.mail_from is None):
+            raise ValueError(f"{ENV_PREFIX}SMTP_URL and {ENV_PREFIX}MAIL_FROM must be set together")
         return self
 
     @property

@@ -62,13 +62,18 @@ def source_path(path: str) -> str:
     return path
 
 
+def tenant_folder(tenant_id: str) -> str:
+    """Return the folder of all objects of a tenant."""
+    return f"tenants/{tenant_id}"
+
+
 def job_folder(tenant_id: str, job_id: str) -> str:
     """Return the folder of all uploads of a job."""
-    return f"tenants/{tenant_id}/ai-jobs/{job_id}"
+    return f"{tenant_folder(tenant_id)}/ai-jobs/{job_id}"
 
 
 def private_graph_path(tenant_id: str, graph_id: str) -> str:
-    return f"tenants/{tenant_id}/graphs/{graph_id}.json"
+    return f"{tenant_folder(tenant_id)}/graphs/{graph_id}.json"
 
 
 def editor_path(graph_path: str) -> str:

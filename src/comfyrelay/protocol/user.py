@@ -37,12 +37,14 @@ class Credentials(Request):
 
 class SignInOptions(AnswerBody):
     """The kind of server, and how to sign in. `stage` is the stage of new jobs. `needs_setup`: no administrator
-    exists yet. `url_seconds` is the lifetime of file URLs; URLs of posters and previews are valid for at least half
-    as long."""
+    exists yet. `sends_mail`: links to sign up and to set a new password are mailed. `url_seconds` is the lifetime of
+    file URLs; URLs of posters and previews are valid for at least half as long."""
 
     stage: OpenEnum[Stage]
     is_desk: bool
     can_sign_up: bool
+    sign_up: Literal["open", "invitation", "closed"]
+    sends_mail: bool
     needs_setup: bool
     url_seconds: float
 
@@ -70,10 +72,12 @@ class NewPassword(ResetToken):
 
 
 class ResetAccount(AnswerBody):
-    """The account whose password the link resets. A webhook stays active after the reset."""
+    """The account whose password the link sets. `is_new`: the link creates it. A webhook stays active after a
+    reset."""
 
     email: str
     has_webhook: bool
+    is_new: bool
 
 
 class User(AnswerBody):

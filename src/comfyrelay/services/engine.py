@@ -48,6 +48,8 @@ RETENTION_SECONDS = 3600.0
 WEBHOOK_SECONDS = 5.0
 # Posters of this process's inputs are drawn soon; posters of other processes' inputs are polled at this interval.
 POSTER_SECONDS = 30.0
+# Mails of this process are sent at once; those of other processes, and retries, are polled at this interval.
+MAIL_SECONDS = 10.0
 
 
 class Engine:
@@ -76,7 +78,7 @@ class Engine:
         )
         self.outbox = Outbox(context, on_applied=self._on_applied, on_ended=self._on_ended)
         self.accounts = Accounts(context)
-        self.catalogue = Catalogue(context)
+        self.catalogue = Catalogue(context, self.accounts.own_workflows)
         self.queue = Queue(
             context,
             self.outbox,
@@ -87,8 +89,7 @@ class Engine:
         )
         self.workers = WorkerServices(context, self.queue, self.catalogue.graphs)
         self.autoscaling = Autoscaling(context, self.workers, self.outbox, self.queue)
-        limits_of = self.accounts.tenancy.own_limits
-        self.jobs = Jobs(context, self.outbox, self.catalogue, self.queue, limits_of=limits_of)
+        self.jobs = Jobs(context, self.outbox, self.catalogue, self.queue, self.accounts)
         self.gallery = Gallery(context, self.jobs)
         self.webhooks = Webhooks(context, on_recorded=partial(self._publish_change, "webhooks"))
         self.operations = Operations(
@@ -121,12 +122,14 @@ class Engine:
             _every("offline workers", OFFLINE_WORKER_REMOVAL_SECONDS, self._remove_offline),
             _every("usage", USAGE_SECONDS, self.autoscaling.usage.run_once),
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
+            _every("erasure", REMOVAL_SECONDS, self.operations.erasure.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
             _every("unused requirements", RETENTION_SECONDS, self.catalogue.availability.delete_unused),
             # The short intervals below batch work that arrives together.
             _every("waiting workflows", 0.2, self.catalogue.pending_workflows.run_and_wait),
             _every("burst", 0.2, self.autoscaling.bursting.run_stages),
             _every("webhooks", 0.2, self._send_webhooks),
+            _every("mails", 0.2, self._send_mails),
             # The interval lets submitted jobs start before their inputs are drawn.
             _every("posters", 0.5, self._draw_posters),
         ]
@@ -150,6 +153,7 @@ class Engine:
                 await loop
         self._loops.clear()
         await self.webhooks.deliveries.close()
+        await self.accounts.mailer.close()
         await self.outbox.delivery.idle()
         await self.queue.previews.idle()
         await self.notify_channel.stop()
@@ -190,6 +194,10 @@ class Engine:
     async def _send_webhooks(self) -> None:
         await self.webhooks.deliveries.start_due()
         await self.webhooks.deliveries.wakeup.wait(WEBHOOK_SECONDS)
+
+    async def _send_mails(self) -> None:
+        await self.accounts.mailer.run_once()
+        await self.accounts.mailer.wakeup.wait(MAIL_SECONDS)
 
     async def _draw_posters(self) -> None:
         await self.jobs.pending_posters.run_once()

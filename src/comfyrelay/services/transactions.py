@@ -30,6 +30,11 @@ class TransactionStep(StrEnum):
     # Webhooks for finished jobs.
     WEBHOOK_CLAIM = "webhook.claim"
     WEBHOOK_NOTE = "webhook.note"
+    # Mails to users.
+    MAIL_CLAIM = "mail.claim"
+    MAIL_NOTE = "mail.note"
+    # Erasure of a deleted account.
+    ERASE = "erase"
     # Posters of inputs, and postponed posters of outputs.
     DRAW_CLAIM = "draw.claim"
     DRAW_NOTE = "draw.note"

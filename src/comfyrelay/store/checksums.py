@@ -6,8 +6,8 @@ from pathlib import Path
 
 # Parsing the migrations takes longer than all other checks of a start. A test compares these with the files.
 CHECKSUMS = {
-    "central_0001": "3d1f4bd52acb8872d26ad39f9efd447d422a2449eadc0edeaf1ab0f01146b6b2",
-    "tenant_0001": "e782e0400e614b2077c736cb61e953b709a2f6d82f6525c68072ea5b19443ed5",
+    "central_0001": "f9555d7bc1e0b8e5731be5796a7147d73fbace5ce4265975bb4505336726392d",
+    "tenant_0001": "ccdb6965931f3228091749a3dbb68e930e3374266c2cce846562418a42a38d4c",
 }
 
 

@@ -79,6 +79,7 @@ class TestSettingUp:
         entry = await api.anonymous.get("/api/entry")
         seconds = api.engine.settings.presigned_ttl_seconds
         expected = {"is_desk": False, "stage": "production", "can_sign_up": True, "needs_setup": True}
+        expected |= {"sign_up": "open", "sends_mail": False}
         assert entry == {**expected, "url_seconds": seconds}
         created = data_of(await set_up(api, await make_code(api)))
         assert created["user"]["is_admin"] is True
@@ -129,7 +130,7 @@ class TestAccountsByAdministrators:
         problem_of(await admin.call("POST", "/api/admin/users/nobody/reset-link"), 404)
         token = link["url"].partition("#")[2]
         account = await api.anonymous.post("/api/reset/check", {"token": token})
-        assert account == {"email": "ada@example.com", "has_webhook": False}
+        assert account == {"email": "ada@example.com", "has_webhook": False, "is_new": False}
         created = data_of(await reset(api, link))
         assert created["user"] == {**created["user"], "name": "Ada", "is_admin": False, "id": link["user_id"]}
         assert (await sign_in(api, NEW)).is_success

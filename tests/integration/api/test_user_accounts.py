@@ -46,8 +46,9 @@ class TestSigningUp:
             response = await api.anonymous.call("POST", "/api/register", body)
             assert field in problem_of(response, 422)["errors"]
 
-    async def test_sign_up_can_be_disabled(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
-        async with open_api(sqlite_backend, tmp_path, allow_registration=False) as api:
+    @pytest.mark.parametrize("mode", ["invitation", "closed"])
+    async def test_sign_up_can_be_disabled(self, sqlite_backend: SqliteBackend, tmp_path: Path, mode: str) -> None:
+        async with open_api(sqlite_backend, tmp_path, sign_up=mode) as api:
             problem_of(await api.anonymous.call("POST", "/api/register", ADA), 403)
 
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from comfyrelay.services.workers.node_allow_list import AllowList
 
 db_app = typer.Typer(no_args_is_help=True, help="Check and upgrade the schemas of the databases.")
-admin_app = typer.Typer(no_args_is_help=True, help="Create administrators of a server, and list the workers' nodes.")
+admin_app = typer.Typer(
+    no_args_is_help=True, help="Create administrators of a server, permit own workflows, and list the workers' nodes."
+)
 NOT_READY = 1
 
 
@@ -47,6 +49,54 @@ def create_admin(
     print_line(run_with_engine(work))
 
 
+@admin_app.command("invite")
+def invite_user(
+    email: Annotated[str, typer.Argument(help="Email address of the user.")],
+    name: Annotated[str | None, typer.Option(help="Name of the user; if not given, the address.")] = None,
+    is_admin: Annotated[bool, typer.Option("--admin", help="Make the user an administrator.")] = False,
+) -> None:
+    """Create an account, and print the link that sets its password.
+
+    If the server sends mail, another link is mailed to the user. For an existing account, this makes a new link.
+    """
+
+    async def work(engine: Engine) -> str:
+        await engine.databases.upgrade()
+        links = engine.accounts.links
+        if (user := await engine.accounts.tenancy.find_user(email)) is None:
+            user, link = await links.invite(email=email, name=name, is_admin=is_admin)
+        else:
+            user, link = await links.create_reset_link(user.id, by=None)
+        return links.password_url(link.secret)
+
+    print_line(run_with_engine(work))
+
+
+@admin_app.command("delete")
+def delete_user(
+    email: Annotated[str, typer.Argument(help="Email address of the account.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete an account with all its data.
+
+    The server erases files, jobs and workflows in the background.
+    """
+    from comfyrelay.errors import NotFound
+
+    if not yes:
+        typer.confirm(f"Delete the account {email} with all its files, jobs and workflows?", abort=True)
+
+    async def work(engine: Engine) -> None:
+        await engine.databases.upgrade()
+        user = await engine.accounts.tenancy.find_user(email)
+        if user is None:
+            raise NotFound(f"There is no user {email!r}.")
+        await engine.accounts.own_account.delete_by_admin(user.id)
+
+    run_with_engine(work)
+    print_line(f"Deleted the account {email}. A running server erases its data.")
+
+
 @admin_app.command("setup-code")
 def create_setup_code() -> None:
     """Print the link that creates the first administrator in a browser.
@@ -65,6 +115,29 @@ def create_setup_code() -> None:
         print_note("There is an administrator already. Create others in the web app, or with: comfyrelay admin create")
         raise typer.Exit(NOT_READY)
     print_line(f"{load_settings().base_url}/setup#{code}")
+
+
+@admin_app.command("own-workflows")
+def permit_own_workflows(
+    email: Annotated[str, typer.Argument(help="Email address of the user.")],
+    allow: Annotated[bool, typer.Option("--allow/--forbid", help="Give the permission, or take it away.")],
+) -> None:
+    """Allow a user to add and run workflows of their own. Others run effects only.
+
+    A running server notices the change within 5 seconds. The exit code is 1 if there is no such user.
+    """
+
+    async def work(engine: Engine) -> bool:
+        await engine.databases.require_current()
+        user = await engine.accounts.tenancy.find_user(email)
+        if user is not None:
+            await engine.accounts.tenancy.set_limits(user.tenant_id, {"may_add_workflows": allow})
+        return user is not None
+
+    if not run_with_engine(work):
+        print_note(f"There is no user {email}.")
+        raise typer.Exit(NOT_READY)
+    print_line(f"{email} may {'add workflows' if allow else 'run effects only'}.")
 
 
 @admin_app.command("nodes")

@@ -141,6 +141,8 @@ class WorkerState(StrEnum):
     REVOKED = "revoked"
     OFFLINE = "offline"
     DRAINING = "draining"
+    # It reports that none of its ComfyUI can be used.
+    NO_COMFYUI = "no_comfyui"
     BUSY = "busy"
     IDLE = "idle"
 
@@ -163,7 +165,11 @@ JOB_STATUS_OF = {
 class LinkKind(StrEnum):
     """Kind of a single-use sign-in link."""
 
+    # Change or verify the email address.
+    EMAIL = "email"
     # Set a new password.
     RESET = "reset"
     # Create the first administrator.
     SETUP = "setup"
+    # Create an account.
+    SIGN_UP = "sign_up"

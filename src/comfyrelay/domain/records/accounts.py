@@ -24,12 +24,24 @@ class User:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LinkRecord:
+    """A single-use link. `email` is the address that it was mailed to."""
+
+    kind: str
+    user_id: str | None
+    email: str | None
+    name: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OwnLimits:
-    """The limits that an administrator has set for a tenant. `None` means the server's limit."""
+    """The limits and the permission that an administrator has set for a tenant. `None` means the server's limit."""
 
     max_active_jobs: int | None = None
     max_stored_bytes: int | None = None
     max_stored_files: int | None = None
+    # Whether it may add and run workflows of its own.
+    may_add_workflows: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +54,7 @@ class ListedTenant:
     max_active_jobs: int | None
     max_stored_bytes: int | None
     max_stored_files: int | None
+    may_add_workflows: bool
     created_at: datetime
     user_id: str
     email: str
@@ -65,9 +78,14 @@ class ListedUser:
     is_admin: bool
     created_at: datetime
     disabled_at: datetime | None
+    email_verified_at: datetime | None
     has_password: bool
     last_sign_in_at: datetime | None
     api_tokens: int
+
+    @property
+    def is_verified(self) -> bool:
+        return self.email_verified_at is not None
 
     @property
     def is_disabled(self) -> bool:

@@ -27,18 +27,21 @@ class Tenant(AnswerBody):
     max_active_jobs: int | None = None
     max_stored_bytes: int | None = None
     max_stored_files: int | None = None
+    may_add_workflows: bool = False
     is_disabled: bool = False
     created_at: datetime
 
 
 class TenantUser(AnswerBody):
-    """A user. `last_sign_in_at` is the last sign-in with a browser, `api_tokens` the number of valid API tokens."""
+    """A user. `is_verified`: the user has opened a link that was mailed to the address. `last_sign_in_at` is the last
+    sign-in with a browser, `api_tokens` the number of valid API tokens."""
 
     id: str
     email: str
     name: str
     is_admin: bool
     is_disabled: bool
+    is_verified: bool
     has_password: bool
     last_sign_in_at: datetime | None
     api_tokens: int
@@ -48,15 +51,20 @@ class TenantUser(AnswerBody):
 class TenantLimits(AnswerBody):
     """The limits of a tenant. Null means the default: jobs never move to Comfy Cloud because of their wait, at most
     `usual_active_jobs` jobs may be active, and uploads are limited to `usual_stored_files` files and
-    `usual_stored_bytes` bytes (null: no limit)."""
+    `usual_stored_bytes` bytes (null: no limit).
+
+    `may_add_workflows` permits workflows of its own, which have the price of a server's own workflows. If
+    `everyone_may_add_workflows`, it needs no permission."""
 
     max_wait_seconds: int | None
     max_active_jobs: int | None
     max_stored_bytes: int | None
     max_stored_files: int | None
+    may_add_workflows: bool
     usual_active_jobs: int
     usual_stored_bytes: int | None
     usual_stored_files: int | None
+    everyone_may_add_workflows: bool
 
 
 class TenantDetails(AnswerBody):
@@ -76,7 +84,7 @@ class TenantDetails(AnswerBody):
 
 
 class TenantPatch(Patch):
-    """New limits of a tenant. Null restores the default."""
+    """New limits of a tenant, and whether it may add workflows of its own. Null restores the default of a limit."""
 
     model_config = example(max_wait_seconds=300, max_active_jobs=20)
 
@@ -88,6 +96,7 @@ class TenantPatch(Patch):
     max_active_jobs: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = None
     max_stored_bytes: Annotated[StrictInt, Field(ge=0, le=MAX_ID)] | None = None
     max_stored_files: Annotated[StrictInt, Field(ge=0, le=1_000_000_000)] | None = None
+    may_add_workflows: bool | None = None
 
 
 class ChangedTenant(AnswerBody):
@@ -96,6 +105,7 @@ class ChangedTenant(AnswerBody):
     max_active_jobs: int | None = None
     max_stored_bytes: int | None = None
     max_stored_files: int | None = None
+    may_add_workflows: bool = False
 
 
 class TenantTransaction(AnswerBody):
@@ -148,9 +158,16 @@ class UserPatch(Patch):
 
 
 class ResetLink(AnswerBody):
-    """A link to set a new password. It works once, and is sent only once."""
+    """A link to set a new password. It works once, and is sent only once. `is_mailed`: another link was mailed to the
+    user."""
 
     user_id: str
     email: str
     url: str
     expires_at: datetime
+    is_mailed: bool
+
+
+class DeletedUser(AnswerBody):
+    id: str
+    tenant_id: str

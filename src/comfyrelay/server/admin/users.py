@@ -1,7 +1,7 @@
 """Accounts, and links that set a new password."""
 
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.errors import InvalidInput
+from comfyrelay.errors import Forbidden, InvalidInput
 from comfyrelay.protocol.admin import tenants as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
@@ -13,13 +13,16 @@ from comfyrelay.services.accounts.links import NewLink
 
 router = admin_router("/users")
 SEND_LINK = "Send the link to the user: it works once, for a day, and is not shown again."
+MAILED = "A link is on its way to the user by mail. This one works, too: once, for a day."
 
 
 @router.post("", status_code=201, responses=error_responses(409, 422))
 async def create_user(body: wire.NewUser, context: ContextOf, admin: Admin) -> Answer[wire.ResetLink]:
-    """Create an account, and a link to set its password."""
+    """Create an account, and a link to set its password. If this server sends mail, another link is mailed."""
+    if context.settings.sign_up == "closed":
+        raise Forbidden("Sign-up on this server is closed (COMFYRELAY_SIGN_UP), also for invitations.")
     user, link = await context.engine.accounts.links.invite(**body.model_dump(), by=admin)
-    return Answer(data=_link(context, user, link), message=SEND_LINK)
+    return _answer(context, user, link)
 
 
 @router.patch("/{user_id}", responses=error_responses(404, 409, 422))
@@ -40,12 +43,21 @@ async def change_user(
 
 @router.post("/{user_id}/reset-link", status_code=201, responses=error_responses(404, 422))
 async def make_reset_link(user_id: IdInPath, context: ContextOf, admin: Admin) -> Answer[wire.ResetLink]:
-    """Create a link to set a new password. Older links end."""
+    """Create a link to set a new password. Older links end. If this server sends mail, another link is mailed."""
     user, link = await context.engine.accounts.links.create_reset_link(user_id, by=admin)
-    return Answer(data=_link(context, user, link), message=SEND_LINK)
+    return _answer(context, user, link)
 
 
-def _link(context: Context, user: User, link: NewLink) -> wire.ResetLink:
-    # Browsers do not send the part after `#`, so no log contains the secret.
-    url = f"{context.settings.base_url}/reset#{link.secret}"
-    return wire.ResetLink.of(link, user_id=user.id, email=user.email, url=url)
+@router.delete("/{user_id}", responses=error_responses(404, 409, 422))
+async def delete_user(user_id: IdInPath, context: ContextOf, admin: Admin) -> Answer[wire.DeletedUser]:
+    """Delete an account at once, and its files, jobs and workflows in the background. 409 for the only
+    administrator."""
+    user = await context.engine.accounts.own_account.delete_by_admin(user_id, by=admin)
+    context.forget_user(user)
+    return Answer(data=wire.DeletedUser(id=user.id, tenant_id=user.tenant_id), message="Deleted.")
+
+
+def _answer(context: Context, user: User, link: NewLink) -> Answer[wire.ResetLink]:
+    url = context.engine.accounts.links.password_url(link.secret)
+    data = wire.ResetLink.of(link, user_id=user.id, email=user.email, url=url)
+    return Answer(data=data, message=MAILED if link.is_mailed else SEND_LINK)

@@ -19,6 +19,7 @@ ROUTERS = lazy_routers(
         "presets": "/api/presets",
         "views": "/api/views",
         # Modules that share the prefix `/api` come last: each of their routes is tried for every request.
+        "own_account": "/api/account",
         **dict.fromkeys(("accounts", "account_links", "effects", "gallery", "webhook"), "/api"),
     },
 )

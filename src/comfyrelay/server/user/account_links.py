@@ -1,10 +1,12 @@
-"""Sign-in without a password: the first administrator, and password links."""
+"""Sign-in without a password: the first administrator, and the links of accounts."""
 
 from fastapi import Request, Response
 
+from comfyrelay.domain.credentials import normalize_email
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import DatabaseUnavailable
+from comfyrelay.protocol import account as account_wire
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.http.bodies import anonymous_body
@@ -12,9 +14,10 @@ from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.limits import address_of
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Router
-from comfyrelay.server.user.accounts import signed_in
+from comfyrelay.server.user.accounts import require_open_sign_up, signed_in
 
 router = Router(prefix="/api", tags=["account"])
+LOOK_AT_MAIL = "Look into your mail: if the address is right, a link is on its way."
 
 
 @router.get("/entry", responses=error_responses(503))
@@ -25,7 +28,9 @@ async def entry(context: ContextOf) -> Answer[wire.SignInOptions]:
     data = wire.SignInOptions(
         is_desk=is_desk,
         stage=Stage(settings.stage),
-        can_sign_up=settings.allow_registration and not is_desk,
+        can_sign_up=settings.sign_up == "open" and not is_desk,
+        sign_up="closed" if is_desk else settings.sign_up,
+        sends_mail=context.engine.accounts.mailer.is_enabled,
         needs_setup=not is_desk and await context.engine.accounts.sign_in.needs_setup(),
         url_seconds=settings.presigned_ttl_seconds,
     )
@@ -48,8 +53,10 @@ async def set_up(body: wire.Setup, request: Request, response: Response, context
 async def check_reset(body: wire.ResetToken, request: Request, context: ContextOf) -> Answer[wire.ResetAccount]:
     """Get the account of a password link, while the link is valid."""
     context.sign_ins.check_address(address_of(request))
-    user = await context.engine.accounts.links.find_user(body.token)
-    return Answer(data=wire.ResetAccount(email=user.email, has_webhook=await _has_webhook(context, user)))
+    account = await context.engine.accounts.links.find_account(body.token)
+    has_webhook = account.user is not None and await _has_webhook(context, account.user)
+    data = wire.ResetAccount(email=account.email, has_webhook=has_webhook, is_new=account.user is None)
+    return Answer(data=data)
 
 
 @router.post("/reset", responses=error_responses(403, 404, 422, 429, 503))
@@ -57,12 +64,48 @@ async def check_reset(body: wire.ResetToken, request: Request, context: ContextO
 async def reset(
     body: wire.NewPassword, request: Request, response: Response, context: ContextOf
 ) -> Answer[wire.SignedIn]:
-    """Set a new password with a link, once, and sign in. All other sessions and all API tokens end."""
+    """Set a new password with a link, once, and sign in. All other sessions and all API tokens end. The link of a
+    sign-up creates the account."""
     context.sign_ins.check_address(address_of(request))
-    user = await context.engine.accounts.links.reset_password(body.token, body.password)
+    account = await context.engine.accounts.links.find_account(body.token)
+    if account.user is None:
+        require_open_sign_up(context)
+    user = await context.engine.accounts.links.set_password(body.token, body.password)
     context.forget_user(user)
     message = "Your new password is set. All other sessions and all API tokens have ended."
+    message = "Welcome." if account.user is None else message
     return Answer(data=await signed_in(context, user, response), message=message)
+
+
+@router.post("/sign-up", status_code=202, responses=error_responses(403, 409, 422, 429, 503))
+@anonymous_body
+async def sign_up(body: account_wire.SignUpByMail, request: Request, context: ContextOf) -> Answer[None]:
+    """Mail a link that creates an account. The answer is the same if the address has one."""
+    context.sign_ins.check(address_of(request), normalize_email(body.email))
+    require_open_sign_up(context)
+    await context.engine.accounts.mailed_links.request_account(body.email, name=body.name)
+    return Answer(data=None, message=LOOK_AT_MAIL)
+
+
+@router.post("/reset/request", status_code=202, responses=error_responses(409, 422, 429, 503))
+@anonymous_body
+async def request_reset(body: account_wire.ForgottenPassword, request: Request, context: ContextOf) -> Answer[None]:
+    """Mail a link that sets a new password. The answer is the same if no account has the address."""
+    context.sign_ins.check(address_of(request), normalize_email(body.email))
+    await context.engine.accounts.mailed_links.request_password(body.email)
+    return Answer(data=None, message=LOOK_AT_MAIL)
+
+
+@router.post("/email/confirm", responses=error_responses(404, 422, 429, 503))
+@anonymous_body
+async def confirm_email(
+    body: account_wire.EmailConfirmation, request: Request, context: ContextOf
+) -> Answer[account_wire.ConfirmedEmail]:
+    """Confirm a new email address with the link that was mailed to it, once."""
+    context.sign_ins.check_address(address_of(request))
+    user = await context.engine.accounts.own_account.confirm_email(body.token)
+    context.forget_user(user)
+    return Answer(data=account_wire.ConfirmedEmail(email=user.email), message="Your address is confirmed.")
 
 
 async def _has_webhook(context: Context, user: User) -> bool:

@@ -5,6 +5,7 @@ from typing import Literal
 from fastapi import Request, Response
 
 from comfyrelay.domain.credentials import normalize_email
+from comfyrelay.domain.prices.metered import MILLI, MeteredPrice
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Conflict, Forbidden
 from comfyrelay.protocol import user as wire
@@ -33,8 +34,9 @@ async def register(
 ) -> Answer[wire.SignedIn]:
     """Create an account and sign in."""
     context.sign_ins.check_address(address_of(request))
-    if not context.settings.allow_registration:
-        raise Forbidden("Registration is disabled on this server. Ask its administrator for an account.")
+    require_open_sign_up(context)
+    if context.engine.accounts.mailer.is_enabled:
+        raise Forbidden("This server confirms addresses by mail. Use POST /api/sign-up, and open the link in the mail.")
     try:
         user = await context.engine.accounts.sign_in.register(email=body.email, password=body.password, name=body.name)
     except Conflict:
@@ -65,16 +67,18 @@ async def logout(
     request: Request, response: Response, context: ContextOf, user: CurrentUser, bearer: Bearer
 ) -> Answer[None]:
     """Sign out: end the token or session of this request."""
-    await context.engine.accounts.sign_in.sign_out(user, _secret(request, context, bearer))
+    await context.engine.accounts.sign_in.sign_out(user, secret_of(request, context, bearer))
     context.forget_user(user)
-    response.delete_cookie(context.session_cookie, httponly=True, samesite="lax", secure=_is_secure(context))
+    end_cookie(context, response)
     return Answer(data=None, message="Signed out.")
 
 
 @router.get("/me", responses=error_responses(401, 503))
-async def me(user: CurrentUser) -> Answer[wire.User]:
-    """Get the signed-in user."""
-    return Answer(data=wire.User.of(user))
+async def me(context: ContextOf, user: CurrentUser) -> Answer[wire.Me]:
+    """Get the signed-in user, and whether you may add workflows of your own."""
+    access = context.engine.accounts.own_workflows
+    is_allowed = await access.is_allowed(user.tenant_id)
+    return Answer(data=wire.Me.of(user, own_workflows=_terms(access.price) if is_allowed else None))
 
 
 @router.get("/wallet", responses=error_responses(401, 422, 503))
@@ -100,7 +104,7 @@ async def tokens(
 ) -> Answer[Page[wire.Token]]:
     """List your tokens and sessions, newest first."""
     found = await context.engine.accounts.sign_in.list_tokens(user, before_id=cursor, limit=limit + 1)
-    current = await context.engine.accounts.sign_in.token_id(_secret(request, context, bearer))
+    current = await context.engine.accounts.sign_in.token_id(secret_of(request, context, bearer))
     return page_of(
         make_page(found, limit=limit),
         lambda token: wire.Token.of(token, is_session=token.name == SESSION, is_current=token.id == current),
@@ -129,6 +133,12 @@ async def signed_in(
 ) -> wire.SignedIn:
     """Start a session, with a cookie and a token, and remember the browser."""
     secret = await begin_session(context, user, response, samesite="lax", password_hash=password_hash)
+    await remember_browser(context, user, response)
+    return wire.SignedIn(token=secret, user=wire.User.of(user))
+
+
+async def remember_browser(context: Context, user: User, response: Response) -> None:
+    """Set the cookie of a browser that has signed in with the current password."""
     account = await context.engine.accounts.sign_in.find_credentials(user.email)
     if account is not None:
         name, value = context.known_browsers.cookie(account)
@@ -136,7 +146,18 @@ async def signed_in(
         response.set_cookie(
             name, value, max_age=max_age, path="/api/login", httponly=True, samesite="strict", secure=is_secure
         )
-    return wire.SignedIn(token=secret, user=wire.User.of(user))
+
+
+def end_cookie(context: Context, response: Response) -> None:
+    """Delete the cookie of the session."""
+    response.delete_cookie(context.session_cookie, httponly=True, samesite="lax", secure=_is_secure(context))
+
+
+def require_open_sign_up(context: Context) -> None:
+    if context.settings.sign_up == "invitation":
+        raise Forbidden("Accounts on this server are by invitation. Ask its administrator for one.")
+    if context.settings.sign_up == "closed":
+        raise Forbidden("Sign-up on this server is closed.")
 
 
 async def _is_known_browser(request: Request, context: Context, account: str) -> bool:
@@ -173,10 +194,16 @@ async def begin_session(
     return issued.secret
 
 
-def _secret(request: Request, context: Context, bearer: Bearer) -> str:
+def secret_of(request: Request, context: Context, bearer: Bearer) -> str:
     """Return the token or cookie of an authenticated request."""
     return bearer.credentials if bearer else request.cookies[context.session_cookie]
 
 
 def _is_secure(context: Context) -> bool:
     return context.settings.base_url.startswith("https://")
+
+
+def _terms(price: MeteredPrice | None) -> wire.OwnWorkflowTerms:
+    if price is None:
+        return wire.OwnWorkflowTerms()
+    return wire.OwnWorkflowTerms.of(price, tokens_per_second=price.millitokens_per_second / MILLI)

@@ -1,4 +1,4 @@
-"""One-time links that set a password, and the setup code for the first administrator."""
+"""One-time links that set a password or create an account, and the setup code for the first administrator."""
 
 import base64
 import secrets
@@ -8,8 +8,10 @@ from datetime import datetime
 import structlog
 
 from comfyrelay.domain.queue.states import LinkKind
-from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.accounts import LinkRecord, User
 from comfyrelay.errors import Conflict, Forbidden, NotFound
+from comfyrelay.services.accounts.mail_texts import invitation_mail, reset_mail
+from comfyrelay.services.accounts.mailer import Mailer
 from comfyrelay.services.accounts.sign_in import DISABLED, SignIn, hash_secret
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.services.databases import Databases
@@ -25,7 +27,10 @@ SETUP_SECONDS = 24 * 3600.0
 CODE_BYTES = 15
 CODE_LENGTH = 20
 GROUP_LENGTH = 5
+# Links that end with a new password.
+PASSWORD_LINKS = (LinkKind.RESET, LinkKind.SIGN_UP)
 EXPIRED = "This link was already used or has expired. Ask your administrator for a new one."
+EXPIRED_MAIL = "This link was already used or has expired. Ask for a new one on the page where you asked for this one."
 WRONG_CODE = (
     "This is not the code that the server printed at its start, or it has expired. "
     "`comfyrelay admin setup-code` prints a new one."
@@ -35,29 +40,49 @@ ALREADY_SET_UP = "This server is already set up. Sign in instead."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewLink:
-    """A link with its secret, which is shown only once."""
+    """A link with its secret, which is shown only once. `is_mailed`: another link was mailed to the user."""
 
     secret: str
     expires_at: datetime
+    is_mailed: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkedAccount:
+    """The account of a link. A link that creates an account has no user yet."""
+
+    email: str
+    user: User | None
 
 
 class AccountLinks:
-    def __init__(self, databases: Databases, tenancy: Tenancy, sign_in: SignIn) -> None:
+    def __init__(
+        self, databases: Databases, tenancy: Tenancy, sign_in: SignIn, mailer: Mailer, *, base_url: str
+    ) -> None:
         self._databases = databases
         self._tenancy = tenancy
         self._sign_in = sign_in
+        self._mailer = mailer
+        self._base_url = base_url
+
+    def password_url(self, secret: str) -> str:
+        # Browsers do not send the part after `#`, so no log contains the secret.
+        return f"{self._base_url}/reset#{secret}"
 
     async def invite(
-        self, *, email: str, name: str | None = None, is_admin: bool = False, by: User
+        self, *, email: str, name: str | None = None, is_admin: bool = False, by: User | None = None
     ) -> tuple[User, NewLink]:
-        """Create an account without a password, and a link to set one."""
+        """Create an account without a password, and a link to set one. `by` is `None` for a command."""
         user = await self._tenancy.create_user(email=email, name=name, is_admin=is_admin)
-        log.info("account.created", user_id=user.id, is_admin=is_admin, by=by.id)
-        return await self.create_reset_link(user.id, by=by)
+        log.info("account.created", user_id=user.id, is_admin=is_admin, by=by and by.id)
+        return await self.create_reset_link(user.id, by=by, is_invitation=True)
 
-    async def create_reset_link(self, user_id: str, *, by: User) -> tuple[User, NewLink]:
-        """Create a one-time link to set a new password. Earlier links stop working."""
-        secret = secrets.token_urlsafe(32)
+    async def create_reset_link(
+        self, user_id: str, *, by: User | None, is_invitation: bool = False
+    ) -> tuple[User, NewLink]:
+        """Create a one-time link to set a new password, and mail another one to the user, which also verifies the
+        address. Earlier links stop working."""
+        secret, mailed = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
 
         async def work(tx: Tx) -> tuple[User, datetime]:
             user = await tenants.user(tx, user_id)
@@ -70,43 +95,83 @@ class AccountLinks:
                 kind=LinkKind.RESET,
                 lifetime_seconds=RESET_SECONDS,
                 user_id=user_id,
-                created_by=by.id,
+                created_by=None if by is None else by.id,
             )
+            if self._mailer.is_enabled:
+                await account_links.create(
+                    tx,
+                    token_hash=hash_secret(mailed),
+                    kind=LinkKind.RESET,
+                    lifetime_seconds=RESET_SECONDS,
+                    user_id=user_id,
+                    created_by=None if by is None else by.id,
+                    email=user.email,
+                )
+                url, host = self.password_url(mailed), self._mailer.host
+                invited_by = "An administrator" if by is None else by.name
+                invitation = invitation_mail(url, host=host, invited_by=invited_by)
+                await self._mailer.add(tx, user.email, invitation if is_invitation else reset_mail(url, host=host))
             return user, expires_at
 
         user, expires_at = await self._databases.central.run(TransactionStep.TENANT, work)
-        log.info("account.reset_link_created", user_id=user_id, by=by.id)
-        return user, NewLink(secret=secret, expires_at=expires_at)
+        self._mailer.wakeup.notify()
+        log.info("account.reset_link_created", user_id=user_id, by=by and by.id)
+        return user, NewLink(secret=secret, expires_at=expires_at, is_mailed=self._mailer.is_enabled)
 
-    async def find_user(self, secret: str) -> User:
-        """Return the user of a valid link."""
+    async def find_account(self, secret: str) -> LinkedAccount:
+        """Return the account of a valid link."""
         async with self._databases.central.read() as tx:
-            user = await account_links.user_of(tx, hash_secret(secret))
-            if user is None:
-                raise NotFound(EXPIRED)
+            link = await account_links.find(tx, hash_secret(secret), PASSWORD_LINKS)
+            if link is not None and link.kind == LinkKind.SIGN_UP and link.email is not None:
+                return LinkedAccount(email=link.email, user=None)
+            user = await _user_of(tx, link)
             if await tenants.is_disabled(tx, user.id):
                 raise Forbidden(DISABLED)
-        return user
+        return LinkedAccount(email=user.email, user=user)
 
-    async def reset_password(self, secret: str, password: str) -> User:
-        """Set a new password, and end all sessions, API tokens and other links: the old password may have been stolen,
-        and tokens created with it."""
+    async def set_password(self, secret: str, password: str) -> User:
+        """Create the account of a link, or set its new password. The latter ends all sessions, API tokens and other
+        links: the old password may have been stolen, and tokens created with it."""
         # Check the link first, because hashing is expensive.
-        email = (await self.find_user(secret)).email
-        hashed = await self._sign_in.hash_password(password, email=email)
+        account = await self.find_account(secret)
+        hashed = await self._sign_in.hash_password(password, email=account.email)
+        if account.user is None:
+            return await self._create_account(secret, account.email, hashed)
 
         async def work(tx: Tx) -> User:
-            user_id = await account_links.use(tx, hash_secret(secret))
-            user = await tenants.user(tx, user_id) if user_id is not None else None
-            if user is None:
-                raise NotFound(EXPIRED)
+            link = await account_links.use(tx, hash_secret(secret), [LinkKind.RESET])
+            user = await _user_of(tx, link)
             await tenants.set_password(tx, user.id, hashed)
+            if link is not None and link.email == user.email:
+                await tenants.set_email(tx, user.id, user.email, is_verified=True)
             await api_tokens.revoke_all(tx, user.id)
             await account_links.invalidate_links(tx, user.id)
             return user
 
         user = await self._databases.central.run(TransactionStep.TENANT, work)
         log.info("account.password_set", user_id=user.id)
+        return user
+
+    async def _create_account(self, secret: str, email: str, password_hash: str) -> User:
+        async with self._databases.central.read() as tx:
+            link = await account_links.find(tx, hash_secret(secret), [LinkKind.SIGN_UP])
+
+        async def first(tx: Tx) -> None:
+            if await account_links.use(tx, hash_secret(secret), [LinkKind.SIGN_UP]) is None:
+                raise NotFound(EXPIRED_MAIL)
+
+        try:
+            user = await self._tenancy.create_user(
+                email=email,
+                name=None if link is None else link.name,
+                password_hash=password_hash,
+                is_verified=True,
+                first=first,
+            )
+        except Conflict:
+            # An administrator has created the account in the meantime, or the address was confirmed twice.
+            raise NotFound(EXPIRED_MAIL) from None
+        log.info("account.created", user_id=user.id, is_admin=False)
         return user
 
     async def create_setup_code(self) -> str:
@@ -145,3 +210,10 @@ class AccountLinks:
                 raise Conflict(ALREADY_SET_UP)
             if not await account_links.is_setup_code(tx, given):
                 raise Forbidden(WRONG_CODE)
+
+
+async def _user_of(tx: Tx, link: LinkRecord | None) -> User:
+    user = await tenants.user(tx, link.user_id) if link is not None and link.user_id is not None else None
+    if user is None:
+        raise NotFound(EXPIRED)
+    return user

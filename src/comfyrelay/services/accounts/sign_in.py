@@ -52,10 +52,10 @@ class SignIn:
         hashed = await self.hash_password(password, email=email)
         return await self._tenancy.create_user(email=email, name=name, password_hash=hashed, is_admin=is_admin)
 
-    async def hash_password(self, password: str, *, email: str) -> str:
+    async def hash_password(self, password: str, *, email: str, field: str = "password") -> str:
         """Check the strength of a new password, and hash it."""
         if (problem := password_problem(password, email=email)) is not None:
-            raise InvalidInput(problem, errors={"password": problem})
+            raise InvalidInput(problem, errors={field: problem})
         # In a thread, because hashing is slow by design.
         return await asyncio.to_thread(passwords.HASHER.hash, password)
 

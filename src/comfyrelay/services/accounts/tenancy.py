@@ -36,10 +36,11 @@ class Tenancy:
         shard: str | None = None,
         password_hash: str | None = None,
         is_admin: bool = False,
+        is_verified: bool = False,
         first: Callable[[Tx], Awaitable[None]] | None = None,
     ) -> User:
         """Create a user and its tenant, in the given shard or in the shard with the fewest tenants. `first` runs in the
-        same transaction."""
+        same transaction. `is_verified`: the user has opened a link that was mailed to the address."""
         if (problem := email_problem(email)) is not None:
             raise InvalidInput(errors={"email": problem})
         if shard is not None and shard not in self._databases.shards:
@@ -60,6 +61,7 @@ class Tenancy:
                 name=name or email,
                 password_hash=password_hash,
                 is_admin=is_admin,
+                email_verified_at=await tx.now() if is_verified else None,
             )
 
         user = await self._databases.central.run(TransactionStep.TENANT, work)

@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.jobs import Jobs
+from comfyrelay.services.operations.erasure import Erasure
 from comfyrelay.services.operations.inspection import Inspection
 from comfyrelay.services.operations.live import AdminLive
 from comfyrelay.services.operations.metrics import MetricsReader
@@ -53,6 +54,7 @@ class Operations:
             retention_days=settings.retention_days,
             unused_upload_hours=settings.unused_upload_hours,
         )
+        self.erasure = Erasure(context, queue)
         self.inspection = Inspection(databases, queue.control, jobs.submit, queue.wait_reasons)
         self.metrics = MetricsReader(databases)
         self.readiness = Readiness(databases, objects)

@@ -65,10 +65,11 @@ async def of_user(tx: Tx, user_id: str, *, before_id: str | None = None, limit: 
     return await tx.all(TokenRecord, newest(query, t.c.id, before=before_id, limit=limit))
 
 
-async def revoke_all(tx: Tx, user_id: str, *, name: str | None = None) -> None:
-    """Revoke the user's tokens, or only tokens with this name."""
+async def revoke_all(tx: Tx, user_id: str, *, name: str | None = None, except_hash: str | None = None) -> None:
+    """Revoke the user's tokens, or only tokens with this name, except the one with this hash."""
     query = update(t).where(t.c.user_id == user_id, t.c.revoked_at.is_(None))
     query = query.where(t.c.name == name) if name is not None else query
+    query = query.where(t.c.token_hash != except_hash) if except_hash is not None else query
     await tx.execute(query.values(revoked_at=relay_now()))
 
 

@@ -1,9 +1,10 @@
 """Tenants, their users and their shards."""
 
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, func, insert, select, type_coerce, update
+from sqlalchemy import Select, delete, func, insert, select, type_coerce, update
 
 from comfyrelay.domain.credentials import normalize_email
 from comfyrelay.domain.records.accounts import ListedTenant, ListedUser, OwnLimits, TenantRecord, User
@@ -13,6 +14,8 @@ from comfyrelay.store.paging import newest_page
 from comfyrelay.store.types import UtcTime, relay_now
 
 _TENANT = [tenants.c[name] for name in TenantRecord.__dataclass_fields__]
+# Tenants per pass.
+MAX_ERASED = 50
 _LIMITS = tuple(OwnLimits.__dataclass_fields__)
 USER_COLUMNS = [users.c[name] for name in User.__dataclass_fields__]
 
@@ -52,7 +55,7 @@ async def users_of(tx: Tx, tenant_id: str, *, session: str) -> list[ListedUser]:
     is_valid = t.revoked_at.is_(None) & (t.expires_at.is_(None) | (t.expires_at > relay_now()))
     last_session = select(func.max(t.created_at)).where(of_user, is_session).scalar_subquery()
     tokens = select(func.count()).where(of_user, ~is_session, is_valid).scalar_subquery()
-    names = ("id", "tenant_id", "email", "name", "is_admin", "created_at", "disabled_at")
+    names = ("id", "tenant_id", "email", "name", "is_admin", "created_at", "disabled_at", "email_verified_at")
     query = select(
         *(users.c[name] for name in names),
         users.c.password_hash.is_not(None).label("has_password"),
@@ -127,6 +130,42 @@ async def lock_password(tx: Tx, user_id: str, password_hash: str) -> bool:
 
 async def set_password(tx: Tx, user_id: str, password_hash: str) -> None:
     await tx.execute(update(users).where(users.c.id == user_id).values(password_hash=password_hash))
+
+
+async def set_email(tx: Tx, user_id: str, email: str, *, is_verified: bool) -> None:
+    """Set the address of a user. Raises `Conflict` if another user has it."""
+    verified_at = relay_now() if is_verified else None
+    query = update(users).where(users.c.id == user_id).values(email=email, email_verified_at=verified_at)
+    with conflict_on_violation("There is already a user with this address."):
+        await tx.execute(query)
+
+
+async def email_verified_at(tx: Tx, user_id: str) -> datetime | None:
+    found: datetime | None = await tx.scalar(select(users.c.email_verified_at).where(users.c.id == user_id))
+    return found
+
+
+async def by_email(tx: Tx, email: str) -> User | None:
+    return await tx.one_or_none(User, select(*USER_COLUMNS).where(users.c.email == email))
+
+
+async def delete_user(tx: Tx, user: User) -> None:
+    """Delete a user with all tokens and links, and mark the tenant for erasure. The tenant stays for its payments."""
+    await tx.execute(delete(users).where(users.c.id == user.id))
+    deleted = {"name": "", "deleted_at": relay_now(), "queue_paused_at": None}
+    await tx.execute(update(tenants).where(tenants.c.id == user.tenant_id).values(**deleted))
+
+
+async def to_erase(tx: Tx) -> list[TenantRecord]:
+    """Return deleted tenants whose data has not been erased yet."""
+    query = select(*_TENANT).where(tenants.c.deleted_at.is_not(None), tenants.c.erased_at.is_(None))
+    return await tx.all(TenantRecord, query.order_by(tenants.c.id).limit(MAX_ERASED))
+
+
+async def set_erased(tx: Tx, tenant_id: str, *, after_seconds: float) -> None:
+    """Record that the data of a tenant is erased, unless it was deleted less than some seconds ago."""
+    is_settled = tenants.c.deleted_at <= relay_now(-after_seconds)
+    await tx.execute(update(tenants).where(tenants.c.id == tenant_id, is_settled).values(erased_at=relay_now()))
 
 
 async def count_by_shard(tx: Tx) -> dict[str, int]:

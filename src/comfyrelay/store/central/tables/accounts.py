@@ -1,6 +1,6 @@
 """Tenants, users, their sign-in tokens, and payments."""
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Integer, Table, Text, false
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Integer, Table, Text, false, text
 
 from comfyrelay.domain.queue.states import LinkKind
 from comfyrelay.store.schema import central_metadata as metadata
@@ -20,8 +20,14 @@ tenants = Table(
     # Maximum size and number of uploads; null: the server's limits.
     Column("max_stored_bytes", BigInteger),
     Column("max_stored_files", Integer),
+    # Whether it may add and run workflows of its own, if not everyone may.
+    Column("may_add_workflows", Boolean, nullable=False, server_default=false()),
     # Since when the tenant's queue is paused, and its queued jobs are held; null: it is not.
     Column("queue_paused_at", UtcTime),
+    # Since when the account is deleted; its data is erased in the background until `erased_at`.
+    Column("deleted_at", UtcTime),
+    Column("erased_at", UtcTime),
+    partial_index("ix_tenants_to_erase", "id", where="deleted_at IS NOT NULL AND erased_at IS NULL"),
     partial_index("ix_tenants_queue_paused", "id", where="queue_paused_at IS NOT NULL"),
 )
 
@@ -37,6 +43,8 @@ users = Table(
     Column("created_at", UtcTime, nullable=False),
     # From then on, neither the password nor a token is accepted.
     Column("disabled_at", UtcTime),
+    # When the user opened a link that was mailed to this address.
+    Column("email_verified_at", UtcTime),
     partial_index("ix_users_admins", "id", where="is_admin"),
 )
 
@@ -58,14 +66,35 @@ account_links = Table(
     metadata,
     Column("token_hash", Text, primary_key=True),
     Column("kind", Text, nullable=False),
-    # The user whose password it sets; null for the code that creates the first administrator.
+    # The user that it changes; null if it creates an account.
     Column("user_id", Text, ForeignKey("users.id", ondelete="CASCADE"), index=True),
+    # The address that the link was mailed to, which its use verifies; null if an administrator passes it on.
+    Column("email", Text),
+    # The name of the account that a sign-up creates.
+    Column("name", Text),
     # The administrator, whose links end with the role.
     Column("created_by", Text),
     Column("created_at", UtcTime, nullable=False),
     Column("expires_at", UtcTime, nullable=False),
     Column("used_at", UtcTime),
     one_of("kind", LinkKind),
+    partial_index("ix_account_links_email", "email", where="email IS NOT NULL"),
+)
+
+mails = Table(
+    "mails",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("recipient", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    # It may contain a link, so a mail is deleted when it was sent, and its text when it was given up.
+    Column("body", Text),
+    Column("created_at", UtcTime, nullable=False),
+    # When it is sent next; a process that sends it moves this into the future. Null: given up.
+    Column("due_at", UtcTime),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("last_error", Text),
+    partial_index("ix_mails_due", "due_at", where="due_at IS NOT NULL"),
 )
 
 payment_events = Table(

@@ -1,6 +1,6 @@
-"""Samples of the load, and reconcile runs."""
+"""Samples of the load, reconcile runs, and the audit log of people."""
 
-from sqlalchemy import BigInteger, Column, Float, Integer, Table, Text, text
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, Table, Text, text
 
 from comfyrelay.store.schema import BigId
 from comfyrelay.store.schema import central_metadata as metadata
@@ -39,4 +39,27 @@ reconcile_runs = Table(
     Column("shards_down", JsonText),
     # Why it failed.
     Column("problem", Text),
+)
+
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("id", BigId, primary_key=True),
+    Column("created_at", UtcTime, nullable=False),
+    # The user, or null for a command on the server's host.
+    Column("actor_id", Text),
+    # The email of the user at that time, or the name of the command.
+    Column("actor", Text, nullable=False),
+    # The network address that the request came from.
+    Column("address", Text),
+    Column("action", Text, nullable=False),
+    # Kind and name of what was changed, such as `effects/clip`.
+    Column("subject", Text, nullable=False),
+    # The changed fields before and after; null if there was or is nothing. Secrets are left out.
+    Column("before", JsonText),
+    Column("after", JsonText),
+    # False if the change is in another database and has not been confirmed.
+    Column("is_done", Boolean, nullable=False),
+    Index(None, "subject", "id"),
+    Index(None, "actor_id", "id"),
 )

@@ -81,6 +81,9 @@ workers = Table(
     Column("registration_source", Text, nullable=False, server_default=RegistrationSource.FLEET),
     Column("capacity_type", Text),
     Column("instance_type", Text),
+    # Since when it cannot run jobs, and why; null: it can. Equal to `created_at` until its ComfyUI has started once.
+    Column("unavailable_since", UtcTime),
+    Column("unavailable_reason", Text),
     Column("last_seen_at", UtcTime, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     one_of("stage", Stage),

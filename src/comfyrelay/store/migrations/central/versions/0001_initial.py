@@ -54,7 +54,13 @@ def _create_accounts() -> None:
         sa.Column("max_active_jobs", sa.Integer()),
         sa.Column("max_stored_bytes", sa.BigInteger()),
         sa.Column("max_stored_files", sa.Integer()),
+        sa.Column("may_add_workflows", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("queue_paused_at", UtcTime()),
+        sa.Column("deleted_at", UtcTime()),
+        sa.Column("erased_at", UtcTime()),
+    )
+    _create_partial_index(
+        "ix_tenants_to_erase", "tenants", ["id"], where="deleted_at IS NOT NULL AND erased_at IS NULL"
     )
     _create_partial_index("ix_tenants_queue_paused", "tenants", ["id"], where="queue_paused_at IS NOT NULL")
     op.create_table(
@@ -67,6 +73,7 @@ def _create_accounts() -> None:
         sa.Column("is_admin", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("disabled_at", UtcTime()),
+        sa.Column("email_verified_at", UtcTime()),
     )
     _create_partial_index("ix_users_admins", "users", ["id"], where="is_admin")
     op.create_table(
@@ -85,13 +92,28 @@ def _create_accounts() -> None:
         sa.Column("token_hash", sa.Text(), primary_key=True),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("user_id", sa.Text(), sa.ForeignKey("users.id", ondelete="CASCADE")),
+        sa.Column("email", sa.Text()),
+        sa.Column("name", sa.Text()),
         sa.Column("created_by", sa.Text()),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("expires_at", UtcTime(), nullable=False),
         sa.Column("used_at", UtcTime()),
-        sa.CheckConstraint("kind IN ('reset', 'setup')", name=op.f("ck_account_links_kind")),
+        sa.CheckConstraint("kind IN ('email', 'reset', 'setup', 'sign_up')", name=op.f("ck_account_links_kind")),
     )
     op.create_index("ix_account_links_user_id", "account_links", ["user_id"])
+    _create_partial_index("ix_account_links_email", "account_links", ["email"], where="email IS NOT NULL")
+    op.create_table(
+        "mails",
+        sa.Column("id", sa.Text(), primary_key=True),
+        sa.Column("recipient", sa.Text(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text()),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("due_at", UtcTime()),
+        sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("last_error", sa.Text()),
+    )
+    _create_partial_index("ix_mails_due", "mails", ["due_at"], where="due_at IS NOT NULL")
     op.create_table(
         "payment_events",
         sa.Column("provider_event_id", sa.Text(), primary_key=True),
@@ -213,6 +235,8 @@ def _create_workers() -> None:
         sa.Column("registration_source", sa.Text(), server_default="fleet", nullable=False),
         sa.Column("capacity_type", sa.Text()),
         sa.Column("instance_type", sa.Text()),
+        sa.Column("unavailable_since", UtcTime()),
+        sa.Column("unavailable_reason", sa.Text()),
         sa.Column("last_seen_at", UtcTime(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.CheckConstraint("max_concurrency >= 1", name=op.f("ck_workers_max_concurrency")),
@@ -549,6 +573,21 @@ def _create_autoscaling() -> None:
 
 
 def _create_operations() -> None:
+    op.create_table(
+        "audit_log",
+        sa.Column("id", BIG_ID, primary_key=True),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("actor_id", sa.Text()),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("address", sa.Text()),
+        sa.Column("action", sa.Text(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("before", JsonText()),
+        sa.Column("after", JsonText()),
+        sa.Column("is_done", sa.Boolean(), nullable=False),
+    )
+    op.create_index("ix_audit_log_subject_id", "audit_log", ["subject", "id"])
+    op.create_index("ix_audit_log_actor_id_id", "audit_log", ["actor_id", "id"])
     op.create_table(
         "leaders",
         sa.Column("name", sa.Text(), primary_key=True),

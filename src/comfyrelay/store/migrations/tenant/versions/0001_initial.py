@@ -140,6 +140,8 @@ def _create_jobs() -> None:
         sa.Column("space_bytes", sa.BigInteger()),
         sa.Column("webhook_url", sa.Text()),
         sa.Column("reserved_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("millitokens_per_second", sa.BigInteger()),
+        sa.Column("charged_tokens", sa.BigInteger()),
         sa.Column("max_wait_seconds", sa.Integer()),
         sa.Column("only_worker", sa.Text()),
         sa.Column("cost_micros", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
@@ -164,6 +166,9 @@ def _create_jobs() -> None:
         ),
         sa.CheckConstraint("provider IN ('self_hosted', 'cloud')", name=op.f("ck_ai_jobs_provider")),
         sa.CheckConstraint("reserved_tokens >= 0", name=op.f("ck_ai_jobs_reserved_tokens")),
+        sa.CheckConstraint(
+            "charged_tokens >= 0 AND charged_tokens <= reserved_tokens", name=op.f("ck_ai_jobs_charged_tokens")
+        ),
         sa.CheckConstraint("stage IN ('staging', 'production')", name=op.f("ck_ai_jobs_stage")),
         sa.CheckConstraint(
             "status IN ('queued', 'processing', 'completed', 'failed', 'canceled', 'paused')",
@@ -276,7 +281,7 @@ def _create_ledger() -> None:
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.UniqueConstraint("tenant_id", "job_id", "type", name=op.f("uq_token_transactions_tenant_id_job_id_type")),
         sa.CheckConstraint(
-            "(type = 'JOB_RESERVE' AND amount <= 0) OR (type = 'JOB_CONSUME' AND amount = 0) OR (type = 'JOB_REFUND' AND amount >= 0) OR (type = 'PAYMENT_CREDIT' AND amount > 0) OR type = 'ADJUSTMENT'",
+            "(type = 'JOB_RESERVE' AND amount <= 0) OR (type = 'JOB_CONSUME' AND amount >= 0) OR (type = 'JOB_REFUND' AND amount >= 0) OR (type = 'PAYMENT_CREDIT' AND amount > 0) OR type = 'ADJUSTMENT'",
             name=op.f("ck_token_transactions_amount"),
         ),
         sa.CheckConstraint(

@@ -1,0 +1,85 @@
+"""The texts of mails to users."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mail:
+    subject: str
+    body: str
+
+
+def sign_up_mail(url: str, *, host: str) -> Mail:
+    return _mail(
+        f"Confirm your address for {host}",
+        f"Someone, probably you, wants to create an account on {host} with this address.",
+        "Open this link to choose a password. It works once, for a day:",
+        url,
+        "If it was not you, ignore this mail: no account is created.",
+    )
+
+
+def already_registered_mail(url: str, *, host: str) -> Mail:
+    return _mail(
+        f"You have an account on {host}",
+        f"Someone, probably you, wanted to create an account on {host} with this address, which has one already.",
+        "Sign in here, or ask there for a new password:",
+        url,
+        "If it was not you, ignore this mail.",
+    )
+
+
+def invitation_mail(url: str, *, host: str, invited_by: str) -> Mail:
+    return _mail(
+        f"Invitation to {host}",
+        f"{invited_by} has created an account for you on {host}.",
+        "Open this link to choose a password. It works once, for a day:",
+        url,
+    )
+
+
+def reset_mail(url: str, *, host: str) -> Mail:
+    return _mail(
+        f"Choose a new password for {host}",
+        f"Someone, probably you, asked for a new password on {host}.",
+        "Open this link to choose it. It works once, for a day:",
+        url,
+        "If it was not you, ignore this mail: your password stays as it is.",
+    )
+
+
+def email_mail(url: str, *, host: str) -> Mail:
+    return _mail(
+        f"Confirm your address for {host}",
+        f"This address was given for an account on {host}.",
+        "Open this link to confirm it. It works once, for a day:",
+        url,
+        "If it was not you, ignore this mail: nothing is changed.",
+    )
+
+
+def changed_email_mail(new_email: str, *, host: str) -> Mail:
+    return _mail(
+        f"Your address on {host} was changed",
+        f"Your account on {host} now has the address {new_email}. This address no longer signs in.",
+        "If it was not you, ask the administrator at once.",
+    )
+
+
+def changed_password_mail(*, host: str) -> Mail:
+    return _mail(
+        f"Your password on {host} was changed",
+        f"The password of your account on {host} was changed. All other sessions have ended.",
+        "If it was not you, ask for a new password at once.",
+    )
+
+
+def deleted_account_mail(*, host: str) -> Mail:
+    return _mail(
+        f"Your account on {host} was deleted",
+        f"Your account on {host} was deleted. Your files, jobs and workflows are being erased.",
+    )
+
+
+def _mail(subject: str, *paragraphs: str) -> Mail:
+    return Mail(subject=subject, body="\n\n".join(paragraphs) + "\n")

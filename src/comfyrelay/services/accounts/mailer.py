@@ -1,0 +1,176 @@
+"""Mails to users, through a queue in the central database.
+
+The transaction that makes a link also adds its mail. A loop sends it, and tries again for a day. A process that dies
+while sending may send a mail twice, and never loses one.
+"""
+
+import asyncio
+import smtplib
+import ssl
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from email.errors import MessageError
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.utils import formatdate
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import structlog
+
+from comfyrelay.domain.ids import new_id
+from comfyrelay.services.accounts.mail_texts import Mail
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.transactions import TransactionStep
+from comfyrelay.settings import Settings
+from comfyrelay.store.central import mails
+from comfyrelay.store.central.mails import ClaimedMail
+from comfyrelay.store.database import Tx
+from comfyrelay.wakeup import Wakeup
+
+log = structlog.get_logger(__name__)
+
+TIMEOUT_SECONDS = 20.0
+CLAIM_SIZE = 20
+# Longer than all mails of a claim can take, one after the other.
+LEASE_SECONDS = 2 * CLAIM_SIZE * TIMEOUT_SECONDS
+# In total a day, as long as the links in mails are valid.
+RETRY_DELAYS_SECONDS = (10, 60, 300, 900, 3600, 3600, 7200, 14_400, 28_800, 28_800)
+KEPT_SECONDS = 7 * 86_400.0
+# The answers of a mail server that make another attempt useless.
+PERMANENT = range(500, 600)
+
+
+class Mailer:
+    def __init__(self, databases: Databases, settings: Settings) -> None:
+        self._databases = databases
+        self._url = settings.smtp_url
+        self._sender = settings.mail_from or ""
+        self.host = urlsplit(settings.base_url).netloc
+        # Notified when a mail may be due.
+        self.wakeup = Wakeup()
+        # Outcomes of this process, for metrics.
+        self.outcomes: Counter[str] = Counter()
+        # A separate thread, because a slow mail server must not block the threads for files and passwords.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mail")
+
+    @property
+    def is_enabled(self) -> bool:
+        return self._url is not None
+
+    async def add(self, tx: Tx, recipient: str, mail: Mail) -> None:
+        """Add a mail in a transaction. Without a mail server, nothing is sent. Call `wakeup.notify` after the
+        commit."""
+        if self.is_enabled:
+            await mails.add(tx, id_=new_id(), recipient=recipient, subject=mail.subject, body=mail.body)
+
+    async def run_once(self) -> int:
+        """Send all mails that are due, and return how many were sent."""
+        if not self.is_enabled:
+            return 0
+        sent = 0
+        while claimed := await self._claim():
+            for mail in claimed:
+                sent += await self._send(mail)
+        return sent
+
+    async def send_now(self, recipient: str, mail: Mail) -> str | None:
+        """Send a mail once, without the queue. Return the problem, if any."""
+        if self._url is None:
+            return "This server sends no mail. Set COMFYRELAY_SMTP_URL and COMFYRELAY_MAIL_FROM."
+        problem = await self._try(new_id(), recipient, mail)
+        return None if problem is None else problem[0]
+
+    async def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _claim(self) -> list[ClaimedMail]:
+        async def work(tx: Tx) -> list[ClaimedMail]:
+            await mails.remove_old(tx, older_than_seconds=KEPT_SECONDS)
+            return await mails.claim(tx, limit=CLAIM_SIZE, lease_seconds=LEASE_SECONDS)
+
+        return await self._databases.central.run(TransactionStep.MAIL_CLAIM, work)
+
+    async def _send(self, mail: ClaimedMail) -> bool:
+        problem = await self._try(mail.id, mail.recipient, Mail(subject=mail.subject, body=mail.body))
+        if problem is None:
+            await self._databases.central.run(TransactionStep.MAIL_NOTE, lambda tx: mails.remove(tx, mail.id))
+            self.outcomes["sent"] += 1
+            return True
+        error, is_permanent = problem
+        wait = None if is_permanent else retry_delay(mail.attempts)
+        await self._databases.central.run(
+            TransactionStep.MAIL_NOTE,
+            lambda tx: mails.record_failure(tx, mail.id, error=error, wait_seconds=wait),
+        )
+        self.outcomes["given_up" if wait is None else "postponed"] += 1
+        log.warning("mail.not_sent", mail_id=mail.id, attempt=mail.attempts, error=error, is_given_up=wait is None)
+        return False
+
+    async def _try(self, id_: str, recipient: str, mail: Mail) -> tuple[str, bool] | None:
+        """Send a mail once. Return the problem, and whether it is permanent."""
+        try:
+            message = self._message(id_, recipient, mail)
+            await asyncio.get_running_loop().run_in_executor(
+                self._thread, deliver, urlsplit(self._url or ""), message, recipient
+            )
+        except (smtplib.SMTPException, OSError, MessageError, ValueError) as error:
+            return _explain(error)
+        return None
+
+    def _message(self, id_: str, recipient: str, mail: Mail) -> EmailMessage:
+        message = EmailMessage()
+        message["From"] = self._sender
+        # As one address: a comma in a header would make it two.
+        message["To"] = Address(addr_spec=recipient)
+        message["Subject"] = mail.subject
+        message["Date"] = formatdate(usegmt=True)
+        # The same for each attempt, so that mail programs show a repeated mail once.
+        message["Message-ID"] = f"<{id_}@{self.host.partition(':')[0] or 'localhost'}>"
+        message["Auto-Submitted"] = "auto-generated"
+        message.set_content(mail.body)
+        return message
+
+
+def retry_delay(attempts: int) -> float | None:
+    """Return how long to wait after this many attempts; `None` gives up."""
+    return RETRY_DELAYS_SECONDS[attempts - 1] if attempts <= len(RETRY_DELAYS_SECONDS) else None
+
+
+def deliver(url: SplitResult, message: EmailMessage, recipient: str) -> None:
+    """Hand a mail over to the server of a URL. It blocks."""
+    host, port = url.hostname or "localhost", url.port
+    context = ssl.create_default_context()
+    if url.scheme == "smtps":
+        connection: smtplib.SMTP = smtplib.SMTP_SSL(host, port or 465, timeout=TIMEOUT_SECONDS, context=context)
+    else:
+        connection = smtplib.SMTP(host, port or (587 if url.scheme == "smtp" else 25), timeout=TIMEOUT_SECONDS)
+    with connection:
+        if url.scheme == "smtp":
+            connection.starttls(context=context)
+        if url.username is not None:
+            connection.login(unquote(url.username), unquote(url.password or ""))
+        connection.send_message(message, to_addrs=[recipient])
+
+
+def _explain(error: Exception) -> tuple[str, bool]:
+    """Describe why a mail was not sent, and return whether another attempt is useless."""
+    match error:
+        case smtplib.SMTPRecipientsRefused():
+            [(code, reply), *_] = error.recipients.values()
+            return f"The mail server refused the recipient: {code} {_decoded(reply)}", code in PERMANENT
+        case smtplib.SMTPAuthenticationError():
+            # The password may be corrected while the mail waits.
+            return f"The mail server refused the password: {error.smtp_code}", False
+        case smtplib.SMTPResponseException():
+            why = f"The mail server answered {error.smtp_code} {_decoded(error.smtp_error)}"
+            return why, error.smtp_code in PERMANENT
+        case smtplib.SMTPException():
+            return f"The mail server failed: {error}", False
+        case OSError():
+            return f"The mail server cannot be reached: {error}", False
+        case _:
+            return f"The mail cannot be written: {error}", True
+
+
+def _decoded(text: bytes | str) -> str:
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text

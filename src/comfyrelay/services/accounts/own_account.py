@@ -1,0 +1,158 @@
+"""What users change about their own account: password, email address, and its deletion."""
+
+import secrets
+from dataclasses import replace
+
+import structlog
+
+from comfyrelay.domain.credentials import email_problem, normalize_email
+from comfyrelay.domain.queue.states import LinkKind
+from comfyrelay.domain.records.accounts import SESSION, User
+from comfyrelay.errors import Conflict, InvalidInput, NotFound, Unauthorized
+from comfyrelay.services.accounts import mail_texts
+from comfyrelay.services.accounts.links import EXPIRED_MAIL, RESET_SECONDS
+from comfyrelay.services.accounts.mailed_links import MAX_MAILS, PER_SECONDS
+from comfyrelay.services.accounts.mailer import Mailer
+from comfyrelay.services.accounts.sign_in import SignIn, hash_secret
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.transactions import TransactionStep
+from comfyrelay.store.central import account_links, api_tokens, mails, tenants
+from comfyrelay.store.database import Tx
+
+log = structlog.get_logger(__name__)
+
+WRONG_PASSWORD = "This is not your current password."
+TAKEN = "This address cannot be used. Choose another one."
+ONLY_ADMIN = "This is the only administrator. Make another user administrator first."
+
+
+class OwnAccount:
+    def __init__(self, databases: Databases, sign_in: SignIn, mailer: Mailer, *, base_url: str) -> None:
+        self._databases = databases
+        self._sign_in = sign_in
+        self._mailer = mailer
+        self._base_url = base_url
+
+    async def is_verified(self, user: User) -> bool:
+        async with self._databases.central.read() as tx:
+            return await tenants.email_verified_at(tx, user.id) is not None
+
+    async def change_password(self, user: User, *, current: str, new: str, kept_session: str) -> None:
+        """Set a new password, and end all sessions but this one. API tokens stay."""
+        before = await self._require_password(user, current, field="current_password")
+        hashed = await self._sign_in.hash_password(new, email=user.email, field="new_password")
+
+        async def work(tx: Tx) -> None:
+            if not await tenants.lock_password(tx, user.id, before):
+                raise InvalidInput(WRONG_PASSWORD, errors={"current_password": WRONG_PASSWORD})
+            await tenants.set_password(tx, user.id, hashed)
+            await api_tokens.revoke_all(tx, user.id, name=SESSION, except_hash=hash_secret(kept_session))
+            await account_links.invalidate_links(tx, user.id)
+            await self._mailer.add(tx, user.email, mail_texts.changed_password_mail(host=self._mailer.host))
+
+        await self._databases.central.run(TransactionStep.TENANT, work)
+        self._mailer.wakeup.notify()
+        log.info("account.password_changed", user_id=user.id)
+
+    async def change_email(self, user: User, *, email: str, password: str) -> bool:
+        """Change the address, or mail a link to the new one that changes it. The same address is verified. Return
+        whether the address has changed already."""
+        if (problem := email_problem(email)) is not None:
+            raise InvalidInput(errors={"email": problem})
+        await self._require_password(user, password, field="password")
+        address, secret = normalize_email(email), secrets.token_urlsafe(32)
+
+        async def change(tx: Tx) -> None:
+            try:
+                await tenants.set_email(tx, user.id, address, is_verified=False)
+            except Conflict:
+                raise Conflict(TAKEN) from None
+            await account_links.invalidate_links(tx, user.id)
+
+        async def ask(tx: Tx) -> None:
+            if await account_links.count_mailed(tx, address, seconds=PER_SECONDS) >= MAX_MAILS:
+                return
+            owner = await tenants.by_email(tx, address)
+            await account_links.create(
+                tx,
+                token_hash=hash_secret(secret),
+                kind=LinkKind.EMAIL,
+                lifetime_seconds=RESET_SECONDS,
+                user_id=user.id,
+                email=address,
+            )
+            host = self._mailer.host
+            if owner is None or owner.id == user.id:
+                mail = mail_texts.email_mail(f"{self._base_url}/confirm#{secret}", host=host)
+            else:
+                # The answer does not reveal that the address has an account.
+                mail = mail_texts.already_registered_mail(f"{self._base_url}/sign-in", host=host)
+            await self._mailer.add(tx, address, mail)
+
+        await self._databases.central.run(TransactionStep.TENANT, ask if self._mailer.is_enabled else change)
+        self._mailer.wakeup.notify()
+        log.info("account.email_change_asked", user_id=user.id)
+        return not self._mailer.is_enabled
+
+    async def confirm_email(self, secret: str) -> User:
+        """Set and verify the address that a link was mailed to, and tell the old one."""
+
+        async def work(tx: Tx) -> User:
+            link = await account_links.use(tx, hash_secret(secret), [LinkKind.EMAIL])
+            user = await tenants.user(tx, link.user_id) if link is not None and link.user_id is not None else None
+            if link is None or link.email is None or user is None or await tenants.is_disabled(tx, user.id):
+                raise NotFound(EXPIRED_MAIL)
+            await tenants.set_email(tx, user.id, link.email, is_verified=True)
+            if link.email != user.email:
+                # Links to the old address must not open the account.
+                await account_links.invalidate_links(tx, user.id)
+                notice = mail_texts.changed_email_mail(link.email, host=self._mailer.host)
+                await self._mailer.add(tx, user.email, notice)
+            return replace(user, email=link.email)
+
+        try:
+            user = await self._databases.central.run(TransactionStep.TENANT, work)
+        except Conflict:
+            # Another account has got the address in the meantime.
+            raise NotFound(EXPIRED_MAIL) from None
+        self._mailer.wakeup.notify()
+        log.info("account.email_confirmed", user_id=user.id)
+        return user
+
+    async def delete(self, user: User, *, password: str) -> None:
+        """Delete the account at once, and all its data in the background."""
+        before = await self._require_password(user, password, field="password")
+        await self._delete(user, password_hash=before)
+
+    async def delete_by_admin(self, user_id: str, *, by: User | None = None) -> User:
+        """Delete the account of another user."""
+        async with self._databases.central.read() as tx:
+            user = await tenants.user(tx, user_id)
+        if user is None:
+            raise NotFound("There is no such user.")
+        await self._delete(user, by=by)
+        return user
+
+    async def _delete(self, user: User, *, password_hash: str | None = None, by: User | None = None) -> None:
+        async def work(tx: Tx) -> None:
+            if await tenants.lock_admins(tx) == {user.id}:
+                raise Conflict(ONLY_ADMIN)
+            if password_hash is not None and not await tenants.lock_password(tx, user.id, password_hash):
+                raise InvalidInput(WRONG_PASSWORD, errors={"password": WRONG_PASSWORD})
+            await account_links.invalidate_links_by(tx, user.id)
+            await account_links.delete_mailed(tx, user.email)
+            await tenants.delete_user(tx, user)
+            await mails.remove_of(tx, user.email)
+            await self._mailer.add(tx, user.email, mail_texts.deleted_account_mail(host=self._mailer.host))
+
+        await self._databases.central.run(TransactionStep.TENANT, work)
+        self._mailer.wakeup.notify()
+        log.info("account.deleted", user_id=user.id, tenant_id=user.tenant_id, by=user.id if by is None else by.id)
+
+    async def _require_password(self, user: User, password: str, *, field: str) -> str:
+        """Return the hash of the current password."""
+        try:
+            _user, hashed = await self._sign_in.sign_in(email=user.email, password=password)
+        except Unauthorized:
+            raise InvalidInput(WRONG_PASSWORD, errors={field: WRONG_PASSWORD}) from None
+        return hashed

@@ -1,0 +1,27 @@
+"""Who may add and run workflows of their own, and what a run costs."""
+
+from comfyrelay.domain.prices.metered import MILLI, MeteredPrice
+from comfyrelay.errors import Forbidden
+from comfyrelay.services.accounts.tenancy import Tenancy
+from comfyrelay.settings import Settings
+
+NOT_ALLOWED = "Your account runs effects only. Ask an administrator to allow workflows of your own."
+
+
+class OwnWorkflowAccess:
+    def __init__(self, settings: Settings, tenancy: Tenancy) -> None:
+        self._is_open = settings.own_workflows == "everyone"
+        self._tenancy = tenancy
+        rate = round(settings.own_workflow_tokens_per_second * MILLI)
+        # `None`: runs cost nothing.
+        self.price = (
+            MeteredPrice(millitokens_per_second=rate, max_seconds=settings.own_workflow_max_seconds) if rate else None
+        )
+
+    async def is_allowed(self, tenant_id: str) -> bool:
+        return self._is_open or (await self._tenancy.own_limits(tenant_id)).may_add_workflows
+
+    async def require(self, tenant_id: str) -> None:
+        """Raise `Forbidden` unless the tenant may add and run workflows of its own."""
+        if not await self.is_allowed(tenant_id):
+            raise Forbidden(NOT_ALLOWED)
