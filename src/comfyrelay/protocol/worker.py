@@ -100,6 +100,27 @@ def _check_capabilities(given: Any) -> Any:
 Capabilities = Annotated[Json, BeforeValidator(_check_capabilities)]
 
 
+class Device(WorkerRequest):
+    """A ComfyUI with its GPU, or Comfy Cloud, named as in `progress.server`."""
+
+    server: Token
+    name: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
+    memory_total: Bytes | None = None
+    memory_used: Bytes | None = None
+    # The load of the GPU, from 0 to 1.
+    load: Annotated[float, Field(ge=0, le=1)] | None = None
+    # The number of jobs that it runs at once.
+    slots: Annotated[int, Field(ge=1, le=1000)] = 1
+    # The number of ComfyUI processes that share the GPU, and the reason for it.
+    on_gpu: Annotated[int, Field(ge=1, le=1000)] | None = None
+    packing: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
+    # The reason why it cannot be used.
+    unavailable_reason: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
+
+
+Devices = Annotated[list[Device], Field(max_length=100)]
+
+
 class RegisterRequest(WorkerRequest):
     model_config = example(
         worker_id="gpu-1", fleet_slug="home", max_concurrency=1, capabilities={"gpus": [{"name": "RTX 4090"}]}
@@ -120,6 +141,8 @@ class RegisterRequest(WorkerRequest):
     protocol: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     # The version of the worker's software, for display.
     version: Annotated[str, Field(max_length=100, pattern=STORABLE)] | None = None
+    # Says why none of its ComfyUI can be used yet.
+    devices: Devices | None = None
     # Check the request without registering the worker.
     dry_run: bool = False
 
@@ -140,27 +163,6 @@ class WouldRegister(Registered):
     """The response to a dry run. `missing` are the missing nodes and models by workflow."""
 
     missing: dict[str, list[str]]
-
-
-class Device(WorkerRequest):
-    """A ComfyUI with its GPU, or Comfy Cloud, named as in `progress.server`."""
-
-    server: Token
-    name: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
-    memory_total: Bytes | None = None
-    memory_used: Bytes | None = None
-    # The load of the GPU, from 0 to 1.
-    load: Annotated[float, Field(ge=0, le=1)] | None = None
-    # The number of jobs that it runs at once.
-    slots: Annotated[int, Field(ge=1, le=1000)] = 1
-    # The number of ComfyUI processes that share the GPU, and the reason for it.
-    on_gpu: Annotated[int, Field(ge=1, le=1000)] | None = None
-    packing: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
-    # The reason why it cannot be used.
-    unavailable_reason: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
-
-
-Devices = Annotated[list[Device], Field(max_length=100)]
 
 
 class PollRequest(WorkerRequest):
@@ -231,6 +233,8 @@ class LeasedJob(WorkerAnswer):
     job_id: str = ""
     effect_id: int | None = None
     workflow_hash: str = ""
+    # Stop a longer run, and fail the job.
+    max_run_seconds: float | None = None
     # Keep the models of the workflow loaded.
     keep_loaded: bool = False
     # The memory of the largest GPU that was too small for the workflow.

@@ -18,7 +18,7 @@ from comfyrelay.worker.comfyui.local_folders import LocalFolders
 from comfyrelay.worker.comfyui.managed import ManagedServers
 from comfyrelay.worker.comfyui.node_definitions import NodeDefinitionSender
 from comfyrelay.worker.comfyui.orphaned_files import OrphanedFiles
-from comfyrelay.worker.comfyui.packing import Packer
+from comfyrelay.worker.comfyui.packing import Packer, open_packer
 from comfyrelay.worker.comfyui.servers import Servers, WrapServer
 from comfyrelay.worker.control import ControlPlane
 from comfyrelay.worker.draining import drain
@@ -37,7 +37,7 @@ from comfyrelay.worker.jobs.tools import JobTools, OutputListener
 from comfyrelay.worker.lease import Lease, LeaseStop
 from comfyrelay.worker.metrics import WorkerMetrics
 from comfyrelay.worker.poller import Poller
-from comfyrelay.worker.registration import Registrar
+from comfyrelay.worker.registration import Registrar, wait_online
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import StateFolder
 
@@ -94,6 +94,7 @@ class Agent:
         self._on_output = on_output
         self._on_online = on_online
         self._own_nodes = own_nodes
+        self._is_shared = is_shared
         self._policy = settings.policy(is_shared=is_shared)
         self._signals = signals
         self._last_lines = last_lines
@@ -238,8 +239,15 @@ class Agent:
         tools = self._tools(session)
         session.control.token = session.state.saved_token() or ""
         self._session = session
-        await self._wait_for_server(session, tools)
-        await asyncio.gather(self._capabilities.refresh(), self._local_folders.find())
+        self._devices = Devices(
+            self._servers,
+            is_busy=lambda: bool(self._runners),
+            packing_reason=self._packer.reason if self._packer is not None else lambda _gpu: None,
+            report_unavailable=session.control.report_unavailable,
+        )
+        prepare, report = self._prepare_wait(session, tools), self._report_wait(session, self._devices)
+        await wait_online(self._online, prepare=prepare, report=report)
+        await asyncio.gather(self._capabilities.refresh(), self._local_folders.find(), self._devices.refresh())
         await self._settle_after_kill(session.state, tools)
         await self._register(session)
         self._poller = Poller(
@@ -251,8 +259,6 @@ class Agent:
             register=partial(self._register, session),
             wait_seconds=self._settings.poll_wait_seconds,
         )
-        packing_reason = self._packer.reason if self._packer is not None else lambda _gpu: None
-        self._devices = Devices(self._servers, is_busy=lambda: bool(self._runners), packing_reason=packing_reason)
         loops = [self._capabilities.keep(), self._definitions.keep(), self._devices.keep(), self._local_folders.keep()]
         if self._packer is not None:
             loops.append(self._packer.keep())
@@ -268,15 +274,8 @@ class Agent:
     async def _open_managed(self, managed: ManagedServers) -> None:
         await managed.open()
         if managed.is_automatic:
-            self._packer = Packer(
-                managed,
-                self._servers.pool,
-                max_processes=max_processes_per_gpu(self._settings.max_concurrency, gpus=len(managed.gpus())),
-                more_waiting=lambda: self._poller.more_waiting if self._poller is not None else 0,
-                process_ram=managed.largest_process_bytes,
-                results=managed.results,
-            )
-            self._packer.restore()
+            max_processes = max_processes_per_gpu(self._settings.max_concurrency, gpus=len(managed.gpus()))
+            self._packer = open_packer(managed, self._servers.pool, max_processes, poller=lambda: self._poller)
 
     async def _register(self, session: _Session, refused: str | None = None) -> None:
         """Register, unless another call has already replaced the refused token."""
@@ -288,8 +287,9 @@ class Agent:
             details = {
                 "capacity_type": session.host.capacity_type,
                 "instance_type": session.host.instance_type,
-                "max_concurrency": self._servers.at_once,
+                "max_concurrency": max(self._servers.at_once, 1),
                 "capabilities": capabilities,
+                "devices": self._devices.unavailable if self._devices is not None else None,
             }
             if await session.registrar.register(details, is_at_work=is_at_work):
                 # They went with the registration, so that the first poll need not carry megabytes.
@@ -431,19 +431,20 @@ class Agent:
     def _show(self) -> None:
         self._on_status(self.held)
 
-    async def _wait_for_server(self, session: _Session, tools: JobTools) -> None:
-        """Wait until a server is usable. If that takes long, settle the leases of an earlier process first."""
-        try:
-            async with asyncio.timeout(3.0):
-                await self._online.wait()
-        except TimeoutError:
-            urls = [*self.comfyui_urls.values(), *(client.url for client in self._servers.cloud.values())]
-            # The supervisor already logs the start of a managed ComfyUI.
-            log_line = log.warning if self._managed is None else log.info
-            log_line("worker.waiting_for_comfyui", servers=urls)
-            # The wait may be long, so report a refused registration now.
-            await session.registrar.check_settings({"max_concurrency": self._servers.at_once})
-            # Leases of an earlier process must not look as if they were running.
-            await self._settle_after_kill(session.state, tools)
-            await session.registrar.deregister_earlier()
-            await self._online.wait()
+    async def _prepare_wait(self, session: _Session, tools: JobTools) -> None:
+        urls = [*self.comfyui_urls.values(), *(client.url for client in self._servers.cloud.values())]
+        # The supervisor already logs the start of a managed ComfyUI.
+        log_line = log.warning if self._managed is None else log.info
+        log_line("worker.waiting_for_comfyui", servers=urls)
+        # The wait may be long, so report a refused registration now.
+        await session.registrar.check_settings({"max_concurrency": max(self._servers.at_once, 1)})
+        # Leases of an earlier process must not look as if they were running.
+        await self._settle_after_kill(session.state, tools)
+        await session.registrar.deregister_earlier()
+
+    async def _report_wait(self, session: _Session, devices: Devices) -> None:
+        """Register without a usable server, so that operators see why there is none. The worker of a desk does not."""
+        if self._is_shared:
+            await devices.refresh()
+            await self._register(session)
+            await devices.keep()

@@ -63,6 +63,8 @@ ANSWER_SECONDS = 20.0
 LONGEST_PAUSE_SECONDS = 15.0
 # Time to check the output of a job, or fifty further ones.
 COMPLETE_SECONDS = 60.0
+# More than any worker has slots.
+FULL_LOAD = 1000
 
 
 class ControlPlane:
@@ -119,6 +121,12 @@ class ControlPlane:
         """Poll for a job. Repeating a `request_id` returns the same lease, so a lost answer loses no job."""
         body = self._poll_request(request)
         return self._lease_in(await self._call("poll", body, PollAnswer, waits=body.wait_seconds))
+
+    async def report_unavailable(self) -> None:
+        """Report that no ComfyUI can be used, with a poll that asks for no job. The devices say why."""
+        # An older server does not read the devices, so the worker counts as full, too.
+        body = self._poll_request({"current_load": FULL_LOAD})
+        self._send_lines_soon((await self._call_held("poll", body, PollAnswer)).wants_logs)
 
     async def heartbeat(
         self,

@@ -1,7 +1,7 @@
 """Join a fleet, and explain refusals."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -24,6 +24,8 @@ from comfyrelay.worker.state import StateFolder
 
 log = structlog.get_logger(__name__)
 
+# A worker whose ComfyUI starts sooner registers when it can run jobs.
+QUICK_START_SECONDS = 3.0
 # Pause before registering again with a full fleet or a taken name.
 RETRY_SECONDS = 30.0
 # A stopping process waits this long for the answer to its registration.
@@ -224,3 +226,28 @@ def _log_once() -> Callable[[ComfyRelayError, float], None]:
             log.warning("worker.control_plane_unreachable", why=error.detail)
 
     return log_pause
+
+
+async def wait_online(
+    online: asyncio.Event, *, prepare: Coroutine[Any, Any, None], report: Coroutine[Any, Any, None]
+) -> None:
+    """Wait until a server is usable. If that takes long, `prepare` for the wait, and `report` it meanwhile."""
+    try:
+        async with asyncio.timeout(QUICK_START_SECONDS):
+            await online.wait()
+    except TimeoutError:
+        await prepare
+        reporting, waiting = asyncio.create_task(report), asyncio.create_task(online.wait())
+        try:
+            await asyncio.wait({reporting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if reporting.done():
+                # A worker that may not register raises. The worker of a desk reports nothing.
+                reporting.result()
+            await waiting
+        finally:
+            for task in (reporting, waiting):
+                task.cancel()
+            await asyncio.gather(reporting, waiting, return_exceptions=True)
+    finally:
+        prepare.close()
+        report.close()

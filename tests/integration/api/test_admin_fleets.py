@@ -103,7 +103,7 @@ class TestMetrics:
         await workers.set_draining("draining", is_draining=True)
         await workers.set_approved("revoked", is_approved=False)
         found = await desk.get(f"{HOME}/metrics")
-        assert found["workers"] == {"revoked": 1, "offline": 1, "draining": 1, "busy": 1, "idle": 1}
+        assert found["workers"] == {"revoked": 1, "offline": 1, "draining": 1, "no_comfyui": 0, "busy": 1, "idle": 1}
         assert found["leases"] == 1
 
     async def test_idle_fleet_has_empty_metrics(self, desk: OperatorScenario) -> None:

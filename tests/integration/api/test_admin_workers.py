@@ -59,7 +59,7 @@ class TestViews:
             await desk.worker(name)
         await desk.api.engine.workers.workers.set_draining("b", is_draining=True)
         found = await desk.get("/workers", state="draining", limit=1)
-        assert found["counts"] == {"revoked": 0, "offline": 0, "draining": 1, "busy": 0, "idle": 2}
+        assert found["counts"] == {"revoked": 0, "offline": 0, "draining": 1, "no_comfyui": 0, "busy": 0, "idle": 2}
         assert (await desk.get("/workers", search="b"))["counts"] == {**found["counts"], "idle": 0}
 
     @pytest.mark.both_databases
@@ -199,6 +199,21 @@ class TestDetails:
             [running] = view["jobs"]
             assert (running["job_id"], running["workflow_slug"], running["progress"]) == (job.id, "clip", progress)
             assert running["tenant_id"] == desk.user.tenant_id
+
+    @pytest.mark.both_databases
+    async def test_worker_without_comfyui_gets_no_job(self, desk: OperatorScenario) -> None:
+        dead = {"server": "comfyui-1", "unavailable_reason": "ComfyUI exited. Its last lines: CUDA error"}
+        worker = await desk.api.worker(devices=[dead])
+        await desk.submit()
+        assert (await worker.post("/api/worker/poll", {**poll(), "devices": [dead]}))["job"] is None
+        [listed] = (await desk.get("/workers"))["items"]
+        assert (listed["state"], listed["gpus"][0]["unavailable_reason"]) == ("no_comfyui", dead["unavailable_reason"])
+        assert (await desk.get("/workers", status="no_comfyui"))["counts"]["no_comfyui"] == 1
+
+        # One usable server is enough.
+        assert (await worker.post("/api/worker/poll", {**poll(), "devices": [dead, self.DEVICE]}))["job"] is not None
+        await desk.api.engine.workers.slots.write_noted()
+        assert (await desk.get("/workers/gpu-1"))["state"] == "busy"
 
     async def test_warm_and_blocked_workflows_are_shown_by_slug(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()

@@ -224,8 +224,25 @@ async def test_worker_can_start_before_its_comfyui(system: System) -> None:
     worker = system.worker()
     await worker.start()
     await worker.wait_for_log("worker.waiting_for_comfyui")
+    await worker.wait_for_log("worker.registered")
+    # Operators see the worker, and why it gets no job.
+    shown = await system.admin("GET", "/workers/gpu-1")
+    assert (shown["state"], shown["leases"]) == ("no_comfyui", 0)
+    assert system.simulator.url in shown["gpus"][0]["unavailable_reason"]
     await system.simulator.start()
     await system.completed(job)
+    await worker.wait_for_log("worker.registered", count=2)
+    assert (await system.admin("GET", "/workers/gpu-1"))["state"] in {"idle", "busy"}
+
+
+async def test_worker_whose_comfyui_died_is_not_idle(system: System) -> None:
+    await system.effect()
+    await system.started()
+    await system.simulator.stop()
+    while (shown := await system.admin("GET", "/workers/gpu-1"))["state"] != "no_comfyui":
+        assert shown["state"] == "idle"
+        await asyncio.sleep(0.2)
+    assert "Its last lines:" in shown["gpus"][0]["unavailable_reason"]
 
 
 async def test_graph_that_names_a_foreign_file_is_refused(system: System) -> None:

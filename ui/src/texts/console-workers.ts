@@ -13,6 +13,7 @@ export const workers = {
     busy: "Busy",
     idle: "Idle",
     draining: "Draining",
+    no_comfyui: "No ComfyUI",
     offline: "Offline",
     revoked: "Revoked",
     pending: "Awaiting approval",

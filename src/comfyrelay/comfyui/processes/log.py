@@ -18,6 +18,7 @@ _LINE_END = re.compile(rb"(\r\n|\r|\n)")
 _MAX_LINE_BYTES = 2000
 # Messages of PyTorch on a machine without a usable GPU.
 _NO_DRIVER = ("Found no NVIDIA driver", "No CUDA GPUs are available", "Torch not compiled with CUDA enabled")
+LAST_LINES_MARK = "Its last lines:"
 NO_DRIVER = (
     "It found no GPU that it can use. If this machine has none, start it with --cpu: set "
     "COMFYRELAY_DESK_COMFYUI_ARGS=--cpu, or COMFYRELAY_WORKER_COMFYUI_ARGS=--cpu for a worker. If it has one, install "
@@ -91,7 +92,7 @@ def explain_exit(reason: str, lines: Sequence[str]) -> str:
     """Return why a process ended: what to do about a missing driver, otherwise the last lines."""
     if any(text in line for line in lines for text in _NO_DRIVER):
         return f"{reason} {NO_DRIVER}"
-    return f"{reason} Its last lines: {' | '.join(lines[-3:])}" if lines else reason
+    return f"{reason} {LAST_LINES_MARK} {' | '.join(lines[-3:])}" if lines else reason
 
 
 def last_lines_in(path: Path) -> list[str]:

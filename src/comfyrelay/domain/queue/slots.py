@@ -53,6 +53,12 @@ class SlotState:
     held: SlotLease | None = None
 
 
+def why_unavailable(devices: Sequence[Mapping[str, Any]] | None) -> str | None:
+    """Return why a worker can run no job: the first reason, if none of its servers can be used."""
+    reasons = [text(device.get("unavailable_reason")) for device in devices or ()]
+    return reasons[0] if reasons and all(reasons) else None
+
+
 def slots_of(
     *,
     worker_id: str,

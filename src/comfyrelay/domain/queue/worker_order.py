@@ -15,7 +15,14 @@ from comfyrelay.domain.queue.states import WorkerState
 
 _NUMBERS = re.compile(r"(\d+)")
 # Working states first, states that need an operator last.
-_STATES = (WorkerState.BUSY, WorkerState.IDLE, WorkerState.DRAINING, WorkerState.REVOKED, WorkerState.OFFLINE)
+_STATES = (
+    WorkerState.BUSY,
+    WorkerState.IDLE,
+    WorkerState.NO_COMFYUI,
+    WorkerState.DRAINING,
+    WorkerState.REVOKED,
+    WorkerState.OFFLINE,
+)
 
 
 class WorkerSort(StrEnum):

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 import structlog
 from fastapi import Header, HTTPException, Path, Request, Response
 
+from comfyrelay.domain.queue.slots import why_unavailable
 from comfyrelay.domain.records.workers import Worker
 from comfyrelay.errors import ComfyRelayError, Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
 from comfyrelay.protocol import worker as wire
@@ -39,6 +40,8 @@ CLIENT_CLOSED_REQUEST = 499
 MIN_WAIT_SHARE = 0.5
 # The response of EC2 at `dynamic/instance-identity/rsa2048`, without line breaks.
 IDENTITY_HEADER = "X-Instance-Identity"
+# The fields of a poll that describe the worker, or how long it waits.
+_ABOUT_WORKER = ("worker_id", "warm_workflow_hashes", "capabilities", "devices", "wait_seconds", "comfyui_restarted")
 _BYTES = {"type": "string", "format": "binary"}
 router = Router(prefix="/api/worker", tags=["worker"], responses=error_responses(401, 403, 422, 503))
 
@@ -102,7 +105,8 @@ async def register(
         context.forget_worker(body.worker_id)
     token = secrets.token_hex(32)
     registered = await context.engine.workers.workers.register(
-        **body.fields(but=("registration_key", "dry_run")),
+        **body.fields(but=("registration_key", "dry_run", "devices")),
+        devices=_reports(body.devices) if body.devices is not None else None,
         key=body.registration_key,
         token_hash=hash_secret(token),
         identity=identity,
@@ -283,8 +287,11 @@ async def deregister(body: wire.DeregisterRequest, context: ContextOf, worker: C
 
 def _note_devices(context: Context, worker: Worker, devices: list[wire.Device] | None) -> None:
     if devices is not None:
-        reports = [device.model_dump(exclude_none=True) for device in devices]
-        context.engine.workers.slots.note(worker.worker_id, reports)
+        context.engine.workers.slots.note(worker.worker_id, _reports(devices))
+
+
+def _reports(devices: list[wire.Device]) -> list[dict[str, Any]]:
+    return [device.model_dump(exclude_none=True) for device in devices]
 
 
 def _is_own_worker(context: Context, worker_id: str, secret: str) -> bool:
@@ -321,16 +328,7 @@ async def _poll(context: Context, request: Request, worker: Worker, body: wire.P
         # The server was updated after the registration. The worker may still finish its leases.
         raise Unauthorized(_too_old(worker.protocol))
     lease_request = LeaseRequest(
-        **body.fields(
-            but=(
-                "worker_id",
-                "warm_workflow_hashes",
-                "capabilities",
-                "devices",
-                "wait_seconds",
-                "comfyui_restarted",
-            )
-        ),
+        **body.fields(but=_ABOUT_WORKER),
         worker_id=worker.worker_id,
         warm_workflow_hashes=frozenset(body.warm_workflow_hashes),
         token_hash=worker.token_hash,
@@ -345,6 +343,9 @@ async def _poll(context: Context, request: Request, worker: Worker, body: wire.P
         await context.engine.workers.workers.note_capabilities(worker, body.capabilities)
     if body.comfyui_restarted:
         await context.engine.workers.workers.unblock(worker.worker_id, only_out_of_memory=True)
+    if body.devices and why_unavailable(_reports(body.devices)) is not None:
+        # A worker without ComfyUI gets no job, and polls only to report that.
+        return wire.PollAnswer(job=None, wants_logs=context.engine.workers.logs.should_request(worker.worker_id))
     wait_seconds = 0.0 if context.stopping.is_set() else _randomize(min(body.wait_seconds, wire.MAX_WAIT_SECONDS))
     return await _cancel_on_disconnect(request, _lease(context, lease_request, wait_seconds))
 

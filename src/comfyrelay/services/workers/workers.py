@@ -7,6 +7,7 @@ from typing import Any
 
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.blocks import UNBLOCKED_EVENT
+from comfyrelay.domain.queue.slots import why_unavailable
 from comfyrelay.domain.queue.states import RegistrationSource, Stage
 from comfyrelay.domain.records.workers import FleetRecord, NewAuditEntry, Worker
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
@@ -63,8 +64,9 @@ class Workers:
         protocol: int = 1,
         version: str | None = None,
         identity: Identity | None = None,
+        devices: Sequence[Mapping[str, Any]] | None = None,
     ) -> WorkerRegistered:
-        """Register a worker in its fleet.
+        """Register a worker in its fleet. `devices` may say that none of its ComfyUI can be used yet.
 
         A registered worker that presents its `key` gets a new token and keeps its leases, because it did not receive
         the response to its first call.
@@ -97,6 +99,8 @@ class Workers:
                 "display_name": display_name,
                 "capacity_type": capacity_type,
                 "instance_type": instance_type,
+                "devices": list(devices) if devices is not None else None,
+                "unavailable_reason": why_unavailable(devices),
             }
             renewed = await workers.renew(tx, worker_id, **values) if known is not None else None
             worker = renewed or await workers.create(tx, worker_id=worker_id, **values)

@@ -31,6 +31,7 @@ class WorkerFlags(NamedTuple):
     is_approved: bool
     is_draining: bool
     is_offline: bool
+    is_unavailable: bool
 
 
 async def newest_ids(tx: Tx) -> NewestIds:
@@ -44,7 +45,8 @@ async def newest_ids(tx: Tx) -> NewestIds:
 
 async def worker_flags(tx: Tx, *, offline_seconds: float) -> dict[str, WorkerFlags]:
     is_offline = workers.c.last_seen_at < relay_now(-offline_seconds)
-    query = select(workers.c.worker_id, workers.c.is_approved, workers.c.is_draining, is_offline)
+    is_unavailable = workers.c.unavailable_since.is_not(None)
+    query = select(workers.c.worker_id, workers.c.is_approved, workers.c.is_draining, is_offline, is_unavailable)
     return {row[0]: WorkerFlags(*map(bool, row[1:])) for row in await tx.execute(query)}
 
 

@@ -43,7 +43,8 @@ async def current_load(tx: Tx, *, offline_seconds: float) -> LoadSample:
     count, oldest, now = waiting.one()
     is_started = ~d.c.is_prefetch | d.c.progress.is_not(None)
     busy = await tx.scalar(select(func.count()).where(LEASED, is_started))
-    is_online = workers.c.is_approved & (workers.c.last_seen_at >= relay_now(-offline_seconds))
+    is_able = workers.c.is_approved & workers.c.unavailable_since.is_(None)
+    is_online = is_able & (workers.c.last_seen_at >= relay_now(-offline_seconds))
     slots = func.coalesce(func.sum(workers.c.max_concurrency), 0)
     online_workers, online_slots = (await tx.execute(select(func.count(), slots).where(is_online))).one()
     return LoadSample(

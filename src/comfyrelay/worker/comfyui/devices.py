@@ -1,7 +1,7 @@
 """GPUs behind this worker's ComfyUI servers: memory from ComfyUI, load from NVML."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +11,12 @@ import structlog
 
 from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.comfyui.processes.gpus import name_of, query_nvidia_gpus
-from comfyrelay.errors import ComfyError
+from comfyrelay.comfyui.processes.log import LAST_LINES_MARK, explain_exit
+from comfyrelay.errors import ComfyError, ComfyRelayError
 from comfyrelay.http_client import is_loopback
 from comfyrelay.protocol.base import checked
 from comfyrelay.protocol.worker import Device
+from comfyrelay.text import storable
 from comfyrelay.wakeup import Wakeup
 from comfyrelay.worker.comfyui.servers import Servers
 
@@ -24,6 +26,9 @@ log = structlog.get_logger(__name__)
 BUSY_SECONDS = 5.0
 IDLE_FACTOR = 6
 ANSWER_SECONDS = 5.0
+# Lines of its log that explain why a ComfyUI died.
+MAX_LINES = 10
+MAX_REASON_LENGTH = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,12 +50,20 @@ class Devices:
         is_busy: Callable[[], bool],
         gpus: Callable[[], Sequence[DriverGpu]] | None = None,
         packing_reason: Callable[[str], str | None] = lambda _gpu: None,
+        report_unavailable: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`packing_reason` explains the number of ComfyUI processes on a GPU, if GPU sharing decides it."""
+        """`packing_reason` explains the number of ComfyUI processes on a GPU, if GPU sharing decides it.
+
+        `report_unavailable` is called after each refresh while no ComfyUI can be used and no job runs. Such a worker
+        sends no polls and no heartbeats, so the control plane would not hear of it.
+        """
         self._servers = servers
         self._is_busy = is_busy
         self._gpus = gpus or local_gpus
         self._packing_reason = packing_reason
+        self._report_unavailable = report_unavailable
+        # By server: the last lines of its log, as of the last refresh.
+        self._lines: dict[str, list[str]] = {}
         self.current: list[Device] = []
         self._changed = Wakeup()
 
@@ -63,11 +76,20 @@ class Devices:
         while True:
             try:
                 await self.refresh()
+                if self._report_unavailable is not None and self.unavailable and not self._is_busy():
+                    await self._report_unavailable()
+            except ComfyRelayError as error:
+                log.debug("worker.devices_not_reported", why=error.detail)
             except Exception:
                 log.warning("worker.devices_failed", exc_info=True)
             for _ in range(IDLE_FACTOR):
                 if await self._changed.wait(BUSY_SECONDS) or self._is_busy():
                     break
+
+    @property
+    def unavailable(self) -> list[Device] | None:
+        """The devices, if none of them can be used."""
+        return self.current if all(device.unavailable_reason is not None for device in self.current) else None
 
     async def refresh(self) -> None:
         gpus = await asyncio.to_thread(self._gpus)
@@ -77,17 +99,23 @@ class Devices:
             checked(Device, server=name, name="Comfy Cloud", slots=client.slots)
             for name, client in self._servers.cloud.items()
         ]
-        self.current = [*devices, *cloud]
+        # Before it has started its first ComfyUI, a worker has no server.
+        none = [checked(Device, server="comfyui", unavailable_reason="ComfyUI has not started yet.")]
+        self.current = [*devices, *cloud] or none
 
     async def _device(self, name: str, client: ComfyClient, gpus: Sequence[DriverGpu]) -> Device:
         reason = self._servers.unavailable_reason(name)
         if reason is not None:
-            return checked(Device, server=name, unavailable_reason=reason[:1000])
+            # The reason for a managed ComfyUI contains its last lines already.
+            lines = [] if LAST_LINES_MARK in reason else self._lines.get(name, [])
+            text = storable(explain_exit(reason, lines))
+            return checked(Device, server=name, unavailable_reason=text[:MAX_REASON_LENGTH])
         stats: Mapping[str, Any] = {}
         # A server that loads a model may not answer now.
         with suppress(ComfyError, TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
                 stats = await client.system_stats()
+                self._lines[name] = (await client.log_lines())[-MAX_LINES:]
         if not stats:
             known = (device for device in self.current if device.server == name and device.unavailable_reason is None)
             return next(known, checked(Device, server=name))

@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -31,6 +31,7 @@ from comfyrelay.domain.packing.state import (
 )
 from comfyrelay.errors import ComfyRelayError, OutOfMemory
 from comfyrelay.system.spare_capacity import SpareCores, free_memory_bytes
+from comfyrelay.worker.comfyui.managed import ManagedServers
 from comfyrelay.worker.comfyui.packing_results import PackingResults, SavedResult
 
 log = structlog.get_logger(__name__)
@@ -412,3 +413,25 @@ def _load(nvml: Any, handle: Any) -> tuple[str, float]:
     identity = nvml.nvmlDeviceGetUUID(handle)
     load = min(max(nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100, 0.0), 1.0)
     return identity.decode() if isinstance(identity, bytes) else str(identity), load
+
+
+class WaitingJobs(Protocol):
+    @property
+    def more_waiting(self) -> int:
+        """How many jobs were waiting for this worker at the last answer."""
+
+
+def open_packer(
+    managed: ManagedServers, pool: WorkflowPool, max_processes: int | None, *, poller: Callable[[], WaitingJobs | None]
+) -> Packer:
+    """Return a packer of managed ComfyUI processes that continues with what an earlier process learnt."""
+    packer = Packer(
+        managed,
+        pool,
+        max_processes=max_processes,
+        more_waiting=lambda: found.more_waiting if (found := poller()) is not None else 0,
+        process_ram=managed.largest_process_bytes,
+        results=managed.results,
+    )
+    packer.restore()
+    return packer

@@ -193,7 +193,8 @@ async def serving(tx: Tx, *, stage: str, offline_seconds: float) -> list[Serving
     w = workers.c
     is_online = w.last_seen_at >= relay_now(-offline_seconds)
     query = select(w.worker_id, w.fleet_id, w.max_concurrency, w.providers).order_by(w.worker_id)
-    rows = (await tx.execute(query.where(w.stage == stage, w.is_approved, ~w.is_draining, is_online))).all()
+    is_able = is_online & w.unavailable_since.is_(None)
+    rows = (await tx.execute(query.where(w.stage == stage, w.is_approved, ~w.is_draining, is_able))).all()
     assigned: dict[str, set[int]] = defaultdict(set)
     of_workers = worker_workflows.c.worker_id.in_([row.worker_id for row in rows])
     for row in await tx.execute(select(worker_workflows).where(of_workers)):

@@ -98,7 +98,10 @@ async def online_workers(tx: Tx, fleet_ids: Sequence[int], *, seconds: float) ->
 def workers_query(fleet_ids: Sequence[int], *, seconds: float) -> Select[Any]:
     columns = (workers.c.fleet_id, workers.c.max_concurrency, workers.c.is_draining, LEASES.label("leases"))
     return select(*columns).where(
-        workers.c.fleet_id.in_(fleet_ids), workers.c.is_approved, workers.c.last_seen_at >= relay_now(-seconds)
+        workers.c.fleet_id.in_(fleet_ids),
+        workers.c.is_approved,
+        workers.c.unavailable_since.is_(None),
+        workers.c.last_seen_at >= relay_now(-seconds),
     )
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Float, Integer, Select, bindparam, case, func, select
+from sqlalchemy import BigInteger, Float, Integer, Select, bindparam, case, false, func, select
 
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.domain.records.workers import FleetRecord
@@ -118,10 +118,15 @@ def workers_query(dialect: str) -> Select[Any]:
     is_leased = (d.c.worker_id == w.worker_id) & (d.c.status == sql_literal(DispatchStatus.LEASED))
     is_busy = select(d.c.id).where(is_leased).correlate(workers).exists()
     last_at = case((is_busy, relay_now()), else_=last.correlate(workers).scalar_subquery()).label("last_at")
-    is_offline = (w.last_seen_at < relay_now(bindparam("offline_seconds", type_=Float()))).label("is_offline")
+    deadline = relay_now(bindparam("offline_seconds", type_=Float()))
+    # A worker whose ComfyUI stays dead is as useless as one that is gone.
+    is_dead = func.coalesce(w.unavailable_since < deadline, false())
+    is_offline = ((w.last_seen_at < deadline) | is_dead).label("is_offline")
     columns = (w.worker_id, w.fleet_id, w.max_concurrency, w.is_approved, w.is_draining, is_offline)
     query = select(*columns, w.instance_type, w.created_at, w.last_seen_at, last_at, w.providers)
-    return query.join_from(r, workers, w.fleet_id == r.c.id)
+    # Until its ComfyUI has started once, the machine of a worker is still booting.
+    has_started = w.unavailable_since.is_(None) | (w.unavailable_since > w.created_at)
+    return query.join_from(r, workers, w.fleet_id == r.c.id).where(has_started)
 
 
 async def workers_of(tx: Tx, fleet_ids: Collection[int], *, offline_seconds: float) -> list[ObservedWorker]:

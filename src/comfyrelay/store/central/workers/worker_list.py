@@ -54,6 +54,7 @@ def state_of(offline_seconds: Seconds) -> ColumnElement[str]:
         (~workers.c.is_approved, sql_literal(WorkerState.REVOKED)),
         (workers.c.last_seen_at < relay_now(-offline_seconds), sql_literal(WorkerState.OFFLINE)),
         (workers.c.is_draining, sql_literal(WorkerState.DRAINING)),
+        (workers.c.unavailable_since.is_not(None), sql_literal(WorkerState.NO_COMFYUI)),
         (LEASES > 0, sql_literal(WorkerState.BUSY)),
         else_=sql_literal(WorkerState.IDLE),
     )

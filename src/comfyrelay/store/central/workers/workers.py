@@ -5,11 +5,12 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Float, Select, Text, bindparam, delete, func, insert, select, update
+from sqlalchemy import BigInteger, Float, Select, Text, bindparam, case, delete, func, insert, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.capabilities import CapabilitySummary
 from comfyrelay.domain.queue.memory import NO_GPUS, largest_gpu
+from comfyrelay.domain.queue.slots import why_unavailable
 from comfyrelay.domain.queue.states import Provider, RegistrationSource, WorkflowKind
 from comfyrelay.domain.records.workers import Worker, WorkflowWorker
 from comfyrelay.store.central.queue.dispatches import LEASED, LEASES, leased_by
@@ -33,7 +34,8 @@ _WORKER = [workers.c[name] for name in Worker.__dataclass_fields__]
 
 
 async def create(tx: Tx, **values: Any) -> Worker:
-    query = insert(workers).values(**_with_summary(values), created_at=relay_now(), last_seen_at=relay_now())
+    times = {"created_at": relay_now(), "last_seen_at": relay_now()} | await _unavailable_times(tx, values)
+    query = insert(workers).values(**_with_summary(values), **times)
     with conflict_on_violation(f"A worker {values['worker_id']!r} is already registered."):
         return await tx.one(Worker, query.returning(*_WORKER))
 
@@ -93,7 +95,8 @@ async def change(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
 
 async def renew(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
     """Update a worker that was just seen."""
-    return await change(tx, worker_id, **values, last_seen_at=relay_now())
+    times = {"last_seen_at": relay_now()} | await _unavailable_times(tx, values)
+    return await change(tx, worker_id, **values, **times)
 
 
 async def remove(tx: Tx, worker_id: str) -> None:
@@ -170,10 +173,22 @@ def _record_seen(dialect: str) -> Executable:
     return update(workers).values(last_seen_at=relay_now()).where(workers.c.worker_id == r.c.id)
 
 
+async def _unavailable_times(tx: Tx, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return equal times for a worker that registers before its ComfyUI has started."""
+    if values.get("unavailable_reason") is None:
+        return {"unavailable_since": None}
+    return dict.fromkeys(("created_at", "unavailable_since"), await tx.now())
+
+
 async def record_devices(tx: Tx, devices: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Store the GPU reports of many workers, which were also just seen."""
     rows = [
-        {"worker_id": worker_id, "devices": reported, "memory_bytes": largest_gpu(map(_gpu_bytes, reported))}
+        {
+            "worker_id": worker_id,
+            "devices": reported,
+            "memory_bytes": largest_gpu(map(_gpu_bytes, reported)),
+            "unavailable_reason": why_unavailable(reported),
+        }
         for worker_id, reported in sorted(devices.items())
     ]
     await tx.write(_record_devices, with_rows(rows))
@@ -181,12 +196,20 @@ async def record_devices(tx: Tx, devices: Mapping[str, Sequence[Mapping[str, Any
 
 @cache
 def _record_devices(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(workers, "worker_id", "devices", "memory_bytes"))
+    r = rows_table(dialect, columns_of(workers, "worker_id", "devices", "memory_bytes", "unavailable_reason"))
+    is_unavailable = r.c.unavailable_reason.is_not(None)
+    since = case((is_unavailable, func.coalesce(workers.c.unavailable_since, relay_now())))
     # While ComfyUI is offline, the worker reports no GPU, but it still has one.
     memory_bytes = func.coalesce(r.c.memory_bytes, workers.c.memory_bytes)
     return (
         update(workers)
-        .values(devices=r.c.devices, memory_bytes=memory_bytes, last_seen_at=relay_now())
+        .values(
+            devices=r.c.devices,
+            memory_bytes=memory_bytes,
+            unavailable_since=since,
+            unavailable_reason=r.c.unavailable_reason,
+            last_seen_at=relay_now(),
+        )
         .where(workers.c.worker_id == r.c.worker_id)
     )
 
@@ -248,6 +271,7 @@ def serving_query(_dialect: str = "") -> Select[Any]:
             workers.c.stage == bindparam("stage", type_=Text()),
             workers.c.is_approved,
             ~workers.c.is_draining,
+            workers.c.unavailable_since.is_(None),
             workers.c.last_seen_at >= relay_now(bindparam("offline_seconds", type_=Float())),
         )
     )

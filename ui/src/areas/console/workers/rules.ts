@@ -6,11 +6,12 @@ import type { Worker, WorkerDetails, WorkerJob, WorkersQuery } from "../queries/
 import type { Tone } from "../shared/panels";
 
 /** In display order. */
-export const STATES = ["busy", "idle", "draining", "offline", "revoked"] as const;
+export const STATES = ["busy", "idle", "no_comfyui", "draining", "offline", "revoked"] as const;
 
 const TONES: Readonly<Record<string, Tone>> = {
   busy: "good",
   idle: "muted",
+  no_comfyui: "bad",
   draining: "info",
   offline: "bad",
   revoked: "warn",
