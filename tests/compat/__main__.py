@@ -21,6 +21,8 @@ from tests.support.paths import ROOT
 HERE = Path(__file__).parent
 FOLDER = Path(".compat")
 PAGE = ROOT / "docs/reference/comfyui-versions.md"
+# The versions of a fleet that has two.
+MIXED = ("0.7.0", "0.28.0")
 MARKS = {"passed": "yes", "failed": "**no**", "skipped": "not tried"}
 
 
@@ -38,7 +40,13 @@ def main(words: Sequence[str]) -> int:
             )
             return 2
         sys.stdout.write(f"ComfyUI {version}\n")
-        table[version] = _run_suite(folder, options.folder / f"{version}.jsonl", options.arguments)
+        report = options.folder / f"{version}.jsonl"
+        table[version] = _run_tests("suite.py", report, options.arguments, COMPAT_COMFYUI=folder.absolute())
+    if set(MIXED) <= set(table):
+        report = options.folder / "mixed.jsonl"
+        found = _run_tests("mixed_fleet.py", report, options.arguments, COMPAT_FOLDER=options.folder.absolute())
+        for version in MIXED:
+            table[version] |= found
     rendered = _render(table)
     sys.stdout.write(rendered)
     if options.write:
@@ -83,17 +91,18 @@ def _call(*command: str) -> None:
     subprocess.run(command, check=True)
 
 
-def _run_suite(folder: Path, report: Path, matching: str | None) -> dict[str, str]:
-    """Run the suite in its own process, and return the outcome of each row."""
+def _run_tests(name: str, report: Path, matching: str | None, **variables: Path) -> dict[str, str]:
+    """Run a file of tests in its own process, and return the outcome of each row."""
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.compat.report", str(HERE / "suite.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.compat.report", str(HERE / name)]
     if matching is not None:
         command += ["-k", matching]
-    environment = {**os.environ, "COMPAT_COMFYUI": str(folder.absolute()), "COMPAT_REPORT": str(report.absolute())}
-    subprocess.run(command, check=False, cwd=ROOT, env=environment)
-    if not report.exists():
-        return {"The suite ran": "failed"}
-    return _worst(json.loads(line) for line in report.read_text("utf-8").splitlines())
+    own = {name: str(value) for name, value in {**variables, "COMPAT_REPORT": report.absolute()}.items()}
+    subprocess.run(command, check=False, cwd=ROOT, env={**os.environ, **own})
+    if report.exists():
+        return _worst(json.loads(line) for line in report.read_text("utf-8").splitlines())
+    # With `-k`, a file may have no test that matches.
+    return {} if matching is not None else {f"{name} ran": "failed"}
 
 
 def _worst(outcomes: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import comfy.utils  # type: ignore[import-not-found]
 import torch  # type: ignore[import-not-found,unused-ignore]
+from comfyui_version import __version__  # type: ignore[import-not-found]
 from PIL import Image
 
 try:
@@ -74,3 +75,6 @@ class Cube:
 
 
 NODE_CLASS_MAPPINGS = {"CompatSlowImage": SlowImage, "CompatFailingImage": FailingImage, "CompatCube": Cube}
+if int(__version__.split(".")[1]) < 28:
+    # A node that newer versions no longer have.
+    NODE_CLASS_MAPPINGS["CompatOldImage"] = SlowImage
