@@ -10,16 +10,18 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from comfyrelay.comfyui.processes.python import python_in
+from comfyrelay.comfyui.versions import TRIED
 from tests.support.paths import ROOT
 
 HERE = Path(__file__).parent
 FOLDER = Path(".compat")
+# Fetched for the run and never committed.
+REPOSITORY = "https://github.com/comfyanonymous/ComfyUI"
 PAGE = ROOT / "docs/reference/comfyui-versions.md"
 # The versions of a fleet that has two.
 MIXED = ("0.7.0", "0.28.0")
@@ -55,24 +57,18 @@ def main(words: Sequence[str]) -> int:
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
-    known = [entry["version"] for entry in _versions()["versions"]]
     parser = argparse.ArgumentParser(prog="make compat ARGS=…", description=__doc__.partition("\n")[0])
-    parser.add_argument("versions", nargs="*", default=known, help=f"versions to try; default: {' '.join(known)}")
+    parser.add_argument("versions", nargs="*", default=TRIED, help=f"versions to try; default: {' '.join(TRIED)}")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the versions; default: %(default)s")
     parser.add_argument("--write", action="store_true", help="write the table into the documentation")
     parser.add_argument("-k", dest="arguments", help="run only the tests that match, as in pytest")
     return parser.parse_args(words)
 
 
-def _versions() -> dict[str, list[dict[str, str]]]:
-    return tomllib.loads((HERE / "versions.toml").read_text("utf-8"))
-
-
 def _prepare(folder: Path, version: str) -> None:
     if not (folder / "main.py").exists():
         sys.stdout.write(f"Fetching ComfyUI {version}\n")
-        source = str(_versions()["repository"])
-        _call("git", "clone", "--quiet", "--depth", "1", "--branch", f"v{version}", source, str(folder))
+        _call("git", "clone", "--quiet", "--depth", "1", "--branch", f"v{version}", REPOSITORY, str(folder))
     if python_in(folder / ".venv") is None:
         sys.stdout.write(f"Installing the packages of ComfyUI {version}; this takes minutes\n")
         _call(sys.executable, "-m", "venv", str(folder / ".venv"))
