@@ -162,6 +162,17 @@ class TestLeases:
         assert await stop_request(world, leased) == "pause"
         assert await world.requeue(leased, "pause") == "paused"
 
+    async def test_resumed_job_is_still_interrupted_by_a_paused_queue(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.submit_and_lease()
+        await pause(world, desk, PauseMode.NOW)
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
+        await world.engine.queue.control.resume(job.tenant_id, job.id)
+        assert await stop_request(world, leased) == "pause"
+        assert await world.requeue(leased, "pause") == "queued"
+        assert await leased_job(world, desk) is None
+        await resume(world, desk)
+        assert await leased_job(world, desk) == job.id
+
     async def test_expired_lease_of_a_paused_queue_waits_for_its_worker(self, world: World, desk: Desk) -> None:
         job, leased = await desk.submit_and_lease()
         idle = [LeaseRequest(worker_id=await world.worker(desk.fleet), providers=("self_hosted",))]

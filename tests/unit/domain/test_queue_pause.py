@@ -65,6 +65,22 @@ def test_interrupted_job_stays_queued_unless_it_was_paused_itself() -> None:
     assert requeued.after.status == DispatchStatus.PAUSED
 
 
+@pytest.mark.parametrize(("is_queue_paused", "request_of_worker"), [(True, "pause"), (False, None)])
+def test_resumed_job_stays_interrupted_while_the_queue_is_paused(
+    *, is_queue_paused: bool, request_of_worker: str | None
+) -> None:
+    paused = lifecycle.pause(leased(), mode=PauseMode.NOW, now=NOW)
+    assert paused is not None
+    resumed = lifecycle.resume(paused.after, is_queue_paused=is_queue_paused, now=NOW)
+    assert resumed is not None
+    assert stop(resumed.after, PauseMode.AFTER) == request_of_worker
+    requeued = lifecycle.requeue(resumed.after, reason="pause", now=NOW)
+    assert requeued is not None
+    assert requeued.after.status == DispatchStatus.QUEUED
+    freed = queue_pause.resume_lease(resumed.after)
+    assert (freed is None) is not is_queue_paused
+
+
 def test_repeated_pause_changes_nothing() -> None:
     first = queue_pause.stop_lease(leased(), is_prefetched=False, mode=PauseMode.NOW, now=NOW)
     assert first is not None

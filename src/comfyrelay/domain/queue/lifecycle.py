@@ -291,15 +291,19 @@ def hold(dispatch: Dispatch, *, workflow_hash: str, reason: str, now: datetime) 
     return transition if transition is None or dispatch.is_leased else replace(transition, reason=reason)
 
 
-def resume(dispatch: Dispatch, *, now: datetime) -> Transition | None:
-    """Return a paused dispatch to its old place, or withdraw the pause request of a leased one."""
+def resume(dispatch: Dispatch, *, is_queue_paused: bool = False, now: datetime) -> Transition | None:
+    """Return a paused dispatch to its old place, or withdraw the pause request of a leased one.
+
+    A paused queue still interrupts a running dispatch, and then holds it.
+    """
     if dispatch.status == DispatchStatus.PAUSED:
         available_at = max(dispatch.available_at, now)
         return _transition(
             dispatch, JobEventType.RESUMED, status=DispatchStatus.QUEUED, available_at=available_at, resumed_at=now
         )
     if dispatch.is_leased and dispatch.pause_requested_at is not None:
-        return _transition(dispatch, JobEventType.RESUMED, pause_requested_at=None, pause_mode=None, resumed_at=now)
+        mode = PauseMode.NOW if is_queue_paused and dispatch.pause_mode == PauseMode.NOW else None
+        return _transition(dispatch, JobEventType.RESUMED, pause_requested_at=None, pause_mode=mode, resumed_at=now)
     return None
 
 

@@ -1,10 +1,9 @@
 """Cancel, pause, resume, prioritise and move jobs and batches."""
 
 from collections.abc import Sequence, Set
-from datetime import datetime
 
 from comfyrelay.domain.queue import lifecycle, ordering
-from comfyrelay.domain.queue.dispatch import Dispatch, Transition
+from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.ordering import After, Before, MoveTo, NextTo
 from comfyrelay.domain.queue.states import TERMINAL_JOB, DispatchStatus, JobStatus, PauseMode
 from comfyrelay.domain.records.jobs import BatchRecord, JobRecord
@@ -13,7 +12,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.queue.decisions import Decisions, Judge
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.store.central.queue import dispatches, positions
+from comfyrelay.store.central.queue import dispatches, pauses, positions
 from comfyrelay.store.central.queue.dispatches import Condition
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs
@@ -34,7 +33,7 @@ class JobControl:
         return await self._on_job(tenant_id, job_id, "pause", _pause(mode))
 
     async def resume(self, tenant_id: str, job_id: str) -> JobRecord:
-        return await self._on_job(tenant_id, job_id, "resume", _resume)
+        return await self._on_job(tenant_id, job_id, "resume", await self._resume(tenant_id))
 
     async def set_priority(self, tenant_id: str, job_id: str, priority: int) -> JobRecord:
         return await self._on_job(tenant_id, job_id, "priority", _set_priority(priority))
@@ -47,7 +46,7 @@ class JobControl:
         return await self._on_batch(tenant_id, batch_id, "pause", _pause(mode))
 
     async def resume_batch(self, tenant_id: str, batch_id: str) -> int:
-        return await self._on_batch(tenant_id, batch_id, "resume", _resume)
+        return await self._on_batch(tenant_id, batch_id, "resume", await self._resume(tenant_id))
 
     async def set_batch_priority(self, tenant_id: str, batch_id: str, priority: int) -> int:
         return await self._on_batch(tenant_id, batch_id, "priority", _set_priority(priority))
@@ -60,7 +59,7 @@ class JobControl:
         return await self._on_jobs(tenant_id, job_ids, "pause", _pause(mode))
 
     async def resume_jobs(self, tenant_id: str, job_ids: Sequence[str]) -> int:
-        return await self._on_jobs(tenant_id, job_ids, "resume", _resume)
+        return await self._on_jobs(tenant_id, job_ids, "resume", await self._resume(tenant_id))
 
     async def set_priority_of_jobs(self, tenant_id: str, job_ids: Sequence[str], priority: int) -> int:
         return await self._on_jobs(tenant_id, job_ids, "priority", _set_priority(priority))
@@ -155,6 +154,11 @@ class JobControl:
         await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
         return len((await self._decisions.decide(TransactionStep.CONTROL, which, judge, by=verb)).transitions)
 
+    async def _resume(self, tenant_id: str) -> Judge:
+        async with self._databases.central.read() as tx:
+            is_paused = tenant_id in await pauses.paused_at(tx, [tenant_id])
+        return lambda dispatch, now: lifecycle.resume(dispatch, is_queue_paused=is_paused, now=now)
+
     async def _ensure_dispatch(self, tenant_id: str, job_id: str) -> JobRecord:
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
@@ -187,10 +191,6 @@ _WAITING = {DispatchStatus.QUEUED, DispatchStatus.PAUSED}
 
 def _cancel(reason: str | None = None) -> Judge:
     return lambda dispatch, now: lifecycle.cancel(dispatch, now=now, reason=reason)
-
-
-def _resume(dispatch: Dispatch, now: datetime) -> Transition | None:
-    return lifecycle.resume(dispatch, now=now)
 
 
 def _pause(mode: PauseMode) -> Judge:
