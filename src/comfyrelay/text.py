@@ -65,10 +65,10 @@ def one_line(text: str) -> str:
 
 
 def excerpt(text: str, *, length: int) -> str:
-    """Return the beginning of a text as one line, cut between words."""
+    """Return the beginning of a text as one line of at most `length` characters, cut between words."""
     # A prompt may have millions of characters. The limit leaves room for control sequences, which are removed.
     line = " ".join(one_line(text.lstrip()[: 100 * length]).split())
-    return line if len(line) <= length else f"{line[:length].rsplit(' ', 1)[0]}…"
+    return line if len(line) <= length else f"{line[:length].rsplit(' ', 1)[0][: length - 1]}…"
 
 
 def format_bytes(count: int) -> str:

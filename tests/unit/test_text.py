@@ -55,3 +55,11 @@ def test_storable_text_keeps_its_length(text: str) -> None:
     assert is_storable(kept)
     assert len(kept) == len(text)
     assert kept == text or not is_storable(text)
+
+
+@pytest.mark.parametrize("text", ["a" * 50, "a lake at night, seen from the hills", "one two " * 20])
+@pytest.mark.parametrize("length", [1, 5, 20])
+def test_excerpt_is_not_longer_than_its_length(text: str, length: int) -> None:
+    short = excerpt(text, length=length)
+    assert len(short) <= length
+    assert short.endswith("…")

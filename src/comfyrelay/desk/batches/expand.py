@@ -161,8 +161,7 @@ def _list(key: str, name: str, noun: str, values: Sequence[Any], texts: Sequence
 
 def _axis(key: str, name: str, values: Iterable[str]) -> BatchAxis:
     """Return an axis with texts that a request accepts. File names and pairs of long prompts may be longer."""
-    # One character is left for the ellipsis.
-    short, *texts = (excerpt(text, length=MAX_LABEL_LENGTH - 1) for text in (name, *values))
+    short, *texts = (excerpt(text, length=MAX_LABEL_LENGTH) for text in (name, *values))
     return BatchAxis(key=key, name=short, values=texts)
 
 
