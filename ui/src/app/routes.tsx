@@ -219,6 +219,18 @@ const reset = createRoute({
   component: lazyPage(() => import("@/areas/entry/reset")),
 });
 
+const forgot = createRoute({
+  getParentRoute: () => root,
+  path: "/forgot",
+  component: lazyPage(() => import("@/areas/entry/forgot")),
+});
+
+const confirm = createRoute({
+  getParentRoute: () => root,
+  path: "/confirm",
+  component: lazyPage(() => import("@/areas/entry/confirm")),
+});
+
 const setup = createRoute({
   getParentRoute: () => root,
   path: "/setup",
@@ -238,7 +250,7 @@ export const makeRouter = (client: QueryClient) =>
       start,
       ...studioPages,
       ...[studio, create, queue, gallery, job, wallet, console.addChildren(consolePages), kit],
-      ...[signIn, signUp, reset, setup],
+      ...[signIn, signUp, forgot, reset, confirm, setup],
     ]),
     context: { client },
     parseSearch,

@@ -12,11 +12,19 @@ export interface Session {
   role: Role;
   /** Whether the page was opened with the password of a desk. A guest may only watch, add and manage jobs. */
   isGuest: boolean;
+  /** Whether this user may have workflows of their own; others run effects only. A guest of a desk may not add any. */
+  hasOwnWorkflows: boolean;
 }
 
 export function useSession(): Session {
   const { data: user } = useSuspenseQuery(me);
   const { data: found } = useSuspenseQuery(desk);
   const role = found ? "desk" : user.is_admin ? "admin" : "user";
-  return { me: user, desk: found, role, isGuest: found?.is_guest === true };
+  return {
+    me: user,
+    desk: found,
+    role,
+    isGuest: found?.is_guest === true,
+    hasOwnWorkflows: user.own_workflows != null,
+  };
 }

@@ -7,7 +7,7 @@ import { Problem } from "@/api/problem";
 import { entry, keys, me } from "@/api/queries";
 import { requestSignIn } from "./renewal";
 
-const PUBLIC_PAGES = ["/sign-in", "/sign-up", "/reset", "/setup"] as const;
+const PUBLIC_PAGES = ["/sign-in", "/sign-up", "/forgot", "/reset", "/confirm", "/setup"] as const;
 
 /** Whether a page needs no session. Public pages are shown without the frame of the app. */
 export const isPublicPage = (path: string): boolean =>

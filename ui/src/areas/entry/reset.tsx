@@ -84,7 +84,9 @@ function NewPassword({ token, account }: { token: string; account: Account }) {
       <Button look="primary" type="submit" isBusy={isSending}>
         {reset.action}
       </Button>
-      <p className={styles.hint}>{account.has_webhook ? `${reset.about} ${reset.webhook}` : reset.about}</p>
+      {!account.is_new && (
+        <p className={styles.hint}>{account.has_webhook ? `${reset.about} ${reset.webhook}` : reset.about}</p>
+      )}
     </form>
   );
 }

@@ -38,7 +38,9 @@ export default function SignIn() {
           </Button>
         )}
       </SignInForm>
-      <p className={styles.hint}>{texts.signIn.forgotten}</p>
+      <p className={styles.hint}>
+        {found?.sends_mail ? <Link to="/forgot">{texts.signIn.toForgot}</Link> : texts.signIn.forgotten}
+      </p>
     </Frame>
   );
 }

@@ -14,10 +14,18 @@ import { Frame } from "./Frame";
 export default function SignUp() {
   const { to } = useSearch({ from: "/sign-up" });
   const { data: found } = useQuery(entry);
-  const isClosed = found?.can_sign_up === false;
+  const [sentTo, setSentTo] = useState("");
+  const { title, advice } =
+    found?.sign_up === "invitation"
+      ? { title: texts.signUp.invitation, advice: texts.signUp.invitationAdvice }
+      : found?.sign_up === "closed"
+        ? { title: texts.signUp.closed, advice: texts.signUp.closedAdvice }
+        : sentTo
+          ? { title: texts.mail.title, advice: texts.mail.sent(sentTo) }
+          : { title: texts.signUp.title, advice: "" };
   return (
     <Frame
-      title={isClosed ? texts.signUp.closed : texts.signUp.title}
+      title={title}
       foot={
         <p>
           {texts.signUp.toSignIn}{" "}
@@ -27,12 +35,19 @@ export default function SignUp() {
         </p>
       }
     >
-      {isClosed ? <p>{texts.signUp.closedAdvice}</p> : <SignUpForm to={to} />}
+      {advice ? <p>{advice}</p> : found && <SignUpForm to={to} byMail={found.sends_mail} onMailed={setSentTo} />}
     </Frame>
   );
 }
 
-function SignUpForm({ to }: { to: string | undefined }) {
+interface SignUpFormProps {
+  to: string | undefined;
+  /** The password is chosen with a link that is mailed. */
+  byMail: boolean;
+  onMailed: (email: string) => void;
+}
+
+function SignUpForm({ to, byMail, onMailed }: SignUpFormProps) {
   const [email, setEmail] = useState("");
   const [name, setName] = useState("");
   const [password, setPassword] = useState("");
@@ -43,8 +58,13 @@ function SignUpForm({ to }: { to: string | undefined }) {
     setSending(true);
     setProblem(null);
     try {
-      await post("/api/register", { body: { email, password, name: name || null } });
-      location.replace(localPath(to));
+      if (byMail) {
+        await post("/api/sign-up", { body: { email, name: name || null } });
+        onMailed(email);
+      } else {
+        await post("/api/register", { body: { email, password, name: name || null } });
+        location.replace(localPath(to));
+      }
     } catch (thrown) {
       setProblem(thrown instanceof Problem ? thrown : new Problem(sentence(thrown), 0));
       setSending(false);
@@ -75,11 +95,13 @@ function SignUpForm({ to }: { to: string | undefined }) {
           onChange={(event) => setName(event.target.value)}
         />
       </Field>
-      <Field name={texts.password} hint={texts.passwordHint} problem={errors.password}>
-        <PasswordField value={password} onChange={setPassword} autoComplete="new-password" />
-      </Field>
+      {!byMail && (
+        <Field name={texts.password} hint={texts.passwordHint} problem={errors.password}>
+          <PasswordField value={password} onChange={setPassword} autoComplete="new-password" />
+        </Field>
+      )}
       <Button look="primary" type="submit" isBusy={isSending}>
-        {texts.signUp.action}
+        {byMail ? texts.signUp.mailAction : texts.signUp.action}
       </Button>
     </form>
   );

@@ -2,13 +2,14 @@ import { useNavigate, useSearch } from "@tanstack/react-router";
 import { Header } from "@/kit/Header";
 import { Tabs } from "@/kit/Tabs";
 import { wallet as texts } from "@/texts/wallet";
+import { Account } from "./Account";
 import { ApiTokens } from "./ApiTokens";
 import { Balance } from "./Balance";
 import { Uploads } from "./Uploads";
 import { Webhooks } from "./Webhooks";
 import styles from "./wallet.module.css";
 
-const TABS = ["balance", "uploads", "tokens", "webhooks"];
+const TABS = ["balance", "uploads", "tokens", "webhooks", "account"];
 
 export default function WalletPage() {
   const { tab } = useSearch({ from: "/wallet" });
@@ -27,6 +28,7 @@ export default function WalletPage() {
             { value: "uploads", name: texts.tabs.uploads, content: <Uploads /> },
             { value: "tokens", name: texts.tabs.tokens, content: <ApiTokens /> },
             { value: "webhooks", name: texts.tabs.webhooks, content: <Webhooks /> },
+            { value: "account", name: texts.tabs.account, content: <Account /> },
           ]}
         />
       </div>

@@ -26,6 +26,11 @@ export const transactions = infiniteQueryOptions({
   ...CURSOR_PAGES,
 });
 
+export const account = queryOptions({
+  queryKey: ["account"] as const,
+  queryFn: ({ signal }) => get("/api/account", { signal }),
+});
+
 export const tokens = infiniteQueryOptions({
   queryKey: ["tokens"] as const,
   queryFn: async ({ pageParam, signal }): Promise<Page<Token>> =>
