@@ -292,7 +292,7 @@ class Settings(ArgumentsOnly):
 
     own_workflows: Literal["permitted", "everyone"] = Field(
         "permitted",
-        description="who may add and run workflows of their own: users whom an administrator permits it, or everyone",
+        description="who may add and run their own workflows: users whom an administrator permits it, or everyone",
     )
     own_workflow_tokens_per_second: SecondsOrZero = Field(
         1, le=1_000_000, description="price of a second of such a run, in tokens; 0 if runs are free"

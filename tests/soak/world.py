@@ -365,6 +365,8 @@ def _server_settings(folder: Path, postgres: Mapping[str, Postgres], *, public_u
         "RATE_LIMIT_PER_MINUTE": "100000",
         "MAX_ACTIVE_JOBS_PER_USER": "1000",
         "WEBHOOK_ALLOW_PRIVATE": "true",
+        "OWN_WORKFLOWS": "everyone",
+        "OWN_WORKFLOW_TOKENS_PER_SECOND": "0",
         "UNUSED_UPLOAD_HOURS": "1",
         "DATABASE_SHARD_SIZE": "5",
     }

@@ -20,7 +20,7 @@ from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.services.engine import Engine, _every
 from comfyrelay.settings import Settings
 from comfyrelay.store.notify import NotifyChannel
-from tests.support.world import GRAPH, PROMPT, Backend, Clock
+from tests.support.world import FREE_WORKFLOWS, GRAPH, PROMPT, Backend, Clock
 
 FLEET_SECRET = "fleet-secret-of-production"
 SECRETS = Secrets(
@@ -148,7 +148,7 @@ async def open_api(
                 database_url=central,
                 shards=shards,
                 storage_url=storage_url,
-                **{"public_url": "http://relay.test", **settings},
+                **{"public_url": "http://relay.test", **FREE_WORKFLOWS, **settings},
             ),
             clock=lambda: clock.now,
             notify_channel=NotifyChannel(),

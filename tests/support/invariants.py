@@ -84,6 +84,7 @@ class JobFact:
     reserved_tokens: int
     dispatch_version: int
     event_seq: int
+    charged_tokens: int | None = None
     cost_micros: int = 0
     expected_cost_micros: int | None = None
     reused_from: str | None = None
@@ -309,8 +310,10 @@ def every_job_is_reserved_once_and_settled_once(facts: Facts) -> Iterable[str]:
         if reserved != [-job.reserved_tokens]:
             yield f"job {job.id} costs {job.reserved_tokens} and reserved {reserved}"
         due = settlement_of(job.status)
-        refund = job.reserved_tokens if due is TransactionType.JOB_REFUND else 0
-        if settled != ([(due, refund)] if due is not None else []):
+        released = job.reserved_tokens - (job.charged_tokens or 0)
+        if due is TransactionType.JOB_REFUND and job.charged_tokens:
+            yield f"job {job.id} is {job.status} and costs {job.charged_tokens}"
+        if settled != ([(due, released)] if due is not None else []):
             yield f"job {job.id} is {job.status} and was settled with {settled}"
     known = {job.id for job in facts.jobs}
     for job_id in found.keys() - known:

@@ -435,6 +435,8 @@ async def open_system(
             "REAPER_INTERVAL_SECONDS": "0.2",
             "RATE_LIMIT_PER_MINUTE": "1000",
             "MAX_ACTIVE_JOBS_PER_USER": "200",
+            "OWN_WORKFLOWS": "everyone",
+            "OWN_WORKFLOW_TOKENS_PER_SECOND": "0",
             # a block would exclude the only worker from the next attempt
             "BLOCK_COOLDOWN_SECONDS": "0",
             **databases,

@@ -49,6 +49,8 @@ GRAPH = {
     "2": {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}}", "model": ["1", 0]}},
     "3": {"class_type": "SaveVideo", "inputs": {"video": ["2", 0], "file": "{{INPUT}}"}},
 }
+# Users may add their own workflows, and run them for free.
+FREE_WORKFLOWS: dict[str, Any] = {"own_workflows": "everyone", "own_workflow_tokens_per_second": 0}
 PROMPT = {
     "key": "prompt",
     "type": "text",
@@ -507,6 +509,7 @@ async def open_world(
             "database_pool_size": 5,
             # webhook receivers listen on this machine
             "webhook_allow_private": True,
+            **FREE_WORKFLOWS,
             **settings,
         }
         engine = Engine(Settings(**values), clock=lambda: clock.now, notify_channel=NotifyChannel())

@@ -57,7 +57,7 @@ class JobFacts:
     job_id: str
     tenant_id: str
     status: str
-    reserved_tokens: int
+    charged_tokens: int
     dispatch_version: int
     dispatch: Dispatch | None
     transactions: Mapping[str, int]
@@ -81,7 +81,7 @@ class JobFacts:
 
     @property
     def expected_net(self) -> int:
-        return -self.reserved_tokens if self.status == JobStatus.COMPLETED else 0
+        return -self.charged_tokens if self.status == JobStatus.COMPLETED else 0
 
 
 def find_inconsistencies(facts: JobFacts) -> Sequence[Inconsistency]:

@@ -59,6 +59,8 @@ class JobPayload:
     seeds: Mapping[str, int] = field(default_factory=dict)
     # Where the desk's user wants a copy of the output.
     output_folder: str | None = None
+    # The worker stops a longer run.
+    max_run_seconds: int | None = None
 
     def with_seeds(self, new_seed: Callable[[int], int]) -> "JobPayload":
         """Return a copy with new seeds. `new_seed` receives the largest allowed value."""

@@ -155,7 +155,8 @@ class Job(AnswerBody):
     `reused_from` is the job whose output it copied. `is_prefetched`: it is queued, but a worker has fetched its inputs,
     and starts it after its current job. `is_expired`: its outputs were deleted at the end of their retention.
     `outputs` are all its output files, in a list of jobs only the first one; `output_count` is their number. The first
-    one is the file that the job is for, or the next one if that was deleted. `again_tokens` is the price of running it
+    one is the file that the job is for, or the next one if that was deleted. `charged_tokens` is what it has cost: a
+    job that is charged by the second costs less than is reserved. `again_tokens` is the price of running it
     again. Costs in `micros` are millionths of the operator's currency.
     """
 
@@ -186,6 +187,7 @@ class Job(AnswerBody):
     reserved_tokens: int
     refunded_tokens: int = 0
     again_tokens: int = 0
+    charged_tokens: int | None = None
     max_wait_seconds: int | None = None
     cost_micros: int = 0
     expected_cost_micros: int | None = None

@@ -43,6 +43,7 @@ OFFLINE_WORKER_REMOVAL_SECONDS = 900.0
 USAGE_SECONDS = 60.0
 # Counts are stored at this interval; load samples are taken once a minute.
 SAMPLE_SECONDS = 10.0
+OUTAGE_SECONDS = 15.0
 RETENTION_SECONDS = 3600.0
 # Webhooks are sent when a job ends in this process; others, and retries, are polled at this interval.
 WEBHOOK_SECONDS = 5.0
@@ -136,6 +137,7 @@ class Engine:
         if not self._hooks.desk_workers:
             # A desk does not show load samples.
             loops.append(_every("samples", SAMPLE_SECONDS, self.operations.samples.run_once))
+            loops.append(_every("outages", OUTAGE_SECONDS, self.operations.outages.run_once))
         self._loops = [asyncio.create_task(loop) for loop in loops]
 
     async def stop(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 # Parsing the migrations takes longer than all other checks of a start. A test compares these with the files.
 CHECKSUMS = {
-    "central_0001": "9f4222e534790a2e6ba2fc30b994eb415e422743296f350a59ae85413c04bbda",
+    "central_0001": "f9555d7bc1e0b8e5731be5796a7147d73fbace5ce4265975bb4505336726392d",
     "tenant_0001": "ccdb6965931f3228091749a3dbb68e930e3374266c2cce846562418a42a38d4c",
 }
 

@@ -89,7 +89,7 @@ def completed(**changes: Any) -> Facts:
         **{
             "dispatches": [COMPLETED],
             "leases": [ENDED],
-            "jobs": [replace(JOB, status="completed", dispatch_version=2, event_seq=3)],
+            "jobs": [replace(JOB, status="completed", dispatch_version=2, event_seq=3, charged_tokens=10)],
             "attempts": [AttemptFact(job_id="j", epoch=1, outcome="completed")],
             "events": [("j", 1), ("j", 2), ("j", 3)],
             "transactions": [CREDIT, RESERVE, CONSUME],

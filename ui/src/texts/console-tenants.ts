@@ -91,6 +91,9 @@ export const tenant = {
     stored: (files: number, bytes: number) => `${number.format(files)} uploads with ${size(bytes)} are stored.`,
     asServer: (value: number) => `${number.format(value)} (server default)`,
     forever: "no limit",
+    ownWorkflows: "Workflows of their own",
+    ownWorkflowsAbout: "Without this, they run effects only. Runs of own workflows are charged by the second.",
+    everyone: "This server allows everyone to add workflows (COMFYRELAY_OWN_WORKFLOWS).",
   },
   transactions: {
     title: "Transactions",

@@ -51,6 +51,8 @@ def single_user_settings(settings: Settings) -> Settings:
         "max_stored_bytes": None,
         "max_stored_files": None,
         # The user who writes the graphs owns the machine.
+        "own_workflows": "everyone",
+        "own_workflow_tokens_per_second": 0.0,
         "graph_policy": "off",
         # No other worker could run the job in the meantime.
         "block_cooldown_seconds": 5.0,

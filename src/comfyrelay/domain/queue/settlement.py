@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from comfyrelay.domain.prices.metered import charged_tokens
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobEventType, JobStatus, Outcome, TransactionType, VideoStatus
 from comfyrelay.domain.queue.updates import JobUpdate, UploadedOutput
 from comfyrelay.error_text import user_sentence
@@ -46,6 +47,9 @@ class JobState(NamedTuple):
     error_detail: str | None
     cost_micros: int = 0
     expected_cost_micros: int | None = None
+    millitokens_per_second: int | None = None
+    # Set when the job ends.
+    charged_tokens: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,6 +173,7 @@ def _apply_update(settled: Settled, update: JobUpdate) -> None:
     if update.event_type == JobEventType.STARTED or update.outcome is not None:
         settled.attempts[update.epoch] = _attempt(update)
     if terminal:
+        settled.job = settled.job._replace(charged_tokens=_charge(settled.job, update.at))
         settled.settlement = settlement_of(update.status)
         settled.settled_at = update.at
         settled.outputs = [update.output, *update.more_outputs] if update.output is not None else ()
@@ -182,6 +187,18 @@ def _apply_update(settled: Settled, update: JobUpdate) -> None:
                 began_at=update.started_at,
                 held_with=update.held_with,
             )
+
+
+def _charge(ended: JobState, at: datetime) -> int:
+    """Return the tokens that an ended job costs. Only a completed job costs any."""
+    if ended.status != JobStatus.COMPLETED:
+        return 0
+    return charged_tokens(
+        reserved_tokens=ended.reserved_tokens,
+        millitokens_per_second=ended.millitokens_per_second,
+        started_at=ended.started_at,
+        completed_at=at,
+    )
 
 
 def _started_at(job: JobState, update: JobUpdate) -> datetime | None:

@@ -43,6 +43,8 @@ class JobFields:
     # The job whose output was reused, and the tokens this saved.
     reused_from: str | None = None
     saved_tokens: int | None = None
+    # The price of a second of its run, if it is charged by the second.
+    millitokens_per_second: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +63,8 @@ class JobRecord(JobFields):
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
+    # The tokens that an ended job has cost.
+    charged_tokens: int | None = None
 
     @property
     def again_tokens(self) -> int:

@@ -36,6 +36,7 @@ async def get_tenant(tenant_id: TenantId, context: ContextOf) -> Answer[wire.Ten
         usual_active_jobs=context.settings.max_active_jobs_per_user,
         usual_stored_bytes=context.settings.max_stored_bytes,
         usual_stored_files=context.settings.max_stored_files,
+        everyone_may_add_workflows=context.settings.own_workflows == "everyone",
     )
     users = [wire.TenantUser.of(user) for user in details.users]
     return Answer(data=wire.TenantDetails.of(details, details.tenant, users=users, limits=limits))
@@ -54,8 +55,8 @@ async def list_transactions(
 
 @router.patch("/tenants/{tenant_id}", responses=error_responses(404, 422))
 async def change_tenant(tenant_id: TenantId, body: wire.TenantPatch, context: ContextOf) -> Answer[wire.ChangedTenant]:
-    """Set how long a tenant's jobs may wait before they may run at Comfy Cloud, how many may be active, and how much it
-    may upload."""
+    """Set how long a tenant's jobs may wait before they may run at Comfy Cloud, how many may be active, how much it may
+    upload, and whether it may add workflows of its own."""
     changes = body.changes()
     if not changes:
         raise InvalidInput(errors={"max_wait_seconds": "Send at least one field to change. Null removes a limit."})

@@ -2,6 +2,7 @@
 
 from comfyrelay.comfyui.editor.packages import NODE_MAP
 from comfyrelay.domain.queue.states import Stage
+from comfyrelay.services.accounts.own_workflows import OwnWorkflowAccess
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.availability import Availability
 from comfyrelay.services.catalogue.effects import Effects
@@ -24,7 +25,7 @@ __all__ = ["Catalogue"]
 
 
 class Catalogue:
-    def __init__(self, context: ServiceContext) -> None:
+    def __init__(self, context: ServiceContext, own_access: OwnWorkflowAccess) -> None:
         settings, databases, objects, hooks = context.settings, context.databases, context.objects, context.hooks
         self.private_graphs = PrivateGraphs(
             databases, max_bytes=settings.max_graph_bytes, max_tenant_bytes=settings.max_workflow_bytes
@@ -48,6 +49,7 @@ class Catalogue:
             self.workflows,
             self.importer,
             readers,
+            own_access,
             policy=context.graph_policy,
             max_workflows=settings.max_own_workflows,
         )

@@ -28,6 +28,7 @@ from comfyrelay.errors import (
 )
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol.fields import MAX_LINE_LENGTH, MAX_NAME_LENGTH
+from comfyrelay.services.accounts.own_workflows import OwnWorkflowAccess
 from comfyrelay.services.catalogue.graph_import import GraphImporter, ImportedWorkflow, WorkflowImport
 from comfyrelay.services.catalogue.reader_threads import ReaderThreads
 from comfyrelay.services.catalogue.workflows import Workflows
@@ -75,6 +76,7 @@ class OwnWorkflows:
         workflows: Workflows,
         importer: GraphImporter,
         readers: ReaderThreads,
+        access: OwnWorkflowAccess,
         *,
         policy: GraphPolicy,
         max_workflows: int,
@@ -84,6 +86,7 @@ class OwnWorkflows:
         self._workflows = workflows
         self._importer = importer
         self._readers = readers
+        self._access = access
         self._policy = policy
         self._max_workflows = max_workflows
 
@@ -93,6 +96,7 @@ class OwnWorkflows:
         If no worker has the nodes, the workflow is stored as pending if it may wait; otherwise `MissingOnWorkers` is
         raised.
         """
+        await self._access.require(tenant_id)
         imported: ImportedWorkflow | None = None
         try:
             imported = await self._import(tenant_id, new)
@@ -146,6 +150,7 @@ class OwnWorkflows:
     async def replace(self, tenant_id: str, slug: str, new: WorkflowImport) -> ReplacedWorkflow:
         """Replace the graph of a workflow, which keeps its slug, jobs and presets. The earlier graph becomes a version.
         Submitted jobs keep the graph that they were submitted with."""
+        await self._access.require(tenant_id)
         before = await self.find(tenant_id, slug)
         _refuse_script(before)
         imported = await self._import(tenant_id, new)

@@ -1,8 +1,6 @@
 """Services for users: submit, list, control and remove jobs, batches and files."""
 
-from collections.abc import Awaitable, Callable
-
-from comfyrelay.domain.records.accounts import OwnLimits
+from comfyrelay.services.accounts import Accounts
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.batches import Batches
@@ -12,6 +10,7 @@ from comfyrelay.services.jobs.ended_jobs import EndedJobsReader
 from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.jobs.saved_views import SavedViewService
 from comfyrelay.services.jobs.submission.accept import Acceptance
+from comfyrelay.services.jobs.submission.rerun_rules import RerunRules
 from comfyrelay.services.jobs.submission.resolve import Resolver
 from comfyrelay.services.jobs.submission.reuse import Reuse
 from comfyrelay.services.jobs.submission.submit import JobSubmission
@@ -38,22 +37,22 @@ class Jobs:
         outbox: Outbox,
         catalogue: Catalogue,
         queue: Queue,
-        *,
-        limits_of: Callable[[str], Awaitable[OwnLimits]],
+        accounts: Accounts,
     ) -> None:
-        """`limits_of` returns a tenant's own limits."""
+        limits_of, own_access = accounts.tenancy.own_limits, accounts.own_workflows
         databases, objects = context.databases, context.objects
         reuse = Reuse(objects, context.hooks)
-        self.resolve = Resolver(context, catalogue.graphs, catalogue.availability, reuse)
+        self.resolve = Resolver(context, catalogue.graphs, catalogue.availability, reuse, own_access)
+        rules = RerunRules(databases, own_access)
         self.pending_posters = PendingPosters(databases, objects, queue.posters)
         self.accept = Acceptance(
             context, outbox, reuse, limits_of=limits_of, on_files_used=self.pending_posters.wakeup.notify
         )
-        self.submit = JobSubmission(context, self.resolve, self.accept, reuse)
+        self.submit = JobSubmission(context, self.resolve, self.accept, reuse, rules)
         self.test_runs = TestRuns(databases, self.submit)
         self.removal = Removals(context)
         self.uploads = Uploads(context, catalogue.library, limits_of=limits_of)
-        self.batches = Batches(context, self.resolve, self.accept, reuse, queue)
+        self.batches = Batches(context, self.resolve, self.accept, reuse, rules=rules, queue=queue)
         self.bulk = BulkActions(context, queue.control, self.submit, self.batches, self.removal)
         self.media = MediaViews(context)
         self.views = JobViews(context, queue.wait_reasons, self.media)

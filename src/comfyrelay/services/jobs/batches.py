@@ -89,6 +89,8 @@ class Batches:
         resolve: Resolver,
         accept: Acceptance,
         reuse: Reuse,
+        *,
+        rules: RerunRules,
         queue: Queue,
     ) -> None:
         self._settings = context.settings
@@ -99,7 +101,7 @@ class Batches:
         self._reuse = reuse
         self._control = queue.control
         self._wait_reasons = queue.wait_reasons
-        self._rules = RerunRules(context.databases)
+        self._rules = rules
 
     async def submit(self, request: BatchRequest) -> BatchState:
         """Accept all items or none, with a constant number of statements in each database."""

@@ -168,7 +168,7 @@ class Reconciler:
                 job_id=job.id,
                 tenant_id=job.tenant_id,
                 status=job.status,
-                reserved_tokens=job.reserved_tokens,
+                charged_tokens=job.charged_tokens or 0,
                 dispatch_version=job.dispatch_version,
                 dispatch=queued.get(job.id),
                 transactions={entry.type: entry.amount for entry in entries.get(job.id, [])},
@@ -376,10 +376,10 @@ async def _repair_tokens(tx: Tx, job: JobRecord, kind: FindingKind) -> None:
             return
         settlement = settlement_of(job.status)
         assert settlement is not None
-        amount = job.reserved_tokens if settlement is TransactionType.JOB_REFUND else 0
+        amount = job.reserved_tokens - (job.charged_tokens or 0)
         type_ = settlement
     else:
-        expected = -job.reserved_tokens if job.status == JobStatus.COMPLETED else 0
+        expected = -(job.charged_tokens or 0)
         amount = max(-balance, expected - sum(entries.values()))
         type_ = TransactionType.ADJUSTMENT
     entry = NewTransaction(tenant_id=job.tenant_id, type=type_, amount=amount, job_id=job.id, description=REPAIRED)

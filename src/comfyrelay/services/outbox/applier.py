@@ -149,11 +149,11 @@ async def _refund_gone(tx: Tx, job_ids: Collection[str]) -> None:
 
 def _token_entry(settled: Settled) -> ledger.NewTransaction:
     assert settled.settlement is not None
-    is_refund = settled.settlement is TransactionType.JOB_REFUND
     return ledger.NewTransaction(
         tenant_id=settled.job.tenant_id,
         type=settled.settlement,
-        amount=settled.job.reserved_tokens if is_refund else 0,
+        # The part of the reservation that is not charged is released.
+        amount=settled.job.reserved_tokens - (settled.job.charged_tokens or 0),
         job_id=settled.job.id,
     )
 

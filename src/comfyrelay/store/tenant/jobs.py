@@ -82,6 +82,7 @@ _SETTLED = (
     "error_detail",
     "cost_micros",
     "expected_cost_micros",
+    "charged_tokens",
 )
 _ATTEMPT = tuple(Attempt.__dataclass_fields__)
 _EVENT = ("job_id", "seq", "tenant_id", "type", "data")
@@ -421,4 +422,5 @@ async def set_version(tx: Tx, job_id: str, version: int) -> None:
 
 async def waive_tokens(tx: Tx, job_id: str) -> None:
     """Set the reserved tokens of a job to zero, so that none are consumed or refunded, for the reconciler."""
-    await tx.execute(update(ai_jobs).where(ai_jobs.c.id == job_id).values(reserved_tokens=0))
+    ended = case((ai_jobs.c.charged_tokens.is_not(None), 0))
+    await tx.execute(update(ai_jobs).where(ai_jobs.c.id == job_id).values(reserved_tokens=0, charged_tokens=ended))

@@ -139,6 +139,10 @@ ai_jobs = Table(
     Column("space_bytes", BigInteger),
     Column("webhook_url", Text),
     Column("reserved_tokens", BigInteger, nullable=False),
+    # The price of a second of its run, in thousandths of a token; null: it costs what is reserved.
+    Column("millitokens_per_second", BigInteger),
+    # What it has cost; null until it ends.
+    Column("charged_tokens", BigInteger),
     # Maximum wait before it may burst to the cloud.
     Column("max_wait_seconds", Integer),
     # Only this worker may run it.
@@ -168,6 +172,7 @@ ai_jobs = Table(
     one_of("provider", Provider),
     one_of("stage", Stage),
     CheckConstraint("reserved_tokens >= 0", name="reserved_tokens"),
+    CheckConstraint("charged_tokens >= 0 AND charged_tokens <= reserved_tokens", name="charged_tokens"),
     CheckConstraint(
         "(completed_at IS NOT NULL) = (status IN ('completed', 'failed', 'canceled'))",
         name="completed_iff_terminal",
@@ -282,7 +287,7 @@ token_transactions = Table(
     UniqueConstraint("tenant_id", "job_id", "type"),
     one_of("type", TransactionType),
     CheckConstraint(
-        "(type = 'JOB_RESERVE' AND amount <= 0) OR (type = 'JOB_CONSUME' AND amount = 0)"
+        "(type = 'JOB_RESERVE' AND amount <= 0) OR (type = 'JOB_CONSUME' AND amount >= 0)"
         " OR (type = 'JOB_REFUND' AND amount >= 0) OR (type = 'PAYMENT_CREDIT' AND amount > 0)"
         " OR type = 'ADJUSTMENT'",
         name="amount",

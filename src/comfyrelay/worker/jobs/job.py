@@ -51,6 +51,7 @@ from comfyrelay.worker.jobs.heartbeats import HeartbeatLoop
 from comfyrelay.worker.jobs.outcome import OutcomeReporter
 from comfyrelay.worker.jobs.output_uploads import upload_outputs
 from comfyrelay.worker.jobs.previews import PreviewUploader
+from comfyrelay.worker.jobs.run_limit import RunLimit
 from comfyrelay.worker.jobs.tools import JobTools
 from comfyrelay.worker.lease import Lease, LeaseStop
 from comfyrelay.worker.state import HeldLease
@@ -79,6 +80,7 @@ class JobRunner:
         self._previews = PreviewUploader(lease, tools.transfers)
         self._reporter = OutcomeReporter(lease, tools, self._heartbeats, running_seconds=lambda: self.running_seconds)
         self._history = RunHistory()
+        self._limit = RunLimit(lease.job.max_run_seconds)
         # `orphaned_files` cleans up these runs.
         self._handed_over: set[tuple[str, str]] = set()
         # The output as saved in the state folder.
@@ -233,7 +235,7 @@ class JobRunner:
 
     async def _run_once(self, graph: Graph, attachments: Sequence[Attachment]) -> CollectedOutput:
         lease, tools = self.lease, self._tools
-        async with self._previews.sending():
+        async with self._previews.sending(), self._limit.enforced():
             result = await tools.servers.run(
                 lease,
                 graph,
@@ -369,6 +371,7 @@ class JobRunner:
     def _start_run(self, server: str | None) -> None:
         lease = self.lease
         self._enter(Phase.RUNNING)
+        self._limit.start()
         self._began_at = asyncio.get_running_loop().time()
         lease.began_at = utc_now()
         lease.server = server
@@ -399,6 +402,7 @@ class JobRunner:
         """Mark the job as waiting again, because it needs another run."""
         self._began_at = self._run_seconds = self.lease.began_at = self.lease.server = None
         self.lease.node_title = ""
+        self._limit.reset()
         self._enter(Phase.WAITING)
         self._heartbeats.progress(0.0)
 

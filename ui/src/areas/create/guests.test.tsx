@@ -23,9 +23,14 @@ vi.mock("./prefill", () => ({ useUrlPrefill: () => undefined }));
 
 afterEach(() => changeDraft(choice.slug, () => EMPTY));
 
-function renderFor(isGuest: boolean, children: ReactNode) {
+function renderFor(isGuest: boolean, children: ReactNode, hasOwnWorkflows = true) {
   const client = new QueryClient({ defaultOptions: { queries: { staleTime: Number.POSITIVE_INFINITY } } });
-  client.setQueryData(keys.me, { id: "1", email: "desk@localhost", is_admin: true });
+  client.setQueryData(keys.me, {
+    id: "1",
+    email: "desk@localhost",
+    is_admin: true,
+    own_workflows: hasOwnWorkflows ? { tokens_per_second: 0, max_seconds: null, reserved_tokens: 0 } : null,
+  });
   client.setQueryData(keys.desk, { is_guest: isGuest, script_workflow: null });
   client.setQueryData(workflows.queryKey, []);
   client.setQueryData(effects.queryKey, []);
@@ -69,4 +74,11 @@ it("the owner can add a workflow", () => {
   renderFor(false, <Create />);
   const buttons = screen.getAllByRole<HTMLButtonElement>("button", { name: texts.addWorkflow });
   expect(buttons.map((each) => each.disabled)).toEqual([false, false]);
+});
+
+it("who may run effects only is not offered to add a workflow", () => {
+  renderFor(false, <Create />, false);
+  expect(screen.queryAllByRole("button", { name: texts.addWorkflow })).toEqual([]);
+  expect(screen.getByText(texts.dropHintGuest)).toBeTruthy();
+  expect(screen.getByText(texts.noEffectsAdvice)).toBeTruthy();
 });

@@ -25,7 +25,7 @@ const { guest } = deskTexts;
 export default function Create() {
   const search = useSearch({ from: "/create" });
   const navigate = useNavigate({ from: "/create" });
-  const { desk, isGuest } = useSession();
+  const { desk, isGuest, hasOwnWorkflows } = useSession();
   const { data: own } = useQuery(workflows);
   const { data: shared } = useQuery(effects);
   const filter = search.q ?? "";
@@ -53,6 +53,7 @@ export default function Create() {
     chosen,
     isDesk: desk !== null,
     isGuest,
+    hasOwnWorkflows,
     choose,
     onProblems: (slug, problems) => setReported({ slug, problems }),
   });
@@ -74,7 +75,7 @@ export default function Create() {
     },
   ]);
   useCommands([
-    ...(isGuest
+    ...(isGuest || !hasOwnWorkflows
       ? []
       : [
           {
@@ -101,16 +102,18 @@ export default function Create() {
         actions={
           <>
             <span className={styles.dropHint}>
-              <Chip>{isGuest ? texts.dropHintGuest : texts.dropHint}</Chip>
+              <Chip>{isGuest || !hasOwnWorkflows ? texts.dropHintGuest : texts.dropHint}</Chip>
             </span>
-            <Button
-              icon={FilePlus2}
-              onClick={() => chooser.current?.click()}
-              title={isGuest ? guest.noWorkflow : texts.addWorkflowHint}
-              disabled={isGuest}
-            >
-              <span className={styles.wideOnly}>{texts.addWorkflow}</span>
-            </Button>
+            {hasOwnWorkflows && (
+              <Button
+                icon={FilePlus2}
+                onClick={() => chooser.current?.click()}
+                title={isGuest ? guest.noWorkflow : texts.addWorkflowHint}
+                disabled={isGuest}
+              >
+                <span className={styles.wideOnly}>{texts.addWorkflow}</span>
+              </Button>
+            )}
           </>
         }
       />
@@ -131,8 +134,12 @@ export default function Create() {
         {chosen ? (
           <WorkflowEditor key={chosen.slug} choice={chosen} all={choices ?? []} reported={reported} />
         ) : choices?.length === 0 ? (
-          <EmptyState icon={Sparkles} title={texts.empty} text={isGuest ? guest.noWorkflow : texts.emptyAdvice}>
-            {!isGuest && (
+          <EmptyState
+            icon={Sparkles}
+            title={hasOwnWorkflows ? texts.empty : texts.noEffects}
+            text={isGuest ? guest.noWorkflow : hasOwnWorkflows ? texts.emptyAdvice : texts.noEffectsAdvice}
+          >
+            {!isGuest && hasOwnWorkflows && (
               <Button look="primary" icon={FilePlus2} onClick={() => chooser.current?.click()}>
                 {texts.addWorkflow}
               </Button>

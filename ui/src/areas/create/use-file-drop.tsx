@@ -29,12 +29,21 @@ interface FileDropOptions {
   chosen: Choice | null;
   isDesk: boolean;
   isGuest: boolean;
+  hasOwnWorkflows: boolean;
   choose: (slug: string) => void;
   /** Problems to show in the form of an imported workflow. */
   onProblems: (slug: string, problems: Record<string, string>) => void;
 }
 
-export function useFileDrop({ choices, chosen, isDesk, isGuest, choose, onProblems }: FileDropOptions): FileDrop {
+export function useFileDrop({
+  choices,
+  chosen,
+  isDesk,
+  isGuest,
+  hasOwnWorkflows,
+  choose,
+  onProblems,
+}: FileDropOptions): FileDrop {
   const client = useQueryClient();
   const [questions, setQuestions] = useState<readonly Question[]>([]);
   const [question = null] = questions;
@@ -182,7 +191,8 @@ export function useFileDrop({ choices, chosen, isDesk, isGuest, choose, onProble
     for (const name of invalidJson) ask({ about: "refused", name, problem: texts.dropping.notJson(name) });
     for (const name of notWorkflows) ask({ about: "refused", name, problem: texts.dropping.notWorkflow(name) });
     let made: Choice | undefined;
-    if (graphs.length && isGuest) toast({ text: deskTexts.guest.noWorkflow, tone: "bad" });
+    if (graphs.length && (isGuest || !hasOwnWorkflows))
+      toast({ text: isGuest ? deskTexts.guest.noWorkflow : texts.effectsOnly, tone: "bad" });
     else for (const { name, graph } of graphs) made = (await addGraph(graph, name, false, false)) ?? made;
     const [first] = media;
     if (first && files.length === 1 && isDesk && !isGuest) return offerCarried(first);

@@ -2,36 +2,45 @@
 
 A copy keeps the price of its job. So a job of an effect runs again only while the effect is offered. A retry replaces a
 run that failed or was canceled, so it stays possible afterwards, for the price that the user accepted, until the
-workflow is deleted. A test run is free, so only an administrator can repeat it.
+workflow is deleted. A test run is free, so only an administrator can repeat it. A tenant's own workflow runs again only
+while the tenant may have one.
 """
 
 from collections.abc import Iterable, Sequence
 
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import Conflict, Forbidden
+from comfyrelay.services.accounts.own_workflows import OwnWorkflowAccess
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import catalogue, tenants
 from comfyrelay.store.database import Tx
 
 
 class RerunRules:
-    def __init__(self, databases: Databases) -> None:
+    def __init__(self, databases: Databases, own_access: OwnWorkflowAccess) -> None:
         self._databases = databases
+        self._own_access = own_access
 
     async def check_again(self, old: Sequence[JobRecord]) -> None:
         """Raise `Conflict` if an effect is no longer offered or a workflow was deleted, and `Forbidden` for a test run
-        of another user."""
+        of another user, and for workflows of tenants that may no longer have their own."""
         async with self._databases.central.read() as tx:
             await _check_effects(tx, old)
             await _check_workflows(tx, old)
-            await _check_tests(tx, old)
+            owners = await _check_unpriced(tx, old)
+        await self._check_owners(owners)
 
     async def check_retry(self, old: Sequence[JobRecord]) -> None:
         """Raise `Conflict` if a workflow was deleted, and `Forbidden` for a test run, unless its user is still an
-        administrator."""
+        administrator, and for workflows of tenants that may no longer have their own."""
         async with self._databases.central.read() as tx:
             await _check_workflows(tx, old)
-            await _check_tests(tx, old)
+            owners = await _check_unpriced(tx, old)
+        await self._check_owners(owners)
+
+    async def _check_owners(self, tenant_ids: Iterable[str]) -> None:
+        for tenant_id in tenant_ids:
+            await self._own_access.require(tenant_id)
 
 
 async def _check_effects(tx: Tx, old: Iterable[JobRecord]) -> None:
@@ -52,13 +61,15 @@ async def _check_workflows(tx: Tx, old: Sequence[JobRecord]) -> None:
             raise Conflict(f"The workflow of this job was deleted, so it cannot run again. {advice}")
 
 
-async def _check_tests(tx: Tx, old: Iterable[JobRecord]) -> None:
+async def _check_unpriced(tx: Tx, old: Iterable[JobRecord]) -> set[str]:
+    """Check the test runs. Return the tenants whose own workflows the other jobs without an effect run."""
     unpriced = [job for job in old if job.effect_id is None]
     if not unpriced:
-        return
+        return set()
     workflows = await catalogue.workflows_by_id(tx, {job.workflow_id for job in unpriced})
     tests = [job for job in unpriced if workflows[job.workflow_id].tenant_id is None]
     for user_id in sorted({job.user_id for job in tests}):
         user = await tenants.user(tx, user_id)
         if user is None or not user.is_admin:
             raise Forbidden("This is a test run of a workflow, which only an administrator can run. Choose an effect.")
+    return {job.tenant_id for job in unpriced if workflows[job.workflow_id].tenant_id is not None}

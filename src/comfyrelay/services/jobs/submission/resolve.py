@@ -2,19 +2,22 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from comfyrelay.comfyui.graphs.dynamic_prompts import draw_prompt
 from comfyrelay.comfyui.graphs.graph import Graph, input_texts
 from comfyrelay.comfyui.graphs.placeholders import placeholders_of
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import JobPayload, StoredFile, asset_list, fingerprint, text_values
+from comfyrelay.domain.prices.metered import MeteredPrice
 from comfyrelay.domain.properties import Property, Role, Value, defaults, resolve
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.domain.records.jobs import NewJobRecord, VideoRecord
 from comfyrelay.errors import Conflict, InvalidInput, MissingOnWorkers, NotFound, TooLarge
+from comfyrelay.services.accounts.own_workflows import OwnWorkflowAccess
 from comfyrelay.services.catalogue.availability import Availability, MissingRequirements
 from comfyrelay.services.catalogue.graphs import MAX_CACHED_GRAPHS, Graphs, WorkflowHasher
 from comfyrelay.services.context import DISK, ServiceContext
@@ -53,6 +56,8 @@ class Target:
     graph_bytes: int
     # How often each placeholder occurs in the graph.
     occurrences: Mapping[str, int]
+    # Set for a tenant's own workflow, if its runs have a price.
+    metered: MeteredPrice | None = None
 
     @property
     def name(self) -> str:
@@ -60,7 +65,9 @@ class Target:
 
     @property
     def cost(self) -> int:
-        return self.effect.credits_cost if self.effect else 0
+        if self.effect is not None:
+            return self.effect.credits_cost
+        return self.metered.reserved_tokens if self.metered is not None else 0
 
     @property
     def overrides(self) -> Mapping[str, Any]:
@@ -80,7 +87,14 @@ class NamedMedia:
 
 
 class Resolver:
-    def __init__(self, context: ServiceContext, graphs: Graphs, availability: Availability, reuse: Reuse) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        graphs: Graphs,
+        availability: Availability,
+        reuse: Reuse,
+        own_access: OwnWorkflowAccess,
+    ) -> None:
         self._settings = context.settings
         self._databases = context.databases
         self._objects = context.objects
@@ -89,6 +103,7 @@ class Resolver:
         self._graphs = graphs
         self._availability = availability
         self._reuse = reuse
+        self._own_access = own_access
         self._thread = FairThread()
         # Graphs of tenants that passed the policy, by path and file placeholders. Stored graphs never change.
         self._passed: dict[tuple[str, frozenset[str]], None] = {}
@@ -112,10 +127,13 @@ class Resolver:
                 effect, workflow = None, await catalogue.workflow(tx, slug=workflow_slug)
         if effect_id is not None and (effect is None or not effect.is_active):
             raise NotFound(f"There is no effect {effect_id}.")
-        # Without an effect there is no price, so the workflow must belong to the tenant.
+        # A workflow of the catalogue has a price only as an effect.
         may_run = effect is not None or (workflow is not None and workflow.tenant_id == tenant_id)
         if workflow is None or not (may_run or (is_test and workflow.tenant_id is None)):
             raise NotFound(f"There is no workflow {workflow_slug!r}.")
+        is_own = effect is None and not is_test
+        if is_own:
+            await self._own_access.require(tenant_id)
         if not workflow.is_active:
             raise Conflict("This effect is not available: its workflow is disabled.")
         if (pending := workflow.waits_for) is not None:
@@ -140,6 +158,7 @@ class Resolver:
                 size=max(len(graph), hasher.filled),
                 graph_bytes=graph_bytes,
                 occurrences=_occurrences(graph, properties),
+                metered=self._own_access.price if is_own else None,
             )
 
         [target] = await self._thread.map_range(build_target, count=1, size=graph_bytes)
@@ -281,6 +300,7 @@ class Resolver:
             request_digest=request_digest,
             input_payload=payload.to_json(),
             reserved_tokens=target.cost,
+            millitokens_per_second=target.metered.millitokens_per_second if target.metered else None,
             delay_seconds=max(0.0, request.delay_seconds),
             batch_id=batch_id,
             item_no=item_no,
@@ -304,6 +324,7 @@ class Resolver:
         _refuse_placeholders(target.properties, values)
         if target.guest_inputs is not None:
             target.guest_inputs.check(values, defaults(target.properties, target.overrides))
+        values = _draw_prompts(values)
         check = self._checks.get(WorkflowKind(target.workflow.kind))
         added = check({value.property.key: value.value for value in values}) if check is not None else {}
         primary = _primary(item, found)
@@ -330,6 +351,7 @@ class Resolver:
             output_mime_type=target.workflow.output_mime_type,
             seeds={property_.placeholder: property_.seed_limit for property_ in target.properties if property_.is_seed},
             output_folder=item.output_folder,
+            max_run_seconds=target.metered.max_seconds if target.metered else None,
         )
         _check_filled(target, payload.values)
         if target.own_inputs is not None:
@@ -386,6 +408,18 @@ def _refuse_placeholders(properties: Sequence[Property], values: Sequence[Value]
     }
     if errors:
         raise InvalidInput(errors=errors)
+
+
+def _draw_prompts(values: Sequence[Value]) -> list[Value]:
+    """Draw the choices of dynamic prompts, as the editor does for each run."""
+    drawn: list[Value] = []
+    for value in values:
+        try:
+            text = draw_prompt(value.value) if value.property.is_dynamic_prompt else value.value
+        except InvalidInput as error:
+            raise InvalidInput(errors={value.property.key: error.detail}) from None
+        drawn.append(replace(value, value=text))
+    return drawn
 
 
 def _occurrences(graph: Graph, properties: Sequence[Property]) -> dict[str, int]:

@@ -31,14 +31,16 @@ class SubmittedJob:
 
 
 class JobSubmission:
-    def __init__(self, context: ServiceContext, resolve: Resolver, accept: Acceptance, reuse: Reuse) -> None:
+    def __init__(
+        self, context: ServiceContext, resolve: Resolver, accept: Acceptance, reuse: Reuse, rules: RerunRules
+    ) -> None:
         self._databases = context.databases
         self._allow_private = context.settings.webhook_allow_private
         self._vary = context.hooks.vary
         self._resolve = resolve
         self._accept = accept
         self._reuse = reuse
-        self._rules = RerunRules(context.databases)
+        self._rules = rules
 
     async def submit(self, request: JobRequest) -> JobRecord:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""

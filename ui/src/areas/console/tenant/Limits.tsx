@@ -1,7 +1,7 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Problem, sentence } from "@/api/problem";
-import { Button, ErrorCard, Field, NumberField, toast } from "@/kit";
+import { Button, ErrorCard, Field, NumberField, Switch, toast } from "@/kit";
 import { shared } from "@/texts/console-shared";
 import { tenant as texts } from "@/texts/console-tenants";
 import { Section, sheet } from "../shared/sheet";
@@ -12,10 +12,11 @@ type Limit = (typeof LIMITS)[number];
 
 export function Limits({ tenant: data }: { tenant: TenantDetails }) {
   const client = useQueryClient();
-  const [edited, setEdited] = useState<Partial<Record<Limit, number | null>>>({});
+  const [edited, setEdited] = useState<Partial<Record<Limit, number | null>> & { may_add_workflows?: boolean }>({});
   const { limits } = data;
   const now = { ...limits, ...edited };
-  const isDirty = LIMITS.some((name) => now[name] !== limits[name]);
+  const isDirty =
+    LIMITS.some((name) => now[name] !== limits[name]) || now.may_add_workflows !== limits.may_add_workflows;
   const save = useMutation({
     mutationFn: () => changeTenant(data.id, edited),
     onSuccess: async () => {
@@ -58,6 +59,13 @@ export function Limits({ tenant: data }: { tenant: TenantDetails }) {
           </Field>
         ))}
       </div>
+      <Switch
+        name={texts.limits.ownWorkflows}
+        hint={limits.everyone_may_add_workflows ? texts.limits.everyone : texts.limits.ownWorkflowsAbout}
+        isOn={now.may_add_workflows || limits.everyone_may_add_workflows}
+        onChange={(next) => setEdited((was) => ({ ...was, may_add_workflows: next }))}
+        isDisabled={limits.everyone_may_add_workflows}
+      />
     </Section>
   );
 }

@@ -237,8 +237,6 @@ def _create_workers() -> None:
         sa.Column("instance_type", sa.Text()),
         sa.Column("unavailable_since", UtcTime()),
         sa.Column("unavailable_reason", sa.Text()),
-        sa.Column("unavailable_since", UtcTime()),
-        sa.Column("unavailable_reason", sa.Text()),
         sa.Column("last_seen_at", UtcTime(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.CheckConstraint("max_concurrency >= 1", name=op.f("ck_workers_max_concurrency")),

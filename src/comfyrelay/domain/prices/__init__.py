@@ -1,0 +1,1 @@
+"""Prices in tokens. They are whole numbers, and rounded up."""

@@ -1,0 +1,35 @@
+"""The longest run that a job may have. Its tenant has reserved the price of this time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from comfyrelay.errors import Fault, RunTimedOut
+
+
+class RunLimit:
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._timeout: asyncio.Timeout | None = None
+
+    @asynccontextmanager
+    async def enforced(self) -> AsyncIterator[None]:
+        """Stop the run in this block when its time is over. The job is the cause, so it is not tried again."""
+        try:
+            async with asyncio.timeout(None) as self._timeout:
+                yield
+        except TimeoutError:
+            if self._timeout is None or not self._timeout.expired():
+                raise
+            text = f"The run was stopped after {self._seconds:g} s, which is the limit for this job."
+            raise RunTimedOut(text, fault=Fault.JOB) from None
+
+    def start(self) -> None:
+        """Count from now, because the run has begun."""
+        if self._timeout is not None and self._seconds is not None:
+            self._timeout.reschedule(asyncio.get_running_loop().time() + self._seconds)
+
+    def reset(self) -> None:
+        """Stop counting, because the job waits for another run."""
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(None)
