@@ -236,6 +236,14 @@ def without_login(url: str) -> str:
     return _without_login(_parsed(url))
 
 
+def without_password(url: str) -> str:
+    """Return an address with the password of its login replaced by `…`."""
+    start, separator, rest = url.partition("://")
+    login, at, host = rest.rpartition("@")
+    user, colon, _password = login.partition(":")
+    return f"{start}{separator}{user}:…@{host}" if separator and at and colon else url
+
+
 def _without_login(parts: SplitResult) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 

@@ -116,6 +116,13 @@ async def test_other_settings_say_that_they_need_a_restart(desk: OpenDesk, owner
         ({"desk.notify_on": ["sometimes"]}, {"desk.notify_on": "'completed'"}),
         ({"desk.notify_urls": ["nonsense"]}, {"desk.notify_urls": ""}),
         ({"desk.output_folder": "relative"}, {"desk.output_folder": "whole path"}),
+        ({"desk.input_folder": "relative"}, {"desk.input_folder": "whole path"}),
+        ({"desk.input_folder": "/no/such/folder"}, {"desk.input_folder": "There is no folder"}),
+        ({"desk.comfyui_dir": "/no/such/folder"}, {"desk.comfyui_dir": "There is no folder"}),
+        ({"desk.comfyui_dir": "/"}, {"desk.comfyui_dir": "has no main.py"}),
+        ({"desk.comfyui_folders": ["/no/such/folder"]}, {"desk.comfyui_folders": "There is no folder"}),
+        ({"desk.comfyui_folders": ["/", "/"]}, {"desk.comfyui_folders": "2 folders for 1 address."}),
+        ({"desk.comfyui_url": ["http://me:…@host"]}, {"desk.comfyui_url": "Write the whole address"}),
         ({"desk.output_names": "{what}"}, {"desk.output_names": "{what} is unknown"}),
         ({"desk.output_names": "../{number}"}, {"desk.output_names": "may not contain"}),
         ({"desk.allowed_hosts": ["desk.home"]}, {"desk.allowed_hosts": "set a password first"}),
@@ -152,6 +159,17 @@ async def test_secrets_are_masked_and_kept(desk: OpenDesk, owner: httpx.AsyncCli
     assert "abcdefghijklmnop" not in (await owner.get("/api/desk/settings")).text
     await save(owner, desk__notify_urls=[telegram, "json://example.org/other"])
     assert file_of(desk)["desk"]["notify_urls"] == [SECRET, "json://example.org/other"]
+
+
+async def test_password_of_comfyui_is_masked_and_kept(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
+    urls = ["https://me:p%40ss@gpu.example.com", "http://192.168.1.20:8188"]
+    await save(owner, desk__comfyui_url=urls)
+    assert "p%40ss" not in (await owner.get("/api/desk/settings")).text
+    shown = (await listed(owner))["desk.comfyui_url"]["value"]
+    assert re.fullmatch(r"https://me:…@gpu\.example\.com [0-9a-f]{6}", shown[0])
+    assert shown[1] == urls[1]
+    await save(owner, desk__comfyui_url=[*shown, "http://192.168.1.21:8188"])
+    assert file_of(desk)["desk"]["comfyui_url"] == [*urls, "http://192.168.1.21:8188"]
 
 
 async def test_first_of_two_addresses_of_one_service_can_be_removed(desk: OpenDesk, owner: httpx.AsyncClient) -> None:

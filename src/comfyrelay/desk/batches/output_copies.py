@@ -102,6 +102,7 @@ class OutputCopies:
         lease before the first copy, so that a desk that was killed in between reuses them.
         """
         assert self.engine is not None
+        copied: list[str] = []
         try:
             # The folder may change in the meantime.
             root, umask = self._root, self._umask
@@ -120,9 +121,13 @@ class OutputCopies:
                 save()
                 for source, chosen in copies:
                     await asyncio.to_thread(put_file, source, chosen, umask)
+                    copied.append(chosen.relative_to(root).as_posix())
         except (OSError, ComfyRelayError) as error:
-            lease.about.pop(COPIES, None)
-            lease.about.pop(COPIES_ROOT, None)
+            # Copies that were made stay recorded, so that they are deleted with the job.
+            lease.about[COPIES] = copied
+            if not copied:
+                lease.about.pop(COPIES)
+                lease.about.pop(COPIES_ROOT, None)
             log.warning("desk.output_not_copied", job_id=lease.job_id, why=str(error))
             return f"The output could not be copied to the output folder: {error}. Download it from the page."
         return None
@@ -134,6 +139,7 @@ class OutputCopies:
         if self.engine is None or not isinstance(self.engine.objects, LocalObjects):
             return None
         root, umask = self._root, self._umask
+        copied: list[str] = []
         path = self._path_of(job, JobPayload.from_json(job.input_payload), batch_label, root)
         try:
             async with self._putting:
@@ -144,17 +150,17 @@ class OutputCopies:
                         return None
                     wanted = _numbered(path, number, source.suffix)
                     copies.append((source, await asyncio.to_thread(choose_name, source, wanted, job.id[-8:], ())))
-                names = [copied.relative_to(root).as_posix() for _, copied in copies]
+                names = [chosen.relative_to(root).as_posix() for _, chosen in copies]
                 sources = [output.path for output in outputs]
                 entry = JournalEntry(job_id=job.id, names=names, sources=sources, root=self.recorded(root))
                 await asyncio.to_thread(self.journal.add, job.id, entry)
                 self._unrecorded.add(job.id)
-                for source, copied in copies:
-                    await asyncio.to_thread(put_file, source, copied, umask)
+                for name, (source, chosen) in zip(names, copies, strict=True):
+                    await asyncio.to_thread(put_file, source, chosen, umask)
+                    copied.append(name)
         except (OSError, ComfyRelayError) as error:
             log.warning("desk.output_not_copied", job_id=job.id, why=str(error))
-            return None
-        return {COPIES: names, COPIES_ROOT: entry.root}
+        return {COPIES: copied, COPIES_ROOT: self.recorded(root)} if copied else None
 
     def forget_recorded(self, job_ids: Iterable[str]) -> None:
         """Forget the copies of jobs that the database has now."""

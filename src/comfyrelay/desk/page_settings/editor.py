@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_bytes
@@ -18,11 +18,14 @@ from comfyrelay.desk.page_settings.table import BY_NAME, DESK, PAGE_SETTINGS, Pa
 from comfyrelay.desk.password import has_password, remove_password, set_password
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.errors import ConfigurationError, Conflict, InvalidInput
+from comfyrelay.http_client import without_password
 from comfyrelay.protocol.desk_settings import DeskSetting, NotificationTestResult, SettingKind, SettingSource
 from comfyrelay.settings import Settings
 
+_Hide = Callable[[str], str]
 _TABLES: Mapping[str | None, type[ArgumentsOnly]] = {None: Settings, DESK: DeskSettings}
 _PASSWORD_FIRST = "Other machines could then reach the desk, so set a password first."
+_WHOLE_PATH = "Write the whole path, which begins at the top folder."
 _UNKNOWN_MASK = "An address with … is not saved any more. Write the whole address, or remove it."
 # Only this process can compute the digests of secrets that the page sees.
 _MASK_KEY = token_bytes(32)
@@ -56,7 +59,7 @@ class SettingsEditor:
         in_file: Mapping[str, Any] = {}
         with suppress(Conflict):
             in_file = await asyncio.to_thread(self._read)
-        wanted = _unmask(urls, self._known_urls(in_file))
+        wanted = _unmask(urls, self._known_urls(in_file, "notify_urls"))
         reasons = {url: _UNKNOWN_MASK for url in wanted if _is_masked(url)}
         failures = await Notifier().send(_TEST_TITLE, _TEST_BODY, [url for url in wanted if url not in reasons])
         reasons |= {failure.url_given: failure.why for failure in failures}
@@ -92,6 +95,7 @@ class SettingsEditor:
     def _describe(self, setting: PageSetting, saved: ArgumentsOnly, in_file: Mapping[str, Any]) -> DeskSetting:
         source = self._source(setting, in_file)
         value = self._running(setting) if source is SettingSource.COMMAND_LINE else _plain(saved, setting.key)
+        hide = _hiding(setting)
         schema, items = setting.schema, setting.schema.get("items", {})
         return DeskSetting(
             name=setting.name,
@@ -99,7 +103,7 @@ class SettingsEditor:
             title=setting.title,
             description=setting.description,
             kind=setting.kind,
-            value=[_masked(url) for url in value] if setting.is_secret else value,
+            value=[_masked(url, hide) for url in value] if hide is not None else value,
             default=_plain(setting.model(), setting.key),
             source=source,
             variable=setting.variable,
@@ -124,10 +128,9 @@ class SettingsEditor:
         errors = dict(self._refusals(values, in_file))
         if errors:
             raise InvalidInput(errors=errors)
-        known_urls = self._known_urls(in_file)
         for table in _TABLES:
             changes = {
-                BY_NAME[name].key: self._stored(BY_NAME[name], value, known_urls)
+                BY_NAME[name].key: self._stored(BY_NAME[name], value, in_file)
                 for name, value in values.items()
                 if BY_NAME[name].table == table
             }
@@ -152,15 +155,16 @@ class SettingsEditor:
                         "The command line gives this. Start the desk without that option to change it here.",
                     )
 
-    def _known_urls(self, in_file: Mapping[str, Any]) -> list[str]:
+    def _known_urls(self, in_file: Mapping[str, Any], key: str) -> list[str]:
         """Return the addresses that the page may show: saved in the file, which may be newer, and running."""
         saved, _ = check_values(DeskSettings, own_values(in_file, DESK))
-        return [*(saved.notify_urls if saved is not None else ()), *self._live.desk.notify_urls]
+        return [url for desk in (saved, self._live.desk) if desk is not None for url in getattr(desk, key)]
 
-    def _stored(self, setting: PageSetting, value: Any, known_urls: Sequence[str]) -> Any:
+    def _stored(self, setting: PageSetting, value: Any, in_file: Mapping[str, Any]) -> Any:
         """Return the value for the file. An empty text or list means the default."""
-        if setting.is_secret and isinstance(value, list):
-            value = _unmask([text for text in value if isinstance(text, str)], known_urls)
+        if (hide := _hiding(setting)) is not None and isinstance(value, list):
+            texts = [text for text in value if isinstance(text, str)]
+            value = _unmask(texts, self._known_urls(in_file, setting.key), hide)
         if isinstance(value, list):
             value = [text.strip() if isinstance(text, str) else text for text in value]
             value = [text for text in value if text != ""]
@@ -179,7 +183,7 @@ class SettingsEditor:
                 found[table] = checked
         if not errors:
             settings, desk = self._effective(found[None], Settings), self._effective(found[DESK], DeskSettings)
-            errors = dict(_problems(settings, desk, values))
+            errors = dict(_problems(settings, desk, values)) | dict(_comfyui_problems(found[DESK], values))
             if not errors:
                 return settings, desk
         raise InvalidInput(errors={name: f"{text[:1].upper()}{text[1:]}" for name, text in errors.items()})
@@ -221,6 +225,8 @@ def _problems(settings: Settings, desk: DeskSettings, values: Mapping[str, Any])
         reasons = [reason for reason in found if reason is not None]
         if reasons:
             yield "desk.notify_urls", reasons[0]
+    if values.get("desk.input_folder") and (why := _missing_folder(Path(values["desk.input_folder"].strip()))):
+        yield "desk.input_folder", why
     if values.get("desk.output_folder") and (why := _folder_problem(desk.output_folder)) is not None:
         yield "desk.output_folder", why
     host = values.get("host") or settings.host
@@ -230,12 +236,39 @@ def _problems(settings: Settings, desk: DeskSettings, values: Mapping[str, Any])
         yield ("host" if "host" in values else "desk.allowed_hosts"), _PASSWORD_FIRST
 
 
+def _comfyui_problems(saved: Any, values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    if values.get("desk.comfyui_url") and any(map(_is_masked, saved.comfyui_url)):
+        yield "desk.comfyui_url", _UNKNOWN_MASK
+    if values.get("desk.comfyui_dir"):
+        if why := _missing_folder(saved.comfyui_dir):
+            yield "desk.comfyui_dir", why
+        elif not (saved.comfyui_dir.expanduser() / "main.py").is_file():
+            yield "desk.comfyui_dir", f"{saved.comfyui_dir} has no main.py. Choose the folder that contains ComfyUI."
+    if values.get("desk.comfyui_folders") or values.get("desk.comfyui_url"):
+        folders, addresses = len(saved.comfyui_folders), len(saved.comfyui_url)
+        if folders not in {0, 1, addresses}:
+            yield (
+                "desk.comfyui_folders",
+                f"There are {folders} folders for {addresses} {'addresses' if addresses > 1 else 'address'}. Choose "
+                "one for each address, or one for all.",
+            )
+        elif reasons := [why for folder in saved.comfyui_folders if (why := _missing_folder(folder))]:
+            yield "desk.comfyui_folders", reasons[0]
+
+
+def _missing_folder(folder: Path) -> str | None:
+    folder = folder.expanduser()
+    if not folder.is_absolute():
+        return _WHOLE_PATH
+    return None if folder.is_dir() else f"There is no folder {folder}."
+
+
 def _folder_problem(folder: Path | None) -> str | None:
     if folder is None:
         return None
     folder = folder.expanduser()
     if not folder.is_absolute():
-        return "Write the whole path, which begins at the top folder."
+        return _WHOLE_PATH
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -243,15 +276,22 @@ def _folder_problem(folder: Path | None) -> str | None:
     return None if os.access(folder, os.W_OK) else f"The desk may not write to {folder}."
 
 
-def _unmask(urls: Sequence[str], known: Sequence[str]) -> list[str]:
+def _unmask(urls: Sequence[str], known: Sequence[str], hide: _Hide = without_secrets) -> list[str]:
     """Replace masked addresses by the saved ones."""
-    by_mask = {_masked(url): url for url in known}
+    by_mask = {_masked(url, hide): url for url in known}
     return [by_mask.get(url.strip(), url) for url in urls]
 
 
-def _masked(url: str) -> str:
+def _hiding(setting: PageSetting) -> _Hide | None:
+    """Return the function that hides the secrets in addresses of this setting, if they may have any."""
+    if setting.is_secret:
+        return without_secrets
+    return without_password if setting.key == "comfyui_url" else None
+
+
+def _masked(url: str, hide: _Hide = without_secrets) -> str:
     """Return an address without secrets. A digest tells apart two addresses of one service."""
-    shown = without_secrets(url)
+    shown = hide(url)
     if shown == url or _is_masked(url):
         return url
     return f"{shown} {hashlib.blake2b(url.encode(), key=_MASK_KEY, digest_size=3).hexdigest()}"
