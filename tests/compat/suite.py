@@ -287,6 +287,23 @@ async def test_invalid_graph_names_node_and_input(comfyui: RunningComfyUI) -> No
         await comfyui.client.run(graph_of(("NoSuchNode", {}), ("SaveImage", {"images": ["1", 0]})))
 
 
+async def test_graph_with_a_replaced_node_runs(comfyui: RunningComfyUI) -> None:
+    """Replaced nodes: checked, converted and run (since 0.28)"""
+    if "CompatOldImage" in await comfyui.client.object_info():
+        pytest.skip("this version replaces no nodes")
+    old = {
+        "id": 1,
+        "type": "CompatRenamedImage",
+        "widgets_values": [3, 9],
+        "outputs": [{"type": "IMAGE", "links": [1]}],
+    }
+    saver = {"id": 2, "type": "SaveImage", "widgets_values": ["renamed"], "inputs": [{"name": "images", "link": 1}]}
+    file = {"nodes": [old, saver], "links": [[1, 1, 0, 2, 0, "IMAGE"]], "version": 0.4}
+    graph = convert_workflow(file, await comfyui.client.object_info())
+    assert graph["1"]["inputs"] == {"count": 3, "number": 9}
+    assert set(await pixels(comfyui, await comfyui.client.run(graph))) == {9}
+
+
 async def test_exception_of_a_node_is_the_failure(comfyui: RunningComfyUI) -> None:
     """Exception in a node"""
     with pytest.raises(NodeFailed, match="the lens is dirty") as caught:

@@ -78,3 +78,19 @@ NODE_CLASS_MAPPINGS = {"CompatSlowImage": SlowImage, "CompatFailingImage": Faili
 if int(__version__.split(".")[1]) < 28:
     # A node that newer versions no longer have.
     NODE_CLASS_MAPPINGS["CompatOldImage"] = SlowImage
+else:
+    from comfy_api.latest import io
+    from server import PromptServer  # type: ignore[import-not-found]
+
+    PromptServer.instance.node_replace_manager.register(
+        io.NodeReplace(
+            new_node_id="CompatSlowImage",
+            old_node_id="CompatRenamedImage",
+            old_widget_ids=["count", "number"],
+            input_mapping=[
+                {"new_id": "seed", "old_id": "number"},
+                {"new_id": "steps", "old_id": "count"},
+                {"new_id": "seconds", "set_value": 0.01},
+            ],
+        )
+    )

@@ -10,6 +10,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from comfyrelay.clock import utc_now
+from comfyrelay.comfyui.client.replaced_nodes import with_replaced_nodes
 from comfyrelay.comfyui.client.uploads import Attachment, Uploaded, Uploader
 from comfyrelay.comfyui.editor.loading import as_graph, load_workflow
 from comfyrelay.comfyui.graphs.dynamic_prompts import draw_prompts
@@ -185,9 +186,14 @@ class ComfyClient:
         await self._http.post("/history", {"delete": [prompt_id]})
 
     async def object_info(self, *, refresh: bool = False) -> dict[str, Any]:
-        """Return the definitions of all installed nodes. Cached, because the server is slow to build them."""
+        """Return the definitions of all nodes that can run. Cached, because the server is slow to build them."""
         if refresh or not self._object_info:
-            self._object_info = await self._http.object("/object_info")
+            installed = await self._http.object("/object_info")
+            replacements: dict[str, Any] = {}
+            with suppress(ServerRefused):
+                # Older servers have no such route.
+                replacements = await self._http.object("/node_replacements")
+            self._object_info = with_replaced_nodes(installed, replacements)
         return self._object_info
 
     async def load(self, source: Path) -> Graph:

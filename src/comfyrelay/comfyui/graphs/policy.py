@@ -15,6 +15,8 @@ from comfyrelay.errors import GraphNotAllowed
 
 Mode = Literal["deny", "allow", "off"]
 _LONGEST_CLASS = 200
+# In the definition of a class that the server replaces: the class that it runs.
+REPLACED_BY = "replaced_by"
 _ASK_ADMINISTRATOR = "Remove the node, or ask an administrator to create an effect from the graph."
 
 
@@ -52,7 +54,7 @@ class GraphPolicy:
         files, info = frozenset(filter(None, own)), object_info or {}
         found: Iterator[str] = iter(())
         if self.mode != "off" and not is_effect:
-            found = chain(self._denied_nodes(graph), path_problems(graph, own=files, object_info=info))
+            found = chain(self._denied_nodes(graph, info), path_problems(graph, own=files, object_info=info))
         problems = list(islice(found, MAX_PROBLEMS)) or foreign_files(graph, own=files, object_info=info)
         if problems:
             raise GraphNotAllowed(" ".join(problems))
@@ -71,14 +73,21 @@ class GraphPolicy:
             return "it is not on the administrator's list"
         return danger_of(class_type)
 
-    def _denied_nodes(self, graph: Graph) -> Iterator[str]:
+    def _denied_nodes(self, graph: Graph, info: Mapping[str, Any]) -> Iterator[str]:
         known: dict[str, str | None] = {}
         for node_id, node in graph.items():
             class_type = node["class_type"]
             if class_type not in known:
-                known[class_type] = self.why_not(class_type)
+                runs = _replacement_of(info.get(class_type))
+                known[class_type] = self.why_not(class_type) or (self.why_not(runs) if runs is not None else None)
             if (why := known[class_type]) is not None:
                 yield f"{node_place(class_type, node_id)} is not allowed in your graphs: {why}. {_ASK_ADMINISTRATOR}"
+
+
+def _replacement_of(definition: object) -> str | None:
+    """Return the class that the server runs instead of this one."""
+    found = definition.get(REPLACED_BY) if isinstance(definition, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def _matches(patterns: Sequence[str], class_type: str) -> bool:

@@ -17,7 +17,9 @@ class InfoRoutes:
         self._process = process
 
     def routes(self) -> list[web.RouteDef]:
+        newer = [web.get("/node_replacements", self.node_replacements)] if self._process.options.is_current else []
         return [
+            *newer,
             web.get("/system_stats", self.system_stats),
             web.get("/features", self.features),
             web.get("/object_info", self.object_info),
@@ -33,6 +35,10 @@ class InfoRoutes:
 
     async def features(self, _request: web.Request) -> web.Response:
         return web.json_response(self._process.features)
+
+    async def node_replacements(self, _request: web.Request) -> web.Response:
+        # All nodes of the simulator are current.
+        return web.json_response({})
 
     async def object_info(self, _request: web.Request) -> web.Response:
         return web.json_response(object_info(self._process))
