@@ -29,10 +29,14 @@ def output_id(lease_token: str) -> str:
     return f"{h[:8]}-{h[8:12]}-4{h[13:16]}-8{h[17:20]}-{h[20:32]}"
 
 
-def upload_path(*, tenant_id: str, job_id: str, lease_token: str, extension: str, number: int = 1) -> str:
-    """Return the only path that a lease may upload its output with this number to."""
-    more = "" if number == 1 else f"-{number}"
-    return f"{job_folder(tenant_id, job_id)}/upload-{output_id(lease_token)}{more}.{extension.lstrip('.')}"
+def upload_path(*, tenant_id: str, job_id: str, lease_token: str, extension: str) -> str:
+    """Return the only path that a lease may upload its first output to."""
+    return f"{job_folder(tenant_id, job_id)}/upload-{output_id(lease_token)}.{extension.lstrip('.')}"
+
+
+def more_upload_path(number: int, *, tenant_id: str, job_id: str, lease_token: str) -> str:
+    """Return the only path that a lease may upload another output to. The worker chooses its type when it signs."""
+    return f"{job_folder(tenant_id, job_id)}/upload-{output_id(lease_token)}-{number}"
 
 
 def output_path(file_id: str, *, tenant_id: str, job_id: str, extension: str) -> str:

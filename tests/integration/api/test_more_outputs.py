@@ -229,3 +229,10 @@ async def test_video_expires_with_all_outputs_of_its_job(
         assert (await user.get("/api/gallery"))["total"] == 0
         found = await user.get(f"/api/ai-jobs/{job['id']}")
         assert (found["outputs"], found["output_count"], found["is_expired"]) == ([], 0, True)
+
+
+async def test_output_number_has_one_upload_whatever_its_extension(scenario: Scenario) -> None:
+    for extension in ("webp", "jpg"):
+        await scenario.upload(2, extension, png("red"))
+    await scenario.upload(2, "png", png("red"))
+    assert await scenario.objects() == ["upload"]

@@ -111,7 +111,7 @@ class OutputCopies:
             async with self._putting:
                 copies = []
                 for number, output in enumerate((collected, *collected.more), start=1):
-                    source = await self._stored_output(self.engine, lease, number, output.extension) or output.path
+                    source = await self._stored_output(self.engine, lease, number) or output.path
                     wanted = _numbered(path, number, output.path.suffix)
                     chosen = await asyncio.to_thread(choose_name, source, wanted, lease.job_id[-8:], saved)
                     copies.append((source, chosen))
@@ -236,11 +236,11 @@ class OutputCopies:
         objects = self.engine.objects
         return await objects.file_of(path) if isinstance(objects, LocalObjects) else None
 
-    async def _stored_output(self, engine: Engine, lease: Lease, number: int, extension: str) -> Path | None:
+    async def _stored_output(self, engine: Engine, lease: Lease, number: int) -> Path | None:
         """Return an output in local object storage, which can be linked."""
         with suppress(ComfyRelayError):
             payload = await engine.queue.lease_payloads.of_lease(lease.dispatch_id, lease.job.lease_token)
-            return await self._stored_file(payload.upload_path if number == 1 else payload.upload_of(number, extension))
+            return await self._stored_file(payload.upload_path if number == 1 else payload.upload_of(number))
         return None
 
     async def _path(self, engine: Engine, lease: Lease, root: Path) -> Path:

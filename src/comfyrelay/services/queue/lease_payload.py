@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from comfyrelay.domain.ids import upload_path
+from comfyrelay.domain.ids import more_upload_path, upload_path
 from comfyrelay.domain.outputs import type_of_extension
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.errors import InvalidInput, LeaseLost
@@ -44,15 +44,9 @@ class LeasePayload:
     payload: JobPayload
     upload_path: str
 
-    def upload_of(self, number: int, extension: str) -> str:
+    def upload_of(self, number: int) -> str:
         """Return the path of another upload. Its number starts at 2."""
-        return upload_path(
-            tenant_id=self.tenant_id,
-            job_id=self.job_id,
-            lease_token=self.lease_token,
-            extension=extension,
-            number=number,
-        )
+        return more_upload_path(number, tenant_id=self.tenant_id, job_id=self.job_id, lease_token=self.lease_token)
 
 
 class LeasePayloads:
@@ -120,7 +114,7 @@ class LeasePayloads:
             raise LeaseLost
         lease = await self.of_lease(dispatch_id, lease_token)
         return await self._objects.sign_upload(
-            lease.upload_of(number, extension),
+            lease.upload_of(number),
             content_type=type_of_extension(extension),
             max_size=settings.max_output_bytes,
             ttl_seconds=settings.lease_url_ttl_seconds,

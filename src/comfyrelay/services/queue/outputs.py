@@ -169,7 +169,7 @@ class Outputs:
             upload, extension = lease.upload_path, lease.payload.output_extension
             promised = lease.payload.output_mime_type
         else:
-            upload, extension = lease.upload_of(number, reported.extension), reported.extension
+            upload, extension = lease.upload_of(number), reported.extension
             promised = type_of_extension(extension)
             reported = replace(reported, mime_type=promised)
         found = await self._objects.stat(upload)
