@@ -5,6 +5,7 @@
     ├── NotFound                 the object does not exist or belongs to another user
     │   └── LeaseLost            the lease token is wrong, or its lease has ended
     ├── Conflict                 the object exists already, or is in another state
+    │   ├── ChangedMeanwhile     someone else has changed the object since the caller read it
     │   ├── IdempotencyConflict, PriceChanged    the request differs from the first one, or the price from the expected
     │   ├── QueueFull, UploadLimitReached, WorkflowLimitReached    no space is left in a pool's queue, or for a tenant
     │   ├── WorkflowNameTaken    an own workflow has the name and another graph; names it
@@ -90,6 +91,12 @@ class IdempotencyConflict(Conflict):
     """This idempotency key was used for a different request."""
 
     code = "idempotency_conflict"
+
+
+class ChangedMeanwhile(Conflict):
+    """Someone else has changed this since you opened it. Nothing was saved. Reload it, and make your change again."""
+
+    code = "changed_meanwhile"
 
 
 class QueueFull(Conflict):

@@ -4,6 +4,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from comfyrelay.errors import (
+    ChangedMeanwhile,
     ComfyRelayError,
     Conflict,
     Forbidden,
@@ -28,6 +29,7 @@ _BY_STATUS: dict[int, type[ComfyRelayError]] = {
     403: Forbidden,
     404: NotFound,
     409: Conflict,
+    412: ChangedMeanwhile,
     413: TooLarge,
 }
 

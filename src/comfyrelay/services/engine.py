@@ -16,6 +16,7 @@ from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.services.accounts import Accounts
+from comfyrelay.services.auditing import AuditLog
 from comfyrelay.services.autoscaling import Autoscaling
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.context import ServiceContext
@@ -41,6 +42,7 @@ REPAIR_SECONDS = 60.0
 REMOVAL_SECONDS = 60.0
 OFFLINE_WORKER_REMOVAL_SECONDS = 900.0
 USAGE_SECONDS = 60.0
+DURATION_SECONDS = 15.0
 # Counts are stored at this interval; load samples are taken once a minute.
 SAMPLE_SECONDS = 10.0
 OUTAGE_SECONDS = 15.0
@@ -77,6 +79,7 @@ class Engine:
             notify_channel=self.notify_channel,
             hooks=self._hooks,
         )
+        self.audit = AuditLog(self.databases)
         self.outbox = Outbox(context, on_applied=self._on_applied, on_ended=self._on_ended)
         self.accounts = Accounts(context)
         self.catalogue = Catalogue(context, self.accounts.own_workflows)
@@ -122,6 +125,7 @@ class Engine:
             _every("seen", SEEN_SECONDS, self._record_seen),
             _every("offline workers", OFFLINE_WORKER_REMOVAL_SECONDS, self._remove_offline),
             _every("usage", USAGE_SECONDS, self.autoscaling.usage.run_once),
+            _every("durations", DURATION_SECONDS, self.autoscaling.durations.learn),
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("erasure", REMOVAL_SECONDS, self.operations.erasure.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),

@@ -35,6 +35,8 @@ class TransactionStep(StrEnum):
     MAIL_NOTE = "mail.note"
     # Erasure of a deleted account.
     ERASE = "erase"
+    # Entries of the audit log that belong to changes of another database.
+    AUDIT = "audit"
     # Posters of inputs, and postponed posters of outputs.
     DRAW_CLAIM = "draw.claim"
     DRAW_NOTE = "draw.note"

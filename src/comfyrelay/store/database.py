@@ -73,6 +73,9 @@ class Boundary(StrEnum):
 
 
 Crash = Callable[[str, Boundary], Awaitable[None]]
+Work = Callable[[Tx], Awaitable[Any]]
+# Gets a function that runs work in the transaction, and the work.
+Around = Callable[[Callable[[Work], Awaitable[Any]], Work], Awaitable[Any]]
 
 
 class Database:
@@ -83,6 +86,8 @@ class Database:
         self.url = async_url(url)
         self.dialect = self.url.get_backend_name()
         self.crash: Crash | None = None
+        # Runs the work of each transaction, if set: services record changes of people in it.
+        self.around: Around | None = None
         # The last write error, and the time on the event loop's clock until which it counts.
         self._write_error: tuple[float, NotWritable] | None = None
         if self.dialect == "sqlite":
@@ -126,6 +131,16 @@ class Database:
 
         `is_single` promises that `work` runs one statement, which is then sent without BEGIN and COMMIT.
         """
+        if self.around is None:
+            return await self._run(step, work, is_single=is_single)
+
+        def run(given: Work) -> Awaitable[Any]:
+            return self._run(step, given, is_single=is_single and given is work)
+
+        result: T = await self.around(run, work)
+        return result
+
+    async def _run(self, step: str, work: Callable[[Tx], Awaitable[T]], *, is_single: bool) -> T:
         retries = Retries(BACKOFF)
         while True:
             try:

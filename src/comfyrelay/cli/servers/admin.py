@@ -43,7 +43,8 @@ def create_admin(
 
     async def work(engine: Engine) -> str:
         await engine.databases.upgrade()
-        user = await engine.accounts.sign_in.register(email=email, password=password, is_admin=True)
+        async with engine.audit.command("admin create", f"users/{email}"):
+            user = await engine.accounts.sign_in.register(email=email, password=password, is_admin=True)
         return (await engine.accounts.sign_in.issue(user, name="made with the account")).secret
 
     print_line(run_with_engine(work))
@@ -63,10 +64,11 @@ def invite_user(
     async def work(engine: Engine) -> str:
         await engine.databases.upgrade()
         links = engine.accounts.links
-        if (user := await engine.accounts.tenancy.find_user(email)) is None:
-            user, link = await links.invite(email=email, name=name, is_admin=is_admin)
-        else:
-            user, link = await links.create_reset_link(user.id, by=None)
+        async with engine.audit.command("admin invite", f"users/{email}"):
+            if (user := await engine.accounts.tenancy.find_user(email)) is None:
+                user, link = await links.invite(email=email, name=name, is_admin=is_admin)
+            else:
+                user, link = await links.create_reset_link(user.id, by=None)
         return links.password_url(link.secret)
 
     print_line(run_with_engine(work))
@@ -91,7 +93,8 @@ def delete_user(
         user = await engine.accounts.tenancy.find_user(email)
         if user is None:
             raise NotFound(f"There is no user {email!r}.")
-        await engine.accounts.own_account.delete_by_admin(user.id)
+        async with engine.audit.command("admin delete", f"users/{user.id}"):
+            await engine.accounts.own_account.delete_by_admin(user.id)
 
     run_with_engine(work)
     print_line(f"Deleted the account {email}. A running server erases its data.")
@@ -131,7 +134,8 @@ def permit_own_workflows(
         await engine.databases.require_current()
         user = await engine.accounts.tenancy.find_user(email)
         if user is not None:
-            await engine.accounts.tenancy.set_limits(user.tenant_id, {"may_add_workflows": allow})
+            async with engine.audit.command("admin own-workflows", f"tenants/{user.tenant_id}"):
+                await engine.accounts.tenancy.set_limits(user.tenant_id, {"may_add_workflows": allow})
         return user is not None
 
     if not run_with_engine(work):

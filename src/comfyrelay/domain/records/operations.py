@@ -16,6 +16,17 @@ class LoadSample(NamedTuple):
     workers: int
 
 
+class WaitingGroup(NamedTuple):
+    """Queued jobs that the same workers can run, and since when the oldest one waits."""
+
+    stage: str
+    provider: str
+    workflow_id: int
+    workflow_hash: str
+    jobs: int
+    oldest_at: datetime
+
+
 class ActivityCounts(NamedTuple):
     """Counts over an interval. `waited_seconds` is the total wait of the started (`begun`) jobs."""
 
@@ -98,3 +109,31 @@ class SchemaState:
     @property
     def is_current(self) -> bool:
         return self.revision == self.newest and self.problem is None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewAuditLogEntry:
+    """A change by a person. `actor` is the email, or the name of a command."""
+
+    actor_id: str | None
+    actor: str
+    address: str | None
+    action: str
+    subject: str
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    is_done: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditLogRecord:
+    id: int
+    created_at: datetime
+    actor_id: str | None
+    actor: str
+    address: str | None
+    action: str
+    subject: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    is_done: bool

@@ -1,6 +1,7 @@
 """The admin API: load, storage, webhooks, reconciliation and settings."""
 
 from datetime import datetime
+from typing import Any
 
 from comfyrelay.domain.deliveries import DeliveryState
 from comfyrelay.protocol.base import AnswerBody
@@ -10,10 +11,13 @@ from comfyrelay.protocol.user import DeliveryAttempts
 
 
 class OverviewNow(AnswerBody):
-    """The current load. `busy` is the number of slots that run a job, `slots` the number of all slots of online
-    workers. `wait_hour_seconds` is the mean wait of the jobs that started in the last hour, or null."""
+    """The current load. `waiting` jobs can be run by a worker that is online, or by an autoscaled fleet; `unrunnable`
+    is the number of the other queued jobs, which wait until a worker has what they need. `busy` is the number of slots
+    that run a job, `slots` the number of all slots of online workers. `wait_hour_seconds` is the mean wait of the jobs
+    that started in the last hour, or null."""
 
     waiting: int
+    unrunnable: int = 0
     oldest_wait_seconds: float
     running: int
     busy: int
@@ -45,6 +49,26 @@ class Overview(AnswerBody):
     bucket_seconds: int
     now: OverviewNow
     series: OverviewSeries
+
+
+class OutageView(AnswerBody):
+    """A problem of a part that this server needs. `means` says what customers notice, and `advice` what to do.
+    `is_severe`: customers notice it now."""
+
+    kind: str
+    name: str
+    detail: str
+    means: str
+    advice: str
+    is_severe: bool
+    since: datetime
+
+
+class OutageList(AnswerBody):
+    """The problems that this server process found at `checked_at`, null before its first check."""
+
+    items: list[OutageView]
+    checked_at: datetime | None
 
 
 class StorageCheckPart(AnswerBody):
@@ -106,3 +130,20 @@ class LatestReconcileRuns(AnswerBody):
 class EffectiveSettings(AnswerBody):
     version: str
     items: list[EffectiveSetting]
+
+
+class AuditLogEntry(AnswerBody):
+    """A change by a person. `actor_id` is null for a command on the server's host. `before` and `after` have the
+    changed fields, without secrets, or the request if it changed something else. `is_done` is false if the outcome is
+    unknown, because the server stopped meanwhile."""
+
+    id: int
+    created_at: datetime
+    actor_id: str | None
+    actor: str
+    address: str | None
+    action: str
+    subject: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    is_done: bool

@@ -17,8 +17,10 @@ ROUTERS = lazy_routers(
         "tenants": "/api/admin",
         "usage": "/api/admin/usage",
         "users": "/api/admin/users",
+        "audit": "/api/admin/audit",
         "operations": "/api/admin",
         "overview": "/api/admin",
+        "overview:outage_router": "/api/admin",
         "webhooks": "/api/admin",
     },
 )

@@ -1,12 +1,14 @@
-"""The router of the admin API. Every route requires an administrator, and publishes its change to the open pages of all
-administrators."""
+"""The router of the admin API. Every route requires an administrator, records its change in the audit log, and
+publishes it to the open pages of all administrators."""
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Depends, Request, Response
 
-from comfyrelay.server.http.auth import SAFE_METHODS, current_admin
+from comfyrelay.server.http.audited import handle_change, handle_read, is_object_path
+from comfyrelay.server.http.auth import SAFE_METHODS, authenticate_user, current_admin
 from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.problems import error_responses
@@ -31,14 +33,19 @@ class AdminRoute(BodyRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        if (self.methods and self.methods <= SAFE_METHODS) or self.endpoint in _CHANGES_NOTHING:
+        section, _, rest = self.path.removeprefix(f"{PREFIX}/").partition("/")
+        if self.methods and self.methods <= SAFE_METHODS:
+            return partial(handle_read, handle=handle, kind=section) if is_object_path(section, rest) else handle
+        if self.endpoint in _CHANGES_NOTHING:
             return handle
-        section = self.path.removeprefix(f"{PREFIX}/").partition("/")[0]
 
         async def handle_and_publish(request: Request) -> Response:
-            response = await handle(request)
+            context: Context = request.app.state.context
+            # The dependency of the route checks that the user is allowed to.
+            user = await authenticate_user(request, context)
+            keys = request.path_params
+            response = await handle_change(request, handle, user=user, action=self.name, kind=section, keys=keys)
             if response.status_code < 400:
-                context: Context = request.app.state.context
                 context.engine.operations.live.publish(KINDS.get(section, section), _name(section, request.path_params))
             return response
 
@@ -52,11 +59,11 @@ def _name(section: str, path_params: dict[str, Any]) -> str:
     return "/".join(str(value) for key, value in path_params.items() if key != "number")
 
 
-def admin_router(path: str = "") -> Router:
+def admin_router(path: str = "", *, caller: Callable[..., Any] = current_admin) -> Router:
     return Router(
         prefix=f"{PREFIX}{path}",
         tags=["admin"],
-        dependencies=[Depends(current_admin)],
+        dependencies=[Depends(caller)],
         responses=error_responses(401, 403, 503),
         route_class=AdminRoute,
     )

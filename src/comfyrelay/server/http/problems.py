@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from comfyrelay.errors import (
+    ChangedMeanwhile,
     ComfyRelayError,
     Conflict,
     DatabaseUnavailable,
@@ -52,6 +53,7 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
     (UploadLimitReached, 409, "Too many uploads"),
     (WorkflowLimitReached, 409, "Too many workflows and jobs"),
     (PriceChanged, 409, "The price has changed"),
+    (ChangedMeanwhile, 412, "Someone else has changed this"),
     (Conflict, 409, "Conflict with the current state"),
     (RequestTimeout, 408, "The request took too long"),
     (TooLarge, 413, "Too large"),

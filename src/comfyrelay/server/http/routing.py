@@ -50,9 +50,9 @@ class Router(APIRouter):
         super().__init__(prefix=prefix, route_class=route_class, **options)
 
 
-def user_router(prefix: str, tag: str) -> Router:
+def user_router(prefix: str, tag: str, *, route_class: type[APIRoute] = BodyRoute) -> Router:
     """Create a router whose routes require a user, and document the errors that all of them share."""
-    return Router(prefix=prefix, tags=[tag], responses=error_responses(401, 503))
+    return Router(prefix=prefix, tags=[tag], responses=error_responses(401, 503), route_class=route_class)
 
 
 def plain_page(listed: ResultPage[T]) -> Answer[Page[T]]:

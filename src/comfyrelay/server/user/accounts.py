@@ -10,6 +10,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Conflict, Forbidden
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.server.http.audited import AccountRoute, audited
 from comfyrelay.server.http.auth import Bearer, CurrentUser
 from comfyrelay.server.http.bodies import anonymous_body
 from comfyrelay.server.http.context import Context, ContextOf
@@ -24,7 +25,7 @@ SECONDS_PER_DAY = 86_400.0
 NOT_CREATED = (
     "No account could be created for this email. Sign in if you have one, or ask your administrator for a link."
 )
-router = Router(prefix="/api", tags=["account"])
+router = Router(prefix="/api", tags=["account"], route_class=AccountRoute)
 
 
 @router.post("/register", status_code=201, responses=error_responses(403, 409, 422, 429, 503))
@@ -112,6 +113,7 @@ async def tokens(
 
 
 @router.post("/tokens", status_code=201, responses=error_responses(401, 403, 409, 422, 503))
+@audited
 async def create_token(body: wire.NewToken, context: ContextOf, user: CurrentUser) -> Answer[wire.IssuedToken]:
     """Create a token for a program. It is shown only once."""
     lifetime = body.expires_in_days * SECONDS_PER_DAY if body.expires_in_days is not None else None
@@ -121,6 +123,7 @@ async def create_token(body: wire.NewToken, context: ContextOf, user: CurrentUse
 
 
 @router.delete("/tokens/{token_id}", responses=error_responses(401, 403, 404, 422, 503))
+@audited
 async def revoke_token(token_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deleted]:
     """Revoke a token or session. It may work for up to five more seconds."""
     await context.engine.accounts.sign_in.revoke(user, token_id)

@@ -4,6 +4,7 @@ from fastapi import Request, Response
 
 from comfyrelay.protocol import account as wire
 from comfyrelay.protocol.base import Answer
+from comfyrelay.server.http.audited import AccountRoute, audited
 from comfyrelay.server.http.auth import Bearer, CurrentUser
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.limits import address_of
@@ -11,7 +12,7 @@ from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import user_router
 from comfyrelay.server.user.accounts import end_cookie, remember_browser, secret_of
 
-router = user_router("/api/account", "account")
+router = user_router("/api/account", "account", route_class=AccountRoute)
 
 
 @router.get("")
@@ -23,6 +24,7 @@ async def get_account(context: ContextOf, user: CurrentUser) -> Answer[wire.Acco
 
 
 @router.post("/password", responses=error_responses(403, 422, 429))
+@audited
 async def change_password(
     body: wire.PasswordChange,
     request: Request,
@@ -46,6 +48,7 @@ async def change_password(
 
 
 @router.post("/email", responses=error_responses(403, 409, 422, 429))
+@audited
 async def change_email(
     body: wire.EmailChange, request: Request, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.ChangedEmail]:
@@ -59,6 +62,7 @@ async def change_email(
 
 
 @router.post("/delete", responses=error_responses(403, 409, 422, 429))
+@audited
 async def delete_account(
     body: wire.AccountDeletion, request: Request, response: Response, context: ContextOf, user: CurrentUser
 ) -> Answer[None]:

@@ -13,7 +13,7 @@ from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.queue import Queue
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import erasure as central_erasure
-from comfyrelay.store.central import tenants
+from comfyrelay.store.central import audit_log, tenants
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import erasure
 
@@ -58,6 +58,7 @@ class Erasure:
         async def work(tx: Tx) -> None:
             await central_erasure.erase_workflows(tx, tenant.id)
             await central_erasure.erase_texts(tx, tenant.id)
+            await audit_log.erase_person(tx, user_id=tenant.name, tenant_id=tenant.id)
             await tenants.set_erased(tx, tenant.id, after_seconds=self._url_seconds)
 
         await self._databases.central.run(TransactionStep.ERASE, work)

@@ -152,7 +152,8 @@ async def by_email(tx: Tx, email: str) -> User | None:
 async def delete_user(tx: Tx, user: User) -> None:
     """Delete a user with all tokens and links, and mark the tenant for erasure. The tenant stays for its payments."""
     await tx.execute(delete(users).where(users.c.id == user.id))
-    deleted = {"name": "", "deleted_at": relay_now(), "queue_paused_at": None}
+    # The name of a deleted tenant is the id of its user, for the erasure of the audit log.
+    deleted = {"name": user.id, "deleted_at": relay_now(), "queue_paused_at": None}
     await tx.execute(update(tenants).where(tenants.c.id == user.tenant_id).values(**deleted))
 
 

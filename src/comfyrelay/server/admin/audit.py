@@ -1,0 +1,76 @@
+"""The audit log of people: who changed what, when, and from where."""
+
+import csv
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+from fastapi.responses import StreamingResponse
+
+from comfyrelay.domain.records.operations import AuditLogRecord
+from comfyrelay.protocol.admin import operations as wire
+from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routing import Limit, NumberCursor, TextFilter, page_of
+
+router = admin_router("/audit")
+EXPORT_PAGE = 500
+COLUMNS = tuple(AuditLogRecord.__dataclass_fields__)
+# A spreadsheet would run a cell that begins with one of these as a formula.
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+@router.get("", responses=error_responses(422))
+async def list_audit_log(
+    context: ContextOf,
+    search: TextFilter = None,
+    action: TextFilter = None,
+    limit: Limit = 50,
+    cursor: NumberCursor = None,
+) -> Answer[Page[wire.AuditLogEntry]]:
+    """List what people have changed, newest first. `search` is part of the person, the object, the action or the
+    address."""
+    page = await context.engine.audit.page(search=search, action=action, cursor=cursor, limit=limit)
+    return page_of(page, wire.AuditLogEntry.of)
+
+
+@router.get("/export", response_class=StreamingResponse, responses=error_responses(422))
+async def export_audit_log(
+    context: ContextOf, format: Literal["csv", "jsonl"] = "csv", search: TextFilter = None, action: TextFilter = None
+) -> StreamingResponse:
+    """Download all entries, newest first, as CSV or as one JSON object per line."""
+    lines = _lines(context, format, search=search, action=action)
+    media_type = "text/csv" if format == "csv" else "application/jsonl"
+    disposition = f'attachment; filename="audit.{format}"'
+    return StreamingResponse(lines, media_type=media_type, headers={"Content-Disposition": disposition})
+
+
+async def _lines(context: Context, kind: str, **filters: str | None) -> AsyncIterator[str]:
+    if kind == "csv":
+        yield _csv_line(COLUMNS)
+    cursor: int | None = None
+    while True:
+        page = await context.engine.audit.page(**filters, cursor=cursor, limit=EXPORT_PAGE)
+        for entry in page.items:
+            fields = wire.AuditLogEntry.of(entry).model_dump(mode="json")
+            if kind == "csv":
+                yield _csv_line([_cell(fields[name]) for name in COLUMNS])
+            else:
+                yield json.dumps(fields, ensure_ascii=False) + "\n"
+        if page.next_cursor is None:
+            return
+        cursor = int(page.next_cursor)
+
+
+def _csv_line(cells: Any) -> str:
+    file = io.StringIO()
+    csv.writer(file).writerow(cells)
+    return file.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+    return f"'{text}" if isinstance(text, str) and text.startswith(FORMULA_STARTS) else text

@@ -1,0 +1,205 @@
+"""Record what people change, in the transaction of the change, and refuse changes of an object that was changed since.
+
+A route or a command opens a scope. While it is open, each transaction of the central database reads the object before
+and after, and writes the entry. A change of a shard cannot share a transaction with the entry: the entry is written
+first, marked as not done, and completed afterwards.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from comfyrelay.domain.records.operations import AuditLogRecord, NewAuditLogEntry
+from comfyrelay.errors import ChangedMeanwhile
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import ResultPage
+from comfyrelay.services.transactions import TransactionStep
+from comfyrelay.store.central import audit_log
+from comfyrelay.store.central.audit_log import Snapshot
+from comfyrelay.store.database import Tx
+
+T = TypeVar("T")
+Work = Callable[[Tx], Awaitable[Any]]
+Run = Callable[[Work], Awaitable[Any]]
+_current: ContextVar["ChangeScope | None"] = ContextVar("audit_scope", default=None)
+
+
+@dataclass
+class ChangeScope:
+    """One request or command of a person. `kind` and `keys` name the object, if its snapshot is known."""
+
+    entry: NewAuditLogEntry
+    kind: str | None = None
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    # The version of the object that the person has seen. Without one, nothing is refused.
+    expected: str | None = None
+    # Returns what is recorded if there is no snapshot.
+    request: Callable[[], dict[str, Any] | None] = lambda: None
+    entry_id: int | None = None
+    # The whole object before the first change.
+    first: Snapshot | None = None
+    has_changed: bool = False
+    is_closed: bool = False
+
+    async def read(self, tx: Tx, *, lock: bool = False) -> Snapshot | None:
+        if self.kind is None or not self.keys:
+            return None
+        return await audit_log.snapshot(tx, self.kind, self.keys, lock=lock)
+
+    def check(self, before: Snapshot | None) -> None:
+        """Raise `ChangedMeanwhile` if the person has seen another version. The change itself makes another one."""
+        if self.expected is not None and not self.has_changed and audit_log.etag(before) != self.expected:
+            raise ChangedMeanwhile
+
+    def described(self, after: Snapshot | None, *, is_done: bool) -> NewAuditLogEntry:
+        if self.first is None and after is None:
+            return replace(self.entry, after=self.shown_request, is_done=is_done)
+        old, new = _difference(self.first, after)
+        if (old, new) == ({}, {}):
+            old, new = None, self.shown_request
+        old, new = audit_log.without_secrets(old), audit_log.without_secrets(new)
+        return replace(self.entry, before=old, after=new, is_done=is_done)
+
+    @property
+    def shown_request(self) -> dict[str, Any] | None:
+        shown: dict[str, Any] | None = audit_log.without_secrets(self.request())
+        return shown
+
+
+class AuditLog:
+    def __init__(self, databases: Databases) -> None:
+        self._central = databases.central
+        databases.central.around = self._around_central
+        for shard in databases.shards.values():
+            shard.around = self._around_shard
+
+    @contextmanager
+    def scope(self, scope: ChangeScope) -> Iterator[ChangeScope]:
+        """Record the changes inside the block."""
+        token = _current.set(scope)
+        try:
+            yield scope
+        finally:
+            # Tasks that were started inside the block must not record their own changes.
+            scope.is_closed = True
+            _current.reset(token)
+
+    async def version(self, kind: str, keys: Mapping[str, Any]) -> str | None:
+        """Return the version of an object."""
+        async with self._central.read() as tx:
+            return audit_log.etag(await audit_log.snapshot(tx, kind, keys))
+
+    async def finish(self, scope: ChangeScope, *, created: Mapping[str, Any] | None = None) -> str | None:
+        """Complete the entry of a successful change, and return the new version of the object. `created` are the keys
+        of a new object."""
+        if created is not None:
+            scope.keys = created
+            scope.entry = replace(scope.entry, subject=subject_of(scope.kind or "", created))
+
+        async def work(tx: Tx) -> Snapshot | None:
+            after = await scope.read(tx)
+            described = scope.described(after, is_done=True)
+            if scope.entry_id is None:
+                await audit_log.record(tx, described)
+            else:
+                await audit_log.complete(tx, scope.entry_id, described)
+            return after
+
+        scope.is_closed = True
+        if scope.entry_id is not None and created is None:
+            # The transaction of the change has completed the entry.
+            async with self._central.read() as tx:
+                return audit_log.etag(await scope.read(tx))
+        return audit_log.etag(await self._central.run(TransactionStep.AUDIT, work))
+
+    @asynccontextmanager
+    async def command(self, name: str, subject: str) -> AsyncIterator[None]:
+        """Record the changes of a command on the server's host inside the block."""
+        entry = NewAuditLogEntry(actor_id=None, actor="command", address=None, action=name, subject=subject)
+        with self.scope(ChangeScope(entry=entry)) as scope:
+            yield
+            await self.finish(scope)
+
+    async def page(
+        self, *, search: str | None = None, action: str | None = None, cursor: int | None = None, limit: int
+    ) -> ResultPage[AuditLogRecord]:
+        async with self._central.read() as tx:
+            found, before = await audit_log.page(tx, search=search, action=action, before_id=cursor, limit=limit)
+        return ResultPage(items=found, next_cursor=None if before is None else str(before))
+
+    async def _around_central(self, run: Run, work: Work) -> Any:
+        scope = _open_scope()
+        if scope is None:
+            return await run(work)
+
+        async def audited(tx: Tx) -> tuple[Any, int, Snapshot | None, bool]:
+            before = await scope.read(tx, lock=True)
+            scope.check(before)
+            result = await work(tx)
+            after = await scope.read(tx)
+            first = before if scope.entry_id is None else scope.first
+            described = replace(scope, first=first).described(after, is_done=True)
+            if scope.entry_id is None:
+                entry_id = await audit_log.record(tx, described)
+            else:
+                entry_id = scope.entry_id
+                await audit_log.complete(tx, entry_id, described)
+            return result, entry_id, first, before != after
+
+        result, scope.entry_id, scope.first, has_changed = await run(audited)
+        scope.has_changed = scope.has_changed or has_changed
+        return result
+
+    async def _around_shard(self, run: Run, work: Work) -> Any:
+        scope = _open_scope()
+        if scope is None or scope.entry_id is not None:
+            return await run(work)
+        # The entry of a change in another database is written first, so that no change is without one.
+        planned = replace(scope.entry, after=scope.shown_request, is_done=False)
+        entry_id = await self._write(lambda tx: audit_log.record(tx, planned))
+        try:
+            result = await run(work)
+        except BaseException:
+            await self._write(lambda tx: audit_log.remove(tx, entry_id))
+            raise
+        scope.entry_id = entry_id
+        await self._write(lambda tx: audit_log.complete(tx, entry_id, replace(planned, is_done=True)))
+        return result
+
+    async def _write(self, work: Callable[[Tx], Awaitable[T]]) -> T:
+        token = _current.set(None)
+        try:
+            return await self._central.run(TransactionStep.AUDIT, work)
+        finally:
+            _current.reset(token)
+
+
+def keys_of(kind: str, given: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """Return the keys of an object of this kind, which are `given` by these names or by the names of their columns;
+    `None` if it has no snapshots, or a key is missing."""
+    if kind not in audit_log.KINDS:
+        return None
+    names = audit_log.KINDS[kind].keys
+    if given is None:
+        return {}
+    keys = {name: given.get(name, given.get(column)) for name, column in names.items()}
+    return None if None in keys.values() else keys
+
+
+def subject_of(kind: str, keys: Mapping[str, Any]) -> str:
+    return "/".join([kind, *(str(value) for value in keys.values())])
+
+
+def _open_scope() -> ChangeScope | None:
+    scope = _current.get()
+    return None if scope is None or scope.is_closed else scope
+
+
+def _difference(before: Snapshot | None, after: Snapshot | None) -> tuple[Snapshot | None, Snapshot | None]:
+    """Return only the fields that differ."""
+    if before is None or after is None:
+        return before, after
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return {name: before.get(name) for name in names}, {name: after.get(name) for name in names}

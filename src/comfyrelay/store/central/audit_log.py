@@ -1,0 +1,145 @@
+"""The audit log of people, and snapshots of what they change."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Select, Table, delete, insert, or_, select, update
+
+from comfyrelay.domain.records.operations import AuditLogRecord, NewAuditLogEntry
+from comfyrelay.store.central.tables.accounts import tenants, users
+from comfyrelay.store.central.tables.catalogue import effects, workflows
+from comfyrelay.store.central.tables.operations import audit_log as a
+from comfyrelay.store.central.tables.workers import fleets, workers, workflow_fleets
+from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import newest_page
+from comfyrelay.store.types import json_text, relay_now
+
+_RECORD = [a.c[name] for name in AuditLogRecord.__dataclass_fields__]
+# Fields that change without a person, or say nothing to one.
+_UNINTERESTING = {"updated_at", "created_at", "last_processing_time_seconds", "asset_hashes", "launches_reset_at"}
+_SECRET = re.compile(r"password|secret|credential|(^|_)(token|key|hash)s?$|^env(ironment)?$|user_data", re.IGNORECASE)
+_WORKER_FIELDS = ("worker_id", "display_name", "max_concurrency", "is_approved", "is_draining")
+Snapshot = dict[str, Any]
+
+
+class _Kind(NamedTuple):
+    table: Table
+    # Column by name in the path.
+    keys: Mapping[str, str]
+    columns: tuple[str, ...]
+
+
+def _columns(table: Table, *without: str) -> tuple[str, ...]:
+    left_out = {*_UNINTERESTING, *without}
+    return tuple(column.key for column in table.c if column.key not in left_out and not _SECRET.search(column.key))
+
+
+KINDS = {
+    "effects": _Kind(effects, {"slug": "slug"}, _columns(effects)),
+    "workflows": _Kind(workflows, {"slug": "slug"}, _columns(workflows)),
+    "fleets": _Kind(fleets, {"stage": "stage", "slug": "slug"}, _columns(fleets)),
+    "tenants": _Kind(tenants, {"tenant_id": "id"}, _columns(tenants)),
+    "users": _Kind(users, {"user_id": "id"}, _columns(users)),
+    "workers": _Kind(workers, {"worker_id": "worker_id"}, _WORKER_FIELDS),
+}
+
+
+async def snapshot(tx: Tx, kind: str, keys: Mapping[str, Any], *, lock: bool = False) -> Snapshot | None:
+    """Return the fields of an object, locked against other changes; `None` if there is none. A tenant and its user are
+    one object."""
+    found = await _row(tx, kind, keys, lock=lock)
+    if found is None:
+        return None
+    if kind == "fleets":
+        mapped = select(workflows.c.slug).join(workflow_fleets, workflow_fleets.c.workflow_id == workflows.c.id)
+        mapped = mapped.where(workflow_fleets.c.fleet_id == found["id"]).order_by(workflows.c.slug)
+        found["workflow_slugs"] = await tx.scalars(mapped)
+    if kind == "users":
+        tenant = await _row(tx, "tenants", {"tenant_id": found["tenant_id"]}, lock=lock)
+        return {**_prefixed("user", found), **_prefixed("tenant", tenant or {})}
+    if kind == "tenants":
+        user = await tx.scalar(select(users.c.id).where(users.c.tenant_id == found["id"]))
+        of_user = await _row(tx, "users", {"user_id": user}, lock=lock) if user is not None else None
+        return {**_prefixed("user", of_user or {}), **_prefixed("tenant", found)}
+    return found
+
+
+def _prefixed(prefix: str, fields: Snapshot) -> Snapshot:
+    return {f"{prefix}.{name}": value for name, value in fields.items()}
+
+
+async def _row(tx: Tx, kind: str, keys: Mapping[str, Any], *, lock: bool) -> Snapshot | None:
+    table, names, columns = KINDS[kind]
+    query: Select[Any] = select(*(table.c[name] for name in columns))
+    query = query.where(*(table.c[column] == keys[name] for name, column in names.items()))
+    if table is workflows:
+        query = query.where(workflows.c.deleted_at.is_(None))
+    row = (await tx.execute(query.with_for_update() if lock else query)).first()
+    return None if row is None else {name: _plain(value) for name, value in row._mapping.items()}
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, date | datetime) else value
+
+
+def etag(found: Snapshot | None) -> str | None:
+    """Return the version of an object, as HTTP quotes it."""
+    if found is None:
+        return None
+    text = json_text([dict(sorted(found.items()))], "sqlite")
+    return f'"{hashlib.sha256(text.encode()).hexdigest()[:20]}"'
+
+
+def without_secrets(value: Any) -> Any:
+    """Return a JSON value whose secrets are masked."""
+    if isinstance(value, Mapping):
+        return {
+            name: "…" if _SECRET.search(str(name)) and inner is not None else without_secrets(inner)
+            for name, inner in value.items()
+        }
+    return [without_secrets(inner) for inner in value] if isinstance(value, list) else value
+
+
+async def record(tx: Tx, entry: NewAuditLogEntry) -> int:
+    values = {name: getattr(entry, name) for name in NewAuditLogEntry.__dataclass_fields__}
+    entry_id: int = await tx.scalar(insert(a).values(**values, created_at=relay_now()).returning(a.c.id))
+    return entry_id
+
+
+async def complete(tx: Tx, entry_id: int, entry: NewAuditLogEntry) -> None:
+    """Write the outcome of a change."""
+    values = {name: getattr(entry, name) for name in ("subject", "before", "after", "is_done")}
+    await tx.execute(update(a).where(a.c.id == entry_id).values(**values))
+
+
+async def remove(tx: Tx, entry_id: int) -> None:
+    """Delete the entry of a change that failed."""
+    await tx.execute(delete(a).where(a.c.id == entry_id))
+
+
+async def erase_person(tx: Tx, user_id: str, tenant_id: str) -> None:
+    """Delete the address of a deleted user from the log. What others did, and when, stays."""
+    await tx.execute(update(a).where(a.c.actor_id == user_id).values(actor="deleted account", address=None))
+    about = a.c.subject.in_([f"users/{user_id}", f"tenants/{tenant_id}"])
+    await tx.execute(update(a).where(about).values(before=None, after=None))
+
+
+async def page(
+    tx: Tx, *, search: str | None = None, action: str | None = None, before_id: int | None = None, limit: int = 50
+) -> tuple[list[AuditLogRecord], int | None]:
+    """Return a page, newest first, and the id of the next page. `search` is part of the actor, subject or action."""
+
+    def conditions(c: Any) -> list[ColumnElement[bool]]:
+        found: list[ColumnElement[bool]] = [] if action is None else [c.action == action]
+        if search is not None:
+            parts = (c.actor, c.subject, c.action, c.address)
+            found.append(or_(*(part.icontains(search, autoescape=True) for part in parts)))
+        return found
+
+    unindexed = None if search is None and action is None else conditions
+    return await newest_page(
+        tx, AuditLogRecord, select(*_RECORD), a.c.id, before=before_id, limit=limit, unindexed=unindexed
+    )
