@@ -179,6 +179,7 @@ export const create = {
     loaded: (name: string) => `Loaded the values of the job into “${isolated(name)}”.`,
     lost: (names: string) => `These files no longer exist. Choose them again: ${names}.`,
     failed: "Could not load the values of the job.",
+    onServer: (name: string) => `A server does not return the values of a job. “${isolated(name)}” has its own values.`,
   },
   presets: {
     name: "Preset",

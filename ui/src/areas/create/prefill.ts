@@ -6,6 +6,7 @@ import { useEffect, useEffectEvent } from "react";
 import { get } from "@/api/client";
 import { sentence } from "@/api/problem";
 import { toast, toastProblem } from "@/kit";
+import { useSession } from "@/session/session";
 import { create as texts } from "@/texts/create";
 import { type DraftFile, draftFileOf, draftOf, EMPTY, newFileKey, replaceDraft, withOnlyInput } from "./drafts";
 import type { Form } from "./form";
@@ -18,16 +19,24 @@ export function useUrlPrefill(choice: Choice, all: readonly Choice[], form: Form
   const { from, preset, input } = useSearch({ from: "/create" });
   const navigate = useNavigate({ from: "/create" });
   const { data: known } = useQuery(presets);
+  const { desk } = useSession();
 
   const fetchAndFill = async (id: string, signal?: AbortSignal) => {
     try {
-      const [job, about] = await Promise.all([get("/api/ai-jobs/{job_id}", { path: { job_id: id } }), aboutJob(id)]);
+      const [job, about] = await Promise.all([
+        get("/api/ai-jobs/{job_id}", { path: { job_id: id } }),
+        desk ? aboutJob(id) : null,
+      ]);
       if (signal?.aborted) return;
       const target =
         job.effect_id === null || job.effect_id === undefined
-          ? all.find((each) => each.kind === "workflow" && each.slug === about.workflow_slug)
+          ? all.find((each) => each.kind === "workflow" && each.slug === job.workflow_slug)
           : all.find((each) => each.effectId === job.effect_id);
       if (!target) return toast({ text: texts.notThereAdvice, tone: "bad" });
+      if (!about) {
+        toast({ text: texts.from.onServer(target.name) });
+        return void navigate({ search: { workflow: target.slug }, replace: true });
+      }
       const undo = fillFromJob(target, id, job.label ?? id, about.inputs);
       void navigate({ search: { workflow: target.slug, from: id }, replace: true });
       if (!undo) return;
