@@ -39,7 +39,10 @@ type Query<Q> = { [K in keyof Q]: Q[K] | string };
 type Asked<P extends keyof paths, M extends Method> = ([Part<P, M, "path">] extends [never]
   ? unknown
   : { path: Part<P, M, "path"> }) &
-  ([Part<P, M, "query">] extends [never] ? unknown : { query?: Query<Part<P, M, "query">> }) & { signal?: AbortSignal };
+  ([Part<P, M, "query">] extends [never] ? unknown : { query?: Query<Part<P, M, "query">> }) & {
+    signal?: AbortSignal;
+    version?: Version;
+  };
 /** The body of a request. */
 export type BodyOf<P extends keyof paths, M extends Method> = paths[P][M] extends {
   requestBody?: infer B;
@@ -55,7 +58,14 @@ interface Options {
   query?: Record<string, unknown>;
   body?: unknown;
   signal?: AbortSignal;
+  version?: Version;
 }
+
+/** The version of an object that the user has seen: a change of another version is refused. */
+export type Version = string | undefined;
+
+/** The version of an object that the server sent with one. */
+export const etagOf = (data: object): Version => (data as { etag?: string }).etag;
 
 /** A successful response: the data, and a message for the user. */
 export interface Answer<T> {
@@ -81,6 +91,7 @@ export async function call<T = unknown>(
   path: string,
   body?: unknown,
   signal?: AbortSignal,
+  version?: Version,
 ): Promise<Answer<T>> {
   let answer: Response;
   let text: string;
@@ -88,7 +99,10 @@ export async function call<T = unknown>(
     answer = await ((method === "GET" && takePrefetched(path)) ||
       fetch(path, {
         method,
-        headers: body === undefined ? {} : { "Content-Type": "application/json" },
+        headers: {
+          ...(body !== undefined && { "Content-Type": "application/json" }),
+          ...(version && { "If-Match": version }),
+        },
         body: body === undefined ? null : stringify(body),
         signal: signal ?? null,
         // the browser finishes such a request when the page is gone
@@ -107,14 +121,20 @@ export async function call<T = unknown>(
   }
   if (answer.ok) {
     if (method !== "GET") broadcastChange(path, body);
-    return found as Answer<T>;
+    return withVersion(found as Answer<T>, answer.headers.get("ETag"));
   }
   if (answer.status === 401 && renewing && !WITHOUT_SESSION.has(path)) {
     // the server has done nothing yet, so send it again after the sign-in
     await renewing();
-    return call<T>(method, path, body, signal);
+    return call<T>(method, path, body, signal, version);
   }
   throw problemOf(found, answer.status);
+}
+
+function withVersion<T>(answer: Answer<T>, etag: string | null): Answer<T> {
+  return etag && answer.data && typeof answer.data === "object"
+    ? { ...answer, data: { ...answer.data, etag } }
+    : answer;
 }
 
 /** Routes where 401 means wrong credentials, not an expired session. */
@@ -130,8 +150,8 @@ export function renewSessionBy(renew: (() => Promise<void>) | null): void {
 const typedCall =
   <M extends Method>(method: M) =>
   async <P extends Routes<M>>(path: P, ...rest: Rest<Sent<P, M>>): Promise<Answer<DataOf<P, M>>> => {
-    const { path: names = {}, query = {}, body, signal } = (rest[0] ?? {}) as Options;
-    return call<DataOf<P, M>>(method.toUpperCase(), fillPath(path, names) + queryOf(query), body, signal);
+    const { path: names = {}, query = {}, body, signal, version } = (rest[0] ?? {}) as Options;
+    return call<DataOf<P, M>>(method.toUpperCase(), fillPath(path, names) + queryOf(query), body, signal, version);
   };
 
 /** Sends a GET request and returns its `data`. */

@@ -193,6 +193,12 @@ const consolePages = [
   }),
   createRoute({
     getParentRoute: () => console,
+    path: "/audit",
+    validateSearch: consoleSearch,
+    component: lazyPage(() => import("@/areas/console/audit")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
     path: "/settings",
     validateSearch: consoleSearch,
     component: lazyPage(() => import("@/areas/console/settings")),

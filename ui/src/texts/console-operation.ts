@@ -77,3 +77,15 @@ export const settings = {
   filters: { all: "All", changed: "Changed" },
   version: (version: string) => `Version ${version}`,
 };
+
+export const audit = {
+  about: "What people have changed on this server, newest first. Secrets are never recorded.",
+  find: "Search person, object or action",
+  export: { csv: "CSV", jsonl: "JSON lines" },
+  empty: "No changes yet",
+  emptyText: "Changes of prices, roles, tokens, settings and other objects appear here.",
+  onHost: "on the server",
+  unknown: "outcome unknown",
+  columns: { who: "Who", what: "What", change: "Before and after", at: "When" },
+  value: (value: unknown) => (typeof value === "string" ? value : JSON.stringify(value)),
+};

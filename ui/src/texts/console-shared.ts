@@ -15,6 +15,8 @@ export const shared = {
   money: (micros: number) => price.format(micros / MICROS),
   save: "Save",
   saved: "Saved.",
+  changedMeanwhile:
+    "Someone else has changed this since you opened it. Nothing was saved. The page shows the new values; save again to keep yours.",
   unsaved: "Unsaved changes",
   discard: "Discard changes",
   delete: "Delete",

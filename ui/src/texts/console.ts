@@ -26,6 +26,7 @@ export const console = {
     tenants: "Tenants",
     webhooks: "Webhooks",
     reconcile: "Reconcile",
+    audit: "Audit",
     settings: "Settings",
     worker: "Worker",
     fleet: "Fleet",

@@ -6,6 +6,7 @@ import {
   ListOrdered,
   type LucideIcon,
   Scale,
+  ScrollText,
   Settings2,
   Sparkles,
   Users,
@@ -36,6 +37,7 @@ const PAGES: readonly Page[] = [
   { to: "/console/tenants", name: pages.tenants, icon: Users },
   { to: "/console/webhooks", name: pages.webhooks, icon: Webhook },
   { to: "/console/reconcile", name: pages.reconcile, icon: Scale },
+  { to: "/console/audit", name: pages.audit, icon: ScrollText },
   { to: "/console/settings", name: pages.settings, icon: Settings2 },
 ];
 

@@ -19,6 +19,7 @@ import { previewOf } from "../catalogue/form-preview";
 import { type Effect, fleets, keys, workflows } from "../catalogue/queries";
 import { BackTo, Facts, RelativeTime, Section, Sheet, State, sheet } from "../shared/sheet";
 import { useUnsavedChanges } from "../shared/use-unsaved-changes";
+import { useVersion } from "../shared/use-version";
 import { changesOf } from "./changes";
 import { DeleteEffectDialog } from "./DeleteEffectDialog";
 import styles from "./effect.module.css";
@@ -39,13 +40,18 @@ export function EffectEditor({ before }: { before: Effect }) {
   const changes = changesOf(before, edited);
   const isDirty = Object.keys(changes).length > 0;
   const leaving = useUnsavedChanges({ isDirty });
+  const versioned = useVersion(before, isDirty);
   const change = (part: Partial<Effect>) => setEdited((was) => ({ ...was, ...part }));
   const workflow = all.find((each) => each.slug === now.workflow_slug);
   const properties: readonly Property[] = workflow?.properties ?? [];
 
   const save = useMutation({
-    mutationFn: async (more: Partial<Effect>) =>
-      (await call<Effect>("PATCH", `/api/admin/effects/${encodeURIComponent(slug)}`, { ...changes, ...more })).data,
+    mutationFn: async (more: Partial<Effect>) => {
+      const path = `/api/admin/effects/${encodeURIComponent(slug)}`;
+      const body = { ...changes, ...more };
+      const refetch = () => client.refetchQueries({ queryKey: keys.effect(slug), exact: true });
+      return (await versioned((version) => call<Effect>("PATCH", path, body, undefined, version), refetch)).data;
+    },
     onSuccess: (data) => {
       client.setQueryData(keys.effect(slug), data);
       setEdited({});
@@ -185,7 +191,33 @@ export function EffectEditor({ before }: { before: Effect }) {
                     }}
                   />
                 </Field>
-                <Field name={texts.price} hint={texts.priceHint} problem={errors.credits_cost}>
+                <Field name={texts.formula} hint={texts.formulaHint} problem={errors.price_formula}>
+                  <TextField
+                    maxLength={200}
+                    placeholder={texts.noFormula}
+                    value={now.price_formula ?? ""}
+                    onChange={(event) => {
+                      const price_formula = event.target.value || null;
+                      const maximum = now.max_credits_cost ?? 10 * Math.max(1, now.credits_cost);
+                      change({ price_formula, max_credits_cost: price_formula === null ? null : maximum });
+                    }}
+                  />
+                </Field>
+                {now.price_formula != null && (
+                  <Field name={texts.maximum} hint={texts.maximumHint} problem={errors.max_credits_cost}>
+                    <NumberField
+                      isWhole
+                      minimum={0}
+                      value={now.max_credits_cost ?? null}
+                      onChange={(next) => change({ max_credits_cost: Number(next ?? 0) })}
+                    />
+                  </Field>
+                )}
+                <Field
+                  name={now.price_formula != null ? texts.minimum : texts.price}
+                  hint={texts.priceHint}
+                  problem={errors.credits_cost}
+                >
                   <NumberField
                     isWhole
                     minimum={0}

@@ -10,6 +10,7 @@ import type { Fleet, Stage } from "../queries/fleets";
 import { consoleKeys } from "../shared/live";
 import { Panel } from "../shared/panels";
 import { useUnsavedChanges } from "../shared/use-unsaved-changes";
+import { useVersion } from "../shared/use-version";
 import styles from "./fleet.module.css";
 import { changesOf, type Draft, draftOf, newSchedule, type Schedule, validateDraft, withDay } from "./scaling-draft";
 
@@ -29,6 +30,7 @@ export function ScalingForm({ fleet }: { fleet: Fleet }) {
   const before = draftOf(fleet.autoscaling);
   const [draft, setDraft] = useState<Draft>(before);
   const changes = changesOf(before, draft);
+  const versioned = useVersion(fleet, changes !== null);
   const isTouched = useRef(false);
   const written = JSON.stringify(before);
   // show changes from elsewhere, unless the user is editing
@@ -37,10 +39,15 @@ export function ScalingForm({ fleet }: { fleet: Fleet }) {
   }, [written]);
   const save = useMutation({
     mutationFn: () =>
-      patch("/api/admin/fleets/{stage}/{slug}", {
-        path: { stage: fleet.stage as Stage, slug: fleet.slug },
-        body: { autoscaling: changes },
-      }),
+      versioned(
+        (version) =>
+          patch("/api/admin/fleets/{stage}/{slug}", {
+            path: { stage: fleet.stage as Stage, slug: fleet.slug },
+            body: { autoscaling: changes },
+            version,
+          }),
+        () => client.refetchQueries({ queryKey: consoleKeys.fleet(fleet.stage, fleet.slug), exact: true }),
+      ),
     onSuccess: async ({ data }) => {
       isTouched.current = false;
       client.setQueryData(consoleKeys.fleet(fleet.stage, fleet.slug), data);

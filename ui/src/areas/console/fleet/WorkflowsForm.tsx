@@ -9,6 +9,7 @@ import type { Fleet, Stage } from "../queries/fleets";
 import { consoleKeys } from "../shared/live";
 import { Panel } from "../shared/panels";
 import { useUnsavedChanges } from "../shared/use-unsaved-changes";
+import { useVersion } from "../shared/use-version";
 import styles from "./fleet.module.css";
 
 const { mapping: texts } = words;
@@ -28,12 +29,18 @@ export function WorkflowsForm({ fleet }: { fleet: Fleet }) {
     shown.current = saved;
     setChosen((now) => (isSameChoice(now, listOf(before)) ? listOf(saved) : now));
   }, [saved]);
+  const versioned = useVersion(fleet, !isSameChoice(chosen, fleet.workflow_slugs));
   const save = useMutation({
     mutationFn: (force: boolean) =>
-      put("/api/admin/fleets/{stage}/{slug}/workflows", {
-        path: { stage: fleet.stage as Stage, slug: fleet.slug },
-        body: { workflow_slugs: [...chosen], force },
-      }),
+      versioned(
+        (version) =>
+          put("/api/admin/fleets/{stage}/{slug}/workflows", {
+            path: { stage: fleet.stage as Stage, slug: fleet.slug },
+            body: { workflow_slugs: [...chosen], force },
+            version,
+          }),
+        () => client.refetchQueries({ queryKey: consoleKeys.fleet(fleet.stage, fleet.slug), exact: true }),
+      ),
     onSuccess: async ({ data }) => {
       client.setQueryData(consoleKeys.fleet(fleet.stage, fleet.slug), data);
       toast({ text: texts.saved, tone: "good" });

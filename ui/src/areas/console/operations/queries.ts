@@ -11,12 +11,14 @@ export type Stuck = Schemas["StuckStep"];
 export type Finding = Schemas["Inconsistency"];
 export type Run = Schemas["ReconcileRun"];
 export type Setting = Schemas["EffectiveSetting"];
+export type AuditEntry = Schemas["AuditLogEntry"];
 
 export const keys = {
   deliveries: ["console", "webhooks", "deliveries"] as const,
   stuck: ["console", "webhooks", "stuck"] as const,
   findings: ["console", "reconcile"] as const,
   settings: ["console", "settings"] as const,
+  audit: ["console", "audit"] as const,
 };
 
 export const DELIVERY_STATES: readonly DeliveryState[] = ["dead", "failing", "pending", "delivered"];
@@ -37,6 +39,17 @@ export const deliveries = (status: DeliveryState | null) =>
     // events may get lost
     refetchInterval: ({ state }) =>
       state.data?.pages.some((page) => page.items.some((each) => OPEN.includes(each.status))) ? PENDING_MS : false,
+  });
+
+export const auditLog = (search: string) =>
+  infiniteQueryOptions({
+    queryKey: [...keys.audit, search] as const,
+    queryFn: ({ pageParam, signal }) =>
+      get("/api/admin/audit", { query: { limit: 50, search, ...(pageParam && { cursor: pageParam }) }, signal }),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor,
+    // opened to see the latest
+    staleTime: 0,
   });
 
 export const redeliver = (id: string) =>

@@ -5,6 +5,7 @@ import { Button, ErrorCard, Field, NumberField, Switch, toast } from "@/kit";
 import { shared } from "@/texts/console-shared";
 import { tenant as texts } from "@/texts/console-tenants";
 import { Section, sheet } from "../shared/sheet";
+import { useVersion } from "../shared/use-version";
 import { changeTenant, keys, type TenantDetails } from "../tenants/queries";
 
 const LIMITS = ["max_active_jobs", "max_wait_seconds", "max_stored_bytes", "max_stored_files"] as const;
@@ -17,8 +18,13 @@ export function Limits({ tenant: data }: { tenant: TenantDetails }) {
   const now = { ...limits, ...edited };
   const isDirty =
     LIMITS.some((name) => now[name] !== limits[name]) || now.may_add_workflows !== limits.may_add_workflows;
+  const versioned = useVersion(data, isDirty);
   const save = useMutation({
-    mutationFn: () => changeTenant(data.id, edited),
+    mutationFn: () =>
+      versioned(
+        (version) => changeTenant(data.id, edited, version),
+        () => client.refetchQueries({ queryKey: keys.tenant(data.id), exact: true }),
+      ),
     onSuccess: async () => {
       await client.invalidateQueries({ queryKey: keys.tenant(data.id) });
       setEdited({});

@@ -7,6 +7,7 @@ import { common } from "@/texts/common";
 import { shared } from "@/texts/console-shared";
 import { tenants as list, tenant as texts } from "@/texts/console-tenants";
 import { RelativeTime, Section, State, sheet } from "../shared/sheet";
+import { useVersion } from "../shared/use-version";
 import { LinkDialog } from "../tenants/LinkDialog";
 import { changeUser, keys, type ResetLink, resetLink, type TenantDetails, type User } from "../tenants/queries";
 
@@ -20,9 +21,13 @@ export function Users({ tenant: data }: { tenant: TenantDetails }) {
   const [link, setLink] = useState<ResetLink | null>(null);
   const [asked, setAsked] = useState<PendingConfirm | null>(null);
   const words = texts.users;
+  const versioned = useVersion(data, asked !== null);
   const change = useMutation({
     mutationFn: ({ user, body }: { user: User; body: Parameters<typeof changeUser>[1]; message: string }) =>
-      changeUser(user.id, body),
+      versioned(
+        (version) => changeUser(user.id, body, version),
+        () => client.refetchQueries({ queryKey: keys.tenant(data.id), exact: true }),
+      ),
     onSuccess: async (_data, { message }) => {
       setAsked(null);
       await client.invalidateQueries({ queryKey: keys.tenant(data.id) });

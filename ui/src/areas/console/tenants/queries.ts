@@ -1,7 +1,7 @@
 // Tenants, their users and their tokens.
 
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
-import { type BodyOf, get, newKey, patch, post } from "@/api/client";
+import { type BodyOf, get, newKey, patch, post, type Version } from "@/api/client";
 import type { components } from "@/api/schema";
 
 type Schemas = components["schemas"];
@@ -57,9 +57,9 @@ export const newReference = (email: string, now = new Date(), random = newKey())
   return `console ${at} ${random.slice(-6)} ${email.slice(0, LONGEST_NAME)}`.trim().replaceAll(":", ".");
 };
 
-export const changeTenant = (id: string, body: BodyOf<"/api/admin/tenants/{tenant_id}", "patch">) =>
-  patch("/api/admin/tenants/{tenant_id}", { path: { tenant_id: id }, body });
-export const changeUser = (id: string, body: BodyOf<"/api/admin/users/{user_id}", "patch">) =>
-  patch("/api/admin/users/{user_id}", { path: { user_id: id }, body });
+export const changeTenant = (id: string, body: BodyOf<"/api/admin/tenants/{tenant_id}", "patch">, version?: Version) =>
+  patch("/api/admin/tenants/{tenant_id}", { path: { tenant_id: id }, body, version });
+export const changeUser = (id: string, body: BodyOf<"/api/admin/users/{user_id}", "patch">, version?: Version) =>
+  patch("/api/admin/users/{user_id}", { path: { user_id: id }, body, version });
 export const resetLink = async (id: string): Promise<ResetLink> =>
   (await post("/api/admin/users/{user_id}/reset-link", { path: { user_id: id } })).data;

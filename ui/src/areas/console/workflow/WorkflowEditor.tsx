@@ -20,6 +20,7 @@ import { keys, type Workflow } from "../catalogue/queries";
 import { acceptedFiles, readWorkflows } from "../catalogue/use-workflow-import";
 import { BackTo, Section, Sheet, State, sheet } from "../shared/sheet";
 import { useUnsavedChanges } from "../shared/use-unsaved-changes";
+import { useVersion } from "../shared/use-version";
 import { Builder } from "./Builder";
 import { changesOf, errorsByProperty } from "./changes";
 import { DeleteWorkflowDialog } from "./DeleteWorkflowDialog";
@@ -44,12 +45,17 @@ export function WorkflowEditor({ before }: { before: Workflow }) {
   const changes = changesOf(before, edited);
   const isDirty = Object.keys(changes).length > 0;
   const leaving = useUnsavedChanges({ isDirty });
+  const versioned = useVersion(before, isDirty);
   const wrong = now.properties.filter((each) => Object.keys(validateProperty(each)).length > 0).length;
   const change = (part: Partial<Workflow>) => setEdited((was) => ({ ...was, ...part }));
 
   const save = useMutation({
-    mutationFn: async () =>
-      (await call<Workflow>("PATCH", `/api/admin/workflows/${encodeURIComponent(slug)}`, changes)).data,
+    mutationFn: async () => {
+      const path = `/api/admin/workflows/${encodeURIComponent(slug)}`;
+      const refetch = () => client.refetchQueries({ queryKey: keys.workflow(slug), exact: true });
+      const saved = await versioned((version) => call<Workflow>("PATCH", path, changes, undefined, version), refetch);
+      return saved.data;
+    },
     onSuccess: (data) => {
       client.setQueryData(keys.workflow(slug), data);
       setEdited({});

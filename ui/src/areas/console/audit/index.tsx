@@ -1,0 +1,116 @@
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { useNavigate, useSearch } from "@tanstack/react-router";
+import { Download, ScrollText } from "lucide-react";
+import { queryOf } from "@/api/client";
+import { buttonClass, EmptyState } from "@/kit";
+import { Header } from "@/kit/Header";
+import { SearchField } from "@/kit/SearchField";
+import { Table } from "@/kit/Table";
+import { common } from "@/texts/common";
+import { console as console_ } from "@/texts/console";
+import { audit as texts } from "@/texts/console-operation";
+import { type AuditEntry, auditLog } from "../operations/queries";
+import { MorePages, QueryResult, RelativeTime, Sheet, State, sheet } from "../shared/sheet";
+
+const FORMATS = ["csv", "jsonl"] as const;
+
+/** What people have changed, and when. */
+export default function AuditPage() {
+  const { q = "" } = useSearch({ from: "/console/audit" });
+  const navigate = useNavigate({ from: "/console/audit" });
+  const found = useInfiniteQuery(auditLog(q));
+  const { columns } = texts;
+  return (
+    <>
+      <Header
+        title={console_.pages.audit}
+        search={
+          <SearchField
+            value={q}
+            placeholder={texts.find}
+            onChange={(next) => void navigate({ search: next ? { q: next } : {}, replace: true })}
+          />
+        }
+        actions={FORMATS.map((format) => (
+          <a
+            key={format}
+            className={buttonClass({})}
+            href={`/api/admin/audit/export${queryOf({ format, search: q })}`}
+            download
+          >
+            <Download size={16} aria-hidden />
+            {texts.export[format]}
+          </a>
+        ))}
+      />
+      <Sheet>
+        <p className={sheet.about}>{texts.about}</p>
+        <QueryResult of={found}>
+          {({ pages }) => {
+            const rows = pages.flatMap((each) => each.items);
+            if (!rows.length)
+              return (
+                <EmptyState icon={ScrollText} title={q ? common.nothingFound : texts.empty} text={texts.emptyText} />
+              );
+            return (
+              <>
+                <Table<AuditEntry>
+                  name={console_.pages.audit}
+                  rows={rows}
+                  keyOf={(each) => String(each.id)}
+                  columns={[
+                    {
+                      id: "who",
+                      name: columns.who,
+                      show: (each) => (
+                        <div className={sheet.rowName}>
+                          <strong>{each.actor}</strong>
+                          <span>{each.address ?? texts.onHost}</span>
+                        </div>
+                      ),
+                    },
+                    {
+                      id: "what",
+                      name: columns.what,
+                      show: (each) => (
+                        <div className={sheet.rowName}>
+                          <strong>{each.action.replaceAll("_", " ")}</strong>
+                          <span>{each.subject}</span>
+                        </div>
+                      ),
+                    },
+                    {
+                      id: "change",
+                      name: columns.change,
+                      isLong: true,
+                      show: (each) => <Change entry={each} />,
+                    },
+                    { id: "at", name: columns.at, show: (each) => <RelativeTime at={each.created_at} /> },
+                  ]}
+                />
+                <MorePages of={found} />
+              </>
+            );
+          }}
+        </QueryResult>
+      </Sheet>
+    </>
+  );
+}
+
+function Change({ entry }: { entry: AuditEntry }) {
+  const before: Record<string, unknown> = entry.before ?? {};
+  const after: Record<string, unknown> = entry.after ?? {};
+  const names = [...new Set([...Object.keys(before), ...Object.keys(after)])];
+  return (
+    <div className={sheet.rowName}>
+      {!entry.is_done && <State tone="warn">{texts.unknown}</State>}
+      {names.map((name) => (
+        <span key={name}>
+          {name}: {name in before && <del>{texts.value(before[name])}</del>}{" "}
+          {name in after && <ins>{texts.value(after[name])}</ins>}
+        </span>
+      ))}
+    </div>
+  );
+}
