@@ -219,10 +219,13 @@ class Input(AnswerBody):
 
 
 class Effect(AnswerBody):
+    """An effect. With `max_credits_cost`, its price depends on the inputs and is at least `credits_cost`."""
+
     id: int
     slug: str
     name: str
     credits_cost: int
+    max_credits_cost: int | None = None
     properties: list[Input]
     workflow_slug: Annotated[str, Field(description="slug of the workflow; you can filter the job list by it")]
     output_mime_type: str

@@ -6,8 +6,8 @@ from pathlib import Path
 
 # Parsing the migrations takes longer than all other checks of a start. A test compares these with the files.
 CHECKSUMS = {
-    "central_0001": "f9555d7bc1e0b8e5731be5796a7147d73fbace5ce4265975bb4505336726392d",
-    "tenant_0001": "ccdb6965931f3228091749a3dbb68e930e3374266c2cce846562418a42a38d4c",
+    "central_0001": "07e7fcdaa4482ac9ad3739b15e9ff90e6d72e3106f899accc06c7cb90be5d350",
+    "tenant_0001": "86c55e1b260844decbb4c34b3f5a91c92156d9ff57c9d2ee89d573dc22f3a1ca",
 }
 
 

@@ -72,6 +72,7 @@ export const studio = {
   clear: "Show all effects",
   free: "Free",
   cost: (count: number) => (count ? tokens(count) : "Free"),
+  costFrom: (count: number) => `From ${tokens(count)}`,
   takes: about,
   makes: {
     image: "Image",
@@ -114,6 +115,8 @@ export const studio = {
     after: "Balance after",
     time: "Takes",
     result: "You get",
+    priceUnknown: "The price depends on your inputs. Start once the button shows it.",
+    startFrom: (cost: number) => `Start from ${tokens(cost)}`,
     start: (cost: number) => (cost ? `Start for ${tokens(cost)}` : "Start"),
     startsSoon: "Starts after the upload",
     starting: "Starting…",

@@ -54,6 +54,8 @@ class WorkflowRecord:
     waiting: Mapping[str, Any] | None
     created_at: datetime
     updated_at: datetime
+    # Whether it is only the graph that came with jobs.
+    is_unlisted: bool = False
 
     @property
     def parsed_properties(self) -> list[Property]:
@@ -77,7 +79,10 @@ class EffectRecord:
     workflow_id: int
     property_overrides: Mapping[str, Any]
     asset_hashes: Mapping[str, str]
+    # The price, or the least price if there is a formula.
     credits_cost: int
+    price_formula: str | None
+    max_credits_cost: int | None
     is_active: bool
     last_processing_time_seconds: float | None
     max_wait_seconds: int | None

@@ -25,6 +25,16 @@ from comfyrelay.protocol.user import PropertyFields
 
 Extension = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9]{1,10}$", examples=["mp4"])]
 Cost = Annotated[StrictInt, Field(ge=0, le=1_000_000_000)]
+PriceFormula = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=200,
+        pattern=STORABLE,
+        description="a formula of seconds, frames, megapixels, steps and the keys of number properties",
+        examples=["2 + 3 * seconds"],
+    ),
+]
 Price = Annotated[StrictInt, Field(ge=1, le=1_000_000_000_000)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 AssetPath = Annotated[str, Field(min_length=1, max_length=300, pattern=STORABLE)]
@@ -190,6 +200,8 @@ class NewEffect(Request):
     workflow_slug: Slug
     property_overrides: Json = Field(default_factory=dict)
     credits_cost: Cost
+    price_formula: PriceFormula | None = None
+    max_credits_cost: Cost | None = None
     max_wait_seconds: MaxWait | None = None
     preview_path: AssetPath | None = None
     is_active: bool = True
@@ -198,20 +210,25 @@ class NewEffect(Request):
 class EffectPatch(Patch):
     model_config = example(credits_cost=7)
 
-    may_be_null: ClassVar[frozenset[str]] = frozenset({"max_wait_seconds", "preview_path"})
+    may_be_null: ClassVar[frozenset[str]] = frozenset(
+        {"max_wait_seconds", "preview_path", "price_formula", "max_credits_cost"}
+    )
 
     slug: Immutable = None
     name: Line | None = None
     workflow_slug: Slug | None = None
     property_overrides: Json | None = None
     credits_cost: Cost | None = None
+    price_formula: PriceFormula | None = None
+    max_credits_cost: Cost | None = None
     max_wait_seconds: MaxWait | None = None
     preview_path: AssetPath | None = None
     is_active: bool | None = None
 
 
 class EffectDetails(AnswerBody):
-    """An effect. `preview_path` is an example output and `preview_url` a temporary URL of it; both may be null."""
+    """An effect. `preview_path` is an example output and `preview_url` a temporary URL of it; both may be null. With a
+    `price_formula`, `credits_cost` is the minimum and `max_credits_cost` the maximum."""
 
     id: int
     slug: str
@@ -219,6 +236,8 @@ class EffectDetails(AnswerBody):
     workflow_slug: str
     property_overrides: dict[str, Any]
     credits_cost: int
+    price_formula: str | None = None
+    max_credits_cost: int | None = None
     max_wait_seconds: int | None = None
     preview_path: str | None = None
     preview_url: str | None = None

@@ -13,6 +13,7 @@ from comfyrelay.errors import NotFound
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.fields import ID
+from comfyrelay.protocol.prices import JobPrice, PriceRequest
 from comfyrelay.protocol.records import BulkResult
 from comfyrelay.protocol.uploads import File
 from comfyrelay.protocol.user import Deleted
@@ -67,6 +68,20 @@ async def submit(
         return Answer(data=job_body(JobView(job=submitted.job, seed=submitted.seed)), message="Submitted.")
     response.status_code = 200
     return await _answer(context, submitted.job, "Already submitted.")
+
+
+@router.post("/price", responses=error_responses(403, 404, 409, 422))
+async def find_price(body: PriceRequest, context: ContextOf, user: CurrentUser) -> Answer[JobPrice]:
+    """Get the price of a job with these inputs, which the server measures. Send it as `expected_tokens`."""
+    request = JobRequest(
+        tenant_id=user.tenant_id,
+        user_id=user.id,
+        idempotency_key="price",
+        effect_id=body.effect_id,
+        workflow_slug=body.workflow_slug,
+        item=ItemRequest(input_payload=body.input_payload, input_file_id=body.input_file_id, video_id=body.video_id),
+    )
+    return Answer(data=JobPrice(tokens=await context.engine.jobs.submit.find_price(request)))
 
 
 @router.get("", responses=error_responses(422))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from comfyrelay.domain.prices.effects import check_offer
 from comfyrelay.domain.properties import check_overrides
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.errors import InvalidInput, NotFound
@@ -14,6 +15,8 @@ from comfyrelay.services.paging import ResultPage
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Tx
+
+_OFFER = ("credits_cost", "price_formula", "max_credits_cost", "is_active")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +42,8 @@ class Effects:
         is_active: bool = True,
         max_wait_seconds: int | None = None,
         preview_path: str | None = None,
+        price_formula: str | None = None,
+        max_credits_cost: int | None = None,
     ) -> EffectRecord:
         if credits_cost < 0:
             raise InvalidInput(errors={"credits_cost": "This must not be negative."})
@@ -50,6 +55,13 @@ class Effects:
             async def work(tx: Tx) -> EffectRecord:
                 workflow = await _lock_public_workflow(tx, workflow_slug)
                 _check_overrides(workflow, overrides)
+                values: dict[str, Any] = {
+                    "credits_cost": credits_cost,
+                    "price_formula": price_formula,
+                    "max_credits_cost": max_credits_cost,
+                    "is_active": is_active,
+                }
+                check_offer(workflow.parsed_properties, **values)
                 return await catalogue.create_effect(
                     tx,
                     slug=slug,
@@ -57,10 +69,9 @@ class Effects:
                     workflow_id=workflow.id,
                     property_overrides=overrides,
                     asset_hashes=hashes,
-                    credits_cost=credits_cost,
-                    is_active=is_active,
                     max_wait_seconds=max_wait_seconds,
                     preview_path=preview_path,
+                    **values,
                 )
 
             return await self._databases.central.run(TransactionStep.CATALOGUE, work)
@@ -151,6 +162,8 @@ async def _change(tx: Tx, slug: str, values: dict[str, Any]) -> EffectView:
     else:
         workflow = _require_workflow(effect, await catalogue.workflow_to_use(tx, id_=effect.workflow_id))
     _check_overrides(workflow, values.get("property_overrides", effect.property_overrides))
+    offer = {name: values.get(name, getattr(effect, name)) for name in _OFFER}
+    check_offer(workflow.parsed_properties, **offer)
     changed = await catalogue.update_effect(tx, effect.id, **values) if values else effect
     return EffectView(effect=changed, workflow_slug=workflow.slug)
 

@@ -12,6 +12,7 @@ from comfyrelay.comfyui.graphs.graph import Graph, check_graph, input_texts, rep
 from comfyrelay.comfyui.graphs.nodes import files_in, models_in
 from comfyrelay.comfyui.graphs.placeholders import placeholders_of
 from comfyrelay.domain.capabilities import Fit, Fitness, Requirements, fitness
+from comfyrelay.domain.prices.effects import check_offer
 from comfyrelay.domain.properties import Property, check_overrides
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowKind, WorkflowProvider
 from comfyrelay.domain.records.catalogue import WaitingForNodes, WorkflowRecord, WorkflowVersionRecord
@@ -103,6 +104,7 @@ class Workflows:
         kind: WorkflowKind = WorkflowKind.GRAPH,
         is_active: bool = True,
         keep_loaded: bool = False,
+        is_unlisted: bool = False,
         waiting: WaitingForNodes | None = None,
         find_existing: FindExisting | None = None,
     ) -> WorkflowRecord:
@@ -131,6 +133,7 @@ class Workflows:
             "output_mime_type": output_mime_type,
             "is_active": is_active,
             "keep_loaded": keep_loaded,
+            "is_unlisted": is_unlisted,
             "waiting": None if waiting is None else asdict(waiting),
         }
 
@@ -316,10 +319,17 @@ async def _change(
 
 
 async def _keep_effects_valid(tx: Tx, workflow: WorkflowRecord, properties: Sequence[Property]) -> None:
-    """Refuse properties that would invalidate the overrides of an effect."""
+    """Refuse properties that would invalidate the overrides or the price of an effect, or remove its limits."""
     for effect in await catalogue.effects_of(tx, workflow.id):
         try:
             check_overrides(properties, effect.property_overrides)
+            check_offer(
+                properties,
+                credits_cost=effect.credits_cost,
+                price_formula=effect.price_formula,
+                max_credits_cost=effect.max_credits_cost,
+                is_active=effect.is_active,
+            )
         except InvalidInput as error:
             problems = " ".join(f"{key}: {text}" for key, text in error.errors.items())
             raise InvalidInput(

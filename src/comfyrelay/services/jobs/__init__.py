@@ -7,9 +7,11 @@ from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.bulk import BulkActions
 from comfyrelay.services.jobs.clearing import QueueClearing
 from comfyrelay.services.jobs.ended_jobs import EndedJobsReader
+from comfyrelay.services.jobs.graph_jobs import GraphJobs
 from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.jobs.saved_views import SavedViewService
 from comfyrelay.services.jobs.submission.accept import Acceptance
+from comfyrelay.services.jobs.submission.measured_inputs import MeasuredInputs
 from comfyrelay.services.jobs.submission.rerun_rules import RerunRules
 from comfyrelay.services.jobs.submission.resolve import Resolver
 from comfyrelay.services.jobs.submission.reuse import Reuse
@@ -25,7 +27,7 @@ from comfyrelay.services.jobs.views.overview import QueueOverview
 from comfyrelay.services.jobs.views.posters import PendingPosters
 from comfyrelay.services.jobs.views.units import QueueUnits
 from comfyrelay.services.outbox import Outbox
-from comfyrelay.services.queue import Queue
+from comfyrelay.services.queue import Queue, open_probes
 
 __all__ = ["Jobs"]
 
@@ -42,7 +44,14 @@ class Jobs:
         limits_of, own_access = accounts.tenancy.own_limits, accounts.own_workflows
         databases, objects = context.databases, context.objects
         reuse = Reuse(objects, context.hooks)
-        self.resolve = Resolver(context, catalogue.graphs, catalogue.availability, reuse, own_access)
+        self.resolve = Resolver(
+            context,
+            catalogue.graphs,
+            catalogue.availability,
+            reuse,
+            own_access=own_access,
+            input_facts=MeasuredInputs(objects, open_probes(context.settings)),
+        )
         rules = RerunRules(databases, own_access)
         self.pending_posters = PendingPosters(databases, objects, queue.posters)
         self.accept = Acceptance(
@@ -56,6 +65,7 @@ class Jobs:
         self.bulk = BulkActions(context, queue.control, self.submit, self.batches, self.removal)
         self.media = MediaViews(context)
         self.views = JobViews(context, queue.wait_reasons, self.media)
+        self.graph_jobs = GraphJobs(context, catalogue, own_access, self.submit, self.views)
         self.recent = RecentOutputs(databases, self.media)
         self.overview = QueueOverview(context)
         self.estimates = Estimates(context, self.resolve, self.recent)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import OwnLimits, User
@@ -121,6 +121,32 @@ class Uploads:
             raise
         return (await self._files(shard, user, [row["id"]]))[0]
 
+    async def receive(
+        self, user: User, new: AnnouncedUpload, content: BinaryIO, *, blake3: str, is_guest: bool = False
+    ) -> FileRecord:
+        """Store a file that this process has received."""
+        check_upload(new, max_bytes=self._settings.max_upload_bytes)
+        row = {**_row(user, new, is_guest=is_guest), "blake3": blake3}
+        shard = await self._databases.shard_of(user.tenant_id)
+        scheduled = await self._schedule_removal(shard, [row])
+        try:
+            row["content_hash"] = await self._send(content, row["path"], new.size)
+            await self._write(shard, [row], scheduled)
+        except BaseException:
+            await self._objects.remove(row["path"])
+            raise
+        return (await self._files(shard, user, [row["id"]]))[0]
+
+    async def find_content(self, user: User, *, blake3: str) -> FileRecord | None:
+        """Return the user's newest upload with this content."""
+        async with (await self._databases.shard_of(user.tenant_id)).read() as tx:
+            return await media.by_blake3(tx, user.tenant_id, blake3)
+
+    async def job_of(self, user: User, file_id: str) -> str | None:
+        """Return the job that made a file; `None` for an upload."""
+        async with (await self._databases.shard_of(user.tenant_id)).read() as tx:
+            return await media.job_of_output(tx, user.tenant_id, file_id)
+
     async def usage(self, tenant_id: str) -> tuple[UploadUsage, UploadLimits]:
         """Return the size of a tenant's uploads, and its limits."""
         limits = await self._limits(tenant_id)
@@ -229,15 +255,19 @@ class Uploads:
 
     async def _copy(self, source: Path, path: str, size: int) -> str:
         """Copy one file and return its SHA-256."""
+        with await asyncio.to_thread(source.open, "rb") as file:
+            return await self._send(file, path, size)
+
+    async def _send(self, file: BinaryIO, path: str, size: int) -> str:
+        """Write the rest of an open file to object storage and return its SHA-256."""
         digest = hashlib.sha256()
         if size > PIECE_BYTES and isinstance(self._objects, LocalObjects):
             async with self._objects.receive(path, size=size) as receiver:
-                with await asyncio.to_thread(source.open, "rb") as file:
-                    while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
-                        digest.update(piece)
-                        await receiver.write(piece)
+                while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+                    digest.update(piece)
+                    await receiver.write(piece)
         else:
-            content = await asyncio.to_thread(source.read_bytes)
+            content = await asyncio.to_thread(file.read)
             digest.update(content)
             await self._objects.put(path, content)
         return digest.hexdigest()

@@ -25,7 +25,7 @@ from comfyrelay.services.queue.stop_requests import StopRequests
 from comfyrelay.services.queue.wait_reasons import WaitReasons
 from comfyrelay.settings import Settings
 
-__all__ = ["Queue"]
+__all__ = ["Queue", "open_probes"]
 
 
 class Queue:
@@ -49,15 +49,16 @@ class Queue:
         self.lease_payloads = LeasePayloads(databases, context.objects, settings)
         self.polls = Polls(self.leasing, self.demand, self.settle, context.notify_channel)
         self.heartbeats = HeartbeatService(databases, self.decisions, ttl_seconds=settings.lease_ttl_seconds)
-        self.posters = Posters(_probes(settings), context.objects, seconds=settings.poster_seconds)
-        self.outputs = Outputs(context, self.lease_payloads, self.settle, _probes(settings), self.posters)
+        self.posters = Posters(open_probes(settings), context.objects, seconds=settings.poster_seconds)
+        self.outputs = Outputs(context, self.lease_payloads, self.settle, open_probes(settings), self.posters)
         self.control = JobControl(databases, self.decisions, outbox.recovery)
         self.pauses = QueuePauses(context, self.decisions)
         self.reaper = Reaper(context, self.decisions, self.demand, waiting=self.polls.waiting)
         self.wait_reasons = WaitReasons(context, why_not_burst=why_not_burst)
 
 
-def _probes(settings: Settings) -> Probes:
+def open_probes(settings: Settings) -> Probes:
+    """Return processes that inspect media with the limits of this server."""
     limits = ProbeLimits(
         max_pixels=settings.probe_max_pixels,
         max_frames=settings.probe_max_frames,

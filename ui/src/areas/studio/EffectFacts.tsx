@@ -6,14 +6,26 @@ import styles from "./studio.module.css";
 
 const texts = studio.effect;
 
-export function EffectFacts({ effect, balance: left }: { effect: StudioEffect; balance: number | undefined }) {
+interface EffectFactsProps {
+  effect: StudioEffect;
+  /** Null if the price depends on inputs that are still missing. */
+  price: number | null;
+  balance: number | undefined;
+}
+
+export function EffectFacts({ effect, price, balance: left }: EffectFactsProps) {
   const kind = kindOf(effect.output_mime_type);
   const seconds = effect.last_processing_time_seconds;
-  const facts: [string, ReactNode][] = [[texts.cost, <strong key="cost">{studio.cost(effect.credits_cost)}</strong>]];
+  const facts: [string, ReactNode][] = [
+    [
+      texts.cost,
+      <strong key="cost">{price === null ? studio.costFrom(effect.credits_cost) : studio.cost(price)}</strong>,
+    ],
+  ];
   if (left !== undefined) {
     facts.push([texts.balance, tokens(left)]);
-    if (left >= effect.credits_cost && effect.credits_cost > 0) {
-      facts.push([texts.after, tokens(left - effect.credits_cost)]);
+    if (price !== null && left >= price && price > 0) {
+      facts.push([texts.after, tokens(left - price)]);
     }
   }
   if (typeof seconds === "number") facts.push([texts.time, studio.takes(seconds)]);

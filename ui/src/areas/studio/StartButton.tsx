@@ -2,19 +2,20 @@ import { Play } from "lucide-react";
 import { Button } from "@/kit";
 import { studio } from "@/texts/studio";
 import styles from "./EffectPage.module.css";
-import type { StudioEffect } from "./queries";
 import studioStyles from "./studio.module.css";
 import type { StartState } from "./use-start-effect";
 
 const texts = studio.effect;
 
 interface StartButtonProps {
-  effect: StudioEffect;
+  /** Null if the price depends on inputs that are still missing. */
+  price: number | null;
+  minimum: number;
   starting: StartState;
   isDisabled: boolean;
 }
 
-export function StartButton({ effect, starting, isDisabled }: StartButtonProps) {
+export function StartButton({ price, minimum, starting, isDisabled }: StartButtonProps) {
   return (
     <div className={styles.start}>
       <Button
@@ -26,14 +27,20 @@ export function StartButton({ effect, starting, isDisabled }: StartButtonProps) 
         disabled={isDisabled}
         onClick={starting.start}
       >
-        {starting.isBusy ? texts.starting : starting.isWanted ? texts.startsSoon : texts.start(effect.credits_cost)}
+        {starting.isBusy
+          ? texts.starting
+          : starting.isWanted
+            ? texts.startsSoon
+            : price === null
+              ? texts.startFrom(minimum)
+              : texts.start(price)}
       </Button>
       {starting.isWanted && (
         <Button look="quiet" size="small" onClick={starting.dismiss}>
           {texts.dontStart}
         </Button>
       )}
-      {effect.credits_cost > 0 && <p className={studioStyles.quiet}>{texts.refundable}</p>}
+      {(price ?? 1) > 0 && <p className={studioStyles.quiet}>{texts.refundable}</p>}
     </div>
   );
 }

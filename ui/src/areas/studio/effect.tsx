@@ -19,6 +19,7 @@ import { StartButton } from "./StartButton";
 import { StudioHeader } from "./StudioHeader";
 import styles from "./studio.module.css";
 import { UploadField } from "./UploadField";
+import { usePrice } from "./use-price";
 import { useStartEffect } from "./use-start-effect";
 import { useUpload } from "./use-upload";
 
@@ -66,8 +67,10 @@ function Page({ effect }: { effect: StudioEffect }) {
   // only the list has the last output
   const listed = useEffectOf({ effect_id: effect.id });
   const { data: wallet } = useQuery(balance);
-  const missingTokens = wallet ? Math.max(0, effect.credits_cost - wallet.balance) : 0;
-  const starting = useStartEffect(effect, form, uploader);
+  const price = usePrice(effect, form, uploader.upload?.id ?? null);
+  const need = price ?? effect.credits_cost;
+  const missingTokens = wallet ? Math.max(0, need - wallet.balance) : 0;
+  const starting = useStartEffect(effect, form, uploader, price);
 
   const [wrong, setWrong] = useState<string | null>(null);
   const take = (files: readonly File[]) => {
@@ -87,7 +90,7 @@ function Page({ effect }: { effect: StudioEffect }) {
           {texts.back}
         </Link>
         {missingTokens > 0 && wallet && (
-          <InsufficientTokens need={effect.credits_cost} have={wallet.balance} topUpUrl={wallet.topUpUrl} />
+          <InsufficientTokens need={need} have={wallet.balance} topUpUrl={wallet.topUpUrl} />
         )}
         {primary && (
           <section className={styles.part} aria-label={texts.yours[primary.type]}>
@@ -110,9 +113,9 @@ function Page({ effect }: { effect: StudioEffect }) {
         <div className={effectPageStyles.sideCover}>
           <Cover effect={{ ...effect, cover_url: listed?.cover_url ?? null }} />
         </div>
-        <EffectFacts effect={effect} balance={wallet?.balance} />
+        <EffectFacts effect={effect} price={price} balance={wallet?.balance} />
         {starting.problem && <ErrorCard title={starting.problem} />}
-        <StartButton effect={effect} starting={starting} isDisabled={missingTokens > 0} />
+        <StartButton price={price} minimum={effect.credits_cost} starting={starting} isDisabled={missingTokens > 0} />
       </aside>
     </div>
   );

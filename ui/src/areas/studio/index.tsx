@@ -81,7 +81,9 @@ function EffectCard({ effect }: { effect: StudioEffect }) {
     <Link to="/studio/effects/$slug" params={{ slug: effect.slug }} className={styles.card}>
       <span className={styles.cover}>
         <Cover effect={effect} />
-        <span className={styles.price}>{texts.cost(effect.credits_cost)}</span>
+        <span className={styles.price}>
+          {effect.max_credits_cost == null ? texts.cost(effect.credits_cost) : texts.costFrom(effect.credits_cost)}
+        </span>
       </span>
       <span className={styles.cardText}>
         <strong>{effect.name}</strong>

@@ -17,7 +17,7 @@ import type { Uploader } from "./use-upload";
 const texts = studio.effect;
 
 /** The studio runs one job: a multi-line text is one prompt. */
-const asSingleJob = (draft: Draft): Draft => ({
+export const asSingleJob = (draft: Draft): Draft => ({
   ...draft,
   byLine: false,
   negativesByLine: false,
@@ -42,7 +42,12 @@ function otherUploads(draft: Draft): "sent" | "sending" | "refused" {
 }
 
 /** Submits the form as a job. Repeating the same request does not create a second job. */
-export function useStartEffect(effect: StudioEffect, form: Form, { upload }: Uploader): StartState {
+export function useStartEffect(
+  effect: StudioEffect,
+  form: Form,
+  { upload }: Uploader,
+  price: number | null,
+): StartState {
   const navigate = useNavigate();
   const client = useQueryClient();
   const primary = primaryOf(form.choice);
@@ -59,6 +64,12 @@ export function useStartEffect(effect: StudioEffect, form: Form, { upload }: Upl
   const submit = async () => {
     // two at once would create two videos and two jobs
     if (isSubmitting.current) return;
+    if (price === null) {
+      // nobody pays a price that the button did not show
+      setProblem(texts.priceUnknown);
+      setWanted(false);
+      return;
+    }
     isSubmitting.current = true;
     setBusy(true);
     setProblem(null);
@@ -68,7 +79,7 @@ export function useStartEffect(effect: StudioEffect, form: Form, { upload }: Upl
         effect_id: effect.id,
         input_payload: payloadOf(form.choice, asSingleJob(form.draft)),
         // the price on the button: the server rejects the job if it changed
-        expected_tokens: effect.credits_cost,
+        expected_tokens: price,
         ...(videoId && { video_id: videoId }),
       };
       const text = stringify(body);
@@ -88,6 +99,7 @@ export function useStartEffect(effect: StudioEffect, form: Form, { upload }: Upl
       // the balance or the price may have changed
       void client.invalidateQueries({ queryKey: keys.wallet });
       void client.invalidateQueries({ queryKey: keys.effects });
+      void client.invalidateQueries({ queryKey: ["price"] });
     } finally {
       isSubmitting.current = false;
       setBusy(false);

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from comfyrelay.domain.prices.limits import with_limits
 from comfyrelay.protocol.admin import catalogue as wire
 from comfyrelay.protocol.admin.fields import DeletedSlug
 from comfyrelay.protocol.base import Answer, Page
@@ -46,7 +47,9 @@ async def list_workflows(
 @router.post("", status_code=201, responses=error_responses(409, 422))
 @large_body(authenticate_admin)
 async def create_workflow(body: wire.NewCatalogueWorkflow, context: ContextOf) -> Answer[wire.WorkflowDetails]:
-    """Register a graph, in ComfyUI's API format or as its editor saves it. The slug cannot be changed later."""
+    """Register a graph, in ComfyUI's API format or as its editor saves it. The slug cannot be changed later.
+
+    Without `properties`, every changeable value becomes one, and numbers get limits that suit customers."""
     engine = context.engine
     imported = await engine.catalogue.importer.import_workflow(
         WorkflowImport(
@@ -60,7 +63,7 @@ async def create_workflow(body: wire.NewCatalogueWorkflow, context: ContextOf) -
     workflow = await engine.catalogue.workflows.create(
         **body.fields(but=_IMPORTED),
         graph=imported.graph,
-        properties=imported.properties,
+        properties=with_limits(imported.properties) if body.properties is None else imported.properties,
         output_node_id=imported.output_node_id,
         output_extension=imported.output_extension,
         output_mime_type=imported.output_mime_type or "video/mp4",

@@ -26,6 +26,8 @@ class ItemRequest:
     label: str | None = None
     # Only a desk has output folders.
     output_folder: str | None = None
+    # Labels by which the user finds the job.
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +91,8 @@ class JobRequest(SubmissionRequest):
                 "webhook_url": self.webhook_url,
                 "stage": self.stage,
                 **wait_limit(self.max_wait_seconds),
+                # Digests of jobs without labels stay valid.
+                **({"metadata": dict(self.item.metadata)} if self.item.metadata else {}),
             }
         )
 

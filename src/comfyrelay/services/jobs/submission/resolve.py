@@ -1,8 +1,9 @@
 """Resolve requests into jobs that can be accepted. Writes nothing."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -11,6 +12,7 @@ from comfyrelay.comfyui.graphs.graph import Graph, input_texts
 from comfyrelay.comfyui.graphs.placeholders import placeholders_of
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import JobPayload, StoredFile, asset_list, fingerprint, text_values
+from comfyrelay.domain.prices.effects import InputFacts, needs_input, price_of
 from comfyrelay.domain.prices.metered import MeteredPrice
 from comfyrelay.domain.properties import Property, Role, Value, defaults, resolve
 from comfyrelay.domain.queue.states import WorkflowKind
@@ -23,6 +25,7 @@ from comfyrelay.services.catalogue.graphs import MAX_CACHED_GRAPHS, Graphs, Work
 from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.jobs.cooperative import SMALL_BYTES, FairThread
 from comfyrelay.services.jobs.submission.guest_inputs import GuestInputs
+from comfyrelay.services.jobs.submission.measured_inputs import MeasuredInputs
 from comfyrelay.services.jobs.submission.own_inputs import OwnInputs
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.jobs.submission.reuse import Reuse
@@ -64,12 +67,6 @@ class Target:
         return self.effect.name if self.effect else self.workflow.name
 
     @property
-    def cost(self) -> int:
-        if self.effect is not None:
-            return self.effect.credits_cost
-        return self.metered.reserved_tokens if self.metered is not None else 0
-
-    @property
     def overrides(self) -> Mapping[str, Any]:
         return self.effect.property_overrides if self.effect else {}
 
@@ -84,6 +81,8 @@ class NamedMedia:
 
     files: Mapping[str, StoredFile]
     videos: Mapping[str, VideoRecord]
+    # By file id, if the price depends on them.
+    measured: Mapping[str, InputFacts] = field(default_factory=dict)
 
 
 class Resolver:
@@ -93,7 +92,9 @@ class Resolver:
         graphs: Graphs,
         availability: Availability,
         reuse: Reuse,
+        *,
         own_access: OwnWorkflowAccess,
+        input_facts: MeasuredInputs,
     ) -> None:
         self._settings = context.settings
         self._databases = context.databases
@@ -104,6 +105,7 @@ class Resolver:
         self._availability = availability
         self._reuse = reuse
         self._own_access = own_access
+        self._input_facts = input_facts
         self._thread = FairThread()
         # Graphs of tenants that passed the policy, by path and file placeholders. Stored graphs never change.
         self._passed: dict[tuple[str, frozenset[str]], None] = {}
@@ -203,7 +205,28 @@ class Resolver:
             file_ids.update(video.original_file_id for video in videos.values() if video.original_file_id is not None)
             files = await media.stored_files(tx, tenant_id, file_ids)
         await check_uploads(self._objects, files.values(), max_pixels=self._settings.probe_max_pixels)
-        return NamedMedia(files=await self._reuse.hash_files(files) if hash_content else files, videos=videos)
+        return NamedMedia(
+            files=await self._reuse.hash_files(files) if hash_content else files,
+            videos=videos,
+            measured=await self._measure(items, target, files=files, videos=videos),
+        )
+
+    async def _measure(
+        self,
+        items: Sequence[ItemRequest],
+        target: Target,
+        *,
+        files: Mapping[str, StoredFile],
+        videos: Mapping[str, VideoRecord],
+    ) -> dict[str, InputFacts]:
+        """Measure the primary inputs, if the price depends on them."""
+        if target.effect is None or not needs_input(target.effect, target.properties):
+            return {}
+        named = {item.input_file_id for item in items}
+        named |= {videos[item.video_id].original_file_id for item in items if item.video_id and item.video_id in videos}
+        found = [files[id_] for id_ in sorted(filter(None, named)) if id_ in files]
+        facts = await asyncio.gather(*(self._input_facts.measure(file) for file in found))
+        return {file.id: fact for file, fact in zip(found, facts, strict=True)}
 
     async def resolve_job(self, shard: Database, request: JobRequest, *, request_digest: str) -> NewJobRecord:
         target = await self.find_target(
@@ -216,6 +239,15 @@ class Resolver:
         found = await self.load_media(shard, request.tenant_id, [request.item], target, hash_content=request.reuse)
         [new] = await self.resolve_jobs([request], target, found, request_digest=request_digest)
         return new
+
+    async def find_price(self, shard: Database, request: JobRequest) -> int:
+        """Return the tokens that a job would reserve."""
+        target = await self.find_target(
+            request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug
+        )
+        found = await self.load_media(shard, request.tenant_id, [request.item], target)
+        [job] = await self.build_jobs([request], target, found, request_digest="")
+        return job.reserved_tokens
 
     async def resolve_jobs(
         self,
@@ -299,7 +331,7 @@ class Resolver:
             max_attempts=settings.max_attempts,
             request_digest=request_digest,
             input_payload=payload.to_json(),
-            reserved_tokens=target.cost,
+            reserved_tokens=_price(target, values, found.measured.get(primary.id) if primary else None),
             millitokens_per_second=target.metered.millitokens_per_second if target.metered else None,
             delay_seconds=max(0.0, request.delay_seconds),
             batch_id=batch_id,
@@ -352,11 +384,18 @@ class Resolver:
             seeds={property_.placeholder: property_.seed_limit for property_ in target.properties if property_.is_seed},
             output_folder=item.output_folder,
             max_run_seconds=target.metered.max_seconds if target.metered else None,
+            metadata=dict(item.metadata),
         )
         _check_filled(target, payload.values)
         if target.own_inputs is not None:
             target.own_inputs.check(payload.values)
         return values, primary, payload
+
+
+def _price(target: Target, values: Sequence[Value], measured: InputFacts | None) -> int:
+    if target.effect is not None:
+        return price_of(target.effect, values, measured or InputFacts())
+    return target.metered.reserved_tokens if target.metered is not None else 0
 
 
 def clamp_priority(priority: int, settings: Settings) -> int:

@@ -85,6 +85,10 @@ class JobSubmission:
             return await self._repeated(shard, job, request_digest)
         return SubmittedJob(job=job, is_new=True, seed=JobPayload.from_json(new.input_payload).seed)
 
+    async def find_price(self, request: JobRequest) -> int:
+        """Return the tokens that a job would reserve. Nothing is written."""
+        return await self._resolve.find_price(await self._databases.shard_of(request.tenant_id), request)
+
     async def retry(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> JobRecord:
         """Retry a failed or canceled job as a new job with its own reservation. A job is retried at most once."""
         return (await self.retry_once(tenant_id, job_id, new_seeds=new_seeds)).job

@@ -1,7 +1,7 @@
 """Estimate jobs before they are submitted: count, price, duration and missing requirements."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from comfyrelay.domain.payloads import StoredFile
@@ -10,7 +10,7 @@ from comfyrelay.domain.queue.wait_reasons import DurationEstimate, forecast
 from comfyrelay.services.catalogue.availability import MissingRequirements
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
-from comfyrelay.services.jobs.submission.resolve import NamedMedia, Resolver, Target
+from comfyrelay.services.jobs.submission.resolve import Resolver, Target
 from comfyrelay.services.jobs.views.media import RecentOutputs
 from comfyrelay.services.queue.wait_reasons import start_of_new
 from comfyrelay.store.central.queue import pauses
@@ -61,33 +61,38 @@ class Estimates:
 
     async def estimate(self, request: EstimateRequest) -> BatchEstimate:
         """Estimate the jobs. Raises `InvalidInput` for jobs that would be refused."""
-        missing = await self._find_missing(request)
+        missing, tokens = await self._check(request)
         jobs = len(request.items)
         slots, expected, now = await self._forecast(request, jobs)
         return BatchEstimate(
             jobs=jobs,
-            tokens=jobs * request.target.cost,
+            tokens=tokens,
             workers=slots,
             forecast=expected,
             done_at=None if expected is None else now + timedelta(seconds=expected.seconds),
             missing=missing,
         )
 
-    async def _find_missing(self, request: EstimateRequest) -> MissingRequirements | None:
+    async def _check(self, request: EstimateRequest) -> tuple[MissingRequirements | None, int]:
+        """Return the missing requirements and the price of the jobs."""
         target = request.target
         if target.workflow.kind == WorkflowKind.SCRIPT:
             # The preview of a script checks the values. A check as a job would copy its files.
-            return None
-        checked = request.items[:MAX_CHECKED]
+            return None, 0
+        effect = target.effect
+        checked = request.items[: None if effect is not None and effect.price_formula is not None else MAX_CHECKED]
         shard = await self._databases.shard_of(request.tenant_id)
         found = await self._resolve.load_media(shard, request.tenant_id, checked, target)
         requests = [
             JobRequest(tenant_id=request.tenant_id, user_id=request.user_id, idempotency_key="estimate", item=item)
             for item in checked
         ]
-        media = NamedMedia(files={**found.files, **request.files}, videos=found.videos)
+        media = replace(found, files={**found.files, **request.files})
         checked_jobs = await self._resolve.build_jobs(requests, target, media, request_digest="")
-        return await self._resolve.find_missing(checked_jobs, target, shows_names=request.shows_workers)
+        missing = await self._resolve.find_missing(checked_jobs, target, shows_names=request.shows_workers)
+        # Unchecked jobs have the same price as the first one.
+        prices = [job.reserved_tokens for job in checked_jobs]
+        return missing, sum(prices) + (len(request.items) - len(checked)) * max(prices, default=0)
 
     async def _forecast(self, request: EstimateRequest, jobs: int) -> tuple[int, DurationEstimate | None, datetime]:
         workflow, effect = request.target.workflow, request.target.effect

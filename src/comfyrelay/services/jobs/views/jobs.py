@@ -1,6 +1,6 @@
 """Views of jobs and videos for their owner: progress, wait reason and URLs of files."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import PurePosixPath
@@ -111,6 +111,7 @@ class JobViews:
         expired: bool = False,
         workflow: str | None = None,
         search: str | None = None,
+        metadata: Mapping[str, str] | None = None,
         oldest_first: bool = False,
         after_id: str | None = None,
         limit: int,
@@ -127,6 +128,7 @@ class JobViews:
                 expired=expired,
                 workflow_ids=workflow_ids,
                 search=search,
+                metadata=metadata,
                 oldest_first=oldest_first,
                 after_id=after_id,
                 limit=limit + 1,
@@ -146,6 +148,18 @@ class JobViews:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             payloads = await jobs.payloads(tx, [job.id])
         return job, JobPayload.from_json(payloads[job.id])
+
+    async def metadata(self, tenant_id: str, job_ids: Collection[str]) -> dict[str, dict[str, str]]:
+        """Return the labels of jobs."""
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
+            return await job_list.metadata_of(tx, job_ids)
+
+    async def output_nodes(self, tenant_id: str, view: JobView) -> dict[str, Mapping[str, Any]]:
+        """Return what the worker reported about the outputs of a job, such as their node, by file."""
+        ids = [output.file.id for output in view.outputs]
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
+            found = await media.metadata_of(tx, tenant_id, ids) if ids else {}
+        return {id_: about or {} for id_, about in found.items()}
 
     async def payloads(self, tenant_id: str, *, workflow_id: int) -> AsyncIterator[JobPayload]:
         """Yield the payloads of the jobs of a workflow, newest first."""

@@ -46,6 +46,8 @@ workflows = Table(
     Column("is_active", Boolean, nullable=False, server_default=true()),
     # Whether its models stay loaded on the ComfyUI that runs it, which then avoids other workflows.
     Column("keep_loaded", Boolean, nullable=False, server_default=false()),
+    # Whether it is only the graph that came with jobs of its tenant. It is removed after the last of them.
+    Column("is_unlisted", Boolean, nullable=False, server_default=false()),
     # The nodes that an editor file waits for before it can be converted; `graph_path` is that file.
     Column("waiting", JsonText),
     Column("created_at", UtcTime, nullable=False),
@@ -56,6 +58,7 @@ workflows = Table(
     one_of("provider", Provider),
     partial_index("uq_workflows_slug", "slug", where="deleted_at IS NULL", unique=True),
     partial_index("ix_workflows_waiting", "id", where="waiting IS NOT NULL AND deleted_at IS NULL"),
+    partial_index("ix_workflows_unlisted", "id", where="is_unlisted AND deleted_at IS NULL"),
     # Ids are never reused: jobs may refer to a deleted workflow.
     sqlite_autoincrement=True,
 )
@@ -84,7 +87,10 @@ effects = Table(
     Column("property_overrides", JsonText, nullable=False),
     # Path in object storage → SHA-256, for the files in the overrides.
     Column("asset_hashes", JsonText, nullable=False),
+    # The price; with a formula, the least price.
     Column("credits_cost", BigInteger, nullable=False),
+    Column("price_formula", Text),
+    Column("max_credits_cost", BigInteger),
     Column("is_active", Boolean, nullable=False, server_default=true()),
     Column("last_processing_time_seconds", Float),
     # Maximum wait before a job may burst. The strictest limit of effect, tenant and job applies.
@@ -94,6 +100,8 @@ effects = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     CheckConstraint("credits_cost >= 0", name="credits_cost"),
+    CheckConstraint("(price_formula IS NULL) = (max_credits_cost IS NULL)", name="formula_with_maximum"),
+    CheckConstraint("max_credits_cost >= credits_cost", name="max_credits_cost"),
     # Ids are never reused: jobs may refer to a deleted effect.
     sqlite_autoincrement=True,
 )

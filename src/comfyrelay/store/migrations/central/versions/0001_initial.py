@@ -145,6 +145,7 @@ def _create_catalogue() -> None:
         sa.Column("output_mime_type", sa.Text(), nullable=False),
         sa.Column("is_active", sa.Boolean(), server_default=sa.true(), nullable=False),
         sa.Column("keep_loaded", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("is_unlisted", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("waiting", JsonText()),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("updated_at", UtcTime(), nullable=False),
@@ -153,6 +154,7 @@ def _create_catalogue() -> None:
         sa.CheckConstraint("provider IN ('self_hosted', 'cloud')", name=op.f("ck_workflows_provider")),
         sqlite_autoincrement=True,
     )
+    _create_partial_index("ix_workflows_unlisted", "workflows", ["id"], where="is_unlisted AND deleted_at IS NULL")
     _create_partial_index(
         "ix_workflows_waiting", "workflows", ["id"], where="waiting IS NOT NULL AND deleted_at IS NULL"
     )
@@ -177,6 +179,8 @@ def _create_catalogue() -> None:
         sa.Column("property_overrides", JsonText(), nullable=False),
         sa.Column("asset_hashes", JsonText(), nullable=False),
         sa.Column("credits_cost", sa.BigInteger(), nullable=False),
+        sa.Column("price_formula", sa.Text()),
+        sa.Column("max_credits_cost", sa.BigInteger()),
         sa.Column("is_active", sa.Boolean(), server_default=sa.true(), nullable=False),
         sa.Column("last_processing_time_seconds", sa.Float()),
         sa.Column("max_wait_seconds", sa.Integer()),
@@ -184,6 +188,10 @@ def _create_catalogue() -> None:
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("updated_at", UtcTime(), nullable=False),
         sa.CheckConstraint("credits_cost >= 0", name=op.f("ck_effects_credits_cost")),
+        sa.CheckConstraint(
+            "(price_formula IS NULL) = (max_credits_cost IS NULL)", name=op.f("ck_effects_formula_with_maximum")
+        ),
+        sa.CheckConstraint("max_credits_cost >= credits_cost", name=op.f("ck_effects_max_credits_cost")),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_effects_workflow_id", "effects", ["workflow_id"])

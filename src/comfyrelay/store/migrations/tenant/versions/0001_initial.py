@@ -52,6 +52,7 @@ def _create_media() -> None:
         sa.Column("mime_type", sa.Text(), nullable=False),
         sa.Column("size", sa.BigInteger()),
         sa.Column("content_hash", sa.Text()),
+        sa.Column("blake3", sa.Text()),
         sa.Column("original_filename", sa.Text()),
         sa.Column("metadata", JsonText()),
         sa.Column("created_at", UtcTime(), nullable=False),
@@ -65,6 +66,7 @@ def _create_media() -> None:
         sa.Column("poster_due_at", UtcTime()),
         sa.UniqueConstraint("disk", "path", name=op.f("uq_files_disk_path")),
     )
+    _create_partial_index("ix_files_blake3", "files", ["tenant_id", "blake3"], where="blake3 IS NOT NULL")
     _create_partial_index("ix_files_poster_due", "files", ["poster_due_at"], where="poster_due_at IS NOT NULL")
     _create_partial_index("ix_files_removing", "files", ["id"], where="removing_at IS NOT NULL")
     _create_partial_index("ix_files_unused", "files", ["id"], where="used_at IS NULL AND removing_at IS NULL")

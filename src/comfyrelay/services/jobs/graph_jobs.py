@@ -1,0 +1,325 @@
+"""Jobs whose graph is sent with them, as clients of ComfyUI do.
+
+The graph is stored as a workflow that no list shows, so that its job is queued, paid for, retried and repaired like any
+other. Graphs that differ only in values share one workflow. It is removed after the last of its jobs.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from comfyrelay.comfyui.editor.workflow import is_editor_file
+from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
+from comfyrelay.configuration import ENV_PREFIX
+from comfyrelay.domain.payloads import StoredFile
+from comfyrelay.domain.properties import ASSET_TYPES, PropertyType
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.catalogue import WorkflowRecord
+from comfyrelay.errors import (
+    Conflict,
+    DatabaseUnavailable,
+    InvalidInput,
+    MissingAsset,
+    NotFound,
+    WorkflowLimitReached,
+)
+from comfyrelay.services.accounts.own_workflows import OwnWorkflowAccess
+from comfyrelay.services.catalogue import Catalogue
+from comfyrelay.services.catalogue.graph_import import ImportedWorkflow, WorkflowImport
+from comfyrelay.services.catalogue.own_workflows import new_slug, workflow_values
+from comfyrelay.services.context import ServiceContext
+from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
+from comfyrelay.services.jobs.submission.submit import JobSubmission, SubmittedJob
+from comfyrelay.services.jobs.views.jobs import JobViews
+from comfyrelay.store.central import catalogue, library, tenants
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant.library import graphs, media
+from comfyrelay.text import is_storable
+
+ASSET = "core/ASSET"
+WORKFLOW_NAME = "Comfy API"
+PER_PAGE = 200
+# A submission needs less time between the use of a workflow and the write of its job.
+UNUSED_SECONDS = 1800.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphRequest:
+    """A graph to run once. `inputs` are values by property, or by node and input (`6.text`)."""
+
+    user: User
+    graph: Mapping[str, Any]
+    idempotency_key: str
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    webhook_url: str | None = None
+    is_guest: bool = False
+
+
+class GraphJobs:
+    def __init__(
+        self,
+        context: ServiceContext,
+        services: Catalogue,
+        access: OwnWorkflowAccess,
+        submission: JobSubmission,
+        views: JobViews,
+    ) -> None:
+        self._databases = context.databases
+        self._max_workflows = context.settings.max_own_workflows
+        self._catalogue = services
+        self._access = access
+        self._submission = submission
+        self._views = views
+
+    async def submit(self, request: GraphRequest) -> SubmittedJob:
+        """Submit a job. Raises `MissingAsset` if the graph names a file that the user does not have."""
+        tenant_id = request.user.tenant_id
+        await self._access.require(tenant_id)
+        by_key, graph = _set_inputs(request)
+        refs = _asset_ids(graph)
+        files = await self._files(tenant_id, refs, by_key)
+        sent = _with_names(graph, refs, files)
+        workflow, imported = await self._add(tenant_id, sent, {place: _kind(files[id_]) for place, id_ in refs.items()})
+        values, file_ids = _values(imported, by_key, refs)
+        primary = next((str(fields["key"]) for fields in imported.properties if fields.get("is_primary_input")), "")
+        item = ItemRequest(
+            input_file_id=file_ids.pop(primary, None),
+            input_payload={**values, **file_ids},
+            metadata=request.metadata,
+        )
+        return await self._submission.submit_once(
+            JobRequest(
+                tenant_id=tenant_id,
+                user_id=request.user.id,
+                idempotency_key=request.idempotency_key,
+                workflow_slug=workflow.slug,
+                priority=request.priority,
+                webhook_url=request.webhook_url,
+                shows_workers=request.user.is_admin,
+                is_guest=request.is_guest,
+                item=item,
+            )
+        )
+
+    async def graph_of(self, tenant_id: str, job_id: str) -> Graph:
+        """Return the graph of a job with its values. Files of the user are references to assets."""
+        _, payload = await self._views.job_with_payload(tenant_id, job_id)
+        template = await self._catalogue.graphs.get(payload.graph_path)
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
+            ids = await media.ids_at(tx, tenant_id, [asset.path for asset in payload.assets])
+        assets = {
+            asset.placeholder: asset_reference(ids[asset.path]) if asset.path in ids else asset.name or asset.path
+            for asset in payload.assets
+        }
+        return replace_placeholders(template, {**payload.values, **assets})
+
+    async def remove_unused(self) -> None:
+        """Delete the unlisted workflows whose jobs were all deleted."""
+        after = 0
+        while True:
+            async with self._databases.central.read() as tx:
+                found = await library.unused_unlisted(tx, unused_seconds=UNUSED_SECONDS, after_id=after, limit=PER_PAGE)
+            for workflow in found:
+                after = workflow.id
+                with suppress(Conflict, DatabaseUnavailable, NotFound):
+                    await self._catalogue.workflows.delete(workflow.slug, check=partial(self._refuse_used, workflow))
+            if len(found) < PER_PAGE:
+                return
+
+    async def _refuse_used(self, before: WorkflowRecord, now: WorkflowRecord) -> None:
+        assert now.tenant_id is not None
+        async with (await self._databases.shard_of(now.tenant_id)).read() as tx:
+            has_jobs = await graphs.job_statuses(tx, now, limit=1)
+        if has_jobs or now.updated_at != before.updated_at:
+            raise Conflict("A job needs this workflow.")
+
+    async def _files(
+        self, tenant_id: str, refs: Mapping[str, str], by_key: Mapping[str, Any]
+    ) -> Mapping[str, StoredFile]:
+        named = {**refs, **{key: id_ for key, value in by_key.items() if (id_ := _asset_id(key, value)) is not None}}
+        wanted = {id_ for id_ in named.values() if is_storable(id_)}
+        if not wanted and not named:
+            return {}
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
+            files = await media.stored_files(tx, tenant_id, wanted)
+        missing = {place: "You have no such asset." for place, id_ in named.items() if id_ not in files}
+        if missing:
+            raise MissingAsset(f"You have no such asset: {', '.join(sorted(missing))}.", errors=missing)
+        return files
+
+    async def _add(
+        self, tenant_id: str, graph: Mapping[str, Any], files: Mapping[str, PropertyType]
+    ) -> tuple[WorkflowRecord, ImportedWorkflow]:
+        imported = await self._catalogue.own_workflows.import_graph(
+            tenant_id, WorkflowImport(graph=graph), partial(_with_files, files=files)
+        )
+        values = workflow_values(imported)
+
+        async def find_existing(tx: Tx, graph_path: str) -> WorkflowRecord | None:
+            # The lock serializes concurrent submissions of the same graph.
+            await tenants.lock(tx, tenant_id)
+            found = await library.unlisted_with_graph(tx, tenant_id, graph_path)
+            existing = next((known for known in found if _has_same_form(known, values)), None)
+            if existing is not None:
+                # The new time keeps it until the job is written.
+                return await catalogue.update_workflow(tx, existing.id)
+            if await library.count_unlisted(tx, tenant_id) >= self._max_workflows:
+                raise WorkflowLimitReached(
+                    f"Your jobs have {self._max_workflows} different graphs, which is the limit "
+                    f"({ENV_PREFIX}MAX_OWN_WORKFLOWS): delete jobs that you no longer need."
+                )
+            return None
+
+        added = await self._catalogue.workflows.create(
+            slug=new_slug("api"),
+            name=WORKFLOW_NAME,
+            tenant_id=tenant_id,
+            is_unlisted=True,
+            find_existing=find_existing,
+            **values,
+        )
+        return added, imported
+
+
+def asset_reference(id_: str) -> dict[str, Any]:
+    """Return the value of a graph's input that names a file of the user."""
+    return {"__type": ASSET, "info": {"id": id_}}
+
+
+def _set_inputs(request: GraphRequest) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Set the inputs that are named by their node. Return the others, and the graph."""
+    graph = dict(request.graph)
+    if is_editor_file(graph):
+        return dict(request.inputs), graph
+    by_key: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    for name, value in request.inputs.items():
+        node_id, dot, input_name = name.partition(".")
+        node = graph.get(node_id)
+        if not dot:
+            by_key[name] = value
+        elif not isinstance(node, dict) or not isinstance(node.get("inputs"), dict):
+            errors[name] = f"The graph has no node {node_id!r}."
+        else:
+            graph[node_id] = {**node, "inputs": {**node["inputs"], input_name: value}}
+    if errors:
+        raise InvalidInput(errors=errors)
+    return by_key, graph
+
+
+def _asset_ids(graph: Mapping[str, Any]) -> dict[str, str]:
+    """Return the ids of the assets by their place (`node.input`)."""
+    if is_editor_file(graph):
+        return {}
+    return {
+        f"{node_id}.{name}": id_
+        for node_id, node in graph.items()
+        if isinstance(node, dict) and isinstance(node.get("inputs"), dict)
+        for name, value in node["inputs"].items()
+        if (id_ := _asset_id(f"{node_id}.{name}", value)) is not None
+    }
+
+
+def _asset_id(place: str, value: Any) -> str | None:
+    """Return the id in a reference to an asset; `None` for other values."""
+    if not isinstance(value, dict) or value.get("__type") != ASSET:
+        return None
+    info = value.get("info")
+    id_ = info.get("id") if isinstance(info, dict) else None
+    if not isinstance(id_, str):
+        raise MissingAsset(f"{place}: the reference to an asset needs its id in info.id.")
+    return id_
+
+
+def _with_names(graph: dict[str, Any], refs: Mapping[str, str], files: Mapping[str, StoredFile]) -> dict[str, Any]:
+    """Return the graph with a file name for each asset, from which the importer recognises inputs for files."""
+    named = dict(graph)
+    for place, id_ in refs.items():
+        node_id, _, name = place.partition(".")
+        node = named[node_id]
+        # The id keeps inputs with different files apart.
+        named[node_id] = {**node, "inputs": {**node["inputs"], name: files[id_].path.rpartition("/")[2]}}
+    return named
+
+
+def _kind(file: StoredFile) -> PropertyType:
+    return PropertyType(file.mime_type.partition("/")[0])
+
+
+def _with_files(imported: ImportedWorkflow, *, files: Mapping[str, PropertyType]) -> ImportedWorkflow:
+    """Make the inputs with assets properties for files, if the importer has not recognised them."""
+    positions = imported.positions
+    known = {
+        place
+        for fields in imported.properties
+        if fields["type"] in ASSET_TYPES
+        for place in positions[str(fields["key"])]
+    }
+    # ComfyUI does not run a node that no output needs.
+    new = sorted(place for place in files if place not in known and place.partition(".")[0] in imported.graph)
+    if not new:
+        return imported
+    graph = {node_id: {**node, "inputs": dict(node["inputs"])} for node_id, node in imported.graph.items()}
+    added = []
+    for number, place in enumerate(new):
+        node_id, _, name = place.partition(".")
+        placeholder = f"{{{{ASSET_FILE_{number}}}}}"
+        graph[node_id]["inputs"][name] = placeholder
+        shown = {"required": True, "user_configurable": True, "label": name}
+        added.append({"key": f"asset_file_{number}", "type": str(files[place]), "placeholder": placeholder, **shown})
+    kept = [
+        fields
+        for fields in imported.properties
+        if not positions[str(fields["key"])] or not set(positions[str(fields["key"])]) <= set(new)
+    ]
+    return replace(imported, graph=graph, properties=[*kept, *added])
+
+
+def _values(
+    imported: ImportedWorkflow, by_key: Mapping[str, Any], refs: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values and the files of a job by property: those of the graph, and the given ones."""
+    positions = imported.positions
+    files = {key: refs[place] for key, places in positions.items() for place in places if place in refs}
+    files |= {key: id_ for key, value in by_key.items() if (id_ := _asset_id(key, value)) is not None}
+    assets = [fields for fields in imported.properties if fields["type"] in ASSET_TYPES]
+    for fields in assets:
+        if isinstance(by_key.get(str(fields["key"])), str):
+            files[str(fields["key"])] = by_key[str(fields["key"])]
+    _refuse_server_files(imported, [key for fields in assets if (key := str(fields["key"])) not in files])
+    # Values are sent even if they are defaults: a seed of the graph must not be drawn again.
+    values = {
+        str(fields["key"]): fields["default_value"]
+        for fields in imported.properties
+        if fields["type"] not in ASSET_TYPES
+        and fields.get("user_configurable")
+        and fields.get("default_value") is not None
+    }
+    return {**values, **{key: value for key, value in by_key.items() if key not in files}}, files
+
+
+def _refuse_server_files(imported: ImportedWorkflow, keys: Iterable[str]) -> None:
+    places = [place for key in keys for place in imported.positions[key]]
+    if places:
+        problem = "This names a file of a ComfyUI server. Upload the file as an asset and refer to the asset instead."
+        details = dict.fromkeys(places, problem)
+        shown = ", ".join(f"{place} ({imported.graph[place.partition('.')[0]]['class_type']})" for place in places)
+        raise MissingAsset(f"{shown}: {problem}", errors=details)
+
+
+def _has_same_form(known: WorkflowRecord, values: Mapping[str, Any]) -> bool:
+    """Return whether a workflow takes the same values and has the same output. Each job sends all its values."""
+    names = ("output_node_id", "output_extension", "output_mime_type")
+    is_same_output = [getattr(known, name) for name in names] == [values[name] for name in names]
+    return known.is_active and is_same_output and _form(known.properties) == _form(values["properties"])
+
+
+def _form(properties: Sequence[Mapping[str, Any]]) -> str:
+    forms = [{name: value for name, value in fields.items() if name != "default_value"} for fields in properties]
+    # Compare JSON, because `True == 1` in Python.
+    return json.dumps(forms, sort_keys=True)

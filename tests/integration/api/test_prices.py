@@ -1,0 +1,160 @@
+"""Prices that depend on the inputs: what the button shows is what is charged."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.api import Api, Caller, problem_of
+from tests.support.api_calls import complete, lease, png, upload
+
+pytestmark = pytest.mark.both_databases
+
+GRAPH = {
+    "1": {"class_type": "LoadImage", "inputs": {"image": "{{PHOTO}}"}},
+    "2": {"class_type": "Sample", "inputs": {"image": ["1", 0], "steps": "{{STEPS}}", "width": "{{WIDTH}}"}},
+    "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0]}},
+}
+PHOTO = {
+    "key": "photo",
+    "type": "image",
+    "placeholder": "{{PHOTO}}",
+    "is_primary_input": True,
+    "required": True,
+    "user_configurable": True,
+}
+STEPS = {
+    "key": "steps",
+    "type": "number",
+    "placeholder": "{{STEPS}}",
+    "default_value": 8,
+    "minimum": 1,
+    "maximum": 50,
+    "is_whole": True,
+    "user_configurable": True,
+}
+WIDTH = {**STEPS, "key": "width", "placeholder": "{{WIDTH}}", "default_value": 512, "minimum": 64, "maximum": 2048}
+
+
+async def offer(api: Api, admin: Caller, **price: Any) -> int:
+    """An effect with this price; returns its id."""
+    workflow = {
+        "slug": "w",
+        "graph": GRAPH,
+        "properties": [PHOTO, STEPS, WIDTH],
+        "output_extension": "png",
+        "output_mime_type": "image/png",
+    }
+    await admin.post("/api/admin/workflows", workflow)
+    await api.engine.workers.fleets.create(slug="home-clip", workflow_slugs=["w"])
+    effect = await admin.post("/api/admin/effects", {"slug": "e", "workflow_slug": "w", **price})
+    return int(effect["id"])
+
+
+async def root(api: Api) -> Caller:
+    return await api.user("root@example.com", is_admin=True)
+
+
+async def balance(user: Caller) -> int:
+    return int((await user.get("/api/wallet"))["balance"])
+
+
+async def test_price_on_the_button_is_charged(api: Api) -> None:
+    user, admin = await api.user(tokens=100), await root(api)
+    effect_id = await offer(api, admin, credits_cost=3, price_formula="2 * steps + 0.5", max_credits_cost=60)
+    assert (await user.get("/api/effects/e"))["max_credits_cost"] == 60
+    inputs = {"effect_id": effect_id, "input_payload": {"steps": 4}, "input_file_id": await upload(user)}
+    assert await user.post("/api/ai-jobs/price", inputs) == {"tokens": 9}
+    job = await user.post("/api/ai-jobs", {**inputs, "idempotency_key": "k", "expected_tokens": 9})
+    assert (job["reserved_tokens"], await balance(user)) == (9, 91)
+    worker = await api.worker()
+    await complete(api, worker, await lease(worker))
+    assert (await user.get(f"/api/ai-jobs/{job['id']}"))["charged_tokens"] == 9
+    assert await balance(user) == 91
+    assert (await api.engine.operations.reconciler.run()).is_clean
+
+
+async def test_input_is_measured_by_the_server(api: Api) -> None:
+    user, admin = await api.user(tokens=100), await root(api)
+    # The picture has 8 × 8 pixels; its name says something else.
+    effect_id = await offer(api, admin, credits_cost=1, price_formula="1000000 * megapixels", max_credits_cost=99)
+    file_id = await upload(user, png(), name="1x1.png")
+    assert await user.post("/api/ai-jobs/price", {"effect_id": effect_id, "input_file_id": file_id}) == {"tokens": 64}
+    problem = problem_of(
+        await user.call(
+            "POST",
+            "/api/ai-jobs",
+            {
+                "effect_id": effect_id,
+                "input_file_id": await upload(user, b"no picture"),
+                "idempotency_key": "k",
+            },
+        ),
+        422,
+    )
+    assert "input_file_id" in problem["errors"]
+    assert await balance(user) == 100
+
+
+async def test_changed_price_is_refused_with_the_new_one(api: Api) -> None:
+    user, admin = await api.user(tokens=100), await root(api)
+    effect_id = await offer(api, admin, credits_cost=1, price_formula="steps", max_credits_cost=60)
+    inputs = {"effect_id": effect_id, "input_payload": {"steps": 5}, "input_file_id": await upload(user)}
+    seen = (await user.post("/api/ai-jobs/price", inputs))["tokens"]
+    await admin.call("PATCH", "/api/admin/effects/e", {"price_formula": "3 * steps"})
+    body = {**inputs, "idempotency_key": "k", "expected_tokens": seen}
+    problem = problem_of(await user.call("POST", "/api/ai-jobs", body), 409)
+    assert problem["detail"] == "The price is now 15 tokens, not 5. No job was started. Confirm the new price."
+    assert await balance(user) == 100
+
+
+@pytest.mark.parametrize(
+    ("price", "field"),
+    [
+        ({"price_formula": "__import__('os')", "max_credits_cost": 9}, "price_formula"),
+        ({"price_formula": "2 * seconds", "max_credits_cost": 9}, "price_formula"),
+        ({"price_formula": "9 / (steps - 1)", "max_credits_cost": 9}, "price_formula"),
+        ({"price_formula": "steps"}, "max_credits_cost"),
+        ({"price_formula": "steps", "max_credits_cost": -1}, "max_credits_cost"),
+        ({"price_formula": "steps", "max_credits_cost": 0}, "max_credits_cost"),
+    ],
+)
+async def test_unsafe_price_is_not_published(api: Api, price: dict[str, Any], field: str) -> None:
+    admin = await root(api)
+    await offer(api, admin, credits_cost=1)
+    problem = problem_of(await admin.call("PATCH", "/api/admin/effects/e", price), 422)
+    assert field in problem["errors"]
+
+
+async def test_effect_without_limits_is_not_published(api: Api) -> None:
+    admin = await root(api)
+    await offer(api, admin, credits_cost=1)
+    huge = {**STEPS, "key": "batch_size", "placeholder": "{{WIDTH}}", "maximum": 4096}
+    workflow = {
+        "slug": "huge",
+        "graph": GRAPH,
+        "properties": [PHOTO, STEPS, huge],
+        "output_extension": "png",
+        "output_mime_type": "image/png",
+    }
+    await admin.post("/api/admin/workflows", workflow)
+    body = {"slug": "h", "workflow_slug": "huge", "credits_cost": 1}
+    problem = problem_of(await admin.call("POST", "/api/admin/effects", body), 422)
+    assert problem["errors"]["properties.batch_size"] == "Lower the maximum to 64 or less, such as 1 to 8."
+    # A draft may be saved without limits, but not published, and a published effect keeps its limits.
+    await admin.post("/api/admin/effects", {**body, "is_active": False})
+    problem_of(await admin.call("PATCH", "/api/admin/effects/h", {"is_active": True}), 422)
+    unlimited = {**WIDTH, "maximum": None}
+    change = {"properties": [PHOTO, STEPS, unlimited]}
+    problem_of(await admin.call("PATCH", "/api/admin/workflows/w", change), 422)
+
+
+async def test_customer_cannot_exceed_a_limit(api: Api) -> None:
+    user, admin = await api.user(tokens=100), await root(api)
+    effect_id = await offer(api, admin, credits_cost=1)
+    body = {"effect_id": effect_id, "idempotency_key": "k", "input_file_id": await upload(user)}
+    for value in (51, 0, -1, 1e400, "8", True, 2.5):
+        text = await user.call("POST", "/api/ai-jobs", {**body, "input_payload": {"steps": str(value)}})
+        assert text.status_code == 422
+    for value in (51, 0, -1, 10**30):
+        problem_of(await user.call("POST", "/api/ai-jobs", {**body, "input_payload": {"steps": value}}), 422)
+    assert await balance(user) == 100

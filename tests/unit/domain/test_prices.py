@@ -1,0 +1,177 @@
+"""Prices: formulas, metered runs, and the limits of what customers may set."""
+
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comfyrelay.domain.prices.effects import InputFacts, check_price, facts_of
+from comfyrelay.domain.prices.formula import MAX_LENGTH, Formula
+from comfyrelay.domain.prices.limits import check_limits, propose_limits
+from comfyrelay.domain.prices.metered import MeteredPrice, charged_tokens
+from comfyrelay.domain.properties import Property, Value
+from comfyrelay.errors import InvalidInput
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def tokens(text: str, minimum: int = 0, maximum: int = 1_000_000, **values: float) -> int:
+    exact = {name: Fraction(str(value)) for name, value in values.items()}
+    return Formula(text).tokens(exact, minimum=minimum, maximum=maximum)
+
+
+def number(key: str, **fields: Any) -> Property:
+    return Property.from_json(
+        {"key": key, "type": "number", "placeholder": f"{{{{{key}}}}}", "user_configurable": True, **fields}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "price"),
+    [
+        ("5", 5),
+        ("2 + 3 * seconds", 32),
+        ("(2 + 3) * seconds", 50),
+        ("seconds / 4", 3),
+        ("0.1 * seconds * 3", 3),
+        ("max(1, seconds - 20)", 1),
+        ("min(seconds, 4, 7) - -1", 5),
+        ("10 - 2 - 3", 5),
+    ],
+)
+def test_formula_follows_arithmetic_and_rounds_up(text: str, price: int) -> None:
+    assert tokens(text, seconds=10) == price
+
+
+def test_price_stays_between_minimum_and_maximum() -> None:
+    assert tokens("seconds - 100", minimum=3, seconds=1) == 3
+    assert tokens("seconds * 900000000", maximum=50, seconds=9) == 50
+
+
+def test_unknown_value_and_division_by_zero_cost_the_maximum() -> None:
+    assert tokens("2 * seconds", maximum=70) == 70
+    assert tokens("2 / (seconds - 1)", maximum=70, seconds=1) == 70
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "2 +",
+        "2 ** 3",
+        "seconds.real",
+        "__import__('os').system('id')",
+        "seconds()",
+        "lambda: 1",
+        "1e9",
+        "0x10",
+        "nan",
+        "2 // 3",
+        "a if b else c",
+        "[1][0]",
+        "2; 3",
+        "(1",
+        "1)",
+        "max()",
+        "min",
+        "1" * 10,
+        "(" * 30 + "1" + ")" * 30,
+        "-" * 30 + "1",
+        "1" + "+1" * MAX_LENGTH,
+        "²",
+        "1 2",
+    ],
+)
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        check_price(credits_cost=0, price_formula=text, max_credits_cost=9, properties=[])
+    assert set(refused.value.errors) == {"price_formula"}
+
+
+@given(st.text(alphabet="0123456789.+-*/(), minaxseconds", max_size=60), st.integers(0, 10**6))
+def test_every_text_is_a_bounded_whole_price_or_refused(text: str, seconds: int) -> None:
+    try:
+        formula = Formula(text)
+    except InvalidInput:
+        return
+    price = formula.tokens({"seconds": Fraction(seconds)}, minimum=2, maximum=99)
+    assert isinstance(price, int)
+    assert 2 <= price <= 99
+
+
+def test_formula_may_use_only_what_the_workflow_has() -> None:
+    steps = number("steps", minimum=1, maximum=50)
+    check_price(credits_cost=1, price_formula="2 * steps", max_credits_cost=100, properties=[steps])
+    with pytest.raises(InvalidInput) as refused:
+        check_price(credits_cost=1, price_formula="2 * seconds", max_credits_cost=100, properties=[steps])
+    assert refused.value.errors["price_formula"] == "This workflow has no seconds. Use: steps."
+
+
+@pytest.mark.parametrize(
+    ("formula", "is_safe"),
+    [("1 / steps", True), ("1 / (steps - 1)", False), ("1 / 0", False), ("1 / max(1, steps - 9)", True)],
+)
+def test_division_that_may_be_by_zero_is_refused(formula: str, is_safe: bool) -> None:
+    wanted = {"credits_cost": 1, "price_formula": formula, "max_credits_cost": 9}
+    properties = [number("steps", minimum=1, maximum=50)]
+    if is_safe:
+        check_price(**wanted, properties=properties)
+    else:
+        with pytest.raises(InvalidInput, match="input is invalid"):
+            check_price(**wanted, properties=properties)
+
+
+def test_formula_needs_a_maximum_above_its_minimum() -> None:
+    for maximum in (None, 4):
+        with pytest.raises(InvalidInput) as refused:
+            check_price(credits_cost=5, price_formula="5", max_credits_cost=maximum, properties=[])
+        assert set(refused.value.errors) == {"max_credits_cost"}
+
+
+def test_facts_come_from_values_before_the_measured_input() -> None:
+    measured = InputFacts(width=4000, height=1000, seconds=30.5)
+    sized = [Value(property=number(key), value=value) for key, value in (("width", 500), ("height", 400))]
+    assert facts_of(sized, measured)["megapixels"] == Fraction(1, 5)
+    assert facts_of([], measured) == {"megapixels": 4, "seconds": Fraction("30.5")}
+    video = [Value(property=number(key), value=value) for key, value in (("length", 81), ("fps", 16))]
+    assert facts_of(video, measured)["seconds"] == Fraction(81, 16)
+
+
+@pytest.mark.parametrize(("key", "maximum"), [("width", 16384), ("batch_size", 4096), ("steps", 10000)])
+def test_limits_of_nodes_are_no_limits_for_customers(key: str, maximum: int) -> None:
+    dropped = number(key, minimum=1, maximum=maximum, default_value=2, is_whole=True)
+    with pytest.raises(InvalidInput) as refused:
+        check_limits([dropped])
+    assert "Lower the maximum" in refused.value.errors[f"properties.{key}"]
+    low, high = propose_limits(dropped)
+    check_limits([number(key, minimum=low, maximum=high, default_value=2)])
+
+
+def test_number_without_limits_is_refused_unless_customers_cannot_set_it() -> None:
+    with pytest.raises(InvalidInput):
+        check_limits([number("cfg", default_value=7)])
+    check_limits([number("cfg", user_configurable=False), number("seed"), number("noise", minimum=0, maximum=1)])
+
+
+@given(st.floats(-1e6, 1e6), st.sampled_from(["width", "steps", "length", "cfg", "batch_size"]))
+def test_proposed_limits_contain_the_default(default: float, key: str) -> None:
+    low, high = propose_limits(number(key, default_value=default))
+    assert low is not None
+    assert high is not None
+    assert low <= default <= high
+
+
+@given(st.integers(1, 10**6), st.integers(1, 86_400), st.floats(0, 200_000))
+def test_metered_run_never_costs_more_than_reserved(rate: int, max_seconds: int, ran: float) -> None:
+    reserved = MeteredPrice(millitokens_per_second=rate, max_seconds=max_seconds).reserved_tokens
+    charged = charged_tokens(
+        reserved_tokens=reserved,
+        millitokens_per_second=rate,
+        started_at=START,
+        completed_at=START + timedelta(seconds=ran),
+    )
+    assert 0 <= charged <= reserved
+    assert (charged == 0) == (timedelta(seconds=ran) == timedelta(0))
