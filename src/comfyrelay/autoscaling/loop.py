@@ -122,7 +122,6 @@ class ScalingLoop:
         """Query every provider; a slow or failing one affects no other."""
         if self._scaling.leadership.leader is None:
             return
-        await self._run_logged("learn", self._scaling.durations.learn)
         fleets = [fleet for fleet in await self._scaled_fleets() if fleet.id not in self._busy_fleets]
         await asyncio.gather(*(self._check_fleet(fleet) for fleet in fleets if self._can_launch(fleet)))
 

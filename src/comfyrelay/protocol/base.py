@@ -66,16 +66,19 @@ class AnswerBody(BaseModel):
 
     @classmethod
     def of(cls, *sources: object, **fields: Any) -> Self:
-        """Create a response. Each field comes from `fields`, or from the first source with an attribute of that
-        name."""
+        """Create a response. Each field comes from `fields`, or from a source with an attribute of that name.
+
+        Sources that disagree about a field are a mistake: a limit and a count may have the same name.
+        """
         _check_names(cls, fields)
         if len(sources) == 1 and not fields:
             return cls.model_validate(sources[0], from_attributes=True)
         for name in cls.model_fields.keys() - fields.keys():
-            for source in sources:
-                if (value := getattr(source, name, _ABSENT)) is not _ABSENT:
-                    fields[name] = value
-                    break
+            found = [value for source in sources if (value := getattr(source, name, _ABSENT)) is not _ABSENT]
+            if any(other is not found[0] and other != found[0] for other in found[1:]):
+                raise TypeError(f"The sources have different values of {cls.__name__}.{name}: pass it by keyword.")
+            if found:
+                fields[name] = found[0]
         return cls.model_validate(fields, from_attributes=True)
 
 

@@ -16,6 +16,12 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
+def disk_usage(folder: Path) -> tuple[int, int]:
+    """Return the size of the disk of a folder and its free space, in bytes."""
+    usage = shutil.disk_usage(folder)
+    return usage.total, usage.free
+
+
 def filesystem_of(folder: Path, *, mounts: Iterable[tuple[str, str]] | None = None) -> str:
     """Return the file system type of a folder, or `remote`; empty if unknown. `mounts` are pairs of path and type, by
     default the mounts of this machine."""

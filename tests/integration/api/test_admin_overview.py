@@ -77,8 +77,28 @@ class TestSamples:
     async def test_oldest_wait_is_shown_if_nothing_started(self, desk: OperatorScenario) -> None:
         await desk.submit()
         await desk.advance(120)
+        await desk.worker()
         await sample(desk)
         assert at(await desk.get("/overview"), "wait_seconds") == 120
+
+    @pytest.mark.both_databases
+    @pytest.mark.parametrize("why", ["no worker", "missing node", "no comfyui"])
+    async def test_jobs_that_no_worker_can_run_are_not_waiting(self, desk: OperatorScenario, why: str) -> None:
+        job = await desk.submit()
+        if why == "missing node":
+            await desk.worker(capabilities={"node_types": ["SaveImage"], "models": []})
+        elif why == "no comfyui":
+            await desk.worker(devices=[{"server": "comfyui-1", "unavailable_reason": "It exited."}])
+        await desk.advance(60)
+        await sample(desk)
+        found = await desk.get("/overview")
+        assert (found["now"]["waiting"], found["now"]["unrunnable"]) == (0, 1)
+        assert (at(found, "waiting"), at(found, "wait_seconds")) == (0, 0)
+
+        await desk.worker("gpu-9")
+        found = await desk.get("/overview")
+        assert (found["now"]["waiting"], found["now"]["unrunnable"], found["now"]["oldest_wait_seconds"]) == (1, 0, 60)
+        assert job.status == "queued"
 
     @pytest.mark.both_databases
     async def test_processes_share_samples(self, desk: OperatorScenario) -> None:

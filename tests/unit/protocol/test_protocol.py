@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from enum import Enum
 from inspect import signature
-from types import UnionType
+from types import SimpleNamespace, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 import httpx
@@ -366,3 +366,14 @@ def test_numbers_in_admin_requests_are_strict() -> None:
 def _leaves(kind: Any) -> list[Any]:
     inner = get_args(kind)
     return [leaf for part in inner for leaf in _leaves(part)] if inner else [kind]
+
+
+def test_sources_that_disagree_about_a_field_are_refused() -> None:
+    class Counts(base.AnswerBody):
+        failed: int
+        slug: str
+
+    limit, count = SimpleNamespace(failed=3, slug="home"), SimpleNamespace(failed=0, slug="home")
+    with pytest.raises(TypeError, match=r"different values of Counts\.failed: pass it by keyword"):
+        Counts.of(limit, count)
+    assert Counts.of(limit, count, failed=count.failed).failed == 0

@@ -7,6 +7,16 @@ const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFracti
 const time = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", hour12: false });
 const day = new Intl.DateTimeFormat("en", { weekday: "short", day: "numeric" });
 
+const OUTAGES: Readonly<Record<string, (name: string) => string>> = {
+  central: () => "The central database is down",
+  shard: (name) => `The database ${name} is down`,
+  schema: (name) => `The database ${name} needs a migration`,
+  storage: () => "Object storage is down",
+  disk: () => "A disk is nearly full",
+  clock: () => "The clocks differ",
+  certificate: (name) => `The certificate of ${name} needs attention`,
+};
+
 export const overview = {
   range: "Range",
   ranges: { hour: "Hour", day: "Day", week: "Week" },
@@ -83,6 +93,15 @@ export const overview = {
     offline: (count: number, first: string) =>
       count === 1 ? `${isolated(first)} is offline` : `${plural(count, "worker")} are offline`,
     offlineAside: "Offline workers continue automatically when they reconnect.",
+    broken: (count: number, first: string) =>
+      count === 1 ? `${isolated(first)} has no ComfyUI` : `${plural(count, "worker")} have no ComfyUI`,
+    brokenAside: "ComfyUI stopped, or has not started yet. The page of the worker shows its last lines.",
+    unrunnable: (count: number) => `${plural(count, "job")} that no worker can run`,
+    unrunnableAside: "No worker that is online has what they need. Each job says what is missing.",
+    outage: (kind: string, name: string) => {
+      const title = OUTAGES[kind];
+      return title === undefined ? isolated(name) : title(isolated(name));
+    },
     nobody: (waiting: number) => `${plural(waiting, "job")} waiting, no worker online`,
     nobodyAside: "Add a worker, or check why your workers are offline.",
     failing: (part: number) => `${percent.format(part)} of jobs failed in the last hour`,

@@ -17,7 +17,7 @@ class OverviewNow(AnswerBody):
     that started in the last hour, or null."""
 
     waiting: int
-    unrunnable: int = 0
+    unrunnable: int
     oldest_wait_seconds: float
     running: int
     busy: int

@@ -7,7 +7,7 @@ from pydantic_core import to_json
 from comfyrelay.protocol.admin import operations as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.http.auth import AccessCheck, authenticate_admin
+from comfyrelay.server.http.auth import AccessCheck, authenticate_admin, remembered_admin
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, EventStreamResponse, stream_messages, stream_responses
@@ -16,6 +16,7 @@ from comfyrelay.services.operations.samples import MINUTES, CurrentLoad, Range, 
 from comfyrelay.services.subscriptions import Reset, StreamMessage
 
 router = admin_router()
+outage_router = admin_router(caller=remembered_admin)
 
 
 @router.get("/overview", responses=error_responses(422))
@@ -29,6 +30,15 @@ async def overview(context: ContextOf, range: Range = Range.HOUR) -> Answer[wire
         series=_series(await samples.series(range)),
     )
     return Answer(data=data)
+
+
+@outage_router.get("/outages")
+async def outages(context: ContextOf) -> Answer[wire.OutageList]:
+    """List the problems that the last check in the background found, from memory. This also works while the central
+    database is down, for administrators who were signed in to this server process in the last 15 minutes."""
+    found = context.engine.operations.outages
+    items = [wire.OutageView.of(outage) for outage in found.current]
+    return Answer(data=wire.OutageList(items=items, checked_at=found.checked_at))
 
 
 @router.get("/events", response_class=StreamingResponse, responses=stream_responses(429))
@@ -55,6 +65,7 @@ def _encode(message: StreamMessage[ChangedKinds]) -> str:
 def _now(now: CurrentLoad) -> wire.OverviewNow:
     return wire.OverviewNow.of(
         now.standing,
+        unrunnable=now.unrunnable,
         running=now.standing.busy,
         workers_online=now.standing.workers,
         wait_hour_seconds=_rounded(now.hour.waited_seconds / now.hour.begun) if now.hour.begun else None,

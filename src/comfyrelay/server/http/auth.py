@@ -12,7 +12,7 @@ from fastapi.security.base import SecurityBase
 
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.workers import Worker
-from comfyrelay.errors import Forbidden, Unauthorized
+from comfyrelay.errors import DatabaseUnavailable, Forbidden, Unauthorized
 from comfyrelay.http_client import origin_parts
 from comfyrelay.server.http.cache import CACHE_SECONDS
 from comfyrelay.server.http.context import Context
@@ -22,6 +22,8 @@ T = TypeVar("T")
 POLL_CACHE_SECONDS = 3600.0
 # A stream ends at most this long after its user has signed out.
 CHECK_SECONDS = 15.0
+# A slower database counts as down where the caller can be authenticated from memory.
+DATABASE_SECONDS = 3.0
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _bearer = HTTPBearer(auto_error=False, description="An API token")
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
@@ -90,7 +92,22 @@ async def authenticate_admin(request: Request, context: Context) -> User:
     user = await authenticate_user(request, context)
     if not user.is_admin:
         raise Forbidden("Only administrators may do this.")
+    context.remember_admin((await _read_secret(request, context))[0], user)
     return user
+
+
+async def _authenticate_remembered_admin(request: Request, context: Context) -> User:
+    """Authenticate an administrator, from memory while the central database does not answer."""
+    remembered = context.remembered_admin((await _read_secret(request, context))[0])
+    if remembered is not None and context.engine.operations.outages.is_central_down:
+        return remembered
+    try:
+        async with asyncio.timeout(DATABASE_SECONDS):
+            return await authenticate_admin(request, context)
+    except (DatabaseUnavailable, TimeoutError):
+        if remembered is None:
+            raise DatabaseUnavailable(name="central") from None
+        return remembered
 
 
 async def authenticate_worker(request: Request, context: Context) -> Worker:
@@ -137,6 +154,7 @@ def _is_own_origin(origin: str, request: Request, context: Context) -> bool:
 
 
 current_admin = _Caller(authenticate_admin)
+remembered_admin = _Caller(_authenticate_remembered_admin)
 CurrentUser = Annotated[User, Depends(_Caller(authenticate_user))]
 Admin = Annotated[User, Depends(current_admin)]
 CurrentWorker = Annotated[Worker, Depends(_Caller(authenticate_worker))]

@@ -22,6 +22,8 @@ from comfyrelay.services.engine import Engine
 SESSION_COOKIE = "comfyrelay_session"
 # After an outage of their receiver, users redeliver many webhooks in a row.
 REDELIVERIES_FACTOR = 6
+# How long an administrator can read the outages without the database.
+REMEMBERED_SECONDS = 900.0
 RunReport = dict[str, Any] | None
 
 
@@ -72,6 +74,18 @@ class Context:
         self.user_of: Cached[User] = Cached(self._user)
         self.worker_of: Cached[Worker] = Cached(self._worker)
         self._storage_origins: Sequence[str] | None = None
+        # Administrators by the hash of their secret, and when they were last authenticated.
+        self._admins: dict[str, tuple[float, User]] = {}
+
+    def remember_admin(self, secret: str, user: User) -> None:
+        """Remember an administrator, to show outages while the central database is down."""
+        now = asyncio.get_running_loop().time()
+        self._admins[hash_secret(secret)] = (now, user)
+        self._admins = {key: entry for key, entry in self._admins.items() if entry[0] + REMEMBERED_SECONDS > now}
+
+    def remembered_admin(self, secret: str) -> User | None:
+        at, user = self._admins.get(hash_secret(secret), (float("-inf"), None))
+        return user if at + REMEMBERED_SECONDS > asyncio.get_running_loop().time() else None
 
     @property
     def session_cookie(self) -> str:
@@ -109,6 +123,7 @@ class Context:
     def forget_user(self, user: User) -> None:
         """Drop cached lookups of a user after a token was revoked."""
         self.user_of.forget(lambda other: other.id == user.id)
+        self._admins = {key: entry for key, entry in self._admins.items() if entry[1].id != user.id}
 
     async def _user(self, secret: str) -> User | None:
         if self.owner is not None and self.owner.is_owner(secret):

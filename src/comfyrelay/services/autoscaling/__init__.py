@@ -34,7 +34,7 @@ class Autoscaling:
         self.leadership = Leadership(databases, LEADER)
         self.snapshots = Observations(databases, offline_seconds=offline_seconds, worker_limits=worker_limits)
         self.machines = Machines(databases, self.leadership, workers.workers, offline_seconds=offline_seconds)
-        self.durations = Durations(self.leadership)
+        self.durations = Durations(databases)
         self.history = History(databases)
         self.views = ScalingViews(databases, self.snapshots, self.leadership, workers.fleets, wakeup=self.wakeup)
         self.figures = FleetFiguresService(databases)

@@ -1,7 +1,7 @@
 """Learn job durations from the audit log, so that settling a job needs no extra write."""
 
 from comfyrelay.domain.autoscaling.learning import NO_RUNS, UNKNOWN_SECONDS, Duration
-from comfyrelay.services.autoscaling.leadership import Leadership
+from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.autoscaling import cursors, durations, machines, observations
 from comfyrelay.store.central.autoscaling.durations import WHOLE_WORKFLOW, CompletionEntry, LearnedDuration
@@ -14,17 +14,20 @@ MAX_LOOKBACK = 10_000
 
 
 class Durations:
-    def __init__(self, leadership: Leadership) -> None:
-        self._leadership = leadership
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
 
     async def learn(self) -> int:
         """Read the new log entries, and return the number of completed jobs.
 
         An entry that is committed after a later entry may be skipped. A single job does not matter.
         """
-        learnt = 0
+        central, learnt = self._databases.central, 0
+        async with central.read() as tx:
+            if await cursors.position(tx, CURSOR) == await durations.newest_entry(tx):
+                return 0
         while True:
-            count, is_end = await self._leadership.run(TransactionStep.LEARN, _learn)
+            count, is_end = await central.run(TransactionStep.LEARN, _learn)
             learnt += count
             if is_end:
                 return learnt
@@ -49,9 +52,8 @@ class Predictions:
 
 
 async def _learn(tx: Tx) -> tuple[int, bool]:
-    after = await cursors.position(tx, CURSOR)
-    if after is None:
-        after = max(0, await durations.newest_entry(tx) - MAX_LOOKBACK)
+    # Every server learns, so the lock keeps two from counting a job twice.
+    after = await cursors.lock(tx, CURSOR) or max(0, await durations.newest_entry(tx) - MAX_LOOKBACK)
     entries = await durations.completed_after(tx, after, limit=BATCH_SIZE)
     if not entries:
         return 0, True

@@ -9,6 +9,7 @@ from comfyrelay.services.operations.erasure import Erasure
 from comfyrelay.services.operations.inspection import Inspection
 from comfyrelay.services.operations.live import AdminLive
 from comfyrelay.services.operations.metrics import MetricsReader
+from comfyrelay.services.operations.outages import Outages
 from comfyrelay.services.operations.readiness import Readiness
 from comfyrelay.services.operations.reconcile import Reconciler
 from comfyrelay.services.operations.reconcile_runs import ReconcileRuns
@@ -49,7 +50,11 @@ class Operations:
             queue.previews,
             graphs=catalogue.private_graphs,
             assets=catalogue.assets,
-            delete_old=(self.samples.delete_old, workers.logs.delete_old),
+            delete_old=(
+                self.samples.delete_old,
+                workers.logs.delete_old,
+                jobs.graph_jobs.remove_unused,
+            ),
             disk=DISK,
             retention_days=settings.retention_days,
             unused_upload_hours=settings.unused_upload_hours,
@@ -58,6 +63,7 @@ class Operations:
         self.inspection = Inspection(databases, queue.control, jobs.submit, queue.wait_reasons)
         self.metrics = MetricsReader(databases)
         self.readiness = Readiness(databases, objects)
+        self.outages = Outages(settings, databases, self.readiness)
         own = urlsplit(settings.base_url)
         origins = [f"{own.scheme}://{own.netloc}", *settings.allowed_origins]
         self.storage_checks = StorageChecks(objects, origins=origins)

@@ -16,11 +16,15 @@ from comfyrelay.store.migrate import Schema
 log = structlog.get_logger(__name__)
 
 TIMEOUT_SECONDS = 3.0
+STORAGE_SECONDS = 3.0
 # The result is cached, because the endpoint needs no authentication.
 CACHE_SECONDS = 1.0
 # Comparing a schema takes longer than the other checks. A server compares it at startup as well.
 SCHEMA_SECONDS = 60.0
 STORAGE = "storage"
+OTHER_SCHEMA = "The schema is the one of another version. Run `comfyrelay db status`."
+OLD_SCHEMA = "The schema is out of date. Run `comfyrelay db upgrade`."
+SCHEMA_PROBLEMS = frozenset({OTHER_SCHEMA, OLD_SCHEMA})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +50,10 @@ class Readiness:
             raise NotReady(errors=result.problems)
         return result
 
+    async def problems(self) -> dict[str, str]:
+        """Return all problems by part, also of a process that is not ready."""
+        return (await self._cache.get(seconds=CACHE_SECONDS)).problems
+
     async def _check(self) -> ReadinessResult:
         schemas = self._databases.schemas()
         found = await asyncio.gather(
@@ -65,7 +73,7 @@ class Readiness:
                 revision = await migrate.current(database)
                 is_current = revision == migrate.head(schema)
                 if is_current and not await self._is_schema_expected(database, schema):
-                    return "The schema is the one of another version. Run `comfyrelay db status`."
+                    return OTHER_SCHEMA
                 if is_current:
                     await migrate.check_writable(database)
         except TimeoutError:
@@ -75,7 +83,7 @@ class Readiness:
         except Exception:
             log.warning("readiness.failed", database=database.name, exc_info=True)
             return "The database is unavailable."
-        return None if is_current else "The schema is out of date. Run `comfyrelay db upgrade`."
+        return None if is_current else OLD_SCHEMA
 
     async def _is_schema_expected(self, database: Database, schema: Schema) -> bool:
         now = asyncio.get_running_loop().time()
@@ -87,10 +95,10 @@ class Readiness:
 
     async def _problem_of_storage(self) -> str | None:
         try:
-            async with asyncio.timeout(TIMEOUT_SECONDS):
+            async with asyncio.timeout(STORAGE_SECONDS):
                 await self._objects.check()
         except TimeoutError:
-            return f"Object storage did not answer within {TIMEOUT_SECONDS:g} seconds."
+            return f"Object storage did not answer within {STORAGE_SECONDS:g} seconds."
         except Exception as error:
             # Details are only logged, because they may contain a path or the name of a bucket.
             log.warning("readiness.failed", part=STORAGE, error=repr(error))

@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from comfyrelay.domain.autoscaling.spec import MachineProviderName
 from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.settlement import JobState
-from comfyrelay.domain.queue.states import JobStatus
-from comfyrelay.domain.records.operations import ActivityCounts, IntervalAggregate, LoadSample
+from comfyrelay.domain.queue.states import JobStatus, Provider
+from comfyrelay.domain.records.operations import ActivityCounts, IntervalAggregate, LoadSample, WaitingGroup
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.timed_cache import TimedCache
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import samples
-from comfyrelay.store.central.autoscaling import cursors
+from comfyrelay.store.central.autoscaling import bursts, cursors, observations
+from comfyrelay.store.central.queue import missing_requirements
+from comfyrelay.store.central.workers import fleets
+from comfyrelay.store.central.workers.workers import serves
 from comfyrelay.store.database import Tx
 
 KEPT_MINUTES = 8 * 24 * 60
@@ -41,6 +45,8 @@ MINUTES = {Range.HOUR: (60, 1), Range.DAY: (24 * 60, 10), Range.WEEK: (7 * 24 * 
 class CurrentLoad:
     standing: LoadSample
     hour: ActivityCounts
+    # Queued jobs that no worker can run.
+    unrunnable: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +73,7 @@ class Samples:
         """Count finished jobs, in the process that applied their end."""
         done = [job for job in ended if job.status == JobStatus.COMPLETED]
         failed = sum(job.status == JobStatus.FAILED for job in ended)
-        self._count(ActivityCounts(done=len(done), failed=failed, tokens=sum(job.reserved_tokens for job in done)))
+        self._count(ActivityCounts(done=len(done), failed=failed, tokens=sum(job.charged_tokens or 0 for job in done)))
 
     def _count(self, more: ActivityCounts) -> None:
         self._counted = self._counted.plus(more)
@@ -83,7 +89,8 @@ class Samples:
             if await samples.has_load(tx, minute) or await cursors.lock(tx, TURN) >= minute:
                 return
             await cursors.move(tx, TURN, minute)
-            await samples.record_load(tx, minute, await samples.current_load(tx, offline_seconds=self._offline_seconds))
+            load, _unrunnable = await self._load(tx)
+            await samples.record_load(tx, minute, load)
 
         try:
             await self._databases.central.run(TransactionStep.MINUTE, work)
@@ -104,9 +111,55 @@ class Samples:
     async def _read_now(self) -> CurrentLoad:
         async with self._databases.central.read() as tx:
             minute = _minute(await tx.now())
-            standing = await samples.current_load(tx, offline_seconds=self._offline_seconds)
+            standing, unrunnable = await self._load(tx)
             hour = await samples.total(tx, minute - HOUR_MINUTES + 1)
-        return CurrentLoad(standing=standing, hour=hour.plus(self._counted))
+        return CurrentLoad(standing=standing, hour=hour.plus(self._counted), unrunnable=unrunnable)
+
+    async def _load(self, tx: Tx) -> tuple[LoadSample, int]:
+        """Return the load, and the number of queued jobs that no worker can run. They need help, not patience, so they
+        do not count as waiting."""
+        waiting = await samples.waiting_jobs(tx)
+        runnable = await self._runnable(tx, waiting) if waiting else []
+        now = await tx.now()
+        online, slots = await samples.online_slots(tx, offline_seconds=self._offline_seconds)
+        oldest = min((group.oldest_at for group in runnable), default=now)
+        load = LoadSample(
+            waiting=sum(group.jobs for group in runnable),
+            oldest_wait_seconds=max(0.0, (now - oldest).total_seconds()),
+            busy=await samples.busy_slots(tx),
+            slots=slots,
+            workers=online,
+        )
+        return load, sum(group.jobs for group in waiting) - load.waiting
+
+    async def _runnable(self, tx: Tx, waiting: Sequence[WaitingGroup]) -> list[WaitingGroup]:
+        """Return the jobs that an online worker, or a machine of an autoscaled fleet, can run."""
+        scaled = {
+            fleet.id: fleet
+            for fleet in await observations.all_fleets(tx)
+            if fleet.machine_spec.provider != MachineProviderName.STATIC
+        }
+        launched = {
+            (scaled[fleet_id].stage, workflow_id)
+            for fleet_id, mapped in (await fleets.workflows_of(tx, list(scaled))).items()
+            for workflow_id in mapped
+        }
+        able = {stage: await self._serving(tx, stage) for stage in {group.stage for group in waiting}}
+        ids = [worker.worker_id for found in able.values() for worker in found]
+        unmet = await missing_requirements.pairs_of(tx, ids)
+
+        def is_runnable(group: WaitingGroup) -> bool:
+            return (group.stage, group.workflow_id) in launched or any(
+                group.workflow_id in worker.workflow_ids
+                and serves(worker.providers, Provider(group.provider))
+                and (worker.worker_id, group.workflow_hash) not in unmet
+                for worker in able[group.stage]
+            )
+
+        return [group for group in waiting if is_runnable(group)]
+
+    async def _serving(self, tx: Tx, stage: str) -> list[bursts.ServingWorker]:
+        return await bursts.serving(tx, stage=stage, offline_seconds=self._offline_seconds)
 
     async def series(self, range_: Range) -> Series:
         """Return all intervals of a range up to now."""

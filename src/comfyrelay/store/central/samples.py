@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Float, cast, delete, func, literal, select
 
 from comfyrelay.domain.queue.states import DispatchStatus
-from comfyrelay.domain.records.operations import ActivityCounts, IntervalAggregate, LoadSample
+from comfyrelay.domain.records.operations import ActivityCounts, IntervalAggregate, LoadSample, WaitingGroup
 from comfyrelay.store.central.queue.dispatches import LEASED
 from comfyrelay.store.central.queue.pauses import is_free
 from comfyrelay.store.central.tables.operations import samples as s
@@ -36,24 +36,26 @@ async def has_load(tx: Tx, minute: int) -> bool:
     return await tx.exists(select(s.c.minute).where(s.c.minute == minute, s.c.waiting.is_not(None)))
 
 
-async def current_load(tx: Tx, *, offline_seconds: float) -> LoadSample:
-    """Read the load from the indexes of queued and leased dispatches, and from workers."""
+async def waiting_jobs(tx: Tx) -> list[WaitingGroup]:
+    """Read the queued jobs from their index, by the properties that decide which workers can run them."""
     is_waiting = (d.c.status == sql_literal(DispatchStatus.QUEUED)) & (d.c.available_at <= relay_now()) & is_free()
-    waiting = await tx.execute(select(func.count(), func.min(d.c.available_at), relay_now()).where(is_waiting))
-    count, oldest, now = waiting.one()
+    columns = (d.c.stage, d.c.provider, d.c.workflow_id, d.c.workflow_hash)
+    query = select(*columns, func.count(), func.min(d.c.available_at)).where(is_waiting).group_by(*columns)
+    return list(map(WaitingGroup._make, await tx.execute(query)))
+
+
+async def busy_slots(tx: Tx) -> int:
     is_started = ~d.c.is_prefetch | d.c.progress.is_not(None)
-    busy = await tx.scalar(select(func.count()).where(LEASED, is_started))
+    return int(await tx.scalar(select(func.count()).where(LEASED, is_started)) or 0)
+
+
+async def online_slots(tx: Tx, *, offline_seconds: float) -> tuple[int, int]:
+    """Return the number of workers that can run jobs, and of their slots."""
     is_able = workers.c.is_approved & workers.c.unavailable_since.is_(None)
     is_online = is_able & (workers.c.last_seen_at >= relay_now(-offline_seconds))
     slots = func.coalesce(func.sum(workers.c.max_concurrency), 0)
-    online_workers, online_slots = (await tx.execute(select(func.count(), slots).where(is_online))).one()
-    return LoadSample(
-        waiting=count,
-        oldest_wait_seconds=max(0.0, (now - oldest).total_seconds()) if oldest is not None else 0.0,
-        busy=int(busy or 0),
-        slots=int(online_slots),
-        workers=int(online_workers),
-    )
+    count, total = (await tx.execute(select(func.count(), slots).where(is_online))).one()
+    return int(count), int(total)
 
 
 async def aggregates_since(tx: Tx, minute: int, *, minutes: int) -> list[IntervalAggregate]:

@@ -415,14 +415,14 @@ def _load(nvml: Any, handle: Any) -> tuple[str, float]:
     return identity.decode() if isinstance(identity, bytes) else str(identity), load
 
 
-class WaitingJobs(Protocol):
+class JobCounter(Protocol):
     @property
     def more_waiting(self) -> int:
         """How many jobs were waiting for this worker at the last answer."""
 
 
 def open_packer(
-    managed: ManagedServers, pool: WorkflowPool, max_processes: int | None, *, poller: Callable[[], WaitingJobs | None]
+    managed: ManagedServers, pool: WorkflowPool, max_processes: int | None, *, poller: Callable[[], JobCounter | None]
 ) -> Packer:
     """Return a packer of managed ComfyUI processes that continues with what an earlier process learnt."""
     packer = Packer(

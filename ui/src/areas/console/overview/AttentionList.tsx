@@ -4,7 +4,7 @@ import { CircleCheck, TriangleAlert } from "lucide-react";
 import { Button, buttonClass, toast, toastProblem } from "@/kit";
 import { overview as texts } from "@/texts/console-overview";
 import { worker as workerWords } from "@/texts/console-workers";
-import { deliveryCounts, type Overview } from "../queries/overview";
+import { deliveryCounts, type Overview, outages as outagesQuery } from "../queries/overview";
 import { someWorkers, workerActions } from "../queries/workers";
 import { consoleKeys } from "../shared/live";
 import styles from "./AttentionList.module.css";
@@ -22,19 +22,22 @@ export function AttentionList({
   const workers = useQuery(busyWorkers);
   const counts = workers.data?.counts ?? {};
   const { data: shut } = useQuery({ ...someWorkers("revoked", 1), enabled: !!counts.revoked });
+  const { data: broken } = useQuery({ ...someWorkers("no_comfyui", 1), enabled: !!counts.no_comfyui });
   const { data: offline } = useQuery({ ...someWorkers("offline", 1), enabled: !!counts.offline });
   const deliveries = useQuery(deliveryCounts);
+  const outages = useQuery(outagesQuery);
   const { fleets, isKnown, isFailed } = useAutoscaledFleets();
   const { dead, max_counted } = deliveries.data ?? { dead: 0, max_counted: 1 };
   const notices = noticesOf({
     now: workers.data && now,
-    workers: { counts, shut: shut?.items[0], offline: offline?.items[0] },
+    workers: { counts, shut: shut?.items[0], offline: offline?.items[0], broken: broken?.items[0] },
+    outages: outages.data?.items ?? [],
     fleets,
     dead,
     isMoreDead: dead >= max_counted,
   });
-  const hasFailed = isOverviewFailed || workers.isError || deliveries.isError || isFailed;
-  const isAllKnown = now && workers.data && deliveries.data && isKnown;
+  const hasFailed = isOverviewFailed || workers.isError || deliveries.isError || outages.isError || isFailed;
+  const isAllKnown = now && workers.data && deliveries.data && outages.data?.checked_at && isKnown;
   return (
     <section aria-label={texts.attention.title}>
       {(hasFailed || notices.length > 0) && (

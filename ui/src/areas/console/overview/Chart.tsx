@@ -5,7 +5,7 @@ import { useLatest } from "@/lib/use-latest";
 import { overview as texts } from "@/texts/console-overview";
 import type { Tone } from "../shared/panels";
 import styles from "./Chart.module.css";
-import { highest, last, type Range, type Values } from "./rules";
+import { highest, isolatedPoints, last, type Range, type Values } from "./rules";
 
 export interface Line {
   name: string;
@@ -101,7 +101,13 @@ function Plot({ title, range, at, lines, format, least = 1, steps }: ChartProps)
             stroke: () => colour(index),
             width: 1.75,
             ...(!line.isBare && { fill: () => faded(colour(index)) }),
-            points: { show: false },
+            // a line needs two points: an isolated one is drawn as a dot
+            points: {
+              show: false,
+              size: 5,
+              fill: () => colour(index),
+              filter: () => isolatedPoints(now.current.lines[index]?.values ?? []),
+            },
             spanGaps: false,
           })),
         ],

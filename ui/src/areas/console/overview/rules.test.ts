@@ -1,11 +1,23 @@
 import { describe, expect, it } from "vitest";
 import type { Fleet, Scaling } from "../queries/fleets";
-import { errorRates, highest, last, noticesOf, type OverviewFacts, rangeOf, rates, thinned } from "./rules";
+import {
+  errorRates,
+  highest,
+  isolatedPoints,
+  last,
+  noticesOf,
+  type OverviewFacts,
+  rangeOf,
+  rates,
+  thinned,
+} from "./rules";
 
 const named = (worker_id: string) => ({ worker_id, display_name: null });
 const none = { counts: {} };
 const now = (more: object = {}) =>
-  ({ waiting: 0, done_hour: 0, failed_hour: 0, ...more }) as unknown as NonNullable<OverviewFacts["now"]>;
+  ({ waiting: 0, unrunnable: 0, done_hour: 0, failed_hour: 0, ...more }) as unknown as NonNullable<
+    OverviewFacts["now"]
+  >;
 const fleet = { slug: "video", stage: "production", name: "video", autoscaling: { failed_boots: 3 } } as Fleet;
 const said = (seen: Partial<OverviewFacts>) =>
   noticesOf({ now: now(), workers: none, fleets: [], dead: 0, ...seen }).map((each) => each.key.split(" ")[0]);
@@ -18,6 +30,27 @@ describe("noticesOf", () => {
   it("puts waiting jobs without workers first", () => {
     const workers = { counts: { offline: 1, revoked: 1 }, offline: named("a"), shut: named("b") };
     expect(said({ workers, now: now({ waiting: 1 }) })).toEqual(["nobody", "pending", "offline"]);
+  });
+
+  it("puts outages first, with what they mean and what to do", () => {
+    const outage = {
+      kind: "central",
+      name: "central",
+      detail: "It refused.",
+      means: "Customers cannot sign in.",
+      advice: "Start it.",
+      is_severe: true,
+      since: "",
+    };
+    const [first] = noticesOf({ now: undefined, workers: none, fleets: [], dead: 3, outages: [outage] });
+    expect(first?.text).toBe("The central database is down");
+    expect(first?.aside).toBe("It refused. Customers cannot sign in. Start it.");
+  });
+
+  it("reports jobs that no worker can run, and workers without ComfyUI", () => {
+    const workers = { counts: { idle: 1, no_comfyui: 1 }, broken: named("a") };
+    expect(said({ workers, now: now({ unrunnable: 2 }) })).toEqual(["unrunnable", "no_comfyui"]);
+    expect(said({ workers: none, now: now({ unrunnable: 2 }) })).toEqual(["nobody"]);
   });
 
   it("reports a fleet whose launches fail up to its limit", () => {
@@ -69,6 +102,12 @@ it("ignores missing values for last and highest", () => {
   expect(last([1, 4, null])).toBe(4);
   expect(highest([null, 4, 2])).toBe(4);
   expect(highest([null])).toBeNull();
+});
+
+it("finds values that no line connects", () => {
+  expect(isolatedPoints([1, null, 2, 3, null, 4])).toEqual([0, 5]);
+  expect(isolatedPoints([null, 0, null])).toEqual([1]);
+  expect(isolatedPoints([])).toEqual([]);
 });
 
 it("keeps the last value when thinning", () => {

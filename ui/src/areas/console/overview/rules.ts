@@ -3,7 +3,7 @@
 import { type LinkProps, linkOptions } from "@tanstack/react-router";
 import { overview as texts } from "@/texts/console-overview";
 import type { Fleet, Scaling } from "../queries/fleets";
-import type { Overview } from "../queries/overview";
+import type { Outage, Overview } from "../queries/overview";
 import type { Worker } from "../queries/workers";
 import type { Tone } from "../shared/panels";
 import { workerName } from "../workers/rules";
@@ -24,6 +24,13 @@ export const errorRates = (done: Values, failed: Values): (number | null)[] =>
 export const last = (values: Values): number | null => values.findLast((each) => each !== null) ?? null;
 export const highest = (values: Values): number | null =>
   values.reduce<number | null>((top, each) => (each === null ? top : Math.max(top ?? each, each)), null);
+
+/** The indices of values without a neighbour, which no line shows. */
+export const isolatedPoints = (values: Values): number[] =>
+  values.flatMap((each, index) => {
+    const hasNeighbour = (values[index - 1] ?? null) !== null || (values[index + 1] ?? null) !== null;
+    return each === null || hasNeighbour ? [] : [index];
+  });
 
 /** Rates are per minute for an hour and per hour otherwise, as in `texts.per`. */
 const UNIT_SECONDS: Readonly<Record<Range, number>> = { hour: 60, day: 3600, week: 3600 };
@@ -56,8 +63,15 @@ type Named = Pick<Worker, "worker_id" | "display_name">;
 
 export interface OverviewFacts {
   now: Overview["now"] | undefined;
-  /** Counts by state, and the first revoked and offline worker. */
-  workers: { counts: Readonly<Record<string, number>>; shut?: Named | undefined; offline?: Named | undefined };
+  /** Counts by state, and the first revoked, offline and broken worker. */
+  workers: {
+    counts: Readonly<Record<string, number>>;
+    shut?: Named | undefined;
+    offline?: Named | undefined;
+    broken?: Named | undefined;
+  };
+  /** Most urgent first. */
+  outages?: readonly Outage[];
   fleets: readonly { fleet: Fleet; scaling: Scaling | undefined }[];
   dead: number;
   /** The count reached its limit; there may be more. */
@@ -74,19 +88,42 @@ export const isBroken = (fleet: Fleet, scaling: Scaling | undefined): boolean =>
   scaling.failed_boots >= (fleet.autoscaling?.failed_boots ?? Number.POSITIVE_INFINITY);
 
 /** Most urgent first. */
-export function noticesOf({ now, workers, fleets, dead, isMoreDead = false }: OverviewFacts): Notice[] {
+export function noticesOf({ now, workers, fleets, dead, isMoreDead = false, outages = [] }: OverviewFacts): Notice[] {
   const words = texts.attention;
   const found: Notice[] = [];
-  const { counts, shut, offline } = workers;
+  const { counts, shut, offline, broken } = workers;
   const of = (...states: string[]) => states.reduce((sum, each) => sum + (counts[each] ?? 0), 0);
-  if (now && now.waiting > 0 && of("busy", "idle", "draining") === 0) {
+  for (const each of outages) {
+    found.push({
+      key: `outage ${each.kind} ${each.name}`,
+      tone: each.is_severe ? "bad" : "warn",
+      text: words.outage(each.kind, each.name),
+      aside: [each.detail, each.means, each.advice].join(" "),
+      link: linkOptions({ to: "/console/settings" }),
+    });
+  }
+  const queued = now ? now.waiting + now.unrunnable : 0;
+  if (queued > 0 && of("busy", "idle", "draining") === 0) {
     found.push({
       key: "nobody",
       tone: "bad",
-      text: words.nobody(now.waiting),
+      text: words.nobody(queued),
       aside: words.nobodyAside,
       link: linkOptions({ to: "/console/workers", search: { open: "add" } }),
     });
+  } else if (now && now.unrunnable > 0) {
+    found.push({
+      key: "unrunnable",
+      tone: "bad",
+      text: words.unrunnable(now.unrunnable),
+      aside: words.unrunnableAside,
+      link: linkOptions({ to: "/console/dispatches", search: { status: "queued" } }),
+    });
+  }
+  if (broken && of("no_comfyui") > 0) {
+    const text = words.broken(of("no_comfyui"), workerName(broken));
+    const link = linkOptions({ to: "/console/workers", search: { status: "no_comfyui" } });
+    found.push({ key: "no_comfyui", tone: "bad", text, aside: words.brokenAside, link });
   }
   if (shut && of("revoked") > 0) {
     found.push({

@@ -14,6 +14,15 @@ export const overview = (range: "hour" | "day" | "week") =>
     placeholderData: (before) => before,
   });
 
+export type Outage = Schemas["OutageView"];
+
+/** Answered from the server's memory, also while its database is down. */
+export const outages = queryOptions({
+  queryKey: ["console", "outages"] as const,
+  queryFn: ({ signal }) => get("/api/admin/outages", { signal }),
+  refetchInterval: REFETCH_MS,
+});
+
 export const deliveryCounts = queryOptions({
   queryKey: ["console", "webhooks", "counts"] as const,
   queryFn: ({ signal }) => get("/api/admin/webhooks/counts", { signal }),
