@@ -2,6 +2,7 @@
 
     ComfyRelayError
     ├── InvalidInput             the input is invalid; names the fields
+    │   └── MissingAsset         a graph names files that the user does not have
     ├── NotFound                 the object does not exist or belongs to another user
     │   └── LeaseLost            the lease token is wrong, or its lease has ended
     ├── Conflict                 the object exists already, or is in another state
@@ -67,6 +68,12 @@ class InvalidInput(ComfyRelayError):
     def __init__(self, detail: str | None = None, *, errors: Mapping[str, str] | None = None) -> None:
         self.errors: dict[str, str] = dict(errors or {})
         super().__init__(detail)
+
+
+class MissingAsset(InvalidInput):
+    """The graph names a file that you do not have."""
+
+    code = "missing_asset"
 
 
 class NotFound(ComfyRelayError):

@@ -61,6 +61,8 @@ class JobPayload:
     output_folder: str | None = None
     # The worker stops a longer run.
     max_run_seconds: int | None = None
+    # Labels by which the user finds the job.
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     def with_seeds(self, new_seed: Callable[[int], int]) -> "JobPayload":
         """Return a copy with new seeds. `new_seed` receives the largest allowed value."""

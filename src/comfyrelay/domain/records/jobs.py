@@ -133,6 +133,9 @@ class FileRecord:
     # File formats of the derived files, if any.
     poster: str | None
     preview: str | None
+    blake3: str | None = None
+    # When a job first used or created it.
+    used_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 import json
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -99,14 +99,14 @@ class OwnWorkflows:
         await self._access.require(tenant_id)
         imported: ImportedWorkflow | None = None
         try:
-            imported = await self._import(tenant_id, new)
-            values = _values(imported)
+            imported = await self.import_graph(tenant_id, new)
+            values = workflow_values(imported)
         except MissingOnWorkers as error:
             if not new.wait_for_missing:
                 anyway = f"{error.detail} Or add it anyway: then it waits until a worker has them."
                 raise MissingOnWorkers(anyway, missing=error.missing) from error
             values = self._pending_values(new, [item["name"] for item in error.missing])
-        slug, name = _slug(new.name), await self._free_name(tenant_id, new)
+        slug, name = new_slug(new.name), await self._free_name(tenant_id, new)
 
         async def find_existing(tx: Tx, graph_path: str) -> WorkflowRecord | None:
             # The lock serializes concurrent imports of the same graph.
@@ -153,8 +153,8 @@ class OwnWorkflows:
         await self._access.require(tenant_id)
         before = await self.find(tenant_id, slug)
         _refuse_script(before)
-        imported = await self._import(tenant_id, new)
-        changes = _values(imported)
+        imported = await self.import_graph(tenant_id, new)
+        changes = workflow_values(imported)
         if new.name is not None:
             changes["name"] = new.name
         after = (await self._workflows.change(slug, changes, before=before)).workflow
@@ -168,8 +168,8 @@ class OwnWorkflows:
         assert before.tenant_id is not None
         try:
             stored = await self._workflows.load_import(before)
-            imported = await self._import(before.tenant_id, WorkflowImport(**stored))
-            await self._workflows.change(before.slug, _values(imported), before=before)
+            imported = await self.import_graph(before.tenant_id, WorkflowImport(**stored))
+            await self._workflows.change(before.slug, workflow_values(imported), before=before)
         except MissingOnWorkers as error:
             waiting = WaitingForNodes(node_types=[item["name"] for item in error.missing])
         except (GraphError, InvalidInput, NotFound, TooLarge) as error:
@@ -247,9 +247,12 @@ class OwnWorkflows:
             "output_mime_type": "application/octet-stream",
         }
 
-    async def _import(self, tenant_id: str, new: WorkflowImport) -> ImportedWorkflow:
-        """Import a workflow and check it against the policy."""
+    async def import_graph(
+        self, tenant_id: str, new: WorkflowImport, change: Callable[[ImportedWorkflow], ImportedWorkflow] | None = None
+    ) -> ImportedWorkflow:
+        """Import a workflow, change it, and check it against the policy."""
         imported = await self._importer.import_workflow(new, tenant_id=tenant_id)
+        imported = change(imported) if change is not None else imported
         _check_properties(imported.properties)
         if new.properties is None:
             imported = await self._readers.run(tenant_id, partial(_drop_forbidden, imported, self._policy))
@@ -274,7 +277,8 @@ def _numbered(name: str, taken: Collection[str]) -> str:
     )
 
 
-def _values(imported: ImportedWorkflow) -> dict[str, Any]:
+def workflow_values(imported: ImportedWorkflow) -> dict[str, Any]:
+    """Return the fields of a workflow with this graph."""
     return {
         "graph": imported.graph,
         "editor": imported.editor,
@@ -368,6 +372,6 @@ def _mime_type(imported: ImportedWorkflow) -> str:
     return found
 
 
-def _slug(name: str | None) -> str:
+def new_slug(name: str | None) -> str:
     words = re.sub(r"[^a-z0-9]+", "-", (name or "").lower()).strip("-")[:40].strip("-")
     return f"{words or 'workflow'}-{secrets.token_hex(6)}"

@@ -12,6 +12,7 @@ from comfyrelay.store.central.tables.catalogue import effects, workflows
 from comfyrelay.store.central.tables.workers import workflow_fleets
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest, short_page
+from comfyrelay.store.types import relay_now
 
 _EFFECT = [effects.c[name].label(f"effect_{name}") for name in EffectRecord.__dataclass_fields__]
 _OF_EFFECT = [workflows.c[name].label(f"workflow_{name}") for name in WorkflowRecord.__dataclass_fields__]
@@ -63,7 +64,8 @@ async def slugs(tx: Tx, effect_ids: Iterable[int]) -> dict[int, str]:
 
 
 def _own(tenant_id: str) -> Select[Any]:
-    return select(*_WORKFLOW).where(workflows.c.tenant_id == tenant_id, workflows.c.deleted_at.is_(None))
+    is_own = (workflows.c.tenant_id == tenant_id) & workflows.c.deleted_at.is_(None)
+    return select(*_WORKFLOW).where(is_own, ~workflows.c.is_unlisted)
 
 
 async def own_workflows(
@@ -104,6 +106,28 @@ async def own_with_graph(tx: Tx, tenant_id: str, graph_path: str) -> list[Workfl
     """Return a tenant's workflows with this graph, oldest first."""
     query = _own(tenant_id).where(workflows.c.graph_path == graph_path).order_by(workflows.c.id)
     return await tx.all(WorkflowRecord, query)
+
+
+def _unlisted() -> Select[Any]:
+    return select(*_WORKFLOW).where(workflows.c.is_unlisted, workflows.c.deleted_at.is_(None))
+
+
+async def unlisted_with_graph(tx: Tx, tenant_id: str, graph_path: str) -> list[WorkflowRecord]:
+    """Return a tenant's unlisted workflows with this graph, oldest first."""
+    query = _unlisted().where(workflows.c.tenant_id == tenant_id, workflows.c.graph_path == graph_path)
+    return await tx.all(WorkflowRecord, query.order_by(workflows.c.id))
+
+
+async def count_unlisted(tx: Tx, tenant_id: str) -> int:
+    query = select(func.count()).select_from(_unlisted().where(workflows.c.tenant_id == tenant_id).subquery())
+    return await tx.scalar(query) or 0
+
+
+async def unused_unlisted(tx: Tx, *, unused_seconds: float, after_id: int, limit: int) -> list[WorkflowRecord]:
+    """Return a page of the unlisted workflows of all tenants that no submission has used for this long."""
+    is_old = workflows.c.updated_at <= relay_now(-unused_seconds)
+    query = _unlisted().where(is_old, workflows.c.id > after_id)
+    return await tx.all(WorkflowRecord, query.order_by(workflows.c.id).limit(limit))
 
 
 async def waiting(tx: Tx, *, after_id: int = 0, limit: int) -> list[WorkflowRecord]:

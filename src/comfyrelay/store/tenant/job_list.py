@@ -1,16 +1,18 @@
 """Filtered and searched lists of a tenant's jobs."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Boolean,
     ColumnElement,
+    Function,
     Select,
     TableValuedAlias,
     Text,
     and_,
+    cast,
     column,
     exists,
     false,
@@ -28,6 +30,7 @@ from comfyrelay.domain.search import parse_search
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.jobs import JOB_COLUMNS
 from comfyrelay.store.tenant.tables import ai_jobs, batches, files, videos
+from comfyrelay.store.types import json_value
 
 # The newest jobs whose input values are searched.
 MAX_SEARCHED = 20_000
@@ -60,6 +63,7 @@ def list_query(
     expired: bool = False,
     workflow_ids: Collection[int] | None = None,
     search: str | None = None,
+    metadata: Mapping[str, str] | None = None,
     after_id: str | None = None,
     oldest_first: bool = False,
     limit: int = 50,
@@ -95,6 +99,10 @@ def list_query(
         query = query.where(ai_jobs.c.workflow_id.in_(workflow_ids))
     if search:
         query = query.where(search_condition(tenant_id, search, dialect))
+    for key, value in (metadata or {}).items():
+        labels = _labels(dialect)
+        is_equal = (labels.c.key == key) & (labels.c.value == value)
+        query = query.where(exists(select(literal(1)).select_from(labels).where(is_equal)))
     if after_id is not None:
         query = query.where(ai_jobs.c.id > after_id if oldest_first else ai_jobs.c.id < after_id)
     return query
@@ -150,12 +158,30 @@ def _has_value(
 
 def input_values(dialect: str) -> TableValuedAlias:
     """Return the input values of a job as a table with the column `value`."""
-    values = (
-        func.json_each(ai_jobs.c.input_payload, "$.values")
-        if dialect == "sqlite"
-        else func.json_each_text(func.json_extract_path(ai_jobs.c.input_payload, "values"))
+    return _entries("values", dialect).table_valued(column("value", Text()), name="given")
+
+
+def _labels(dialect: str) -> TableValuedAlias:
+    """Return the labels of a job as a table."""
+    return _entries("metadata", dialect).table_valued(column("key", Text()), column("value", Text())).alias()
+
+
+def _entries(name: str, dialect: str) -> Function[Any]:
+    """Return the entries of an object in the payload of a job."""
+    if dialect == "sqlite":
+        return func.json_each(ai_jobs.c.input_payload, f"$.{name}")
+    return func.json_each_text(func.json_extract_path(ai_jobs.c.input_payload, name))
+
+
+async def metadata_of(tx: Tx, job_ids: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return the labels of jobs."""
+    labels = (
+        func.json_extract(ai_jobs.c.input_payload, "$.metadata")
+        if tx.dialect == "sqlite"
+        else cast(func.json_extract_path(ai_jobs.c.input_payload, "metadata"), Text)
     )
-    return values.table_valued(column("value", Text()), name="given")
+    rows = await tx.execute(select(ai_jobs.c.id, labels.label("labels")).where(ai_jobs.c.id.in_(list(job_ids))))
+    return {row.id: json_value(row.labels) or {} for row in rows}
 
 
 async def listed(tx: Tx, tenant_id: str, **filters: Any) -> list[JobRecord]:

@@ -34,6 +34,8 @@ files = Table(
     Column("mime_type", Text, nullable=False),
     Column("size", BigInteger),
     Column("content_hash", Text),
+    # The hash by which clients of the Comfy API find an upload.
+    Column("blake3", Text),
     Column("original_filename", Text),
     Column("metadata", JsonText),
     Column("created_at", UtcTime, nullable=False),
@@ -53,6 +55,7 @@ files = Table(
     UniqueConstraint("disk", "path"),
     # Outputs have no original name.
     partial_index("ix_files_uploads", "tenant_id", "id", "size", where="original_filename IS NOT NULL"),
+    partial_index("ix_files_blake3", "tenant_id", "blake3", where="blake3 IS NOT NULL"),
     partial_index("ix_files_unused", "id", where="used_at IS NULL AND removing_at IS NULL"),
     partial_index("ix_files_poster_due", "poster_due_at", where="poster_due_at IS NOT NULL"),
     partial_index("ix_files_removing", "id", where="removing_at IS NOT NULL"),
@@ -267,10 +270,13 @@ token_wallets = Table(
     metadata,
     Column("tenant_id", Text, primary_key=True),
     Column("balance", BigInteger, nullable=False, server_default=text("0")),
+    # Tokens of refunded payments that were already spent. They cannot be spent again, and are taken from new credits.
+    Column("owed_tokens", BigInteger, nullable=False, server_default=text("0")),
     # The sum of its graphs and of its jobs without a price, changed together with them.
     Column("space_bytes", BigInteger, nullable=False, server_default=text("0")),
     Column("updated_at", UtcTime, nullable=False),
     CheckConstraint("balance >= 0", name="balance"),
+    CheckConstraint("owed_tokens >= 0", name="owed_tokens"),
 )
 
 token_transactions = Table(

@@ -42,7 +42,10 @@ class VideoChange:
 _FILE = [files.c[name] for name in FileRecord.__dataclass_fields__]
 _VIDEO = [videos.c[name] for name in VideoRecord.__dataclass_fields__]
 _BATCH = [batches.c[name] for name in BatchRecord.__dataclass_fields__]
-_NEW_FILE = ("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "original_filename")
+_NEW_FILE = (
+    *("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "blake3"),
+    "original_filename",
+)
 _OUTPUT = (
     *("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "metadata"),
     *("width", "height", "seconds", "poster", "preview"),
@@ -102,6 +105,20 @@ async def ids_at(tx: Tx, tenant_id: str, paths: Sequence[str]) -> dict[str, str]
         return {}
     query = select(files.c.path, files.c.id).where(files.c.tenant_id == tenant_id, files.c.path.in_(paths))
     return {row.path: row.id for row in await tx.execute(query.where(files.c.removing_at.is_(None)))}
+
+
+async def by_blake3(tx: Tx, tenant_id: str, blake3: str) -> FileRecord | None:
+    """Return the tenant's newest upload with this content."""
+    is_same = (files.c.tenant_id == tenant_id) & (files.c.blake3 == blake3) & files.c.blake3.is_not(None)
+    query = select(*_FILE).where(is_same, files.c.removing_at.is_(None))
+    return await tx.one_or_none(FileRecord, query.order_by(files.c.id.desc()).limit(1))
+
+
+async def job_of_output(tx: Tx, tenant_id: str, file_id: str) -> str | None:
+    """Return the job that made a file."""
+    query = select(outputs.c.job_id).where(outputs.c.id == file_id, outputs.c.tenant_id == tenant_id)
+    found: str | None = await tx.scalar(query)
+    return found
 
 
 async def metadata_of(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, Mapping[str, Any] | None]:
