@@ -249,6 +249,14 @@ class _DailyLoop:
         assert {entry["id"]: entry["pos"] for entry in embedded["nodes"]} == {
             entry["id"]: entry["pos"] for entry in lake_workflow()["nodes"]
         }
+        await self.page.goto(f"/gallery?batch={batch}&open={first['id']}")
+        await self.page.get_by_role("dialog").get_by_role("button", name="More", exact=True).click()
+        async with self.page.context.expect_page() as opened:
+            await self.page.get_by_role("menuitem", name="Open in ComfyUI").click()
+        editor = await opened.value
+        [comfyui] = (await self.driver.call("GET", "/api/desk"))["comfyui"]
+        assert editor.url.startswith(comfyui)
+        await editor.close()
         await self.page.goto("/create")
         await expect(self.form).to_be_visible()
         await self.driver.drop((first["filename"], "image/png", content))

@@ -155,6 +155,22 @@ async def test_images_dropped_with_workflows_become_inputs(driver: PageDriver) -
     await expect(driver.page.get_by_role("button", name="Remove a.png")).to_be_attached()
 
 
+async def test_output_folder_of_a_batch_is_chosen_or_typed(driver: PageDriver) -> None:
+    outputs = Path((await driver.call("GET", "/api/desk"))["output_folder"])
+    (outputs / "portraits").mkdir(parents=True, exist_ok=True)
+    await choose(driver, "Invert an image")
+    await driver.plan.get_by_text("Name, folder, priority").click()
+    folder = driver.plan.get_by_role("textbox", name="Folder")
+    await driver.plan.get_by_role("button", name="Choose Folder").click()
+    dialog = driver.page.get_by_role("dialog", name="Choose a folder")
+    await expect(dialog.get_by_role("button", name="Up", exact=True)).to_be_disabled()
+    await dialog.get_by_role("button", name="portraits", exact=True).click()
+    await dialog.get_by_role("button", name="Use this folder").click()
+    await expect(folder).to_have_value("portraits")
+    await folder.fill("portraits/new")
+    await expect(folder).to_have_value("portraits/new")
+
+
 async def test_folder_is_chosen_and_the_search_is_in_the_url(driver: PageDriver, tmp_path: Path) -> None:
     folder = tmp_path / "shots"
     (folder / "day 1").mkdir(parents=True)

@@ -41,6 +41,12 @@ async def test_swept_fields_are_counted_and_become_a_grid_that_is_saved_as_a_pic
     await form.get_by_role("button", name="Sweep Width").click()
     await form.get_by_role("textbox", name="Width").fill("64, 128")
     await expect(driver.plan).to_contain_text("Steps (3) × Width (2) = 6 images")
+    # how they are combined has a line of its own, so that the fields keep their places
+    combine = await form.get_by_label("Combine", exact=True).bounding_box()
+    field = await form.get_by_role("textbox", name="Steps").bounding_box()
+    assert combine is not None
+    assert field is not None
+    assert combine["width"] > 1.8 * field["width"]
     await expect(driver.plan.get_by_label("First jobs")).to_contain_text("Steps 2 · Width 64")
     await driver.add("Add 6 jobs", count=6)
     batch = await ended_batch(driver)
@@ -72,6 +78,10 @@ async def test_swept_fields_are_counted_and_become_a_grid_that_is_saved_as_a_pic
         # the labels are dark on white, and the pictures have colours
         assert picture.convert("RGB").getpixel((picture.width - 1, 2)) == (255, 255, 255)
         assert len(picture.convert("RGB").getcolors(2**24) or ()) > 50
+        # nothing touches the picture in the next column
+        gap = picture.convert("RGB").crop((180 + 384 + 1, 0, 180 + 384 + 7, picture.height))
+        below_labels = gap.crop((0, 3 * 28, gap.width, gap.height))
+        assert below_labels.getcolors() == [(below_labels.width * below_labels.height, (255, 255, 255))]
     await driver.page.reload()
     await expect(table.locator("img")).to_have_count(6)
     axe = (UI / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")

@@ -1,6 +1,6 @@
 import { FolderOpen } from "lucide-react";
 import { useState } from "react";
-import { Button } from "@/kit";
+import { Button, TextField } from "@/kit";
 import { useFieldProps } from "@/kit/Field";
 import { folders as texts } from "@/texts/folders";
 import { FolderDialog } from "./FolderDialog";
@@ -15,13 +15,16 @@ interface FolderFieldProps {
   /** Where the dialog starts; with `isInside`, also the folder that the chosen one must be in. */
   start?: string;
   isInside?: boolean;
+  /** Whether the name of a new folder may be typed. */
+  isEditable?: boolean;
   isDisabled?: boolean;
   onChange: (path: string) => void;
 }
 
 /** A folder of the desk's machine, chosen in a dialog. An empty value means the default. */
 export function FolderField(props: FolderFieldProps) {
-  const { name, value, placeholder, start = "", isInside = false, isDisabled = false, onChange } = props;
+  const { name, value, placeholder, start = "", isInside = false, isEditable = false } = props;
+  const { isDisabled = false, onChange } = props;
   const [isOpen, setOpen] = useState(false);
   const field = useFieldProps();
   const choose = (path: string) => {
@@ -30,9 +33,18 @@ export function FolderField(props: FolderFieldProps) {
   };
   return (
     <div className={styles.field}>
-      <output {...field} className={styles.value} data-empty={!value || undefined} dir="auto">
-        {value || placeholder}
-      </output>
+      {isEditable ? (
+        <TextField
+          value={value}
+          maxLength={200}
+          placeholder={placeholder}
+          onChange={(event) => onChange(event.target.value)}
+        />
+      ) : (
+        <output {...field} className={styles.value} data-empty={!value || undefined} dir="auto">
+          {value || placeholder}
+        </output>
+      )}
       <Button
         size="small"
         icon={FolderOpen}
@@ -42,7 +54,7 @@ export function FolderField(props: FolderFieldProps) {
       >
         {texts.choose}
       </Button>
-      {value && !isDisabled && (
+      {value && !isDisabled && !isEditable && (
         <Button size="small" look="quiet" onClick={() => onChange("")}>
           {isInside ? texts.whole : texts.clear}
         </Button>

@@ -1,4 +1,5 @@
 import { ChevronDown } from "lucide-react";
+import { FolderField } from "@/folders/FolderField";
 import { Field, Select, TextField } from "@/kit";
 import { useSession } from "@/session/session";
 import { create as texts } from "@/texts/create";
@@ -31,12 +32,24 @@ export function BatchOptions({ form, root }: { form: Form; root: string | null }
         </Field>
         {root !== null && (
           <Field name={plan.folder} hint={plan.folderHint(root)} problem={form.problems.output_folder}>
-            <TextField
-              value={draft.outputFolder}
-              maxLength={200}
-              placeholder={plan.folderPlaceholder}
-              onChange={(event) => form.change({ outputFolder: event.target.value })}
-            />
+            {isGuest ? (
+              <TextField
+                value={draft.outputFolder}
+                maxLength={200}
+                placeholder={plan.folderPlaceholder}
+                onChange={(event) => form.change({ outputFolder: event.target.value })}
+              />
+            ) : (
+              <FolderField
+                name={plan.folder}
+                value={draft.outputFolder}
+                placeholder={plan.folderPlaceholder}
+                start={root}
+                isInside
+                isEditable
+                onChange={(outputFolder) => form.change({ outputFolder })}
+              />
+            )}
           </Field>
         )}
         <Field name={plan.place}>

@@ -122,17 +122,19 @@ export function FormView({ form, found, folderProblem, children, isPlain = false
             </div>
           )}
           {canPair(lists.files.length, lists.prompts.length, choice, draft) && (
-            <Field name={texts.form.combine}>
-              <Segmented
-                name={texts.form.combine}
-                value={draft.isPairwise ? "pairs" : "product"}
-                choices={[
-                  { value: "product", name: texts.form.product },
-                  { value: "pairs", name: texts.form.pairs },
-                ]}
-                onChange={(next) => form.change({ isPairwise: next === "pairs" })}
-              />
-            </Field>
+            <div className={styles.wide}>
+              <Field name={texts.form.combine}>
+                <Segmented
+                  name={texts.form.combine}
+                  value={draft.isPairwise ? "pairs" : "product"}
+                  choices={[
+                    { value: "product", name: texts.form.product },
+                    { value: "pairs", name: texts.form.pairs },
+                  ]}
+                  onChange={(next) => form.change({ isPairwise: next === "pairs" })}
+                />
+              </Field>
+            </div>
           )}
           {sections.main.map(show)}
         </div>

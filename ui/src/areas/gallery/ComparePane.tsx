@@ -36,6 +36,7 @@ export function ComparePane({ id, letter, sync, view, onView, onMark, onRemove }
       <figcaption className={styles.paneFoot}>
         <span className={styles.letter}>{letter}</span>
         <span className={styles.paneName}>{item ? nameOf(item) : ""}</span>
+        {item && item.number > 1 && <span className={styles.paneSeed}>{texts.tile.number(item.number)}</span>}
         {item?.seed != null && <span className={styles.paneSeed}>{`${texts.info.seed} ${String(item.seed)}`}</span>}
         {item && (
           <>

@@ -9,6 +9,7 @@ import { Inspector } from "@/kit/Inspector";
 import { useLatest } from "@/lib/use-latest";
 import { clock, size } from "@/texts/common";
 import { gallery as texts } from "@/texts/gallery";
+import { job } from "@/texts/job";
 import styles from "./InfoPanel.module.css";
 import type { Item } from "./item";
 import { useOutputMutations } from "./output-mutations";
@@ -24,10 +25,11 @@ export async function copyText(text: string, message: string): Promise<void> {
 }
 
 /** Path of the output file on this machine; null if unknown. */
-export function useOutputPath(item: Item | undefined): string | null {
+/** Where the file of an output is, and the ComfyUI that made it. */
+export function useOrigin(item: Item | undefined): { path: string | null; comfyui: string | null } {
   const { data } = useQuery({ ...aboutJob(item?.job_id ?? ""), enabled: item !== undefined });
   const own = data?.files.find((each) => each.output_number === item?.number);
-  return own ? String(own.path) : null;
+  return { path: own ? String(own.path) : null, comfyui: data?.comfyui_url ?? null };
 }
 
 const formatValue = (value: unknown): string =>
@@ -36,7 +38,7 @@ const formatValue = (value: unknown): string =>
 export function InfoPanel({ item, onClose }: { item: Item; onClose: () => void }) {
   const { data: about, isPending } = useQuery(aboutJob(item.job_id));
   const { data: allCollections } = useQuery(collections);
-  const path = useOutputPath(item);
+  const { path, comfyui } = useOrigin(item);
   const { info } = texts;
   const inside = allCollections?.filter((each) => item.collections.includes(each.id)) ?? [];
   const whole = about?.inputs.find((each) => item.prompt && String(each.value).startsWith(item.prompt.slice(0, 40)));
@@ -67,6 +69,14 @@ export function InfoPanel({ item, onClose }: { item: Item; onClose: () => void }
     [info.file, [item.filename, item.size === null ? "" : size(item.size)].filter(Boolean).join(" · ")],
     [info.type, item.mime_type],
     [info.path, path],
+    [
+      job.comfyui,
+      comfyui && (
+        <a key="comfyui" href={comfyui} target="_blank" rel="noreferrer">
+          {job.openInComfyui}
+        </a>
+      ),
+    ],
   ];
   return (
     <div className={styles.info}>

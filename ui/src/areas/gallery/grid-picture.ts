@@ -6,6 +6,7 @@ import { items } from "./item-store";
 import {
   cellAt,
   cellRatio,
+  GAP,
   LABEL_WIDTH,
   LINE,
   pictureSize,
@@ -68,17 +69,18 @@ export async function drawGrid(grid: SweepGrid, view: View, title: string): Prom
   const high = Math.round(size.cell / ratio);
   const places: { id: string; x: number; y: number }[] = [];
   for (const [index, slice] of slices.entries()) {
-    const top = LINE + index * (2 * LINE + down.length * high);
+    const top = LINE + index * (2 * LINE + down.length * (high + GAP));
     const names = sliceNames(axes, slice).map(([name, value]) => `${name}: ${value}`);
     write([axes[view.x]?.name, ...names].join(" · "), LABEL_WIDTH, top, size.width - LABEL_WIDTH, BOLD);
     if (view.y !== null) write(axes[view.y]?.name ?? "", 0, top + LINE, LABEL_WIDTH, BOLD);
-    for (const [column, text] of across.entries()) write(text, LABEL_WIDTH + column * size.cell, top + LINE, size.cell);
+    const left = (column: number) => LABEL_WIDTH + column * (size.cell + GAP);
+    for (const [column, text] of across.entries()) write(text, left(column), top + LINE, size.cell);
     for (const [row, text] of down.entries()) {
-      const y = top + 2 * LINE + row * high;
+      const y = top + 2 * LINE + row * (high + GAP);
       write(text, 0, y + (high - LINE) / 2, LABEL_WIDTH);
       for (const column of across.keys()) {
         const id = cellAt(grid, slice, column, row);
-        if (id) places.push({ id, x: LABEL_WIDTH + column * size.cell, y });
+        if (id) places.push({ id, x: left(column), y });
       }
     }
   }

@@ -42,7 +42,7 @@ it("has a slice for each value of the other axes", () => {
 });
 
 it("bounds the picture", () => {
-  expect(pictureSize(3, 2, 1, 1)).toEqual({ cell: 384, width: 1332, height: 852 });
+  expect(pictureSize(3, 2, 1, 1)).toEqual({ cell: 384, width: 1356, height: 868 });
   const large = pictureSize(60, 60, 1, 1);
   expect(large && large.width * large.height).toBeLessThanOrEqual(40_000_000);
   expect(pictureSize(100, 100, 3, 1)).toBeNull();

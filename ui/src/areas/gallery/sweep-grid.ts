@@ -85,6 +85,8 @@ export interface PictureSize {
 
 export const LABEL_WIDTH = 180;
 export const LINE = 28;
+/** Between pictures, and after the last one. */
+export const GAP = 8;
 const [MAX_SIDE, MAX_PIXELS] = [8192, 40_000_000];
 const [MIN_CELL, MAX_CELL] = [48, 384];
 
@@ -92,8 +94,8 @@ const [MIN_CELL, MAX_CELL] = [48, 384];
 export function pictureSize(columns: number, rows: number, slices: number, ratio: number): PictureSize | null {
   const of = (cell: number): PictureSize => ({
     cell,
-    width: LABEL_WIDTH + columns * cell,
-    height: LINE + slices * (2 * LINE + rows * Math.round(cell / ratio)),
+    width: LABEL_WIDTH + columns * (cell + GAP),
+    height: LINE + slices * (2 * LINE + rows * (Math.round(cell / ratio) + GAP)),
   });
   const fits = ({ width, height }: PictureSize) =>
     width <= MAX_SIDE && height <= MAX_SIDE && width * height <= MAX_PIXELS;

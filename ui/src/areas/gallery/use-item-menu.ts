@@ -14,12 +14,14 @@ import {
   Star,
   ThumbsDown,
   Trash2,
+  Workflow,
 } from "lucide-react";
 import type { MenuItems } from "@/kit";
 import { gallery as texts } from "@/texts/gallery";
+import { job } from "@/texts/job";
 import { MAX_COMPARED } from "./Compare";
 import type { DialogRequest } from "./GalleryDialog";
-import { copyText, useOutputPath } from "./InfoPanel";
+import { copyText, useOrigin } from "./InfoPanel";
 import { useItem } from "./item-store";
 import type { GalleryQuery } from "./queries";
 import { NO_FILTER } from "./queries";
@@ -39,7 +41,7 @@ export function useItemMenu(ids: readonly string[], given: ItemMenuOptions): Men
   const { actions, onAsk, onOpen, onCompare, onChange, onSelect } = given;
   const navigate = useNavigate();
   const only = useItem(ids.length === 1 ? (ids[0] ?? "") : "");
-  const path = useOutputPath(actions.isDesk ? only : undefined);
+  const { path, comfyui } = useOrigin(actions.isDesk ? only : undefined);
   const collecting = useCollectionMenu(ids, actions, onAsk);
   const { verbs } = texts;
   const { recall } = actions;
@@ -68,6 +70,15 @@ export function useItemMenu(ids: readonly string[], given: ItemMenuOptions): Men
           ...(recall ? [{ name: verbs.recall, icon: SlidersHorizontal, keys: "r", run: () => recall(only) }] : []),
           { name: verbs.useAsInput, icon: ImagePlus, run: () => void actions.takeAsInput(only) },
           { name: verbs.download, icon: Download, run: () => actions.download(only) },
+          ...(comfyui
+            ? [
+                {
+                  name: job.openInComfyui,
+                  icon: Workflow,
+                  run: () => void window.open(comfyui, "_blank", "noreferrer"),
+                },
+              ]
+            : []),
           ...(path
             ? [{ name: verbs.copyPath, icon: ClipboardCopy, run: () => void copyText(path, texts.copiedPath) }]
             : []),
