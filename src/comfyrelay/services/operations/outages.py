@@ -45,11 +45,11 @@ class OutageKind(StrEnum):
 _TEXTS = {
     OutageKind.CENTRAL: (
         "Customers cannot sign in or start jobs. Running jobs continue, and are stored once it is back.",
-        "Start the database, and check COMFYRELAY_DATABASE_URL and the network. This server reconnects by itself.",
+        "Start the database, and check COMFYRELAY_DATABASE_URL and the network. This server reconnects automatically.",
     ),
     OutageKind.SHARD: (
         "Its customers cannot see or start jobs. Customers in other databases are not affected.",
-        "Start this database, and check its URL in COMFYRELAY_SHARDS. This server reconnects by itself.",
+        "Start this database, and check its URL in COMFYRELAY_SHARDS. This server reconnects automatically.",
     ),
     OutageKind.SCHEMA: (
         "Customers of this database get errors until it is upgraded.",
