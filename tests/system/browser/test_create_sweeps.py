@@ -41,7 +41,7 @@ async def test_swept_fields_are_counted_and_become_a_grid_that_is_saved_as_a_pic
     await form.get_by_role("button", name="Sweep Width").click()
     await form.get_by_role("textbox", name="Width").fill("64, 128")
     await expect(driver.plan).to_contain_text("Steps (3) × Width (2) = 6 images")
-    # how they are combined has a line of its own, so that the fields keep their places
+    # how they are combined has a separate line, so that the fields keep their places
     combine = await form.get_by_label("Combine", exact=True).bounding_box()
     field = await form.get_by_role("textbox", name="Steps").bounding_box()
     assert combine is not None
