@@ -46,6 +46,7 @@ _JSON_EXAMPLES = {
     "fleet_secrets": 'an object of stages and lists of secrets: {"production": ["…"]}',
     "aws_identity_certificates": 'an object of regions and PEM files: {"eu-central-1": "/etc/aws/eu-central-1.pem"}',
     "aws_identity_accounts": 'an object of stages and lists of accounts: {"production": ["123456789012"]}',
+    "alerts": 'an object of kinds and rules: {"*": {"urls": ["mailto:ops@example.com"], "quiet_minutes": 60}}',
     "signing_secrets": 'a list of secrets: ["…"]',
     "allowed_origins": 'a list of origins: ["https://example.com"]',
     "capabilities": 'an object with more facts about the worker: {"zone": "attic"}',

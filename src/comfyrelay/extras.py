@@ -27,6 +27,7 @@ _SIMULATOR = frozenset({"PIL", "aiohttp", "av"})
 
 # Extra → the modules that it installs.
 MODULES: Mapping[str, frozenset[str]] = {
+    "alerts": frozenset({"apprise"}),
     "aws": frozenset({"asn1crypto", "boto3", "cryptography"}),
     "desk": _SERVER | _MEDIA | _SIMULATOR | {"apprise"},
     "kubernetes": frozenset({"google", "grpc"}),

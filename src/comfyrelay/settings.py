@@ -1,12 +1,13 @@
 """Settings of the control plane."""
 
+import re
 from email.utils import parseaddr
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from comfyrelay.configuration import ENV_PREFIX, ArgumentsOnly, load
@@ -99,6 +100,23 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 SecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+class AlertRule(BaseModel):
+    """Where alerts of one kind go. After an alert, the rule is quiet for some minutes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    urls: list[str] = Field(repr=False)
+    quiet_minutes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60
+
+    @field_validator("urls")
+    @classmethod
+    def _are_urls(cls, urls: list[str]) -> list[str]:
+        # A URL may contain a token, so the message does not repeat it.
+        if not all(re.match(r"mailto:[^/]+@|[A-Za-z][A-Za-z0-9.+-]*://.", url) for url in urls):
+            raise ValueError("must be mailto:someone@example.com, or a URL of apprise such as ntfys://host/topic")
+        return urls
+
+
 class Settings(ArgumentsOnly):
     data_dir: Path = Field(default_factory=data_folder, description="folder for local data, readable only by its user")
     database_url: DatabaseUrl | None = Field(
@@ -135,6 +153,11 @@ class Settings(ArgumentsOnly):
     )
     top_up_url: TopUpUrl | None = Field(
         None, description="https:, http: or mailto: address where users buy tokens, shown next to their balance"
+    )
+    alerts: dict[str, AlertRule] = Field(
+        {},
+        repr=False,
+        description="JSON object: kind of problem, or `*` for all others → `urls` and `quiet_minutes`; see the guide",
     )
     allowed_origins: list[str] = Field(
         [], description="JSON list: origins whose pages may call the API and upload files"

@@ -22,6 +22,7 @@ from comfyrelay.server.http.middleware import UnquotedCookies
 from comfyrelay.server.http.secrets import Secrets, check_secrets, load_secrets
 from comfyrelay.server.lazy_routers import LazyApp
 from comfyrelay.services.engine import Engine
+from comfyrelay.services.operations.alerts import MAILTO
 from comfyrelay.settings import Settings
 from comfyrelay.system.signals import on_stop
 
@@ -71,8 +72,11 @@ async def serve(
         require("media")
     if settings.validate_asg_instance or settings.cloudwatch_metrics or settings.aws_identity_certificates:
         require("aws")
+    if any(not url.startswith(MAILTO) for rule in settings.alerts.values() for url in rule.urls):
+        require("alerts")
     log_as_json(log_level)
     engine = Engine(settings)
+    engine.operations.alerts.check()
     engine.workers.identities.load()
     listener = listen(settings.host, settings.port)
     try:

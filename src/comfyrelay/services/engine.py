@@ -97,7 +97,13 @@ class Engine:
         self.gallery = Gallery(context, self.jobs)
         self.webhooks = Webhooks(context, on_recorded=partial(self._publish_change, "webhooks"))
         self.operations = Operations(
-            context, self.outbox, self.catalogue, self.queue, workers=self.workers, jobs=self.jobs
+            context,
+            self.outbox,
+            self.catalogue,
+            self.queue,
+            workers=self.workers,
+            jobs=self.jobs,
+            mailer=self.accounts.mailer,
         )
         self._loops: list[asyncio.Task[None]] = []
 
@@ -141,7 +147,7 @@ class Engine:
         if not self._hooks.desk_workers:
             # A desk does not show load samples.
             loops.append(_every("samples", SAMPLE_SECONDS, self.operations.samples.run_once))
-            loops.append(_every("outages", OUTAGE_SECONDS, self.operations.outages.run_once))
+            loops.append(_every("outages", OUTAGE_SECONDS, self._find_outages))
         self._loops = [asyncio.create_task(loop) for loop in loops]
 
     async def stop(self) -> None:
@@ -200,6 +206,10 @@ class Engine:
     async def _send_webhooks(self) -> None:
         await self.webhooks.deliveries.start_due()
         await self.webhooks.deliveries.wakeup.wait(WEBHOOK_SECONDS)
+
+    async def _find_outages(self) -> None:
+        await self.operations.outages.run_once()
+        await self.operations.alerts.notify(self.operations.outages.current)
 
     async def _send_mails(self) -> None:
         await self.accounts.mailer.run_once()

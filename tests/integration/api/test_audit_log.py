@@ -60,7 +60,7 @@ class TestEveryRoute:
         for route in changing:
             assert isinstance(route, AdminRoute), f"{route.path} has another class of routes"
             before = await entries(admin, limit=1)
-            names = {name: "1" for name in route.param_convertors}
+            names = dict.fromkeys(route.param_convertors, "1")
             [method] = route.methods
             headers = [(name.lower().encode(), value.encode()) for name, value in admin.headers.items()]
             scope = {"type": "http", "method": method, "path": route.path, "headers": headers, "query_string": b""}

@@ -147,3 +147,18 @@ class AuditLogEntry(AnswerBody):
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     is_done: bool
+
+
+class AlertRuleView(AnswerBody):
+    """An alert rule. `name` is the kind of problem, or `*` for all others. `failures` has why the last alert did not
+    reach a receiver."""
+
+    name: str
+    urls: list[str]
+    quiet_minutes: float
+    last_sent_at: datetime | None
+    failures: dict[str, str]
+
+
+class AlertTest(AnswerBody):
+    failures: dict[str, str]

@@ -18,6 +18,7 @@ ROUTERS = lazy_routers(
         "usage": "/api/admin/usage",
         "users": "/api/admin/users",
         "audit": "/api/admin/audit",
+        "alerts": "/api/admin/alerts",
         "operations": "/api/admin",
         "overview": "/api/admin",
         "overview:outage_router": "/api/admin",

@@ -2,9 +2,11 @@
 
 from urllib.parse import urlsplit
 
+from comfyrelay.services.accounts.mailer import Mailer
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.jobs import Jobs
+from comfyrelay.services.operations.alerts import Alerts
 from comfyrelay.services.operations.erasure import Erasure
 from comfyrelay.services.operations.inspection import Inspection
 from comfyrelay.services.operations.live import AdminLive
@@ -34,6 +36,7 @@ class Operations:
         *,
         workers: WorkerServices,
         jobs: Jobs,
+        mailer: Mailer,
     ) -> None:
         settings, databases, objects = context.settings, context.databases, context.objects
         self.reconciler = Reconciler(databases, queue.decisions, outbox.applier, outbox.recovery)
@@ -65,5 +68,6 @@ class Operations:
         self.readiness = Readiness(databases, objects)
         self.outages = Outages(settings, databases, self.readiness)
         own = urlsplit(settings.base_url)
+        self.alerts = Alerts(settings.alerts, mailer, host=own.netloc)
         origins = [f"{own.scheme}://{own.netloc}", *settings.allowed_origins]
         self.storage_checks = StorageChecks(objects, origins=origins)

@@ -12,8 +12,8 @@ from comfyrelay.errors import DatabaseUnavailable, StorageUnavailable
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.queue import Queue
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.store.central import erasure as central_erasure
 from comfyrelay.store.central import audit_log, tenants
+from comfyrelay.store.central import erasure as central_erasure
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import erasure
 
