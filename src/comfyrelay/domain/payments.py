@@ -27,6 +27,20 @@ class Payment:
         return f"payment:{self.event_id}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refund:
+    """A payment that the provider has returned. Without an amount, all tokens that were not returned before."""
+
+    event_id: str
+    payment_id: str
+    amount: int | None = None
+
+    @property
+    def reference(self) -> str:
+        """Unique reference that prevents a second withdrawal."""
+        return f"refund:{self.event_id}"
+
+
 def signature_problem(header: str, body: bytes, *, secret: str, now: datetime) -> str | None:
     """Return why the signature `t=<unix seconds>,v1=<hex>` is invalid, or `None`.
 

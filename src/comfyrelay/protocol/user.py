@@ -188,7 +188,11 @@ class Transaction(AnswerBody):
 
 
 class Wallet(AnswerBody):
+    """The wallet. `owed_tokens` belong to refunded payments and were already spent: they are taken from the next
+    tokens, and until then that part of `balance` cannot be spent."""
+
     balance: int
+    owed_tokens: int = 0
     top_up_url: Annotated[
         str | None, Field(description="page where you can buy tokens; if null, ask the administrator")
     ]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 # Parsing the migrations takes longer than all other checks of a start. A test compares these with the files.
 CHECKSUMS = {
-    "central_0001": "07e7fcdaa4482ac9ad3739b15e9ff90e6d72e3106f899accc06c7cb90be5d350",
-    "tenant_0001": "86c55e1b260844decbb4c34b3f5a91c92156d9ff57c9d2ee89d573dc22f3a1ca",
+    "central_0001": "a10c589e5424919990544ccbfc6f8af5b2bf94f0233e3f26d33321c6555a1a36",
+    "tenant_0001": "293979c2cbc16f17735b5d3bc9f65255487be098f82239a6b1afcbd71c8c1540",
 }
 
 

@@ -129,6 +129,24 @@ class NewCredits(Request):
     description: Text | None = None
 
 
+class NewDebit(NewCredits):
+    """Tokens to take back. Each `reference` counts once, even if it is sent again."""
+
+    model_config = example(amount=100, reference="correction-2026-001", description="Credited twice")
+
+
+class ReceivedPayment(AnswerBody):
+    """A payment that the payment provider has reported. `amount` and `refunded` are tokens."""
+
+    event_id: str
+    tenant_id: str
+    email: str
+    amount: int
+    refunded: int
+    currency: str | None
+    created_at: datetime
+
+
 class Credited(AnswerBody):
     tenant_id: str
     reference: str

@@ -81,6 +81,31 @@ async def credit_tenant(
     return Answer(data=data, message="Credited.")
 
 
+@router.post("/tenants/{tenant_id}/debits", responses=error_responses(404, 409, 422))
+async def debit_tenant(
+    tenant_id: TenantId, body: wire.NewDebit, context: ContextOf, admin: Admin
+) -> Answer[wire.Credited]:
+    """Take tokens back from a wallet, once per reference. It cannot have fewer than none."""
+    balance = await context.engine.accounts.ledger.take_back(
+        tenant_id,
+        body.amount,
+        reference=body.reference,
+        description=body.description or "Taken back by an administrator.",
+    )
+    log.info("tenant.debited", tenant_id=tenant_id, amount=body.amount, reference=body.reference, by=admin.email)
+    data = wire.Credited(tenant_id=tenant_id, reference=body.reference, amount=-body.amount, balance=balance)
+    return Answer(data=data, message="Taken back.")
+
+
+@router.get("/payments", responses=error_responses(422))
+async def list_payments(
+    context: ContextOf, limit: Limit = 50, cursor: TextCursor = None
+) -> Answer[Page[wire.ReceivedPayment]]:
+    """List the payments that the payment provider has reported, newest first, with the tokens that were refunded."""
+    page = await context.engine.accounts.payments.page(cursor=cursor, limit=limit)
+    return page_of(page, lambda payment: wire.ReceivedPayment.of(payment, event_id=payment.provider_event_id))
+
+
 @router.get("/audit-logs", responses=error_responses(422))
 async def list_audit_logs(
     context: ContextOf,

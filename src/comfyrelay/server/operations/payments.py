@@ -1,4 +1,4 @@
-"""The webhook of a payment provider: each signed event credits a tenant once."""
+"""The webhook of a payment provider: each signed event credits a tenant, or takes tokens back, once."""
 
 import asyncio
 from typing import Annotated, Literal, Self
@@ -8,7 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from comfyrelay.domain.credentials import normalize_email
-from comfyrelay.domain.payments import Payment
+from comfyrelay.domain.payments import Payment, Refund
 from comfyrelay.errors import RequestTimeout, TooLarge
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.http.context import ContextOf
@@ -21,6 +21,7 @@ router = Router(prefix="/api/webhooks", tags=["payments"])
 MAX_BYTES = 64 * 1024
 MAX_TOKENS = 10**12
 SUCCEEDED = "payment.succeeded"
+REFUNDED = "payment.refunded"
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
@@ -53,9 +54,23 @@ class PaymentSucceeded(AnyEvent):
         return self
 
 
+class PaymentRefunded(AnyEvent):
+    """A refund of an earlier payment, wholly or in part. `payment_id` is the `event_id` of the payment."""
+
+    type: Literal["payment.refunded"]
+    payment_id: ShortText
+    amount: Annotated[int, Field(strict=True, gt=0, le=MAX_TOKENS, description="tokens to take back")] | None = None
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> Self:
+        if not (is_storable(self.event_id) and is_storable(self.payment_id)):
+            raise ValueError("A text contains a character that cannot be stored.")
+        return self
+
+
 class Taken(BaseModel):
     event_id: str
-    status: Literal["credited", "ignored"]
+    status: Literal["credited", "refunded", "ignored"]
 
 
 _BODY = {
@@ -63,7 +78,7 @@ _BODY = {
         "required": True,
         "content": {
             "application/json": {
-                "schema": PaymentSucceeded.model_json_schema(),
+                "schema": {"anyOf": [PaymentSucceeded.model_json_schema(), PaymentRefunded.model_json_schema()]},
                 "example": {
                     "event_id": "evt_1",
                     "type": SUCCEEDED,
@@ -80,12 +95,17 @@ _BODY = {
 @router.post("/payments", responses=error_responses(401, 404, 408, 409, 413, 422, 503), openapi_extra=_BODY)
 async def payment(request: Request, context: ContextOf, x_signature: Annotated[str, Header()] = "") -> Answer[Taken]:
     """Report a payment, signed: `X-Signature: t=<unix seconds>,v1=<hex HMAC-SHA256 of "t.body">`. An event may be
-    sent any number of times. Events other than `payment.succeeded` are acknowledged and ignored."""
+    sent any number of times. `payment.refunded` takes the tokens of a payment back. Events of other types are
+    acknowledged and ignored."""
     payments = context.engine.accounts.payments
     body = await _read_body(request, context.settings.anonymous_body_seconds)
     await payments.check_signature(body, x_signature)
     try:
         event = AnyEvent.model_validate_json(body)
+        if event.type == REFUNDED:
+            refunded = PaymentRefunded.model_validate_json(body)
+            await payments.refund(Refund(**refunded.model_dump(exclude={"type"})))
+            return Answer(data=Taken(event_id=event.event_id, status="refunded"), message="Refunded.")
         if event.type != SUCCEEDED:
             return Answer(data=Taken(event_id=event.event_id, status="ignored"), message="Ignored.")
         paid = PaymentSucceeded.model_validate_json(body)

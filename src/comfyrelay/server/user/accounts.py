@@ -87,10 +87,11 @@ async def wallet(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[wire.Wallet]:
     """Get the balance and the transactions, newest first."""
-    balance, found = await context.engine.accounts.ledger.statement(user.tenant_id, limit=limit + 1, before_id=cursor)
+    ledger = context.engine.accounts.ledger
+    balance, found = await ledger.statement(user.tenant_id, limit=limit + 1, before_id=cursor)
     page = make_page(found, limit=limit)
-    url = context.settings.top_up_url
-    return Answer(data=wire.Wallet.of(page, balance=balance, top_up_url=url, transactions=page.items))
+    more = {"top_up_url": context.settings.top_up_url, "owed_tokens": await ledger.owed(user.tenant_id)}
+    return Answer(data=wire.Wallet.of(page, balance=balance, transactions=page.items, **more))
 
 
 @router.get("/tokens", responses=error_responses(401, 422, 503))

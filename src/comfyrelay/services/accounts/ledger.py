@@ -10,6 +10,8 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes, ledger
 from comfyrelay.store.tenant.ledger import NewTransaction
 
+OWED = "Taken for a refunded payment whose tokens were already spent."
+
 
 class Ledger:
     def __init__(self, databases: Databases) -> None:
@@ -22,12 +24,12 @@ class Ledger:
             raise InvalidInput(errors={"amount": "This must be at least 1."})
 
         async def work(tx: Tx) -> int:
-            balance = await ledger.lock_wallet(tx, tenant_id)
+            wallet = await ledger.lock(tx, tenant_id)
             known = await ledger.by_reference(tx, tenant_id, reference)
             if known is not None:
                 if known.amount != amount:
                     raise IdempotencyConflict(f"This reference was already used for {known.amount} tokens.")
-                return balance
+                return wallet.balance
             entry = NewTransaction(
                 tenant_id=tenant_id,
                 type=TransactionType.PAYMENT_CREDIT,
@@ -36,10 +38,44 @@ class Ledger:
                 description=description,
             )
             await ledger.append(tx, [entry])
+            if (due := min(wallet.owed, wallet.balance + amount)) > 0:
+                await ledger.append(tx, [_taken(tenant_id, due, description=OWED)])
+                await ledger.set_owed(tx, tenant_id, wallet.owed - due)
             await changes.write_credit(tx, tenant_id)
             return await ledger.balance(tx, tenant_id)
 
         return await (await self._databases.shard_of(tenant_id)).run(TransactionStep.LEDGER, work)
+
+    async def take_back(
+        self, tenant_id: str, amount: int, *, reference: str, description: str | None = None, may_owe: bool = False
+    ) -> int:
+        """Take tokens from a wallet once per reference, and return the balance. If there are fewer, the tenant owes the
+        rest with `may_owe`; otherwise raises `InvalidInput`."""
+        if amount <= 0:
+            raise InvalidInput(errors={"amount": "This must be at least 1."})
+
+        async def work(tx: Tx) -> int:
+            wallet = await ledger.lock(tx, tenant_id)
+            known = await ledger.by_reference(tx, tenant_id, reference)
+            if known is not None:
+                if not may_owe and known.amount != -amount:
+                    raise IdempotencyConflict(f"This reference was already used for {known.amount} tokens.")
+                return wallet.balance
+            taken = min(amount, wallet.balance)
+            if taken < amount and not may_owe:
+                text = f"The wallet has only {wallet.balance} tokens. Tokens of running jobs are reserved."
+                raise InvalidInput(text, errors={"amount": text})
+            await ledger.append(tx, [_taken(tenant_id, taken, reference=reference, description=description)])
+            if taken < amount:
+                await ledger.set_owed(tx, tenant_id, wallet.owed + amount - taken)
+            await changes.write_credit(tx, tenant_id)
+            return await ledger.balance(tx, tenant_id)
+
+        return await (await self._databases.shard_of(tenant_id)).run(TransactionStep.LEDGER, work)
+
+    async def owed(self, tenant_id: str) -> int:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
+            return await ledger.owed(tx, tenant_id)
 
     async def balance(self, tenant_id: str) -> int:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -56,6 +92,18 @@ class Ledger:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             balance = await ledger.balance(tx, tenant_id)
             return balance, await ledger.transactions(tx, tenant_id, limit=limit, before_id=before_id)
+
+
+def _taken(
+    tenant_id: str, amount: int, *, reference: str | None = None, description: str | None = None
+) -> NewTransaction:
+    return NewTransaction(
+        tenant_id=tenant_id,
+        type=TransactionType.ADJUSTMENT,
+        amount=-amount,
+        reference=reference,
+        description=description,
+    )
 
 
 async def reserve(tx: Tx, tenant_id: str, balance: int, costs: dict[str, int]) -> None:

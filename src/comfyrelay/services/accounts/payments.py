@@ -1,4 +1,4 @@
-"""Credit payments that a provider reports, once per event.
+"""Credit payments that a provider reports, and take refunded ones back, once per event.
 
 First the event is written to the central database, then the tokens are credited in the tenant's shard. If the process
 crashes in between, the provider gets no response and sends the event again, which completes the credit.
@@ -6,13 +6,14 @@ crashes in between, the provider gets no response and sends the event again, whi
 
 import structlog
 
-from comfyrelay.domain.payments import Payment, signature_problem
+from comfyrelay.domain.payments import Payment, Refund, signature_problem
 from comfyrelay.errors import Conflict, NotFound, Unauthorized
 from comfyrelay.services.accounts.ledger import Ledger
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import ResultPage, make_page
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import payments
-from comfyrelay.store.central.payments import PaymentEvent
+from comfyrelay.store.central.payments import ListedPayment, PaymentEvent
 from comfyrelay.store.database import Tx
 
 log = structlog.get_logger(__name__)
@@ -48,7 +49,7 @@ class Payments:
                 currency=payment.currency,
             )
             known = await payments.record(tx, event)
-            if (known.tenant_id, known.amount) != (event.tenant_id, event.amount):
+            if (known.tenant_id, known.amount, known.refund_of) != (event.tenant_id, event.amount, None):
                 raise Conflict("This event was already reported with another amount or for another tenant.")
             return known
 
@@ -58,3 +59,47 @@ class Payments:
         )
         log.info("payment.credited", event_id=payment.event_id, tenant_id=event.tenant_id, amount=event.amount)
         return event.tenant_id
+
+    async def refund(self, refund: Refund) -> str:
+        """Take the tokens of a returned payment back, once per event id, and return the tenant's id.
+
+        Tokens that were already spent are owed: they are taken from later credits, and refunded jobs give them back.
+        """
+
+        async def work(tx: Tx) -> PaymentEvent:
+            payment = await payments.lock(tx, refund.payment_id)
+            if payment is None:
+                raise NotFound(f"There is no payment {refund.payment_id!r}. Report the payment first.")
+            if (known := await payments.get(tx, refund.event_id)) is not None:
+                if known.refund_of != refund.payment_id or refund.amount not in (None, known.amount):
+                    raise Conflict("This event was already reported with another amount or for another payment.")
+                return known
+            left = payment.amount - await payments.refunded(tx, refund.payment_id)
+            amount = left if refund.amount is None else refund.amount
+            if amount <= 0 or amount > left:
+                raise Conflict(f"Only {left} of {payment.amount} tokens of this payment can still be returned.")
+            event = PaymentEvent(
+                provider_event_id=refund.event_id,
+                tenant_id=payment.tenant_id,
+                amount=amount,
+                currency=payment.currency,
+                refund_of=refund.payment_id,
+            )
+            return await payments.record(tx, event)
+
+        event = await self._databases.central.run(TransactionStep.PAYMENT, work)
+        await self._ledger.take_back(
+            event.tenant_id,
+            event.amount,
+            reference=refund.reference,
+            description="Taken back: the payment was refunded.",
+            may_owe=True,
+        )
+        log.info("payment.refunded", event_id=refund.event_id, tenant_id=event.tenant_id, amount=event.amount)
+        return event.tenant_id
+
+    async def page(self, *, cursor: str | None, limit: int) -> ResultPage[ListedPayment]:
+        """Return payments, newest first."""
+        async with self._databases.central.read() as tx:
+            found = await payments.newest(tx, before_id=cursor, limit=limit + 1)
+        return make_page(found, limit=limit, key=lambda payment: payment.provider_event_id)

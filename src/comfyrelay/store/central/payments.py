@@ -1,8 +1,9 @@
 """Payments by the event id of the payment provider."""
 
 from dataclasses import asdict, dataclass
+from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import and_, func, or_, select
 
 from comfyrelay.store.central.tables.accounts import payment_events, tenants, users
 from comfyrelay.store.database import Tx
@@ -16,6 +17,20 @@ class PaymentEvent:
     tenant_id: str
     amount: int
     currency: str | None
+    refund_of: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedPayment:
+    """A payment with its user, and the tokens that were returned."""
+
+    provider_event_id: str
+    tenant_id: str
+    email: str
+    amount: int
+    refunded: int
+    currency: str | None
+    created_at: datetime
 
 
 _EVENT = [payment_events.c[name] for name in PaymentEvent.__dataclass_fields__]
@@ -37,3 +52,38 @@ async def record(tx: Tx, event: PaymentEvent) -> PaymentEvent:
     await tx.execute(query.on_conflict_do_nothing())
     stored = select(*_EVENT).where(payment_events.c.provider_event_id == event.provider_event_id)
     return await tx.one(PaymentEvent, stored)
+
+
+async def lock(tx: Tx, event_id: str) -> PaymentEvent | None:
+    """Return a payment, locked so that its refunds are counted one after the other."""
+    query = select(*_EVENT).where(payment_events.c.provider_event_id == event_id, payment_events.c.refund_of.is_(None))
+    return await tx.one_or_none(PaymentEvent, query.with_for_update())
+
+
+async def get(tx: Tx, event_id: str) -> PaymentEvent | None:
+    return await tx.one_or_none(PaymentEvent, select(*_EVENT).where(payment_events.c.provider_event_id == event_id))
+
+
+async def refunded(tx: Tx, payment_id: str) -> int:
+    """Return the tokens of a payment that were returned."""
+    total = select(func.coalesce(func.sum(payment_events.c.amount), 0)).where(payment_events.c.refund_of == payment_id)
+    return int(await tx.scalar(total) or 0)
+
+
+async def newest(tx: Tx, *, before_id: str | None, limit: int) -> list[ListedPayment]:
+    """Return payments, newest first, after the one with this id."""
+    e, r = payment_events, payment_events.alias("refund")
+    returned = select(func.coalesce(func.sum(r.c.amount), 0)).where(r.c.refund_of == e.c.provider_event_id)
+    names = ("provider_event_id", "tenant_id", "amount", "currency", "created_at")
+    query = (
+        select(*(e.c[name] for name in names), users.c.email, returned.scalar_subquery().label("refunded"))
+        .join(users, users.c.tenant_id == e.c.tenant_id)
+        .where(e.c.refund_of.is_(None))
+        .order_by(e.c.created_at.desc(), e.c.provider_event_id.desc())
+        .limit(limit)
+    )
+    if before_id is not None:
+        last = payment_events.alias("last")
+        at = select(last.c.created_at).where(last.c.provider_event_id == before_id).scalar_subquery()
+        query = query.where(or_(e.c.created_at < at, and_(e.c.created_at == at, e.c.provider_event_id < before_id)))
+    return [ListedPayment(**{**row._mapping, "refunded": int(row.refunded)}) for row in await tx.execute(query)]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from sqlalchemy import BigInteger, Text, bindparam, func, literal, select, update
 from sqlalchemy.sql import Executable
@@ -47,19 +48,40 @@ def _open_wallets(dialect: str) -> Executable:
     return query.on_conflict_do_nothing()
 
 
-async def lock_wallet(tx: Tx, tenant_id: str) -> int:
-    """Return the balance and lock the wallet until the transaction ends. Creates the wallet if needed."""
+class LockedWallet(NamedTuple):
+    """The balance of a wallet. Owed tokens belong to a refunded payment and were already spent."""
+
+    balance: int
+    owed: int
+
+    @property
+    def spendable(self) -> int:
+        return max(0, self.balance - self.owed)
+
+
+async def lock(tx: Tx, tenant_id: str) -> LockedWallet:
+    """Lock a wallet until the transaction ends. Creates the wallet if needed."""
     rows = await tx.fetch(_lock_wallet, {"tenant_id": tenant_id})
     if not rows:
         await open_wallets(tx, [tenant_id])
         rows = await tx.fetch(_lock_wallet, {"tenant_id": tenant_id})
-    return int(rows[0].balance)
+    return LockedWallet(balance=int(rows[0].balance), owed=int(rows[0].owed_tokens))
+
+
+async def lock_wallet(tx: Tx, tenant_id: str) -> int:
+    """Like `lock`, and return the balance."""
+    return (await lock(tx, tenant_id)).balance
+
+
+async def set_owed(tx: Tx, tenant_id: str, owed: int) -> None:
+    query = update(token_wallets).where(token_wallets.c.tenant_id == tenant_id)
+    await tx.execute(query.values(owed_tokens=owed, updated_at=relay_now()))
 
 
 @cache
 def _lock_wallet(_dialect: str) -> Executable:
     own = token_wallets.c.tenant_id == bindparam("tenant_id", type_=Text())
-    return select(token_wallets.c.balance).where(own).with_for_update()
+    return select(token_wallets.c.balance, token_wallets.c.owed_tokens).where(own).with_for_update()
 
 
 async def take_space(tx: Tx, tenant_id: str, more_bytes: int) -> int:
@@ -133,6 +155,11 @@ async def balance(tx: Tx, tenant_id: str) -> int:
 async def balances(tx: Tx, tenant_ids: Iterable[str]) -> dict[str, int]:
     query = select(token_wallets).where(token_wallets.c.tenant_id.in_(set(tenant_ids)))
     return {row.tenant_id: row.balance for row in await tx.execute(query)}
+
+
+async def owed(tx: Tx, tenant_id: str) -> int:
+    found = await tx.scalar(select(token_wallets.c.owed_tokens).where(token_wallets.c.tenant_id == tenant_id))
+    return int(found or 0)
 
 
 async def by_reference(tx: Tx, tenant_id: str, reference: str) -> TransactionRecord | None:

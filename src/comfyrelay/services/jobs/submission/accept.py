@@ -69,7 +69,7 @@ class Acceptance:
         *,
         reused: Mapping[str, ReusedOutputs] = _NO_REUSE,
     ) -> tuple[T, bool]:
-        """Run `work(tx, balance)` under the wallet lock and enqueue the jobs that it wrote.
+        """Run `work(tx, spendable)` under the wallet lock and enqueue the jobs that it wrote.
 
         Returns the result of `work` and whether it wrote any jobs. If not, the copies in `reused` are removed.
         """
@@ -78,7 +78,7 @@ class Acceptance:
         async def locked(tx: Tx) -> tuple[T, AcceptedJobs | None]:
             nonlocal is_written
             is_written = False
-            answer, accepted = await work(tx, await ledger.lock_wallet(tx, tenant_id))
+            answer, accepted = await work(tx, (await ledger.lock(tx, tenant_id)).spendable)
             is_written = accepted is not None
             return answer, accepted
 

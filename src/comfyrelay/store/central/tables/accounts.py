@@ -104,5 +104,8 @@ payment_events = Table(
     Column("tenant_id", Text, ForeignKey("tenants.id"), nullable=False),
     Column("amount", BigInteger, nullable=False),
     Column("currency", Text),
+    # The payment that this event returns, wholly or in part.
+    Column("refund_of", Text),
     Column("created_at", UtcTime, nullable=False),
+    partial_index("ix_payment_events_refund_of", "refund_of", where="refund_of IS NOT NULL"),
 )

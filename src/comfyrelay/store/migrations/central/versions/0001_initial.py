@@ -120,7 +120,11 @@ def _create_accounts() -> None:
         sa.Column("tenant_id", sa.Text(), sa.ForeignKey("tenants.id"), nullable=False),
         sa.Column("amount", sa.BigInteger(), nullable=False),
         sa.Column("currency", sa.Text()),
+        sa.Column("refund_of", sa.Text()),
         sa.Column("created_at", UtcTime(), nullable=False),
+    )
+    _create_partial_index(
+        "ix_payment_events_refund_of", "payment_events", ["refund_of"], where="refund_of IS NOT NULL"
     )
 
 

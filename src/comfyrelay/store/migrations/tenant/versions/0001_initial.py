@@ -267,9 +267,11 @@ def _create_ledger() -> None:
         "token_wallets",
         sa.Column("tenant_id", sa.Text(), primary_key=True),
         sa.Column("balance", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("owed_tokens", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("space_bytes", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("updated_at", UtcTime(), nullable=False),
         sa.CheckConstraint("balance >= 0", name=op.f("ck_token_wallets_balance")),
+        sa.CheckConstraint("owed_tokens >= 0", name=op.f("ck_token_wallets_owed_tokens")),
     )
     op.create_table(
         "token_transactions",

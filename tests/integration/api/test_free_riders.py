@@ -1,0 +1,222 @@
+"""A customer who tries to get something for nothing gets nothing, and pays for what is delivered."""
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.api import Api, Caller, data_of, open_api, problem_of
+from tests.support.api_calls import complete, fail, lease, submit
+from tests.support.world import PostgresBackend, SqliteBackend
+
+pytestmark = pytest.mark.both_databases
+
+SECRET = "secret-of-the-payment-provider"
+GRAPH = {
+    "1": {"class_type": "Sample", "inputs": {"steps": "{{STEPS}}", "sampler": "{{SAMPLER}}"}},
+    "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0]}},
+}
+STEPS = {
+    "key": "steps",
+    "type": "number",
+    "placeholder": "{{STEPS}}",
+    "default_value": 10,
+    "minimum": 1,
+    "maximum": 50,
+    "is_whole": True,
+    "user_configurable": True,
+}
+SAMPLER = {"key": "sampler", "type": "text", "placeholder": "{{SAMPLER}}", "default_value": "euler"}
+
+
+@pytest.fixture
+async def api(backend: SqliteBackend | PostgresBackend, storage_url: str | None, tmp_path: Path) -> AsyncIterator[Api]:
+    """A studio as the settings' defaults make it, with payments and a default fleet."""
+    settings: dict[str, Any] = {
+        "own_workflows": "permitted",
+        "own_workflow_tokens_per_second": 1,
+        "default_fleet": "home-clip",
+        "payment_webhook_secret": SECRET,
+    }
+    async with open_api(backend, tmp_path, storage_url=storage_url, **settings) as api:
+        await api.engine.workers.fleets.create(slug="home-clip")
+        await api.engine.catalogue.workflows.create(
+            slug="w",
+            graph=GRAPH,
+            properties=[STEPS, SAMPLER],
+            output_extension="png",
+            output_mime_type="image/png",
+        )
+        await api.engine.catalogue.effects.create(
+            slug="e", workflow_slug="w", credits_cost=5, price_formula="steps", max_credits_cost=50
+        )
+        yield api
+
+
+async def effect_of(user: Caller) -> int:
+    return int((await user.get("/api/effects/e"))["id"])
+
+
+async def balance(user: Caller) -> int:
+    return int((await user.get("/api/wallet"))["balance"])
+
+
+async def report(api: Api, **event: Any) -> httpx.Response:
+    """Report a payment event as the payment provider does."""
+    body = json.dumps(event).encode()
+    at = int(api.clock.now.timestamp())
+    signed = hmac.new(SECRET.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    headers = {"X-Signature": f"t={at},v1={signed}"}
+    return await api.anonymous.http.post("/api/webhooks/payments", content=body, headers=headers)
+
+
+async def pay(api: Api, event_id: str = "pay-1", amount: int = 10) -> None:
+    response = await report(
+        api, type="payment.succeeded", event_id=event_id, email="ada@example.com", amount=amount, currency="EUR"
+    )
+    assert data_of(response)["status"] == "credited"
+
+
+def refund(api: Api, event_id: str = "ref-1", **fields: Any) -> Any:
+    return report(api, type="payment.refunded", event_id=event_id, payment_id="pay-1", **fields)
+
+
+class TestJobs:
+    async def test_own_graph_and_workflow_of_the_catalogue_are_refused(self, api: Api) -> None:
+        user = await api.user()
+        problem_of(await user.call("POST", "/api/workflows", {"graph": GRAPH, "properties": [STEPS, SAMPLER]}), 403)
+        for path in ("/api/ai-jobs", "/api/ai-jobs/price"):
+            body = {"workflow_slug": "w", **({"idempotency_key": "k"} if path == "/api/ai-jobs" else {})}
+            problem_of(await user.call("POST", path, body), 404)
+        problem_of(await user.call("POST", "/api/admin/workflows/w/test-run", {}), 403)
+
+    async def test_price_cannot_be_lowered_by_the_request(self, api: Api) -> None:
+        user = await api.user(tokens=100)
+        effect_id = await effect_of(user)
+        body = {"effect_id": effect_id, "idempotency_key": "k", "input_payload": {"steps": 40}}
+        for expected in (0, 5, 39):
+            problem_of(await user.call("POST", "/api/ai-jobs", {**body, "expected_tokens": expected}), 409)
+        for more in ({"reserved_tokens": 0}, {"credits_cost": 0}, {"is_test": True}, {"expected_tokens": -40}):
+            problem_of(await user.call("POST", "/api/ai-jobs", {**body, **more}), 422)
+        for payload in ({"steps": 51}, {"steps": -40}, {"steps": 0}, {"sampler": "free"}, {"price": 0}):
+            problem_of(await user.call("POST", "/api/ai-jobs", {**body, "input_payload": payload}), 422)
+        assert await balance(user) == 100
+
+    async def test_key_of_a_cheap_job_buys_no_expensive_one(self, api: Api) -> None:
+        user = await api.user(tokens=100)
+        effect_id = await effect_of(user)
+        body = {"effect_id": effect_id, "idempotency_key": "k"}
+        await user.post("/api/ai-jobs", {**body, "input_payload": {"steps": 5}})
+        problem_of(await user.call("POST", "/api/ai-jobs", {**body, "input_payload": {"steps": 50}}), 409)
+        assert await balance(user) == 95
+
+    async def test_concurrent_jobs_cannot_share_the_last_tokens(self, api: Api) -> None:
+        user = await api.user(tokens=10)
+        effect_id = await effect_of(user)
+        bodies = [{"effect_id": effect_id, "idempotency_key": f"k{number}"} for number in range(5)]
+        responses = await asyncio.gather(*(user.call("POST", "/api/ai-jobs", body) for body in bodies))
+        assert sorted(response.status_code for response in responses) == [201, 422, 422, 422, 422]
+        assert await balance(user) == 0
+
+    async def test_failed_or_canceled_job_is_refunded_once(self, api: Api) -> None:
+        user, worker = await api.user(tokens=20), await api.worker()
+        first, second = await submit(user, await effect_of(user)), await submit(user, await effect_of(user))
+        leased = await lease(worker)
+        await asyncio.gather(*(fail(api, worker, leased) for _ in range(3)))
+        other = {first["id"], second["id"]} - {leased["job_id"]}
+        for _ in range(3):
+            await user.call("POST", f"/api/ai-jobs/{other.copy().pop()}/cancel", {})
+        await api.engine.outbox.delivery.idle()
+        assert await balance(user) == 20
+        report_ = await api.engine.operations.reconciler.run(repair=True)
+        assert (report_.is_clean, await balance(user)) == (True, 20)
+
+    async def test_completed_job_is_not_refunded_by_a_late_cancel(self, api: Api) -> None:
+        user, worker = await api.user(tokens=20), await api.worker()
+        job = await submit(user, await effect_of(user))
+        leased = await lease(worker)
+        await user.post(f"/api/ai-jobs/{job['id']}/cancel")
+        await complete(api, worker, leased)
+        await user.call("POST", f"/api/ai-jobs/{job['id']}/cancel", {})
+        assert (await user.get(f"/api/ai-jobs/{job['id']}"))["charged_tokens"] == 10
+        assert await balance(user) == 10
+
+
+class TestMoney:
+    @pytest.mark.parametrize("amount", [0, -5, 1.5, "5", True, None, 10**30])
+    async def test_amounts_must_be_positive_whole_numbers(self, api: Api, amount: Any) -> None:
+        user, admin = await api.user(tokens=5), await api.user("root@example.com", is_admin=True)
+        assert user.user is not None
+        for what in ("credits", "debits"):
+            path = f"/api/admin/tenants/{user.user.tenant_id}/{what}"
+            problem_of(await admin.call("POST", path, {"amount": amount, "reference": "r"}), 422)
+        problem_of(
+            await report(api, type="payment.succeeded", event_id="p", email="ada@example.com", amount=amount), 422
+        )
+        if amount is not None:
+            problem_of(await refund(api, amount=amount), 422)
+        assert await balance(user) == 5
+
+    async def test_administrator_takes_tokens_back_once_and_never_more_than_there_are(self, api: Api) -> None:
+        user, admin = await api.user(tokens=30), await api.user("root@example.com", is_admin=True)
+        assert user.user is not None
+        path = f"/api/admin/tenants/{user.user.tenant_id}/debits"
+        taken = await asyncio.gather(*(admin.post(path, {"amount": 20, "reference": "r"}) for _ in range(3)))
+        assert [answer["balance"] for answer in taken] == [10, 10, 10]
+        problem_of(await admin.call("POST", path, {"amount": 5, "reference": "r"}), 409)
+        problem = problem_of(await admin.call("POST", path, {"amount": 11, "reference": "r2"}), 422)
+        assert problem["errors"]["amount"].startswith("The wallet has only 10 tokens.")
+        problem_of(await user.call("POST", path, {"amount": 1, "reference": "r3"}), 403)
+        assert await balance(user) == 10
+        assert (await api.engine.operations.reconciler.run()).is_clean
+
+    async def test_refunded_payment_is_taken_back_once(self, api: Api) -> None:
+        user = await api.user()
+        await pay(api)
+        answers = await asyncio.gather(*(refund(api) for _ in range(3)))
+        assert [data_of(answer)["status"] for answer in answers] == ["refunded"] * 3
+        assert await balance(user) == 0
+        # Another event cannot return the same payment again, and the payment cannot be credited again.
+        problem_of(await refund(api, "ref-2"), 409)
+        await pay(api)
+        assert await balance(user) == 0
+
+    async def test_partial_refunds_never_exceed_the_payment(self, api: Api) -> None:
+        user, admin = await api.user(tokens=100), await api.user("root@example.com", is_admin=True)
+        await pay(api)
+        answers = await asyncio.gather(*(refund(api, f"ref-{number}", amount=4) for number in range(5)))
+        assert sorted(answer.status_code for answer in answers) == [200, 200, 409, 409, 409]
+        assert await balance(user) == 102
+        [payment] = (await admin.get("/api/admin/payments"))["items"]
+        assert (payment["email"], payment["amount"], payment["refunded"]) == ("ada@example.com", 10, 8)
+        problem_of(await user.call("GET", "/api/admin/payments"), 403)
+
+    async def test_spent_tokens_of_a_refunded_payment_are_owed(self, api: Api) -> None:
+        user = await api.user()
+        await pay(api)
+        job = await submit(user, await effect_of(user))
+        data_of(await refund(api))
+        wallet = await user.get("/api/wallet")
+        assert (wallet["balance"], wallet["owed_tokens"]) == (0, 10)
+        # The canceled job gives the tokens back to the wallet, but they cannot be spent.
+        await user.post(f"/api/ai-jobs/{job['id']}/cancel")
+        await api.engine.outbox.delivery.idle()
+        body = {"effect_id": await effect_of(user), "idempotency_key": "again"}
+        problem_of(await user.call("POST", "/api/ai-jobs", body), 422)
+        await pay(api, "pay-2", 3)
+        wallet = await user.get("/api/wallet")
+        assert (wallet["balance"], wallet["owed_tokens"]) == (3, 0)
+        assert (await api.engine.operations.reconciler.run()).is_clean
+
+    async def test_refund_of_an_unknown_or_unsigned_payment_changes_nothing(self, api: Api) -> None:
+        user = await api.user(tokens=7)
+        problem_of(await refund(api), 404)
+        body = {"type": "payment.succeeded", "event_id": "p", "email": "ada@example.com", "amount": 100}
+        problem_of(await user.call("POST", "/api/webhooks/payments", body), 401)
+        assert await balance(user) == 7
