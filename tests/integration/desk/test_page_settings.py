@@ -74,6 +74,7 @@ async def test_settings_show_value_default_and_source(
     assert (found["port"]["value"], found["port"]["default"]) == (desk.desk.settings.port, 8420)
     assert (found["retention_days"]["value"], found["retention_days"]["default"]) == (30, None)
     assert all(item["description"].endswith(".") and item["title"] for item in found.values())
+    assert not [name for name, item in found.items() if {"`", "*"} & set(item["description"])]
 
 
 async def test_change_keeps_comments_and_other_values(desk: OpenDesk, owner: httpx.AsyncClient) -> None:

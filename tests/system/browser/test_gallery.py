@@ -131,6 +131,18 @@ async def test_filters_and_search_are_in_the_url_and_survive_reload(driver: Page
     await expect(page.get_by_role("heading", name="Invert an image · 3 outputs")).to_be_visible()
 
 
+async def test_filters_do_not_squeeze_the_search_on_a_tablet(driver: PageDriver) -> None:
+    page = driver.page
+    batch = await run_batch(driver, "one")
+    for width, path in ((1024, "/gallery"), (1024, f"/gallery?batch={batch}"), (1440, f"/gallery?batch={batch}")):
+        await page.set_viewport_size({"width": width, "height": 800})
+        await page.goto(path)
+        await expect(tiles(page).first).to_be_visible()
+        search, first = await box(page.get_by_role("searchbox")), await box(page.get_by_role("button", name="All"))
+        assert search["width"] >= 300
+        assert search["y"] + search["height"] <= first["y"]
+
+
 async def test_keys_star_and_reject_in_grid_and_lightbox(driver: PageDriver) -> None:
     page = driver.page
     batch = await run_batch(driver, "one", "two", "three")

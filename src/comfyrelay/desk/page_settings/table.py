@@ -10,6 +10,7 @@ from comfyrelay.protocol.desk_settings import SettingKind
 from comfyrelay.settings import Settings
 
 DESK = "desk"
+_WITHOUT_MARKDOWN = str.maketrans("", "", "`*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +39,9 @@ class PageSetting:
 
     @property
     def description(self) -> str:
-        """The sentence about the setting. Only the environment separates values by commas."""
+        """The sentence about the setting, without Markdown. Only the environment separates values by commas."""
         text = (self.model.model_fields[self.key].description or "").removeprefix("comma-separated: ")
+        text = text.translate(_WITHOUT_MARKDOWN)
         return f"{text[:1].upper()}{text[1:]}."
 
     @property
