@@ -151,6 +151,9 @@ class Settings(ArgumentsOnly):
     metrics_token: str | None = Field(
         None, repr=False, description="bearer token that `/metrics` requires; if not set, it needs none"
     )
+    token_value: SecondsOrZero | None = Field(
+        None, description="what customers pay for a token, in the currency of machine prices, to compare both"
+    )
     top_up_url: TopUpUrl | None = Field(
         None, description="https:, http: or mailto: address where users buy tokens, shown next to their balance"
     )

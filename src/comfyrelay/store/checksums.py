@@ -6,8 +6,8 @@ from pathlib import Path
 
 # Parsing the migrations takes longer than all other checks of a start. A test compares these with the files.
 CHECKSUMS = {
-    "central_0001": "a10c589e5424919990544ccbfc6f8af5b2bf94f0233e3f26d33321c6555a1a36",
-    "tenant_0001": "293979c2cbc16f17735b5d3bc9f65255487be098f82239a6b1afcbd71c8c1540",
+    "central_0001": "1a48dd28c1677426f30a38bfbc003baaf14d7b464c89dd0e889723f7d22add47",
+    "tenant_0001": "402b95c4d2471b852f94adb94174331f17949178e4db886e601b1397cfd3031d",
 }
 
 

@@ -69,3 +69,23 @@ def test_cost_without_a_price_is_unknown_and_a_small_one_is_not_nothing(
     cost: float, seconds: float, shown: str
 ) -> None:
     assert money(cost, seconds) == shown
+
+
+@pytest.mark.both_databases
+async def test_revenue_is_compared_with_the_cost(api: Api) -> None:
+    await api.stop_loops()
+    _dispatch_id, tenant_id = await finish(api, 50)
+    await api.engine.outbox.delivery.idle()
+    admin = await api.user("boss@example.com", is_admin=True)
+    # The effect of a deleted job is still known.
+    [job] = (await api.engine.jobs.views.jobs(tenant_id, limit=1)).items
+    await api.engine.jobs.removal.remove_job(tenant_id, job.job.id)
+    day = str(api.clock.now.date())
+    for by, name in {"effect": "clip", "tenant": "ada@example.com", "day": day}.items():
+        [row] = await admin.get("/api/admin/usage/revenue", params={"by": by})
+        assert (row["name"], row["jobs"], row["tokens"], row["gpu_seconds"]) == (name, 1, 7, 50)
+        assert (row["revenue"], row["cost"]) == (None, pytest.approx(0.05))
+    before = str(api.clock.now.date() - timedelta(days=1))
+    assert await admin.get("/api/admin/usage/revenue", params={"from": before, "to": before}) == []
+    user = await api.user("eve@example.com")
+    problem_of(await user.call("GET", "/api/admin/usage/revenue"), 403)

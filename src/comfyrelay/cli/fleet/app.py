@@ -7,7 +7,7 @@ from comfyrelay.cli.fleet.blocks import blocks, unblock
 from comfyrelay.cli.fleet.configure import change, create
 from comfyrelay.cli.fleet.databases import DATABASES_NOTE
 from comfyrelay.cli.fleet.kubernetes import scaler
-from comfyrelay.cli.fleet.metrics import costs, publish_metrics
+from comfyrelay.cli.fleet.metrics import costs, publish_metrics, revenue
 from comfyrelay.cli.fleet.run import decisions, machines, pause, reset, resume, run, status
 from comfyrelay.cli.fleet.simulate import simulate
 
@@ -15,7 +15,7 @@ fleet_app = typer.Typer(no_args_is_help=True, help="Create fleets, and scale, pr
 COMMANDS = (
     run,
     *(provision, deprovision, user_data),
-    *(scaler, publish_metrics, costs),
+    *(scaler, publish_metrics, costs, revenue),
     *(blocks, unblock),
 )
 # These also work from another machine, over the admin API.

@@ -1,4 +1,4 @@
-"""`comfyrelay fleet publish-metrics` and `comfyrelay fleet costs`."""
+"""`comfyrelay fleet publish-metrics`, `comfyrelay fleet costs` and `comfyrelay fleet revenue`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from comfyrelay.cli.output import out, print_json, print_line, print_note
 
 if TYPE_CHECKING:
     from comfyrelay.protocol.admin.fleets import Usage
+    from comfyrelay.protocol.admin.revenue import Revenue
     from comfyrelay.services.engine import Engine
 
 
@@ -77,6 +78,44 @@ def costs(
     print_line("cost: time in which jobs ran (busy and lost).")
     if machines:
         print_line("machines cost: whole lifetime of the machines, with boot and idle time.")
+
+
+def revenue(
+    by: Annotated[Literal["effect", "tenant", "day"], typer.Option(help="What to group by.")] = "effect",
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Number of days, including today.")] = 30,
+    as_json: Json = False,
+) -> None:
+    """Print charged tokens and GPU costs by effect, tenant or day.
+
+    `revenue` needs the value of a token (COMFYRELAY_TOKEN_VALUE).
+    """
+
+    async def work(engine: Engine) -> list[Revenue]:
+        from datetime import timedelta
+
+        from comfyrelay.clock import utc_now
+        from comfyrelay.services.accounts.revenue import RevenueGrouping
+
+        today = utc_now().date()
+        return await engine.accounts.revenue.report(
+            RevenueGrouping(by), first=today - timedelta(days=days - 1), last=today
+        )
+
+    rows = with_databases(work)
+    if as_json:
+        print_json([row.model_dump(mode="json") for row in rows])
+        return
+    if not rows:
+        print_line("No jobs in this period.")
+        return
+    head = (by, "jobs", "tokens", "revenue", "GPU time", "cost")
+    print_table(head, [_revenue(row) for row in rows])
+
+
+def _revenue(row: Revenue) -> TableRow:
+    value = "unknown" if row.revenue is None else f"{row.revenue:.2f}"
+    cells = (row.name, str(row.jobs), str(row.tokens), value, _hours(row.gpu_seconds))
+    return TableRow((*cells, money(row.cost, row.gpu_seconds)))
 
 
 def _costs(row: Usage, *, machines: bool) -> TableRow:

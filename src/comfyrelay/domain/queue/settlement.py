@@ -10,11 +10,15 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from comfyrelay.domain.prices.metered import charged_tokens
+from comfyrelay.domain.queue.batch_holds import hold_text
+from comfyrelay.domain.queue.customer_texts import failure_text
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobEventType, JobStatus, Outcome, TransactionType, VideoStatus
 from comfyrelay.domain.queue.updates import JobUpdate, UploadedOutput
 from comfyrelay.error_text import user_sentence
 
 CANCELED_TEXT = "Canceled."
+# The reasons of these events come from workers and operators.
+_OPERATOR_REASONS = frozenset({JobEventType.REQUEUED, JobEventType.RETRYING, JobEventType.PROVIDER})
 
 _VIDEO_STATUS_OF = {
     JobStatus.QUEUED: VideoStatus.QUEUED,
@@ -50,6 +54,9 @@ class JobState(NamedTuple):
     millitokens_per_second: int | None = None
     # Set when the job ends.
     charged_tokens: int | None = None
+    effect_id: int | None = None
+    # Users of an effect read its errors in their own words.
+    effect_id: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,7 +173,7 @@ def _apply_update(settled: Settled, update: JobUpdate) -> None:
             seq=seq,
             tenant_id=job.tenant_id,
             type=update.event_type,
-            data=_event_data(update, error_message),
+            data=_event_data(job, update, error_message),
             created_at=update.at,
         )
     )
@@ -182,7 +189,7 @@ def _apply_update(settled: Settled, update: JobUpdate) -> None:
             settled.hold = BatchHold(
                 batch_id=update.batch_id,
                 job_id=job.id,
-                text=update.hold,
+                text=_hold_text(job, update) or update.hold,
                 at=update.at,
                 began_at=update.started_at,
                 held_with=update.held_with,
@@ -201,6 +208,12 @@ def _charge(ended: JobState, at: datetime) -> int:
     )
 
 
+def _hold_text(job: JobState, update: JobUpdate) -> str | None:
+    if job.effect_id is None or update.hold is None:
+        return update.hold
+    return hold_text(_sentence(job, update.error), failures=len(update.held_with) + 1)
+
+
 def _started_at(job: JobState, update: JobUpdate) -> datetime | None:
     """Return the time of the first lease or, once an attempt has ended, the start of its run."""
     if update.outcome is not None and update.started_at is not None:
@@ -214,10 +227,15 @@ def _error_texts(job: JobState, update: JobUpdate) -> tuple[str | None, str | No
     A retried job keeps the raw text of its last error.
     """
     if update.status == JobStatus.FAILED:
-        return user_sentence(update.error), update.error
+        return _sentence(job, update.error, is_refunded=job.reserved_tokens > 0), update.error
     if update.status == JobStatus.CANCELED:
         return CANCELED_TEXT, job.error_detail
     return None, update.error or job.error_detail
+
+
+def _sentence(job: JobState, error: str | None, *, is_refunded: bool = False) -> str:
+    """Return an error for the user of a job: as it is for the author of the graph, otherwise without its words."""
+    return user_sentence(error) if job.effect_id is None else failure_text(error, is_refunded=is_refunded)
 
 
 def _attempt(update: JobUpdate) -> Attempt:
@@ -239,17 +257,17 @@ def _attempt(update: JobUpdate) -> Attempt:
     )
 
 
-def _event_data(update: JobUpdate, error_message: str | None) -> dict[str, Any]:
+def _event_data(job: JobState, update: JobUpdate, error_message: str | None) -> dict[str, Any]:
     """Return the event data for the tenant, without worker id and raw error text."""
     data: dict[str, Any] = {"status": update.status, "attempt": update.attempt or update.attempts}
     if error_message is not None:
         data["error"] = error_message
     elif update.error is not None:
-        data["error"] = user_sentence(update.error)
-    if update.reason is not None:
+        data["error"] = _sentence(job, update.error)
+    if update.reason is not None and (job.effect_id is None or update.event_type not in _OPERATOR_REASONS):
         data["reason"] = user_sentence(update.reason)
     if update.hold is not None:
-        data["hold"] = update.hold
+        data["hold"] = _hold_text(job, update)
     if update.event_type == JobEventType.PRIORITY:
         data["priority"] = update.priority
     if update.provider is not None:

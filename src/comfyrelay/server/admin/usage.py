@@ -1,4 +1,4 @@
-"""Usage and cost of machines."""
+"""Usage and cost of machines, and revenue."""
 
 from datetime import date
 from typing import Annotated
@@ -7,10 +7,12 @@ from fastapi import Query
 
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.admin import fleets as wire
+from comfyrelay.protocol.admin.revenue import Revenue
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
+from comfyrelay.services.accounts.revenue import RevenueGrouping
 from comfyrelay.services.autoscaling.usage import UsageGrouping
 
 router = admin_router("/usage")
@@ -32,3 +34,13 @@ async def get_usage(
     if first is not None and last is not None and first > last:
         raise InvalidInput(errors={"from": "The first day must not be after `to`."})
     return Answer(data=await context.engine.autoscaling.usage.report(by, first=first, last=last))
+
+
+@router.get("/revenue", responses=error_responses(422, 503))
+async def get_revenue(
+    context: ContextOf, by: RevenueGrouping = RevenueGrouping.EFFECT, first: First = None, last: Last = None
+) -> Answer[list[Revenue]]:
+    """Get charged tokens and the cost of machines by effect, tenant or day. The last minute of costs may be missing."""
+    if first is not None and last is not None and first > last:
+        raise InvalidInput(errors={"from": "The first day must not be after `to`."})
+    return Answer(data=await context.engine.accounts.revenue.report(by, first=first, last=last))

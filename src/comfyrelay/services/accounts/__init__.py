@@ -7,6 +7,7 @@ from comfyrelay.services.accounts.mailer import Mailer
 from comfyrelay.services.accounts.own_account import OwnAccount
 from comfyrelay.services.accounts.own_workflows import OwnWorkflowAccess
 from comfyrelay.services.accounts.payments import Payments
+from comfyrelay.services.accounts.revenue import RevenueReports
 from comfyrelay.services.accounts.sign_in import SignIn
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.services.context import ServiceContext
@@ -20,6 +21,7 @@ class Accounts:
         self.tenancy = Tenancy(databases)
         self.own_workflows = OwnWorkflowAccess(context.settings, self.tenancy)
         self.ledger = Ledger(databases)
+        self.revenue = RevenueReports(databases, token_value=context.settings.token_value)
         self.sign_in = SignIn(databases, self.tenancy)
         base_url = context.settings.base_url
         self.mailer = Mailer(databases, context.settings)

@@ -146,7 +146,7 @@ class UsageService:
         fleet_members = await members.of_workers(tx, worker_ids) if worker_ids else {}
         machines = await usage.machines_of_workers(tx, worker_ids) if worker_ids else {}
         costs: dict[str, float] = {}
-        sums: dict[tuple[str, int, int, str], UsageIncrement] = {}
+        sums: dict[tuple[str, int, int, str, int], UsageIncrement] = {}
         for lease in ended:
             member = fleet_members.get(lease.worker_id)
             if member is None:
@@ -157,7 +157,7 @@ class UsageService:
             slot_price = fleets[member.fleet_id].price(machines.get(lease.worker_id), member.instance_type)
             costs[lease.lease_token] = cost = seconds * slot_price / max(1, member.slots) / 3600
             used = _used(lease, member, seconds, cost)
-            key = (used.day, used.fleet_id, used.workflow_id, used.tenant_id)
+            key = (used.day, used.fleet_id, used.workflow_id, used.tenant_id, used.effect_id)
             sums[key] = _plus(sums[key], used) if key in sums else used
         # A fixed order prevents deadlocks.
         return costs, [sums[key] for key in sorted(sums)]
@@ -209,6 +209,7 @@ def _used(lease: UncountedLease, member: FleetMember, seconds: float, cost: floa
         fleet_id=member.fleet_id,
         workflow_id=lease.workflow_id,
         tenant_id=lease.tenant_id,
+        effect_id=lease.effect_id,
         jobs=int(is_completed),
         busy_seconds=seconds if is_completed else 0.0,
         lost_seconds=0.0 if is_completed else seconds,

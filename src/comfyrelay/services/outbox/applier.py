@@ -155,6 +155,7 @@ def _token_entry(settled: Settled) -> ledger.NewTransaction:
         # The part of the reservation that is not charged is released.
         amount=settled.job.reserved_tokens - (settled.job.charged_tokens or 0),
         job_id=settled.job.id,
+        effect_id=settled.job.effect_id,
     )
 
 

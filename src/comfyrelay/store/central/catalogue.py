@@ -154,6 +154,11 @@ async def workflows_by_id(tx: Tx, ids: Iterable[int]) -> dict[int, WorkflowRecor
     return {workflow.id: workflow for workflow in await tx.all(WorkflowRecord, query)}
 
 
+async def effect_slugs(tx: Tx, ids: Iterable[int]) -> dict[int, str]:
+    query = select(effects.c.id, effects.c.slug).where(effects.c.id.in_(set(ids)))
+    return {row.id: row.slug for row in await tx.execute(query)}
+
+
 async def workflow_slugs(tx: Tx, ids: Iterable[int]) -> dict[int, str]:
     """Return slugs by id, including deleted workflows."""
     query = select(workflows.c.id, workflows.c.slug).where(workflows.c.id.in_(set(ids)))

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Text, bindparam, func, literal, select, update
+from sqlalchemy import BigInteger, Text, bindparam, func, literal, literal_column, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.states import TransactionType
@@ -35,6 +36,8 @@ class NewTransaction:
     job_id: str | None = None
     reference: str | None = None
     description: str | None = None
+    # Of a consumed job.
+    effect_id: int | None = None
 
 
 async def open_wallets(tx: Tx, tenant_ids: Iterable[str]) -> None:
@@ -194,6 +197,30 @@ async def refunds_of(tx: Tx, job_ids: Iterable[str]) -> dict[str, int]:
         job_id: sum(entry.amount for entry in entries if entry.type == TransactionType.JOB_REFUND)
         for job_id, entries in (await of_jobs(tx, job_ids)).items()
     }
+
+
+async def revenue_by(tx: Tx, column: str, *, begins: datetime, ends: datetime) -> dict[str, tuple[int, int]]:
+    """Return by day, tenant or effect the number of consumed jobs and their tokens."""
+    reserve = t.alias("reserve")
+    day = (
+        func.to_char(func.timezone("UTC", t.c.created_at), "YYYY-MM-DD")
+        if tx.dialect == "postgresql"
+        else func.substr(t.c.created_at, 1, 10)
+    )
+    key = {"day": day, "tenant_id": t.c.tenant_id, "effect_id": func.coalesce(t.c.effect_id, 0)}[column].label("key")
+    tokens = func.sum(-reserve.c.amount - t.c.amount).label("tokens")
+    of_same_job = (
+        (reserve.c.tenant_id == t.c.tenant_id)
+        & (reserve.c.job_id == t.c.job_id)
+        & (reserve.c.type == TransactionType.JOB_RESERVE)
+    )
+    query = (
+        select(key, func.count().label("jobs"), tokens)
+        .join_from(t, reserve, of_same_job)
+        .where(t.c.type == TransactionType.JOB_CONSUME, t.c.created_at >= begins, t.c.created_at < ends)
+        .group_by(literal_column("key") if tx.dialect == "sqlite" else literal_column("1"))
+    )
+    return {str(row.key): (int(row.jobs), int(row.tokens)) for row in await tx.execute(query)}
 
 
 async def drifted_wallets(tx: Tx) -> dict[str, tuple[int, int]]:

@@ -289,6 +289,8 @@ token_transactions = Table(
     Column("job_id", Text),
     Column("reference", Text),
     Column("description", Text),
+    # The effect of a consumed job, which may have been deleted.
+    Column("effect_id", BigInteger),
     Column("created_at", UtcTime, nullable=False),
     UniqueConstraint("tenant_id", "job_id", "type"),
     one_of("type", TransactionType),

@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Select, func, or_, select
+from sqlalchemy import BigInteger, Select, func, literal_column, or_, select
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.autoscaling.machines import MachineRecord
@@ -45,6 +45,8 @@ class UncountedLease:
     outcome: str
     workflow_id: int
     tenant_id: str
+    # 0 without an effect.
+    effect_id: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +57,7 @@ class UsageIncrement:
     fleet_id: int
     workflow_id: int
     tenant_id: str
+    effect_id: int
     jobs: int
     busy_seconds: float
     lost_seconds: float
@@ -95,8 +98,9 @@ async def uncounted(tx: Tx, ended: Collection[tuple[int, int]]) -> list[Uncounte
 def uncounted_query(dialect: str) -> Executable:
     r = rows_table(dialect, {"dispatch_id": BigInteger(), "epoch": BigInteger()})
     names = ("lease_token", "dispatch_id", "epoch", "worker_id", "ended_at", "outcome")
+    effect_id = func.coalesce(d.c.effect_id, literal_column("0")).label("effect_id")
     return (
-        select(*(leases.c[name] for name in names), d.c.workflow_id, d.c.tenant_id)
+        select(*(leases.c[name] for name in names), d.c.workflow_id, d.c.tenant_id, effect_id)
         .join_from(r, leases, (leases.c.dispatch_id == r.c.dispatch_id) & (leases.c.epoch == r.c.epoch))
         .join(d, d.c.id == leases.c.dispatch_id)
         .where(
@@ -146,6 +150,17 @@ async def by_workflow(tx: Tx, *, first_day: str, last_day: str) -> list[UsageSum
 async def by_tenant(tx: Tx, *, first_day: str, last_day: str) -> list[UsageSum]:
     query = sums_query(first_day, last_day, usage.c.tenant_id.label("name"))
     return [_usage_sum(row) for row in await tx.execute(query)]
+
+
+async def cost_by(tx: Tx, column: str, *, first_day: str, last_day: str) -> dict[str, tuple[float, float]]:
+    """Return seconds and cost by day, tenant or effect."""
+    key = usage.c[column]
+    sums = (
+        func.sum(usage.c.busy_seconds + usage.c.lost_seconds).label("seconds"),
+        func.sum(usage.c.cost).label("cost"),
+    )
+    query = select(key.label("key"), *sums).where(usage.c.day.between(first_day, last_day)).group_by(key)
+    return {str(row.key): (float(row.seconds), float(row.cost)) for row in await tx.execute(query)}
 
 
 def sums_query(first_day: str, last_day: str, *columns: Any) -> Select[Any]:

@@ -86,6 +86,8 @@ usage = Table(
     Column("fleet_id", BigInteger, ForeignKey("fleets.id", ondelete="CASCADE"), primary_key=True),
     Column("workflow_id", BigInteger, primary_key=True),
     Column("tenant_id", Text, primary_key=True),
+    # 0 for jobs without an effect.
+    Column("effect_id", BigInteger, primary_key=True),
     Column("jobs", BigInteger, nullable=False),
     Column("busy_seconds", Float, nullable=False),
     Column("lost_seconds", Float, nullable=False),

@@ -577,6 +577,7 @@ def _create_autoscaling() -> None:
         sa.Column("fleet_id", sa.BigInteger(), sa.ForeignKey("fleets.id", ondelete="CASCADE"), primary_key=True),
         sa.Column("workflow_id", sa.BigInteger(), primary_key=True),
         sa.Column("tenant_id", sa.Text(), primary_key=True),
+        sa.Column("effect_id", sa.BigInteger(), primary_key=True),
         sa.Column("jobs", sa.BigInteger(), nullable=False),
         sa.Column("busy_seconds", sa.Float(), nullable=False),
         sa.Column("lost_seconds", sa.Float(), nullable=False),

@@ -282,6 +282,7 @@ def _create_ledger() -> None:
         sa.Column("job_id", sa.Text()),
         sa.Column("reference", sa.Text()),
         sa.Column("description", sa.Text()),
+        sa.Column("effect_id", sa.BigInteger()),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.UniqueConstraint("tenant_id", "job_id", "type", name=op.f("uq_token_transactions_tenant_id_job_id_type")),
         sa.CheckConstraint(
