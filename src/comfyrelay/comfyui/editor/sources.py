@@ -59,8 +59,8 @@ class _Place:
 
 
 Source = NodeOutput | StoredValue | None
-# Subgraph, node, input, and the required type.
-_Step = tuple[tuple[str, ...], str, str, str]
+# Subgraph, node, input, the required type, and whether it leads to a promoted field.
+_Step = tuple[tuple[str, ...], str, str, str, bool]
 
 
 class Sources:
@@ -159,11 +159,11 @@ class Sources:
         if slot.link is None:
             return None
         place: Source | _Place = _Place(scope, node, slot)
-        wanted, way = slot.type, dict[_Step, StoredValue | None]()
+        wanted, is_promoted, way = slot.type, False, dict[_Step, StoredValue | None]()
         while isinstance(place, _Place):
             if place.node.type not in editor_only_nodes.VIRTUAL:
-                wanted = place.slot.type
-            step = (place.scope.path, place.node.id, place.slot.name, wanted)
+                wanted, is_promoted = place.slot.type, place.value is not None
+            step = (place.scope.path, place.node.id, place.slot.name, wanted, is_promoted)
             if step in self._ends:
                 place = self._ends[step]
                 break
@@ -176,7 +176,12 @@ class Sources:
                 place = self._outside(place.scope, link.origin_slot)
             else:
                 origin = place.scope.sheet.nodes.get(link.origin)
-                place = None if origin is None else self._behind(place.scope, origin, link.origin_slot, wanted)
+                # The editor sets promoted fields only from primitives that are linked without a reroute.
+                is_rerouted = is_promoted and place.node.type in editor_only_nodes.REROUTES
+                if origin is None or (is_rerouted and origin.type == editor_only_nodes.PRIMITIVE):
+                    place = None
+                else:
+                    place = self._behind(place.scope, origin, link.origin_slot, wanted)
         end: Source = place
         for step, value in reversed(way.items()):
             # If the link has no source, the last field on the way counts.

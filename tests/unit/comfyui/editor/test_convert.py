@@ -164,6 +164,24 @@ class TestLinks:
         )
         assert inputs(value) == {"1": {"width": 77, "height": 77, "batch_size": 3, "color": 4}}
 
+    @pytest.mark.parametrize(("is_rerouted", "width"), [(False, 77), (True, 5)])
+    def test_primitive_behind_a_reroute_does_not_set_a_promoted_field(self, is_rerouted: bool, width: int) -> None:
+        inner = node(1, "EmptyImage", [("width", "INT", 1, "width")], values=[5, 2, 3, 4])
+        definition = subgraph(
+            "s", [inner], [(1, -10, 0, 1, 0), (2, 1, 0, -20, 0)], [("width", "INT", [1])], [("IMAGE", "IMAGE", [2])]
+        )
+        value = workflow(
+            [
+                node(9, "PrimitiveNode", outputs=[("INT", "INT")], values=[77, "fixed"]),
+                node(8, "Reroute", [("", "*", 5)], outputs=[("", "INT")]),
+                node(2, "s", [("width", "INT", 6, "width")], outputs=[("IMAGE", "IMAGE")], values=[]),
+                save(3, 7),
+            ],
+            [(5, 9, 0, 8, 0), (6, *((8, 0) if is_rerouted else (9, 0)), 2, 0), (7, 2, 0, 3, 0)],
+            definitions={"subgraphs": [definition]},
+        )
+        assert inputs(value)["2:1"]["width"] == width
+
     @pytest.mark.parametrize("kind", ["Reroute", "Reroute (rgthree)"])
     def test_reroutes_are_passed_through(self, kind: str) -> None:
         value = workflow(
