@@ -45,8 +45,13 @@ async def set_up(
 
     await step_is("First worker")
     await expect(page.get_by_text("Waiting for the first worker…")).to_be_visible()
-    command = await page.locator("code", has_text="FLEET_SECRET").inner_text()
+    # masked until it is wanted, as in the console
+    shown = page.locator("code", has_text="FLEET_SECRET")
+    masked = await shown.inner_text()
+    await page.get_by_role("button", name="Show secret").click()
+    command = await shown.inner_text()
     assert "FLEET_SLUG=attic" in command
+    assert masked != command
     await start_worker(command)
     await expect(page.get_by_text(" connected")).to_be_visible()
     # setup continues at the same step after it is reopened

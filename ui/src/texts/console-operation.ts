@@ -89,3 +89,17 @@ export const audit = {
   columns: { who: "Who", what: "What", change: "Before and after", at: "When" },
   value: (value: unknown) => (typeof value === "string" ? value : JSON.stringify(value)),
 };
+
+export const alerts = {
+  title: "Alerts",
+  about: "Messages about problems, by mail, Slack, ntfy and other services. Set COMFYRELAY_ALERTS to change them.",
+  none: "No alerts are set up.",
+  rule: (name: string) => (name === "*" ? "all other problems" : name),
+  quiet: (minutes: number) => plural(minutes, "minute"),
+  never: "never",
+  test: "Test",
+  testOf: (rule: string) => `Test the alert for ${rule}`,
+  sent: "The test was sent.",
+  failed: (url: string, why: string) => `${url}: ${why}`,
+  columns: { rule: "Problem", urls: "Goes to", quiet: "Quiet for", last: "Last alert", actions: "Actions" },
+};

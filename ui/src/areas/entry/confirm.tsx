@@ -3,6 +3,7 @@ import { useState } from "react";
 import { post } from "@/api/client";
 import { sentence } from "@/api/problem";
 import { Button, buttonClass, ErrorCard } from "@/kit";
+import { useFragment } from "@/lib/use-fragment";
 import { entry as texts } from "@/texts/entry";
 import styles from "./entry.module.css";
 import { Frame } from "./Frame";
@@ -11,8 +12,11 @@ const { confirm } = texts;
 
 /** Confirms a new address. It needs a click: mail programs may open links on their own. */
 export default function Confirm() {
-  // in the fragment, which browsers do not send to the server
-  const [token] = useState(() => location.hash.slice(1));
+  const token = useFragment();
+  return <Confirmation key={token} token={token} />;
+}
+
+function Confirmation({ token }: { token: string }) {
   const [email, setEmail] = useState("");
   const [problem, setProblem] = useState("");
   const [isSending, setSending] = useState(false);

@@ -5,6 +5,7 @@ import { post } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import type { components } from "@/api/schema";
 import { Button, buttonClass, ErrorCard, Field, Skeleton, TextField } from "@/kit";
+import { useFragment } from "@/lib/use-fragment";
 import { PasswordField } from "@/session/PasswordField";
 import { common } from "@/texts/common";
 import { entry as texts } from "@/texts/entry";
@@ -16,8 +17,7 @@ const { reset } = texts;
 type Account = components["schemas"]["ResetAccount"];
 
 export default function Reset() {
-  // in the fragment, which browsers do not send to the server
-  const [token] = useState(() => location.hash.slice(1));
+  const token = useFragment();
   const { data, error, isFetching, refetch } = useQuery({
     queryKey: ["reset", token] as const,
     queryFn: async () => (await post("/api/reset/check", { body: { token } })).data,
@@ -52,7 +52,9 @@ export default function Reset() {
       </Frame>
     );
   }
-  return <Frame title={reset.title}>{data ? <NewPassword token={token} account={data} /> : <Skeleton />}</Frame>;
+  return (
+    <Frame title={reset.title}>{data ? <NewPassword key={token} token={token} account={data} /> : <Skeleton />}</Frame>
+  );
 }
 
 function NewPassword({ token, account }: { token: string; account: Account }) {

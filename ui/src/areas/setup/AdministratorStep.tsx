@@ -1,10 +1,11 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { type FormEvent, useState } from "react";
+import { type FormEvent, useEffect, useState } from "react";
 import { post } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import { entry as entryQuery } from "@/api/queries";
 import { Button, ErrorCard, Field, TextField } from "@/kit";
+import { useFragment } from "@/lib/use-fragment";
 import { PasswordField } from "@/session/PasswordField";
 import { entry as entryTexts } from "@/texts/entry";
 import { setup as texts } from "@/texts/setup";
@@ -13,7 +14,12 @@ import styles from "./step.module.css";
 /** Creates the administrator. It needs the code that the server printed when it started. */
 export function AdministratorStep() {
   const client = useQueryClient();
-  const [code, setCode] = useState(() => location.hash.slice(1));
+  const linked = useFragment();
+  const [code, setCode] = useState(linked);
+  // a link that was opened in this tab
+  useEffect(() => {
+    if (linked) setCode(linked);
+  }, [linked]);
   const [email, setEmail] = useState("");
   const [password, setPassword] = useState("");
   const [problem, setProblem] = useState<Problem | null>(null);

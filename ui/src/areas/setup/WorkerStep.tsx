@@ -2,12 +2,12 @@ import { useQuery } from "@tanstack/react-query";
 import { CircleCheck } from "lucide-react";
 import { useState } from "react";
 import { sentence } from "@/api/problem";
+import { Copyable } from "@/areas/console/shared/panels";
 import { commandFor, isOnlyHere, SHELL, SHELLS } from "@/areas/console/workers/shells";
 import { Button, ErrorCard, Skeleton, StatusDot } from "@/kit";
 import { Segmented } from "@/kit/Segmented";
 import { shells } from "@/texts/console-shared";
 import { setup as texts } from "@/texts/setup";
-import { Command } from "./Command";
 import type { Stage } from "./create";
 import { joinCommand } from "./queries";
 import step from "./step.module.css";
@@ -27,10 +27,14 @@ export function WorkerStep({ fleet, workers, onDone }: WorkerStepProps) {
       <p>{texts.worker.about(fleet.slug)}</p>
       {error && <ErrorCard title={sentence(error)} />}
       <p className={step.hint}>{texts.worker.install}</p>
-      {data ? <Command text={data.install} /> : <Skeleton height={40} />}
+      {data ? <Copyable name={texts.worker.install} text={data.install} /> : <Skeleton height={40} />}
       <p className={step.hint}>{texts.worker.start}</p>
       <Segmented name={shells.name} value={shell} choices={SHELLS} onChange={choose} />
-      {data ? <Command text={commandFor(shell, data)} /> : <Skeleton height={64} />}
+      {data ? (
+        <Copyable name={texts.worker.start} text={commandFor(shell, data)} secret={data.variables.FLEET_SECRET} />
+      ) : (
+        <Skeleton height={64} />
+      )}
       <p className={step.hint}>{texts.worker.secret}</p>
       {data && isOnlyHere(data) && <p className={step.hint}>{shells.onlyHere}</p>}
       <div role="status" className={styles.workers}>

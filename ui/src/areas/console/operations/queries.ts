@@ -11,6 +11,7 @@ export type Stuck = Schemas["StuckStep"];
 export type Finding = Schemas["Inconsistency"];
 export type Run = Schemas["ReconcileRun"];
 export type Setting = Schemas["EffectiveSetting"];
+export type AlertRule = Schemas["AlertRuleView"];
 export type AuditEntry = Schemas["AuditLogEntry"];
 
 export const keys = {
@@ -19,6 +20,7 @@ export const keys = {
   findings: ["console", "reconcile"] as const,
   settings: ["console", "settings"] as const,
   audit: ["console", "audit"] as const,
+  alerts: ["console", "alerts"] as const,
 };
 
 export const DELIVERY_STATES: readonly DeliveryState[] = ["dead", "failing", "pending", "delivered"];
@@ -51,6 +53,13 @@ export const auditLog = (search: string) =>
     // opened to see the latest
     staleTime: 0,
   });
+
+export const alertRules = queryOptions({
+  queryKey: keys.alerts,
+  queryFn: ({ signal }) => get("/api/admin/alerts", { signal }),
+});
+
+export const testAlert = (name: string) => post("/api/admin/alerts/{name}/test", { path: { name } });
 
 export const redeliver = (id: string) =>
   post("/api/admin/webhooks/deliveries/{delivery_id}/redeliver", { path: { delivery_id: id } });

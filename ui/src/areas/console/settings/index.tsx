@@ -10,6 +10,7 @@ import { console as console_ } from "@/texts/console";
 import { settings as texts } from "@/texts/console-operation";
 import { type Setting, settings } from "../operations/queries";
 import { QueryResult, Sheet, State, sheet } from "../shared/sheet";
+import { AlertRules } from "./AlertRules";
 
 const isChanged = (setting: Setting): boolean => setting.source !== "default";
 
@@ -45,6 +46,7 @@ export default function SettingsPage() {
         </FilterChip>
       </Header>
       <Sheet>
+        {!q && <AlertRules />}
         <p className={sheet.about}>
           {texts.about} {found.data && texts.version(found.data.version)}
         </p>

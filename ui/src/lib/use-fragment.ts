@@ -1,0 +1,10 @@
+import { useSyncExternalStore } from "react";
+
+const subscribe = (changed: () => void) => {
+  addEventListener("hashchange", changed);
+  return () => removeEventListener("hashchange", changed);
+};
+
+/** The part of the URL after `#`, which browsers do not send to the server. A link that is opened in a tab which shows
+ * its page already changes only this part, and loads nothing. */
+export const useFragment = (): string => useSyncExternalStore(subscribe, () => location.hash.slice(1));
