@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import Protocol
 
 from comfyrelay.domain.prices.formula import Formula, Interval
 from comfyrelay.domain.prices.limits import MAX_MEGAPIXELS, MAX_SECONDS, check_limits
 from comfyrelay.domain.properties import Property, PropertyType, Role, Value
-from comfyrelay.domain.records.catalogue import EffectRecord
 from comfyrelay.errors import InvalidInput
 
 FRAME_RATES = ("fps", "frame_rate")
@@ -17,6 +17,17 @@ PIXELS = 1_000_000
 FACTS = ("seconds", "frames", "megapixels", "steps")
 _ROLES = {"frames": Role.LENGTH, "steps": Role.STEPS}
 _parse = lru_cache(maxsize=1024)(Formula)
+
+
+class PricedEffect(Protocol):
+    """The price of an effect. With a formula, `credits_cost` is the minimum."""
+
+    @property
+    def credits_cost(self) -> int: ...
+    @property
+    def price_formula(self) -> str | None: ...
+    @property
+    def max_credits_cost(self) -> int | None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +39,7 @@ class InputFacts:
     seconds: float | None = None
 
 
-def price_of(effect: EffectRecord, values: Sequence[Value], measured: InputFacts) -> int:
+def price_of(effect: PricedEffect, values: Sequence[Value], measured: InputFacts) -> int:
     """Return the tokens that a job costs with the values that it runs with."""
     if effect.price_formula is None:
         return effect.credits_cost
@@ -38,7 +49,7 @@ def price_of(effect: EffectRecord, values: Sequence[Value], measured: InputFacts
     )
 
 
-def needs_input(effect: EffectRecord, properties: Iterable[Property]) -> bool:
+def needs_input(effect: PricedEffect, properties: Iterable[Property]) -> bool:
     """Whether the price depends on the measured primary input."""
     if effect.price_formula is None:
         return False
