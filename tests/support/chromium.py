@@ -77,7 +77,8 @@ class PageDriver:
     async def at(cls, page: Page, url: str) -> AsyncIterator["PageDriver"]:
         async with owner_http(url, timeout=PATIENCE_SECONDS) as http:
             found = (await http.get("/api/desk")).json()["data"]
-            yield cls(page=page, http=http, comfyui=callable_url(found["comfyui"][0]))
+            # a ComfyUI that the desk starts has no address yet
+            yield cls(page=page, http=http, comfyui=callable_url(next(iter(found["comfyui"]), "")))
 
     @property
     def units(self) -> Locator:
