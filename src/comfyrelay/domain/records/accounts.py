@@ -113,3 +113,5 @@ class TransactionRecord:
     created_at: datetime
     # Set only in lists, and only while the job exists.
     job_label: str | None = None
+    # Of a consumed job.
+    effect_id: int | None = None
