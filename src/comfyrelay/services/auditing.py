@@ -197,9 +197,13 @@ def _open_scope() -> ChangeScope | None:
     return None if scope is None or scope.is_closed else scope
 
 
+def _set_fields(found: Snapshot | None) -> Snapshot | None:
+    return None if found is None else {name: value for name, value in found.items() if value is not None}
+
+
 def _difference(before: Snapshot | None, after: Snapshot | None) -> tuple[Snapshot | None, Snapshot | None]:
     """Return only the fields that differ."""
     if before is None or after is None:
-        return before, after
+        return _set_fields(before), _set_fields(after)
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return {name: before.get(name) for name in names}, {name: after.get(name) for name in names}

@@ -22,7 +22,7 @@ from comfyrelay.store.database import Tx
 
 log = structlog.get_logger(__name__)
 
-# Mails that anyone can make this server send to one address, so that nobody can flood it.
+# Mails that visitors can make this server send to one address, so that they cannot flood it.
 MAX_MAILS = 5
 PER_SECONDS = 3600.0
 # Makes a link with this address and secret, and returns its mail, if one is sent.

@@ -83,7 +83,7 @@ class Alerts:
         title, body = _message(self._host, list(found.values()), over)
         state.failures = await self._send(rule.urls, title, body)
         if len(state.failures) < len(set(rule.urls)):
-            # Someone was told. If all failed, the next check tries again.
+            # If all failed, the next check tries again.
             state.last_sent_at, state.told = now, dict(found)
 
     def _of(self, name: str, current: Sequence[Outage]) -> Sequence[Outage]:

@@ -79,7 +79,7 @@ function EmailForm({ email, sendsMail, isVerified }: { email: string; sendsMail:
       </Field>
       <div>
         <Button type="submit" isBusy={isSending} disabled={!password || (isSame && (isVerified || !sendsMail))}>
-          {isSame && sendsMail ? texts.verify : texts.changeEmail}
+          {isSame && sendsMail && !isVerified ? texts.verify : texts.changeEmail}
         </Button>
       </div>
     </form>
