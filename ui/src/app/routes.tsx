@@ -181,6 +181,12 @@ const consolePages = [
   }),
   createRoute({
     getParentRoute: () => console,
+    path: "/payments",
+    validateSearch: consoleSearch,
+    component: lazyPage(() => import("@/areas/console/payments")),
+  }),
+  createRoute({
+    getParentRoute: () => console,
     path: "/webhooks",
     validateSearch: consoleSearch,
     component: lazyPage(() => import("@/areas/console/webhooks")),

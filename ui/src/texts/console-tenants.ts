@@ -41,7 +41,12 @@ export const tenant = {
     about: "Balance",
     give: "Add tokens",
     dialogTitle: (email: string) => `Add tokens for ${email}`,
-    dialogAbout: "Each reference is credited once, even if submitted twice.",
+    dialogAbout: "Each reference counts once, even if submitted twice.",
+    take: "Take back",
+    takeTitle: (email: string) => `Take tokens back from ${email}`,
+    takeAction: (amount: number) => `Take ${plural(amount, "token")} back`,
+    taken: (amount: number, balance: number) =>
+      `Took ${plural(amount, "token")} back. New balance: ${number.format(balance)}.`,
     amount: "Amount",
     reference: "Reference",
     referenceHint: "For example an invoice number. No colons.",

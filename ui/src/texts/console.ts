@@ -24,6 +24,7 @@ export const console = {
     workflows: "Workflows",
     effects: "Effects",
     tenants: "Tenants",
+    payments: "Payments",
     webhooks: "Webhooks",
     reconcile: "Reconcile",
     audit: "Audit",

@@ -140,7 +140,7 @@ class ReceivedPayment(AnswerBody):
 
     event_id: str
     tenant_id: str
-    email: str
+    email: str | None
     amount: int
     refunded: int
     currency: str | None

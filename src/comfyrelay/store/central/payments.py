@@ -26,7 +26,8 @@ class ListedPayment:
 
     provider_event_id: str
     tenant_id: str
-    email: str
+    # Null once the account is deleted.
+    email: str | None
     amount: int
     refunded: int
     currency: str | None
@@ -77,7 +78,7 @@ async def newest(tx: Tx, *, before_id: str | None, limit: int) -> list[ListedPay
     names = ("provider_event_id", "tenant_id", "amount", "currency", "created_at")
     query = (
         select(*(e.c[name] for name in names), users.c.email, returned.scalar_subquery().label("refunded"))
-        .join(users, users.c.tenant_id == e.c.tenant_id)
+        .outerjoin(users, users.c.tenant_id == e.c.tenant_id)
         .where(e.c.refund_of.is_(None))
         .order_by(e.c.created_at.desc(), e.c.provider_event_id.desc())
         .limit(limit)

@@ -16,39 +16,50 @@ export const tenantName = (data: TenantDetails): string => data.users[0]?.email 
 
 export function Credits({ tenant: data }: { tenant: TenantDetails }) {
   const { data: who } = useQuery(me);
-  const [isGiving, setGiving] = useState(false);
+  const [dialog, setDialog] = useState<Way | null>(null);
   // kept until the server confirms: a retry after a lost response must not credit twice
   const [reference, setReference] = useState<string | null>(null);
-  const open = () => {
+  const open = (way: Way) => {
     setReference((known) => known ?? newReference(who?.email ?? ""));
-    setGiving(true);
+    setDialog(way);
   };
   return (
     <Section
       title={texts.credits.title}
       aside={
-        <Button look="primary" icon={Coins} onClick={open}>
-          {texts.credits.give}
-        </Button>
+        <>
+          <Button onClick={() => open("debits")} disabled={!data.balance}>
+            {texts.credits.take}
+          </Button>
+          <Button look="primary" icon={Coins} onClick={() => open("credits")}>
+            {texts.credits.give}
+          </Button>
+        </>
       }
     >
       <p>
         <span className={sheet.big}>{data.balance === null ? list.unreachable : shared.count(data.balance)}</span>
       </p>
-      {isGiving && reference !== null && (
+      {dialog !== null && reference !== null && (
         <GrantDialog
+          key={dialog}
+          way={dialog}
           tenant={data}
           reference={reference}
           setReference={setReference}
           onGiven={() => setReference(null)}
-          onClose={() => setGiving(false)}
+          onClose={() => setDialog(null)}
         />
       )}
     </Section>
   );
 }
 
+/** Adds tokens, or takes them back. */
+type Way = "credits" | "debits";
+
 interface GrantDialogProps {
+  way: Way;
   tenant: TenantDetails;
   reference: string;
   setReference: (reference: string) => void;
@@ -56,7 +67,7 @@ interface GrantDialogProps {
   onClose: () => void;
 }
 
-function GrantDialog({ tenant: data, reference, setReference, onGiven, onClose }: GrantDialogProps) {
+function GrantDialog({ way, tenant: data, reference, setReference, onGiven, onClose }: GrantDialogProps) {
   const client = useQueryClient();
   const [amount, setAmount] = useState<number | null>(100);
   const [description, setDescription] = useState("");
@@ -65,7 +76,7 @@ function GrantDialog({ tenant: data, reference, setReference, onGiven, onClose }
       (
         await call<{ amount: number; balance: number }>(
           "POST",
-          `/api/admin/tenants/${encodeURIComponent(data.id)}/credits`,
+          `/api/admin/tenants/${encodeURIComponent(data.id)}/${way}`,
           {
             amount,
             reference: reference.trim(),
@@ -76,7 +87,10 @@ function GrantDialog({ tenant: data, reference, setReference, onGiven, onClose }
     onSuccess: async (given) => {
       await client.invalidateQueries({ queryKey: keys.tenant(data.id) });
       void client.invalidateQueries({ queryKey: keys.tenants });
-      toast({ text: texts.credits.given(given.amount, given.balance), tone: "good" });
+      toast({
+        text: (way === "credits" ? texts.credits.given : texts.credits.taken)(Math.abs(given.amount), given.balance),
+        tone: "good",
+      });
       onGiven();
       onClose();
     },
@@ -95,13 +109,13 @@ function GrantDialog({ tenant: data, reference, setReference, onGiven, onClose }
     <Dialog
       isOpen
       onClose={onClose}
-      title={words.dialogTitle(tenantName(data))}
+      title={(way === "credits" ? words.dialogTitle : words.takeTitle)(tenantName(data))}
       about={words.dialogAbout}
       actions={
         <>
           <Button onClick={onClose}>{common.cancel}</Button>
           <Button look="primary" type="submit" form="give-tokens" disabled={!canGive} isBusy={give.isPending}>
-            {words.action(amount ?? 0)}
+            {(way === "credits" ? words.action : words.takeAction)(amount ?? 0)}
           </Button>
         </>
       }

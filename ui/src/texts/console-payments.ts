@@ -1,0 +1,25 @@
+const amount = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 4 });
+
+export const payments = {
+  by: { effect: "Effect", tenant: "Tenant", day: "Day" },
+  revenue: "Revenue and GPU cost",
+  revenueAbout:
+    "The last 30 days, in the currency of machine prices. Set COMFYRELAY_TOKEN_VALUE to see revenue in money.",
+  noRevenue: "No jobs in the last 30 days.",
+  about: "As the payment provider has reported them. To take tokens back by hand, open the tenant.",
+  empty: "No payments yet",
+  emptyAdvice: "Payments appear here as soon as a payment provider reports one.",
+  unknown: "unknown",
+  money: (value: number) => amount.format(value),
+  columns: {
+    jobs: "Jobs",
+    tokens: "Tokens",
+    revenue: "Revenue",
+    seconds: "GPU seconds",
+    cost: "GPU cost",
+    who: "Tenant",
+    refunded: "Refunded",
+    currency: "Currency",
+    at: "When",
+  },
+};
