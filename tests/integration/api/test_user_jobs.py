@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.domain.queue import customer_texts
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.services.jobs.submission.submit import JobSubmission
@@ -208,7 +209,7 @@ class TestViews:
         await fail(api, worker, await lease(worker), "No such model.\nTraceback: /home/secret/x.py")
         seen = await user.get(f"/api/ai-jobs/{job['id']}")
         assert seen["status"] == "failed"
-        assert seen["error"] == "No such model."
+        assert seen["error"] == f"{customer_texts.NOT_INSTALLED} {customer_texts.REFUNDED}"
         assert (await user.get("/api/wallet"))["balance"] == 100
 
     async def test_jobs_are_filtered_and_paginated_newest_first(self, user: Caller, effect: int) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.domain.queue import customer_texts
 from tests.support.api import Api, Caller, data_of, open_api, problem_of
 from tests.support.api_calls import complete, fail, lease, png, run, submit, upload
 from tests.support.world import GRAPH, SqliteBackend
@@ -151,7 +152,7 @@ class TestVideos:
         await submit(user, effect, video_id=video["id"])
         await fail(api, worker, await lease(worker), "CUDA is on fire")
         seen = await user.get(f"/api/videos/{video['id']}")
-        assert (seen["status"], seen["error"]) == ("failed", "CUDA is on fire")
+        assert (seen["status"], seen["error"]) == ("failed", customer_texts.INTERRUPTED)
 
     async def test_videos_are_paginated_newest_first(self, api: Api) -> None:
         user = await api.user()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from comfyrelay import __version__
+from comfyrelay.domain.queue import customer_texts
 from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import WorkerRequest
 from comfyrelay.store.tenant.library import media
@@ -165,7 +166,7 @@ class TestSettling:
         assert await worker.post("/api/worker/fail", {**lease_of(job), **fields}) == {"status": "failed"}
         await api.engine.outbox.delivery.idle()
         found = await api.engine.jobs.views.job(submission.user.tenant_id, submission.job_id)
-        assert found.job.error_message == "Processing failed."
+        assert (found.job.error_message or "").startswith(customer_texts.FAILED)
 
     async def test_unknown_fault_is_not_final(self, api: Api) -> None:
         await submit_first_job(api)

@@ -65,7 +65,7 @@ async def test_job_fails_after_it_ran_out_of_memory_on_every_worker(world: World
     assert await run_out_of_memory(world, large, 24) == "queued"
     assert await world.lease(large) is None
     assert await run_out_of_memory(world, largest, 80) == "failed"
-    assert (await world.job(job)).error_message == (
+    assert (await world.job(job)).error_detail == (
         f"{TEXT}. It was tried on every GPU that can run it: 8 GiB, 24 GiB, 80 GiB. Use fewer pixels or frames, a "
         "smaller batch or a smaller model, or run it on a GPU with more memory."
     )

@@ -287,7 +287,7 @@ async def test_job_whose_workers_always_die_fails_after_its_attempts(world: Worl
         await world.expire()
     assert await world.lease(desk.worker) is None
     found = await world.job(job)
-    assert (found.status, found.error_message) == ("failed", "The worker stopped responding.")
+    assert (found.status, found.error_detail) == ("failed", "The worker stopped responding.")
     assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
     assert len(await world.attempts(job)) == 3
 
@@ -335,7 +335,7 @@ async def test_waiting_dispatch_without_attempts_fails_and_is_refunded(world: Wo
     assert await world.lease(desk.worker) is None
     assert await world.engine.queue.reaper.run_once() == 1
     found = await world.job(job)
-    assert (found.status, found.error_message) == ("failed", "The worker stopped responding.")
+    assert (found.status, found.error_detail) == ("failed", "The worker stopped responding.")
     assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
 
 

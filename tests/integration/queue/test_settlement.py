@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.ids import output_id
+from comfyrelay.domain.queue import customer_texts
 from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable, Fault, LeaseLost
@@ -234,7 +235,7 @@ class TestFail:
         job, leased = await desk.submit_and_lease()
         await world.fail(leased, error=raw)
         found = await world.job(job)
-        assert found.error_message == "Cannot read secret.safetensors"
+        assert found.error_message == f"{customer_texts.NOT_INSTALLED} {customer_texts.REFUNDED}"
         assert found.error_detail == raw
 
     async def test_video_has_the_error_of_its_job(self, world: World, desk: Desk) -> None:
@@ -242,7 +243,8 @@ class TestFail:
         _, leased = await desk.submit_and_lease(video_id=video_id)
         await world.fail(leased, error="RuntimeError: no frames in /tmp/x/in.mp4")
         video = await world.video(desk.user, video_id)
-        assert (video.status, video.processing_details) == ("failed", {"error": "no frames in in.mp4"})
+        error = f"{customer_texts.FAILED} {customer_texts.REFUNDED}"
+        assert (video.status, video.processing_details) == ("failed", {"error": error})
 
     async def test_unstorable_characters_do_not_prevent_a_failure_report(self, world: World, desk: Desk) -> None:
         job, leased = await desk.submit_and_lease()

@@ -653,7 +653,7 @@ async def test_job_of_a_workflow_deleted_before_queueing_fails_and_is_refunded(w
     await _delete_workflow(desk)
     await world.relay()
     job = await desk.submit(key="once")
-    assert (job.status, job.error_message) == ("failed", "The workflow of this job no longer exists.")
+    assert (job.status, job.error_detail) == ("failed", "The workflow of this job no longer exists.")
     assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
     assert (await desk.balance(), await world.count()) == (1000, 0)
     with pytest.raises(Conflict, match="already failed"):

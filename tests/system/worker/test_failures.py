@@ -23,7 +23,9 @@ async def test_graph_that_always_fails_is_failed_at_once_without_charge(system: 
     await system.started()
     job = await system.until(await system.plain(effect), "failed")
     assert job["attempts"] == 1
-    assert "tensor sizes must match" in job["error"]
+    # The user of an effect reads no words of its graph; operators do.
+    assert "tensor" not in job["error"]
+    assert "tensor sizes must match" in await operator_error(system, job["id"])
 
 
 async def test_worker_missing_a_node_does_not_get_the_workflow(system: System) -> None:
@@ -122,8 +124,10 @@ async def test_job_too_large_for_the_gpu_fails_with_advice_and_no_charge(system:
     await system.until(job, "failed")
     found = await system.job(job)
     assert (found["attempts"], system.simulator.log.prompts_queued) == (1, 2)
-    assert "GiB of the GPU to itself" in found["error"]
-    assert "Use fewer pixels or frames" in found["error"]
+    assert "not enough memory" in found["error"]
+    error = await operator_error(system, job)
+    assert "GiB of the GPU to itself" in error
+    assert "Use fewer pixels or frames" in error
     lines = [entry["line"] for entry in (await system.user("GET", f"/ai-jobs/{job}/logs"))["items"]]
     assert any("it runs again, alone on its GPU." in line for line in lines)
 
@@ -315,3 +319,8 @@ async def test_run_with_a_missing_output_file_is_repeated(system: System) -> Non
         assert (await system.job(job))["attempts"] == 1
     assert system.simulator.log.count("POST", "/free") == 1
     assert system.simulator.log.prompts_queued == 3
+
+
+async def operator_error(system: System, job_id: str) -> str:
+    items = (await system.admin("GET", "/dispatches"))["items"]
+    return str(next(item["last_error"] for item in items if item["job_id"] == job_id))

@@ -49,7 +49,7 @@ const FAILURES: readonly (readonly [RegExp, string, string])[] = [
     `Try a smaller image, a shorter video or lower settings. ${CONTACT}`,
   ],
   [
-    /not in list|no such model|model.*(missing|not found)|safetensors?|could not be loaded|node.*(does not exist|not found|missing|unknown)|ModuleNotFound|ImportError/i,
+    /not fully installed|not in list|no such model|model.*(missing|not found)|safetensors?|could not be loaded|node.*(does not exist|not found|missing|unknown)|ModuleNotFound|ImportError/i,
     "The effect is not fully installed",
     "Contact your administrator, or try another effect.",
   ],

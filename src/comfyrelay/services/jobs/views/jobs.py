@@ -8,6 +8,7 @@ from typing import Any
 
 from comfyrelay.domain.gallery import main_prompt, prompt_placeholder
 from comfyrelay.domain.payloads import JobPayload
+from comfyrelay.domain.queue.customer_texts import waiting_text
 from comfyrelay.domain.queue.progress import STARTING_AGAIN
 from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import CanceledBy, JobStatus, UnitStatus, VideoStatus
@@ -154,7 +155,7 @@ class JobViews:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await job_list.metadata_of(tx, job_ids)
 
-    async def output_nodes(self, tenant_id: str, view: JobView) -> dict[str, Mapping[str, Any]]:
+    async def output_facts(self, tenant_id: str, view: JobView) -> dict[str, Mapping[str, Any]]:
         """Return what the worker reported about the outputs of a job, such as their node, by file."""
         ids = [output.file.id for output in view.outputs]
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -213,7 +214,9 @@ class JobViews:
             if batch is not None and batch.held_text is not None:
                 return Waiting(reason=Reason.HELD, text=batch.held_text)
         try:
-            return await self._wait_reasons.of_job(job.tenant_id, job.id)
+            waiting = await self._wait_reasons.of_job(job.tenant_id, job.id)
+            is_effect = job.effect_id is not None
+            return replace(waiting, text=waiting_text(waiting.reason, waiting.text)) if is_effect else waiting
         except NotFound:
             # The job was accepted just now and is not in the queue yet.
             return None

@@ -1,0 +1,72 @@
+"""What users of an effect read about their job. They did not write its graph and do not run the server, so the words of
+nodes, models, databases and settings are for operators only, who find the raw text with the job."""
+
+import re
+
+from comfyrelay.domain.queue.wait_reasons import Reason
+
+NOT_INSTALLED = "This effect is not fully installed on the server. Try another effect, or contact its operator."
+INTERRUPTED = "The server was interrupted. Your file is not the cause, so try again."
+FAILED = "Your result could not be made. Try again with another file or other settings."
+REFUNDED = "Your tokens were returned."
+
+# The first pattern that matches the raw error decides.
+_CAUSES = tuple(
+    (re.compile(pattern, re.IGNORECASE), text)
+    for pattern, text in (
+        (
+            r"out of memory|not enough memory|enough memory|OutOfMemory|memory of every|larger GPU",
+            "There was not enough memory for this. Try a smaller image, a shorter video or lower settings.",
+        ),
+        (
+            r"input.*(no longer exists|deleted|gone|expired|missing)|file.*(no longer exists|was deleted)",
+            "Your file no longer exists. Upload it again.",
+        ),
+        (
+            r"(image|video|picture|sound|audio) that can be read|UnidentifiedImage|not be decoded|cannot identify",
+            "Your file is no image, video or audio that can be read. Save it as PNG, JPEG or MP4, and upload it again.",
+        ),
+        (r"even width and height", "Your video needs an even width and height. Upload it in another size."),
+        (
+            r"timed? ?out|took too long|too slow|time limit|did not answer within|no progress",
+            "It took too long. Try a smaller image, a shorter video or lower settings.",
+        ),
+        (
+            r"no output|made nothing|did not save|output is missing",
+            "The effect produced no output. Try again with another file.",
+        ),
+        (
+            r"not in list|not installed|no such model|model|safetensors|node|workflow|graph|custom|ModuleNotFound"
+            r"|ImportError|not allowed|payment|credit|checkpoint|lora",
+            NOT_INSTALLED,
+        ),
+        (
+            r"bad state|stopped responding|CUDA|interrupt|connection|unreachable|unavailable|no space|disk|attempts"
+            r"|was lost|exited|shutdown|storage|database|server",
+            INTERRUPTED,
+        ),
+    )
+)
+_CANNOT_RUN = "The server cannot run this right now. It starts automatically as soon as it can."
+_WAITS = {
+    Reason.SHARD_DOWN: "Part of the server is unreachable. Your job is safe, and starts automatically later.",
+    Reason.NO_COMFYUI: _CANNOT_RUN,
+    Reason.NO_WORKER: _CANNOT_RUN,
+    Reason.MISSING: _CANNOT_RUN,
+    Reason.MEMORY: _CANNOT_RUN,
+    Reason.BLOCKED: _CANNOT_RUN,
+    Reason.MACHINE_STARTING: "A machine is starting for it.",
+    Reason.BUSY: "Other jobs run first.",
+    Reason.STARTING: "It starts now.",
+}
+
+
+def failure_text(error: str | None, *, is_refunded: bool) -> str:
+    """Return why a job of an effect failed, and what happens to the tokens of the user."""
+    text = next((text for pattern, text in _CAUSES if pattern.search(error or "")), FAILED)
+    return f"{text} {REFUNDED}" if is_refunded else text
+
+
+def waiting_text(reason: Reason, text: str) -> str:
+    """Return why a job of an effect waits. Other reasons come from the user, such as a pause."""
+    return _WAITS.get(reason, text)
