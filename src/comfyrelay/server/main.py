@@ -33,12 +33,15 @@ STOP_SECONDS = 10
 class _Server(uvicorn.Server):
     """A uvicorn server that answers parked requests on shutdown, before uvicorn waits for them."""
 
-    def __init__(self, app: LazyApp, *, is_embedded: bool = False) -> None:
-        """An embedded server leaves signals and the warm-up to its caller."""
+    def __init__(
+        self, app: LazyApp, *, is_embedded: bool = False, on_started: Callable[[], None] = lambda: None
+    ) -> None:
+        """An embedded server leaves signals and the warm-up to its caller. `on_started` is called once it answers."""
         self._context: Context = app.state.context
         super().__init__(_config(app, self._context.settings))
         self._app = app
         self._is_embedded = is_embedded
+        self._on_started = on_started
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -48,6 +51,7 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Run while the server answers."""
+        self._on_started()
         async with nullcontext() if self._is_embedded else self._app.warming_up():
             await super().main_loop()
 
@@ -88,14 +92,20 @@ async def serve(
     secrets = load_secrets(settings)
     engine.sign_with(secrets.signing)
     app = create_app(engine, secrets, background=partial(_scaling_fleets, engine, secrets))
-    on_ready(secrets)
+    setup_code: str | None = None
     # With a read-only database, the server starts without a setup code.
     with suppress(DatabaseUnavailable):
         if await engine.accounts.sign_in.needs_setup():
-            on_setup_code(await engine.accounts.links.create_setup_code())
+            setup_code = await engine.accounts.links.create_setup_code()
+
+    def on_started() -> None:
+        on_ready(secrets)
+        if setup_code is not None:
+            on_setup_code(setup_code)
+
     # Each parked poll has a few hundred objects; do not scan the objects of the start with them.
     gc.freeze()
-    await _Server(app).serve(sockets=[listener])
+    await _Server(app, on_started=on_started).serve(sockets=[listener])
 
 
 def _scaling_fleets(engine: Engine, secrets: Secrets) -> AbstractAsyncContextManager[object]:

@@ -5,6 +5,7 @@ import { lazy, Suspense, useEffect, useState } from "react";
 import { counts } from "@/api/queries";
 import { Toasts } from "@/kit";
 import { useCommands } from "@/lib/commands";
+import { CONSOLE_PAGES } from "@/lib/console-pages";
 import { titleCutText } from "@/lib/cut-texts";
 import { usePendingBadge } from "@/lib/document-title";
 import { keyboard, useKeys } from "@/lib/keyboard";
@@ -14,6 +15,7 @@ import { NotFoundPage } from "@/session/NotFoundPage";
 import { useIsSignInRequested } from "@/session/renewal";
 import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
+import { console as consoleTexts } from "@/texts/console";
 import { desk } from "@/texts/desk";
 import { areasOf, isGuestPage } from "./areas";
 import { ComfyuiNotice } from "./ComfyuiNotice";
@@ -148,6 +150,13 @@ function useGlobalShortcuts(setOverlay: (change: (before: Overlay) => Overlay) =
       icon: each.icon,
       keys: each.keys,
       run: each.run,
+    })),
+    ...(role === "admin" ? CONSOLE_PAGES : []).map((each) => ({
+      id: each.to,
+      name: each.name,
+      group: consoleTexts.title,
+      icon: each.icon,
+      run: () => void navigate({ to: each.to }),
     })),
     ...THEMES.map((each) => ({
       id: `theme-${each}`,

@@ -80,7 +80,7 @@ export const addWorker = {
 };
 
 export const worker = {
-  gone: "Worker not found",
+  gone: "This worker has left",
   actions: {
     drain: "Drain",
     undrain: "Resume",

@@ -1,6 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useParams } from "@tanstack/react-router";
 import { CircleCheck, TriangleAlert } from "lucide-react";
+import { Problem } from "@/api/problem";
 import { Header } from "@/kit/Header";
 import { console as shared } from "@/texts/console";
 import { worker as texts } from "@/texts/console-workers";
@@ -42,7 +43,11 @@ export default function WorkerPage() {
             </div>
           </>
         ) : (
-          <LoadingOrError error={error} gone={texts.gone} />
+          <div className={styles.column}>
+            <LoadingOrError error={error} gone={texts.gone} />
+            {/* links in the history lead to workers that have left; their log stays */}
+            {error instanceof Problem && error.status === 404 && <Audit id={id} />}
+          </div>
         )}
       </div>
     </div>
