@@ -8,7 +8,7 @@ from fastapi import FastAPI, Request, Response
 
 from comfyrelay import __version__
 from comfyrelay.protocol.problems import Problem
-from comfyrelay.server import admin, operations, user, worker
+from comfyrelay.server import admin, comfy_api, operations, user, worker
 from comfyrelay.server.http.context import Context, Owner
 from comfyrelay.server.http.fast_routes import FastRoutes
 from comfyrelay.server.http.metrics import Latencies
@@ -21,7 +21,7 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.storage.objects import LocalObjects
 from comfyrelay.web import app_files
 
-ROUTERS = (*worker.ROUTERS, *user.ROUTERS, *admin.ROUTERS, *operations.ROUTERS)
+ROUTERS = (*worker.ROUTERS, *comfy_api.ROUTERS, *user.ROUTERS, *admin.ROUTERS, *operations.ROUTERS)
 
 
 def create_app(

@@ -36,6 +36,7 @@ OPEN = {
     "/api/worker/register": "the fleet's secret",
     "/api/webhooks/payments": "a signature",
     "/files/{path}": "a signed grant",
+    "/api/v2/health": "anonymous",
     "/docs": "anonymous, redirected to the sign-in page",
     "/docs/start.js": "anonymous",
     "/docs/{name}": "anonymous",

@@ -49,6 +49,8 @@ async def test_frequent_routes_match_without_trying_other_routers(api: Api, monk
         ("POST", "/api/ai-jobs", "/api/ai-jobs"),
         ("GET", "/api/queue", "/api/queue"),
         ("GET", "/api/events", "/api/events"),
+        ("POST", "/api/v2/jobs", "/api/v2/jobs"),
+        ("GET", "/api/v2/assets/1", "/api/v2/assets"),
     ]
     for method, path, own in calls:
         tried.clear()

@@ -127,8 +127,14 @@ def _headers(error: ComfyRelayError) -> dict[str, str]:
 
 async def _handle_invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    errors = {_field(field_error["loc"]): _sentence(request, field_error) for field_error in error.errors()}
-    return await _handle_known(request, InvalidInput(errors=errors))
+    return await _handle_known(request, validation_error(request, error))
+
+
+def validation_error(request: Request, error: RequestValidationError) -> InvalidInput:
+    """Return the error with a sentence for each invalid field."""
+    return InvalidInput(
+        errors={_field(field_error["loc"]): _sentence(request, field_error) for field_error in error.errors()}
+    )
 
 
 def _sentence(request: Request, error: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.errors import (
     Conflict,
     DatabaseUnavailable,
+    IdempotencyConflict,
     InvalidInput,
     MissingAsset,
     NotFound,
@@ -36,6 +37,7 @@ from comfyrelay.services.jobs.submission.submit import JobSubmission, SubmittedJ
 from comfyrelay.services.jobs.views.jobs import JobViews
 from comfyrelay.store.central import catalogue, library, tenants
 from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import jobs
 from comfyrelay.store.tenant.library import graphs, media
 from comfyrelay.text import is_storable
 
@@ -77,9 +79,12 @@ class GraphJobs:
         self._views = views
 
     async def submit(self, request: GraphRequest) -> SubmittedJob:
-        """Submit a job. Raises `MissingAsset` if the graph names a file that the user does not have."""
+        """Submit a job, unless the idempotency key has one, which is then returned as not new. Raises `MissingAsset` if
+        the graph names a file that the user does not have."""
         tenant_id = request.user.tenant_id
         await self._access.require(tenant_id)
+        if (known := await self._by_key(request)) is not None:
+            return known
         by_key, graph = _set_inputs(request)
         refs = _asset_ids(graph)
         files = await self._files(tenant_id, refs, by_key)
@@ -92,19 +97,29 @@ class GraphJobs:
             input_payload={**values, **file_ids},
             metadata=request.metadata,
         )
-        return await self._submission.submit_once(
-            JobRequest(
-                tenant_id=tenant_id,
-                user_id=request.user.id,
-                idempotency_key=request.idempotency_key,
-                workflow_slug=workflow.slug,
-                priority=request.priority,
-                webhook_url=request.webhook_url,
-                shows_workers=request.user.is_admin,
-                is_guest=request.is_guest,
-                item=item,
-            )
+        wanted = JobRequest(
+            tenant_id=tenant_id,
+            user_id=request.user.id,
+            idempotency_key=request.idempotency_key,
+            workflow_slug=workflow.slug,
+            priority=request.priority,
+            webhook_url=request.webhook_url,
+            shows_workers=request.user.is_admin,
+            is_guest=request.is_guest,
+            item=item,
         )
+        try:
+            return await self._submission.submit_once(wanted)
+        except IdempotencyConflict:
+            # Another request has just used the key.
+            if (known := await self._by_key(request)) is None:
+                raise
+            return known
+
+    async def _by_key(self, request: GraphRequest) -> SubmittedJob | None:
+        async with (await self._databases.shard_of(request.user.tenant_id)).read() as tx:
+            known = await jobs.by_key(tx, request.user.tenant_id, request.idempotency_key)
+        return None if known is None else SubmittedJob(job=known, is_new=False)
 
     async def graph_of(self, tenant_id: str, job_id: str) -> Graph:
         """Return the graph of a job with its values. Files of the user are references to assets."""
@@ -283,7 +298,7 @@ def _with_files(imported: ImportedWorkflow, *, files: Mapping[str, PropertyType]
 def _values(
     imported: ImportedWorkflow, by_key: Mapping[str, Any], refs: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values and the files of a job by property: those of the graph, and the given ones."""
+    """Return the values and the files of a job by property, from the graph and as given."""
     positions = imported.positions
     files = {key: refs[place] for key, places in positions.items() for place in places if place in refs}
     files |= {key: id_ for key, value in by_key.items() if (id_ := _asset_id(key, value)) is not None}

@@ -1,0 +1,184 @@
+"""Assets of the Comfy API: the uploads of a user, and the outputs of jobs."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Annotated, BinaryIO
+
+from blake3 import blake3
+from fastapi import Path, Request, Response
+from fastapi.responses import JSONResponse, RedirectResponse
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect
+
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.jobs import FileRecord
+from comfyrelay.domain.uploads import MEDIA_TYPES, AnnouncedUpload
+from comfyrelay.errors import Conflict, InvalidInput, TooLarge
+from comfyrelay.media_types import guess_media_type
+from comfyrelay.protocol import comfy_api as wire
+from comfyrelay.protocol.fields import MAX_LINE_LENGTH
+from comfyrelay.server.comfy_api.problems import comfy_responses, comfy_router, refuse
+from comfyrelay.server.comfy_api.views import HASH, asset_body
+from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.guests import is_guest
+from comfyrelay.server.http.routing import IdInPath
+from comfyrelay.text import format_bytes, one_line
+
+router = comfy_router("/api/v2/assets")
+PIECE_BYTES = 1024 * 1024
+# For the fields of a form, next to the file.
+MAX_FIELDS, MAX_FIELD_BYTES = 100, 16 * 1024
+MAX_OVERHEAD_BYTES = 1024 * 1024
+UNKNOWN_TYPE = "application/octet-stream"
+Blake3 = Annotated[str, Path(max_length=200, description="`blake3:` and the hash in hexadecimal digits")]
+_FORM = {
+    "type": "object",
+    "required": ["file", "content_type", "file_path"],
+    "properties": {
+        "file": {"type": "string", "format": "binary"},
+        "content_type": {"type": "string"},
+        "file_path": {"type": "string"},
+        "expected_hash": {"type": "string", "description": "`blake3:` and the hash in hexadecimal digits"},
+    },
+}
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=wire.ComfyAsset,
+    responses={
+        200: {"description": "You have a file with this content already", "model": wire.ComfyAsset},
+        **comfy_responses(403, 409, 413, 422),
+    },
+    openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}},
+)
+async def create(request: Request, context: ContextOf, user: CurrentUser) -> JSONResponse:
+    """Upload an image, a video or an audio file. A file that you have already is returned with 200."""
+    form = await _read_form(request, max_bytes=context.settings.max_upload_bytes)
+    try:
+        file = form.get("file")
+        if not isinstance(file, UploadFile):
+            raise InvalidInput(errors={"file": "Send the content of the file in this field of the form."})
+        # The parser has put it into memory, or into a temporary file.
+        content = file.file
+        found = f"{HASH}{await asyncio.to_thread(_hash, content)}"
+        expected = form.get("expected_hash")
+        if isinstance(expected, str) and expected.lower() != found:
+            return refuse(409, "hash_mismatch", f"The received bytes have the hash {found}, not {expected[:100]}.")
+        known = await _find(context, user, found)
+        if known is not None:
+            return await _answer(context, user, known, status=200, created_new=False)
+        new = _announce(form, file)
+        stored = await context.engine.jobs.uploads.receive(
+            user, new, content, blake3=found.removeprefix(HASH), is_guest=is_guest(request)
+        )
+        return await _answer(context, user, stored, status=201, created_new=True)
+    finally:
+        await form.close()
+
+
+@router.post("/from-hash", response_model=wire.ComfyAsset, responses=comfy_responses(404, 422))
+async def create_from_hash(body: wire.NewComfyAssetFromHash, context: ContextOf, user: CurrentUser) -> JSONResponse:
+    """Get your upload with this content, without sending it again."""
+    known = await _find(context, user, body.hash)
+    if known is None:
+        return refuse(404, "blob_not_found", "You have no upload with this hash. Upload the file.")
+    return await _answer(context, user, known, status=200, created_new=False)
+
+
+@router.head("/by-hash/{hash}", response_class=Response, responses=comfy_responses(404, 422))
+async def head_by_hash(hash: Blake3, context: ContextOf, user: CurrentUser) -> Response:
+    """Check whether you have an upload with this content."""
+    known = await _find(context, user, hash)
+    return Response(status_code=404 if known is None else 200)
+
+
+@router.get("/{file_id}", responses=comfy_responses(404, 422))
+async def asset(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> wire.ComfyAsset:
+    """Get an asset with a temporary URL."""
+    view = await context.engine.jobs.views.file(user.tenant_id, file_id)
+    return asset_body(context, view, job_id=await context.engine.jobs.uploads.job_of(user, file_id))
+
+
+@router.get(
+    "/{file_id}/content",
+    status_code=302,
+    response_class=RedirectResponse,
+    responses=comfy_responses(404, 422),
+)
+async def content(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Response:
+    """Download an asset: a redirect to its temporary URL, which also serves ranges."""
+    view = await context.engine.jobs.views.file(user.tenant_id, file_id)
+    return RedirectResponse(view.url, status_code=302, headers={"Cache-Control": "no-store"})
+
+
+@router.delete("/{file_id}", status_code=204, response_class=Response, responses=comfy_responses(403, 404, 409, 422))
+async def delete(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Response:
+    """Delete an upload. 409 for an output of a job, and while a video or an unfinished job needs it."""
+    if await context.engine.jobs.uploads.job_of(user, file_id) is not None:
+        return refuse(409, "asset_in_use", "This is an output of a job. Delete the job instead.")
+    try:
+        await context.engine.jobs.removal.remove_upload(user.tenant_id, file_id)
+    except Conflict as error:
+        return refuse(409, "asset_in_use", error.detail)
+    return Response(status_code=204)
+
+
+async def _find(context: Context, user: User, hash_: str) -> FileRecord | None:
+    digest = hash_.lower().removeprefix(HASH)
+    if not hash_.lower().startswith(HASH) or not digest.isascii() or not digest.isalnum():
+        return None
+    return await context.engine.jobs.uploads.find_content(user, blake3=digest)
+
+
+async def _answer(context: Context, user: User, file: FileRecord, *, status: int, created_new: bool) -> JSONResponse:
+    view = await context.engine.jobs.views.file(user.tenant_id, file.id)
+    body = asset_body(context, view, created_new=created_new)
+    return JSONResponse(body.model_dump(mode="json"), status_code=status)
+
+
+def _hash(file: BinaryIO) -> str:
+    digest = blake3()
+    file.seek(0)
+    while piece := file.read(PIECE_BYTES):
+        digest.update(piece)
+    file.seek(0)
+    return digest.hexdigest()
+
+
+def _announce(form: FormData, file: UploadFile) -> AnnouncedUpload:
+    """Return the name, the type and the size of an upload. Clients that do not know the type name a generic one."""
+    given = form.get("file_path")
+    name = one_line(given if isinstance(given, str) else file.filename or "")[-MAX_LINE_LENGTH:] or "upload"
+    types = [form.get("content_type"), file.content_type, guess_media_type(name)]
+    found = next((type_ for type_ in types if isinstance(type_, str) and type_.startswith(MEDIA_TYPES)), UNKNOWN_TYPE)
+    if not file.size:
+        raise InvalidInput(errors={"file": "This file is empty. Choose another one."})
+    return AnnouncedUpload(mime_type=found, size=file.size, original_filename=name)
+
+
+async def _read_form(request: Request, *, max_bytes: int) -> FormData:
+    if not request.headers.get("Content-Type", "").lower().startswith("multipart/form-data"):
+        raise InvalidInput("Send the file as multipart/form-data.")
+    limited = _limited(request, max_bytes=max_bytes)
+    try:
+        return await MultiPartParser(
+            request.headers, limited, max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
+        ).parse()
+    except (MultiPartException, KeyError, ValueError):
+        raise InvalidInput("This is not a valid form with one file.") from None
+    except ClientDisconnect:
+        raise InvalidInput("The connection was closed before the upload was complete.") from None
+
+
+async def _limited(request: Request, *, max_bytes: int) -> AsyncGenerator[bytes, None]:
+    """Yield the body, as long as it is not too large."""
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_bytes + MAX_OVERHEAD_BYTES:
+            raise TooLarge(f"This file is too large: the limit is {format_bytes(max_bytes)}.")
+        yield chunk

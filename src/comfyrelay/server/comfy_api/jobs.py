@@ -1,0 +1,134 @@
+"""Jobs of the Comfy API: submit a graph, list, read and cancel jobs."""
+
+from typing import Annotated, Any
+from uuid import uuid4
+
+from fastapi import Header, Query, Request
+from fastapi.responses import JSONResponse
+
+from comfyrelay.domain.queue.states import TERMINAL_JOB
+from comfyrelay.errors import Conflict, InvalidInput, MissingAsset
+from comfyrelay.protocol import comfy_api as wire
+from comfyrelay.server.comfy_api.problems import comfy_responses, comfy_router, message_of, refuse
+from comfyrelay.server.comfy_api.views import item_body, job_body
+from comfyrelay.server.http.auth import CurrentUser, authenticate_user
+from comfyrelay.server.http.bodies import large_body
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.guests import is_guest, refuse_urls_of_guest
+from comfyrelay.server.http.routing import IdInPath
+from comfyrelay.services.jobs.graph_jobs import GraphRequest
+from comfyrelay.services.jobs.views.jobs import JobView
+from comfyrelay.text import is_storable
+
+router = comfy_router("/api/v2/jobs")
+MAX_KEY_LENGTH = 255
+# Keys of this API are separate from the keys of ComfyRelay's own API.
+KEY_PREFIX = "comfy-v2:"
+MAX_ID_LENGTH = 64
+_FILTER = "metadata["
+
+
+@router.post("", status_code=201, response_model=wire.ComfyJob, responses=comfy_responses(402, 403, 409, 422, 429))
+@large_body(authenticate_user, limit="max_graph_bytes")
+async def submit(
+    body: wire.NewComfyJob,
+    request: Request,
+    context: ContextOf,
+    user: CurrentUser,
+    idempotency_key: Annotated[str | None, Header(max_length=MAX_KEY_LENGTH)] = None,
+) -> Any:
+    """Submit a graph. Its files are references to your assets.
+
+    A key is good for one job: a second request with it is refused with 422, and `details.job_id` names the job.
+    """
+    refuse_urls_of_guest(request, body.webhook_url)
+    if body.extra_data:
+        advice = "ComfyRelay would store the key with the job. Set the keys of partner nodes on the workers instead."
+        return refuse(422, "extra_data_not_supported", f"extra_data cannot be used here. {advice}")
+    if (problem := _label_problem(body.metadata)) is not None:
+        return refuse(422, "metadata_invalid", problem)
+    wanted = GraphRequest(
+        user=user,
+        graph=body.workflow,
+        idempotency_key=f"{KEY_PREFIX}{idempotency_key or uuid4()}",
+        inputs=body.inputs,
+        metadata=body.metadata,
+        priority=body.priority,
+        webhook_url=None if body.webhook_url is None else str(body.webhook_url),
+        is_guest=is_guest(request),
+    )
+    try:
+        submitted = await context.engine.jobs.graph_jobs.submit(wanted)
+    except MissingAsset:
+        raise
+    except InvalidInput as error:
+        if error.errors.keys() & {"idempotency_key", "webhook_url"}:
+            raise
+        # The values of the graph are its properties.
+        return refuse(422, "invalid_workflow", message_of(error), errors=error.errors)
+    if not submitted.is_new:
+        return _key_reused(submitted.job.id)
+    return await job_body(context, user, JobView(job=submitted.job, seed=submitted.seed))
+
+
+@router.get("", response_model=wire.ComfyJobPage, response_model_exclude_none=True, responses=comfy_responses(400, 422))
+async def jobs(
+    request: Request,
+    context: ContextOf,
+    user: CurrentUser,
+    limit: Annotated[int, Query(ge=1, le=200, description="maximum number of jobs")] = 50,
+    cursor: Annotated[str | None, Query(description="`next_cursor` of the previous page")] = None,
+) -> wire.ComfyJobPage | JSONResponse:
+    """List your jobs, newest first. `metadata[KEY]=VALUE` lists only jobs with this label, and may be repeated."""
+    if cursor is not None and (len(cursor) > MAX_ID_LENGTH or not cursor.replace("-", "").isalnum()):
+        return refuse(400, "invalid_cursor", "This cursor is not from a list of jobs.")
+    pairs = [(key, value) for key, value in request.query_params.multi_items() if key.startswith(_FILTER)]
+    wanted = {key.removeprefix(_FILTER).removesuffix("]"): value for key, value in pairs}
+    if any(not key.endswith("]") for key, _ in pairs) or len(wanted) < len(pairs) or _label_problem(wanted):
+        problem = _label_problem(wanted) or "Each filter is metadata[KEY]=VALUE, with each key once."
+        return refuse(400, "invalid_metadata_filter", problem)
+    views = context.engine.jobs.views
+    page = await views.jobs(user.tenant_id, metadata=wanted, after_id=cursor, limit=limit)
+    labels = await views.metadata(user.tenant_id, [view.job.id for view in page.items])
+    return wire.ComfyJobPage(jobs=[item_body(view, labels) for view in page.items], next_cursor=page.next_cursor)
+
+
+@router.get("/{job_id}", responses=comfy_responses(404, 422))
+async def job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> wire.ComfyJob:
+    """Get a job with its progress and its outputs."""
+    return await job_body(context, user, await context.engine.jobs.views.job(user.tenant_id, job_id))
+
+
+@router.get("/{job_id}/workflow", responses=comfy_responses(404, 422))
+async def workflow(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> wire.ComfyWorkflow:
+    """Get the graph that a job runs. Its files are references to your assets, so that it can be submitted again."""
+    return wire.ComfyWorkflow(workflow=await context.engine.jobs.graph_jobs.graph_of(user.tenant_id, job_id))
+
+
+@router.post("/{job_id}/cancel", responses=comfy_responses(403, 404, 422))
+async def cancel(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> wire.ComfyJob:
+    """Cancel a job. A job that has ended stays as it is."""
+    try:
+        await context.engine.queue.control.cancel(user.tenant_id, job_id)
+    except Conflict:
+        found = await context.engine.jobs.views.job_record(user.tenant_id, job_id)
+        if found.status not in TERMINAL_JOB:
+            raise
+    return await job_body(context, user, await context.engine.jobs.views.job(user.tenant_id, job_id))
+
+
+def _key_reused(job_id: str) -> JSONResponse:
+    message = f"This Idempotency-Key was used for the job {job_id}. Read that job, or send another key."
+    return refuse(422, "idempotency_key_reuse", message, job_id=job_id)
+
+
+def _label_problem(labels: dict[str, Any]) -> str | None:
+    """Return why these labels are invalid, or `None`."""
+    if len(labels) > wire.MAX_LABELS:
+        return f"There are {len(labels)} labels, but a job has at most {wire.MAX_LABELS}."
+    for key, value in labels.items():
+        if not 0 < len(key) <= wire.MAX_LABEL_KEY_LENGTH or not is_storable(key):
+            return f"The key {key[:100]!r} is invalid: it must have 1 to {wire.MAX_LABEL_KEY_LENGTH} characters."
+        if not isinstance(value, str) or len(value) > wire.MAX_LABEL_LENGTH or not is_storable(value):
+            return f"The label {key!r} is invalid: it must be a text of at most {wire.MAX_LABEL_LENGTH} characters."
+    return None

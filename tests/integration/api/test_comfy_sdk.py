@@ -1,0 +1,294 @@
+"""The Python SDK of Comfy Org, unmodified, against a server on a socket with a worker on the simulator."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import comfy_sdk
+import httpx
+import pytest
+import uvicorn
+from comfy_sdk import AsyncComfy, Comfy
+from comfy_sdk.events import OutputReady, Preview, Progress, StatusChange
+from comfy_sdk.exceptions import (
+    ComfyError,
+    IdempotencyKeyReuse,
+    InvalidWorkflow,
+    JobFailed,
+    MissingAsset,
+    NotFound,
+)
+
+from comfyrelay.http_client import listen
+from comfyrelay.simulator import Simulator
+from comfyrelay.simulator.misbehaviour import Fail, Slow
+from comfyrelay.worker.agent import Agent
+from comfyrelay.worker.settings import WorkerSettings
+from tests.support.api import FLEET_SECRET, Api, Caller, open_api
+from tests.support.api_calls import png
+from tests.support.graphs import five_images, invert, invert_file
+from tests.support.world import PATIENCE_SECONDS, PostgresBackend, SqliteBackend
+
+pytestmark = pytest.mark.both_databases
+
+
+@dataclass
+class SdkSite:
+    api: Api
+    url: str
+    user: Caller
+    simulator: Simulator
+
+    @property
+    def token(self) -> str:
+        return self.user.headers["Authorization"].removeprefix("Bearer ")
+
+
+@asynccontextmanager
+async def _working(url: str, folder: Path, simulator: Simulator) -> AsyncIterator[None]:
+    settings = WorkerSettings(
+        api_base_url=url,
+        fleet_secret=FLEET_SECRET,
+        fleet_slug="home",
+        fleet_stage="production",
+        worker_id="gpu-1",
+        comfyui_base_url=[simulator.url],
+        data_dir=folder,
+        metadata_url="off",
+    )
+    agent = Agent(settings, signals=False)
+    working = asyncio.create_task(agent.run())
+    try:
+        yield
+    finally:
+        agent.stop()
+        await asyncio.gather(working, return_exceptions=True)
+
+
+@pytest.fixture
+async def sdk(
+    backend: SqliteBackend | PostgresBackend,
+    storage_url: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[SdkSite]:
+    listener = listen("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    options: dict[str, Any] = {"public_url": url, "default_fleet": "home", "storage_url": storage_url}
+    async with Simulator() as simulator, open_api(backend, tmp_path / "server", **options) as api:
+        app: Any = cast(httpx.ASGITransport, api.anonymous.http._transport).app
+        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        await api.engine.workers.fleets.create(slug="home", workflow_slugs=[])
+        site = SdkSite(api, url, await api.user(tokens=100), simulator)
+        monkeypatch.setenv("COMFY_BASE_URL", url)
+        monkeypatch.setenv("COMFY_API_KEY", site.token)
+        async with _working(url, tmp_path / "worker", simulator):
+            yield site
+        await api.context.stop_waiting()
+        server.should_exit = True
+        await serving
+
+
+@pytest.fixture
+async def client(sdk: SdkSite) -> AsyncIterator[AsyncComfy]:
+    async with AsyncComfy() as client:
+        yield client
+
+
+@pytest.fixture
+def sync_client(sdk: SdkSite) -> Iterator[Comfy]:
+    with Comfy() as client:
+        yield client
+
+
+async def test_example_of_the_sdk_runs(sdk: SdkSite, sync_client: Comfy, tmp_path: Path) -> None:
+    """The first example of its documentation, in a thread, because it blocks."""
+    (tmp_path / "photo.png").write_bytes(png("red"))
+    (tmp_path / "workflow_api.json").write_text(json.dumps(invert_file("photo.png")))
+
+    def example() -> tuple[bytes, bytes, int]:
+        wf = sync_client.workflows.from_file(tmp_path / "workflow_api.json")
+        asset = sync_client.assets.from_file(tmp_path / "photo.png")
+        wf.set_input("1", "image", asset)
+        job = sync_client.run(wf, timeout=PATIENCE_SECONDS)
+        [output] = job.get_outputs("3")
+        written = output.to_file(tmp_path / "out.png").read_bytes()
+        stream = io.BytesIO()
+        return written, output.to_bytes(range=(0, 3)), output.to_stream(stream)
+
+    written, start, streamed = await asyncio.to_thread(example)
+    assert written.startswith(b"\x89PNG")
+    assert start == written[:4]
+    assert streamed == len(written)
+    assert sdk.simulator.log.count("POST", "/prompt") == 1
+
+
+async def test_events_end_with_outputs_and_success(client: AsyncComfy) -> None:
+    job = await client.submit(client.workflows.from_json(five_images()))
+    assert job.status == "queued"
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        found = [event async for event in job.events()]
+    statuses = [event.status for event in found if isinstance(event, StatusChange)]
+    assert statuses[0] == "queued"
+    assert statuses[-1] == "succeeded"
+    assert all(0 <= event.value <= 1 for event in found if isinstance(event, Progress))
+    ready = {event.output.id for event in found if isinstance(event, OutputReady)}
+    done = await job.result()
+    assert ready == {output.id for output in done.outputs}
+    assert len(done.get_outputs("3")) == 4
+    assert len(done.get_outputs("5")) == 1
+    assert {output.type for output in done.outputs} == {"image"}
+    assert done.get_outputs("no such node") == []
+    link = await done.outputs[0].get_download_url()
+    async with httpx.AsyncClient() as plain:
+        # the link needs no token
+        assert (await plain.get(link.url)).content == await done.outputs[0].to_bytes()
+
+
+async def test_events_of_an_ended_job_are_its_snapshot(client: AsyncComfy) -> None:
+    job = await client.run(client.workflows.from_str(json.dumps(invert(31))), timeout=PATIENCE_SECONDS)
+    again = await client.jobs.get(job.id)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        found = [event async for event in again.events()]
+    assert [type(event) for event in found] == [OutputReady, StatusChange]
+
+
+async def test_same_bytes_are_uploaded_once(sdk: SdkSite, client: AsyncComfy) -> None:
+    first = client.assets.from_bytes(png("green"), filename="photo.png")
+    await first.commit()
+    again = client.assets.from_stream(io.BytesIO(png("green")), filename="other.png")
+    await again.commit()
+    assert first.created_new is True
+    assert again.created_new is False
+    assert again.id == first.id
+    found = await client.assets.get(first.id or "")
+    assert (found.hash, found.file_path, found.job_id) == (first.hash, "photo.png", None)
+    assert found.expires_at is not None
+    link = await found.get_download_url()
+    copy = await client.assets.from_url(link.url)
+    assert copy.hash == first.hash
+    other = await sdk.api.user("other@example.com")
+    head = await other.call("HEAD", f"/api/v2/assets/by-hash/{first.hash}")
+    assert head.status_code == 404
+    assert (await sdk.user.call("HEAD", f"/api/v2/assets/by-hash/{first.hash}")).status_code == 200
+
+
+async def test_deleted_asset_is_gone(client: AsyncComfy) -> None:
+    asset = client.assets.from_bytes(png("blue"), filename="photo.png")
+    id_ = await asset.commit()
+    await asset.delete()
+    with pytest.raises(NotFound):
+        await client.assets.delete(id_)
+    with pytest.raises(NotFound):
+        await client.assets.get(id_)
+    workflow = client.workflows.from_json(invert_file())
+    workflow.set_input("1", "image", {"__type": "core/ASSET", "info": {"id": id_}})
+    with pytest.raises(MissingAsset, match=r"1\.image"):
+        await client.submit(workflow)
+
+
+async def test_output_is_an_asset_that_its_job_keeps(client: AsyncComfy) -> None:
+    job = await client.run(client.workflows.from_json(invert(32)), timeout=PATIENCE_SECONDS)
+    [output] = job.outputs
+    asset = await client.assets.get(output.id)
+    assert asset.job_id == output.job_id == job.id
+    with pytest.raises(ComfyError) as refused:
+        await asset.delete()
+    assert refused.value.code == "asset_in_use"
+    workflow = client.workflows.from_json(invert_file())
+    workflow.set_input("1", "image", asset)
+    assert (await client.run(workflow, timeout=PATIENCE_SECONDS)).status == "succeeded"
+
+
+async def test_labels_are_returned_and_filter_the_list(client: AsyncComfy) -> None:
+    for number in range(3):
+        metadata = {"client": "acme", "number": str(number), "it's [odd]": 'a "b" $.c'}
+        await client.submit(client.workflows.from_json(invert(number)), metadata=metadata)
+    plain = await client.submit(client.workflows.from_json(invert(9)))
+    assert plain.metadata == {}
+    pages = [summary async for summary in client.list_jobs(metadata={"client": "acme"}, limit=2)]
+    assert [summary.metadata["number"] for summary in pages] == ["2", "1", "0"]
+    assert all(summary.create_time is not None and summary.update_time is not None for summary in pages)
+    [odd] = [summary async for summary in client.list_jobs(metadata={"it's [odd]": 'a "b" $.c', "number": "1"})]
+    assert (await client.jobs.get(odd.id)).metadata["client"] == "acme"
+    assert [summary async for summary in client.list_jobs(metadata={"client": "acm"})] == []
+    assert len([summary async for summary in client.list_jobs()]) == 4
+    for labels in ({str(number): "x" for number in range(17)}, {"": "x"}, {"x": "y" * 513}):
+        with pytest.raises(ComfyError) as refused:
+            await client.submit(client.workflows.from_json(invert()), metadata=labels)
+        assert refused.value.code == "metadata_invalid"
+
+
+async def test_reused_key_is_refused(client: AsyncComfy) -> None:
+    first = await client.submit(client.workflows.from_json(invert(1)), idempotency_key="order-1")
+    for color in (1, 2):
+        with pytest.raises(IdempotencyKeyReuse, match=first.id):
+            await client.submit(client.workflows.from_json(invert(color)), idempotency_key="order-1")
+    assert [summary.id async for summary in client.list_jobs()] == [first.id]
+
+
+async def test_workflow_of_a_job_can_be_submitted_again(sdk: SdkSite, client: AsyncComfy) -> None:
+    workflow = client.workflows.from_json(invert_file())
+    asset = client.assets.from_bytes(png("white"), filename="photo.png")
+    workflow.set_input("1", "image", asset)
+    job = await client.run(workflow, timeout=PATIENCE_SECONDS)
+    found = await (await client.jobs.get(job.id)).get_workflow()
+    assert found.format == "api"
+    assert found.graph["1"]["inputs"]["image"] == {"__type": "core/ASSET", "info": {"id": asset.id}}
+    assert found.graph["2"] == invert_file()["2"]
+    again = await client.run(client.workflows.from_json(found.graph), timeout=PATIENCE_SECONDS)
+    assert (await again.get_workflow()).graph == found.graph
+    assert sdk.simulator.log.count("POST", "/prompt") == 2
+
+
+async def test_running_job_is_canceled(sdk: SdkSite, client: AsyncComfy) -> None:
+    sdk.simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, previews=True))
+    job = await client.submit(client.workflows.from_json(invert(3)))
+    seen: list[object] = []
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async for event in job.events():
+            seen.append(event)
+            # a preview and progress arrive while it runs
+            if {Preview, Progress} <= {type(event) for event in seen} and not any(map(_is_canceling, seen)):
+                assert (await job.cancel()).status in ("canceling", "canceled")
+                seen.append(StatusChange(status="canceling"))
+    assert seen[-1] == StatusChange(status="canceled")
+    assert next(event for event in seen if isinstance(event, Preview)).to_pil().size
+    assert (await job.cancel()).status == "canceled"
+
+
+def _is_canceling(event: object) -> bool:
+    return isinstance(event, StatusChange) and event.status == "canceling"
+
+
+async def test_failed_job_raises_with_the_reason(sdk: SdkSite, client: AsyncComfy) -> None:
+    sdk.simulator.misbehave(Fail(class_type="ImageInvert", message="the node is broken"))
+    job = await client.submit(client.workflows.from_json(invert(4)))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        with pytest.raises(JobFailed) as failed:
+            await job.result()
+    assert failed.value.code == "node_execution_error"
+    assert failed.value.error is not None
+    assert "the node is broken" in failed.value.error.message
+
+
+async def test_invalid_requests_raise_errors_of_the_sdk(sdk: SdkSite, client: AsyncComfy) -> None:
+    with pytest.raises(NotFound):
+        await client.jobs.get("00000000-0000-0000-0000-000000000000")
+    with pytest.raises(InvalidWorkflow):
+        await client.submit(client.workflows.from_json({"1": {"inputs": {}}}))
+    with pytest.raises(MissingAsset, match="Upload the file as an asset"):
+        await client.submit(client.workflows.from_json(invert_file("example.png")))
+    with pytest.raises(ComfyError, match="cannot be used here"):
+        await client.submit(client.workflows.from_json(invert()), api_key="comfyui-key")
+    with pytest.raises(ComfyError, match="only images, videos and audio"):
+        await client.assets.from_bytes(b"text", filename="notes.txt").commit()
+    async with AsyncComfy(api_key="wrong") as stranger:
+        with pytest.raises(comfy_sdk.exceptions.Unauthorized):
+            await stranger.submit(stranger.workflows.from_json(invert()))
