@@ -245,3 +245,14 @@ class TestQueue:
         await sign_up(api, "eve,ada@example.com")
         await api.engine.accounts.mailer.run_once()
         assert mailbox.mails.empty()
+
+    async def test_password_is_not_sent_without_encryption(
+        self, sqlite_backend: SqliteBackend, tmp_path: Path, mailbox: Mailbox
+    ) -> None:
+        url = f"smtp://studio:secret@127.0.0.1:{mailbox.port}"
+        async with open_api(sqlite_backend, tmp_path, **{**mailbox.settings, "smtp_url": url}) as api:
+            await api.stop_loops()
+            await sign_up(api)
+            assert await api.engine.accounts.mailer.run_once() == 0
+            assert api.engine.accounts.mailer.outcomes == {"postponed": 1}
+            assert mailbox.mails.empty()

@@ -5,15 +5,9 @@ while sending may send a mail twice, and never loses one.
 """
 
 import asyncio
-import smtplib
-import ssl
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from email.errors import MessageError
-from email.headerregistry import Address
-from email.message import EmailMessage
-from email.utils import formatdate
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -29,15 +23,12 @@ from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
-TIMEOUT_SECONDS = 20.0
 CLAIM_SIZE = 20
 # Longer than all mails of a claim can take, one after the other.
-LEASE_SECONDS = 2 * CLAIM_SIZE * TIMEOUT_SECONDS
+LEASE_SECONDS = 2 * CLAIM_SIZE * 20.0
 # In total a day, as long as the links in mails are valid.
 RETRY_DELAYS_SECONDS = (10, 60, 300, 900, 3600, 3600, 7200, 14_400, 28_800, 28_800)
 KEPT_SECONDS = 7 * 86_400.0
-# The answers of a mail server that make another attempt useless.
-PERMANENT = range(500, 600)
 
 
 class Mailer:
@@ -108,69 +99,14 @@ class Mailer:
 
     async def _try(self, id_: str, recipient: str, mail: Mail) -> tuple[str, bool] | None:
         """Send a mail once. Return the problem, and whether it is permanent."""
-        try:
-            message = self._message(id_, recipient, mail)
-            await asyncio.get_running_loop().run_in_executor(
-                self._thread, deliver, urlsplit(self._url or ""), message, recipient
-            )
-        except (smtplib.SMTPException, OSError, MessageError, ValueError) as error:
-            return _explain(error)
-        return None
+        # A desk, and a server without mail, never need these modules.
+        from comfyrelay.services.accounts import smtp
 
-    def _message(self, id_: str, recipient: str, mail: Mail) -> EmailMessage:
-        message = EmailMessage()
-        message["From"] = self._sender
-        # As one address: a comma in a header would make it two.
-        message["To"] = Address(addr_spec=recipient)
-        message["Subject"] = mail.subject
-        message["Date"] = formatdate(usegmt=True)
-        # The same for each attempt, so that mail programs show a repeated mail once.
-        message["Message-ID"] = f"<{id_}@{self.host.partition(':')[0] or 'localhost'}>"
-        message["Auto-Submitted"] = "auto-generated"
-        message.set_content(mail.body)
-        return message
+        letter = smtp.Letter(id=id_, sender=self._sender, recipient=recipient, host=self.host, mail=mail)
+        url = urlsplit(self._url or "")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, smtp.send, url, letter)
 
 
 def retry_delay(attempts: int) -> float | None:
     """Return how long to wait after this many attempts; `None` gives up."""
     return RETRY_DELAYS_SECONDS[attempts - 1] if attempts <= len(RETRY_DELAYS_SECONDS) else None
-
-
-def deliver(url: SplitResult, message: EmailMessage, recipient: str) -> None:
-    """Hand a mail over to the server of a URL. It blocks."""
-    host, port = url.hostname or "localhost", url.port
-    context = ssl.create_default_context()
-    if url.scheme == "smtps":
-        connection: smtplib.SMTP = smtplib.SMTP_SSL(host, port or 465, timeout=TIMEOUT_SECONDS, context=context)
-    else:
-        connection = smtplib.SMTP(host, port or (587 if url.scheme == "smtp" else 25), timeout=TIMEOUT_SECONDS)
-    with connection:
-        if url.scheme == "smtp":
-            connection.starttls(context=context)
-        if url.username is not None:
-            connection.login(unquote(url.username), unquote(url.password or ""))
-        connection.send_message(message, to_addrs=[recipient])
-
-
-def _explain(error: Exception) -> tuple[str, bool]:
-    """Describe why a mail was not sent, and return whether another attempt is useless."""
-    match error:
-        case smtplib.SMTPRecipientsRefused():
-            [(code, reply), *_] = error.recipients.values()
-            return f"The mail server refused the recipient: {code} {_decoded(reply)}", code in PERMANENT
-        case smtplib.SMTPAuthenticationError():
-            # The password may be corrected while the mail waits.
-            return f"The mail server refused the password: {error.smtp_code}", False
-        case smtplib.SMTPResponseException():
-            why = f"The mail server answered {error.smtp_code} {_decoded(error.smtp_error)}"
-            return why, error.smtp_code in PERMANENT
-        case smtplib.SMTPException():
-            return f"The mail server failed: {error}", False
-        case OSError():
-            return f"The mail server cannot be reached: {error}", False
-        case _:
-            return f"The mail cannot be written: {error}", True
-
-
-def _decoded(text: bytes | str) -> str:
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
