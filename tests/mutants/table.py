@@ -169,8 +169,8 @@ MUTANTS = (
     Mutant(
         name="tokens are reserved without the wallet's lock",
         file="store/tenant/ledger.py",
-        old="return select(token_wallets.c.balance).where(own).with_for_update()",
-        new="return select(token_wallets.c.balance).where(own)",
+        old="return select(token_wallets.c.balance, token_wallets.c.owed_tokens).where(own).with_for_update()",
+        new="return select(token_wallets.c.balance, token_wallets.c.owed_tokens).where(own)",
         tests="tests/integration/ledger/test_ledger.py",
         only="postgresql and both_spend_the_last_tokens",
     ),
