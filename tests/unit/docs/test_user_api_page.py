@@ -1,17 +1,17 @@
-"""The user API page documents every route."""
+"""The pages of the user API and of the Comfy API document every route."""
 
 import re
 
 from fastapi.routing import APIRoute
 
-from comfyrelay.server import user
+from comfyrelay.server import comfy_api, user
 from comfyrelay.server.operations import files
 from tests.support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "reference" / "api-user.md").read_text("utf-8")
+PAGE = "".join((ROOT / "docs" / "reference" / name).read_text("utf-8") for name in ("api-user.md", "api-comfy.md"))
 ROUTES = [
     (method, route.path)
-    for router in (*(lazy.load() for lazy in user.ROUTERS), files.router)
+    for router in (*(lazy.load() for lazy in (*user.ROUTERS, *comfy_api.ROUTERS)), files.router)
     for route in router.routes
     if isinstance(route, APIRoute)
     for method in sorted(route.methods or ())
