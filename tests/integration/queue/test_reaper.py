@@ -11,6 +11,7 @@ from comfyrelay.errors import LeaseLost
 from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.services.queue.settle import Report, Verb
 from comfyrelay.store.central.queue import reaping
 from tests.support.world import PATIENCE_SECONDS, Desk, World, execute, submit_many
 
@@ -353,3 +354,17 @@ async def test_all_expired_leases_are_reaped_in_one_run(world: World, monkeypatc
     await submit_many(world, desk.user, desk.effect, 12)
     assert len(await world.leases(desk.worker, 12)) == 12
     assert await world.expire() == 12
+
+
+async def test_revived_lease_is_not_completed_without_its_outputs(world: World, desk: Desk) -> None:
+    """The lease is lost when its completion begins, and revived before it is settled."""
+    job, leased = await lease_with_heartbeats(world, desk)
+    report = Report(
+        verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, is_repeat_only=True
+    )
+    with pytest.raises(LeaseLost):
+        await world.engine.queue.settle.report(report)
+    assert (await world.dispatch(job)).status == "leased"
+    # A second call about a revived lease finds it.
+    assert await revive(world, leased)
+    assert await world.complete(leased) == "completed"

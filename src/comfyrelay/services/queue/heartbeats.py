@@ -11,7 +11,7 @@ import structlog
 
 from comfyrelay.domain.queue import lost_leases
 from comfyrelay.domain.queue.dispatch import Dispatch, Transition
-from comfyrelay.domain.queue.lifecycle import stop_request
+from comfyrelay.domain.queue.lifecycle import holds_lease, stop_request
 from comfyrelay.errors import DatabaseUnavailable, LeaseLost
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
@@ -97,7 +97,7 @@ class HeartbeatService:
             lease = (await leases.by_token(tx, [lease_token])).get(lease_token)
             if lease is None or (lease.dispatch_id, lease.worker_id) != (dispatch_id, worker_id):
                 return Decided()
-            if lease.ended_by != lost_leases.SILENT:
+            if lease.ended_at is not None and lease.ended_by != lost_leases.SILENT:
                 return Decided()
 
             def judge(dispatch: Dispatch, now: datetime) -> Transition | None:
@@ -120,7 +120,10 @@ class HeartbeatService:
         await self._decisions.announce(decided)
         if decided.transitions:
             log.info("lease.revived", dispatch_id=dispatch_id, worker_id=worker_id)
-        return bool(decided.transitions)
+        # Another call may have revived it.
+        return bool(decided.transitions) or any(
+            holds_lease(dispatch, lease_token) for dispatch in decided.found.values()
+        )
 
     async def _store_logs(self, heartbeats: Sequence[Heartbeat], held: Sequence[ExtendedLease | None]) -> None:
         lines: dict[str, list[dict[str, Any]]] = defaultdict(list)

@@ -82,7 +82,7 @@ class Outputs:
         if (files := 1 + len(report.more_outputs)) > self._max_files:
             problem = f"The job has {files} outputs, but at most {self._max_files} are kept. Leave the others out."
             raise InvalidInput(problem, errors={"more_outputs": problem})
-        without_output = replace(report, output=None, more_outputs=())
+        without_output = replace(report, output=None, more_outputs=(), is_repeat_only=True)
         try:
             lease = await self._payloads.of_lease(report.dispatch_id, report.lease_token)
         except LeaseLost:

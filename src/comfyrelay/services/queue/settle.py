@@ -73,6 +73,8 @@ class Report:
     output: SettledOutput | None = None
     # Further outputs, in order. Only checked copies are stored.
     more_outputs: Sequence[SettledOutput] = ()
+    # Only answer a repeated report. A lease that was revived meanwhile must not complete without its outputs.
+    is_repeat_only: bool = False
     fault: Fault = Fault.JOB
     error: str = ""
     # Error code from `errors`.
@@ -231,7 +233,7 @@ class SettleService:
             if dispatch is None:
                 continue
             batch.shards[index] = dispatch.shard
-            if dispatch.id not in decisions and _is_holder(dispatch, report):
+            if dispatch.id not in decisions and not report.is_repeat_only and _is_holder(dispatch, report):
                 began_at = lifecycle.began_at(dispatch, after_seconds=report.began_after_seconds, now=now)
                 decided = await self._run_out_of_memory(tx, dispatch, report, now, began_at)
                 transition = _charge(decided or _transition(dispatch, report, now, began_at), report, now, began_at)
