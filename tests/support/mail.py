@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from ssl import SSLContext
+from typing import Any
 
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
@@ -25,7 +26,7 @@ class Mailbox:
     refused: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
 
     @property
-    def settings(self) -> dict[str, str]:
+    def settings(self) -> dict[str, Any]:
         return {"smtp_url": f"smtp+plain://127.0.0.1:{self.port}", "mail_from": FROM}
 
     async def next(self) -> EmailMessage:

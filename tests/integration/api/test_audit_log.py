@@ -53,7 +53,7 @@ class TestEveryRoute:
         assert isinstance(transport, httpx.ASGITransport)
         app: Any = transport.app
         routes = [route for route in _walk(app.routes) if route.path.startswith(f"{PREFIX}/")]
-        changing = [route for route in routes if not route.methods <= SAFE_METHODS]
+        changing = [route for route in routes if not (route.methods or set()) <= SAFE_METHODS]
         assert len(changing) > 30
         monkeypatch.setattr(BodyRoute, "get_route_handler", stub)
         silent = []
@@ -61,7 +61,7 @@ class TestEveryRoute:
             assert isinstance(route, AdminRoute), f"{route.path} has another class of routes"
             before = await entries(admin, limit=1)
             names = dict.fromkeys(route.param_convertors, "1")
-            [method] = route.methods
+            [method] = route.methods or set()
             headers = [(name.lower().encode(), value.encode()) for name, value in admin.headers.items()]
             scope = {"type": "http", "method": method, "path": route.path, "headers": headers, "query_string": b""}
             request = Request({**scope, "path_params": names, "app": app, "client": ("10.0.0.7", 1), "state": {}})
@@ -245,7 +245,9 @@ class TestVersions:
         for headers in ({}, {"If-Match": "*"}):
             data_of(await admin.call("PATCH", "/api/admin/effects/clip", {"name": "Mine"}, headers=headers))
 
-    async def test_version_is_checked_in_the_transaction_of_the_change(self, api: Api, admin: Caller) -> None:
+    async def test_version_is_checked_in_the_transaction_of_the_change(
+        self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Another change may come between the reading of the request and the transaction."""
         await api.effect()
         path = "/api/admin/effects/clip"
@@ -253,11 +255,11 @@ class TestVersions:
         save = api.engine.catalogue.effects._save_assets
 
         async def other_first(*args: Any) -> dict[str, Any]:
-            api.engine.catalogue.effects._save_assets = save  # type: ignore[method-assign]
+            monkeypatch.setattr(api.engine.catalogue.effects, "_save_assets", save)
             data_of(await admin.call("PATCH", path, {"name": "Other"}))
             return await save(*args)
 
-        api.engine.catalogue.effects._save_assets = other_first  # type: ignore[method-assign]
+        monkeypatch.setattr(api.engine.catalogue.effects, "_save_assets", other_first)
         problem_of(await admin.call("PATCH", path, {"name": "Mine"}, headers={"If-Match": seen}), 412)
         assert (await admin.get(path))["name"] == "Other"
 

@@ -17,7 +17,7 @@ from tests.support.world import PostgresBackend, SqliteBackend
 pytestmark = pytest.mark.both_databases
 ADA = "ada@example.com"
 NEW_PASSWORD = "purple monkey dishwasher"
-MANY = {"rate_limit_per_minute": 1000}
+MANY: dict[str, Any] = {"rate_limit_per_minute": 1000}
 
 
 class Crash(Exception):
