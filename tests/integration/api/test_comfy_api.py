@@ -8,8 +8,10 @@ import pytest
 
 from comfyrelay.server.comfy_api import events
 from comfyrelay.services.jobs.graph_jobs import UNUSED_SECONDS
+from tests.integration.api.test_node_definitions import bring
 from tests.support.api import Api, Caller, open_api
 from tests.support.api_calls import open_stream, png
+from tests.support.editor_files import DEFINITIONS, empty, save, workflow
 from tests.support.graphs import invert, invert_file
 from tests.support.world import SqliteBackend
 
@@ -237,3 +239,15 @@ async def test_unknown_fields_are_ignored(api: Api) -> None:
     """The contract may grow."""
     user = await api.user()
     assert (await send(user, invert(), future_field=1))["urls"]["self"].startswith("/api/v2/jobs/")
+
+
+async def test_editor_file_runs_as_the_editor_would_run_it(api: Api) -> None:
+    await api.effect()
+    worker = await api.worker()
+    await bring(worker, DEFINITIONS)
+    user = await api.user()
+    job = await send(user, workflow([empty(1), save(2, 1)], [[1, 1, 0, 2, 0]]), inputs={"width": 128})
+    graph = (await user.call("GET", f"{JOBS}/{job['id']}/workflow")).json()["workflow"]
+    assert {node["class_type"] for node in graph.values()} == {"EmptyImage", "SaveImage"}
+    assert graph["1"]["inputs"]["width"] == 128
+    assert (await user.get(f"/api/ai-jobs/{job['id']}"))["status"] == "queued"
