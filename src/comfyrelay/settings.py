@@ -1,6 +1,7 @@
 """Settings of the control plane."""
 
 import re
+from contextlib import suppress
 from email.utils import parseaddr
 from ipaddress import ip_network
 from pathlib import Path
@@ -48,12 +49,11 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 def _smtp_url(url: str) -> str:
     # The URL may contain a password, so the message does not repeat it.
-    try:
+    parts, is_complete = None, False
+    with suppress(ValueError):
         parts = urlsplit(url)
         is_complete = parts.scheme in SMTP_SCHEMES and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_complete = False
-    if not is_complete:
+    if parts is None or not is_complete:
         raise ValueError("must have the form smtp://user:password@host:587, smtps://… or smtp+plain://…")
     if parts.scheme == "smtp+plain" and parts.password is not None and parts.hostname not in LOCAL_HOSTS:
         raise ValueError("sends the password without encryption; use smtp:// or smtps://")

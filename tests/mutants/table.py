@@ -647,10 +647,10 @@ MUTANTS = (
     Mutant(
         name="a refused completion leases the next job",
         file="server/worker/api.py",
-        old="    settlement = await context.engine.queue.outputs.complete(report)\n",
+        old="    settlement = await with_lease(context, worker, body, lambda: context.engine.queue.outputs.complete(report))\n",
         new="    if body.next is not None:\n"
         "        await _poll_next(context, request, worker, body.next.model_copy(update={'max_concurrency': 9}))\n"
-        "    settlement = await context.engine.queue.outputs.complete(report)\n",
+        "    settlement = await with_lease(context, worker, body, lambda: context.engine.queue.outputs.complete(report))\n",
         tests=f"{API}/test_complete_and_next.py",
         only="sqlite and refused_completion",
     ),

@@ -61,6 +61,8 @@ COLOR = {
     "type": "number",
     "placeholder": "{{COLOR}}",
     "default_value": 7,
+    "minimum": 0,
+    "maximum": 2**24 - 1,
     "user_configurable": True,
 }
 _IMAGE = {"output_node_id": "3", "output_extension": "png", "output_mime_type": "image/png"}

@@ -16,7 +16,8 @@ NOT_BUILT = Path(__file__).parent / "static" / "not-built.html"
 # Addresses that users open → HTML page. All pages load the same app; some have preload hints.
 PAGES = {
     **{"": "queue", "create": "create", "queue": "queue", "gallery": "gallery", "jobs": "job", "kit": "index"},
-    **dict.fromkeys(("studio", "wallet", "console", "sign-in", "sign-up", "forgot", "reset", "confirm", "setup"), "index"),
+    **dict.fromkeys(("studio", "wallet", "console", "setup"), "index"),
+    **dict.fromkeys(("sign-in", "sign-up", "forgot", "reset", "confirm"), "index"),
 }
 # Requests to these paths get errors, not pages.
 API_PREFIXES = ("/api/", "/files/", "/assets/")

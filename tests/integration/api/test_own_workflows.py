@@ -24,7 +24,7 @@ WORKFLOW = {"graph": OWN_GRAPH, "properties": [PROMPT], "output_extension": "png
 @pytest.fixture
 async def api(backend: SqliteBackend | PostgresBackend, storage_url: str | None, tmp_path: Path) -> AsyncIterator[Api]:
     """A server with a default fleet. A second of an own workflow costs 2.5 tokens, and a run has at most 60 seconds."""
-    settings = {
+    settings: dict[str, Any] = {
         "default_fleet": FLEET,
         "own_workflows": "permitted",
         "own_workflow_tokens_per_second": 2.5,
@@ -61,7 +61,7 @@ class TestPermission:
         eve = await api.user("eve@example.com")
         problem = problem_of(await eve.call("POST", "/api/workflows", WORKFLOW), 403)
         assert problem["detail"] == (
-            "Your account runs effects only. Ask an administrator to allow workflows of your own."
+            "Your account runs effects only. Ask an administrator to allow your own workflows."
         )
         assert (await eve.get("/api/me"))["own_workflows"] is None
         assert (await eve.get("/api/workflows"))["items"] == []

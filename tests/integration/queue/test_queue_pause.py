@@ -238,8 +238,8 @@ class TestCapacity:
             found = await world.engine.autoscaling.snapshots.take(Stage.PRODUCTION)
             async with central.read() as tx:
                 depth = sum((await figures.count_active_jobs(tx)).values())
-                load = await samples.current_load(tx, offline_seconds=60)
-            return sum(work.jobs for work in found.snapshot.work), depth, load.waiting
+                waiting = sum(group.jobs for group in await samples.waiting_jobs(tx))
+            return sum(work.jobs for work in found.snapshot.work), depth, waiting
 
         assert await demand() == (0, 0, 0)
         await resume(world, desk)

@@ -115,7 +115,7 @@ def test_formula_may_use_only_what_the_workflow_has() -> None:
     [("1 / steps", True), ("1 / (steps - 1)", False), ("1 / 0", False), ("1 / max(1, steps - 9)", True)],
 )
 def test_division_that_may_be_by_zero_is_refused(formula: str, is_safe: bool) -> None:
-    wanted = {"credits_cost": 1, "price_formula": formula, "max_credits_cost": 9}
+    wanted: dict[str, Any] = {"credits_cost": 1, "price_formula": formula, "max_credits_cost": 9}
     properties = [number("steps", minimum=1, maximum=50)]
     if is_safe:
         check_price(**wanted, properties=properties)

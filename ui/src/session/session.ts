@@ -12,7 +12,7 @@ export interface Session {
   role: Role;
   /** Whether the page was opened with the password of a desk. A guest may only watch, add and manage jobs. */
   isGuest: boolean;
-  /** Whether this user may have workflows of their own; others run effects only. A guest of a desk may not add any. */
+  /** Whether this user may have their own workflows; others run effects only. A guest of a desk may not add any. */
   hasOwnWorkflows: boolean;
 }
 

@@ -40,7 +40,7 @@ export const effect = {
   noFormula: "fixed price",
   minimum: "Least price",
   maximum: "Highest price",
-  maximumHint: "Charged at most, and whenever the formula has no value.",
+  maximumHint: "Charged at most, and if the formula has no value.",
   maxWait: "Maximum wait in seconds",
   maxWaitHint: "After this time, jobs may run on Comfy Cloud if the workflow allows it. Leave empty for no limit.",
   noWait: "no limit",

@@ -96,7 +96,7 @@ export const tenant = {
     stored: (files: number, bytes: number) => `${number.format(files)} uploads with ${size(bytes)} are stored.`,
     asServer: (value: number) => `${number.format(value)} (server default)`,
     forever: "no limit",
-    ownWorkflows: "Workflows of their own",
+    ownWorkflows: "Own workflows",
     ownWorkflowsAbout: "Without this, they run effects only. Runs of own workflows are charged by the second.",
     everyone: "This server allows everyone to add workflows (COMFYRELAY_OWN_WORKFLOWS).",
   },

@@ -125,7 +125,7 @@ def permit_own_workflows(
     email: Annotated[str, typer.Argument(help="Email address of the user.")],
     allow: Annotated[bool, typer.Option("--allow/--forbid", help="Give the permission, or take it away.")],
 ) -> None:
-    """Allow a user to add and run workflows of their own. Others run effects only.
+    """Allow a user to add and run their own workflows. Others run effects only.
 
     A running server notices the change within 5 seconds. The exit code is 1 if there is no such user.
     """

@@ -54,7 +54,6 @@ class JobState(NamedTuple):
     millitokens_per_second: int | None = None
     # Set when the job ends.
     charged_tokens: int | None = None
-    effect_id: int | None = None
     # Users of an effect read its errors in their own words.
     effect_id: int | None = None
 

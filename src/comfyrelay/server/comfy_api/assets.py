@@ -22,7 +22,6 @@ from comfyrelay.server.comfy_api.problems import comfy_responses, comfy_router, 
 from comfyrelay.server.comfy_api.views import HASH, asset_body
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import Context, ContextOf
-from comfyrelay.server.http.guests import is_guest
 from comfyrelay.server.http.routing import IdInPath
 from comfyrelay.text import format_bytes, one_line
 
@@ -72,9 +71,7 @@ async def create(request: Request, context: ContextOf, user: CurrentUser) -> JSO
         if known is not None:
             return await _answer(context, user, known, status=200, created_new=False)
         new = _announce(form, file)
-        stored = await context.engine.jobs.uploads.receive(
-            user, new, content, blake3=found.removeprefix(HASH), is_guest=is_guest(request)
-        )
+        stored = await context.engine.jobs.uploads.receive(user, new, content, blake3=found.removeprefix(HASH))
         return await _answer(context, user, stored, status=201, created_new=True)
     finally:
         await form.close()

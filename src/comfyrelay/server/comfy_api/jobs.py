@@ -14,7 +14,6 @@ from comfyrelay.server.comfy_api.views import item_body, job_body
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.guests import is_guest, refuse_urls_of_guest
 from comfyrelay.server.http.routing import IdInPath
 from comfyrelay.services.jobs.graph_jobs import GraphRequest
 from comfyrelay.services.jobs.views.jobs import JobView
@@ -32,7 +31,6 @@ _FILTER = "metadata["
 @large_body(authenticate_user, limit="max_graph_bytes")
 async def submit(
     body: wire.NewComfyJob,
-    request: Request,
     context: ContextOf,
     user: CurrentUser,
     idempotency_key: Annotated[str | None, Header(max_length=MAX_KEY_LENGTH)] = None,
@@ -41,7 +39,6 @@ async def submit(
 
     A key is good for one job: a second request with it is refused with 422, and `details.job_id` names the job.
     """
-    refuse_urls_of_guest(request, body.webhook_url)
     if body.extra_data:
         advice = "ComfyRelay would store the key with the job. Set the keys of partner nodes on the workers instead."
         return refuse(422, "extra_data_not_supported", f"extra_data cannot be used here. {advice}")
@@ -55,7 +52,6 @@ async def submit(
         metadata=body.metadata,
         priority=body.priority,
         webhook_url=None if body.webhook_url is None else str(body.webhook_url),
-        is_guest=is_guest(request),
     )
     try:
         submitted = await context.engine.jobs.graph_jobs.submit(wanted)

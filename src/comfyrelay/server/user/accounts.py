@@ -76,7 +76,7 @@ async def logout(
 
 @router.get("/me", responses=error_responses(401, 503))
 async def me(context: ContextOf, user: CurrentUser) -> Answer[wire.Me]:
-    """Get the signed-in user, and whether you may add workflows of your own."""
+    """Get the signed-in user, and whether you may add your own workflows."""
     access = context.engine.accounts.own_workflows
     is_allowed = await access.is_allowed(user.tenant_id)
     return Answer(data=wire.Me.of(user, own_workflows=_terms(access.price) if is_allowed else None))

@@ -1,11 +1,11 @@
-"""Who may add and run workflows of their own, and what a run costs."""
+"""Who may add and run their own workflows, and what a run costs."""
 
 from comfyrelay.domain.prices.metered import MILLI, MeteredPrice
 from comfyrelay.errors import Forbidden
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.settings import Settings
 
-NOT_ALLOWED = "Your account runs effects only. Ask an administrator to allow workflows of your own."
+NOT_ALLOWED = "Your account runs effects only. Ask an administrator to allow your own workflows."
 
 
 class OwnWorkflowAccess:
@@ -22,6 +22,6 @@ class OwnWorkflowAccess:
         return self._is_open or (await self._tenancy.own_limits(tenant_id)).may_add_workflows
 
     async def require(self, tenant_id: str) -> None:
-        """Raise `Forbidden` unless the tenant may add and run workflows of its own."""
+        """Raise `Forbidden` unless the tenant may add and run its own workflows."""
         if not await self.is_allowed(tenant_id):
             raise Forbidden(NOT_ALLOWED)

@@ -59,7 +59,6 @@ class GraphRequest:
     metadata: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
     webhook_url: str | None = None
-    is_guest: bool = False
 
 
 class GraphJobs:
@@ -105,7 +104,6 @@ class GraphJobs:
             priority=request.priority,
             webhook_url=request.webhook_url,
             shows_workers=request.user.is_admin,
-            is_guest=request.is_guest,
             item=item,
         )
         try:

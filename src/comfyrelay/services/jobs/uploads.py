@@ -121,12 +121,10 @@ class Uploads:
             raise
         return (await self._files(shard, user, [row["id"]]))[0]
 
-    async def receive(
-        self, user: User, new: AnnouncedUpload, content: BinaryIO, *, blake3: str, is_guest: bool = False
-    ) -> FileRecord:
+    async def receive(self, user: User, new: AnnouncedUpload, content: BinaryIO, *, blake3: str) -> FileRecord:
         """Store a file that this process has received."""
         check_upload(new, max_bytes=self._settings.max_upload_bytes)
-        row = {**_row(user, new, is_guest=is_guest), "blake3": blake3}
+        row = {**_row(user, new, is_guest=False), "blake3": blake3}
         shard = await self._databases.shard_of(user.tenant_id)
         scheduled = await self._schedule_removal(shard, [row])
         try:

@@ -1,5 +1,7 @@
 """Erase what the central database has of a deleted account. Times, amounts and durations stay for statistics."""
 
+from typing import Any
+
 from sqlalchemy import Text, cast, delete, select, update
 
 from comfyrelay.store.central.catalogue import delete_workflow
@@ -20,7 +22,7 @@ async def erase_workflows(tx: Tx, tenant_id: str) -> None:
         await delete_workflow(tx, workflow_id)
     of_workflows = workflow_versions.c.workflow_id.in_(select(workflows.c.id).where(own))
     await tx.execute(delete(workflow_versions).where(of_workflows))
-    empty = {"name": "", "added_as": None, "properties": [], "waiting": None, "output_node_id": None}
+    empty: dict[str, Any] = {"name": "", "added_as": None, "properties": [], "waiting": None, "output_node_id": None}
     slug = "erased-" + cast(workflows.c.id, Text)
     await tx.execute(update(workflows).where(own).values(**empty, slug=slug))
 

@@ -123,9 +123,7 @@ def _create_accounts() -> None:
         sa.Column("refund_of", sa.Text()),
         sa.Column("created_at", UtcTime(), nullable=False),
     )
-    _create_partial_index(
-        "ix_payment_events_refund_of", "payment_events", ["refund_of"], where="refund_of IS NOT NULL"
-    )
+    _create_partial_index("ix_payment_events_refund_of", "payment_events", ["refund_of"], where="refund_of IS NOT NULL")
 
 
 def _create_catalogue() -> None:
