@@ -1,8 +1,11 @@
+import type { components } from "@/api/schema";
 import { FolderField } from "@/folders/FolderField";
 import { Button, Checkbox, Field, NumberField, TextArea, TextField } from "@/kit";
 import { settings as texts } from "@/texts/settings";
-import type { DeskSetting, SettingValue } from "./SettingsSheet";
 import styles from "./SettingsSheet.module.css";
+
+export type DeskSetting = components["schemas"]["DeskSetting"];
+export type SettingValue = string | number | readonly string[] | null;
 
 interface SettingFieldProps {
   setting: DeskSetting;

@@ -3,17 +3,13 @@ import { useState } from "react";
 import { get, put } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import { keys } from "@/api/queries";
-import type { components } from "@/api/schema";
 import { Button, Dialog, ErrorCard, Heading, Skeleton, toast, toastProblem } from "@/kit";
 import { common } from "@/texts/common";
 import { settings as texts } from "@/texts/settings";
 import { PasswordSetting } from "./PasswordSetting";
-import { SettingField } from "./SettingField";
+import { type DeskSetting, SettingField, type SettingValue } from "./SettingField";
 import styles from "./SettingsSheet.module.css";
 import { TestNotifications } from "./TestNotifications";
-
-export type DeskSetting = components["schemas"]["DeskSetting"];
-export type SettingValue = string | number | readonly string[] | null;
 
 const settingsQuery = queryOptions({
   queryKey: [...keys.desk, "settings"] as const,
