@@ -64,8 +64,6 @@ async def test_graph_leaves_no_workflow_behind(api: Api) -> None:
     [first, second] = [await user.get(f"/api/ai-jobs/{job['id']}") for job in jobs]
     assert first["workflow_slug"] == second["workflow_slug"]
     assert (await user.get("/api/workflows"))["items"] == []
-    # the page shows the inputs of a job
-    assert (await user.get(f"/api/workflows/{first['workflow_slug']}"))["properties"]
     for job in jobs:
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
     await api.clock.set(api.clock.now + timedelta(seconds=UNUSED_SECONDS + 1))

@@ -11,6 +11,7 @@ from comfyrelay.domain.queue.wait_reasons import Reason
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import Fault, InsufficientTokens
 from comfyrelay.protocol.jobs import BulkFilter
+from comfyrelay.services.hooks import Hooks
 from comfyrelay.services.jobs.batches import BatchState
 from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.services.queue.graph_building import LeasedDispatch
@@ -23,7 +24,14 @@ from tests.support.full import full_only
 from tests.support.world import GRAPH, OUTPUT, PROMPT, Crash, Desk, World, submit_batch
 
 MISSING = "FancySampler (3): this node is not installed on the server"
+# Users run the server themselves, so that they read the words of ComfyUI.
+OWNERS = Hooks(users_are_owners=True)
 HELD = f"On hold: one item failed, and the others would fail the same way. {MISSING}. Fix this, then resume."
+
+
+@pytest.fixture(autouse=True)
+async def owners(world: World) -> None:
+    await world.restart(OWNERS)
 
 
 async def state(desk: Desk, batch: BatchState) -> BatchState:
@@ -237,7 +245,7 @@ async def test_crash_before_the_hold_fails_one_more_item(world: World, boundary:
     world.crash_on(TransactionStep.HOLD, boundary)
     with pytest.raises(Crash):
         await world.fail(leased, MISSING, code="not_installed")
-    await world.restart()
+    await world.restart(OWNERS)
     await world.relay()
     if boundary is Boundary.BEFORE_COMMIT:
         assert (await state(desk, batch)).counts == {"failed": 1, "queued": 3}

@@ -5,6 +5,7 @@ import pytest
 from comfyrelay.domain.queue.memory import GIB
 from comfyrelay.domain.queue.wait_reasons import Reason
 from comfyrelay.errors import Fault, OutOfMemory
+from comfyrelay.services.hooks import Hooks
 from tests.support.full import full_only
 from tests.support.world import Desk, World, execute
 
@@ -28,7 +29,8 @@ async def run_out_of_memory(world: World, worker: str, gib: float) -> str:
 
 @pytest.fixture
 async def desk(world: World) -> Desk:
-    """Its worker has a GPU of 8 GiB."""
+    """Its worker has a GPU of 8 GiB. Users run the server themselves, so that they read the words of ComfyUI."""
+    await world.restart(Hooks(users_are_owners=True))
     desk = await world.desk(concurrency=10)
     await report_gpu(world, desk.worker, 8)
     return desk

@@ -9,6 +9,7 @@ from comfyrelay.domain.queue.wait_reasons import Reason
 from comfyrelay.domain.records.workers import NewAuditEntry
 from comfyrelay.errors import ConfigurationError, Fault
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.hooks import Hooks
 from comfyrelay.services.queue.settle import Report, Verb
 from comfyrelay.settings import Settings
 from comfyrelay.store import database
@@ -78,6 +79,7 @@ async def test_report_is_answered_before_the_tenant_database_is_updated(world: W
 
 
 async def test_tenant_events_contain_no_server_path(world: World) -> None:
+    await world.restart(Hooks(users_are_owners=True))
     desk = await world.desk()
     job, leased = await desk.submit_and_lease()
     await world.fail(leased, "killed while writing /home/comfy/output/secret.png", fault=Fault.INTERRUPTED)

@@ -152,7 +152,7 @@ class TestRegister:
         workflow = await world.workflow()
         await world.engine.workers.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
         await world.worker("small")
-        await world.advance(119)
+        await world.advance(89)
         with pytest.raises(Forbidden):
             await world.worker("small")
         await world.advance(2)

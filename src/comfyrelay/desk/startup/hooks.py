@@ -29,7 +29,7 @@ def desk_hooks(
         checks=script.checks if script is not None else {},
         vary=varied,
         desk_workers=(WORKER, SIMULATOR),
-        sends_notifications=True,
+        users_are_owners=True,
         comfyui_unreachable=workers.unreachable_at,
         is_worker_starting=workers.is_starting,
         stage_of=simulation.stage_of,

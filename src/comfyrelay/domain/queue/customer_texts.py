@@ -61,7 +61,7 @@ _WAITS = {
 }
 
 
-def failure_text(error: str | None, *, is_refunded: bool) -> str:
+def failure_text(error: str | None, *, is_refunded: bool = False) -> str:
     """Return why a job of an effect failed, and what happens to the tokens of the user."""
     text = next((text for pattern, text in _CAUSES if pattern.search(error or "")), FAILED)
     return f"{text} {REFUNDED}" if is_refunded else text

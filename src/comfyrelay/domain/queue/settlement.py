@@ -137,20 +137,26 @@ def video_status_of(job_status: str) -> VideoStatus:
     return _VIDEO_STATUS_OF[JobStatus(job_status)]
 
 
-def apply_updates(job: JobState, updates: Sequence[JobUpdate]) -> Settled | None:
-    """Apply the next updates in order; skip updates that were applied before or come after a gap."""
+def apply_updates(
+    job: JobState, updates: Sequence[JobUpdate], *, users_are_owners: bool = False
+) -> Settled | None:
+    """Apply the next updates in order; skip updates that were applied before or come after a gap.
+
+    Users of an effect read its errors without the words of operators, unless they run the server themselves.
+    """
     settled = Settled(job=job)
+    is_customer = job.effect_id is not None and not users_are_owners
     for update in sorted(updates, key=lambda update: update.version):
         if update.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB:
-            _apply_update(settled, update)
+            _apply_update(settled, update, is_customer=is_customer)
     return settled if settled.job is not job else None
 
 
-def _apply_update(settled: Settled, update: JobUpdate) -> None:
+def _apply_update(settled: Settled, update: JobUpdate, *, is_customer: bool) -> None:
     job = settled.job
     terminal = update.status in TERMINAL_JOB
     seq = job.event_seq + 1
-    error_message, error_detail = _error_texts(job, update)
+    error_message, error_detail = _error_texts(job, update, is_customer=is_customer)
     settled.job = job._replace(
         status=update.status,
         priority=update.priority,
@@ -172,7 +178,7 @@ def _apply_update(settled: Settled, update: JobUpdate) -> None:
             seq=seq,
             tenant_id=job.tenant_id,
             type=update.event_type,
-            data=_event_data(job, update, error_message),
+            data=_event_data(update, error_message, is_customer=is_customer),
             created_at=update.at,
         )
     )
@@ -188,7 +194,7 @@ def _apply_update(settled: Settled, update: JobUpdate) -> None:
             settled.hold = BatchHold(
                 batch_id=update.batch_id,
                 job_id=job.id,
-                text=_hold_text(job, update) or update.hold,
+                text=_hold_text(update, is_customer=is_customer) or update.hold,
                 at=update.at,
                 began_at=update.started_at,
                 held_with=update.held_with,
@@ -207,10 +213,10 @@ def _charge(ended: JobState, at: datetime) -> int:
     )
 
 
-def _hold_text(job: JobState, update: JobUpdate) -> str | None:
-    if job.effect_id is None or update.hold is None:
+def _hold_text(update: JobUpdate, *, is_customer: bool) -> str | None:
+    if not is_customer or update.hold is None:
         return update.hold
-    return hold_text(_sentence(job, update.error), failures=len(update.held_with) + 1)
+    return hold_text(failure_text(update.error), failures=len(update.held_with) + 1)
 
 
 def _started_at(job: JobState, update: JobUpdate) -> datetime | None:
@@ -220,21 +226,18 @@ def _started_at(job: JobState, update: JobUpdate) -> datetime | None:
     return job.started_at or update.started_at
 
 
-def _error_texts(job: JobState, update: JobUpdate) -> tuple[str | None, str | None]:
+def _error_texts(job: JobState, update: JobUpdate, *, is_customer: bool) -> tuple[str | None, str | None]:
     """Return the message for users and the raw text for operators.
 
     A retried job keeps the raw text of its last error.
     """
     if update.status == JobStatus.FAILED:
-        return _sentence(job, update.error, is_refunded=job.reserved_tokens > 0), update.error
+        is_refunded = job.reserved_tokens > 0
+        text = failure_text(update.error, is_refunded=is_refunded) if is_customer else user_sentence(update.error)
+        return text, update.error
     if update.status == JobStatus.CANCELED:
         return CANCELED_TEXT, job.error_detail
     return None, update.error or job.error_detail
-
-
-def _sentence(job: JobState, error: str | None, *, is_refunded: bool = False) -> str:
-    """Return an error for the user of a job: as it is for the author of the graph, otherwise without its words."""
-    return user_sentence(error) if job.effect_id is None else failure_text(error, is_refunded=is_refunded)
 
 
 def _attempt(update: JobUpdate) -> Attempt:
@@ -256,17 +259,17 @@ def _attempt(update: JobUpdate) -> Attempt:
     )
 
 
-def _event_data(job: JobState, update: JobUpdate, error_message: str | None) -> dict[str, Any]:
+def _event_data(update: JobUpdate, error_message: str | None, *, is_customer: bool) -> dict[str, Any]:
     """Return the event data for the tenant, without worker id and raw error text."""
     data: dict[str, Any] = {"status": update.status, "attempt": update.attempt or update.attempts}
     if error_message is not None:
         data["error"] = error_message
     elif update.error is not None:
-        data["error"] = _sentence(job, update.error)
-    if update.reason is not None and (job.effect_id is None or update.event_type not in _OPERATOR_REASONS):
+        data["error"] = failure_text(update.error) if is_customer else user_sentence(update.error)
+    if update.reason is not None and (not is_customer or update.event_type not in _OPERATOR_REASONS):
         data["reason"] = user_sentence(update.reason)
     if update.hold is not None:
-        data["hold"] = _hold_text(job, update)
+        data["hold"] = _hold_text(update, is_customer=is_customer)
     if update.event_type == JobEventType.PRIORITY:
         data["priority"] = update.priority
     if update.provider is not None:

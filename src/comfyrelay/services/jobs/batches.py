@@ -122,7 +122,7 @@ class Batches:
             label=request.label,
             webhook_url=request.webhook_url,
         )
-        if request.notify_urls and not self._hooks.sends_notifications:
+        if request.notify_urls and not self._hooks.users_are_owners:
             # Unlike webhook URLs, they are not checked and could point into the server's own network.
             raise InvalidInput(errors={"notify_urls": "Only a desk sends notifications. Name a webhook_url instead."})
         shard = await self._databases.shard_of(request.tenant_id)

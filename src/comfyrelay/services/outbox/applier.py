@@ -31,6 +31,7 @@ class UpdateApplier:
     ) -> None:
         """`on_applied` is called with the entries applied to a shard, and `on_ended` once with each finished job."""
         self._databases = context.databases
+        self._users_are_owners = context.hooks.users_are_owners
         # No upload of a lease is in progress this long after the job's end.
         self._late_upload_seconds = context.settings.lease_url_ttl_seconds + MAX_UPLOAD_SECONDS
         self._on_applied = on_applied
@@ -67,7 +68,10 @@ class UpdateApplier:
             for update in entry.updates:
                 updates[update.job_id].append(update)
         states = await jobs.lock_states(tx, updates)
-        changes = [apply_updates(state, updates[state.id]) async for state in paced(states.values())]
+        changes = [
+            apply_updates(state, updates[state.id], users_are_owners=self._users_are_owners)
+            async for state in paced(states.values())
+        ]
         settled = [change for change in changes if change is not None]
         if settled:
             await self.write(tx, settled)

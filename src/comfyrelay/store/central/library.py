@@ -64,11 +64,8 @@ async def slugs(tx: Tx, effect_ids: Iterable[int]) -> dict[int, str]:
 
 
 def _own(tenant_id: str) -> Select[Any]:
-    return _private(tenant_id).where(~workflows.c.is_unlisted)
-
-
-def _private(tenant_id: str) -> Select[Any]:
-    return select(*_WORKFLOW).where(workflows.c.tenant_id == tenant_id, workflows.c.deleted_at.is_(None))
+    is_own = (workflows.c.tenant_id == tenant_id) & workflows.c.deleted_at.is_(None)
+    return select(*_WORKFLOW).where(is_own, ~workflows.c.is_unlisted)
 
 
 async def own_workflows(
@@ -90,8 +87,7 @@ async def count_own(tx: Tx, tenant_id: str) -> int:
 
 
 async def own_workflow(tx: Tx, tenant_id: str, slug: str) -> WorkflowRecord | None:
-    """Return a tenant's workflow, also an unlisted one: a page shows the inputs of its jobs."""
-    return await tx.one_or_none(WorkflowRecord, _private(tenant_id).where(workflows.c.slug == slug))
+    return await tx.one_or_none(WorkflowRecord, _own(tenant_id).where(workflows.c.slug == slug))
 
 
 async def own_named(tx: Tx, tenant_id: str, name: str) -> WorkflowRecord | None:

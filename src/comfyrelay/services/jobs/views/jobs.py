@@ -86,6 +86,7 @@ class VideoView:
 class JobViews:
     def __init__(self, context: ServiceContext, wait_reasons: WaitReasons, media_views: MediaViews) -> None:
         self._databases = context.databases
+        self._users_are_owners = context.hooks.users_are_owners
         self._objects = context.objects
         self._ttl_seconds = context.settings.presigned_ttl_seconds
         self._wait_reasons = wait_reasons
@@ -215,8 +216,8 @@ class JobViews:
                 return Waiting(reason=Reason.HELD, text=batch.held_text)
         try:
             waiting = await self._wait_reasons.of_job(job.tenant_id, job.id)
-            is_effect = job.effect_id is not None
-            return replace(waiting, text=waiting_text(waiting.reason, waiting.text)) if is_effect else waiting
+            is_customer = job.effect_id is not None and not self._users_are_owners
+            return replace(waiting, text=waiting_text(waiting.reason, waiting.text)) if is_customer else waiting
         except NotFound:
             # The job was accepted just now and is not in the queue yet.
             return None
