@@ -167,6 +167,7 @@ ALL_KILL_POINTS = [
 ]
 # Called inside a function with kill points, or by the same step of a test.
 COVERED_BY = {
+    "apprise_urls:send_message": "desk.notifications.notifier:_send",
     "comfyui.client.client:ComfyClient.delete_run": "worker.files.run_folders:_remove",
     "desk.batches.copy_journal:CopyJournal.entries": "desk.batches.copy_journal:CopyJournal.add",
     "desk.batches.output_copies:OutputCopies.remove_leftovers": "desk.batches.copy_journal:CopyJournal.add",
@@ -177,6 +178,7 @@ COVERED_BY = {
     "services.backup.create:_remove_killed": "services.backup.manifest:Manifest.write",
     "services.backup.restore:restore_backup": "services.backup.restore:_remove_stages",
     "services.backup.restore:undo_killed_restore": "services.backup.restore:_move",
+    "services.jobs.uploads:Uploads._send": "services.jobs.uploads:Uploads._copy",
     "storage.folder:Folder._prune": "storage.folder:Folder.remove",
     "worker.control:ControlPlane._request": "worker.files.transfers:Transfers.upload",
     "worker.state:StateFolder.open": "worker.state:_write",
@@ -222,6 +224,8 @@ HARMLESS = {
     "services.catalogue.assets:Assets.saving": "removes copies of a refused change, which nothing uses",
     "services.catalogue.assets:SavedAssets._save": "a kill leaves a copy that nothing uses; save again",
     "services.catalogue.node_definitions:NodeDefinitionService.remove_unused": "repeated by retention",
+    "services.jobs.uploads:Uploads.receive": "its removal is scheduled before the file is stored",
+    "services.operations.erasure:Erasure._remove_objects": "repeated until no upload URL is valid",
     "worker.comfyui.packing_results:PackingResults.save": "one atomic write; without it the number is measured again",
     "services.operations.storage_check:StorageChecks._check_parts": "the next check removes earlier files",
     "services.operations.storage_check:StorageChecks._remove": "repeated by the next check",

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from comfyrelay.protocol.base import DEFERRED, AnswerBody, SentBody
+from comfyrelay.protocol.base import DEFERRED, GRAPH_EXAMPLE, AnswerBody, SentBody, example
 from comfyrelay.protocol.fields import Json, Priority
 from comfyrelay.protocol.jobs import WebhookUrl
 
@@ -46,7 +46,7 @@ class NewComfyJob(SentBody):
     property (`prompt`) or by node and input (`6.text`).
     """
 
-    model_config = ConfigDict(**DEFERRED, extra="ignore", frozen=True)
+    model_config = ConfigDict(**DEFERRED, **example(workflow=GRAPH_EXAMPLE), extra="ignore", frozen=True)
 
     workflow: Json
     extra_data: Json | None = None
@@ -65,7 +65,7 @@ class NewComfyJob(SentBody):
 class NewComfyAssetFromHash(SentBody):
     """The hash of an upload that you have sent before."""
 
-    model_config = ConfigDict(**DEFERRED, extra="ignore", frozen=True)
+    model_config = ConfigDict(**DEFERRED, **example(hash=f"blake3:{'0' * 64}"), extra="ignore", frozen=True)
 
     hash: Annotated[str, Field(max_length=200)]
 

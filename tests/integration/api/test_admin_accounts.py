@@ -40,6 +40,7 @@ class TestViews:
         assert (found["id"], found["balance"], found["active_jobs"]) == (desk.user.tenant_id, 93, 1)
         assert found["limits"] == {
             **dict.fromkeys(("max_wait_seconds", "max_active_jobs", "max_stored_bytes", "max_stored_files")),
+            **{"may_add_workflows": False, "everyone_may_add_workflows": True},
             **{"usual_active_jobs": 5, "usual_stored_bytes": 20 * 1024**3, "usual_stored_files": 10_000},
         }
         [user] = found["users"]

@@ -382,7 +382,7 @@ class TestDetails:
         job = await user.get(f"/api/ai-jobs/{created['id']}")
         assert job["workflow_slug"]
         assert job["workflow_name"]
-        assert job["prompt"] == "x" * 200 + "…"
+        assert job["prompt"] == "x" * 199 + "…"
         assert (job["input"]["name"], job["input"]["mime_type"], job["input"]["poster_url"]) == (
             "cat.png",
             "image/png",

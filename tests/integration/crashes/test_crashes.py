@@ -16,12 +16,13 @@ from sqlalchemy import select
 from comfyrelay.autoscaling.loop import ScalingLoop
 from comfyrelay.autoscaling.providers.base import ProviderMachine, ProviderMachineState
 from comfyrelay.domain.gallery import GalleryFilter, MarkChange
-from comfyrelay.domain.ids import job_folder, output_path, poster_path
+from comfyrelay.domain.ids import job_folder, output_path, poster_path, tenant_folder
 from comfyrelay.domain.payments import Payment
 from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import PauseMode, Stage
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, LeaseLost, NotFound
+from comfyrelay.services.accounts.mailer import LEASE_SECONDS as MAIL_LEASE_SECONDS
 from comfyrelay.services.autoscaling.usage import UsageGrouping
 from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.services.queue.heartbeats import Heartbeat
@@ -807,6 +808,75 @@ async def claim_minute(world: World) -> Script:
     return Script(act=lambda: world.engine.autoscaling.figures.claim_minute("cloudwatch"), ends=[], balances=[1000])
 
 
+async def learn_durations(world: World) -> Script:
+    desk = await world.desk()
+    _, leased = await desk.submit_and_lease()
+    await world.complete(leased)
+
+    async def act() -> None:
+        await world.engine.autoscaling.durations.learn()
+
+    async def then() -> None:
+        rows = await execute(world.engine.databases.central, "SELECT jobs FROM workflow_durations")
+        assert {row.jobs for row in rows} == {1}
+
+    return Script(act=act, ends=["completed"], balances=[990], then=then)
+
+
+async def send_mail(world: World) -> Script:
+    """The mail server is unreachable: the failure is recorded, and the mail is sent again."""
+    desk = await world.desk()
+    mail = {"smtp_url": "smtp+plain://127.0.0.1:9", "mail_from": "studio@example.org"}
+    world.engine.settings = world.engine.settings.model_copy(update=mail)
+    await world.restart()
+    await world.engine.accounts.mailed_links.request_password(desk.user.email)
+
+    async def act() -> None:
+        await world.engine.accounts.mailer.run_once()
+
+    async def then() -> None:
+        await world.advance(MAIL_LEASE_SECONDS)
+        await world.engine.accounts.mailer.run_once()
+        [row] = await execute(world.engine.databases.central, "SELECT recipient FROM mails WHERE last_error IS NOT NULL")
+        assert row.recipient == desk.user.email
+
+    return Script(act=act, ends=[], balances=[1000], then=then)
+
+
+async def credit_by_command(world: World) -> Script:
+    """The entry of the audit log is planned first, so that no change is without one."""
+    desk = await world.desk()
+
+    async def act() -> None:
+        async with world.engine.audit.command("tokens.credit", f"tenant/{desk.user.tenant_id}"):
+            await world.engine.accounts.ledger.credit(desk.user.tenant_id, 50, reference="payment")
+
+    async def then() -> None:
+        page = await world.engine.audit.page(limit=10)
+        assert any(entry.action == "tokens.credit" and entry.is_done for entry in page.items)
+
+    return Script(act=act, ends=[], balances=[1050], then=then)
+
+
+async def erase_account(world: World) -> Script:
+    """Only the ledger stays."""
+    desk = await world.desk()
+    tenant_id = desk.user.tenant_id
+    path = f"{tenant_folder(tenant_id)}/uploads/cat.png"
+    await world.engine.objects.put(path, b"cat")
+    await world.engine.accounts.tenancy.add_file(desk.user, path=path, mime_type="image/png")
+    await world.engine.accounts.own_account.delete_by_admin(desk.user.id)
+
+    async def act() -> None:
+        await world.engine.operations.erasure.run_once()
+
+    async def then() -> None:
+        assert await execute(await world.engine.databases.shard_of(tenant_id), "SELECT id FROM files") == []
+        assert [file.path async for file in world.engine.objects.list(tenant_folder(tenant_id))] == []
+
+    return Script(act=act, ends=[], balances=[1000], then=then)
+
+
 # The transactions of each scenario, and how often each runs.
 VERDICT = {TransactionStep.DELIVER_APPLY: 1, TransactionStep.DELIVER_FORGET: 1}
 SCENARIOS: Mapping[Scenario, Mapping[TransactionStep, int]] = {
@@ -877,11 +947,14 @@ SCENARIOS: Mapping[Scenario, Mapping[TransactionStep, int]] = {
     register: {TransactionStep.WORKER: 1},
     scale_fleet: {
         TransactionStep.LEAD: 1,
-        TransactionStep.LEARN: 1,
         TransactionStep.SCALE_SEEN: 1,
         TransactionStep.SCALE_INTENT: 1,
         TransactionStep.SCALE_OUTCOME: 1,
     },
+    learn_durations: {TransactionStep.LEARN: 1},
+    send_mail: {TransactionStep.MAIL_CLAIM: 1, TransactionStep.MAIL_NOTE: 1},
+    credit_by_command: {TransactionStep.AUDIT: 2, TransactionStep.LEDGER: 1},
+    erase_account: {TransactionStep.ERASE: 2},
     count_usage: {TransactionStep.USAGE: 2},
     claim_minute: {TransactionStep.MINUTE: 1},
     repair_lost_update: {TransactionStep.REPAIR: 1, TransactionStep.DELIVER_APPLY: 1},

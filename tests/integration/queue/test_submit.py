@@ -137,7 +137,7 @@ async def test_user_input_overrides_the_effect_and_the_effect_the_workflow(world
 
 
 async def test_invalid_inputs_are_refused_by_their_keys(world: World) -> None:
-    size = {**STRENGTH, "key": "size", "placeholder": "{{SIZE}}", "minimum": None, "maximum": None}
+    size = {**STRENGTH, "key": "size", "placeholder": "{{SIZE}}"}
     name = {**PROMPT, "key": "name", "placeholder": "{{NAME}}", "default_value": None, "required": True}
     fixed = {**STRENGTH, "key": "fixed", "placeholder": "{{FIXED}}", "user_configurable": False}
     desk = await make_desk(world, PROMPT, STRENGTH, MODEL, size, name, fixed)
@@ -170,8 +170,8 @@ async def test_unstorable_text_is_refused(world: World) -> None:
 
 
 async def test_seed_of_64_bits_arrives_exactly(world: World) -> None:
-    desk = await make_desk(world, {**STRENGTH, "minimum": None, "maximum": None})
-    leased = await submit_and_lease(desk, input_payload={"strength": 2**64 - 1})
+    desk = await make_desk(world, SEED)
+    leased = await submit_and_lease(desk, input_payload={"seed": 2**64 - 1})
     assert leased.graph["2"]["inputs"]["strength"] == 2**64 - 1
 
 

@@ -260,9 +260,9 @@ class TestBatchAndJobBehindIt:
         batch = await submit_batch(world, slow.user, slow.effect, 1)
         assert await world.lease(slow.worker) is not None
         behind = await slow.submit()
-        await world.advance(100)
+        await world.advance(60)
         state = await world.engine.jobs.batches.state(slow.user.tenant_id, batch.id)
-        assert state.expected_seconds == (await wait_reason(world, behind)).expected_start_seconds == 500
+        assert state.expected_seconds == (await wait_reason(world, behind)).expected_start_seconds == 540
 
     async def test_batch_of_a_paused_queue_has_no_expected_end(self, world: World) -> None:
         [slow] = await self.durations(world, 600)
