@@ -1,7 +1,8 @@
 """Files and texts that a run produced, from ComfyUI's `outputs` and from the WebSocket."""
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,6 +96,8 @@ def result_of(
     # The order of nodes in `outputs` is arbitrary, so sort by node id.
     files.sort(key=lambda file: (ranks.get(file.node_id, len(ranks)), not file.is_saved, _natural_key(file.node_id)))
     texts = {node_id: found for node_id, output in outputs.items() if (found := texts_of(output))}
+    if not files and not texts:
+        texts = _unknown_texts(outputs, ranks)
     return RunResult(
         prompt_id=prompt_id,
         files=tuple(files),
@@ -131,11 +134,32 @@ def texts_of(output: object) -> tuple[str, ...]:
     return tuple(item for key, item in _items(output) if key in _TEXT_KEYS and isinstance(item, str))
 
 
+def unknown_items(output: object) -> Iterator[tuple[str, Any]]:
+    """Yield the items of one node's output that are neither files nor texts. Flags and empty items say nothing."""
+    for key, item in _items(output):
+        is_file = isinstance(item, dict) and isinstance(item.get("filename"), str)
+        is_text = key in _TEXT_KEYS and isinstance(item, str)
+        if not (is_file or is_text or isinstance(item, bool) or item in (None, "", [], {})):
+            yield key, item
+
+
+def _unknown_texts(outputs: Mapping[str, Any], wanted: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return outputs of an unknown kind as texts, if the wanted nodes have any: a run with nothing else has not failed."""
+    texts = {
+        node_id: tuple(item if isinstance(item, str) else json.dumps(item) for _, item in found)
+        for node_id, output in outputs.items()
+        if (found := list(unknown_items(output)))
+    }
+    return texts if not wanted or texts.keys() & wanted else {}
+
+
 def _items(output: object) -> Iterator[tuple[str, Any]]:
     if isinstance(output, dict):
         for key, values in output.items():
             if isinstance(values, list):
                 yield from ((key, item) for item in values)
+            elif isinstance(values, dict) or key in _TEXT_KEYS:
+                yield key, values
 
 
 def _natural_key(node_id: str) -> tuple[int, int, str]:

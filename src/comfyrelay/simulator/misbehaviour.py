@@ -69,6 +69,10 @@ class EmptyOutputs(Misbehaviour):
     """A prompt succeeds, but its history has no outputs."""
 
 
+class NewKinds(Misbehaviour):
+    """A prompt succeeds as on a server of the future: messages, fields, outputs and the state are of unknown kinds."""
+
+
 class LateHistory(Misbehaviour):
     """A prompt's history appears this long after its success message."""
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from PIL import Image
 
 from comfyrelay.comfyui import Attachment, CloudClient, ComfyServer, Finished, Queued, Started
@@ -279,6 +280,13 @@ async def test_job_is_stopped_at_its_time_limit(simulator: Simulator, cloud: Clo
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
     with pytest.raises(RunTimedOut, match="took too long"):
         await cloud.run(invert(), timeouts=RunTimeouts(run_seconds=0.1))
+
+
+async def test_unknown_state_is_logged_once_and_the_job_goes_on(simulator: Simulator, cloud: CloudClient) -> None:
+    simulator.misbehave(EndAs(state="rehearsing"))
+    with capture_logs() as logs, pytest.raises(RunTimedOut, match="waited too long"):
+        await cloud.run(invert(), timeouts=RunTimeouts(queue_seconds=0.2))
+    assert [(log["event"], log["kind"]) for log in logs] == [("comfyui.unknown_status", "rehearsing")]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import io
 
 import pytest
 from PIL import Image
+from structlog.testing import capture_logs
 
 from comfyrelay.comfyui import Attachment, ComfyClient, NodeStarted, RunTimeouts, Step
 from comfyrelay.comfyui.graphs.graph import Graph
@@ -28,6 +29,7 @@ from comfyrelay.simulator import (
     ErrorBeforeQueueing,
     Fail,
     MissingModel,
+    NewKinds,
     Refuse,
     Restart,
     SilentSocket,
@@ -126,6 +128,22 @@ async def test_success_without_outputs_twice_is_an_error(simulator: Simulator, c
         await comfy.run(invert())
     assert caught.value.fault is Fault.JOB
     assert simulator.log.prompts_queued == 2
+
+
+async def test_unknown_message_state_and_output_are_logged_once_and_passed_on(
+    simulator: Simulator, comfy: ComfyClient
+) -> None:
+    simulator.misbehave(NewKinds())
+    with capture_logs() as logs:
+        results = [await comfy.run(invert()) for _ in range(2)]
+    assert [dict(result.texts) for result in results] == [{"3": ('{"depth": 3}',)}] * 2
+    assert simulator.log.prompts_queued == 2
+    unknown = sorted((log["event"], log["kind"]) for log in logs if "unknown" in log["event"])
+    assert unknown == [
+        ("comfyui.unknown_message", "hologram_ready"),
+        ("comfyui.unknown_output", "hologram"),
+        ("comfyui.unknown_status", "archived"),
+    ]
 
 
 async def test_out_of_memory_is_the_workers_fault(simulator: Simulator, comfy: ComfyClient) -> None:

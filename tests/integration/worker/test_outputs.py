@@ -75,6 +75,12 @@ def test_text_is_the_output_of_a_text_workflow() -> None:
     assert isinstance(pick(make_result("3/a.txt", texts=texts), make_lease(**TEXT)), OutputFile)
 
 
+def test_text_is_accepted_if_any_output_is_and_no_file_exists() -> None:
+    anything = make_lease(output_extension="bin", output_mime_type="application/octet-stream")
+    assert pick(make_result(texts={"1": ("one",)}), anything) == "one"
+    assert isinstance(pick(make_result("1/a.ply", texts={"1": ("one",)}), anything), OutputFile)
+
+
 def test_run_without_a_matching_output_is_refused() -> None:
     with pytest.raises(NoOutput):
         pick(make_result(texts={"1": ("one",)}), make_lease())

@@ -4,7 +4,8 @@ import json
 
 from structlog.testing import capture_logs
 
-from comfyrelay.comfyui.runs.message_router import KNOWN_MESSAGES, MAX_UNKNOWN_KINDS, MessageRouter
+from comfyrelay.comfyui.runs.message_router import KNOWN_MESSAGES, MessageRouter
+from comfyrelay.comfyui.runs.unknown_kinds import MAX_UNKNOWN_KINDS
 from comfyrelay.http_client import Http
 
 # A frame of a kind that no version sends yet.

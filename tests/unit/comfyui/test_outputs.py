@@ -41,6 +41,28 @@ def test_texts_are_separate_from_files() -> None:
         _ = result.file
 
 
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ({"result": ["mesh.glb", None]}, "mesh.glb"),
+        ({"mesh_stats": [{"faces": 12}]}, '{"faces": 12}'),
+        ({"count": [3, True], "animated": [False]}, "3"),
+    ],
+)
+def test_unknown_kind_of_output_is_passed_on_as_text(output: dict[str, Any], text: str) -> None:
+    assert result_of({"1": output}, prompt_id="p").texts == {"1": (text,)}
+    # Options of the editor are no output of a run that has others.
+    assert result_of({"1": output, "2": {"text": ["a"]}}, prompt_id="p").texts == {"2": ("a",)}
+    assert result_of({"1": output, "2": {"images": [item("a.png")]}}, prompt_id="p").texts == {}
+    # Nor of a run whose wanted node has none.
+    assert result_of({"1": output}, prompt_id="p", wanted=["2"]).is_empty
+
+
+def test_file_or_text_may_stand_outside_a_list() -> None:
+    result = result_of({"1": {"3d": item("a.glb")}, "2": {"text": "plain"}}, prompt_id="p")
+    assert ([file.filename for file in result.files], result.texts) == (["a.glb"], {"2": ("plain",)})
+
+
 def test_run_without_files_and_texts_is_empty() -> None:
     assert result_of({"1": {"animated": [True]}}, prompt_id="p").is_empty
 

@@ -540,6 +540,12 @@ class TestOutput:
         both = {**SDXL, "200": node(shower, **{name: "x"})}
         assert describe_graph(both, {**OBJECT_INFO, **known}).output_node_id == "9"
 
+    @pytest.mark.parametrize("kind", ["FILE_3D_GLB", "MESH", "SPLAT"])
+    def test_node_that_saves_a_model_may_output_any_file(self, kind: str) -> None:
+        known = {"SaveMesh": definition(output=True, model=[kind, {}], note=["STRING", {}])}
+        found = describe_graph({"1": node("MakeMesh"), "2": node("SaveMesh", model=["1", 0])}, known)
+        assert (found.output_extension, found.output_mime_type) == ("bin", "application/octet-stream")
+
     @with_and_without
     def test_websocket_image_node_is_an_output(self, object_info: dict[str, Any] | None) -> None:
         found = describe_graph({**SDXL, "9": node("SaveImageWebsocket", images=["8", 0])}, object_info)

@@ -29,7 +29,16 @@ from comfyrelay.comfyui.runs.events import (
     guard_listener,
     stream_events,
 )
-from comfyrelay.comfyui.runs.history import Prompt, cached_nodes, failure_in, position_in, prompts_in, run_seconds
+from comfyrelay.comfyui.runs.history import (
+    Prompt,
+    cached_nodes,
+    failure_in,
+    log_unknown,
+    outputs_in,
+    position_in,
+    prompts_in,
+    run_seconds,
+)
 from comfyrelay.comfyui.runs.message_router import MessageRouter
 from comfyrelay.comfyui.runs.submit import NotAccepted, has_run, post_graph, refused_outputs
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts, SilenceLimit, loading_factor
@@ -418,6 +427,7 @@ class ComfyClient:
                 await self._router.socket.renew()
             if (failure := failure_in(entry)) is not None:
                 raise failure
+            log_unknown(entry, self._router.unknown_kinds)
             if self._deletes_history:
                 with suppress(ComfyError):
                     await self.delete_run(prompt_id)
@@ -425,7 +435,7 @@ class ComfyClient:
         for node_id, files in groupby(received, key=lambda file: file.node_id):
             request.on_event(OutputReady(prompt_id=prompt_id, node_id=node_id, files=tuple(files), texts=()))
         return result_of(
-            entry.get("outputs") or {},
+            outputs_in(entry),
             prompt_id=prompt_id,
             sent=received,
             wanted=request.wanted,

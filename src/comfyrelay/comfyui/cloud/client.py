@@ -13,7 +13,7 @@ import httpx
 from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.client.uploads import Attachment, Uploaded
 from comfyrelay.comfyui.cloud.http import CloudHttp, is_busy
-from comfyrelay.comfyui.cloud.status import CloudPhase, failure_of_job, phase_of
+from comfyrelay.comfyui.cloud.status import CloudPhase, failure_of_job, has_known_state, phase_of
 from comfyrelay.comfyui.cloud.uploads import CloudUploader
 from comfyrelay.comfyui.graphs.dynamic_prompts import draw_prompts
 from comfyrelay.comfyui.graphs.explain import explain_refusal
@@ -24,10 +24,11 @@ from comfyrelay.comfyui.graphs.preflight import graph_problems
 from comfyrelay.comfyui.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfyui.runs.active_runs import ActiveRuns
 from comfyrelay.comfyui.runs.events import EventListener, Finished, RunEvent, guard_listener, stream_events
-from comfyrelay.comfyui.runs.history import failure_in
+from comfyrelay.comfyui.runs.history import failure_in, log_unknown, outputs_in
 from comfyrelay.comfyui.runs.progress import RunProgress
 from comfyrelay.comfyui.runs.submit import refused_outputs
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts, SilenceLimit
+from comfyrelay.comfyui.runs.unknown_kinds import UnknownKinds
 from comfyrelay.errors import (
     ComfyError,
     ComfyRelayError,
@@ -75,6 +76,7 @@ class CloudClient:
         self._poll_seconds = poll_seconds
         self._object_info: dict[str, Any] = {}
         self._runs = ActiveRuns()
+        self._unknown_kinds = UnknownKinds(url)
         self.slots = slots
 
     @property
@@ -289,6 +291,8 @@ class CloudClient:
         while True:
             job = await self._status(progress.prompt_id, timeouts)
             phase = phase_of(job)
+            if not has_known_state(job):
+                self._unknown_kinds.log_once("comfyui.unknown_status", str(job.get("status")))
             if phase is CloudPhase.DONE:
                 return
             if phase is CloudPhase.FAILED:
@@ -323,8 +327,8 @@ class CloudClient:
         entry = history.get(job_id, history)
         if (failure := failure_in(entry)) is not None:
             raise failure
-        outputs = entry.get("outputs")
-        return outputs if isinstance(outputs, dict) else {}
+        log_unknown(entry, self._unknown_kinds)
+        return outputs_in(entry)
 
     async def _details(self, job_id: str) -> dict[str, Any]:
         with suppress(ComfyError):

@@ -17,6 +17,13 @@ class CloudPhase(Enum):
 
 
 _PHASES = {
+    **dict.fromkeys(
+        (
+            *("submitted", "queued_limited", "queued_waiting", "allocated", "preparing", "pending_execution"),
+            *("pending", "waiting_to_dispatch", "cancel_requested", "cancel_pending", "cancelling_preparing"),
+        ),
+        CloudPhase.WAITING,
+    ),
     "executing": CloudPhase.RUNNING,
     "executed": CloudPhase.RUNNING,
     "in_progress": CloudPhase.RUNNING,
@@ -33,6 +40,10 @@ _PHASES = {
 def phase_of(job: Mapping[str, Any]) -> CloudPhase:
     """Treat unknown states as waiting."""
     return _PHASES.get(str(job.get("status")), CloudPhase.WAITING)
+
+
+def has_known_state(job: Mapping[str, Any]) -> bool:
+    return str(job.get("status")) in _PHASES
 
 
 def failure_of_job(job: Mapping[str, Any], details: Mapping[str, Any]) -> ComfyError:

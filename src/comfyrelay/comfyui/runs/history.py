@@ -3,7 +3,11 @@
 from typing import Any, NamedTuple
 
 from comfyrelay.comfyui.failures import explain_execution_error
+from comfyrelay.comfyui.outputs import unknown_items
+from comfyrelay.comfyui.runs.unknown_kinds import UnknownKinds
 from comfyrelay.errors import ComfyError, NodeFailed, RunInterrupted
+
+KNOWN_STATES = frozenset({"success", "error"})
 
 
 def failure_in(entry: dict[str, Any]) -> ComfyError | None:
@@ -17,6 +21,22 @@ def failure_in(entry: dict[str, Any]) -> ComfyError | None:
     if isinstance(status, dict) and status.get("status_str") == "error":
         return NodeFailed("The run failed without an error message.")
     return None
+
+
+def outputs_in(entry: dict[str, Any]) -> dict[str, Any]:
+    outputs = entry.get("outputs")
+    return outputs if isinstance(outputs, dict) else {}
+
+
+def log_unknown(entry: dict[str, Any], kinds: UnknownKinds) -> None:
+    """Log the state and the kinds of output that this version does not know."""
+    status = entry.get("status")
+    state = status.get("status_str") if isinstance(status, dict) else None
+    if isinstance(state, str) and state not in KNOWN_STATES:
+        kinds.log_once("comfyui.unknown_status", state)
+    for output in outputs_in(entry).values():
+        for key, _ in unknown_items(output):
+            kinds.log_once("comfyui.unknown_output", key)
 
 
 def cached_nodes(entry: dict[str, Any]) -> list[str]:

@@ -4,25 +4,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import structlog
-
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.runs.events import EventListener
 from comfyrelay.comfyui.runs.progress import RunProgress
 from comfyrelay.comfyui.runs.socket import EventSocket, parse_frame, parse_message
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
+from comfyrelay.comfyui.runs.unknown_kinds import UnknownKinds
 from comfyrelay.comfyui.runs.watch import QueueReader, Watch
 from comfyrelay.http_client import Http
 
-log = structlog.get_logger(__name__)
 KNOWN_MESSAGES = frozenset(
     {
         *{"status", "feature_flags", "progress", "progress_state", "progress_text", "executing", "executed"},
         *{"execution_start", "execution_cached", "execution_success", "execution_error", "execution_interrupted"},
     }
 )
-# Custom nodes send any number of kinds.
-MAX_UNKNOWN_KINDS = 100
 
 
 class MessageRouter:
@@ -42,7 +38,7 @@ class MessageRouter:
         self.queue_remaining: int | None = None
         self._watches: dict[str, Watch] = {}
         self._running: str | None = None
-        self._unknown_kinds: set[str] = set()
+        self.unknown_kinds = UnknownKinds(http.url)
 
     @contextmanager
     def watching(
@@ -79,18 +75,13 @@ class MessageRouter:
                     self.queue_remaining = remaining
             return
         if kind not in KNOWN_MESSAGES:
-            self._log_once(kind)
+            self.unknown_kinds.log_once("comfyui.unknown_message", kind)
         prompt_id = data.get("prompt_id")
         if kind == "execution_start" and isinstance(prompt_id, str):
             self._running = prompt_id
         # Messages of other clients' runs arrive here, too.
         if isinstance(prompt_id, str) and (watch := self._watches.get(prompt_id)) is not None:
             watch.handle_message(kind, data)
-
-    def _log_once(self, kind: str) -> None:
-        if kind not in self._unknown_kinds and len(self._unknown_kinds) < MAX_UNKNOWN_KINDS:
-            self._unknown_kinds.add(kind)
-            log.info("comfyui.unknown_message", kind=kind[:100], url=self._http.url)
 
     def _handle_frame(self, frame: bytes) -> None:
         preview = parse_frame(frame)

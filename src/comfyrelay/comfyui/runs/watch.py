@@ -6,7 +6,7 @@ from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.outputs import OutputFile, files_of, texts_of
-from comfyrelay.comfyui.runs.history import outputs_to_run, position_in
+from comfyrelay.comfyui.runs.history import outputs_in, outputs_to_run, position_in
 from comfyrelay.comfyui.runs.progress import MAX_SENT_BYTES, RunProgress
 from comfyrelay.comfyui.runs.socket import EventSocket
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts, SilenceLimit
@@ -218,7 +218,7 @@ async def sent_outputs(watch: Watch, graph: Graph, entry: dict[str, Any]) -> lis
 
     The history does not list these images. Raises `OutputGone` if some were missed: the server sends them only once.
     """
-    outputs = entry.get("outputs") or {}
+    outputs = outputs_in(entry)
     listed = {node_id for node_id, output in outputs.items() if files_of(node_id, output) or texts_of(output)}
     senders = [node_id for node_id in outputs_to_run(entry) or graph if node_id not in listed]
     classes = [str(graph.get(node_id, {}).get("class_type")).lower() for node_id in senders]

@@ -28,6 +28,9 @@ _EXTENSIONS = {
 }
 # Default extensions by type.
 _BY_KIND = {"VIDEO": "mp4", "AUDIO": "flac", "IMAGE": "png"}
+# Models have many formats, and packs define types of their own: jobs with this extension accept any file and any text.
+_ANY = "bin"
+_MODELS = re.compile(r"FILE_3D|MESH|SPLAT|VOXEL")
 _SAVER = re.compile(r"save|video_?combine", re.IGNORECASE)
 _PREVIEW = re.compile(r"preview|show|display", re.IGNORECASE)
 _TEXT = re.compile(r"text|string", re.IGNORECASE)
@@ -93,6 +96,8 @@ def _extension(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> str:
     words = f"{class_type} {' '.join(node['inputs'])}".upper()
     # A video combiner takes images and audio. Only its name shows that it makes videos.
     found = next((ending for kind, ending in _BY_KIND.items() if kind in types or kind in words), None)
+    if found is None and any(_MODELS.match(type_) for type_ in types):
+        return _ANY
     return found or ("txt" if _shows_text(class_type, types) else "png")
 
 

@@ -19,6 +19,7 @@ from comfyrelay.simulator.misbehaviour import (
     EmptyOutputs,
     Fail,
     LateHistory,
+    NewKinds,
     OutOfMemory,
     Slow,
     Stuck,
@@ -239,7 +240,7 @@ class PromptRun:
     def _history_entry(self, is_success: bool) -> dict[str, Any]:
         is_emptied = is_success and self._context.misbehaviours.take(EmptyOutputs, classes_of(self._graph)) is not None
         ui = {} if is_emptied else self._ui
-        return {
+        entry = {
             "outputs": {node_id: message["output"] for node_id, message in ui.items()},
             "status": {
                 "status_str": "success" if is_success else "error",
@@ -247,6 +248,17 @@ class PromptRun:
                 "messages": self.messages.recorded,
             },
             "meta": {node_id: message["meta"] for node_id, message in ui.items()},
+        }
+        is_new = is_success and self._context.misbehaviours.take(NewKinds, classes_of(self._graph)) is not None
+        return self._as_new_kinds(entry) if is_new else entry
+
+    def _as_new_kinds(self, entry: dict[str, Any]) -> dict[str, Any]:
+        self.messages.record("hologram_ready", novelty=[1, {"deep": None}])
+        return {
+            "outputs": {node_id: {"hologram": [{"depth": 3}, None]} for node_id in entry["outputs"]},
+            "status": {**entry["status"], "status_str": "archived", "novelty": {}},
+            "meta": entry["meta"],
+            "assets": {"novelty": None},
         }
 
 

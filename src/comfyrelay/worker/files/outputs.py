@@ -13,6 +13,7 @@ from comfyrelay.comfyui.client.interface import ComfyServer
 from comfyrelay.comfyui.outputs import OutputFile, RunResult
 from comfyrelay.errors import NoOutput, OutputGone, ServerUnreachable, TooLarge
 from comfyrelay.http_client import save
+from comfyrelay.media_types import OCTET_STREAM
 from comfyrelay.protocol.base import checked
 from comfyrelay.protocol.worker import MoreOutput, StoredOutput
 from comfyrelay.text import storable
@@ -229,8 +230,10 @@ def _shorten(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text_node(result: RunResult, lease: Lease) -> str | None:
-    """Return the node whose text is the job's output, if the output is text."""
-    if not lease.payload.output_mime_type.startswith("text/") and lease.payload.output_mime_type != "application/json":
+    """Return the node whose text is the job's output, if the output is text, or may be anything and no file exists."""
+    promised = lease.payload.output_mime_type
+    is_text = promised.startswith("text/") or promised == "application/json"
+    if not is_text and (promised != OCTET_STREAM or result.files):
         return None
     wanted = lease.payload.output_node_id
     return wanted if wanted in result.texts else next(iter(result.texts), None)
