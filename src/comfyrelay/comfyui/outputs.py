@@ -144,7 +144,7 @@ def unknown_items(output: object) -> Iterator[tuple[str, Any]]:
 
 
 def _unknown_texts(outputs: Mapping[str, Any], wanted: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return outputs of an unknown kind as texts, if the wanted nodes have any: a run with nothing else has not failed."""
+    """Return outputs of an unknown kind as texts, if the wanted nodes have any."""
     texts = {
         node_id: tuple(item if isinstance(item, str) else json.dumps(item) for _, item in found)
         for node_id, output in outputs.items()

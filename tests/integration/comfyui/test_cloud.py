@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 from PIL import Image
+from structlog.testing import capture_logs
 
 from comfyrelay.comfyui import Attachment, CloudClient, ComfyServer, Finished, Queued, Started
 from comfyrelay.comfyui.cloud.status import CloudPhase, phase_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from comfyrelay.comfyui.editor.editor_only_nodes import PRIMITIVE
-from comfyrelay.comfyui.editor.widgets import SEEDS, StoredValue, input_slots, read_specs
+from comfyrelay.comfyui.editor.widgets import ACTIONS, SEEDS, StoredValue, input_slots, read_specs
 from comfyrelay.comfyui.editor.workflow import (
     INPUT_NODE,
     OUTPUT_NODE,
@@ -29,20 +29,23 @@ PREFIXES = ("workflow>", "workflow/")
 
 @dataclass(frozen=True, slots=True)
 class GroupNode:
-    """The content of a group node, and the fields it shows, in order: node inside, and name there."""
+    """The content of a group node, and the fields it shows, in order: node inside, name there, and whether the action
+    after a run may follow."""
 
     sheet: Sheet
-    fields: tuple[tuple[str, str], ...]
+    fields: tuple[tuple[str, str, bool], ...]
 
     def values_inside(self, stored: list[Any] | dict[str, Any]) -> dict[tuple[str, str], StoredValue]:
         """Return the values of the group's fields by node inside and name there."""
         values = stored if isinstance(stored, list) else []
         found: dict[tuple[str, str], StoredValue] = {}
         at = 0
-        for node_id, name in self.fields:
+        for node_id, name, has_after_run in self.fields:
             if at < len(values) and values[at] is not None:
                 found[node_id, name] = StoredValue(values[at], values, at)
-            at += 2 if name in SEEDS else 1
+            # A group shows the action of each seed, and that of other fields if their definition has one.
+            is_action_next = has_after_run and at + 1 < len(values) and values[at + 1] in ACTIONS
+            at += 2 if name in SEEDS or is_action_next else 1
         return found
 
 
@@ -51,7 +54,7 @@ def read_group(group: Mapping[str, Any], node_definitions: Mapping[str, Any]) ->
     inner, targets = _links(group)
     naming = _Naming(group)
     ports: list[SubgraphPort] = []
-    fields: list[tuple[str, str]] = []
+    fields: list[tuple[str, str, bool]] = []
     links = dict(inner)
     slots_of: dict[str, list[Slot]] = {}
     converted: list[tuple[Node, str]] = []
@@ -67,19 +70,22 @@ def read_group(group: Mapping[str, Any], node_definitions: Mapping[str, Any]) ->
         slots_of[node.id] = _slots(node, node_definitions, targets)
         linked = {slot.name for slot in slots_of[node.id] if slot.link is not None}
         as_inputs = {slot.name for slot in node.inputs if slot.widget == slot.name}
-        names = _names(node, node_definitions)
+        names, acting = _names(node, node_definitions), _acting(node, node_definitions)
         for name, is_field in names:
             if is_field and name not in as_inputs:
                 naming.name(node, name)
-                fields.append((node.id, name))
+                fields.append((node.id, name, name in acting))
         for name, is_field in names:
             if not is_field and name not in linked:
-                open_to_outside(node, name)
+                if naming.is_hidden(node, name):
+                    naming.name(node, name)
+                else:
+                    open_to_outside(node, name)
         free = [name for name, is_field in names if is_field and name in as_inputs and name not in linked]
         converted += [(node, name) for name in sorted(free, key=_editor_order(node))]
     for node, name in converted:
         open_to_outside(node, name)
-        fields.append((node.id, name))
+        fields.append((node.id, name, name in _acting(node, node_definitions)))
     return GroupNode(
         sheet=Sheet(
             nodes={
@@ -111,8 +117,14 @@ class _Naming:
         self._config = as_dict(group.get("config"))
         self._seen: dict[str, int] = {}
 
+    def is_hidden(self, node: Node, name: str) -> bool:
+        return self._custom(node, name).get("visible") is False
+
+    def _custom(self, node: Node, name: str) -> Mapping[str, Any]:
+        return as_dict(as_dict(as_dict(self._config.get(node.id)).get("input")).get(name))
+
     def name(self, node: Node, name: str) -> str:
-        custom = as_dict(as_dict(as_dict(self._config.get(node.id)).get("input")).get(name)).get("name")
+        custom = self._custom(node, name).get("name")
         label = next((slot.label for slot in node.inputs if slot.name == name), None)
         key = result = custom if isinstance(custom, str) and custom else label or name
         if (node.type == PRIMITIVE and node.title) or result in self._seen:
@@ -151,6 +163,13 @@ def _names(node: Node, node_definitions: Mapping[str, Any]) -> list[tuple[str, b
     if not isinstance(definition, dict):
         return [(slot.name, False) for slot in node.inputs]
     return [(spec.name, spec.is_field) for spec in read_specs(definition)]
+
+
+def _acting(node: Node, node_definitions: Mapping[str, Any]) -> set[str]:
+    """Return the fields of a node inside that have an action after a run. A primitive has one for most types."""
+    if node.type == PRIMITIVE:
+        return {"value"}
+    return {spec.name for spec in read_specs(as_dict(node_definitions.get(node.type))) if spec.has_after_run}
 
 
 def _outputs(

@@ -207,7 +207,7 @@ class Sources:
         if scope.holder is None or scope.outer is None or at >= len(scope.sheet.inputs):
             return None
         name = scope.sheet.inputs[at].name
-        slot = self._slots_by_name_and_link(scope.holder)[0].get(name) or Slot(name)
+        slot = self._slots_by_name_and_link(scope.holder)[0].get(name) or _slot_at(scope, at) or Slot(name)
         # The fields of group nodes have their values in `set_outside`.
         promoted = self.promoted_fields(scope.holder, scope.sheet) if scope.set_outside is None else {}
         return _Place(scope.outer, scope.holder, slot, promoted.get(name))
@@ -311,6 +311,17 @@ class Sources:
             if name is not None and name in fields:
                 return as_written(fields[name])
         return None
+
+
+def _slot_at(scope: Scope, at: int) -> Slot | None:
+    """Return the input at a position of a group node, if it is no other input of the group.
+
+    Editors have named the inputs of groups differently, but never changed their order.
+    """
+    if scope.set_outside is None or scope.holder is None or at >= len(scope.holder.inputs):
+        return None
+    slot = scope.holder.inputs[at]
+    return None if any(port.name == slot.name for port in scope.sheet.inputs) else slot
 
 
 def _passed_on(slots: list[Slot], given: str, at: int, wanted: str) -> Slot | None:

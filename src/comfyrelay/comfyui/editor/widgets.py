@@ -29,7 +29,8 @@ _FIELDS = {*_EMPTY, "COMBO", "COLOR", _CHOOSES_INPUTS}
 # The browser creates the values of these types: a recording, a camera image, the view of a model.
 _MADE_IN_BROWSER = {"AUDIO_RECORD", "WEBCAM", "LOAD_3D", "LOAD_3D_ANIMATION"}
 SEEDS = {"seed", "noise_seed"}
-_AFTER_RUN = ("fixed", "increment", "decrement", "randomize", "increment-wrap", True, False, None)
+ACTIONS = ("fixed", "increment", "decrement", "randomize", "increment-wrap")
+_AFTER_RUN = (*ACTIONS, True, False, None)
 
 # Tokens of a prompt with choices: escaped characters, special characters, and the text between.
 _TOKEN = re.compile(r"\\[{}|]|[{}|\\]|[^{}|\\]+")

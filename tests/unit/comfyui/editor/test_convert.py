@@ -344,6 +344,48 @@ def test_legacy_group_node_is_expanded() -> None:
     }
 
 
+def test_group_input_of_another_name_is_found_by_its_position() -> None:
+    blend = node(0, "ImageBlend", [("image1", "IMAGE", None), ("image2", "IMAGE", None)], values=[0.5, "normal"])
+    group: dict[str, Any] = {"nodes": [blend], "links": [], "external": []}
+    slots: list[Any] = [("ImageBlend image1", "IMAGE", 7), ("image2", "IMAGE", 8)]
+    value = workflow(
+        [empty(9), empty(10), node(5, "workflow>mine", slots, values=[0.5, "normal"]), save(6, 11)],
+        [(7, 9, 0, 5, 0), (8, 10, 0, 5, 1), (11, 5, 0, 6, 0)],
+        extra={"groupNodes": {"mine": group}},
+    )
+    blended = inputs(value)["5:0"]
+    assert (blended["image1"], blended["image2"]) == (["9", 0], ["10", 0])
+    # A hidden input has no position.
+    group |= {"config": {"0": {"input": {"image1": {"visible": False}}}}}
+    value["nodes"][2]["inputs"] = value["nodes"][2]["inputs"][:1]
+    blended = inputs(value)["5:0"]
+    assert (blended.get("image1"), blended["image2"]) == (None, ["9", 0])
+
+
+@pytest.mark.parametrize(
+    ("inner", "specs"),
+    [
+        ("Count", {"value": ["INT", {"control_after_generate": True}]}),
+        ("Pick", {"choice": [["a", "b"], {"control_after_generate": True}]}),
+        ("PrimitiveNode", {}),
+    ],
+)
+def test_values_of_a_group_are_not_shifted_after_any_action(inner: str, specs: dict[str, Any]) -> None:
+    first = node(-1, inner) | {"outputs": [{"name": "INT", "type": "INT", "links": []}]}
+    last = node(-1, "Last")
+    definitions = {
+        **DEFINITIONS,
+        "Last": {"input": {"required": {"after": ["INT", {}]}}, "output": [], "output_node": True},
+        **({inner: {"input": {"required": specs}, "output": ["INT"]}} if specs else {}),
+    }
+    for values in ([3, "randomize", 7], [3, 7]):
+        value = workflow(
+            [node(5, "workflow>mine", values=values)],
+            extra={"groupNodes": {"mine": {"nodes": [first, last], "links": [], "external": []}}},
+        )
+        assert convert_workflow(value, definitions)["5:1"]["inputs"] == {"after": 7}
+
+
 def sampler_in_a_group() -> dict[str, Any]:
     """A node as editors since 1.16 save it: each field is also an input."""
     fields = ("seed", "steps", "sampler_name")
