@@ -31,6 +31,14 @@ MUTANTS = (
         only="sqlite and (wrong_token or token_of_another_dispatch)",
     ),
     Mutant(
+        name="a lost lease is revived after another worker had the job",
+        file="domain/queue/lost_leases.py",
+        old="if dispatch.status != DispatchStatus.QUEUED or dispatch.epoch != epoch or dispatch.has_burst:",
+        new="if dispatch.status != DispatchStatus.QUEUED or dispatch.has_burst:",
+        tests=f"{QUEUE}/test_reaper.py",
+        only="sqlite and not_revived",
+    ),
+    Mutant(
         name="no fence: any token extends a lease",
         file="store/central/queue/dispatches.py",
         old="d.c.lease_token == r.c.lease_token, ",
@@ -647,10 +655,12 @@ MUTANTS = (
     Mutant(
         name="a refused completion leases the next job",
         file="server/worker/api.py",
-        old="    settlement = await with_lease(context, worker, body, lambda: context.engine.queue.outputs.complete(report))\n",
+        old="    settlement = await with_lease("
+        "context, worker, body, lambda: context.engine.queue.outputs.complete(report))\n",
         new="    if body.next is not None:\n"
         "        await _poll_next(context, request, worker, body.next.model_copy(update={'max_concurrency': 9}))\n"
-        "    settlement = await with_lease(context, worker, body, lambda: context.engine.queue.outputs.complete(report))\n",
+        "    settlement = await with_lease("
+        "context, worker, body, lambda: context.engine.queue.outputs.complete(report))\n",
         tests=f"{API}/test_complete_and_next.py",
         only="sqlite and refused_completion",
     ),

@@ -23,6 +23,15 @@ class BulkAction(StrEnum):
     MOVE = "move"
 
 
+class DispatchAction(StrEnum):
+    """What operators do to jobs of any customer."""
+
+    CANCEL = "cancel"
+    RETRY = "retry"
+    RUN_FREE = "run_free"
+    REFUND = "refund"
+
+
 class Mode(StrEnum):
     """How a batch combines its lists: each value with each value, or value n of each list together."""
 

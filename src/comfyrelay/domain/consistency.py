@@ -81,7 +81,12 @@ class JobFacts:
 
     @property
     def expected_net(self) -> int:
-        return -self.charged_tokens if self.status == JobStatus.COMPLETED else 0
+        return expected_net(self.charged_tokens, self.transactions) if self.status == JobStatus.COMPLETED else 0
+
+
+def expected_net(charged_tokens: int, transactions: Mapping[str, int]) -> int:
+    """Return what the tokens of a completed job should sum to. An administrator may have refunded what it cost."""
+    return min(charged_tokens, transactions.get(TransactionType.JOB_CREDIT, 0)) - charged_tokens
 
 
 def find_inconsistencies(facts: JobFacts) -> Sequence[Inconsistency]:

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from comfyrelay.domain.records.operations import AuditLogRecord, NewAuditLogEntry
+from comfyrelay.domain.records.operations import AuditFilter, AuditLogRecord, NewAuditLogEntry
 from comfyrelay.errors import ChangedMeanwhile
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import ResultPage
@@ -122,11 +122,9 @@ class AuditLog:
             yield
             await self.finish(scope)
 
-    async def page(
-        self, *, search: str | None = None, action: str | None = None, cursor: int | None = None, limit: int
-    ) -> ResultPage[AuditLogRecord]:
+    async def page(self, wanted: AuditFilter, *, cursor: int | None = None, limit: int) -> ResultPage[AuditLogRecord]:
         async with self._central.read() as tx:
-            found, before = await audit_log.page(tx, search=search, action=action, before_id=cursor, limit=limit)
+            found, before = await audit_log.page(tx, wanted, before_id=cursor, limit=limit)
         return ResultPage(items=found, next_cursor=None if before is None else str(before))
 
     async def _around_central(self, run: Run, work: Work) -> Any:

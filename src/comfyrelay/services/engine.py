@@ -103,7 +103,7 @@ class Engine:
             self.queue,
             workers=self.workers,
             jobs=self.jobs,
-            mailer=self.accounts.mailer,
+            accounts=self.accounts,
         )
         self._loops: list[asyncio.Task[None]] = []
 

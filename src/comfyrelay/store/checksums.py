@@ -7,7 +7,7 @@ from pathlib import Path
 # Parsing the migrations takes longer than all other checks of a start. A test compares these with the files.
 CHECKSUMS = {
     "central_0001": "1a48dd28c1677426f30a38bfbc003baaf14d7b464c89dd0e889723f7d22add47",
-    "tenant_0001": "402b95c4d2471b852f94adb94174331f17949178e4db886e601b1397cfd3031d",
+    "tenant_0001": "4cb18b179177a268938567fe46df6ec26c2ee23499caa72aa827667f9dea5199",
 }
 
 

@@ -1,6 +1,7 @@
 """Pagination that reads at most a fixed number of rows per page."""
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -14,6 +15,9 @@ T = TypeVar("T")
 MAX_SCANNED = 20_000
 # A page ends at this size of its large columns, because loading and sending them blocks the event loop.
 MAX_PAGE_BYTES = 2 * 1024**2
+
+# Ids are assigned before a commit, so they are in the order of time only within this distance.
+ID_OVERLAP = 1_000
 
 # Returns conditions without an index for the columns of a list.
 Conditions = Callable[[Any], Sequence[ColumnElement[bool]]]
@@ -54,6 +58,37 @@ async def newest_page(
     if following is None:
         following = await tx.scalar(window.with_only_columns(key).offset(max_scanned - 1).limit(1))
     return found, following
+
+
+async def in_period(
+    tx: Tx,
+    rows: Select[Any],
+    key: ColumnElement[int],
+    created_at: ColumnElement[datetime],
+    *,
+    begins: datetime | None,
+    ends: datetime | None,
+) -> Select[Any]:
+    """Limit `rows` to the ids of a period of time. Rows at its ends may belong to other times: check these too."""
+    if begins is not None:
+        rows = rows.where(key >= await _first_id_since(tx, key, created_at, begins) - ID_OVERLAP)
+    if ends is not None:
+        rows = rows.where(key < await _first_id_since(tx, key, created_at, ends) + ID_OVERLAP)
+    return rows
+
+
+async def _first_id_since(tx: Tx, key: ColumnElement[int], created_at: ColumnElement[datetime], at: datetime) -> int:
+    """Find the first id since a time by bisection, because the times have no index."""
+    [ends] = await tx.execute(select(func.min(key), func.max(key)))
+    low, high = ends[0] or 0, (ends[1] or 0) + 1
+    while low < high:
+        middle = (low + high) // 2
+        row = (await tx.execute(select(key, created_at).where(key >= middle).order_by(key).limit(1))).one()
+        if row[1] >= at:
+            high = middle
+        else:
+            low = row[0] + 1
+    return low
 
 
 async def short_page(

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -186,6 +187,23 @@ class TestReading:
         for text in ("ROOT@", "effects/cl", "change_eff", "127.0.0"):
             assert len(await entries(admin, search=text)) == 1, text
         assert await entries(admin, search="nobody") == []
+
+    async def test_entries_are_found_by_day(self, api: Api, admin: Caller) -> None:
+        first = api.clock.now
+        for day in range(3):
+            await api.clock.set(first + timedelta(days=day))
+            data_of(await admin.call("POST", "/api/admin/fleets", {"slug": f"fleet-{day}"}))
+        days = [(first + timedelta(days=day)).date().isoformat() for day in range(3)]
+
+        async def subjects(**query: Any) -> list[str]:
+            return [entry["subject"] for entry in await entries(admin, action="create_fleet", **query)]
+
+        assert await subjects(**{"from": days[1]}) == ["fleets/production/fleet-2", "fleets/production/fleet-1"]
+        assert await subjects(**{"from": days[1], "to": days[1]}) == ["fleets/production/fleet-1"]
+        exported = await admin.call("GET", "/api/admin/audit/export", params={"to": days[0]})
+        assert "fleet-0" in exported.text
+        assert "fleet-1" not in exported.text
+        problem_of(await admin.call("GET", f"/api/admin/audit?from={days[1]}&to={days[0]}"), 422)
 
     async def test_export_has_all_entries_and_runs_no_formulas(self, api: Api, admin: Caller) -> None:
         await api.effect()

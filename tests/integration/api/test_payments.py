@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,22 @@ async def test_tenant_can_be_named_by_its_id(shop: Api) -> None:
     data_of(await report(shop, event(email=None, tenant_id=await tenant_of(shop))))
     assert await balance(shop) == 100
     assert await balance(shop, "other@example.com") == 0
+
+
+async def test_payments_are_listed_by_day(shop: Api) -> None:
+    admin = await shop.user("root@example.com", is_admin=True)
+    first = shop.clock.now
+    for day in range(3):
+        await shop.clock.set(first + timedelta(days=day))
+        await report(shop, event(event_id=f"evt_{day}"))
+    days = [(first + timedelta(days=day)).date().isoformat() for day in range(3)]
+
+    async def listed(**query: str) -> list[str]:
+        return [item["event_id"] for item in (await admin.get("/api/admin/payments", params=query))["items"]]
+
+    assert await listed() == ["evt_2", "evt_1", "evt_0"]
+    assert await listed(**{"from": days[1], "to": days[1]}) == ["evt_1"]
+    assert await listed(to=days[1]) == ["evt_1", "evt_0"]
 
 
 async def test_repeated_event_is_credited_once(shop: Api) -> None:

@@ -110,6 +110,7 @@ export const tenant = {
       JOB_RESERVE: "Reserved for a job",
       JOB_CONSUME: "Spent on a job",
       JOB_REFUND: "Refunded",
+      JOB_CREDIT: "Refunded by an administrator",
     } as Readonly<Record<string, string>>,
   },
   facts: { title: "Details", id: "ID", shard: "Shard", since: "Created", active: "Active jobs" },

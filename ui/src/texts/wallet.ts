@@ -55,6 +55,7 @@ export const wallet = {
     JOB_RESERVE: "Reserved",
     JOB_CONSUME: "Spent",
     JOB_REFUND: "Refunded",
+    JOB_CREDIT: "Refunded",
     ADJUSTMENT: "Adjusted",
   } as Readonly<Record<string, string>>,
   amount: (amount: number) =>

@@ -132,6 +132,8 @@ class TransactionType(StrEnum):
     JOB_RESERVE = "JOB_RESERVE"
     JOB_CONSUME = "JOB_CONSUME"
     JOB_REFUND = "JOB_REFUND"
+    # An administrator refunds a completed job.
+    JOB_CREDIT = "JOB_CREDIT"
     ADJUSTMENT = "ADJUSTMENT"
 
 

@@ -40,7 +40,7 @@ class JobFields:
     only_worker: str | None = None
     # The same for equal jobs of a tenant.
     fingerprint: str | None = None
-    # The job whose output was reused, and the tokens this saved.
+    # The job whose output was reused, and the tokens that a reused output or a free run saved.
     reused_from: str | None = None
     saved_tokens: int | None = None
     # The price of a second of its run, if it is charged by the second.
@@ -68,7 +68,7 @@ class JobRecord(JobFields):
 
     @property
     def again_tokens(self) -> int:
-        """The price of running it again; for a reused output, the price it would have had."""
+        """The price of running it again; for a reused output or a free run, the price it would have had."""
         return self.reserved_tokens if self.saved_tokens is None else self.saved_tokens
 
 
@@ -187,7 +187,8 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DispatchFilter:
-    """`worker_id` holds or held a lease. `search` is a job id, or part of a worker id or an error."""
+    """`worker_id` holds or held a lease. `search` is a job id, or part of a worker id or an error. `begins` and `ends`
+    limit when it was queued."""
 
     status: DispatchStatus | None = None
     stage: Stage | None = None
@@ -195,7 +196,10 @@ class DispatchFilter:
     tenant_id: str | None = None
     worker_id: str | None = None
     batch_id: str | None = None
+    effect_id: int | None = None
     search: str | None = None
+    begins: datetime | None = None
+    ends: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -112,6 +112,16 @@ class SchemaState:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AuditFilter:
+    """`search` is part of the actor, the subject, the action or the address."""
+
+    search: str | None = None
+    action: str | None = None
+    begins: datetime | None = None
+    ends: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NewAuditLogEntry:
     """A change by a person. `actor` is the email, or the name of a command."""
 

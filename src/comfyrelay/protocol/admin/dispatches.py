@@ -5,10 +5,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from comfyrelay.domain.bulk import DispatchAction
 from comfyrelay.domain.queue.states import DispatchStatus, Provider, Stage
 from comfyrelay.protocol.admin.workers import AuditEntry
 from comfyrelay.protocol.base import AnswerBody, Page, Request, example
-from comfyrelay.protocol.fields import OpenEnum, Reported, StrictInt
+from comfyrelay.protocol.fields import MAX_ID, OpenEnum, Reported, StrictInt
+from comfyrelay.protocol.jobs import Job, JobEvent
 from comfyrelay.protocol.progress import ReportedProgress
 from comfyrelay.protocol.records import LeaseAttempt
 
@@ -69,6 +71,41 @@ class Retried(AnswerBody):
     job_id: str
     retry_of: str
     dispatch: DispatchSummary | None
+
+
+class SupportJob(AnswerBody):
+    """A job for an operator who answers its customer. `job` is what the customer sees, `values` are the inputs that are
+    not files, and `events` are the first 200 of its events. `email` is null once the account is deleted, and the effect
+    is null without one. `error_detail` is the error as the worker reported it."""
+
+    job: Job
+    email: str | None
+    effect_slug: str | None
+    effect_name: str | None
+    error_detail: str | None
+    values: dict[str, Any]
+    events: list[JobEvent]
+
+
+class Refunded(AnswerBody):
+    """The tokens that the customer has got back."""
+
+    tokens: int
+
+
+class RunFree(AnswerBody):
+    """The new job."""
+
+    job_id: str
+
+
+class DispatchBulk(Request):
+    """An action on the jobs of these dispatches. `run_free` runs ended jobs again without a price."""
+
+    model_config = example(action="cancel", ids=[1, 2])
+
+    action: DispatchAction
+    ids: Annotated[list[Annotated[StrictInt, Field(ge=1, le=MAX_ID)]], Field(min_length=1, max_length=200)]
 
 
 class Burst(AnswerBody):

@@ -4,17 +4,18 @@ import csv
 import io
 import json
 from collections.abc import AsyncIterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from fastapi import Depends
 from fastapi.responses import StreamingResponse
 
-from comfyrelay.domain.records.operations import AuditLogRecord
+from comfyrelay.domain.records.operations import AuditFilter, AuditLogRecord
 from comfyrelay.protocol.admin import operations as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routing import Limit, NumberCursor, TextFilter, page_of
+from comfyrelay.server.http.routing import FirstDay, LastDay, Limit, NumberCursor, TextFilter, page_of, period_of
 
 router = admin_router("/audit")
 EXPORT_PAGE = 500
@@ -23,37 +24,43 @@ COLUMNS = tuple(AuditLogRecord.__dataclass_fields__)
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
+def _wanted(
+    search: TextFilter = None, action: TextFilter = None, first: FirstDay = None, last: LastDay = None
+) -> AuditFilter:
+    begins, ends = period_of(first, last)
+    return AuditFilter(search=search, action=action, begins=begins, ends=ends)
+
+
+Wanted = Annotated[AuditFilter, Depends(_wanted)]
+
+
 @router.get("", responses=error_responses(422))
 async def list_audit_log(
-    context: ContextOf,
-    search: TextFilter = None,
-    action: TextFilter = None,
-    limit: Limit = 50,
-    cursor: NumberCursor = None,
+    context: ContextOf, wanted: Wanted, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.AuditLogEntry]]:
     """List what people have changed, newest first. `search` is part of the person, the object, the action or the
     address."""
-    page = await context.engine.audit.page(search=search, action=action, cursor=cursor, limit=limit)
+    page = await context.engine.audit.page(wanted, cursor=cursor, limit=limit)
     return page_of(page, wire.AuditLogEntry.of)
 
 
 @router.get("/export", response_class=StreamingResponse, responses=error_responses(422))
 async def export_audit_log(
-    context: ContextOf, format: Literal["csv", "jsonl"] = "csv", search: TextFilter = None, action: TextFilter = None
+    context: ContextOf, wanted: Wanted, format: Literal["csv", "jsonl"] = "csv"
 ) -> StreamingResponse:
     """Download all entries, newest first, as CSV or as one JSON object per line."""
-    lines = _lines(context, format, search=search, action=action)
+    lines = _lines(context, format, wanted)
     media_type = "text/csv" if format == "csv" else "application/jsonl"
     disposition = f'attachment; filename="audit.{format}"'
     return StreamingResponse(lines, media_type=media_type, headers={"Content-Disposition": disposition})
 
 
-async def _lines(context: Context, kind: str, **filters: str | None) -> AsyncIterator[str]:
+async def _lines(context: Context, kind: str, wanted: AuditFilter) -> AsyncIterator[str]:
     if kind == "csv":
         yield _csv_line(COLUMNS)
     cursor: int | None = None
     while True:
-        page = await context.engine.audit.page(**filters, cursor=cursor, limit=EXPORT_PAGE)
+        page = await context.engine.audit.page(wanted, cursor=cursor, limit=EXPORT_PAGE)
         for entry in page.items:
             fields = wire.AuditLogEntry.of(entry).model_dump(mode="json")
             if kind == "csv":

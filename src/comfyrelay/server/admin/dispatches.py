@@ -10,11 +10,23 @@ from comfyrelay.domain.records.workers import BurstRecord
 from comfyrelay.protocol.admin import dispatches as wire
 from comfyrelay.protocol.admin.workers import AuditEntry
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.protocol.records import Waiting
+from comfyrelay.protocol.fields import STORABLE
+from comfyrelay.protocol.records import BulkResult, Waiting
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routing import DispatchId, Limit, NumberCursor, TextFilter, page_of
+from comfyrelay.server.http.routing import (
+    DispatchId,
+    FirstDay,
+    LastDay,
+    Limit,
+    NumberCursor,
+    SlugFilter,
+    TextFilter,
+    page_of,
+    period_of,
+)
+from comfyrelay.server.job_bodies import event_body, job_body
 from comfyrelay.services.operations.inspection import DispatchView
 
 router = admin_router()
@@ -39,16 +51,28 @@ async def list_dispatches(
     tenant: TextFilter = None,
     worker: TextFilter = None,
     batch: TextFilter = None,
+    effect: SlugFilter = None,
+    user: Annotated[str | None, Query(max_length=320, pattern=STORABLE, description="an email address")] = None,
     search: Search = None,
+    first: FirstDay = None,
+    last: LastDay = None,
     limit: Limit = 50,
     cursor: NumberCursor = None,
 ) -> Answer[Page[wire.DispatchSummary]]:
-    """List the queue, newest first. With a search, a short page may still have a cursor to the next one."""
+    """List the queue, newest first. With filters, a short page may still have a cursor to the next one."""
+    begins, ends = period_of(first, last)
     filter_ = DispatchFilter(
-        status=status, stage=stage, tenant_id=tenant, worker_id=worker, batch_id=batch, search=search
+        status=status,
+        stage=stage,
+        tenant_id=tenant,
+        worker_id=worker,
+        batch_id=batch,
+        search=search,
+        begins=begins,
+        ends=ends,
     )
     page = await context.engine.operations.inspection.dispatches(
-        filter_, workflow_slug=workflow, cursor=cursor, limit=limit
+        filter_, workflow_slug=workflow, effect_slug=effect, email=user, cursor=cursor, limit=limit
     )
     return page_of(page, _body)
 
@@ -76,6 +100,35 @@ async def retry_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[
         dispatch=_body(retried.dispatch) if retried.dispatch else None,
     )
     return Answer(data=data, message="Submitted again.")
+
+
+@router.get("/dispatches/{dispatch_id}/job", responses=error_responses(404, 422))
+async def get_job(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.SupportJob]:
+    """Get a job as its customer sees it, with its files, and what only operators see."""
+    found = await context.engine.operations.support.job(dispatch_id)
+    job = job_body(found.view)
+    events = [event_body(event) for event in found.events]
+    return Answer(data=wire.SupportJob.of(found, job=job, error_detail=found.view.job.error_detail, events=events))
+
+
+@router.post("/dispatches/{dispatch_id}/refund", responses=error_responses(404, 409, 422))
+async def refund_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.Refunded]:
+    """Refund what a completed job has cost. A job is refunded at most once: a repeated request changes nothing."""
+    tokens = await context.engine.operations.support.refund(dispatch_id)
+    return Answer(data=wire.Refunded(tokens=tokens), message=f"Refunded {tokens} tokens.")
+
+
+@router.post("/dispatches/{dispatch_id}/run-free", responses=error_responses(404, 409, 422))
+async def run_free(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.RunFree]:
+    """Run an ended job again for its customer, as a new job that costs nothing."""
+    job = await context.engine.operations.support.run_free(dispatch_id)
+    return Answer(data=wire.RunFree(job_id=job.id), message="Submitted again.")
+
+
+@router.post("/dispatches/bulk", responses=error_responses(422))
+async def change_dispatches(body: wire.DispatchBulk, context: ContextOf) -> Answer[BulkResult]:
+    """Cancel, retry, refund or run many jobs again. `refused` names the jobs that did not change."""
+    return Answer(data=await context.engine.operations.support.change(body.action, body.ids))
 
 
 @router.post("/dispatches/{dispatch_id}/priority", responses=error_responses(404, 409, 422))

@@ -10,7 +10,17 @@ from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import Admin
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routing import Limit, NumberCursor, TenantId, TextCursor, TextFilter, page_of
+from comfyrelay.server.http.routing import (
+    FirstDay,
+    LastDay,
+    Limit,
+    NumberCursor,
+    TenantId,
+    TextCursor,
+    TextFilter,
+    page_of,
+    period_of,
+)
 from comfyrelay.services.operations.inspection import TenantView
 from comfyrelay.services.paging import make_page
 
@@ -99,10 +109,11 @@ async def debit_tenant(
 
 @router.get("/payments", responses=error_responses(422))
 async def list_payments(
-    context: ContextOf, limit: Limit = 50, cursor: TextCursor = None
+    context: ContextOf, first: FirstDay = None, last: LastDay = None, limit: Limit = 50, cursor: TextCursor = None
 ) -> Answer[Page[wire.ReceivedPayment]]:
     """List the payments that the payment provider has reported, newest first, with the tokens that were refunded."""
-    page = await context.engine.accounts.payments.page(cursor=cursor, limit=limit)
+    begins, ends = period_of(first, last)
+    page = await context.engine.accounts.payments.page(begins=begins, ends=ends, cursor=cursor, limit=limit)
     return page_of(page, lambda payment: wire.ReceivedPayment.of(payment, event_id=payment.provider_event_id))
 
 

@@ -1,11 +1,13 @@
 """Routers, and the parameters and pages of their routes."""
 
 from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Query
 from fastapi.routing import APIRoute
 
+from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.fields import ID, MAX_ID, MAX_VERSION, STORABLE
 from comfyrelay.server.http.bodies import BodyRoute
@@ -41,6 +43,12 @@ NumberCursor = Annotated[int | None, Query(ge=0, le=MAX_ID, description=_NEXT)]
 PositionCursor = Annotated[int | None, Query(ge=0, le=MAX_VERSION, description=_NEXT)]
 WorkerCursor = Annotated[str | None, Query(max_length=220, pattern=r"^[0-9]{1,9}/", description=_NEXT)]
 TextCursor = Annotated[str | None, Query(max_length=200, pattern=STORABLE, description=_NEXT)]
+# Dates outside this range could overflow in date arithmetic.
+_EARLIEST, _LATEST = date(2000, 1, 1), date(9999, 1, 1)
+FirstDay = Annotated[date | None, Query(alias="from", description="the first day, in UTC", ge=_EARLIEST, le=_LATEST)]
+LastDay = Annotated[
+    date | None, Query(alias="to", description="the last day, inclusive, in UTC", ge=_EARLIEST, le=_LATEST)
+]
 
 
 class Router(APIRouter):
@@ -53,6 +61,14 @@ class Router(APIRouter):
 def user_router(prefix: str, tag: str, *, route_class: type[APIRoute] = BodyRoute) -> Router:
     """Create a router whose routes require a user, and document the errors that all of them share."""
     return Router(prefix=prefix, tags=[tag], responses=error_responses(401, 503), route_class=route_class)
+
+
+def period_of(first: date | None, last: date | None) -> tuple[datetime | None, datetime | None]:
+    """Return when the first day begins and the last day ends."""
+    if first is not None and last is not None and first > last:
+        raise InvalidInput(errors={"from": "The first day must not be after `to`."})
+    begins = None if first is None else datetime.combine(first, time(), UTC)
+    return begins, None if last is None else datetime.combine(last + timedelta(days=1), time(), UTC)
 
 
 def plain_page(listed: ResultPage[T]) -> Answer[Page[T]]:

@@ -8,7 +8,6 @@ from typing import Annotated
 from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
 
-from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import TERMINAL_JOB
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.protocol.base import Answer, Page
@@ -18,6 +17,7 @@ from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import IdInPath, Limit, PositionCursor, page_of, user_router
 from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, EventStreamResponse, stream_responses
+from comfyrelay.server.job_bodies import event_body
 
 router = user_router("/api/ai-jobs", "jobs")
 
@@ -55,11 +55,7 @@ async def history(
 ) -> Answer[Page[JobEvent]]:
     """List the past events of a job, oldest first, without `progress`."""
     page = await context.engine.jobs.views.history(user.tenant_id, job_id, after_seq=cursor or 0, limit=limit)
-    return page_of(page, _body)
-
-
-def _body(event: Event) -> JobEvent:
-    return JobEvent(id=event.seq, type=event.type, data={**event.data, "at": event.created_at.isoformat()})
+    return page_of(page, event_body)
 
 
 def encode_event(event: JobEvent) -> str:
@@ -78,7 +74,7 @@ async def _stream(request: Request, context: Context, job: JobRecord, after_seq:
             if not await is_allowed():
                 return
             for event in change.events:
-                yield encode_event(_body(event))
+                yield encode_event(event_body(event))
             if change.progress is not None:
                 yield encode_event(JobEvent(type="progress", data=change.progress))
             if not change.events and change.progress is None:

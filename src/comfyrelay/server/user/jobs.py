@@ -6,7 +6,7 @@ from fastapi import Body, Path, Query, Request, Response
 
 from comfyrelay.domain.outputs import MAX_OUTPUT_FILES
 from comfyrelay.domain.queue.ordering import MoveTo, NextTo
-from comfyrelay.domain.queue.states import JobStatus, UnitStatus, shown_status
+from comfyrelay.domain.queue.states import JobStatus, UnitStatus
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import NotFound
@@ -33,6 +33,7 @@ from comfyrelay.server.http.routing import (
     page_of,
     user_router,
 )
+from comfyrelay.server.job_bodies import job_body
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest, chosen_stage
 from comfyrelay.services.jobs.views.jobs import JobView
 
@@ -268,9 +269,3 @@ def move_target(body: wire.MoveRequest) -> MoveTo | NextTo:
 
 def move_message(*, has_moved: bool) -> str:
     return "Moved." if has_moved else "It is already there. A move changes the order of jobs with the same priority."
-
-
-def job_body(view: JobView) -> wire.Job:
-    outputs = [wire.Output.of(output, output.file, file_id=output.file.id) for output in view.outputs]
-    status = shown_status(view.job.status, is_prefetched=view.is_prefetched)
-    return wire.Job.of(view, view.job, status=status, outputs=outputs, error=view.job.error_message)

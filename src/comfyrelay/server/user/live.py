@@ -11,8 +11,8 @@ from comfyrelay.server.http.auth import AccessCheck, CurrentUser
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.routing import user_router
 from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, EventStreamResponse, stream_messages, stream_responses
+from comfyrelay.server.job_bodies import job_body
 from comfyrelay.server.user.batches import batch_body
-from comfyrelay.server.user.jobs import job_body
 from comfyrelay.services.jobs.views.live import Changed, LiveMessage
 from comfyrelay.services.jobs.views.overview import QueueSummary
 from comfyrelay.services.subscriptions import Reset, StreamMessage

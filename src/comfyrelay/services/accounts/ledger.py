@@ -1,13 +1,13 @@
 """Credit and reserve tokens. The wallet is locked while its balance changes."""
 
-from comfyrelay.domain.queue.states import TransactionType
+from comfyrelay.domain.queue.states import JobStatus, TransactionType
 from comfyrelay.domain.records.accounts import TransactionRecord
-from comfyrelay.errors import IdempotencyConflict, InsufficientTokens, InvalidInput
+from comfyrelay.errors import Conflict, IdempotencyConflict, InsufficientTokens, InvalidInput, NotFound
 from comfyrelay.pacing import paced
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant import changes, ledger
+from comfyrelay.store.tenant import changes, jobs, ledger
 from comfyrelay.store.tenant.ledger import NewTransaction
 
 OWED = "Taken for a refunded payment whose tokens were already spent."
@@ -70,6 +70,33 @@ class Ledger:
                 await ledger.set_owed(tx, tenant_id, wallet.owed + amount - taken)
             await changes.write_credit(tx, tenant_id)
             return await ledger.balance(tx, tenant_id)
+
+        return await (await self._databases.shard_of(tenant_id)).run(TransactionStep.LEDGER, work)
+
+    async def refund_job(self, tenant_id: str, job_id: str) -> int:
+        """Refund what a completed job has cost, once, and return the tokens."""
+
+        async def work(tx: Tx) -> int:
+            await ledger.lock(tx, tenant_id)
+            job = await jobs.get(tx, tenant_id, job_id)
+            if job is None:
+                raise NotFound(f"There is no job {job_id!r}.")
+            if job.status != JobStatus.COMPLETED:
+                raise Conflict(f"Only a completed job can be refunded; this one is {job.status}.")
+            if not job.charged_tokens:
+                raise Conflict("This job has cost nothing.")
+            known = (await ledger.of_jobs(tx, [job_id])).get(job_id, [])
+            if not any(entry.type == TransactionType.JOB_CREDIT for entry in known):
+                entry = NewTransaction(
+                    tenant_id=tenant_id,
+                    type=TransactionType.JOB_CREDIT,
+                    amount=job.charged_tokens,
+                    job_id=job_id,
+                    effect_id=job.effect_id,
+                )
+                await ledger.append(tx, [entry])
+                await changes.write_credit(tx, tenant_id)
+            return job.charged_tokens
 
         return await (await self._databases.shard_of(tenant_id)).run(TransactionStep.LEDGER, work)
 

@@ -4,6 +4,8 @@ First the event is written to the central database, then the tokens are credited
 crashes in between, the provider gets no response and sends the event again, which completes the credit.
 """
 
+from datetime import datetime
+
 import structlog
 
 from comfyrelay.domain.payments import Payment, Refund, signature_problem
@@ -98,8 +100,10 @@ class Payments:
         log.info("payment.refunded", event_id=refund.event_id, tenant_id=event.tenant_id, amount=event.amount)
         return event.tenant_id
 
-    async def page(self, *, cursor: str | None, limit: int) -> ResultPage[ListedPayment]:
+    async def page(
+        self, *, begins: datetime | None = None, ends: datetime | None = None, cursor: str | None, limit: int
+    ) -> ResultPage[ListedPayment]:
         """Return payments, newest first."""
         async with self._databases.central.read() as tx:
-            found = await payments.newest(tx, before_id=cursor, limit=limit + 1)
+            found = await payments.newest(tx, begins=begins, ends=ends, before_id=cursor, limit=limit + 1)
         return make_page(found, limit=limit, key=lambda payment: payment.provider_event_id)

@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from comfyrelay.services.accounts.mailer import Mailer
+from comfyrelay.services.accounts import Accounts
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.jobs import Jobs
@@ -19,6 +19,7 @@ from comfyrelay.services.operations.repair import AutoRepair
 from comfyrelay.services.operations.retention import Retention
 from comfyrelay.services.operations.samples import Samples
 from comfyrelay.services.operations.storage_check import StorageChecks
+from comfyrelay.services.operations.support import Support
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
 from comfyrelay.services.workers import WorkerServices
@@ -36,7 +37,7 @@ class Operations:
         *,
         workers: WorkerServices,
         jobs: Jobs,
-        mailer: Mailer,
+        accounts: Accounts,
     ) -> None:
         settings, databases, objects = context.settings, context.databases, context.objects
         self.reconciler = Reconciler(databases, queue.decisions, outbox.applier, outbox.recovery)
@@ -64,10 +65,11 @@ class Operations:
         )
         self.erasure = Erasure(context, queue)
         self.inspection = Inspection(databases, queue.control, jobs.submit, queue.wait_reasons)
+        self.support = Support(databases, self.inspection, jobs.views, jobs.submit, accounts.ledger)
         self.metrics = MetricsReader(databases)
         self.readiness = Readiness(databases, objects)
         self.outages = Outages(settings, databases, self.readiness)
         own = urlsplit(settings.base_url)
-        self.alerts = Alerts(settings.alerts, mailer, host=own.netloc)
+        self.alerts = Alerts(settings.alerts, accounts.mailer, host=own.netloc)
         origins = [f"{own.scheme}://{own.netloc}", *settings.allowed_origins]
         self.storage_checks = StorageChecks(objects, origins=origins)

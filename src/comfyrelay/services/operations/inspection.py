@@ -87,7 +87,14 @@ class Inspection:
         self._waiting = waiting
 
     async def dispatches(
-        self, wanted: DispatchFilter, *, workflow_slug: str | None = None, cursor: int | None = None, limit: int
+        self,
+        wanted: DispatchFilter,
+        *,
+        workflow_slug: str | None = None,
+        effect_slug: str | None = None,
+        email: str | None = None,
+        cursor: int | None = None,
+        limit: int,
     ) -> ResultPage[DispatchView]:
         async with self._databases.central.read() as tx:
             if workflow_slug is not None:
@@ -95,6 +102,16 @@ class Inspection:
                 if workflow is None:
                     return ResultPage(items=[])
                 wanted = replace(wanted, workflow_id=workflow.id)
+            if effect_slug is not None:
+                effect = await catalogue.effect(tx, slug=effect_slug)
+                if effect is None:
+                    return ResultPage(items=[])
+                wanted = replace(wanted, effect_id=effect.id)
+            if email is not None:
+                user = await tenants.by_email(tx, email)
+                if user is None or wanted.tenant_id not in {None, user.tenant_id}:
+                    return ResultPage(items=[])
+                wanted = replace(wanted, tenant_id=user.tenant_id)
             found, before = await dispatch_list.page(tx, wanted, before_id=cursor, limit=limit)
             views = await _dispatch_views(tx, found)
         return ResultPage(items=views, next_cursor=None if before is None else str(before))

@@ -11,7 +11,14 @@ from functools import partial
 
 import structlog
 
-from comfyrelay.domain.consistency import SETTLEMENTS, FindingKind, Inconsistency, JobFacts, find_inconsistencies
+from comfyrelay.domain.consistency import (
+    SETTLEMENTS,
+    FindingKind,
+    Inconsistency,
+    JobFacts,
+    expected_net,
+    find_inconsistencies,
+)
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.settlement import settlement_of, video_status_of
@@ -379,7 +386,7 @@ async def _repair_tokens(tx: Tx, job: JobRecord, kind: FindingKind) -> None:
         amount = job.reserved_tokens - (job.charged_tokens or 0)
         type_ = settlement
     else:
-        expected = -(job.charged_tokens or 0)
+        expected = expected_net(job.charged_tokens or 0, entries)
         amount = max(-balance, expected - sum(entries.values()))
         type_ = TransactionType.ADJUSTMENT
     entry = NewTransaction(tenant_id=job.tenant_id, type=type_, amount=amount, job_id=job.id, description=REPAIRED)

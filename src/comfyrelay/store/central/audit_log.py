@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, Table, delete, insert, or_, select, update
 
-from comfyrelay.domain.records.operations import AuditLogRecord, NewAuditLogEntry
+from comfyrelay.domain.records.operations import AuditFilter, AuditLogRecord, NewAuditLogEntry
 from comfyrelay.store.central.tables.accounts import tenants, users
 from comfyrelay.store.central.tables.catalogue import effects, workflows
 from comfyrelay.store.central.tables.operations import audit_log as a
 from comfyrelay.store.central.tables.workers import fleets, workers, workflow_fleets
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import newest_page
+from comfyrelay.store.paging import in_period, newest_page
 from comfyrelay.store.types import json_text, relay_now
 
 _RECORD = [a.c[name] for name in AuditLogRecord.__dataclass_fields__]
@@ -128,18 +128,21 @@ async def erase_person(tx: Tx, user_id: str, tenant_id: str) -> None:
 
 
 async def page(
-    tx: Tx, *, search: str | None = None, action: str | None = None, before_id: int | None = None, limit: int = 50
+    tx: Tx, wanted: AuditFilter, *, before_id: int | None = None, limit: int = 50
 ) -> tuple[list[AuditLogRecord], int | None]:
-    """Return a page, newest first, and the id of the next page. `search` is part of the actor, subject or action."""
+    """Return a page, newest first, and the id of the next page."""
 
     def conditions(c: Any) -> list[ColumnElement[bool]]:
-        found: list[ColumnElement[bool]] = [] if action is None else [c.action == action]
-        if search is not None:
+        found: list[ColumnElement[bool]] = [] if wanted.action is None else [c.action == wanted.action]
+        if wanted.search is not None:
             parts = (c.actor, c.subject, c.action, c.address)
-            found.append(or_(*(part.icontains(search, autoescape=True) for part in parts)))
+            found.append(or_(*(part.icontains(wanted.search, autoescape=True) for part in parts)))
+        if wanted.begins is not None:
+            found.append(c.created_at >= wanted.begins)
+        if wanted.ends is not None:
+            found.append(c.created_at < wanted.ends)
         return found
 
-    unindexed = None if search is None and action is None else conditions
-    return await newest_page(
-        tx, AuditLogRecord, select(*_RECORD), a.c.id, before=before_id, limit=limit, unindexed=unindexed
-    )
+    rows = await in_period(tx, select(*_RECORD), a.c.id, a.c.created_at, begins=wanted.begins, ends=wanted.ends)
+    unindexed = conditions if conditions(a.c) else None
+    return await newest_page(tx, AuditLogRecord, rows, a.c.id, before=before_id, limit=limit, unindexed=unindexed)

@@ -71,8 +71,10 @@ async def refunded(tx: Tx, payment_id: str) -> int:
     return int(await tx.scalar(total) or 0)
 
 
-async def newest(tx: Tx, *, before_id: str | None, limit: int) -> list[ListedPayment]:
-    """Return payments, newest first, after the one with this id."""
+async def newest(
+    tx: Tx, *, begins: datetime | None, ends: datetime | None, before_id: str | None, limit: int
+) -> list[ListedPayment]:
+    """Return payments of a period of time, newest first, after the one with this id."""
     e, r = payment_events, payment_events.alias("refund")
     returned = select(func.coalesce(func.sum(r.c.amount), 0)).where(r.c.refund_of == e.c.provider_event_id)
     names = ("provider_event_id", "tenant_id", "amount", "currency", "created_at")
@@ -83,6 +85,10 @@ async def newest(tx: Tx, *, before_id: str | None, limit: int) -> list[ListedPay
         .order_by(e.c.created_at.desc(), e.c.provider_event_id.desc())
         .limit(limit)
     )
+    if begins is not None:
+        query = query.where(e.c.created_at >= begins)
+    if ends is not None:
+        query = query.where(e.c.created_at < ends)
     if before_id is not None:
         last = payment_events.alias("last")
         at = select(last.c.created_at).where(last.c.provider_event_id == before_id).scalar_subquery()

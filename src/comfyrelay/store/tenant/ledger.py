@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import cache
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Text, bindparam, func, literal, literal_column, select, update
+from sqlalchemy import BigInteger, Text, bindparam, case, func, literal, literal_column, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.states import TransactionType
@@ -36,7 +36,7 @@ class NewTransaction:
     job_id: str | None = None
     reference: str | None = None
     description: str | None = None
-    # Of a consumed job.
+    # Of a consumed or refunded job.
     effect_id: int | None = None
 
 
@@ -193,14 +193,15 @@ def _of_jobs(dialect: str) -> Executable:
 
 async def refunds_of(tx: Tx, job_ids: Iterable[str]) -> dict[str, int]:
     """Return the refunded tokens by job."""
+    refunds = {TransactionType.JOB_REFUND, TransactionType.JOB_CREDIT}
     return {
-        job_id: sum(entry.amount for entry in entries if entry.type == TransactionType.JOB_REFUND)
+        job_id: sum(entry.amount for entry in entries if entry.type in refunds)
         for job_id, entries in (await of_jobs(tx, job_ids)).items()
     }
 
 
 async def revenue_by(tx: Tx, column: str, *, begins: datetime, ends: datetime) -> dict[str, tuple[int, int]]:
-    """Return by day, tenant or effect the number of consumed jobs and their tokens."""
+    """Return by day, tenant or effect the number of consumed jobs and their tokens, without refunded tokens."""
     reserve = t.alias("reserve")
     day = (
         func.to_char(func.timezone("UTC", t.c.created_at), "YYYY-MM-DD")
@@ -208,16 +209,22 @@ async def revenue_by(tx: Tx, column: str, *, begins: datetime, ends: datetime) -
         else func.substr(t.c.created_at, 1, 10)
     )
     key = {"day": day, "tenant_id": t.c.tenant_id, "effect_id": func.coalesce(t.c.effect_id, 0)}[column].label("key")
-    tokens = func.sum(-reserve.c.amount - t.c.amount).label("tokens")
+    is_consumed = t.c.type == TransactionType.JOB_CONSUME
+    jobs = func.sum(case((is_consumed, 1), else_=0)).label("jobs")
+    tokens = func.sum(case((is_consumed, -reserve.c.amount), else_=0) - t.c.amount).label("tokens")
     of_same_job = (
         (reserve.c.tenant_id == t.c.tenant_id)
         & (reserve.c.job_id == t.c.job_id)
         & (reserve.c.type == TransactionType.JOB_RESERVE)
     )
     query = (
-        select(key, func.count().label("jobs"), tokens)
+        select(key, jobs, tokens)
         .join_from(t, reserve, of_same_job)
-        .where(t.c.type == TransactionType.JOB_CONSUME, t.c.created_at >= begins, t.c.created_at < ends)
+        .where(
+            t.c.type.in_([TransactionType.JOB_CONSUME, TransactionType.JOB_CREDIT]),
+            t.c.created_at >= begins,
+            t.c.created_at < ends,
+        )
         .group_by(literal_column("key") if tx.dialect == "sqlite" else literal_column("1"))
     )
     return {str(row.key): (int(row.jobs), int(row.tokens)) for row in await tx.execute(query)}

@@ -155,7 +155,8 @@ ai_jobs = Table(
     Column("expected_cost_micros", BigInteger),
     # Hash of its graph, values and inputs. Equal jobs of a tenant have the same fingerprint.
     Column("fingerprint", Text),
-    # The job whose output it reuses, which may have been deleted, and the tokens that this saved.
+    # The job whose output it reuses, which may have been deleted, and the tokens that a reused output or a free run
+    # saved.
     Column("reused_from", Text),
     Column("saved_tokens", BigInteger),
     Column("provider_job_id", Text),
@@ -289,14 +290,15 @@ token_transactions = Table(
     Column("job_id", Text),
     Column("reference", Text),
     Column("description", Text),
-    # The effect of a consumed job, which may have been deleted.
+    # The effect of a consumed or refunded job, which may have been deleted.
     Column("effect_id", BigInteger),
     Column("created_at", UtcTime, nullable=False),
     UniqueConstraint("tenant_id", "job_id", "type"),
     one_of("type", TransactionType),
     CheckConstraint(
         "(type = 'JOB_RESERVE' AND amount <= 0) OR (type = 'JOB_CONSUME' AND amount >= 0)"
-        " OR (type = 'JOB_REFUND' AND amount >= 0) OR (type = 'PAYMENT_CREDIT' AND amount > 0)"
+        " OR (type = 'JOB_REFUND' AND amount >= 0) OR (type = 'JOB_CREDIT' AND amount > 0)"
+        " OR (type = 'PAYMENT_CREDIT' AND amount > 0)"
         " OR type = 'ADJUSTMENT'",
         name="amount",
     ),

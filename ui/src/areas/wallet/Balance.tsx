@@ -14,6 +14,7 @@ const ICONS: Readonly<Record<string, LucideIcon>> = {
   JOB_RESERVE: Hourglass,
   JOB_CONSUME: Check,
   JOB_REFUND: RotateCcw,
+  JOB_CREDIT: RotateCcw,
 };
 
 export function Balance() {

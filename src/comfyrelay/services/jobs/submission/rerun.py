@@ -22,7 +22,16 @@ async def retries(tx: Tx, old: Sequence[JobRecord], *, new_seeds: bool, vary: Va
     if batch_ids := {job.batch_id for job in old if job.batch_id is not None}:
         await clearing.show_batches(tx, batch_ids)
     return [
-        _copy(job, payloads[job.id], new_seeds, idempotency_key=f"retry:{job.id}", retry_of=job.id)
+        _copy(
+            job,
+            payloads[job.id],
+            new_seeds,
+            idempotency_key=f"retry:{job.id}",
+            retry_of=job.id,
+            # The retry of a free job is free too.
+            reserved_tokens=job.reserved_tokens,
+            saved_tokens=job.saved_tokens,
+        )
         async for job in paced(old)
     ]
 

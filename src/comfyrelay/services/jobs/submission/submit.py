@@ -1,7 +1,7 @@
 """Submit, retry and rerun single jobs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
@@ -155,13 +155,29 @@ class JobSubmission:
         await self._rules.check_again([ended])
 
         async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
-            old = await require_job(tx, tenant_id, job_id)
-            if old.status not in TERMINAL_JOB:
-                raise Conflict(f"Only a job that has ended can be run again; this one is {old.status}.")
+            old = await _require_ended(tx, tenant_id, job_id)
             await self._accept.check_limit(tx, tenant_id, old.user_id)
             copy = await rerun.copy_alone(tx, old, new_seeds=new_seeds, vary=self._vary)
             _check_price(copy, expected_tokens)
             accepted = await self._accept.write_jobs(tx, balance, [copy])
+            return accepted.jobs[0], accepted
+
+        job, _ = await self._accept.run(shard, tenant_id, work)
+        return job
+
+    async def run_free(self, tenant_id: str, job_id: str) -> JobRecord:
+        """Run an ended job again for its user without a price. The user's limit of active jobs does not apply."""
+        shard = await self._databases.shard_of(tenant_id)
+        async with shard.read() as tx:
+            ended = await require_job(tx, tenant_id, job_id)
+        await self._rules.check_retry([ended])
+
+        async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
+            old = await _require_ended(tx, tenant_id, job_id)
+            copy = await rerun.copy_alone(tx, old, new_seeds=False, vary=self._vary)
+            # A user who runs it again pays for that.
+            free = replace(copy, reserved_tokens=0, saved_tokens=copy.reserved_tokens)
+            accepted = await self._accept.write_jobs(tx, balance, [free])
             return accepted.jobs[0], accepted
 
         job, _ = await self._accept.run(shard, tenant_id, work)
@@ -173,6 +189,13 @@ class JobSubmission:
         if job.status in {JobStatus.QUEUED, JobStatus.PROCESSING}:
             await self._accept.ensure_dispatch(shard, job)
         return SubmittedJob(job=job, is_new=False)
+
+
+async def _require_ended(tx: Tx, tenant_id: str, job_id: str) -> JobRecord:
+    job = await require_job(tx, tenant_id, job_id)
+    if job.status not in TERMINAL_JOB:
+        raise Conflict(f"Only a job that has ended can be run again; this one is {job.status}.")
+    return job
 
 
 async def _by_key(shard: Database, request: JobRequest) -> JobRecord | None:

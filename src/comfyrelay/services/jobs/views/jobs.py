@@ -237,7 +237,8 @@ class JobViews:
             payloads = await read_payloads(tx, [job.id for job in found])
             unsuccessful = [job.id for job in found if job.status in {JobStatus.FAILED, JobStatus.CANCELED}]
             retries = await jobs.retries_of(tx, unsuccessful) if unsuccessful else {}
-            refunds = await ledger.refunds_of(tx, unsuccessful) if unsuccessful else {}
+            refundable = [*unsuccessful, *(job.id for job in found if job.charged_tokens)]
+            refunds = await ledger.refunds_of(tx, refundable) if refundable else {}
             canceled = [job.id for job in found if job.status == JobStatus.CANCELED]
             by_others = await history.canceled_by_others(tx, tenant_id, canceled) if canceled else set()
             without_output = {job.video_id for job in found if job.video_id and _has_lost_output(job, files)}

@@ -15,7 +15,7 @@ from comfyrelay.store.central.queue.dispatches import COLUMNS, leased_by
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.queue import dispatch_leases
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import MAX_SCANNED, Conditions, newest_page
+from comfyrelay.store.paging import MAX_SCANNED, Conditions, in_period, newest_page
 from comfyrelay.store.types import relay_now, sql_literal
 
 MAX_SEARCHED = 4_000
@@ -26,7 +26,7 @@ async def page(
     tx: Tx, wanted: DispatchFilter, *, before_id: int | None, limit: int
 ) -> tuple[list[ListedDispatch], int | None]:
     """Return a page, newest first, and the id of the next page."""
-    query = _indexed(wanted)
+    query = await in_period(tx, _indexed(wanted), d.c.id, d.c.created_at, begins=wanted.begins, ends=wanted.ends)
     if wanted.worker_id is not None and not _is_of_current_worker(wanted):
         leased = _leased_by(wanted.worker_id, before_id)
         query = query.join(leased, leased.c.dispatch_id == d.c.id)
@@ -119,6 +119,12 @@ def _unindexed(wanted: DispatchFilter) -> Conditions | None:
             found.append(c.stage == sql_literal(wanted.stage))
         if wanted.workflow_id is not None:
             found.append(c.workflow_id == wanted.workflow_id)
+        if wanted.effect_id is not None:
+            found.append(c.effect_id == wanted.effect_id)
+        if wanted.begins is not None:
+            found.append(c.created_at >= wanted.begins)
+        if wanted.ends is not None:
+            found.append(c.created_at < wanted.ends)
         if wanted.search is not None and not _is_job_id(wanted.search):
             by_worker = dispatch_leases.c.worker_id.icontains(wanted.search, autoescape=True)
             in_error = c.last_error.icontains(wanted.search, autoescape=True)

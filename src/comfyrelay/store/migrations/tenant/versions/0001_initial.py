@@ -286,11 +286,11 @@ def _create_ledger() -> None:
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.UniqueConstraint("tenant_id", "job_id", "type", name=op.f("uq_token_transactions_tenant_id_job_id_type")),
         sa.CheckConstraint(
-            "(type = 'JOB_RESERVE' AND amount <= 0) OR (type = 'JOB_CONSUME' AND amount >= 0) OR (type = 'JOB_REFUND' AND amount >= 0) OR (type = 'PAYMENT_CREDIT' AND amount > 0) OR type = 'ADJUSTMENT'",
+            "(type = 'JOB_RESERVE' AND amount <= 0) OR (type = 'JOB_CONSUME' AND amount >= 0) OR (type = 'JOB_REFUND' AND amount >= 0) OR (type = 'JOB_CREDIT' AND amount > 0) OR (type = 'PAYMENT_CREDIT' AND amount > 0) OR type = 'ADJUSTMENT'",
             name=op.f("ck_token_transactions_amount"),
         ),
         sa.CheckConstraint(
-            "type IN ('PAYMENT_CREDIT', 'JOB_RESERVE', 'JOB_CONSUME', 'JOB_REFUND', 'ADJUSTMENT')",
+            "type IN ('PAYMENT_CREDIT', 'JOB_RESERVE', 'JOB_CONSUME', 'JOB_REFUND', 'JOB_CREDIT', 'ADJUSTMENT')",
             name=op.f("ck_token_transactions_type"),
         ),
         sa.CheckConstraint(

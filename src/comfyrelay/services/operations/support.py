@@ -1,0 +1,100 @@
+"""Let operators answer a customer about a job: what was asked for, what came out, and what it cost."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.domain.bulk import BulkResult, DispatchAction
+from comfyrelay.domain.queue.dispatch import Dispatch
+from comfyrelay.domain.queue.settlement import Event
+from comfyrelay.domain.records.jobs import JobRecord
+from comfyrelay.errors import ComfyRelayError, DatabaseUnavailable, NotFound
+from comfyrelay.services.accounts.ledger import Ledger
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.submission.submit import JobSubmission
+from comfyrelay.services.jobs.views.jobs import JobView, JobViews
+from comfyrelay.services.operations.inspection import Inspection
+from comfyrelay.store.central import catalogue, tenants
+from comfyrelay.store.central.queue import dispatch_list
+
+MAX_EVENTS = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SupportView:
+    """A job as its customer sees it, and what only operators see."""
+
+    view: JobView
+    # Null once the account is deleted.
+    email: str | None
+    # Null without an effect, or once it is deleted.
+    effect_slug: str | None
+    effect_name: str | None
+    values: Mapping[str, Any]
+    events: Sequence[Event]
+
+
+class Support:
+    def __init__(
+        self, databases: Databases, inspection: Inspection, views: JobViews, submit: JobSubmission, ledger: Ledger
+    ) -> None:
+        self._databases = databases
+        self._inspection = inspection
+        self._views = views
+        self._submit = submit
+        self._ledger = ledger
+
+    async def job(self, dispatch_id: int) -> SupportView:
+        found = await self._dispatch(dispatch_id)
+        tenant_id, job_id = found.tenant_id, found.tenant_job_id
+        job, payload = await self._views.job_with_payload(tenant_id, job_id)
+        view = await self._views.view_job(job)
+        events = await self._views.history(tenant_id, job_id, after_seq=0, limit=MAX_EVENTS)
+        async with self._databases.central.read() as tx:
+            user = await tenants.user(tx, job.user_id)
+            effect = await catalogue.effect(tx, id_=job.effect_id) if job.effect_id is not None else None
+        return SupportView(
+            view=view,
+            email=user.email if user else None,
+            effect_slug=effect.slug if effect else None,
+            effect_name=effect.name if effect else None,
+            values={key.strip("{}").lower(): value for key, value in payload.values.items()},
+            events=events.items,
+        )
+
+    async def refund(self, dispatch_id: int) -> int:
+        """Refund what a completed job has cost, once, and return the tokens."""
+        found = await self._dispatch(dispatch_id)
+        return await self._ledger.refund_job(found.tenant_id, found.tenant_job_id)
+
+    async def run_free(self, dispatch_id: int) -> JobRecord:
+        """Run an ended job again for its customer, without a price."""
+        found = await self._dispatch(dispatch_id)
+        return await self._submit.run_free(found.tenant_id, found.tenant_job_id)
+
+    async def change(self, action: DispatchAction, dispatch_ids: Sequence[int]) -> BulkResult:
+        """Do this to each job, and name those that it is not possible for."""
+        actions: Mapping[DispatchAction, Callable[[int], Awaitable[object]]] = {
+            DispatchAction.CANCEL: self._inspection.cancel,
+            DispatchAction.RETRY: self._inspection.retry,
+            DispatchAction.RUN_FREE: self.run_free,
+            DispatchAction.REFUND: self.refund,
+        }
+        result = BulkResult(matched=len(dispatch_ids))
+        for dispatch_id in dispatch_ids:
+            try:
+                await actions[action](dispatch_id)
+            except DatabaseUnavailable:
+                raise
+            except ComfyRelayError as error:
+                result.refuse({str(dispatch_id): error})
+            else:
+                result.changed += 1
+        return result
+
+    async def _dispatch(self, dispatch_id: int) -> Dispatch:
+        async with self._databases.central.read() as tx:
+            found = await dispatch_list.get(tx, dispatch_id)
+        if found is None:
+            raise NotFound(f"There is no dispatch {dispatch_id}.")
+        return found.dispatch
