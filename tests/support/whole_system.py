@@ -286,6 +286,10 @@ class System:
         [found] = (await self.admin("GET", f"/dispatches?search={job_id}"))["items"]
         return found
 
+    async def waiting(self, job_id: str) -> Any:
+        """Why a job waits, as operators read it."""
+        return await self.admin("GET", f"/dispatches/{(await self.lease_of(job_id))['id']}/waiting")
+
     async def until_leased(self, job_id: str, *, by: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             # poll: the server sends no event

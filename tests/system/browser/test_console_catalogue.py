@@ -82,6 +82,8 @@ async def site(real_postgres_backend: PostgresBackend, s3_server: str, built_app
                     "type": "number",
                     "placeholder": "{{COLOR}}",
                     "default_value": 7,
+                    "minimum": 0,
+                    "maximum": 99,
                     "user_configurable": True,
                     "label": name,
                     "group": name,

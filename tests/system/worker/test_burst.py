@@ -14,9 +14,9 @@ EXPECTED = 60 * PRICE
 
 
 async def until_waiting_reason(system: System, job: str, words: str) -> None:
-    """Wait until the job gives this reason for waiting."""
+    """Wait until an operator reads this reason for waiting."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while words not in ((await system.job(job))["waiting"] or {"text": ""})["text"]:  # noqa: ASYNC110
+        while words not in (await system.waiting(job))["text"]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 

@@ -39,7 +39,7 @@ async def test_worker_missing_a_node_does_not_get_the_workflow(system: System) -
     await system.completed(await system.plain(other))
     found = await system.job(job)
     assert (found["status"], found["attempts"]) == ("queued", 0)
-    assert found["waiting"]["text"] == "Waiting for a worker with the node NoSuchNode."
+    assert (await system.waiting(job))["text"] == "Waiting for a worker with the node NoSuchNode."
     assert system.simulator.log.prompts_queued == 1
     await system.user("POST", f"/ai-jobs/{job}/cancel", {})
 

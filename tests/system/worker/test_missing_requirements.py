@@ -32,7 +32,7 @@ async def test_job_waits_until_a_worker_has_its_requirements(system: System) -> 
         )
 
         job_id = await system.submit(effect, wait_for_missing=True)
-        waiting = (await system.job(job_id))["waiting"]
+        waiting = await system.waiting(job_id)
         assert (waiting["reason"], waiting["text"]) == ("missing", f"Waiting for a worker with the model {RARE}.")
         port, folder = int(second.url.rpartition(":")[2]), second.folder
         await second.stop()

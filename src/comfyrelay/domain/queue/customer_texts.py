@@ -36,8 +36,9 @@ _CAUSES = tuple(
             "The effect produced no output. Try again with another file.",
         ),
         (
-            r"not in list|not installed|no such model|model|safetensors|node|workflow|graph|custom|ModuleNotFound"
-            r"|ImportError|not allowed|payment|credit|checkpoint|lora",
+            r"not in list|not installed|safetensors|checkpoint|lora|ModuleNotFound|ImportError|not allowed|payment|credit"
+            r"|(model|node|workflow|graph)s?\b.*(missing|unknown|not found|not exist|no longer|cannot be|could not be)"
+            r"|(no such|missing|unknown|no) (model|node|workflow|graph)",
             NOT_INSTALLED,
         ),
         (

@@ -13,7 +13,7 @@ export function FailedState({ job }: { job: Job }) {
   const isInside = job.error ? known !== null || isTechnical(job.error) : true;
   const [first = texts.failed, ...rest] = job.error && !isInside ? splitSentences(job.error) : [];
   const cause = known?.cause ?? first;
-  const advice = known?.advice ?? `${isInside ? texts.failedInside : rest.join(" ")} ${texts.failedAdvice}`;
+  const advice = known?.advice ?? (isInside ? `${texts.failedInside} ${texts.failedAdvice}` : rest.join(" "));
   const isFailed = job.status === "failed";
   const tokens =
     job.reserved_tokens === 0
