@@ -194,6 +194,9 @@ class Servers:
 
     def unavailable_reason(self, name: str) -> str | None:
         """Return why a ComfyUI server cannot be used, or `None` if it can."""
+        if self._states.get(name) is ClientState.ONLINE:
+            # It responds, although the supervisor may not have noticed yet.
+            return None
         if (why := self._process_reason(name)) is not None:
             return why
         if name not in self._reasons:
