@@ -126,6 +126,7 @@ class Desk:
             hooks = desk_hooks(notifications, simulation, workers, outputs, script)
             engine = await opened.enter_async_context(Engine(settings, hooks=hooks))
             outputs.engine = engine
+            engine.gallery.expiry.keep_days = self.desk.keep_outputs_days
             user, is_new = await prepare_databases(engine, script.settings if script is not None else None)
             secrets = load_secrets(settings, is_only_server=True)
             engine.sign_with(secrets.signing)
@@ -222,6 +223,7 @@ def _apply(live: LiveSettings, notifications: NotificationSender, outputs: Outpu
     settings, desk = live.settings, live.desk
     notifications.configure(Notifier(desk.notify_urls, live.notify_on))
     outputs.configure(live.output_folder, umask=live.output_umask, names=desk.output_names)
+    engine.gallery.expiry.keep_days = desk.keep_outputs_days
     engine.operations.retention.configure(
         retention_days=settings.retention_days, unused_upload_hours=settings.unused_upload_hours
     )

@@ -82,6 +82,11 @@ class DeskSettings(ManagedSettings):
         DEFAULT_NAMES,
         description="names of the files in the output folder, from `{number}`, `{label}`, `{seed}` and `{date}`",
     )
+    keep_outputs_days: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="days after which an ended job is deleted with its outputs and their copies, except outputs that "
+        "are starred or in a collection; if not set, all are kept",
+    )
     interrupted_jobs: Literal["retry", "fail", "requeue"] = Field(
         "retry",
         description="what happens to a job that was running when the desk was killed: `retry` (runs again, up to its "

@@ -135,6 +135,7 @@ class Engine:
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("erasure", REMOVAL_SECONDS, self.operations.erasure.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
+            _every("output expiry", RETENTION_SECONDS, self.gallery.expiry.run_once),
             _every("unused requirements", RETENTION_SECONDS, self.catalogue.availability.delete_unused),
             # The short intervals below batch work that arrives together.
             _every("waiting workflows", 0.2, self.catalogue.pending_workflows.run_and_wait),

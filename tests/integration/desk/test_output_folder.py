@@ -13,6 +13,7 @@ from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.desk.batches import output_copies
 from comfyrelay.desk.batches.copy_journal import CopyJournal, JournalEntry
 from comfyrelay.desk.batches.output_copies import OutputCopies
+from comfyrelay.services import engine
 from comfyrelay.simulator import Simulator
 from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.desk_owner import owner_http
@@ -175,3 +176,31 @@ async def test_deleted_job_is_not_recorded_if_its_files_are_kept(tmp_path: Path)
         journal.add(job_id, JournalEntry(job_id=job_id, names=["any.png"]))
         await desk.client.delete_job(job_id, keep_files=True)
         assert list(journal.entries()) == []
+
+
+async def deleted(root: Path, job_id: str) -> None:
+    """Wait until the copy of a job is deleted."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while any(job_id[-8:] in path.name for path in root.iterdir()):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("is_live", [False, True], ids=["at its start", "on the page"])
+async def test_old_outputs_are_deleted_with_their_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_live: bool
+) -> None:
+    monkeypatch.setattr(engine, "RETENTION_SECONDS", 0.05)
+    root = make_desk(tmp_path / "desk").output_folder
+    async with open_desk(make_desk(tmp_path / "desk")) as desk, owner_http(desk.ready.url) as http:
+        starred, old = await run_job(desk), await run_job(desk)
+        [output] = (await desk.client.job(starred)).outputs
+        await http.post("/api/gallery/marks", json={"ids": [output.file_id], "starred": True})
+        assert len(list(root.iterdir())) == 2
+        if is_live:
+            # a tenth of a second
+            await http.put("/api/desk/settings", json={"values": {"desk.keep_outputs_days": 1e-6}})
+            await deleted(root, old)
+    if not is_live:
+        async with open_desk(make_desk(tmp_path / "desk", keep_outputs_days=1e-6)):
+            await deleted(root, old)
+    assert [starred[-8:] in path.name for path in root.iterdir()] == [True]

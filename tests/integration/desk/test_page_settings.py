@@ -59,20 +59,20 @@ async def test_settings_show_value_default_and_source(
     desk: OpenDesk, owner: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_DESK_NOTIFY_ON", "failed")
-    (desk.desk.settings.data_dir / "comfyrelay.toml").write_text("retention_days = 30\n")
+    (desk.desk.settings.data_dir / "comfyrelay.toml").write_text("unused_upload_hours = 30\n")
     found = await listed(owner)
     assert found.keys() == {setting.name for setting in PAGE_SETTINGS}
-    sources = {name: found[name]["source"] for name in ("port", "desk.notify_on", "retention_days", "host")}
+    sources = {name: found[name]["source"] for name in ("port", "desk.notify_on", "unused_upload_hours", "host")}
     assert sources == {
         "port": "command line",
         "desk.notify_on": "environment",
-        "retention_days": "file",
+        "unused_upload_hours": "file",
         "host": "default",
     }
     assert found["desk.notify_on"]["variable"] == "COMFYRELAY_DESK_NOTIFY_ON"
     assert found["desk.notify_on"]["choices"] == ["completed", "failed", "empty"]
     assert (found["port"]["value"], found["port"]["default"]) == (desk.desk.settings.port, 8420)
-    assert (found["retention_days"]["value"], found["retention_days"]["default"]) == (30, None)
+    assert (found["unused_upload_hours"]["value"], found["unused_upload_hours"]["default"]) == (30, 24)
     assert all(item["description"].endswith(".") and item["title"] for item in found.values())
     assert not [name for name, item in found.items() if {"`", "*"} & set(item["description"])]
 
@@ -81,14 +81,14 @@ async def test_change_keeps_comments_and_other_values(desk: OpenDesk, owner: htt
     file = desk.ready.settings_file
     assert file == desk.desk.settings.data_dir / "comfyrelay.toml"
     file.write_text("# mine\n[desk]\nprefetch = 2  # enough\n")
-    assert (await save(owner, desk__notify_on=["completed"], retention_days=7)).status_code == 200
+    assert (await save(owner, desk__notify_on=["completed"], unused_upload_hours=7)).status_code == 200
     text = file.read_text()
     assert "# mine" in text
     assert "prefetch = 2  # enough" in text
-    assert tomllib.loads(text) == {"retention_days": 7, "desk": {"prefetch": 2, "notify_on": ["completed"]}}
+    assert tomllib.loads(text) == {"unused_upload_hours": 7, "desk": {"prefetch": 2, "notify_on": ["completed"]}}
     assert file.stat().st_mode & 0o077 == 0
-    assert (await save(owner, retention_days=None)).status_code == 200
-    assert "retention_days" not in tomllib.loads(file.read_text())
+    assert (await save(owner, unused_upload_hours=None)).status_code == 200
+    assert "unused_upload_hours" not in tomllib.loads(file.read_text())
 
 
 async def test_live_settings_apply_at_once(desk: OpenDesk, owner: httpx.AsyncClient, tmp_path: Path) -> None:
@@ -113,7 +113,8 @@ async def test_other_settings_say_that_they_need_a_restart(desk: OpenDesk, owner
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"retention_days": -1}, {"retention_days": "Must be"}),
+        ({"unused_upload_hours": -1}, {"unused_upload_hours": "Must be"}),
+        ({"desk.keep_outputs_days": 0}, {"desk.keep_outputs_days": "Must be"}),
         ({"desk.notify_on": ["sometimes"]}, {"desk.notify_on": "'completed'"}),
         ({"desk.notify_urls": ["nonsense"]}, {"desk.notify_urls": ""}),
         ({"desk.output_folder": "relative"}, {"desk.output_folder": "whole path"}),
@@ -147,9 +148,9 @@ async def test_invalid_value_is_refused_and_nothing_written(
 async def test_setting_of_the_environment_is_not_changed(
     owner: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COMFYRELAY_RETENTION_DAYS", "5")
-    answer = await save(owner, retention_days=9)
-    assert "COMFYRELAY_RETENTION_DAYS" in answer.json()["errors"]["retention_days"]
+    monkeypatch.setenv("COMFYRELAY_UNUSED_UPLOAD_HOURS", "5")
+    answer = await save(owner, unused_upload_hours=9)
+    assert "COMFYRELAY_UNUSED_UPLOAD_HOURS" in answer.json()["errors"]["unused_upload_hours"]
 
 
 async def test_secrets_are_masked_and_kept(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
@@ -254,7 +255,7 @@ async def test_password_is_kept_for_a_saved_public_host(desk: OpenDesk, owner: h
 
 async def test_unreadable_file_is_left_alone(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
     desk.ready.settings_file.write_text("not = toml = at all")
-    answer = await save(owner, retention_days=9)
+    answer = await save(owner, unused_upload_hours=9)
     assert answer.status_code == 409
     assert "Correct it in an editor first." in answer.json()["detail"]
     assert desk.ready.settings_file.read_text() == "not = toml = at all"

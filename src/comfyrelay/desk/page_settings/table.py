@@ -87,7 +87,7 @@ PAGE_SETTINGS = (
     _server("host", "Access", "Listen on", SettingKind.TEXT),
     _server("port", "Access", "Port", SettingKind.NUMBER),
     _desk("allowed_hosts", "Access", "Allowed host names", SettingKind.LIST, is_live=True),
-    _server("retention_days", "Kept for", "Days until videos are deleted", SettingKind.NUMBER, is_live=True),
+    _desk("keep_outputs_days", "Kept for", "Days until outputs are deleted", SettingKind.NUMBER, is_live=True),
     _server("unused_upload_hours", "Kept for", "Hours until unused uploads go", SettingKind.NUMBER, is_live=True),
 )
 BY_NAME = {setting.name: setting for setting in PAGE_SETTINGS}

@@ -1,7 +1,8 @@
-"""The gallery: list, mark, collect, download and delete outputs."""
+"""The gallery: list, mark, collect, download, delete and expire outputs."""
 
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.gallery.collections import CollectionService
+from comfyrelay.services.gallery.expiry import OutputExpiry
 from comfyrelay.services.gallery.listing import GalleryListing
 from comfyrelay.services.gallery.selection import OutputActions
 from comfyrelay.services.gallery.zips import Zips
@@ -17,5 +18,6 @@ class Gallery:
             databases, objects, jobs.media, ttl_seconds=context.settings.presigned_ttl_seconds
         )
         self.actions = OutputActions(databases, jobs.bulk, jobs.removal)
+        self.expiry = OutputExpiry(databases, self.actions, jobs.bulk)
         self.collections = CollectionService(databases, self.listing)
         self.zips = Zips(databases, objects, self.listing)

@@ -1,4 +1,4 @@
-"""Retention: find and delete old videos, unused uploads and orphaned outputs.
+"""Retention: find and delete old videos, old jobs, unused uploads and orphaned outputs.
 
 A file is marked first, which prevents new use. The file is deleted later, when every use that began before is visible.
 """
@@ -10,6 +10,7 @@ from functools import cache
 from sqlalchemy import Double, Text, and_, delete, literal, or_, select, update
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.gallery import Mark
 from comfyrelay.domain.ids import source_path
 from comfyrelay.domain.queue.states import VideoStatus
 from comfyrelay.domain.records.jobs import FileRecord, VideoRecord
@@ -24,7 +25,7 @@ from comfyrelay.store.row_parameters import (
     with_ids,
     with_rows,
 )
-from comfyrelay.store.tenant.tables import ai_jobs, files, orphaned_outputs, videos
+from comfyrelay.store.tenant.tables import ai_jobs, collection_items, files, orphaned_outputs, outputs, videos
 from comfyrelay.store.types import relay_later, relay_now
 
 _FILE = [files.c[name] for name in FileRecord.__dataclass_fields__]
@@ -33,6 +34,24 @@ _VIDEO = [videos.c[name] for name in VideoRecord.__dataclass_fields__]
 _IS_SHOWN = (
     select(literal(1)).where(videos.c.original_file_id == files.c.id, videos.c.status != VideoStatus.EXPIRED).exists()
 )
+# Outputs with a file, and the condition for those that nobody starred or collected.
+_WITH_FILE = (
+    select(outputs.c.job_id, outputs.c.id)
+    .join(files, files.c.id == outputs.c.id)
+    .where(files.c.removing_at.is_(None))
+)
+_OF_JOB = _WITH_FILE.where(outputs.c.job_id == ai_jobs.c.id).correlate(ai_jobs)
+_IS_COLLECTED = select(literal(1)).where(collection_items.c.output_id == outputs.c.id).exists()
+_MAY_EXPIRE = and_(outputs.c.mark.is_distinct_from(Mark.STARRED), ~_IS_COLLECTED)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OldJob:
+    """An ended job, and those of its outputs that may be deleted."""
+
+    id: str
+    tenant_id: str
+    output_ids: list[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +77,32 @@ async def old_videos(tx: Tx, *, older_than_seconds: float, after_id: str, limit:
         .limit(limit)
     )
     return await tx.all(VideoRecord, query)
+
+
+async def old_jobs(tx: Tx, *, older_than_seconds: float, after_id: str, limit: int) -> list[OldJob]:
+    """Return jobs that ended this long ago and have no output, or one that may be deleted, by id.
+
+    Jobs of batches with unfinished jobs are left out.
+    """
+    j, other = ai_jobs.c, ai_jobs.alias()
+    unfinished = select(other.c.batch_id).where(other.c.completed_at.is_(None), other.c.batch_id.is_not(None))
+    query = (
+        select(j.id, j.tenant_id)
+        .where(
+            j.id > after_id,
+            j.completed_at <= relay_now(-older_than_seconds),
+            or_(j.batch_id.is_(None), j.batch_id.not_in(unfinished)),
+            or_(~_OF_JOB.exists(), _OF_JOB.where(_MAY_EXPIRE).exists()),
+        )
+        .order_by(j.id)
+        .limit(limit)
+    )
+    found = [OldJob(id=row.id, tenant_id=row.tenant_id, output_ids=[]) for row in await tx.execute(query)]
+    by_id = {job.id: job for job in found}
+    of_jobs = _WITH_FILE.where(outputs.c.job_id.in_(list(by_id)), _MAY_EXPIRE)
+    for row in await tx.execute(of_jobs.order_by(outputs.c.job_id, outputs.c.number)):
+        by_id[row.job_id].output_ids.append(row.id)
+    return found
 
 
 async def files_by_id(tx: Tx, file_ids: Iterable[str]) -> list[FileRecord]:
