@@ -61,7 +61,7 @@ class MediaInfo:
     height: int | None = None
     duration_seconds: float | None = None
     frames: int | None = None
-    # Why the file was not decoded, if it exceeds a limit. Then its size is the claim of its header.
+    # Why the file was not decoded, if it exceeds a limit. Then its size is the claim of its header, if any.
     unread: str | None = None
 
 

@@ -46,12 +46,12 @@ class Probes:
         subject: str = "output",
         size: int | None = None,
         head: bytes = b"",
-        allow_large: bool = False,
+        allow_unread: bool = False,
     ) -> MediaInfo:
         """Return what the object is, or raise `InvalidInput` if it is not readable media of this type.
 
-        Its size and its first `HEAD_BYTES` are read unless given. With `allow_large`, an image or video with more
-        pixels than may be decoded is not refused.
+        Its size and its first `HEAD_BYTES` are read unless given. With `allow_unread`, a file that exceeds a limit is
+        not refused.
         """
         if size is None:
             if (stat := await store.stat(path)) is None:
@@ -67,8 +67,8 @@ class Probes:
             return await self._probe(kind, _RangeReader(store, path, size=size, head=head, limits=self._limits))
         except MediaRefused as error:
             why = self._explain(error, kind)
-            if allow_large and error.why == "pixels" and error.size is not None:
-                width, height = error.size
+            if allow_unread and error.why != "unreadable":
+                width, height = error.size or (None, None)
                 return MediaInfo(kind=kind, width=width, height=height, unread=why)
             raise InvalidInput(f"The {subject} {why}.") from None
 
@@ -116,10 +116,15 @@ class Probes:
         limits, (width, height) = self._limits, error.size or (0, 0)
         explanations: dict[RefusalReason, str] = {
             "pixels": too_many_pixels(width, height, limits.max_pixels),
-            "frames": f"is too long: an image may have {limits.max_frames:,} frames at most",
+            "frames": (
+                f"is too long: an image may have {limits.max_frames:,} frames at most (COMFYRELAY_PROBE_MAX_FRAMES)"
+            ),
             "blocks": "is made of too many small blocks to be read: save it again with another program",
-            "memory": f"needs more than {limits.max_memory_bytes // 1024**2:,} MiB of memory to be read",
-            "time": f"takes longer than {limits.timeout_seconds:g} s to be read",
+            "memory": (
+                f"needs more than {limits.max_memory_bytes // 1024**2:,} MiB of memory to be read "
+                "(COMFYRELAY_PROBE_MEMORY_BYTES)"
+            ),
+            "time": f"takes longer than {limits.timeout_seconds:g} s to be read (COMFYRELAY_PROBE_TIMEOUT_SECONDS)",
             "bytes": f"is too large to be read: more than {limits.max_bytes:,} bytes would be needed",
             "workflow": (
                 f"contains a workflow that is too large: at most {limits.max_workflow_bytes:,} bytes and "

@@ -3,9 +3,11 @@
 import asyncio
 import hashlib
 import io
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,9 @@ from comfyrelay.services.outbox.applier import MAX_UPLOAD_SECONDS
 from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
+from tests.support import media_samples
 from tests.support.api import Api, Caller, open_api, problem_of
 from tests.support.api_calls import lease, lease_of, png, submit
-from tests.support.media_samples import png_that_claims
 from tests.support.world import Crash, PostgresBackend, SqliteBackend, execute
 
 pytestmark = pytest.mark.both_databases
@@ -240,7 +242,7 @@ async def test_completion_is_repeatable_after_a_crash(scenario: Scenario, bounda
 
 
 async def test_output_with_too_many_pixels_completes_its_job_without_a_poster(scenario: Scenario) -> None:
-    data = png_that_claims(16_000, 11_000)
+    data = media_samples.png_that_claims(16_000, 11_000)
     await scenario.put(data)
     assert (await scenario.complete(data, metadata={"filename": "wall_00001_.png"})).status_code == 200
     assert await scenario.output() == data
@@ -255,8 +257,65 @@ async def test_output_with_too_many_pixels_completes_its_job_without_a_poster(sc
     )
 
 
+def large_image() -> bytes:
+    file = io.BytesIO()
+    Image.new("P", (9000, 9000)).save(file, "GIF")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("limits", "make", "why"),
+    [
+        pytest.param(
+            {"probe_max_frames": 2},
+            partial(media_samples.image, "PNG", frames=3),
+            "is too long: an image may have 2 frames at most (COMFYRELAY_PROBE_MAX_FRAMES)",
+            id="frames",
+        ),
+        pytest.param(
+            {"probe_timeout_seconds": 1e-6},
+            png,
+            "takes longer than 1e-06 s to be read (COMFYRELAY_PROBE_TIMEOUT_SECONDS)",
+            id="time",
+        ),
+        pytest.param(
+            {"probe_memory_bytes": 32 * 1024**2},
+            large_image,
+            "needs more than 32 MiB of memory to be read (COMFYRELAY_PROBE_MEMORY_BYTES)",
+            id="memory",
+            marks=pytest.mark.skipif(sys.platform == "win32", reason="Windows does not limit the memory of a process"),
+        ),
+        pytest.param(
+            {},
+            lambda: b"GIF89a\x08\0\x08\0\0\0\0" + b"\x21\xfe\0" * 300_000,
+            "is made of too many small blocks to be read: save it again with another program",
+            id="blocks",
+        ),
+    ],
+)
+async def test_output_beyond_a_limit_of_the_inspection_completes_its_job(
+    sqlite_backend: SqliteBackend, tmp_path: Path, limits: dict[str, Any], make: Callable[[], bytes], why: str
+) -> None:
+    async with open_api(sqlite_backend, tmp_path, **limits) as api:
+        await api.stop_loops()
+        user = await api.user(tokens=100)
+        await submit(user, await api.effect())
+        worker = await api.worker()
+        scenario = Scenario(api, user, worker, await lease(worker))
+        data = make()
+        await scenario.put(data)
+        answer = await scenario.complete(data, metadata={"filename": "long.png"})
+        assert answer.status_code == 200, answer.text
+        assert await scenario.output() == data
+        job = await user.get(f"/api/ai-jobs/{scenario.job['job_id']}")
+        [output] = job["outputs"]
+        assert (job["status"], output["mime_type"], output["poster_url"]) == ("completed", "image/png", None)
+        [line] = (await user.get(f"/api/ai-jobs/{scenario.job['job_id']}/logs"))["items"]
+        assert line["line"] == f"No preview was made of long.png: the file {why}. The file itself is complete."
+
+
 async def test_output_of_another_kind_with_too_many_pixels_is_refused(scenario: Scenario) -> None:
-    data = b"<html>" + png_that_claims(16_000, 11_000)
+    data = b"<html>" + media_samples.png_that_claims(16_000, 11_000)
     await scenario.put(data)
     problem = problem_of(await scenario.complete(data), 422)
     assert problem["errors"]["output"] == "The output is not a readable image."

@@ -77,7 +77,7 @@ async def test_animation_is_refused_at_the_first_excess_frame(objects: LocalObje
     assert refused.value.why == "frames"
     # the rest was not read
     assert max(asked) < len(data) / 4
-    text = "The output is too long: an image may have 10,000 frames at most."
+    text = "The output is too long: an image may have 10,000 frames at most (COMFYRELAY_PROBE_MAX_FRAMES)."
     assert await refusal(objects, data, "image/gif") == text
 
 
@@ -109,7 +109,7 @@ async def test_frames_are_measured_when_the_header_hides_their_size(objects: Loc
 async def test_image_that_exceeds_the_memory_limit_is_refused(objects: LocalObjects) -> None:
     file = io.BytesIO()
     Image.new("P", (9000, 9000)).save(file, "GIF")
-    text = "The output needs more than 32 MiB of memory to be read."
+    text = "The output needs more than 32 MiB of memory to be read (COMFYRELAY_PROBE_MEMORY_BYTES)."
     assert await refusal(objects, file.getvalue(), "image/gif", ProbeLimits(max_memory_bytes=32 * 1024**2)) == text
     # without the limit it is accepted
     assert probe_image(file.getvalue(), ProbeLimits()).width == 9000
@@ -253,7 +253,7 @@ async def workflow_refusal(objects: LocalObjects, data: bytes, limits: ProbeLimi
 async def test_embedded_workflow_is_read_within_the_memory_limit(objects: LocalObjects) -> None:
     # Each of these empty objects has three bytes in the file, and 64 in memory.
     data = media_samples.png_with_compressed(b"prompt", b"[" + b"{}," * 3_000_000 + b"{}]")
-    text = "The file needs more than 100 MiB of memory to be read."
+    text = "The file needs more than 100 MiB of memory to be read (COMFYRELAY_PROBE_MEMORY_BYTES)."
     assert await workflow_refusal(objects, data, ProbeLimits(max_memory_bytes=100 * 1024**2)) == text
     # With enough memory, the same text is no graph.
     assert await Probes().read_workflow(objects, "upload") is None

@@ -7,7 +7,7 @@ write. The copies are checked before the job is settled. After a crash at any st
 Poster and preview are made from the checked copy and stored next to it.
 
 The first output is the one that the job is for. If it is unreadable, the job fails. Another unreadable output is kept
-as a file without a preview.
+as a file without a preview. An output that exceeds a limit of the inspection is kept without a preview.
 """
 
 import asyncio
@@ -207,7 +207,7 @@ class Outputs:
             return _CopiedOutput(output=output, problem=problem)
         try:
             info = await self._probes.probe(
-                self._objects, copy, mime_type=output.mime_type, size=size, head=head, allow_large=True
+                self._objects, copy, mime_type=output.mime_type, size=size, head=head, allow_unread=True
             )
         except InvalidInput as error:
             if number > 1:

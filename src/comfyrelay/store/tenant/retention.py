@@ -36,9 +36,7 @@ _IS_SHOWN = (
 )
 # Outputs with a file, and the condition for those that nobody starred or collected.
 _WITH_FILE = (
-    select(outputs.c.job_id, outputs.c.id)
-    .join(files, files.c.id == outputs.c.id)
-    .where(files.c.removing_at.is_(None))
+    select(outputs.c.job_id, outputs.c.id).join(files, files.c.id == outputs.c.id).where(files.c.removing_at.is_(None))
 )
 _OF_JOB = _WITH_FILE.where(outputs.c.job_id == ai_jobs.c.id).correlate(ai_jobs)
 _IS_COLLECTED = select(literal(1)).where(collection_items.c.output_id == outputs.c.id).exists()
