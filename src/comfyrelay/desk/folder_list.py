@@ -1,4 +1,4 @@
-"""List folders of the desk's machine, so that its owner can choose one."""
+"""List and create folders of the desk's machine, so that its owner can choose one."""
 
 import asyncio
 import os
@@ -18,15 +18,33 @@ async def list_folders(path: str, *, shows_hidden: bool = False) -> FolderList:
     return await asyncio.to_thread(_list, path, shows_hidden=shows_hidden)
 
 
-def _list(path: str, *, shows_hidden: bool) -> FolderList:
+async def create_folder(path: str) -> FolderList:
+    """Create a folder in an existing one, and list it. It may exist already."""
+    return await asyncio.to_thread(_create, path)
+
+
+def _create(path: str) -> FolderList:
+    folder = _folder(path)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise Conflict(f"{path} cannot be created: {error.strerror}.") from None
+    return _list(path, shows_hidden=False)
+
+
+def _folder(path: str) -> Path:
     if "\0" in path:
         raise InvalidInput(errors={"path": "This is not the path of a folder."})
     folder = Path(path).expanduser() if path else Path.home()
     if not folder.is_absolute():
         raise InvalidInput(errors={"path": "Write the whole path, which begins at the top folder."})
+    # Links stay as they are: the page compares the path with the folder that it started in.
+    return Path(os.path.normpath(folder))
+
+
+def _list(path: str, *, shows_hidden: bool) -> FolderList:
+    folder = _folder(path)
     try:
-        # Links stay as they are: the page compares the path with the folder that it started in.
-        folder = Path(os.path.normpath(folder))
         with os.scandir(folder) as entries:
             found = [
                 entry.name

@@ -104,3 +104,7 @@ class FolderList(AnswerBody):
     parent: LocalPath | None
     folders: list[str]
     more: int
+
+
+class NewFolder(Request):
+    path: Annotated[str, Field(min_length=1, max_length=4000)]

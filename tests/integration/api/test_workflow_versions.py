@@ -8,6 +8,7 @@ import pytest
 from comfyrelay.services.operations.retention import GRACE_SECONDS
 from comfyrelay.store.central.catalogue import MAX_PRIVATE_VERSIONS
 from tests.support.api import Api, Caller, problem_of
+from tests.support.api_calls import submit
 
 pytestmark = pytest.mark.both_databases
 
@@ -33,6 +34,12 @@ async def add(user: Caller, body: dict[str, Any], *, name: str = "portrait", **f
 async def versions(user: Caller, slug: str) -> list[Any]:
     found: list[Any] = (await user.get(f"/api/workflows/{slug}/versions"))["items"]
     return found
+
+
+async def canceled_job(user: Caller, slug: str) -> str:
+    job: str = (await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "job"}))["id"]
+    await user.call("POST", f"/api/ai-jobs/{job}/cancel")
+    return job
 
 
 async def names(user: Caller) -> list[str]:
@@ -156,3 +163,35 @@ async def test_versions_of_another_tenant_are_not_found(api: Api, user: Caller) 
     other = await api.user("other@example.com")
     problem_of(await other.call("GET", f"/api/workflows/{slug}/versions"), 404)
     problem_of(await other.call("POST", f"/api/workflows/{slug}/versions/1/bring-back"), 404)
+
+
+async def test_removed_workflow_is_added_again_from_its_job(user: Caller) -> None:
+    slug = (await add(user, graph()))["slug"]
+    before = (await user.get("/api/workflows"))["items"][0]
+    job = await canceled_job(user, slug)
+    assert (await user.call("POST", f"/api/ai-jobs/{job}/workflow")).json()["data"]["slug"] == slug
+    await user.call("DELETE", f"/api/workflows/{slug}")
+    # another workflow has taken its name in the meantime
+    await add(user, graph(30))
+    again = await user.post(f"/api/ai-jobs/{job}/workflow")
+    assert (again["name"], again["properties"]) == ("portrait (2)", before["properties"])
+    assert await names(user) == ["portrait", "portrait (2)"]
+    answer = await user.call("POST", f"/api/ai-jobs/{job}/workflow")
+    assert (answer.status_code, answer.json()["data"]["slug"]) == (200, again["slug"])
+
+
+async def test_graph_of_a_job_is_added_again_after_its_workflow_was_changed(user: Caller) -> None:
+    slug = (await add(user, graph()))["slug"]
+    job = await canceled_job(user, slug)
+    await user.call("PATCH", f"/api/workflows/{slug}", {"graph": graph(has_text=False)})
+    await user.call("DELETE", f"/api/workflows/{slug}")
+    again = await user.post(f"/api/ai-jobs/{job}/workflow")
+    assert "prompt" in {entry["key"] for entry in again["properties"]}
+
+
+async def test_job_of_an_effect_has_no_workflow_to_add(api: Api) -> None:
+    user = await api.user("buyer@example.com", tokens=10)
+    job = (await submit(user, await api.effect()))["id"]
+    problem_of(await user.call("POST", f"/api/ai-jobs/{job}/workflow"), 409)
+    other = await api.user("other@example.com")
+    problem_of(await other.call("POST", f"/api/ai-jobs/{job}/workflow"), 404)

@@ -43,6 +43,7 @@ CREDENTIAL_ROUTES = {
     "DELETE /api/desk/password",
     "POST /api/desk/notifications/test",
     "GET /api/desk/folders",
+    "POST /api/desk/folders",
     "POST /api/reset",
     "PUT /api/webhook",
     "GET /api/webhook",

@@ -273,6 +273,18 @@ async def test_folders_are_listed_for_the_owner(owner: httpx.AsyncClient, tmp_pa
     assert (await owner.get("/api/desk/folders")).json()["data"]["path"] == str(Path.home())
 
 
+async def test_owner_creates_a_folder(owner: httpx.AsyncClient, tmp_path: Path) -> None:
+    path = tmp_path / "best of"
+    for _ in range(2):
+        answer = await owner.post("/api/desk/folders", json={"path": str(path)})
+        assert (answer.status_code, answer.json()["data"]["path"]) == (201, str(path))
+    assert path.is_dir()
+    assert (await owner.post("/api/desk/folders", json={"path": str(path / "a/b")})).status_code == 409
+    (path / "file").touch()
+    assert (await owner.post("/api/desk/folders", json={"path": str(path / "file")})).status_code == 409
+    assert (await owner.post("/api/desk/folders", json={"path": "best of"})).status_code == 422
+
+
 def test_desk_uses_the_file_of_its_data_folder(tmp_path: Path) -> None:
     made: Desk = make_desk(tmp_path / "data")
     assert made._live_settings(made.settings).file == tmp_path / "data" / "comfyrelay.toml"

@@ -19,6 +19,16 @@ def with_steps(steps: int) -> dict[str, Any]:
     return graph
 
 
+def scaled(width: int) -> dict[str, Any]:
+    """Scales a picture, without a model."""
+    size = {"upscale_method": "lanczos", "width": width, "height": 32, "crop": "disabled"}
+    return {
+        "1": {"class_type": "LoadImage", "inputs": {"image": "none.png"}},
+        "2": {"class_type": "ImageScale", "inputs": {"image": ["1", 0], **size}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "scaled"}},
+    }
+
+
 async def drop(driver: PageDriver, graph: dict[str, Any]) -> None:
     await driver.drop(("mine.json", "application/json", json.dumps(graph).encode()))
 
@@ -68,3 +78,26 @@ async def test_changed_workflow_is_kept_next_to_the_first(shared: PageDriver) ->
     await dialog.get_by_role("button", name="Keep both").click()
     await expect(page.get_by_role("form", name="mine (2)")).to_be_visible()
     assert [workflow["name"] for workflow in await own_workflows(shared)] == ["mine", "mine (2)"]
+
+
+async def test_output_is_recalled_after_its_workflow_was_removed(shared: PageDriver) -> None:
+    page, name = shared.page, "from the command line"
+    added = await shared.call("POST", "/api/workflows", {"graph": scaled(64), "name": name})
+    body = {
+        "workflow_slug": added["slug"],
+        "idempotency_key": "recall",
+        "input_file_id": await shared.upload("lake.png"),
+        "input_payload": {key: 48 for key, places in added["positions"].items() if "2.width" in places},
+    }
+    job = await shared.call("POST", "/api/ai-jobs", body)
+    assert (await shared.ended(job["id"]))["status"] == "completed"
+    await shared.call("DELETE", f"/api/workflows/{added['slug']}?unless_needed=true")
+    [output] = (await shared.call("GET", "/api/gallery"))["items"]
+    await page.goto(f"/gallery?open={output['id']}")
+    await page.get_by_role("dialog").get_by_role("button", name="Change and run").click()
+    await expect(page.get_by_text("The workflow of this job was removed")).to_be_visible()
+    await page.get_by_role("button", name="Add workflow again").click()
+    form = page.get_by_role("form", name=name)
+    await expect(form.get_by_role("textbox", name="Width")).to_have_value("48")
+    await expect(form.get_by_role("button", name="Remove lake.png")).to_be_attached()
+    await expect(page.get_by_text("No values changed.")).to_be_visible()

@@ -1,9 +1,9 @@
 import { useQuery } from "@tanstack/react-query";
-import { CornerLeftUp, Folder } from "lucide-react";
-import { useState } from "react";
-import { get } from "@/api/client";
+import { CornerLeftUp, Folder, FolderPlus } from "lucide-react";
+import { type FormEvent, useState } from "react";
+import { get, post } from "@/api/client";
 import { sentence } from "@/api/problem";
-import { Button, Dialog, Skeleton, Switch } from "@/kit";
+import { Button, Dialog, Field, Skeleton, Switch, TextField, toastProblem } from "@/kit";
 import { common } from "@/texts/common";
 import { folders as texts } from "@/texts/folders";
 import styles from "./folders.module.css";
@@ -19,7 +19,7 @@ interface FolderDialogProps {
 
 const SEPARATOR = /[\\/]$/;
 
-/** Lists folders of the desk's machine, and returns the chosen one. */
+/** Lists and creates folders of the desk's machine, and returns the chosen one. */
 export function FolderDialog({ start, root, onChoose, onClose }: FolderDialogProps) {
   const [path, setPath] = useState(start);
   const [showsHidden, setShowsHidden] = useState(false);
@@ -77,8 +77,43 @@ export function FolderDialog({ start, root, onChoose, onClose }: FolderDialogPro
             {data.more > 0 && <li className={styles.note}>{texts.more(data.more)}</li>}
           </ul>
         )}
+        {data && <NewFolder key={data.path} join={join} onCreate={setPath} />}
         <Switch name={texts.hidden} isOn={showsHidden} onChange={setShowsHidden} />
       </div>
     </Dialog>
+  );
+}
+
+function NewFolder({ join, onCreate }: { join: (name: string) => string; onCreate: (path: string) => void }) {
+  const [name, setName] = useState<string | null>(null);
+  if (name === null)
+    return (
+      <div>
+        <Button size="small" icon={FolderPlus} onClick={() => setName("")}>
+          {texts.newFolder}
+        </Button>
+      </div>
+    );
+  const create = async (event: FormEvent) => {
+    event.preventDefault();
+    // the dialog may be inside another form
+    event.stopPropagation();
+    try {
+      onCreate((await post("/api/desk/folders", { body: { path: join(name.trim()) } })).data.path);
+    } catch (thrown) {
+      toastProblem(thrown);
+    }
+  };
+  return (
+    <form onSubmit={(event) => void create(event)}>
+      <Field name={texts.newFolder}>
+        <div className={styles.head}>
+          <TextField autoFocus value={name} maxLength={200} onChange={(event) => setName(event.target.value)} />
+          <Button type="submit" disabled={!name.trim()}>
+            {texts.create}
+          </Button>
+        </div>
+      </Field>
+    </form>
   );
 }

@@ -43,6 +43,9 @@ export const create = {
   emptyAdvice: "Drop a workflow file from ComfyUI, or an image with an embedded workflow.",
   notThere: "Workflow not found",
   notThereAdvice: "It may have been deleted. Choose another workflow from the list.",
+  removed: "The workflow of this job was removed",
+  removedAdvice: "Add it again to change the values of this job and run it.",
+  addAgain: "Add workflow again",
   takes: {
     nothing: "no input",
     prompt: "prompt",

@@ -7,6 +7,8 @@ export const folders = {
   none: "No folders in here.",
   hidden: "Show hidden folders",
   more: (count: number) => `${count} more folders are not shown.`,
+  newFolder: "New folder",
+  create: "Create",
   choose: "Choose…",
   chooseFor: (what: string) => `Choose ${what}`,
   useThis: "Use this folder",

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Depends, Query, Request, status
 
-from comfyrelay.desk.folder_list import list_folders
+from comfyrelay.desk.folder_list import create_folder, list_folders
 from comfyrelay.desk.one_time_links import LINK_SECONDS
 from comfyrelay.desk.origin_check import url_elsewhere
 from comfyrelay.desk.page_settings.editor import SettingsEditor
@@ -79,6 +79,12 @@ async def folders(
 ) -> Answer[wire.FolderList]:
     """List the folders in a folder of the desk's machine; in the home folder without `path`."""
     return Answer(data=await list_folders(path, shows_hidden=hidden))
+
+
+@router.post("/folders", status_code=status.HTTP_201_CREATED, responses=error_responses(401, 403, 404, 409, 422))
+async def add_folder(body: wire.NewFolder, _user: CurrentUser) -> Answer[wire.FolderList]:
+    """Create a folder in a folder of the desk's machine, unless it exists, and list what is in it."""
+    return Answer(data=await create_folder(body.path))
 
 
 @router.post("/links/phone", status_code=status.HTTP_201_CREATED, responses=error_responses(401, 403, 409))

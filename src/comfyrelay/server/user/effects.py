@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import Path, Query, Response
 
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol import requirements as wire_missing
@@ -13,12 +14,13 @@ from comfyrelay.protocol.base import Answer, Items, Page
 from comfyrelay.protocol.fields import MAX_ID
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
-from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routing import Limit, NumberCursor, SlugInPath, page_of, user_router
+from comfyrelay.server.http.routing import IdInPath, Limit, NumberCursor, SlugInPath, page_of, user_router
 from comfyrelay.services.catalogue.availability import MissingRequirements
 from comfyrelay.services.catalogue.graph_import import WorkflowImport
 from comfyrelay.services.catalogue.library import OfferedEffect, draws_seed, inputs_of
+from comfyrelay.services.catalogue.own_workflows import AddedWorkflow
 
 NO_FLEET = "No fleet runs it yet. An administrator must map it to one, or set COMFYRELAY_DEFAULT_FLEET."
 router = user_router("/api", "effects")
@@ -68,28 +70,20 @@ async def create_workflow(
     With `wait_for_missing` it is stored as `waiting`, and read as soon as a worker has them.
     """
     added = await context.engine.catalogue.own_workflows.add(user.tenant_id, _new(body, body.graph))
-    if not added.is_new:
-        response.status_code = 200
-    workflow, imported = added.workflow, added.imported
-    if imported is None:
-        fields: dict[str, Any] = {"properties": [], "graph": {}, "roles": {}, "positions": {}, **_waiting(workflow)}
-        remark = fields["waiting"]
-    else:
-        missing = await context.engine.catalogue.availability.check_workflow(workflow, shows_names=user.is_admin)
-        fields = {
-            "properties": inputs_of(workflow, {}),
-            "draws_seed": draws_seed(workflow),
-            "graph": imported.source_graph,
-            "roles": imported.roles,
-            "positions": imported.positions,
-            "waiting": None,
-            "missing": _missing(missing),
-        }
-        remark = imported.remark
-    remarks = [*filter(None, [remark]), *([] if added.has_fleet else [NO_FLEET])]
-    message = "Added." if added.is_new else f"You have this workflow already, as {workflow.name!r}."
-    data = wire.AddedWorkflow.of(workflow, **fields, remarks=remarks)
-    return Answer(data=data, message=" ".join([message, *remarks]))
+    return await _added(context, user, response, added)
+
+
+@router.post(
+    "/ai-jobs/{job_id}/workflow",
+    status_code=201,
+    responses={200: {"model": Answer[wire.AddedWorkflow]}, **error_responses(403, 404, 409, 422)},
+)
+async def add_workflow_of_job(
+    job_id: IdInPath, response: Response, context: ContextOf, user: CurrentUser
+) -> Answer[wire.AddedWorkflow]:
+    """Add the workflow of a job again, after it was deleted. If you have it, it is returned with 200."""
+    added = await context.engine.jobs.removed_workflows.add_again(user.tenant_id, job_id)
+    return await _added(context, user, response, added)
 
 
 @router.get("/missing", responses=error_responses(404, 409, 422))
@@ -155,6 +149,31 @@ async def delete_workflow(
     """
     await context.engine.catalogue.own_workflows.remove(user.tenant_id, slug, unless_needed=unless_needed)
     return Answer(data=wire.Deleted(id=slug), message="Deleted.")
+
+
+async def _added(context: Context, user: User, response: Response, added: AddedWorkflow) -> Answer[wire.AddedWorkflow]:
+    if not added.is_new:
+        response.status_code = 200
+    workflow, imported = added.workflow, added.imported
+    if imported is None:
+        fields: dict[str, Any] = {"properties": [], "graph": {}, "roles": {}, "positions": {}, **_waiting(workflow)}
+        remark = fields["waiting"]
+    else:
+        missing = await context.engine.catalogue.availability.check_workflow(workflow, shows_names=user.is_admin)
+        fields = {
+            "properties": inputs_of(workflow, {}),
+            "draws_seed": draws_seed(workflow),
+            "graph": imported.source_graph,
+            "roles": imported.roles,
+            "positions": imported.positions,
+            "waiting": None,
+            "missing": _missing(missing),
+        }
+        remark = imported.remark
+    remarks = [*filter(None, [remark]), *([] if added.has_fleet else [NO_FLEET])]
+    message = "Added." if added.is_new else f"You have this workflow already, as {workflow.name!r}."
+    data = wire.AddedWorkflow.of(workflow, **fields, remarks=remarks)
+    return Answer(data=data, message=" ".join([message, *remarks]))
 
 
 def _effect(offered: OfferedEffect, cover_url: str | None = None) -> wire.Effect:

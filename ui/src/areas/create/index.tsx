@@ -16,6 +16,7 @@ import { desk as deskTexts } from "@/texts/desk";
 import styles from "./create.module.css";
 import { choicesOf } from "./inputs";
 import { LAST_WORKFLOW } from "./last-workflow";
+import { RemovedWorkflow } from "./RemovedWorkflow";
 import { useFileDrop } from "./use-file-drop";
 import { type ReportedProblems, WorkflowEditor } from "./WorkflowEditor";
 import { WorkflowPicker } from "./WorkflowPicker";
@@ -145,6 +146,8 @@ export default function Create() {
               </Button>
             )}
           </EmptyState>
+        ) : choices && search.workflow && search.from && hasOwnWorkflows && !isGuest ? (
+          <RemovedWorkflow jobId={search.from} />
         ) : choices && search.workflow ? (
           <EmptyState icon={SearchX} title={texts.notThere} text={texts.notThereAdvice} />
         ) : (

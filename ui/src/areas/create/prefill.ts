@@ -16,7 +16,7 @@ import { aboutJob, presets } from "./queries";
 
 /** Returns the function that recalls a job, also if the form has other values of it by now. */
 export function useUrlPrefill(choice: Choice, all: readonly Choice[], form: Form): (jobId: string) => Promise<void> {
-  const { from, preset, input } = useSearch({ from: "/create" });
+  const { workflow, from, preset, input } = useSearch({ from: "/create" });
   const navigate = useNavigate({ from: "/create" });
   const { data: known } = useQuery(presets);
   const { desk } = useSession();
@@ -30,9 +30,15 @@ export function useUrlPrefill(choice: Choice, all: readonly Choice[], form: Form
       if (signal?.aborted) return;
       const target =
         job.effect_id === null || job.effect_id === undefined
-          ? all.find((each) => each.kind === "workflow" && each.slug === job.workflow_slug)
+          ? (all.find((each) => each.kind === "workflow" && each.slug === job.workflow_slug) ??
+            // the workflow of the job was removed, and added again with another slug
+            all.find((each) => each.slug === workflow))
           : all.find((each) => each.effectId === job.effect_id);
-      if (!target) return toast({ text: texts.notThereAdvice, tone: "bad" });
+      if (!target) {
+        const gone = job.workflow_slug ?? "";
+        // the page then offers to add the workflow again
+        return void navigate({ search: { workflow: gone, from: id }, replace: true });
+      }
       if (!about) {
         toast({ text: texts.from.onServer(target.name) });
         return void navigate({ search: { workflow: target.slug }, replace: true });

@@ -2,8 +2,10 @@ import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { sentence } from "@/api/problem";
 import { desk } from "@/api/queries";
+import { FolderField } from "@/folders/FolderField";
 import { Button, Dialog, Field, Switch, TextField, toast, toastProblem } from "@/kit";
 import { deleteWithUndo } from "@/kit/undoable-delete";
+import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import { gallery as texts } from "@/texts/gallery";
 import { CollectionDialog, DeleteCollectionDialog } from "./CollectionDialogs";
@@ -109,7 +111,7 @@ function CopyDialog({ ids, onClose }: { ids: readonly string[]; onClose: () => v
   const [folder, setFolder] = useState("");
   const [problem, setProblem] = useState<string | null>(null);
   const [isBusy, setBusy] = useState(false);
-  const { data: here } = useQuery(desk);
+  const { desk: here, isGuest } = useSession();
   const { copying } = texts;
   const run = async (event: FormEvent) => {
     event.preventDefault();
@@ -141,13 +143,25 @@ function CopyDialog({ ids, onClose }: { ids: readonly string[]; onClose: () => v
     >
       <form id="copy-to" onSubmit={(event) => void run(event)}>
         <Field name={copying.folder} problem={problem} {...(root && { hint: copying.hint(root) })}>
-          <TextField
-            autoFocus
-            value={folder}
-            maxLength={200}
-            placeholder={copying.placeholder}
-            onChange={(event) => setFolder(event.target.value)}
-          />
+          {isGuest || !root ? (
+            <TextField
+              autoFocus
+              value={folder}
+              maxLength={200}
+              placeholder={copying.placeholder}
+              onChange={(event) => setFolder(event.target.value)}
+            />
+          ) : (
+            <FolderField
+              name={copying.folder}
+              value={folder}
+              placeholder={copying.placeholder}
+              start={root}
+              isInside
+              isEditable
+              onChange={setFolder}
+            />
+          )}
         </Field>
       </form>
     </Dialog>
