@@ -82,7 +82,9 @@ COMMANDS = {
     "version": LazyCommand(SERVERS, "main:version", "Print the version."),
     "db": LazyCommand(SERVERS, "servers.admin:db_app", "Check and upgrade the schemas of the databases."),
     "admin": LazyCommand(
-        SERVERS, "servers.admin:admin_app", "Create administrators of a server, permit own workflows, and list the workers' nodes."
+        SERVERS,
+        "servers.admin:admin_app",
+        "Create administrators of a server, permit own workflows, and list the workers' nodes.",
     ),
     "worker": LazyCommand(
         SERVERS,

@@ -34,8 +34,8 @@ class Hooks:
     checks: Mapping[WorkflowKind, ValueCheck] = field(default_factory=dict)
     # Workers in this process. Only they may run scripts.
     desk_workers: Collection[str] = ()
-    # Whether every user is the owner of this machine: batches may name notification URLs, and the errors of effects keep
-    # the words of ComfyUI.
+    # Whether every user is the owner of this machine: batches may name notification URLs, and the errors of effects
+    # keep the words of ComfyUI.
     users_are_owners: bool = False
     # If all workers of a stage are in this process: why none of their ComfyUI servers is available.
     comfyui_unreachable: Callable[[str], Sequence[str]] = lambda _stage: ()

@@ -428,10 +428,30 @@ async def test_upload_that_stops_is_closed(
     assert line["stalled"] == 1
 
 
+async def test_form_that_stops_is_closed(
+    sqlite_backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_STALL_SECONDS", 0.2)
+    with capture_logs() as lines:
+        async with served(sqlite_backend, tmp_path) as server:
+            reader, writer = await server.say(
+                b"POST /api/v2/assets HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+                b"Content-Length: 1000\r\nExpect: 100-continue\r\n"
+                + f"Authorization: Bearer {await server.token()}\r\n\r\n".encode()
+            )
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"--x\r\n")
+            async with asyncio.timeout(20):
+                assert (await reader.read()).startswith(b"HTTP/1.1 408")
+            writer.close()
+    [line] = [item for item in lines if item["event"] == "requests.half_open_closed"]
+    assert line["stalled"] == 1
+
+
 async def test_upload_to_slow_storage_is_not_closed(
     sqlite_backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "MAX_STALL_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "MAX_STALL_SECONDS", 0.5)
     is_writable, has_waited = asyncio.Event(), asyncio.Event()
     write, end = Receiver.write, connections.ConnectionLimits._end_stalled_upload
 

@@ -10,6 +10,7 @@ import pytest
 
 from comfyrelay.domain.uploads import UploadLimits, UploadUsage, tenant_of_upload
 from comfyrelay.errors import UploadLimitReached
+from comfyrelay.server.comfy_api.assets import MAX_OVERHEAD_BYTES
 from comfyrelay.services.jobs.removal import GRACE_SECONDS as REMOVAL_SECONDS
 from comfyrelay.services.operations.retention import GRACE_SECONDS
 from tests.support.api import Api, Caller, open_api, problem_of
@@ -193,3 +194,64 @@ async def test_input_with_too_many_pixels_is_refused_before_it_runs(api: Api, us
 async def test_empty_upload_is_explained(user: Caller) -> None:
     problem = problem_of(await user.call("POST", UPLOADS, body(0)), 422)
     assert problem["errors"] == {"size": "This file is empty. Choose another one."}
+
+
+FORM = {"Content-Type": "multipart/form-data; boundary=x"}
+BEGINNING = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n'
+ASSETS = "/api/v2/assets"
+
+
+async def test_form_over_the_limit_is_refused_before_its_file(user: Caller) -> None:
+    await user.post(UPLOADS, body(MAX_BYTES))
+    read: list[bytes] = []
+
+    async def form() -> AsyncIterator[bytes]:
+        read.append(BEGINNING)
+        yield BEGINNING
+
+    refused = await user.http.post(ASSETS, headers={**user.headers, **FORM}, content=form())
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "upload_limit_reached")
+    assert read == []
+
+
+async def test_form_larger_than_the_rest_of_the_limit_is_refused(user: Caller) -> None:
+    await user.post(UPLOADS, body(MAX_BYTES - 1000))
+    sent = 0
+
+    async def form() -> AsyncIterator[bytes]:
+        nonlocal sent
+        yield BEGINNING
+        while True:
+            sent += 100_000
+            yield b"x" * 100_000
+
+    refused = await user.http.post(ASSETS, headers={**user.headers, **FORM}, content=form())
+    assert refused.status_code == 413
+    assert "you can upload at most 1.0 KB" in refused.json()["error"]["message"]
+    assert sent <= MAX_OVERHEAD_BYTES + 200_000
+
+
+async def test_third_form_of_a_user_is_refused(api: Api, user: Caller) -> None:
+    begun, release = asyncio.Semaphore(0), asyncio.Event()
+
+    async def form() -> AsyncIterator[bytes]:
+        yield BEGINNING + png()
+        begun.release()
+        await release.wait()
+        yield b"\r\n--x--\r\n"
+
+    def send(caller: Caller) -> Any:
+        return caller.http.post(ASSETS, headers={**caller.headers, **FORM}, content=form())
+
+    running = [asyncio.create_task(send(user)) for _ in range(2)]
+    for _ in running:
+        await begun.acquire()
+    refused = await send(user)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limited")
+    # another user is not affected
+    other = asyncio.create_task(send(await api.user("bob@example.com")))
+    await begun.acquire()
+    release.set()
+    answers = await asyncio.gather(*running, other)
+    assert {answer.status_code for answer in answers} <= {200, 201}
+    assert (await send(user)).status_code == 200

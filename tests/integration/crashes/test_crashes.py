@@ -837,7 +837,8 @@ async def send_mail(world: World) -> Script:
     async def then() -> None:
         await world.advance(MAIL_LEASE_SECONDS)
         await world.engine.accounts.mailer.run_once()
-        [row] = await execute(world.engine.databases.central, "SELECT recipient FROM mails WHERE last_error IS NOT NULL")
+        failed = "SELECT recipient FROM mails WHERE last_error IS NOT NULL"
+        [row] = await execute(world.engine.databases.central, failed)
         assert row.recipient == desk.user.email
 
     return Script(act=act, ends=[], balances=[1000], then=then)

@@ -36,7 +36,8 @@ _CAUSES = tuple(
             "The effect produced no output. Try again with another file.",
         ),
         (
-            r"not in list|not installed|safetensors|checkpoint|lora|ModuleNotFound|ImportError|not allowed|payment|credit"
+            r"not in list|not installed|safetensors|checkpoint|lora|ModuleNotFound|ImportError|not allowed|payment"
+            r"|credit"
             r"|(model|node|workflow|graph)s?\b.*(missing|unknown|not found|not exist|no longer|cannot be|could not be)"
             r"|(no such|missing|unknown|no) (model|node|workflow|graph)",
             NOT_INSTALLED,

@@ -56,7 +56,13 @@ _FORM = {
 )
 async def create(request: Request, context: ContextOf, user: CurrentUser) -> JSONResponse:
     """Upload an image, a video or an audio file. A file that you have already is returned with 200."""
-    form = await _read_form(request, max_bytes=context.settings.max_upload_bytes)
+    with context.form_uploads.hold(user.id, refusal="You are sending other files. Wait until one of them has arrived."):
+        return await _receive(request, context, user)
+
+
+async def _receive(request: Request, context: Context, user: User) -> JSONResponse:
+    # Check it first, because the parser stores the file in the temporary folder.
+    form = await _read_form(request, max_bytes=await context.engine.jobs.uploads.room(user.tenant_id))
     try:
         file = form.get("file")
         if not isinstance(file, UploadFile):
@@ -160,6 +166,9 @@ def _announce(form: FormData, file: UploadFile) -> AnnouncedUpload:
 async def _read_form(request: Request, *, max_bytes: int) -> FormData:
     if not request.headers.get("Content-Type", "").lower().startswith("multipart/form-data"):
         raise InvalidInput("Send the file as multipart/form-data.")
+    announced = request.headers.get("Content-Length", "")
+    if announced.isdecimal() and int(announced[:18]) > max_bytes + MAX_OVERHEAD_BYTES:
+        raise _too_large(max_bytes)
     limited = _limited(request, max_bytes=max_bytes)
     try:
         return await MultiPartParser(
@@ -177,5 +186,9 @@ async def _limited(request: Request, *, max_bytes: int) -> AsyncGenerator[bytes,
     async for chunk in request.stream():
         size += len(chunk)
         if size > max_bytes + MAX_OVERHEAD_BYTES:
-            raise TooLarge(f"This file is too large: the limit is {format_bytes(max_bytes)}.")
+            raise _too_large(max_bytes)
         yield chunk
+
+
+def _too_large(max_bytes: int) -> TooLarge:
+    return TooLarge(f"This file is too large: you can upload at most {format_bytes(max_bytes)}.")

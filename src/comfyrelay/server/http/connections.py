@@ -31,6 +31,8 @@ from comfyrelay.system.processes import raise_open_file_limit
 log = structlog.get_logger(__name__)
 
 MAX_HEADER_BYTES = 64 * 1024
+# Takes files in a form.
+ASSETS_PATH = b"/api/v2/assets"
 # At most one log line per interval, however many connections an attack opens.
 LOG_SECONDS = 10.0
 # File descriptors for databases, files and outgoing calls.
@@ -297,9 +299,10 @@ class LimitedConnection(asyncio.Protocol):
         # Another request may follow in the same packet.
         self._has_long_headers = self._has_long_headers or self._header_bytes > MAX_HEADER_BYTES
         self._unanswered += 1
-        # A file may take hours. Its URL is signed, and the application refuses a wrong signature at once.
-        is_file = (parse_url(self._url).path or b"").startswith(b"/files/")
-        self._is_upload = is_file and self._parser.get_method() == b"PUT"
+        # A file may take hours. The application refuses a wrong signature, or a caller without a token, at once.
+        path = parse_url(self._url).path or b""
+        method = self._parser.get_method()
+        self._is_upload = path.startswith(b"/files/") if method == b"PUT" else (method, path) == (b"POST", ASSETS_PATH)
 
     def on_message_complete(self) -> None:
         self._is_receiving = False

@@ -13,7 +13,7 @@ from comfyrelay.domain.records.workers import Worker
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.server.http.cache import Cached
 from comfyrelay.server.http.known_browsers import KnownBrowsers
-from comfyrelay.server.http.limits import RateLimit, SignInLimit
+from comfyrelay.server.http.limits import ConcurrencyLimit, RateLimit, SignInLimit
 from comfyrelay.server.http.metrics import ServerMetrics
 from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.services.accounts.sign_in import hash_secret
@@ -22,6 +22,7 @@ from comfyrelay.services.engine import Engine
 SESSION_COOKIE = "comfyrelay_session"
 # After an outage of their receiver, users redeliver many webhooks in a row.
 REDELIVERIES_FACTOR = 6
+MAX_FORM_UPLOADS = 2
 # How long an administrator can read the outages without the database.
 REMEMBERED_SECONDS = 900.0
 RunReport = dict[str, Any] | None
@@ -67,6 +68,8 @@ class Context:
         self.known_browsers = KnownBrowsers(secrets.signing)
         # Per tenant.
         self.webhook_tests = RateLimit(per_minute)
+        # Per user. The files are in the temporary folder while they arrive.
+        self.form_uploads = ConcurrencyLimit(MAX_FORM_UPLOADS)
         self.redeliveries = RateLimit(REDELIVERIES_FACTOR * per_minute)
         # Set when the server stops: parked requests are answered at once.
         self.stopping = asyncio.Event()

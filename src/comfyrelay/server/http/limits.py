@@ -1,8 +1,9 @@
 """Rate limits per address and per account."""
 
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ipaddress import IPv6Address, ip_address, ip_network
 
 from fastapi import Request
@@ -10,6 +11,7 @@ from fastapi import Request
 from comfyrelay.errors import TooManyRequests
 
 WINDOW_SECONDS = 60.0
+RETRY_SECONDS = 5.0
 # A limit per address does not stop an attacker with more addresses anyway.
 MAX_KEYS = 10_000
 # More attempts per account than per address, because its users may have several addresses.
@@ -43,6 +45,26 @@ class RateLimit:
     def reset(self, key: str) -> None:
         """Reset the count after a successful attempt."""
         self._calls.pop(key, None)
+
+
+class ConcurrencyLimit:
+    """Limits the calls of each key that run at the same time in this process."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._running: Counter[str] = Counter()
+
+    @contextmanager
+    def hold(self, key: str, *, refusal: str) -> Iterator[None]:
+        """Count a call inside the block. Raises `TooManyRequests` above the limit."""
+        if self._running[key] >= self._limit:
+            raise TooManyRequests(refusal, retry_after_seconds=RETRY_SECONDS)
+        self._running[key] += 1
+        try:
+            yield
+        finally:
+            self._running[key] -= 1
+            self._running += Counter()
 
 
 class SignInLimit:

@@ -152,6 +152,13 @@ class Uploads:
         async with shard.read() as tx:
             return await media.upload_usage(tx, tenant_id), limits
 
+    async def room(self, tenant_id: str) -> int:
+        """Return the maximum size of the next upload. Raises `UploadLimitReached` if the tenant can store no more."""
+        usage, limits = await self.usage(tenant_id)
+        limits.check(usage, new_files=1, new_bytes=1, unused_hours=self._settings.unused_upload_hours)
+        largest = self._settings.max_upload_bytes
+        return largest if limits.max_bytes is None else min(largest, limits.max_bytes - usage.bytes)
+
     async def page(self, tenant_id: str, *, before_id: str | None, limit: int) -> ResultPage[tuple[FileRecord, bool]]:
         """Return a page of a tenant's uploads, newest first, and whether a job has used each."""
         shard = await self._databases.shard_of(tenant_id)
