@@ -43,7 +43,7 @@ class SignInOptions(AnswerBody):
     stage: OpenEnum[Stage]
     is_desk: bool
     can_sign_up: bool
-    sign_up: OpenEnum[Literal["open", "invitation", "closed"]]
+    sign_up: Annotated[Literal["open", "invitation", "closed"] | str, Field(union_mode="left_to_right")]
     sends_mail: bool
     needs_setup: bool
     url_seconds: float

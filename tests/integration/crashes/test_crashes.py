@@ -21,6 +21,7 @@ from comfyrelay.domain.payments import Payment
 from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import PauseMode, Stage
 from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.operations import AuditFilter
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, LeaseLost, NotFound
 from comfyrelay.services.accounts.mailer import LEASE_SECONDS as MAIL_LEASE_SECONDS
 from comfyrelay.services.autoscaling.usage import UsageGrouping
@@ -853,7 +854,7 @@ async def credit_by_command(world: World) -> Script:
             await world.engine.accounts.ledger.credit(desk.user.tenant_id, 50, reference="payment")
 
     async def then() -> None:
-        page = await world.engine.audit.page(limit=10)
+        page = await world.engine.audit.page(AuditFilter(), limit=10)
         assert any(entry.action == "tokens.credit" and entry.is_done for entry in page.items)
 
     return Script(act=act, ends=[], balances=[1050], then=then)

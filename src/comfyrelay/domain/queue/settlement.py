@@ -137,9 +137,7 @@ def video_status_of(job_status: str) -> VideoStatus:
     return _VIDEO_STATUS_OF[JobStatus(job_status)]
 
 
-def apply_updates(
-    job: JobState, updates: Sequence[JobUpdate], *, users_are_owners: bool = False
-) -> Settled | None:
+def apply_updates(job: JobState, updates: Sequence[JobUpdate], *, users_are_owners: bool = False) -> Settled | None:
     """Apply the next updates in order; skip updates that were applied before or come after a gap.
 
     Users of an effect read its errors without the words of operators, unless they run the server themselves.
