@@ -337,8 +337,17 @@ class NotInstalled(ComfyError):
 
     code = "not_installed"
 
-    def __init__(self, detail: str | None = None, *, node_types: Sequence[str] = (), **more: Any) -> None:
+    def __init__(
+        self,
+        detail: str | None = None,
+        *,
+        node_types: Sequence[str] = (),
+        packages: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        """`packages` are the packages of missing nodes by class, as far as they are known."""
         self.node_types = tuple(node_types)
+        self.packages = dict(packages or {})
         super().__init__(detail, **more)
 
 

@@ -184,7 +184,9 @@ async def check_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
     system, devices = stats.get("system") or {}, stats.get("devices") or []
     gpus = ", ".join(_gpu(device) for device in devices if isinstance(device, dict)) or "no device reported"
     has = f"{len(info)} node classes, {len(installed_models(info))} models"
-    text = f"{RESPONDS}: version {system.get('comfyui_version', 'unknown')}, {gpus}, {has}."
+    version = system.get("comfyui_version")
+    note = version_note(version) if isinstance(version, str) else None
+    text = " ".join(filter(None, [f"{RESPONDS}: version {version or 'unknown'}, {gpus}, {has}.", note]))
     if folder is None:
         stay = f"Job files stay in its folders input/{UPLOAD_FOLDER} and output/{UPLOAD_FOLDER}"
         advice = f"set {setting} to the folder that contains `input` and `output`"
@@ -199,12 +201,12 @@ async def check_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
     ]:
         more = f"But job files are not deleted: this user cannot write to {', '.join(closed)}."
         return _warning(about, f"{text} {more}")
-    return _with_version_note(about, text, system.get("comfyui_version"))
+    return _fine(about, text) if note is None else _warning(about, text)
 
 
-def _with_version_note(about: str, text: str, version: object) -> CheckResult:
+def _with_version_note(about: str, text: str, version: str | None) -> CheckResult:
     """Warn about a version that is older or newer than every tried one."""
-    note = version_note(version) if isinstance(version, str) else None
+    note = None if version is None else version_note(version)
     return _fine(about, text) if note is None else _warning(about, f"{text} {note}")
 
 

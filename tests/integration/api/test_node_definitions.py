@@ -374,6 +374,21 @@ class TestWaitingForNodes:
         assert "Rare (node 2)" in problem["detail"]
         assert "add it anyway" in problem["detail"]
 
+    async def test_package_of_a_missing_node_stays_known(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        user = await api.user()
+        rare = node(2, "Rare", [("images", "IMAGE", 1)], values=[5], properties={"cnr_id": "rare-pack"})
+        file = workflow([empty(), rare], [(1, 1, 0, 2, 0)])
+        missing = [{"kind": "node", "name": "Rare", "workers": 0, "on": [], "source": "rare-pack"}]
+        problem = problem_of(await user.call("POST", "/api/workflows", {"graph": file}), 409)
+        assert problem["missing"] == missing
+        await user.post("/api/workflows", {"graph": file, "wait_for_missing": True})
+        # It is read again with every report of a worker.
+        await bring(worker, {**DEFINITIONS, "New": DEFINITIONS["ImageInvert"]})
+        await api.engine.catalogue.pending_workflows.run_once()
+        [listed] = (await user.get("/api/workflows"))["items"]
+        assert listed["missing"]["items"] == missing
+
     async def test_pending_workflow_is_listed_and_refuses_jobs(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
         user = await api.user()

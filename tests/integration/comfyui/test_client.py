@@ -23,7 +23,7 @@ from comfyrelay.comfyui import (
     Step,
     workflow_hash,
 )
-from comfyrelay.comfyui.client.uploads import safe_name
+from comfyrelay.comfyui.client.uploads import LARGE_BYTES, safe_name
 from comfyrelay.errors import (
     ConfigurationError,
     GraphError,
@@ -296,6 +296,10 @@ class TestFiles:
         async with Simulator(max_upload_bytes=1000) as simulator, ComfyClient(simulator.url) as comfy:
             with pytest.raises(ServerRefused, match="--max-upload-size"):
                 await comfy.upload(b"x" * 5000, name="big.mp4")
+            with pytest.raises(ServerRefused, match="--max-upload-size"):
+                await comfy.upload(bytes(LARGE_BYTES), name="bigger.mp4")
+            # The server names its limit, so the larger file is not sent at all.
+            assert simulator.log.count("POST", "/upload/image") == 1
 
 
 class TestServerState:

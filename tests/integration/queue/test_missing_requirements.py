@@ -1,6 +1,7 @@
 """Missing requirements are reported on submission, and a job is never leased to a worker without them."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from comfyrelay.comfyui.editor.packages import NODE_MAP
 from comfyrelay.domain.capabilities import MAX_NAMES_STORED, Fitness, ReportedCapabilities, Requirements
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
@@ -88,6 +90,16 @@ async def test_job_no_worker_can_run_is_refused_with_all_missing_requirements(wo
         ("model", MODEL),
     ]
     assert (await world.count(), await desk.balance()) == (0, 1000)
+
+
+async def test_package_of_a_missing_node_is_named_by_the_node_map(world: World) -> None:
+    desk = await make_desk(world, NO_SAVER)
+    map_ = {"https://github.com/owner/videos": [["SaveVideo"], {}]}
+    (world.engine.settings.data_dir / NODE_MAP).write_text(json.dumps(map_), "utf-8")
+    error = await submit_refused(desk)
+    [item] = error.missing
+    assert item["source"].startswith("owner/videos, by the node map of ")
+    assert "SaveVideo is in the package owner/videos" in error.detail
 
 
 @pytest.mark.parametrize("shows_workers", [False, True])

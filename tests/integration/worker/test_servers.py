@@ -293,6 +293,14 @@ async def test_server_with_invalid_stats_is_still_reported(stats: dict[str, Any]
     assert (report["node_types"], report["models"]) == (["A"], ["a.safetensors"])
 
 
+async def test_every_gpu_of_a_server_is_reported() -> None:
+    devices = [{"name": name, "type": "cuda", "vram_total": 10, "vram_free": 8, "index": 1} for name in ("a", "b")]
+    async with fake_comfyui({"devices": devices}, {}) as url, open_servers(url) as servers:
+        report = await gather(servers, {})
+    gpus = [{"name": name, "type": "cuda", "memory_total": 10, "memory_free": 8} for name in ("a", "b")]
+    assert report["comfyui"] == [{"url": url, "version": None, "gpus": gpus}]
+
+
 async def test_server_reports_missing_nodes_and_models() -> None:
     both, one = {"A": loader("a.safetensors"), "B": loader("b.safetensors")}, {"A": loader("a.safetensors")}
     async with fake_comfyui({}, both) as first, fake_comfyui({}, one) as second, open_servers(first, second) as servers:

@@ -90,6 +90,10 @@ async def test_unwritable_comfyui_folders_are_named(tmp_path: Path) -> None:
 async def test_version_that_was_never_tried_is_a_warning(tmp_path: Path, version: str, word: str) -> None:
     (tmp_path / "output").mkdir()
     async with Simulator(folder=tmp_path, version=version) as simulator, ComfyClient(simulator.url) as client:
-        found = await check_comfyui(client, folder=tmp_path, setting="COMFYUI_FOLDERS")
-    assert found.verdict is CheckVerdict.WARNING
-    assert f"ComfyUI {version} is {word} than" in found.text
+        # The folder of a ComfyUI on another machine is unknown.
+        found = [
+            await check_comfyui(client, folder=folder, setting="COMFYUI_FOLDERS")
+            for folder in (tmp_path, None, tmp_path / "elsewhere")
+        ]
+    assert {result.verdict for result in found} == {CheckVerdict.WARNING}
+    assert all(f"ComfyUI {version} is {word} than" in result.text for result in found)

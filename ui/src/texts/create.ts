@@ -235,6 +235,7 @@ export const create = {
     missingAdvice: "Install the missing requirements, or add the job anyway. It waits until a worker has them.",
     kinds: { node: "node", model: "model" } as Readonly<Record<string, string>>,
     source: (from: string) => `; its author gets it from ${from}`,
+    package: (name: string) => `; package ${name}`,
     name: "Name",
     namePlaceholder: "Workflow name",
     folder: "Folder",

@@ -6,7 +6,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -14,10 +14,12 @@ from typing import Any
 from comfyrelay.comfyui.graphs.foreign_files import UPLOAD_FOLDER
 from comfyrelay.comfyui.graphs.graph import Graph, placeholders_in, replace_placeholders
 from comfyrelay.comfyui.graphs.nodes import find_node
-from comfyrelay.errors import InvalidInput, ServerRefused
+from comfyrelay.errors import Fault, InvalidInput, ServerRefused
 from comfyrelay.http_client import Http, NotConnected
 
 MAX_REMEMBERED_UPLOADS = 10_000
+# Before a larger file is sent, the server is asked for its limit.
+LARGE_BYTES = 8 * 1024**2
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")
 _FOLDER = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -176,6 +178,7 @@ class Uploader:
             return total == str(size)
 
     async def _send(self, source: Path | bytes, wanted: Uploaded) -> Uploaded:
+        await self._check_size(source)
         with _open(source) as file:
             answer = await self._http.json(
                 "POST",
@@ -187,6 +190,22 @@ class Uploader:
             raise ServerRefused("The server accepted the file but did not return its name.")
         # The server may have chosen another name.
         return Uploaded(name=answer["name"], subfolder=str(answer.get("subfolder") or ""))
+
+    async def _check_size(self, source: Path | bytes) -> None:
+        """Refuse a file that the server would refuse only after the whole upload."""
+        if self._view_path is None or (size := await asyncio.to_thread(_size, source)) < LARGE_BYTES:
+            return
+        features: dict[str, Any] = {}
+        with suppress(ServerRefused):
+            # Older servers have no such route.
+            features = await self._http.object("/features")
+        limit = features.get("max_upload_size")
+        if isinstance(limit, int) and size > limit:
+            raise ServerRefused(
+                f"The file has {size:,} bytes, but this ComfyUI accepts {limit:,}. "
+                "Start it with a larger --max-upload-size.",
+                fault=Fault.JOB,
+            )
 
 
 def content_hash(source: Path | bytes) -> str:

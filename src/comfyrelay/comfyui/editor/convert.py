@@ -53,11 +53,12 @@ def convert_workflow(
     packages: dict[str, str] = {}
     root = Scope(workflow.root)
     for scope, node in running_nodes(root, sources):
-        found = list(_problems(sources, scope, node))
+        package = package_of(node) or known_packages.get(node.type)
+        found = list(_problems(sources, scope, node, package))
         problems += found
         if any(problem.kind is NotInstalled for problem in found):
             missing.setdefault(node.type, []).append(scope.id_of(node))
-            if (package := package_of(node) or known_packages.get(node.type)) is not None:
+            if package is not None:
                 packages.setdefault(node.type, package)
         if not found:
             graph[scope.id_of(node)] = _entry(sources, scope, node)
@@ -67,6 +68,7 @@ def convert_workflow(
             raise NotInstalled(
                 _missing_text(missing, packages),
                 node_types=list(missing),
+                packages=packages,
                 node_id=failure.node_id,
                 problems=failure.problems,
             )
@@ -161,7 +163,7 @@ def _entry(sources: Sources, scope: Scope, node: Node) -> dict[str, Any]:
     return {"class_type": node.type, "inputs": inputs, "_meta": {name: value for name, value in meta.items() if value}}
 
 
-def _problems(sources: Sources, scope: Scope, node: Node) -> Iterator[GraphProblem]:
+def _problems(sources: Sources, scope: Scope, node: Node, package: str | None) -> Iterator[GraphProblem]:
     node_id = scope.id_of(node)
     title = f'"{node.title[:_LONGEST_NAME]}", ' if node.title else ""
     where = f"{title}{node.type[:_LONGEST_NAME]} ({node_id})"
@@ -170,7 +172,8 @@ def _problems(sources: Sources, scope: Scope, node: Node) -> Iterator[GraphProbl
         return GraphProblem(text=f"{where}: {why}", kind=kind, node_id=node_id)
 
     if sources.definition(node) is None:
-        yield problem("this node is not installed on the server", NotInstalled)
+        named = "" if package is None else f" (package {package})"
+        yield problem(f"this node is not installed on the server{named}", NotInstalled)
         return
     for name in made_in_browser(sources.specs(node)):
         yield problem(f"input '{name}' is created in the browser. Use a node that loads a file instead")

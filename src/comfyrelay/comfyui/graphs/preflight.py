@@ -1,6 +1,7 @@
 """Find everything that a graph is missing on a server, before it is submitted."""
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from comfyrelay.comfyui.graphs.explain import GraphProblem, is_model, missing_model_text
@@ -10,6 +11,9 @@ from comfyrelay.comfyui.graphs.model_sources import source_of, sources_in
 from comfyrelay.comfyui.graphs.nodes import FOLDER_MARKS, NamedFile, output_nodes
 from comfyrelay.errors import GraphRefused, NotInstalled
 
+# Each choice of such an input has inputs of its own.
+_CHOOSES_INPUTS = "COMFY_DYNAMICCOMBO_V3"
+_DEEPEST_CHOICE = 10
 # Inputs with these options name a file in the input folder. Their choices do not list all files.
 _UPLOAD_MARKS = ("image_upload", "video_upload", "audio_upload", "file_upload", "upload")
 
@@ -36,7 +40,11 @@ def uploaded_files(graph: Graph, object_info: Mapping[str, Any]) -> list[NamedFi
 
 def installed_models(object_info: Mapping[str, Any]) -> set[str]:
     """Return the model files that any node offers as a choice."""
-    specs = [spec for definition in object_info.values() for _, spec in input_specs(definition)]
+    pending = deque(spec for definition in object_info.values() for _, spec in input_specs(definition))
+    specs: list[list[Any]] = []
+    while pending:
+        specs.append(pending.popleft())
+        pending.extend(spec for _, spec in inner_specs(specs[-1]))
     choices = [choice for spec in specs for choice in choices_of(spec) or () if isinstance(choice, str)]
     return {choice for choice in choices if choice.lower().endswith(MODEL_SUFFIXES)}
 
@@ -60,14 +68,32 @@ def _node_problems(
         )
         return
     sources = sources_in({node_id: node})
-    required = (definition.get("input") or {}).get("required") or {}
-    for name, spec in required.items():
-        if name not in node["inputs"] and not _grows(spec):
+    for name, spec, is_required in _read_specs(definition.get("input"), node["inputs"]):
+        if is_required and name not in node["inputs"] and not _grows(spec):
             yield GraphProblem(text=f"{where}: input '{name}' is not connected", node_id=node_id)
-    for name, spec in input_specs(definition):
         if (problem := _value_problem(name, node["inputs"].get(name), spec, graph, sources)) is not None:
             kind, text = problem
             yield GraphProblem(text=f"{where}: {text}", kind=kind, node_id=node_id)
+
+
+def _read_specs(
+    inputs: object, values: Mapping[str, Any], before: str = "", depth: int = 0
+) -> Iterator[tuple[str, list[Any], bool]]:
+    """Yield name, spec and whether it is required, also of the inputs that chosen options of others have."""
+    required = inputs.get("required") if isinstance(inputs, dict) else None
+    for inner, spec in _specs_in(inputs):
+        name = f"{before}{inner}"
+        yield name, spec, isinstance(required, dict) and inner in required
+        if name in values and depth < _DEEPEST_CHOICE:
+            for option in _options_with_inputs(spec):
+                if option["key"] == values[name]:
+                    yield from _read_specs(option.get("inputs"), values, f"{name}.", depth + 1)
+
+
+def _options_with_inputs(spec: list[Any]) -> list[dict[str, Any]]:
+    options = options_of(spec).get("options") if spec[0] == _CHOOSES_INPUTS else None
+    found = options if isinstance(options, list) else []
+    return [option for option in found if isinstance(option, dict) and "key" in option]
 
 
 def _value_problem(
@@ -76,7 +102,7 @@ def _value_problem(
     if is_link(value):
         known = value[0] in graph
         return None if known else (GraphRefused, f"input '{name}' is linked to node {value[0]}, which does not exist")
-    options = choices_of(spec)
+    options = choices_of(spec) or [option["key"] for option in _options_with_inputs(spec)] or None
     if value is None or options is None or is_upload(spec) or value in options:
         return None
     if is_model(name, value):

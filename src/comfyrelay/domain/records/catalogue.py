@@ -1,7 +1,7 @@
 """Records of workflows, effects and presets."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -12,10 +12,12 @@ from comfyrelay.domain.queue.states import WorkflowProvider
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitingForNodes:
-    """Why a workflow has no graph yet: nodes that no worker has, or the problem found once all were known."""
+    """Why a workflow has no graph yet: nodes that no worker has, or the problem found once all were known. `packages`
+    are the packages of these nodes, as far as they are known."""
 
     node_types: Sequence[str]
     problem: str | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -28,8 +30,14 @@ class WaitingForNodes:
 
     @property
     def missing(self) -> list[dict[str, Any]]:
-        other = {"kind": RequirementKind.NODE, "workers": 0, "on": [], "source": None}
-        return [{**other, "name": name} for name in self.node_types]
+        other = {"kind": RequirementKind.NODE, "workers": 0, "on": []}
+        return [{**other, "name": name, "source": self.packages.get(name)} for name in self.node_types]
+
+    @classmethod
+    def from_missing(cls, missing: Sequence[Mapping[str, Any]]) -> "WaitingForNodes":
+        """Return the value whose `missing` these are."""
+        packages = {item["name"]: item["source"] for item in missing if item["source"] is not None}
+        return cls(node_types=[item["name"] for item in missing], packages=packages)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -41,9 +41,8 @@ class Catalogue:
             databases, objects, stage=Stage(settings.stage), live=hooks.live_definitions, on_new=new_definitions.notify
         )
         readers = ReaderThreads()
-        self.importer = GraphImporter(
-            self.node_definitions, self.graphs, readers, node_map=settings.data_dir / NODE_MAP
-        )
+        node_map = settings.data_dir / NODE_MAP
+        self.importer = GraphImporter(self.node_definitions, self.graphs, readers, node_map=node_map)
         self.own_workflows = OwnWorkflows(
             databases,
             self.workflows,
@@ -60,5 +59,10 @@ class Catalogue:
         self.embedded_workflows = EmbeddedWorkflows(objects, settings)
         self.presets = Presets(databases)
         self.availability = Availability(
-            databases, self.graphs, stage=settings.stage, on_missing=hooks.on_missing, stage_of=hooks.stage_of
+            databases,
+            self.graphs,
+            stage=settings.stage,
+            on_missing=hooks.on_missing,
+            node_map=node_map,
+            stage_of=hooks.stage_of,
         )

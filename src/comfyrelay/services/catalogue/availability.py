@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
+from comfyrelay.comfyui.editor.packages import read_node_map
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfyui.graphs.model_sources import source_of, sources_in
 from comfyrelay.comfyui.graphs.nodes import models_in
@@ -58,18 +60,26 @@ HASH_CHUNK = 100
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MissingRequirements:
     """Requirements that no worker meets. With `shows_names`, the user may see the names of workers. `sources` are the
-    author's sources of missing models."""
+    author's sources of missing models, `packages` the packages of missing nodes, as far as they are known."""
 
     items: Sequence[MissingRequirement]
     workers: int
     shows_names: bool
     sources: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
         text = refusal_text(self.items, workers=self.workers, shows_names=self.shows_names)
-        named = islice(self.sources.items(), MAX_NAMES_IN_REFUSAL)
-        return " ".join([text, *(f"The author gets {name} from {source}." for name, source in named)])
+        models = islice(self.sources.items(), MAX_NAMES_IN_REFUSAL)
+        nodes = islice(self.packages.items(), MAX_NAMES_IN_REFUSAL)
+        return " ".join(
+            [
+                text,
+                *(f"The author gets {name} from {source}." for name, source in models),
+                *(f"{name} is in the package {package}." for name, package in nodes),
+            ]
+        )
 
     def to_json(self) -> list[dict[str, Any]]:
         return [
@@ -78,7 +88,7 @@ class MissingRequirements:
                 "name": item.name,
                 "workers": len(item.workers),
                 "on": list(item.workers) if self.shows_names else [],
-                "source": self.sources.get(item.name),
+                "source": (self.packages if item.kind is RequirementKind.NODE else self.sources).get(item.name),
             }
             for item in self.items
         ]
@@ -92,13 +102,16 @@ class Availability:
         *,
         stage: str,
         on_missing: Callable[[], None],
+        node_map: Path,
         stage_of: Callable[[int], str] | None = None,
     ) -> None:
-        """`stage_of` overrides the requested stage of a workflow's jobs."""
+        """`stage_of` overrides the requested stage of a workflow's jobs. `node_map` is an optional file that names the
+        packages of missing nodes."""
         self._databases = databases
         self._graphs = graphs
         self._stage = stage
         self._on_missing = on_missing
+        self._node_map = node_map
         self._stage_of = stage_of
 
     async def check_workflow(self, workflow: WorkflowRecord, *, shows_names: bool) -> MissingRequirements | None:
@@ -174,11 +187,14 @@ class Availability:
         items = merge_unmet(unmet)
         known = await asyncio.to_thread(sources_in, await self._graphs.get(workflow.graph_path))
         models = [item.name for item in items if item.kind is RequirementKind.MODEL]
+        nodes = [item.name for item in items if item.kind is RequirementKind.NODE]
+        packages = await asyncio.to_thread(read_node_map, self._node_map) if nodes else {}
         return MissingRequirements(
             items=items,
             workers=len(unmet),
             shows_names=shows_names,
             sources={name: source for name in models if (source := source_of(known, name)) is not None},
+            packages={name: packages[name] for name in nodes if name in packages},
         )
 
     async def delete_unused(self) -> int:

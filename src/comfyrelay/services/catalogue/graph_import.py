@@ -125,7 +125,7 @@ class GraphImporter:
             return await self._readers.run(tenant_id, partial(self._checked_graph, value, known or {}))
         except NotInstalled as error:
             detail = f"{_UNREADABLE} {why}" if known is None else f"{error.detail} {_INSTALL}"
-            waiting = WaitingForNodes(node_types=error.node_types[:MAX_NAMES_STORED])
+            waiting = WaitingForNodes(node_types=error.node_types[:MAX_NAMES_STORED], packages=error.packages)
             raise MissingOnWorkers(detail, missing=waiting.missing) from error
         except ComfyError as error:
             raise GraphError(error.detail) from error

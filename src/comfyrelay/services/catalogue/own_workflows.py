@@ -105,7 +105,7 @@ class OwnWorkflows:
             if not new.wait_for_missing:
                 anyway = f"{error.detail} Or add it anyway: then it waits until a worker has them."
                 raise MissingOnWorkers(anyway, missing=error.missing) from error
-            values = self._pending_values(new, [item["name"] for item in error.missing])
+            values = self._pending_values(new, WaitingForNodes.from_missing(error.missing))
         slug, name = new_slug(new.name), await self._free_name(tenant_id, new)
 
         async def find_existing(tx: Tx, graph_path: str) -> WorkflowRecord | None:
@@ -171,7 +171,7 @@ class OwnWorkflows:
             imported = await self.import_graph(before.tenant_id, WorkflowImport(**stored))
             await self._workflows.change(before.slug, workflow_values(imported), before=before)
         except MissingOnWorkers as error:
-            waiting = WaitingForNodes(node_types=[item["name"] for item in error.missing])
+            waiting = WaitingForNodes.from_missing(error.missing)
         except (GraphError, InvalidInput, NotFound, TooLarge) as error:
             waiting = WaitingForNodes(node_types=[], problem=error.detail)
         else:
@@ -230,16 +230,16 @@ class OwnWorkflows:
             taken = await library.own_names(tx, tenant_id)
         return new.name if new.name not in taken else _numbered(new.name, taken)
 
-    def _pending_values(self, new: WorkflowImport, node_types: Sequence[str]) -> dict[str, Any]:
+    def _pending_values(self, new: WorkflowImport, waiting: WaitingForNodes) -> dict[str, Any]:
         """Return the fields of a pending workflow. Refuse nodes that the policy forbids."""
-        for node_type in node_types:
+        for node_type in waiting.node_types:
             if len(node_type) > MAX_NAME_LENGTH:
                 raise GraphError(f"The workflow contains a name of more than {MAX_NAME_LENGTH} characters.")
             if (why := self._policy.why_not(node_type)) is not None:
                 raise GraphNotAllowed(f"Your workflows may not use the node {node_type}: {why}.")
         return {
             "graph": {name: getattr(new, name) for name in _IMPORT_FIELDS if getattr(new, name) is not None},
-            "waiting": WaitingForNodes(node_types=node_types),
+            "waiting": waiting,
             "properties": [],
             "output_node_id": None,
             # The type of the output is unknown until the import.

@@ -85,7 +85,7 @@ class WorkerView:
 
     @property
     def comfyui_note(self) -> str | None:
-        return next(filter(None, map(version_note, self.comfyui_versions)), None)
+        return " ".join(filter(None, map(version_note, self.comfyui_versions))) or None
 
 
 class FleetViews:

@@ -247,6 +247,13 @@ def test_device_that_is_not_a_gpu_has_no_memory() -> None:
     assert memory_in({"devices": []}) is None
 
 
+def test_memory_of_several_gpus_is_that_of_the_first() -> None:
+    """The first one has the models; a ComfyUI that splits its work uses the others in addition."""
+    fields = {"type": "cuda", "vram_total": 10, "vram_free": 8, "torch_vram_total": 3, "torch_vram_free": 1}
+    more = {"type": "cuda", "vram_total": 99, "vram_free": 99, "torch_vram_total": 0, "torch_vram_free": 0}
+    assert memory_in({"devices": [fields, more], "novelty": []}) == Memory(total=10, free=7, held=3)
+
+
 def server_on_gpu(client_id: str, comfyui: Any = None) -> Member:
     return member(client_id, gpu="gpu", comfyui=comfyui)
 

@@ -156,7 +156,7 @@ function MissingCard({
             <code>{each.name}</code>
             <span>
               {texts.plan.kinds[each.kind] ?? each.kind}
-              {each.source && texts.plan.source(each.source)}
+              {each.source && (each.kind === "node" ? texts.plan.package : texts.plan.source)(each.source)}
             </span>
           </li>
         ))}
