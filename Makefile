@@ -17,7 +17,7 @@ LOCK_DEV := requirements/dev.txt
 LOCK_NODE := requirements/node.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-all soak compat check docs schema mutants bench lock audit clean
+.PHONY: help install up test test-all soak compat oracle check docs schema mutants bench lock audit clean
 
 # loadfile: the tests of a file share fixtures. Four processes for two cores: tests often wait for other processes.
 PYTEST := $(BIN)/pytest -n 4 --dist loadfile
@@ -47,6 +47,9 @@ soak: $(READY_DEV) ## run the whole system and inject faults by plan (ARGS="--se
 
 compat: $(READY_DEV) ## run real versions of ComfyUI and print what works with each (ARGS="0.28.0" tries one)
 	$(BIN)/python -m tests.compat $(ARGS)
+
+oracle: $(READY_DEV) ## compare conversions of all templates with the editor's exports (ARGS="--frontend 1.58.1" takes another)
+	$(BIN)/python -m tests.compat.oracle --write $(ARGS)
 
 check: $(READY_DEV) ## check style, formatting, types, import rules, English and the documentation site
 	$(BIN)/ruff check .

@@ -21,7 +21,7 @@ from tests.support.paths import ROOT
 HERE = Path(__file__).parent
 FOLDER = Path(".compat")
 # Fetched for the run and never committed.
-REPOSITORY = "https://github.com/comfyanonymous/ComfyUI"
+REPOSITORY = "https://github.com/Comfy-Org/ComfyUI"
 PAGE = ROOT / "docs/reference/comfyui-versions.md"
 # The versions of a fleet that has two.
 MIXED = ("0.7.0", "0.28.0")
@@ -66,6 +66,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _prepare(folder: Path, version: str) -> None:
+    """Fetch what is missing of a version: its code, its packages, and the node pack of the suite."""
     if not (folder / "main.py").exists():
         sys.stdout.write(f"Fetching ComfyUI {version}\n")
         _call("git", "clone", "--quiet", "--depth", "1", "--branch", f"v{version}", REPOSITORY, str(folder))
@@ -73,8 +74,11 @@ def _prepare(folder: Path, version: str) -> None:
         sys.stdout.write(f"Installing the packages of ComfyUI {version}; this takes minutes\n")
         _call(sys.executable, "-m", "venv", str(folder / ".venv"))
         python = str(python_in(folder / ".venv"))
-        # torch must fit torchaudio, which is released later.
-        _call(python, "-m", "pip", "install", "--quiet", "torchaudio")
+        # torch must be of the release of torchaudio, which appears later and accepts every torch when it is installed.
+        _call(python, "-m", "pip", "install", "--quiet", "--no-deps", "torchaudio")
+        version = "import importlib.metadata as found; print(found.version('torchaudio').partition('+')[0])"
+        release = subprocess.run([python, "-c", version], check=True, capture_output=True, text=True).stdout.strip()
+        _call(python, "-m", "pip", "install", "--quiet", f"torch=={release}", "torchvision", f"torchaudio=={release}")
         _call(python, "-m", "pip", "install", "--quiet", "--requirement", str(folder / "requirements.txt"))
     pack = folder / "custom_nodes" / "comfyrelay_compat"
     if pack.is_symlink():
@@ -122,11 +126,15 @@ def _render(table: Mapping[str, Mapping[str, str]]) -> str:
 
 def _write_page(table: str) -> None:
     """Replace the table of the page and its date."""
-    text = PAGE.read_text("utf-8")
-    before, _, rest = text.partition("<!-- table -->\n")
-    after = rest.partition("<!-- end of table -->")[2]
     today = datetime.now(UTC).date().isoformat()
-    PAGE.write_text(f"{before}<!-- table -->\nTried on {today}:\n\n{table}\n<!-- end of table -->{after}", "utf-8")
+    replace_part("table", f"Tried on {today}:\n\n{table}")
+
+
+def replace_part(name: str, content: str) -> None:
+    """Replace the part of the page between two comments."""
+    before, start, rest = PAGE.read_text("utf-8").partition(f"<!-- {name} -->\n")
+    after = rest.partition(f"<!-- end of {name} -->")[2]
+    PAGE.write_text(f"{before}{start}{content}\n<!-- end of {name} -->{after}", "utf-8")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,10 @@ from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.processes.gpus import LocalGpu
 from comfyrelay.comfyui.processes.options import ManagedOptions
 from comfyrelay.comfyui.processes.supervisor import ProcessState, Supervisor
+from tests.support.chromium import open_chromium
+from tests.support.daily_loop import JourneyDesk, walk_daily_loop
 from tests.support.desk import make_desk, open_desk
+from tests.support.web_app import build_app
 from tests.support.whole_system import open_system
 
 FOLDER = Path(os.environ.get("COMPAT_FOLDER", "."))
@@ -89,7 +92,7 @@ async def test_jobs_of_a_server_run_where_their_nodes_exist(
             assert (await system.completed(job_id)).startswith(b"\x89PNG")
             needed = graphs()[name][1]
             used = (await system.lease_of(job_id))["last_worker_id"]
-            assert needed is None or used == f"comfyui-{needed}"
+            assert used in ([f"comfyui-{needed}"] if needed else [f"comfyui-{version}" for version in versions])
         await system.check()
 
 
@@ -110,4 +113,13 @@ async def test_jobs_of_a_desk_run_where_their_nodes_exist(
             needed = graphs()[name][1]
             about = await desk.client.about(job_id)
             assert about is not None
-            assert needed is None or about.comfyui_url == versions[needed].url
+            usable = [versions[needed]] if needed else versions.values()
+            assert about.comfyui_url in {running.url for running in usable}
+
+
+async def test_daily_loop_of_a_desk_with_two_versions(versions: Mapping[str, RunningVersion], tmp_path: Path) -> None:
+    """A desk in Chromium with ComfyUI 0.7.0 and 0.28.0: the same loop"""
+    build_app()
+    urls = ",".join(running.url for running in versions.values())
+    async with open_chromium() as browser:
+        await walk_daily_loop(JourneyDesk(tmp_path, comfyui_url=urls), browser)

@@ -1,17 +1,20 @@
 """`python -m tests.compat.oracle`: compare conversions of template files with the exports of a real editor.
 
-It starts a version of ComfyUI, opens its editor in Chromium, loads every template of the installed packages, and
-compares the graph that the editor would send with the one that `convert_workflow` makes.
+It starts a version of ComfyUI, opens an editor in Chromium, loads every template of a package, and compares the graph
+that the editor would send with the one that `convert_workflow` makes. Editor and templates are those of the version or
+given ones, which pip fetches. `--write` puts the results of all editors so far into the documentation.
 """
 
 import argparse
 import asyncio
 import hashlib
 import json
+import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +26,11 @@ from comfyrelay.comfyui.editor.convert import convert_workflow
 from comfyrelay.comfyui.editor.workflow import is_editor_file
 from comfyrelay.comfyui.processes.gpus import LocalGpu
 from comfyrelay.comfyui.processes.options import ManagedOptions
+from comfyrelay.comfyui.processes.python import python_in
 from comfyrelay.comfyui.processes.supervisor import ProcessState, Supervisor
+from comfyrelay.comfyui.versions import version_key
 from comfyrelay.errors import ComfyRelayError, NotInstalled
-from tests.compat.__main__ import FOLDER
+from tests.compat.__main__ import FOLDER, replace_part
 from tests.support.chromium import open_chromium
 from tests.unit.comfyui.editor.__main__ import EXPORT, READY
 
@@ -39,28 +44,115 @@ class Comparison(NamedTuple):
     result: str
     detail: str
 
+    @property
+    def reason(self) -> str:
+        """The result and its detail, as a cell of a table."""
+        return f"{self.result}: {self.detail}".replace("|", "\\|")
+
 
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("version", help="version of ComfyUI, a folder below --folder")
+    parser.add_argument("version", nargs="?", default="0.28.0", help="ComfyUI, a folder below --folder; %(default)s")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the versions; default: %(default)s")
-    parser.add_argument("--frontend", type=Path, help="folder `static` of another editor package")
-    parser.add_argument("--templates", type=Path, help="site-packages folder with another template package")
-    parser.add_argument("--only", help="only templates whose name contains this text")
+    parser.add_argument("--frontend", help="version of another editor package")
+    parser.add_argument("--templates", help="version of another template package")
+    parser.add_argument("--only", help="only templates whose name contains this text; nothing is stored")
+    parser.add_argument("--at-least", type=float, default=99.0, help="percentage that must be equal; %(default)s")
+    parser.add_argument("--write", action="store_true", help="write all stored results into the documentation")
     options = parser.parse_args(words)
-    found = asyncio.run(_compare_all(options))
-    counts = Counter(comparison.result for comparison in found)
-    comparable = len(found) - counts["missing nodes"]
-    share = 100 * counts["equal"] / comparable if comparable else 0.0
-    sys.stdout.write(
-        f"{dict(counts)}\n{counts['equal']} of {comparable} comparable templates are equal: {share:.1f} %\n"
+    install: Path = options.folder / options.version
+    editor = _fetched(options, "comfyui-frontend-package", options.frontend)
+    templates = _fetched(options, "comfyui-workflow-templates", options.templates)
+    found = asyncio.run(_compare_all(install, editor, templates or _packages_of(install), only=options.only))
+    outcome = Outcome(
+        editor=options.frontend or _installed(install, "comfyui-frontend-package"),
+        templates=options.templates or _installed(install, "comfyui-workflow-templates"),
+        comfyui=options.version,
+        found=found,
     )
-    return 0
+    sys.stdout.write(f"{outcome.row}\n")
+    if not options.only:
+        outcome.store(options.folder)
+    if options.write:
+        replace_part("oracle", _render(options.folder))
+    return int(outcome.share < options.at_least)
 
 
-async def _compare_all(options: argparse.Namespace) -> list[Comparison]:
-    install = options.folder / options.version
-    arguments = ("--cpu", *(["--front-end-root", str(options.frontend.absolute())] if options.frontend else []))
+@dataclass(frozen=True)
+class Outcome:
+    """The results of one editor."""
+
+    editor: str
+    templates: str
+    comfyui: str
+    found: Sequence[Comparison]
+
+    @property
+    def compared(self) -> list[Comparison]:
+        """Templates whose nodes the server has."""
+        return [comparison for comparison in self.found if comparison.result != "missing nodes"]
+
+    @property
+    def unequal(self) -> list[Comparison]:
+        return [comparison for comparison in self.compared if comparison.result != "equal"]
+
+    @property
+    def share(self) -> float:
+        return 100 * (1 - len(self.unequal) / len(self.compared)) if self.compared else 0.0
+
+    @property
+    def row(self) -> str:
+        numbers = f"{len(self.found)} | {len(self.compared)} | {len(self.compared) - len(self.unequal)}"
+        return f"| {self.editor} | {self.comfyui} | {self.templates} | {numbers} | {self.share:.1f} % |"
+
+    def store(self, folder: Path) -> None:
+        (folder / f"oracle-{self.editor}.json").write_text(json.dumps(asdict(self)), "utf-8")
+
+    @classmethod
+    def load(cls, file: Path) -> "Outcome":
+        stored = json.loads(file.read_text("utf-8"))
+        return cls(**{**stored, "found": [Comparison(*comparison) for comparison in stored["found"]]})
+
+
+def _render(folder: Path) -> str:
+    """Return the results of all editors, and each template that is not equal with the reason."""
+    outcomes = [Outcome.load(file) for file in folder.glob("oracle-*.json")]
+    outcomes.sort(key=lambda outcome: version_key(outcome.editor) or ())
+    head = (
+        "| Editor | ComfyUI | Templates | Files | With known nodes | Equal | Share |\n|---|---|---|---|---|---|---|\n"
+    )
+    rows = [
+        f"| {outcome.editor} | {comparison.template} | {comparison.reason} |"
+        for outcome in outcomes
+        for comparison in outcome.unequal
+    ]
+    rest = ["", "| Editor | Not equal | Reason |", "|---|---|---|", *rows] if rows else []
+    return head + "\n".join([*(outcome.row for outcome in outcomes), *rest, ""])
+
+
+def _fetched(options: argparse.Namespace, package: str, version: str | None) -> Path | None:
+    """Return the folder of a package in a given version, which pip fetches once."""
+    if version is None:
+        return None
+    folder: Path = options.folder / f"{package}-{version}"
+    if not folder.exists():
+        command = ["-m", "pip", "install", "--quiet", "--target", str(folder), f"{package}=={version}"]
+        subprocess.run([sys.executable, *command], check=True)
+    return folder
+
+
+def _installed(install: Path, package: str) -> str:
+    """Return the version of a package in the environment of a ComfyUI."""
+    python = python_in(install / ".venv")
+    code = f"import importlib.metadata as found; print(found.version({package!r}))"
+    return subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+async def _compare_all(install: Path, editor: Path | None, templates: Path, *, only: str | None) -> list[Comparison]:
+    static = (
+        [] if editor is None else ["--front-end-root", str((editor / "comfyui_frontend_package/static").absolute())]
+    )
+    arguments = ("--cpu", *static)
     gpu = LocalGpu(key="cpu", name="CPU", memory_bytes=None, variables={})
     with tempfile.TemporaryDirectory() as folder:
         supervisor = Supervisor(ManagedOptions(folder=install, arguments=arguments), folder=Path(folder), gpus=[gpu])
@@ -79,8 +171,8 @@ async def _compare_all(options: argparse.Namespace) -> list[Comparison]:
                 await page.goto(url)
                 await page.wait_for_function(READY, timeout=1000 * START_SECONDS)
                 found = []
-                for name, workflow in _templates(options.templates or _packages_of(install)):
-                    if not options.only or options.only in name:
+                for name, workflow in _templates(templates):
+                    if not only or only in name:
                         found.append(await _compare(page, name, workflow, definitions))
                         sys.stdout.write(" ".join(filter(None, [found[-1].result, name, found[-1].detail])) + "\n")
                         sys.stdout.flush()

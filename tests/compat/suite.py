@@ -319,6 +319,14 @@ async def test_out_of_memory_is_recognised(comfyui: RunningComfyUI) -> None:
     assert (await comfyui.client.run(slow(20))).files
 
 
+async def test_freed_memory_has_no_cached_results(comfyui: RunningComfyUI) -> None:
+    """`/free` unloads models and drops cached results"""
+    await comfyui.client.run(slow(30))
+    assert "1" in (await comfyui.client.run(slow(30))).cached_nodes
+    await comfyui.client.free()
+    assert "1" not in (await comfyui.client.run(slow(30))).cached_nodes
+
+
 @pytest.mark.parametrize(
     "name", ["a lake (1).png", "Größe 5%.png", "写真.png", "semi;colon&amp.png", "x" * 120 + ".png"]
 )

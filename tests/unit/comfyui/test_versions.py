@@ -1,5 +1,7 @@
 """Versions of ComfyUI are compared by number, and the documentation lists the tried ones."""
 
+import ast
+
 import pytest
 
 from comfyrelay.comfyui.versions import TRIED, TRIED_ON, version_key, version_note
@@ -39,3 +41,15 @@ def test_documentation_lists_the_tried_versions() -> None:
     header = next(line for line in page.splitlines() if line.startswith("| Tried"))
     assert [cell.strip() for cell in header.strip("|").split("|")][1:] == list(TRIED)
     assert TRIED_ON in page
+
+
+def test_documentation_lists_every_row_of_the_suite() -> None:
+    """In the order of the suite, as `make compat ARGS=--write` writes them."""
+    modules = [ast.parse((ROOT / "tests/compat" / name).read_text("utf-8")) for name in ("suite.py", "mixed_fleet.py")]
+    functions = [node for module in modules for node in module.body if isinstance(node, ast.AsyncFunctionDef)]
+    tests = [function for function in functions if function.name.startswith("test_")]
+    rows = [str(ast.get_docstring(function)).splitlines()[0] for function in tests]
+    page = (ROOT / "docs/reference/comfyui-versions.md").read_text("utf-8")
+    table = page.partition("<!-- table -->")[2].partition("<!-- end of table -->")[0]
+    listed = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")][1:]
+    assert listed == list(dict.fromkeys(rows))
