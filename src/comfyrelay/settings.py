@@ -137,6 +137,9 @@ class Settings(ArgumentsOnly):
     public_url: str | None = Field(
         None, description="URL at which clients and workers reach the server; if not set, from host and port"
     )
+    comfyui_api_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        None, description="port on which [ComfyUI's own API](../howto/comfyui-api.md) listens; if not set, it is off"
+    )
     fleet_secrets: dict[Stage, list[str]] = Field(
         {}, repr=False, description="JSON object: stage → secrets that workers register with; if empty, generated"
     )

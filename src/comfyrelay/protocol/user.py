@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.properties import PropertyType, Role
 from comfyrelay.domain.queue.states import Stage, WorkerState
-from comfyrelay.domain.records.accounts import SESSION
+from comfyrelay.domain.records.accounts import SESSION, TokenScope
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, AnswerBody, Request, example
 from comfyrelay.protocol.fields import STORABLE, Email, Json, Line, Number, OpenEnum, PropertyKey
 from comfyrelay.protocol.requirements import Missing
@@ -119,6 +119,7 @@ class NewToken(Request):
 
     name: Annotated[Line, AfterValidator(_not_reserved)]
     expires_in_days: Annotated[float, Field(gt=0, le=3650)] | None = None
+    scope: Annotated[TokenScope | None, Field(description="the only API that accepts it; null: all of them")] = None
 
 
 class Token(AnswerBody):
@@ -126,6 +127,7 @@ class Token(AnswerBody):
     name: str
     created_at: datetime
     expires_at: datetime | None
+    scope: Annotated[OpenEnum[TokenScope] | None, Field(description="the only API that accepts it; null: all of them")]
     is_session: Annotated[bool, Field(description="whether the token is a browser session")]
     is_current: Annotated[bool, Field(description="whether this request was sent with this token")]
 

@@ -10,13 +10,14 @@ from functools import partial
 from typing import cast
 
 import uvicorn
+from starlette.applications import Starlette
 
 from comfyrelay.errors import ConfigurationError, DatabaseUnavailable
 from comfyrelay.extras import require
 from comfyrelay.http_client import listen
 from comfyrelay.logs import log_as_json
 from comfyrelay.server.app import create_app
-from comfyrelay.server.http.connections import ConnectionLimits, LimitedConnection, ResponseTracker
+from comfyrelay.server.http.connections import ConnectionLimits, LimitedConnection, LimitedWebSocket, ResponseTracker
 from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.middleware import UnquotedCookies
 from comfyrelay.server.http.secrets import Secrets, check_secrets, load_secrets
@@ -28,17 +29,26 @@ from comfyrelay.system.signals import on_stop
 
 # Time for pending responses on shutdown.
 STOP_SECONDS = 10
+# Clients of ComfyUI send one short message.
+MAX_MESSAGE_BYTES = 64 * 1024
 
 
 class _Server(uvicorn.Server):
     """A uvicorn server that answers parked requests on shutdown, before uvicorn waits for them."""
 
     def __init__(
-        self, app: LazyApp, *, is_embedded: bool = False, on_started: Callable[[], None] = lambda: None
+        self,
+        app: Starlette,
+        *,
+        limits: ConnectionLimits | None = None,
+        is_embedded: bool = False,
+        on_started: Callable[[], None] = lambda: None,
     ) -> None:
-        """An embedded server leaves signals and the warm-up to its caller. `on_started` is called once it answers."""
+        """An embedded server leaves signals and the warm-up to its caller. `on_started` is called once it answers.
+        Servers of one process share their `limits`."""
         self._context: Context = app.state.context
-        super().__init__(_config(app, self._context.settings))
+        settings = self._context.settings
+        super().__init__(_config(app, settings, limits or ConnectionLimits(settings)))
         self._app = app
         self._is_embedded = is_embedded
         self._on_started = on_started
@@ -52,7 +62,8 @@ class _Server(uvicorn.Server):
     async def main_loop(self) -> None:
         """Run while the server answers."""
         self._on_started()
-        async with nullcontext() if self._is_embedded else self._app.warming_up():
+        app = self._app
+        async with app.warming_up() if isinstance(app, LazyApp) and not self._is_embedded else nullcontext():
             await super().main_loop()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -83,15 +94,26 @@ async def serve(
     engine.operations.alerts.check()
     engine.workers.identities.load()
     listener = listen(settings.host, settings.port)
+    comfyui_listener = open_comfyui_listener(settings)
     try:
         await engine.databases.open(settings.database_wait_seconds)
     except BaseException:
         listener.close()
+        if comfyui_listener is not None:
+            comfyui_listener.close()
         await engine.databases.close()
         raise
     secrets = load_secrets(settings)
     engine.sign_with(secrets.signing)
-    app = create_app(engine, secrets, background=partial(_scaling_fleets, engine, secrets))
+    limits = ConnectionLimits(settings)
+
+    @asynccontextmanager
+    async def background() -> AsyncIterator[None]:
+        context: Context = app.state.context
+        async with _scaling_fleets(engine, secrets), serving_comfyui(context, comfyui_listener, limits=limits):
+            yield
+
+    app = create_app(engine, secrets, background=background)
     setup_code: str | None = None
     # With a read-only database, the server starts without a setup code.
     with suppress(DatabaseUnavailable):
@@ -105,7 +127,7 @@ async def serve(
 
     # Each parked poll has a few hundred objects; do not scan the objects of the start with them.
     gc.freeze()
-    await _Server(app, on_started=on_started).serve(sockets=[listener])
+    await _Server(app, limits=limits, on_started=on_started).serve(sockets=[listener])
 
 
 def _scaling_fleets(engine: Engine, secrets: Secrets) -> AbstractAsyncContextManager[object]:
@@ -117,10 +139,31 @@ def _scaling_fleets(engine: Engine, secrets: Secrets) -> AbstractAsyncContextMan
     return scaling_fleets(engine, secrets=secrets.fleet)
 
 
+def open_comfyui_listener(settings: Settings) -> socket.socket | None:
+    """Listen for ComfyUI's API, if it has a port."""
+    return None if settings.comfyui_api_port is None else listen(settings.host, settings.comfyui_api_port)
+
+
 @asynccontextmanager
-async def serving(app: LazyApp, *listeners: socket.socket) -> AsyncIterator[None]:
+async def serving_comfyui(
+    context: Context, listener: socket.socket | None, *, limits: ConnectionLimits
+) -> AsyncIterator[None]:
+    """Serve ComfyUI's API inside the block, if it has a listener. The engine must run for longer."""
+    if listener is None:
+        yield
+        return
+    from comfyrelay.server.comfyui_api.app import create_comfyui_app  # Most servers do not need it.
+
+    async with serving(create_comfyui_app(context), listener, limits=limits):
+        yield
+
+
+@asynccontextmanager
+async def serving(
+    app: Starlette, *listeners: socket.socket, limits: ConnectionLimits | None = None
+) -> AsyncIterator[None]:
     """Serve an application in the running event loop inside the block, without signal handlers."""
-    server = _Server(app, is_embedded=True)
+    server = _Server(app, limits=limits, is_embedded=True)
     task = asyncio.create_task(server.serve(sockets=list(listeners)))
     try:
         while not server.started:
@@ -134,14 +177,19 @@ async def serving(app: LazyApp, *listeners: socket.socket) -> AsyncIterator[None
         await task
 
 
-def _config(app: LazyApp, settings: Settings) -> uvicorn.Config:
+def _config(app: Starlette, settings: Settings, limits: ConnectionLimits) -> uvicorn.Config:
     # uvicorn calls it with the other arguments for each connection.
-    connection = partial(LimitedConnection, ConnectionLimits(settings))
+    connection = partial(LimitedConnection, limits)
     return uvicorn.Config(
         # Outside of the application, because the middleware of a desk reads cookies, too.
         ResponseTracker(UnquotedCookies(app)),
         http=cast(type[asyncio.Protocol], connection),
-        ws="none",
+        # ComfyRelay's own API has no WebSockets.
+        ws="none" if isinstance(app, LazyApp) else LimitedWebSocket,
+        ws_max_size=MAX_MESSAGE_BYTES,
+        # Previews are compressed already.
+        ws_per_message_deflate=False,
+        lifespan="auto" if isinstance(app, LazyApp) else "off",
         # By default, uvicorn trusts the proxy headers of local callers.
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=settings.trusted_proxies,

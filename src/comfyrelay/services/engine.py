@@ -19,6 +19,7 @@ from comfyrelay.services.accounts import Accounts
 from comfyrelay.services.auditing import AuditLog
 from comfyrelay.services.autoscaling import Autoscaling
 from comfyrelay.services.catalogue import Catalogue
+from comfyrelay.services.comfyui_api import ComfyuiApi
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.databases import RETRY_SECONDS, Databases
 from comfyrelay.services.gallery import Gallery
@@ -95,6 +96,7 @@ class Engine:
         self.autoscaling = Autoscaling(context, self.workers, self.outbox, self.queue)
         self.jobs = Jobs(context, self.outbox, self.catalogue, self.queue, self.accounts)
         self.gallery = Gallery(context, self.jobs)
+        self.comfyui_api = ComfyuiApi(context, self.catalogue, self.queue, self.jobs)
         self.webhooks = Webhooks(context, on_recorded=partial(self._publish_change, "webhooks"))
         self.operations = Operations(
             context,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 # Parsing the migrations takes longer than all other checks of a start. A test compares these with the files.
 CHECKSUMS = {
-    "central_0001": "1a48dd28c1677426f30a38bfbc003baaf14d7b464c89dd0e889723f7d22add47",
-    "tenant_0001": "4cb18b179177a268938567fe46df6ec26c2ee23499caa72aa827667f9dea5199",
+    "central_0001": "c50b63e094bbfe450a88153293cf8abec852e01bd0b5beb6c06c39cf894c7d0e",
+    "tenant_0001": "4833c0fbecab85b5aa4af978657e7c9a52b14e5005ab70ab9bd429fe173b4b46",
 }
 
 

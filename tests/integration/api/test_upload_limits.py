@@ -10,7 +10,7 @@ import pytest
 
 from comfyrelay.domain.uploads import UploadLimits, UploadUsage, tenant_of_upload
 from comfyrelay.errors import UploadLimitReached
-from comfyrelay.server.comfy_api.assets import MAX_OVERHEAD_BYTES
+from comfyrelay.server.forms import MAX_OVERHEAD_BYTES
 from comfyrelay.services.jobs.removal import GRACE_SECONDS as REMOVAL_SECONDS
 from comfyrelay.services.operations.retention import GRACE_SECONDS
 from tests.support.api import Api, Caller, open_api, problem_of

@@ -163,7 +163,7 @@ async def test_every_saved_file_of_a_run_is_an_output(comfy: ComfyClient, tmp_pa
     saved = [*result.files_of("3")[1:], *result.files_of("4")]
     assert left_out is None
     assert [output.metadata for output in more] == [
-        {"node_id": file.node_id, "filename": file.filename} for file in saved
+        {"node_id": file.node_id, "filename": file.filename, "key": file.key} for file in saved
     ]
     assert [output.size for output in more] == [output.path.stat().st_size for output in more]
     collected = replace(await collect(comfy, result, lease, tmp_path / "output.png"), more=more)

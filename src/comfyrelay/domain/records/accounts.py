@@ -2,9 +2,16 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 
 # Reserved token name of browser sessions.
 SESSION = "session"
+
+
+class TokenScope(StrEnum):
+    """The only API that accepts a token."""
+
+    COMFYUI = "comfyui"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +106,7 @@ class TokenRecord:
     name: str
     created_at: datetime
     expires_at: datetime | None
+    scope: TokenScope | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

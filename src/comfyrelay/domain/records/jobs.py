@@ -90,6 +90,34 @@ class NewJobRecord(JobFields):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PromptRecord:
+    """What a client of ComfyUI's API sent with a job. `sent` has the graph (`prompt`), the extra data (`extra_data`)
+    and the output nodes that run (`outputs`)."""
+
+    job_id: str
+    prompt_id: str
+    client_id: str | None
+    workflow_id: str | None
+    sent: Mapping[str, Any]
+    hidden_at: datetime | None = None
+
+    @property
+    def graph(self) -> Mapping[str, Any]:
+        graph: Mapping[str, Any] = self.sent["prompt"]
+        return graph
+
+    @property
+    def extra_data(self) -> Mapping[str, Any]:
+        extra: Mapping[str, Any] = self.sent["extra_data"]
+        return extra
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        nodes: Sequence[str] = self.sent["outputs"]
+        return nodes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NewDispatch:
     """A dispatch to enqueue. `from_job` copies all fields that the job has under the same name. Prices are copied from
     the workflow when it is written."""

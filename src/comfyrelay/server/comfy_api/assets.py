@@ -1,35 +1,28 @@
 """Assets of the Comfy API: the uploads of a user, and the outputs of jobs."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
-from blake3 import blake3
 from fastapi import Path, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect
 
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.domain.uploads import MEDIA_TYPES, AnnouncedUpload
-from comfyrelay.errors import Conflict, InvalidInput, TooLarge
+from comfyrelay.errors import Conflict, InvalidInput
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol import comfy_api as wire
 from comfyrelay.protocol.fields import MAX_LINE_LENGTH
 from comfyrelay.server.comfy_api.problems import comfy_responses, comfy_router, refuse
 from comfyrelay.server.comfy_api.views import HASH, asset_body
+from comfyrelay.server.forms import hash_blake3, read_form
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.routing import IdInPath
-from comfyrelay.text import format_bytes, one_line
+from comfyrelay.text import one_line
 
 router = comfy_router("/api/v2/assets")
-PIECE_BYTES = 1024 * 1024
-# For the fields of a form, next to the file.
-MAX_FIELDS, MAX_FIELD_BYTES = 100, 16 * 1024
-MAX_OVERHEAD_BYTES = 1024 * 1024
 UNKNOWN_TYPE = "application/octet-stream"
 Blake3 = Annotated[str, Path(max_length=200, description="`blake3:` and the hash in hexadecimal digits")]
 _FORM = {
@@ -62,14 +55,14 @@ async def create(request: Request, context: ContextOf, user: CurrentUser) -> JSO
 
 async def _receive(request: Request, context: Context, user: User) -> JSONResponse:
     # Check it first, because the parser stores the file in the temporary folder.
-    form = await _read_form(request, max_bytes=await context.engine.jobs.uploads.room(user.tenant_id))
+    form = await read_form(request, max_bytes=await context.engine.jobs.uploads.room(user.tenant_id))
     try:
         file = form.get("file")
         if not isinstance(file, UploadFile):
             raise InvalidInput(errors={"file": "Send the content of the file in this field of the form."})
         # The parser has put it into memory, or into a temporary file.
         content = file.file
-        found = f"{HASH}{await asyncio.to_thread(_hash, content)}"
+        found = f"{HASH}{await asyncio.to_thread(hash_blake3, content)}"
         expected = form.get("expected_hash")
         if isinstance(expected, str) and expected.lower() != found:
             return refuse(409, "hash_mismatch", f"The received bytes have the hash {found}, not {expected[:100]}.")
@@ -143,15 +136,6 @@ async def _answer(context: Context, user: User, file: FileRecord, *, status: int
     return JSONResponse(body.model_dump(mode="json"), status_code=status)
 
 
-def _hash(file: BinaryIO) -> str:
-    digest = blake3()
-    file.seek(0)
-    while piece := file.read(PIECE_BYTES):
-        digest.update(piece)
-    file.seek(0)
-    return digest.hexdigest()
-
-
 def _announce(form: FormData, file: UploadFile) -> AnnouncedUpload:
     """Return the name, the type and the size of an upload. Clients that do not know the type name a generic one."""
     given = form.get("file_path")
@@ -161,34 +145,3 @@ def _announce(form: FormData, file: UploadFile) -> AnnouncedUpload:
     if not file.size:
         raise InvalidInput(errors={"file": "This file is empty. Choose another one."})
     return AnnouncedUpload(mime_type=found, size=file.size, original_filename=name)
-
-
-async def _read_form(request: Request, *, max_bytes: int) -> FormData:
-    if not request.headers.get("Content-Type", "").lower().startswith("multipart/form-data"):
-        raise InvalidInput("Send the file as multipart/form-data.")
-    announced = request.headers.get("Content-Length", "")
-    if announced.isdecimal() and int(announced[:18]) > max_bytes + MAX_OVERHEAD_BYTES:
-        raise _too_large(max_bytes)
-    limited = _limited(request, max_bytes=max_bytes)
-    try:
-        return await MultiPartParser(
-            request.headers, limited, max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
-        ).parse()
-    except (MultiPartException, KeyError, ValueError):
-        raise InvalidInput("This is not a valid form with one file.") from None
-    except ClientDisconnect:
-        raise InvalidInput("The connection was closed before the upload was complete.") from None
-
-
-async def _limited(request: Request, *, max_bytes: int) -> AsyncGenerator[bytes, None]:
-    """Yield the body, as long as it is not too large."""
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > max_bytes + MAX_OVERHEAD_BYTES:
-            raise _too_large(max_bytes)
-        yield chunk
-
-
-def _too_large(max_bytes: int) -> TooLarge:
-    return TooLarge(f"This file is too large: you can upload at most {format_bytes(max_bytes)}.")

@@ -18,9 +18,12 @@ from itertools import chain
 from typing import Any, cast
 
 import structlog
+import uvicorn
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
 
 from comfyrelay.server.http.holders import STATE_KEY, Holder, HolderKind, Holders, too_many_connections
 from comfyrelay.server.http.limits import network_of
@@ -242,19 +245,27 @@ class LimitedConnection(asyncio.Protocol):
         self._limits.connect(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_stall()
+        self.end_stall()
         self._limits.disconnect(self)
         self._http.connection_lost(exc)
 
+    def close_upgraded(self) -> None:
+        """Forget a connection that became a WebSocket and was closed."""
+        self.end_stall()
+        self._limits.disconnect(self)
+
     def pause_writing(self) -> None:
-        self._stall = asyncio.get_running_loop().call_later(MAX_STALL_SECONDS, self._limits.close, self, "stalled")
+        self.begin_stall()
         self._http.pause_writing()
 
     def resume_writing(self) -> None:
-        self._end_stall()
+        self.end_stall()
         self._http.resume_writing()
 
-    def _end_stall(self) -> None:
+    def begin_stall(self) -> None:
+        self._stall = asyncio.get_running_loop().call_later(MAX_STALL_SECONDS, self._limits.close, self, "stalled")
+
+    def end_stall(self) -> None:
         if self._stall is not None:
             self._stall.cancel()
 
@@ -340,9 +351,30 @@ class LimitedConnection(asyncio.Protocol):
 
     def end(self) -> None:
         """Close the connection. `close` alone would wait without limit for a caller that does not read."""
-        self._end_stall()
+        self.end_stall()
         self._stall = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._transport.abort)
         self._transport.close()
+
+
+class LimitedWebSocket(WebSocketsSansIOProtocol):
+    """uvicorn's protocol for a WebSocket, which replaces the `LimitedConnection` that was upgraded. The connection
+    stays counted until it is closed."""
+
+    def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
+        super().__init__(config, server_state, app_state)
+        self._limited: LimitedConnection = app_state[STATE_KEY]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._limited.close_upgraded()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._limited.begin_stall()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._limited.end_stall()
+        super().resume_writing()
 
 
 class ResponseTracker:

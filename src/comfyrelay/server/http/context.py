@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hmac import compare_digest
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
-from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.accounts import TokenScope, User
 from comfyrelay.domain.records.workers import Worker
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.server.http.cache import Cached
@@ -75,6 +76,8 @@ class Context:
         self.stopping = asyncio.Event()
         self.metrics = ServerMetrics(engine)
         self.user_of: Cached[User] = Cached(self._user)
+        # Also with tokens that only ComfyUI's API accepts.
+        self.comfyui_user_of: Cached[User] = Cached(partial(self._user, scope=TokenScope.COMFYUI))
         self.worker_of: Cached[Worker] = Cached(self._worker)
         self._storage_origins: Sequence[str] | None = None
         # Administrators by the hash of their secret, and when they were last authenticated.
@@ -125,13 +128,14 @@ class Context:
 
     def forget_user(self, user: User) -> None:
         """Drop cached lookups of a user after a token was revoked."""
-        self.user_of.forget(lambda other: other.id == user.id)
+        for users in (self.user_of, self.comfyui_user_of):
+            users.forget(lambda other: other.id == user.id)
         self._admins = {key: entry for key, entry in self._admins.items() if entry[1].id != user.id}
 
-    async def _user(self, secret: str) -> User | None:
+    async def _user(self, secret: str, *, scope: TokenScope | None = None) -> User | None:
         if self.owner is not None and self.owner.is_owner(secret):
             return self.owner.user
-        return await self.engine.accounts.sign_in.find_owner(secret)
+        return await self.engine.accounts.sign_in.find_owner(secret, scope=scope)
 
     async def _worker(self, secret: str) -> Worker | None:
         return await self.engine.workers.workers.by_token(hash_secret(secret))

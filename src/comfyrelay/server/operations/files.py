@@ -1,7 +1,6 @@
 """Files of the local object storage, behind signed URLs."""
 
 import hashlib
-from collections.abc import AsyncIterator
 from datetime import UTC
 from email.utils import format_datetime
 from typing import Annotated
@@ -20,7 +19,7 @@ from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.holders import HolderKind, hold_connection
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Router
-from comfyrelay.server.operations.ranges import Unsatisfiable, parse_range
+from comfyrelay.server.ranges import Unsatisfiable, parse_range, started
 from comfyrelay.storage.headers import content_disposition
 from comfyrelay.storage.objects import LocalObjects, ObjectStat
 from comfyrelay.storage.paths import no_object
@@ -74,7 +73,7 @@ async def download(path: str, request: Request, objects: Local) -> Response:
     headers["Content-Length"] = str(length)
     if part is not None:
         headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{stat.size}"
-    chunks = await _start(objects.stream(path, start=start, length=length))
+    chunks = await started(objects.stream(path, start=start, length=length))
     return StreamingResponse(chunks, status_code=206 if part is not None else 200, headers=headers)
 
 
@@ -200,15 +199,3 @@ def _may_be_partial(request: Request, stat: ObjectStat) -> bool:
     """Whether to honour a range: not if the client has ranges of another version."""
     condition = request.headers.get("If-Range")
     return condition is None or condition in (_tag(stat), _date(stat))
-
-
-async def _start(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Read the first chunk before the response starts: a file that was just deleted is a 404, not a broken response."""
-    first = await anext(chunks, b"")
-
-    async def with_first() -> AsyncIterator[bytes]:
-        yield first
-        async for chunk in chunks:
-            yield chunk
-
-    return with_first()

@@ -118,7 +118,9 @@ async def tokens(
 async def create_token(body: wire.NewToken, context: ContextOf, user: CurrentUser) -> Answer[wire.IssuedToken]:
     """Create a token for a program. It is shown only once."""
     lifetime = body.expires_in_days * SECONDS_PER_DAY if body.expires_in_days is not None else None
-    issued = await context.engine.accounts.sign_in.create_token(user, name=body.name, lifetime_seconds=lifetime)
+    issued = await context.engine.accounts.sign_in.create_token(
+        user, name=body.name, lifetime_seconds=lifetime, scope=body.scope
+    )
     data = wire.IssuedToken.of(issued.token, token=issued.secret, is_session=False, is_current=False)
     return Answer(data=data, message="Keep this token: it is not shown again.")
 

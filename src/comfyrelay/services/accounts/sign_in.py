@@ -9,7 +9,7 @@ from datetime import datetime
 
 from comfyrelay.domain.credentials import MAX_PASSWORD_LENGTH, normalize_email, password_problem
 from comfyrelay.domain.ids import new_id
-from comfyrelay.domain.records.accounts import SESSION, TokenRecord, User
+from comfyrelay.domain.records.accounts import SESSION, TokenRecord, TokenScope, User
 from comfyrelay.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
 from comfyrelay.services.accounts import passwords
 from comfyrelay.services.accounts.tenancy import Tenancy
@@ -83,7 +83,13 @@ class SignIn:
             return not await tenants.has_admin(tx)
 
     async def issue(
-        self, user: User, *, name: str, lifetime_seconds: float | None = None, password_hash: str | None = None
+        self,
+        user: User,
+        *,
+        name: str,
+        lifetime_seconds: float | None = None,
+        password_hash: str | None = None,
+        scope: TokenScope | None = None,
     ) -> TokenWithSecret:
         """Create a token for a user. `password_hash` must still be current, so that a password change also ends a
         session that is just starting."""
@@ -99,21 +105,25 @@ class SignIn:
                 name=name,
                 token_hash=hash_secret(secret),
                 lifetime_seconds=lifetime_seconds,
+                scope=scope,
             )
 
         token = await self._databases.central.run(TransactionStep.TENANT, work)
         return TokenWithSecret(token=token, secret=secret)
 
-    async def create_token(self, user: User, *, name: str, lifetime_seconds: float | None = None) -> TokenWithSecret:
+    async def create_token(
+        self, user: User, *, name: str, lifetime_seconds: float | None = None, scope: TokenScope | None = None
+    ) -> TokenWithSecret:
         """Create a token for a program. Raises `Conflict` if the user has too many."""
         async with self._databases.central.read() as tx:
             if await api_tokens.count_except(tx, user.id, name=SESSION) >= MAX_TOKENS:
                 raise Conflict(f"You have {MAX_TOKENS} tokens, which is the limit. Revoke one that you no longer use.")
-        return await self.issue(user, name=name, lifetime_seconds=lifetime_seconds)
+        return await self.issue(user, name=name, lifetime_seconds=lifetime_seconds, scope=scope)
 
-    async def find_owner(self, secret: str) -> User | None:
+    async def find_owner(self, secret: str, *, scope: TokenScope | None = None) -> User | None:
+        """Return the user of a token that every API accepts, or only the API of `scope`."""
         async with self._databases.central.read() as tx:
-            return await api_tokens.owner(tx, hash_secret(secret))
+            return await api_tokens.owner(tx, hash_secret(secret), scope=scope)
 
     async def token_name(self, secret: str) -> str | None:
         async with self._databases.central.read() as tx:

@@ -33,7 +33,7 @@ from comfyrelay.services.catalogue.graph_import import ImportedWorkflow, Workflo
 from comfyrelay.services.catalogue.own_workflows import new_slug, workflow_values
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
-from comfyrelay.services.jobs.submission.submit import JobSubmission, SubmittedJob
+from comfyrelay.services.jobs.submission.submit import JobSubmission, OnWritten, SubmittedJob
 from comfyrelay.services.jobs.views.jobs import JobViews
 from comfyrelay.store.central import catalogue, library, tenants
 from comfyrelay.store.database import Tx
@@ -77,9 +77,9 @@ class GraphJobs:
         self._submission = submission
         self._views = views
 
-    async def submit(self, request: GraphRequest) -> SubmittedJob:
+    async def submit(self, request: GraphRequest, *, also: OnWritten | None = None) -> SubmittedJob:
         """Submit a job, unless the idempotency key has one, which is then returned as not new. Raises `MissingAsset` if
-        the graph names a file that the user does not have."""
+        the graph names a file that the user does not have. `also` is called in the transaction that writes the job."""
         tenant_id = request.user.tenant_id
         await self._access.require(tenant_id)
         if (known := await self._by_key(request)) is not None:
@@ -107,7 +107,7 @@ class GraphJobs:
             item=item,
         )
         try:
-            return await self._submission.submit_once(wanted)
+            return await self._submission.submit_once(wanted, also=also)
         except IdempotencyConflict:
             # Another request has just used the key.
             if (known := await self._by_key(request)) is None:

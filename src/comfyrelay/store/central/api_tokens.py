@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import delete, func, insert, select, update
 
-from comfyrelay.domain.records.accounts import TokenRecord, User
+from comfyrelay.domain.records.accounts import TokenRecord, TokenScope, User
 from comfyrelay.store.central.tables.accounts import api_tokens as t
 from comfyrelay.store.central.tables.accounts import users
 from comfyrelay.store.central.tenants import USER_COLUMNS
@@ -19,7 +19,14 @@ _IS_VALID = t.c.revoked_at.is_(None) & (t.c.expires_at.is_(None) | (t.c.expires_
 
 
 async def create(
-    tx: Tx, *, id_: str, user_id: str, name: str, token_hash: str, lifetime_seconds: float | None
+    tx: Tx,
+    *,
+    id_: str,
+    user_id: str,
+    name: str,
+    token_hash: str,
+    lifetime_seconds: float | None,
+    scope: TokenScope | None = None,
 ) -> TokenRecord:
     """Create a token, and delete tokens of the user that ended long ago."""
     await tx.execute(
@@ -28,7 +35,7 @@ async def create(
         )
     )
     expires_at = None if lifetime_seconds is None else relay_now(lifetime_seconds)
-    query = insert(t).values(id=id_, user_id=user_id, name=name, token_hash=token_hash)
+    query = insert(t).values(id=id_, user_id=user_id, name=name, token_hash=token_hash, scope=scope)
     query = query.values(created_at=relay_now(), expires_at=expires_at)
     return await tx.one(TokenRecord, query.returning(*_TOKEN))
 
@@ -40,9 +47,11 @@ async def count_except(tx: Tx, user_id: str, *, name: str) -> int:
     return found
 
 
-async def owner(tx: Tx, token_hash: str) -> User | None:
-    """Return the user of a token; `None` if it was revoked or has expired, or the user is disabled."""
-    query = select(*USER_COLUMNS).join(t, t.c.user_id == users.c.id)
+async def owner(tx: Tx, token_hash: str, *, scope: TokenScope | None = None) -> User | None:
+    """Return the user of a token; `None` if it was revoked or has expired, the user is disabled, or the token is for
+    another API."""
+    is_in_scope = t.c.scope.is_(None) if scope is None else t.c.scope.is_(None) | (t.c.scope == scope)
+    query = select(*USER_COLUMNS).join(t, t.c.user_id == users.c.id).where(is_in_scope)
     return await tx.one_or_none(
         User, query.where(t.c.token_hash == token_hash, _IS_VALID, users.c.disabled_at.is_(None))
     )

@@ -9,6 +9,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     Table,
     Text,
     UniqueConstraint,
@@ -55,6 +56,7 @@ files = Table(
     UniqueConstraint("disk", "path"),
     # Outputs have no original name.
     partial_index("ix_files_uploads", "tenant_id", "id", "size", where="original_filename IS NOT NULL"),
+    partial_index("ix_files_names", "tenant_id", "original_filename", where="original_filename IS NOT NULL"),
     partial_index("ix_files_blake3", "tenant_id", "blake3", where="blake3 IS NOT NULL"),
     partial_index("ix_files_unused", "id", where="used_at IS NULL AND removing_at IS NULL"),
     partial_index("ix_files_poster_due", "poster_due_at", where="poster_due_at IS NOT NULL"),
@@ -264,6 +266,38 @@ job_logs = Table(
     Column("line", Text, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Index(None, "job_id", "id"),
+)
+
+comfyui_prompts = Table(
+    "comfyui_prompts",
+    metadata,
+    # What a client of ComfyUI's API sent with a job.
+    Column("job_id", Text, ForeignKey("ai_jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    # The id that the client chose; by default the id of the job.
+    Column("prompt_id", Text, nullable=False),
+    # The WebSocket that gets its events.
+    Column("client_id", Text),
+    # The id that the editor gave its workflow.
+    Column("workflow_id", Text),
+    # The graph and the extra data as sent, and the output nodes that run.
+    Column("sent", JsonText, nullable=False),
+    # When the client removed it from the history. The job stays.
+    Column("hidden_at", UtcTime),
+    UniqueConstraint("tenant_id", "prompt_id"),
+    Index(None, "tenant_id", "job_id"),
+)
+
+comfyui_files = Table(
+    "comfyui_files",
+    metadata,
+    # Files that ComfyUI's editor keeps for its user: saved workflows and settings.
+    Column("tenant_id", Text, primary_key=True),
+    Column("path", Text, primary_key=True),
+    Column("content", LargeBinary, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("modified_at", UtcTime, nullable=False),
 )
 
 token_wallets = Table(

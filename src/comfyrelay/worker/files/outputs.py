@@ -101,7 +101,7 @@ async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path
         about["node_id"] = _text_node(result, lease)
         size, sha256 = await _save_text(picked, to, max_bytes)
     else:
-        about |= {"node_id": picked.node_id, "filename": picked.filename}
+        about |= _place_in_run(picked)
         size, sha256 = await _fetch(server, picked, to, max_bytes)
         if not _has_extension(picked, lease) and picked.mime_type != "application/octet-stream":
             # The run made a file of another type than expected.
@@ -157,12 +157,16 @@ async def _collect_other(
         suffix = PurePosixPath(output.filename).suffix.lower()
         path = path.with_suffix(suffix if _SUFFIX.fullmatch(suffix) else ".bin")
         size, sha256 = await _fetch(server, output, path, max_bytes)
-        mime_type, metadata = output.mime_type, {"node_id": output.node_id, "filename": output.filename}
+        mime_type, metadata = output.mime_type, _place_in_run(output)
     else:
         (node_id, text), path = output, path.with_suffix(".txt")
         size, sha256 = await _save_text(text, path, max_bytes)
         mime_type, metadata = "text/plain", {"node_id": node_id}
     return CollectedOutput(path=path, size=size, sha256=sha256, mime_type=mime_type, metadata=metadata)
+
+
+def _place_in_run(file: OutputFile) -> dict[str, str]:
+    return {"node_id": file.node_id, "filename": file.filename, "key": file.key}
 
 
 async def _fetch(server: ComfyServer, file: OutputFile, to: Path, max_bytes: int | None) -> tuple[int, str]:

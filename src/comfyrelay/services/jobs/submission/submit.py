@@ -1,6 +1,6 @@
 """Submit, retry and rerun single jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from comfyrelay.domain.payloads import JobPayload
@@ -18,6 +18,8 @@ from comfyrelay.services.queue.control import require_job
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs
 
+# Writes what belongs to a new job, in the transaction of the job.
+OnWritten = Callable[[Tx, JobRecord], Awaitable[None]]
 _RETRYABLE = {JobStatus.FAILED, JobStatus.CANCELED}
 
 
@@ -46,8 +48,8 @@ class JobSubmission:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""
         return (await self.submit_once(request)).job
 
-    async def submit_once(self, request: JobRequest) -> SubmittedJob:
-        """Like `submit`, and return whether the job is new."""
+    async def submit_once(self, request: JobRequest, *, also: OnWritten | None = None) -> SubmittedJob:
+        """Like `submit`, and return whether the job is new. `also` is called in the transaction that writes it."""
         check_texts(
             idempotency_key=request.idempotency_key,
             allow_private=self._allow_private,
@@ -78,6 +80,8 @@ class JobSubmission:
             if not reused:
                 await self._accept.check_active(request.tenant_id, active)
             accepted = await self._accept.write_jobs(tx, balance, [new], reused)
+            if also is not None:
+                await also(tx, accepted.jobs[0])
             return accepted.jobs[0], accepted
 
         job, is_new = await self._accept.run(shard, request.tenant_id, work, reused=reused)

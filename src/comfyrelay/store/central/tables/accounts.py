@@ -1,8 +1,9 @@
 """Tenants, users, their sign-in tokens, and payments."""
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Integer, Table, Text, false, text
+from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, ForeignKey, Integer, Table, Text, false, text
 
 from comfyrelay.domain.queue.states import LinkKind
+from comfyrelay.domain.records.accounts import TokenScope
 from comfyrelay.store.schema import central_metadata as metadata
 from comfyrelay.store.schema import one_of, partial_index
 from comfyrelay.store.types import UtcTime
@@ -55,10 +56,14 @@ api_tokens = Table(
     Column("user_id", Text, ForeignKey("users.id", ondelete="CASCADE"), nullable=False, index=True),
     Column("name", Text, nullable=False),
     Column("token_hash", Text, nullable=False, unique=True),
+    # The only API that accepts it; null: all of them.
+    Column("scope", Text),
     Column("created_at", UtcTime, nullable=False),
     # A browser session is a token that expires.
     Column("expires_at", UtcTime),
     Column("revoked_at", UtcTime),
+    # PostgreSQL stores a list of one value as an equation.
+    CheckConstraint(f"scope IS NULL OR scope = '{TokenScope.COMFYUI}'", name="scope"),
 )
 
 account_links = Table(

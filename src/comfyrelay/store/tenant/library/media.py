@@ -1,6 +1,6 @@
 """Files, videos and batches of a tenant."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
@@ -112,6 +112,22 @@ async def by_blake3(tx: Tx, tenant_id: str, blake3: str) -> FileRecord | None:
     is_same = (files.c.tenant_id == tenant_id) & (files.c.blake3 == blake3) & files.c.blake3.is_not(None)
     query = select(*_FILE).where(is_same, files.c.removing_at.is_(None))
     return await tx.one_or_none(FileRecord, query.order_by(files.c.id.desc()).limit(1))
+
+
+async def by_names(tx: Tx, tenant_id: str, names: Collection[str]) -> dict[str, FileRecord]:
+    """Return the tenant's newest upload with each of these names."""
+    if not names:
+        return {}
+    query = select(*_FILE).where(*_is_upload(tenant_id), files.c.original_filename.in_(names))
+    found = await tx.all(FileRecord, query.where(files.c.removing_at.is_(None)).order_by(files.c.id))
+    return {file.original_filename or "": file for file in found}
+
+
+async def upload_names(tx: Tx, tenant_id: str, *, limit: int) -> dict[str, str]:
+    """Return the names of the tenant's newest uploads, with the media type of each."""
+    query = select(files.c.original_filename, files.c.mime_type).where(*_is_upload(tenant_id))
+    rows = await tx.execute(query.where(files.c.removing_at.is_(None)).order_by(files.c.id.desc()).limit(limit))
+    return {row.original_filename: row.mime_type for row in rows}
 
 
 async def job_of_output(tx: Tx, tenant_id: str, file_id: str) -> str | None:

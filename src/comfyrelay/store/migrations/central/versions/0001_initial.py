@@ -82,9 +82,11 @@ def _create_accounts() -> None:
         sa.Column("user_id", sa.Text(), sa.ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("token_hash", sa.Text(), nullable=False, unique=True),
+        sa.Column("scope", sa.Text()),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("expires_at", UtcTime()),
         sa.Column("revoked_at", UtcTime()),
+        sa.CheckConstraint("scope IS NULL OR scope = 'comfyui'", name=op.f("ck_api_tokens_scope")),
     )
     op.create_index("ix_api_tokens_user_id", "api_tokens", ["user_id"])
     op.create_table(

@@ -66,6 +66,9 @@ def _create_media() -> None:
         sa.Column("poster_due_at", UtcTime()),
         sa.UniqueConstraint("disk", "path", name=op.f("uq_files_disk_path")),
     )
+    _create_partial_index(
+        "ix_files_names", "files", ["tenant_id", "original_filename"], where="original_filename IS NOT NULL"
+    )
     _create_partial_index("ix_files_blake3", "files", ["tenant_id", "blake3"], where="blake3 IS NOT NULL")
     _create_partial_index("ix_files_poster_due", "files", ["poster_due_at"], where="poster_due_at IS NOT NULL")
     _create_partial_index("ix_files_removing", "files", ["id"], where="removing_at IS NOT NULL")
@@ -251,6 +254,27 @@ def _create_job_history() -> None:
         sa.Column("created_at", UtcTime(), nullable=False),
     )
     op.create_index("ix_job_logs_job_id_id", "job_logs", ["job_id", "id"])
+    op.create_table(
+        "comfyui_prompts",
+        sa.Column("job_id", sa.Text(), sa.ForeignKey("ai_jobs.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("prompt_id", sa.Text(), nullable=False),
+        sa.Column("client_id", sa.Text()),
+        sa.Column("workflow_id", sa.Text()),
+        sa.Column("sent", JsonText(), nullable=False),
+        sa.Column("hidden_at", UtcTime()),
+        sa.UniqueConstraint("tenant_id", "prompt_id", name=op.f("uq_comfyui_prompts_tenant_id_prompt_id")),
+    )
+    op.create_index("ix_comfyui_prompts_tenant_id_job_id", "comfyui_prompts", ["tenant_id", "job_id"])
+    op.create_table(
+        "comfyui_files",
+        sa.Column("tenant_id", sa.Text(), primary_key=True),
+        sa.Column("path", sa.Text(), primary_key=True),
+        sa.Column("content", sa.LargeBinary(), nullable=False),
+        sa.Column("size", sa.BigInteger(), nullable=False),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("modified_at", UtcTime(), nullable=False),
+    )
     op.create_table(
         "changes",
         sa.Column("id", BIG_ID, primary_key=True),

@@ -1,6 +1,7 @@
-"""Byte ranges of a file, from the `Range` header (RFC 9110)."""
+"""Send a file, or a byte range of it from the `Range` header (RFC 9110)."""
 
 import re
+from collections.abc import AsyncIterator
 
 # 18 digits are enough for every file, and cheap to convert.
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
@@ -30,3 +31,15 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
     if start >= size:
         raise Unsatisfiable
     return start, min(end, size - 1) - start + 1
+
+
+async def started(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Read the first chunk before the response starts: a file that was just deleted is a 404, not a broken response."""
+    first = await anext(chunks, b"")
+
+    async def with_first() -> AsyncIterator[bytes]:
+        yield first
+        async for chunk in chunks:
+            yield chunk
+
+    return with_first()

@@ -1,0 +1,132 @@
+"""Files of the caller: `/view` reads inputs and outputs, and `/upload/image` stores inputs."""
+
+import asyncio
+import hashlib
+from pathlib import PurePosixPath
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from comfyrelay.comfyui.graphs.preflight import file_query
+from comfyrelay.domain.records.jobs import FileRecord
+from comfyrelay.domain.uploads import MEDIA_TYPES
+from comfyrelay.errors import InvalidInput
+from comfyrelay.media_types import guess_media_type
+from comfyrelay.server.comfyui_api.routing import Call, ComfyuiRoutes
+from comfyrelay.server.forms import hash_blake3, read_form
+from comfyrelay.server.ranges import Unsatisfiable, parse_range, started
+from comfyrelay.services.comfyui_api.input_files import MAX_NAME_LENGTH, ReceivedFile
+from comfyrelay.services.comfyui_api.user_files import checked_path
+from comfyrelay.storage.headers import content_disposition, servable_content_type
+from comfyrelay.text import is_storable
+
+routes = ComfyuiRoutes()
+KINDS = ("input", "output", "temp")
+FILE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "private, no-cache",
+    "Accept-Ranges": "bytes",
+}
+
+
+@routes.add("GET", "/view")
+async def view(call: Call) -> Response:
+    name, kind = call.query("filename"), call.query("type", "output")
+    if not name:
+        return Response(status_code=404)
+    if name.startswith("/") or ".." in name or kind not in KINDS:
+        return Response(status_code=400)
+    subfolder = call.query("subfolder").strip("/")
+    if ".." in subfolder.split("/"):
+        return Response(status_code=403)
+    marked = file_query(name)
+    if marked["filename"] != PurePosixPath(name).name:
+        kind = marked["type"]
+    found = await call.context.engine.comfyui_api.input_files.find(
+        call.tenant_id, name=marked["filename"], subfolder=subfolder, kind=kind
+    )
+    return Response(status_code=404) if found is None else await _file(call, found, marked["filename"])
+
+
+@routes.add("POST", "/upload/image")
+async def upload(call: Call) -> Response:
+    """Store an image, a video or an audio file. `overwrite` replaces a file of the same name."""
+    waiting = "You are sending other files. Wait until one of them has arrived."
+    with call.context.form_uploads.hold(call.user.id, refusal=waiting):
+        return await _receive(call)
+
+
+async def _receive(call: Call) -> Response:
+    # Check it first, because the parser stores the file in the temporary folder.
+    form = await read_form(call.request, max_bytes=await call.context.engine.jobs.uploads.room(call.tenant_id))
+    try:
+        image = form.get("image")
+        if not isinstance(image, UploadFile) or not image.size:
+            raise InvalidInput("Send a file that is not empty in the field image.")
+        new = await _received(form, image)
+        is_replacing = form.get("overwrite") in ("true", "1")
+        path = await call.context.engine.comfyui_api.input_files.receive(
+            call.user, new, image.file, overwrite=is_replacing
+        )
+    finally:
+        await form.close()
+    subfolder, _, name = path.rpartition("/")
+    return JSONResponse({"name": name, "subfolder": subfolder, "type": _text(form, "type") or "input"})
+
+
+async def _received(form: FormData, image: UploadFile) -> ReceivedFile:
+    name, subfolder = image.filename or "", _text(form, "subfolder").strip("/")
+    if not name or name != PurePosixPath(name.replace("\\", "/")).name or name in (".", ".."):
+        raise InvalidInput("Name the file without a path. Name its folder in subfolder.")
+    if len(name) > MAX_NAME_LENGTH or not is_storable(name):
+        raise InvalidInput(f"A file name has at most {MAX_NAME_LENGTH} storable characters.")
+    if (_text(form, "type") or "input") not in ("input", "temp"):
+        raise InvalidInput("type must be input or temp: outputs come from prompts.")
+    types = (guess_media_type(name), image.content_type)
+    found = next((type_ for type_ in types if type_ is not None and type_.startswith(MEDIA_TYPES)), None)
+    return ReceivedFile(
+        name=name,
+        subfolder=checked_path(subfolder) if subfolder else "",
+        mime_type=found or image.content_type or "application/octet-stream",
+        size=image.size or 0,
+        blake3=await asyncio.to_thread(hash_blake3, image.file),
+    )
+
+
+def _text(form: FormData, name: str) -> str:
+    value = form.get(name)
+    return value if isinstance(value, str) else ""
+
+
+async def _file(call: Call, file: FileRecord, name: str) -> Response:
+    """Return a file or a range of it, whatever storage it is in: clients follow no redirect with their token."""
+    objects = call.context.engine.objects
+    stat = await objects.stat(file.path)
+    if stat is None:
+        return Response(status_code=404)
+    media_type = servable_content_type(file.mime_type) or "application/octet-stream"
+    # A browser must never run a file with the rights of the editor.
+    is_inline = media_type.startswith(MEDIA_TYPES) and "svg" not in media_type and "xml" not in media_type
+    disposition = content_disposition(name)
+    headers = {
+        **FILE_HEADERS,
+        "Content-Type": media_type if is_inline else "application/octet-stream",
+        "Content-Disposition": disposition.replace("attachment", "inline", 1) if is_inline else disposition,
+        "ETag": f'"{hashlib.sha256(f"{file.id} {stat.size}".encode()).hexdigest()[:32]}"',
+    }
+    known = call.request.headers.get("If-None-Match", "")
+    if headers["ETag"] in [tag.strip().removeprefix("W/") for tag in known.split(",")]:
+        return Response(status_code=304, headers=headers)
+    try:
+        part = parse_range(call.request.headers.get("Range"), stat.size)
+    except Unsatisfiable:
+        return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{stat.size}"})
+    start, length = part or (0, stat.size)
+    headers["Content-Length"] = str(length)
+    if part is not None:
+        headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{stat.size}"
+    if call.request.method == "HEAD":
+        return Response(status_code=200 if part is None else 206, headers=headers)
+    chunks = objects.stream(file.path, start=start, length=length)
+    return StreamingResponse(await started(chunks), status_code=200 if part is None else 206, headers=headers)

@@ -1,0 +1,30 @@
+"""Services for clients of ComfyUI's own API: their prompts, input files, node definitions and saved files."""
+
+from comfyrelay.services.catalogue import Catalogue
+from comfyrelay.services.comfyui_api.input_files import InputFiles
+from comfyrelay.services.comfyui_api.nodes import Nodes
+from comfyrelay.services.comfyui_api.prompts import Prompts
+from comfyrelay.services.comfyui_api.submission import PromptSubmission
+from comfyrelay.services.comfyui_api.user_files import UserFiles
+from comfyrelay.services.context import ServiceContext
+from comfyrelay.services.jobs import Jobs
+from comfyrelay.services.queue import Queue
+
+__all__ = ["ComfyuiApi"]
+
+
+class ComfyuiApi:
+    def __init__(self, context: ServiceContext, catalogue: Catalogue, queue: Queue, jobs: Jobs) -> None:
+        databases = context.databases
+        self.prompts = Prompts(databases, queue.control)
+        self.input_files = InputFiles(databases, jobs.uploads, self.prompts)
+        self.nodes = Nodes(catalogue.node_definitions, self.input_files)
+        self.submission = PromptSubmission(
+            databases,
+            catalogue.node_definitions,
+            jobs.graph_jobs,
+            queue.control,
+            self.input_files,
+            max_space_bytes=context.settings.max_workflow_bytes,
+        )
+        self.user_files = UserFiles(databases)

@@ -1,0 +1,210 @@
+"""Who may use ComfyUI's API, and what it refuses. No worker is needed."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from comfyrelay.domain.records.accounts import TokenScope
+from comfyrelay.server.comfyui_api.app import MODULES
+from tests.support.api_calls import png
+from tests.support.comfyui_site import Client, ComfyuiSite, open_site
+from tests.support.graphs import invert
+from tests.support.world import PostgresBackend, SqliteBackend
+
+ROUTES = sorted(
+    {(method, route.path) for module in MODULES for route in module.routes.routes for method in route.methods or ()}
+)
+HOSTILE_NAMES = ("../x.png", "/etc/passwd", "a/../../x.png", "..", "a\\..\\x.png", "\0.png", "x" * 300, "%2e%2e/x")
+
+
+@pytest.fixture
+async def site(
+    backend: SqliteBackend | PostgresBackend, storage_url: str | None, tmp_path: Path
+) -> AsyncIterator[ComfyuiSite]:
+    async with open_site(backend, storage_url, tmp_path, models=(), max_body_bytes=100_000) as site:
+        yield site
+
+
+def _filled(path: str) -> str:
+    for name in ("{prompt_id}", "{job_id}", "{node_class}", "{folder}", "{file:path}", "{id}"):
+        path = path.replace(name, "x")
+    return path
+
+
+@pytest.mark.parametrize("secret", [None, "Bearer crt_wrong", "Basic eDp5"])
+async def test_every_route_needs_a_token(site: ComfyuiSite, secret: str | None) -> None:
+    headers = {} if secret is None else {"Authorization": secret}
+    async with httpx.AsyncClient(base_url=site.url, headers=headers) as stranger:
+        for method, path in ROUTES:
+            response = await stranger.request(method, _filled(path), content=b"{}" if method == "POST" else None)
+            assert response.status_code == 401, (method, path)
+    assert len(ROUTES) > 80
+
+
+async def test_every_route_exists_twice(site: ComfyuiSite) -> None:
+    paths = {path for _, path in ROUTES}
+    alone = {path for path in paths if not path.startswith("/api/") and f"/api{path}" not in paths}
+    assert alone == {"/internal/logs", "/internal/logs/raw", "/internal/logs/subscribe", "/internal/folder_paths"}
+
+
+async def test_token_in_x_api_key_is_accepted(site: ComfyuiSite) -> None:
+    token = site.client.http.headers["Authorization"].removeprefix("Bearer ")
+    async with httpx.AsyncClient(base_url=site.url, headers={"X-API-Key": token}) as client:
+        assert (await client.get("/api/queue")).json() == {"queue_running": [], "queue_pending": []}
+
+
+async def test_token_for_this_api_is_good_for_nothing_else(site: ComfyuiSite) -> None:
+    assert site.client.user is not None
+    created = await site.client.user.post("/api/tokens", {"name": "editor", "scope": "comfyui"})
+    assert created["scope"] == "comfyui"
+    headers = {"Authorization": f"Bearer {created['token']}"}
+    async with httpx.AsyncClient(base_url=site.url, headers=headers) as editor:
+        assert (await editor.get("/queue")).status_code == 200
+    for path in ("/api/wallet", "/api/tokens", "/api/v2/jobs", "/api/queue"):
+        response = await site.api.anonymous.call("GET", path, headers=headers)
+        assert response.status_code == 401, path
+    assert await site.api.engine.accounts.sign_in.find_owner(created["token"]) is None
+    assert await site.api.engine.accounts.sign_in.find_owner(created["token"], scope=TokenScope.COMFYUI) is not None
+    await site.client.user.call("DELETE", f"/api/tokens/{created['id']}")
+    async with httpx.AsyncClient(base_url=site.url, headers=headers) as editor:
+        assert (await editor.get("/queue")).status_code == 401
+
+
+async def test_pages_of_other_sites_are_refused(site: ComfyuiSite) -> None:
+    for headers in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
+        response = await site.client.http.get("/queue", headers=headers)
+        assert response.status_code == 403, headers
+        assert "access-control-allow-origin" not in response.headers
+    assert (await site.client.http.get("/queue", headers={"Origin": site.url})).status_code == 200
+    # a page that rebound its name has another host than this origin
+    rebound = {"Host": "evil.example", "Origin": site.url}
+    assert (await site.client.http.get("/queue", headers=rebound)).status_code == 403
+
+
+async def test_hostile_names_reach_no_file(site: ComfyuiSite) -> None:
+    client = site.client
+    for name in HOSTILE_NAMES:
+        for query in ({"filename": name}, {"filename": "x.png", "subfolder": name}):
+            for kind in ("input", "output", "temp"):
+                response = await client.http.get("/view", params={**query, "type": kind})
+                assert response.status_code in (400, 403, 404), (name, response.text)
+        graph = {"1": {"class_type": "LoadImage", "inputs": {"image": name}}, "2": invert()["3"]}
+        graph["2"]["inputs"]["images"] = ["1", 0]
+        assert (await client.post("/prompt", {"prompt": graph})).status_code == 400, name
+        response = await client.http.post("/upload/image", files={"image": ("a.png", png())}, data={"subfolder": name})
+        assert response.status_code in (200, 400), name
+        if response.status_code == 200:
+            assert ".." not in response.json()["subfolder"].split("/")
+        response = await client.http.post(f"/userdata/{httpx.QueryParams({'a': name})}"[:400], content=b"x")
+        assert response.status_code in (200, 400, 404)
+    assert (await client.http.get("/view", params={"filename": "a.png", "type": "other"})).status_code == 400
+    assert (await client.http.get("/view")).status_code == 404
+
+
+async def test_invalid_prompts_are_refused_in_comfyuis_format(site: ComfyuiSite) -> None:
+    bodies: list[tuple[Any, str]] = [
+        ({}, "no_prompt"),
+        ({"prompt": []}, "invalid_prompt"),
+        ({"prompt": {"nodes": [], "links": []}}, "missing_node_type"),
+        ({"prompt": {"1": {"inputs": {}}}}, "missing_node_type"),
+        ({"prompt": {"1": {"class_type": "A", "inputs": 3}}}, "invalid_prompt"),
+        ({"prompt": {}}, "prompt_no_outputs"),
+    ]
+    for body, kind in bodies:
+        response = await site.client.post("/prompt", body)
+        assert response.status_code == 400, body
+        assert response.json()["error"]["type"] == kind, body
+        assert set(response.json()) == {"error", "node_errors"}
+    for content in (b"", b"{", b"[]", b'"x"', b"\xff", b"[" * 50_000):
+        for path in ("/prompt", "/queue", "/history", "/interrupt", "/api/jobs/cancel", "/settings"):
+            response = await site.client.http.post(path, content=content)
+            assert response.status_code in (200, 400), (path, content[:10], response.text)
+    for odd in ({"prompt": invert(), "extra_data": "x"}, {"prompt": invert(), "client_id": 5}):
+        assert (await site.client.post("/prompt", odd)).status_code == 400
+
+
+async def test_large_bodies_are_refused(site: ComfyuiSite) -> None:
+    large = json.dumps({"delete": ["x" * 200_000]}).encode()
+    assert (await site.client.http.post("/queue", content=large)).status_code == 413
+    # only a graph may be larger
+    graph = {"prompt": {"1": {"class_type": "A", "inputs": {"text": "x" * 200_000}}}}
+    assert (await site.client.post("/prompt", graph)).status_code == 200
+
+
+async def test_account_without_own_workflows_is_refused(
+    tmp_path: Path, backend: SqliteBackend | PostgresBackend
+) -> None:
+    async with open_site(backend, None, tmp_path, models=(), own_workflows="permitted") as site:
+        response = await site.client.post("/prompt", {"prompt": invert()})
+        assert response.status_code == 403
+        assert "error" in response.json()
+
+
+async def test_settings_and_workflows_of_the_editor_are_kept_per_user(site: ComfyuiSite) -> None:
+    ada, bob = site.client, await site.new_client("bob@example.com")
+    assert await ada.get("/settings") == {}
+    await ada.post("/settings", {"Comfy.Locale": "de"})
+    await ada.post("/api/settings/Comfy.Workflow", [1, 2])
+    assert await ada.get("/settings") == {"Comfy.Locale": "de", "Comfy.Workflow": [1, 2]}
+    assert await ada.get("/settings/Comfy.Locale") == "de"
+    assert await bob.get("/settings") == {}
+    await _check_files(ada)
+    assert (await bob.http.get("/userdata/workflows%2Fb.json")).status_code == 404
+    assert (await bob.http.get("/userdata", params={"dir": "workflows"})).status_code == 404
+    assert (await bob.http.delete("/userdata/workflows%2Fb.json")).status_code == 404
+
+
+async def _check_files(ada: Client) -> None:
+    written = await ada.http.post("/userdata/workflows%2Fa.json?full_info=true", content=b'{"nodes": []}')
+    assert written.json()["path"] == "workflows/a.json"
+    assert written.json()["size"] == 13
+    again = await ada.http.post("/userdata/workflows%2Fa.json?overwrite=false", content=b"{}")
+    assert again.status_code == 409
+    read = await ada.http.get("/userdata/workflows%2Fa.json")
+    assert read.json() == {"nodes": []}
+    assert read.headers["content-security-policy"].endswith("sandbox")
+    await ada.http.post("/userdata/workflows%2Fsub%2Fc.json", content=b"{}")
+    assert await ada.get("/userdata", params={"dir": "workflows"}) == ["a.json"]
+    assert await ada.get("/userdata", params={"dir": "workflows", "recurse": "true"}) == ["a.json", "sub/c.json"]
+    split = await ada.get("/userdata", params={"dir": "workflows", "recurse": "true", "split": "true"})
+    assert split[1] == ["sub/c.json", "sub", "c.json"]
+    listed = await ada.get("/v2/userdata", params={"path": "workflows"})
+    assert {item["name"]: item["type"] for item in listed} == {"a.json": "file", "sub": "directory"}
+    moved = await ada.http.post("/userdata/workflows%2Fa.json/move/workflows%2Fb.json")
+    assert moved.json() == "workflows/b.json"
+    assert (await ada.http.delete("/userdata/workflows%2Fsub%2Fc.json")).status_code == 204
+    assert await ada.get("/userdata", params={"dir": "workflows"}) == ["b.json"]
+    too_large = await ada.http.post("/userdata/big.json", content=b"x" * (9 * 1024**2))
+    assert too_large.status_code == 413
+
+
+async def test_parts_that_do_not_exist_here_are_empty(site: ComfyuiSite) -> None:
+    get = site.client.get
+    assert await get("/extensions") == []
+    for path in ("/i18n", "/global_subgraphs", "/workflow_templates", "/node_replacements", "/internal/folder_paths"):
+        assert await get(path) == {}, path
+    assert await get("/embeddings") == []
+    assert await get("/users") == {"storage": "server", "migrated": True}
+    assert (await get("/internal/logs/raw"))["entries"] == []
+    assert (await get("/features"))["assets"] is False
+    assert (await get("/api/system_stats"))["devices"] == []
+    assert (await site.client.http.get("/models/nope")).status_code == 404
+    assert (await site.client.http.get("/view_metadata/checkpoints", params={"filename": "a"})).status_code == 404
+    assert (await site.client.post("/free", {"unload_models": True})).status_code == 200
+    assert (await site.client.http.patch("/internal/logs/subscribe", json={"enabled": True})).status_code == 200
+    assert (await site.client.http.get("/api/no-such-route")).text == "404: Not Found"
+
+
+async def test_what_clients_send_counts_as_space(tmp_path: Path, backend: SqliteBackend | PostgresBackend) -> None:
+    async with open_site(backend, None, tmp_path, models=(), max_workflow_bytes=300_000) as site:
+        extra = {"note": "x" * 200_000}
+        first = await site.client.post("/prompt", {"prompt": invert(), "extra_data": extra})
+        assert first.status_code == 200
+        second = await site.client.post("/prompt", {"prompt": invert(1), "extra_data": extra})
+        assert second.status_code == 409
+        assert second.json()["error"]["type"] == "workflow_limit_reached"
+        assert len((await site.client.get("/queue"))["queue_pending"]) == 1
