@@ -67,10 +67,13 @@ class ClientSocket:
         self._websocket = websocket
         self._context = context
         self._engine = context.engine
+        self._service = context.engine.comfyui_api.prompts
         self._user = user
         self._client_id = client_id
         self._prompts: dict[str, PromptMessages] = {}
         self._has_preview_metadata = False
+        # A read that is canceled with this socket would cost a database connection.
+        self._read = context.engine.jobs.live.finish_read
         self._code = GOING_AWAY
         self._sending: asyncio.Task[None] | None = None
 
@@ -104,7 +107,7 @@ class ClientSocket:
                 await self._send(text("feature_flags", feature_flags(self._context.settings.max_upload_bytes)))
 
     async def _send_events(self) -> None:
-        summary = await self._engine.jobs.overview.summary(self._user.tenant_id, limit=1)
+        summary = await self._summary()
         await self._send(text("status", {"status": queue_status(summary), "sid": self._client_id}))
         live = self._engine.jobs.live
         messages = live.subscribe(self._user.tenant_id, cursor=None, quiet_seconds=CHECK_SECONDS)
@@ -133,7 +136,7 @@ class ClientSocket:
             case Reset():
                 await self._read_running()
                 known = [job_id for job_id, messages in self._prompts.items() if not messages.has_ended]
-                found = await self._engine.comfyui_api.prompts.of_jobs(self._user.tenant_id, known)
+                found = await self._read(self._service.of_jobs(self._user.tenant_id, known))
                 await self._note_jobs([replace(prompt.job, status=prompt.status) for prompt in found.values()])
             case Changed() as changed:
                 await self._note_jobs([view.job for view in changed.jobs if not view.is_prefetched])
@@ -143,9 +146,7 @@ class ClientSocket:
                 await self._note_progress({item.id: item for item in progress})
 
     async def _read_running(self) -> None:
-        page = await self._engine.comfyui_api.prompts.page(
-            self._user.tenant_id, RUNNING, shows_hidden=True, limit=MAX_PROMPTS
-        )
+        page = await self._read(self._service.page(self._user.tenant_id, RUNNING, shows_hidden=True, limit=MAX_PROMPTS))
         await self._note_jobs([prompt.job for prompt in page.prompts])
 
     async def _note_jobs(self, jobs: list[JobRecord]) -> None:
@@ -161,13 +162,12 @@ class ClientSocket:
                 messages.restart()
 
     async def _end(self, messages: PromptMessages, job_id: str) -> None:
-        prompts = self._engine.comfyui_api.prompts
-        prompt = (await prompts.of_jobs(self._user.tenant_id, [job_id])).get(job_id)
+        prompt = (await self._read(self._service.of_jobs(self._user.tenant_id, [job_id]))).get(job_id)
         if prompt is None:
             # It was deleted.
             return
         await self._send_all(messages.end(prompt))
-        summary = await self._engine.jobs.overview.summary(self._user.tenant_id, limit=1)
+        summary = await self._summary()
         await self._send(text("status", {"status": queue_status(summary)}))
         await self._send(messages.done())
 
@@ -191,13 +191,16 @@ class ClientSocket:
 
     async def _own(self, job_ids: list[str]) -> dict[str, PromptMessages]:
         """Return the messages of the prompts of this client among these jobs."""
-        records = await self._engine.comfyui_api.prompts.records(self._user.tenant_id, job_ids)
+        records = await self._read(self._service.records(self._user.tenant_id, job_ids))
         for job_id, record in records.items():
             if record.client_id == self._client_id and job_id not in self._prompts:
                 self._prompts[job_id] = PromptMessages(record)
         while len(self._prompts) > MAX_PROMPTS:
             del self._prompts[next(iter(self._prompts))]
         return {job_id: self._prompts[job_id] for job_id in records if job_id in self._prompts}
+
+    async def _summary(self) -> QueueSummary:
+        return await self._read(self._engine.jobs.overview.summary(self._user.tenant_id, limit=1))
 
     async def _send_all(self, messages: Any) -> None:
         for message in messages:
