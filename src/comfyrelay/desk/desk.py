@@ -176,8 +176,15 @@ class Desk:
 
     def _live_settings(self, settings: Settings) -> LiveSettings:
         file = self.config_file or settings_file(settings.data_dir)
+        # The frozen inputs of a script are in its input folder, which is the one of the desk by default.
+        is_fixed = self.script is not None and "input_folder" not in self.script
         return LiveSettings(
-            settings=settings, desk=self.desk, file=file, options=frozenset(self.options), umask=self.umask
+            settings=settings,
+            desk=self.desk,
+            file=file,
+            options=frozenset(self.options),
+            fixed=frozenset({"desk.input_folder"} if is_fixed else ()),
+            umask=self.umask,
         )
 
     def _load_script(self, live: LiveSettings) -> DeskScript | None:
@@ -203,6 +210,7 @@ class Desk:
             find_comfyui=lambda: workers.urls_in_use,
             examine=lambda: self._examine([] if workers.is_all_simulated else workers.comfyui_urls),
             comfyui_unreachable=workers.unreachable_comfyui,
+            uncleaned_comfyui=workers.uncleaned_comfyui,
             simulation=simulation,
             data_dir=self.settings.data_dir,
             live=live,

@@ -24,6 +24,8 @@ class DeskState:
     find_comfyui: Callable[[], list[str]]
     # Returns a reason for each ComfyUI that is unreachable.
     comfyui_unreachable: Callable[[], Sequence[str]]
+    # Returns the URLs of the ComfyUIs in which job files stay.
+    uncleaned_comfyui: Callable[[], Sequence[str]]
     # Runs the checks of `comfyrelay doctor`.
     examine: Callable[[], AsyncIterator[CheckResult]]
     simulation: SimulationPolicy

@@ -270,8 +270,7 @@ class PrefetchedJob(AnswerBody):
 
 class DeskStatus(LiveQueue):
     """The queue and the worker. `waiting` is in queue order. `worker` is null until the worker has registered.
-    Prefetched jobs count as waiting, although their status is `processing`. `comfyui_unreachable` has the reason for
-    each ComfyUI that cannot be used."""
+    Prefetched jobs count as waiting. `comfyui_unreachable` has the reason for each ComfyUI that cannot be used."""
 
     worker: DeskWorkerStatus | None
     comfyui_unreachable: list[str]

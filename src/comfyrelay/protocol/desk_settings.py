@@ -36,7 +36,7 @@ class SettingSource(StrEnum):
 
 class DeskSetting(AnswerBody):
     """A setting. Secrets in `value` are masked. `is_live`: a change applies at once. `needs_restart`: the desk still
-    runs with an earlier value."""
+    runs with an earlier value. `warning`: what does not work with the current value, or null."""
 
     name: str
     group: str
@@ -50,6 +50,7 @@ class DeskSetting(AnswerBody):
     is_live: bool
     is_secret: bool
     needs_restart: bool
+    warning: str | None
     choices: list[str]
     minimum: float | None
     maximum: float | None

@@ -134,6 +134,11 @@ class Agent:
         return self._servers.unavailable_reasons
 
     @property
+    def uncleaned_comfyui(self) -> list[str]:
+        """The URLs of ComfyUIs whose folders are not known, so that job files stay there."""
+        return self._local_folders.unknown()
+
+    @property
     def is_without_comfyui(self) -> bool:
         """Whether no ComfyUI can be used."""
         return len(self._servers.unavailable_reasons) == len(self._servers.own)

@@ -1,6 +1,7 @@
 """The owner sees the settings with their sources, and changes them in the configuration file of the data folder."""
 
 import re
+import sys
 import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from comfyrelay.desk.desk import Desk
 from comfyrelay.desk.notifications import notifier
 from comfyrelay.desk.page_settings.table import PAGE_SETTINGS
 from comfyrelay.desk.password import has_password
+from comfyrelay.simulator import Simulator
 from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.desk_owner import owner_http
 from tests.support.graphs import invert
@@ -108,6 +110,52 @@ async def test_other_settings_say_that_they_need_a_restart(desk: OpenDesk, owner
     answer = await save(owner, desk__comfyui_url=["http://192.168.1.20:8188"])
     assert answer.json()["message"] == "Saved. Restart the desk to apply: Addresses."
     assert (await listed(owner))["desk.comfyui_url"]["needs_restart"]
+
+
+async def test_input_folder_applies_at_once(desk: OpenDesk, owner: httpx.AsyncClient, tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    answer = await save(owner, desk__input_folder=str(tmp_path / "pictures"))
+    assert answer.json()["message"] == "Saved."
+    assert (await owner.get("/api/desk")).json()["data"]["input_folder"] == str(tmp_path / "pictures")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="scripts do not run on Windows")
+@pytest.mark.parametrize("has_own_folder", [True, False])
+async def test_input_folder_of_a_script_applies_after_a_restart(tmp_path: Path, has_own_folder: bool) -> None:
+    for name in ("own", "pictures"):
+        (tmp_path / name).mkdir()
+    made = make_desk(tmp_path / "data")
+    made.options = ["port"]
+    made.script = {"input_folder": str(tmp_path / "own")} if has_own_folder else {}
+    async with open_desk(made) as desk, owner_http(desk.ready.url) as owner:
+        before = (await owner.get("/api/desk")).json()["data"]["input_folder"]
+        assert (await listed(owner))["desk.input_folder"]["is_live"] == has_own_folder
+        answer = await save(owner, desk__input_folder=str(tmp_path / "pictures"))
+        assert ("Restart the desk" in answer.json()["message"]) != has_own_folder
+        now = (await owner.get("/api/desk")).json()["data"]["input_folder"]
+        assert now == (str(tmp_path / "pictures") if has_own_folder else before)
+
+
+async def test_arguments_of_comfyui_are_separated(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
+    await save(owner, desk__comfyui_args=["--cpu", "--reserve-vram 2", '--extra "a b"'])
+    value = (await listed(owner))["desk.comfyui_args"]["value"]
+    assert value == ["--cpu", "--reserve-vram", "2", "--extra", "a b"]
+    answer = await save(owner, desk__comfyui_args=["--port 8000"])
+    assert "ComfyRelay sets" in answer.json()["errors"]["desk.comfyui_args"]
+
+
+async def test_comfyui_with_unknown_folders_is_named(tmp_path: Path) -> None:
+    async with (
+        Simulator() as comfyui,
+        open_desk(make_desk(tmp_path / "data", comfyui_url=[comfyui.url])) as desk,
+        owner_http(desk.ready.url) as owner,
+    ):
+        workflow = await desk.client.create_workflow(invert(), name="mine")
+        await desk.ended((await desk.client.submit(workflow_slug=workflow.slug)).id)
+        found = await listed(owner)
+        warning = found["desk.comfyui_folders"]["warning"]
+        assert warning.startswith(f"Job files stay in input/comfyrelay and output/comfyrelay of {comfyui.url},")
+        assert found["desk.comfyui_url"]["warning"] is None
 
 
 @pytest.mark.parametrize(

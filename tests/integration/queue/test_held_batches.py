@@ -272,6 +272,26 @@ async def test_three_failures_in_a_row_for_the_same_reason_hold_the_batch(world:
     assert (await state(desk, batch)).counts == {"queued": 6}
 
 
+@pytest.mark.parametrize(
+    "errors",
+    [
+        ["There is not enough space: 1.93 GiB free.", "There is not enough space: 2,041 MiB free."],
+        ["Out of memory (1024 × 1024 pixels, 20 steps).", "Out of memory (768 × 768 pixels, 30 steps)."],
+        ["LoadImage cannot read 'a.png'.", "LoadImage cannot read 'b c.png'."],
+    ],
+)
+async def test_numbers_and_quoted_names_do_not_change_the_reason(world: World, errors: list[str]) -> None:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 6)
+    for error in (*errors, errors[0]):
+        assert (await state(desk, batch)).held is None
+        leased = await world.lease(desk.worker)
+        assert leased is not None
+        await world.fail(leased, error, code="node_failed")
+    found = await state(desk, batch)
+    assert (found.counts, found.held is None) == ({"failed": 3, "paused": 3}, False)
+
+
 @pytest.mark.both_databases
 async def test_failures_before_a_resume_do_not_hold_the_batch_again(world: World) -> None:
     desk = await world.desk()

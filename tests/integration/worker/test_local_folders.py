@@ -24,6 +24,7 @@ async def find_twice(settings: WorkerSettings) -> tuple[list[Path], list[object]
         with capture_logs() as logs:
             await folders.find()
             await folders.find()
+        assert (folders.unknown() == []) == ("worker.job_files_stay" not in events([dict(entry) for entry in logs]))
         return folders.known(), events([dict(entry) for entry in logs])
     finally:
         await servers.close()

@@ -145,3 +145,16 @@ async def test_shortcut_sheet_lists_the_keys_of_the_results(driver: PageDriver) 
     sheet = driver.page.get_by_role("dialog")
     for name in ("Next result", "Change and run", "Star", "Compare", "Use as input", "Back to the prompt"):
         await expect(sheet.get_by_text(name, exact=True)).to_be_visible()
+
+
+async def test_waiting_jobs_are_all_counted(driver: PageDriver) -> None:
+    await driver.choose(PAINTER)
+    await submit(driver, "a red fox")
+    await driver.call("POST", "/api/queue/pause")
+    try:
+        [job] = (await driver.call("GET", "/api/ai-jobs"))["items"]
+        for _ in range(25):
+            await driver.call("POST", f"/api/ai-jobs/{job['id']}/again")
+        await expect(results(driver)).to_contain_text("25 waiting")
+    finally:
+        await driver.call("POST", "/api/queue/resume")

@@ -25,6 +25,7 @@ export function SettingField({ setting, value, problem, onChange }: SettingField
   const source = texts.sources[setting.source]?.(setting.variable) ?? setting.source;
   const notes = [
     setting.description,
+    ...(setting.warning ? [setting.warning] : []),
     ...(setting.kind === "list" ? [texts.onePerLine] : []),
     ...(setting.needs_restart ? [texts.needsRestart] : setting.is_live ? [] : [texts.afterRestart]),
   ];

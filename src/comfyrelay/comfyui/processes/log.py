@@ -20,9 +20,9 @@ _MAX_LINE_BYTES = 2000
 _NO_DRIVER = ("Found no NVIDIA driver", "No CUDA GPUs are available", "Torch not compiled with CUDA enabled")
 LAST_LINES_MARK = "Its last lines:"
 NO_DRIVER = (
-    "It found no GPU that it can use. If this machine has none, start it with --cpu: set "
-    "COMFYRELAY_DESK_COMFYUI_ARGS=--cpu, or COMFYRELAY_WORKER_COMFYUI_ARGS=--cpu for a worker. If it has one, install "
-    "its driver."
+    "It found no GPU that it can use. If this machine has none, start it with --cpu: add --cpu under Settings, "
+    "ComfyUI, Arguments, or set COMFYRELAY_DESK_COMFYUI_ARGS=--cpu, or COMFYRELAY_WORKER_COMFYUI_ARGS=--cpu for a "
+    "worker. If it has one, install its driver."
 )
 
 

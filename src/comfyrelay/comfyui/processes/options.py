@@ -17,13 +17,20 @@ from comfyrelay.system.command_lines import split
 
 
 def _split_arguments(value: object) -> object:
-    """Accept a command line from the environment or a list from the settings file."""
-    if not isinstance(value, str):
-        return value
+    """Accept a command line from the environment or a list from the settings file, also `--option value` in it."""
     try:
-        return split(value)
+        if isinstance(value, str):
+            return split(value)
+        if isinstance(value, list):
+            return [part for text in value for part in _parts(text)]
     except ValueError as error:
         raise ValueError(f"invalid command line ({error})") from None
+    return value
+
+
+def _parts(text: object) -> list[object]:
+    is_option_with_value = isinstance(text, str) and text.startswith("-") and " " in text
+    return [*split(text)] if is_option_with_value else [text]
 
 
 def _count_or_auto(value: object) -> object:

@@ -45,8 +45,9 @@ class SettingsEditor:
     def has_password(self) -> bool:
         return has_password(self._live.settings.data_dir)
 
-    async def show(self) -> list[DeskSetting]:
-        return await asyncio.to_thread(self._list)
+    async def show(self, warnings: Mapping[str, str]) -> list[DeskSetting]:
+        """Return the settings. `warnings` are sentences by the name of a setting."""
+        return await asyncio.to_thread(self._list, warnings)
 
     async def save(self, values: Mapping[str, Any]) -> None:
         """Check and write values, and apply the ones that need no restart. Raises `InvalidInput` with all problems."""
@@ -87,12 +88,17 @@ class SettingsEditor:
         allowed = _plain(self._model(DESK, in_file), "allowed_hosts")
         return public_hosts(self._live.settings.model_copy(update={"host": host}), allowed)
 
-    def _list(self) -> list[DeskSetting]:
+    def _list(self, warnings: Mapping[str, str]) -> list[DeskSetting]:
         in_file = self._read()
         models = {table: self._model(table, in_file) for table in _TABLES}
-        return [self._describe(setting, models[setting.table], in_file) for setting in PAGE_SETTINGS]
+        return [
+            self._describe(setting, models[setting.table], in_file, warnings.get(setting.name))
+            for setting in PAGE_SETTINGS
+        ]
 
-    def _describe(self, setting: PageSetting, saved: ArgumentsOnly, in_file: Mapping[str, Any]) -> DeskSetting:
+    def _describe(
+        self, setting: PageSetting, saved: ArgumentsOnly, in_file: Mapping[str, Any], warning: str | None
+    ) -> DeskSetting:
         source = self._source(setting, in_file)
         value = self._running(setting) if source is SettingSource.COMMAND_LINE else _plain(saved, setting.key)
         hide = _hiding(setting)
@@ -107,9 +113,10 @@ class SettingsEditor:
             default=_plain(setting.model(), setting.key),
             source=source,
             variable=setting.variable,
-            is_live=setting.is_live,
+            is_live=self._is_live(setting),
             is_secret=setting.is_secret,
-            needs_restart=not setting.is_live and value != self._started[setting.name],
+            needs_restart=not self._is_live(setting) and value != self._started[setting.name],
+            warning=warning,
             choices=list(items.get("enum", [])),
             minimum=schema.get("minimum", schema.get("exclusiveMinimum")),
             maximum=schema.get("maximum"),
@@ -191,11 +198,14 @@ class SettingsEditor:
     def _effective(self, saved: Any, model: type[Any]) -> Any:
         """Return the running settings with the saved values that apply at once."""
         running = self._live.desk if model is DeskSettings else self._live.settings
-        live = [setting for setting in PAGE_SETTINGS if setting.is_live and setting.model is model]
+        live = [setting for setting in PAGE_SETTINGS if self._is_live(setting) and setting.model is model]
         changes = {
             setting.key: getattr(saved, setting.key) for setting in live if setting.name not in self._live.options
         }
         return running.model_copy(update=changes)
+
+    def _is_live(self, setting: PageSetting) -> bool:
+        return setting.is_live and setting.name not in self._live.fixed
 
     def _running(self, setting: PageSetting) -> Any:
         return _plain(self._live.desk if setting.table == DESK else self._live.settings, setting.key)

@@ -19,6 +19,8 @@ class LiveSettings:
     file: Path
     # Names of settings that the command line gives.
     options: frozenset[str] = frozenset()
+    # Names of settings that only the next start of this desk applies, although others apply them at once.
+    fixed: frozenset[str] = frozenset()
     # The user's umask, if the process has another.
     umask: int | None = None
     # Called after a change.

@@ -111,5 +111,16 @@ def _reachable_url(request: Request, state: DeskState) -> str:
 
 async def _settings(state: DeskState, editor: SettingsEditor) -> wire.DeskSettingsAnswer:
     return wire.DeskSettingsAnswer(
-        file=str(state.live.file), has_password=editor.has_password, items=await editor.show()
+        file=str(state.live.file), has_password=editor.has_password, items=await editor.show(_warnings(state))
     )
+
+
+def _warnings(state: DeskState) -> dict[str, str]:
+    urls = state.uncleaned_comfyui()
+    if not urls:
+        return {}
+    text = (
+        f"Job files stay in input/comfyrelay and output/comfyrelay of {', '.join(urls)}, because its folder is not "
+        "known here. Choose it, or delete them there from time to time, while no job runs."
+    )
+    return {"desk.comfyui_folders": text}

@@ -145,6 +145,11 @@ class DeskWorkers:
         agent = self._agents.get(self._simulation.stage)
         return [] if self.is_all_simulated or agent is None else agent.comfyui_unreachable
 
+    def uncleaned_comfyui(self) -> list[str]:
+        """Return the URLs of ComfyUIs in which job files stay, without passwords."""
+        agent = self._agents.get(self._simulation.stage)
+        return [] if self.is_all_simulated or agent is None else self.without_logins(agent.uncleaned_comfyui)
+
     def unreachable_at(self, stage: str) -> list[str]:
         """Return the reasons if all ComfyUIs of a stage are unreachable."""
         agent = self._agents.get(Stage(stage))

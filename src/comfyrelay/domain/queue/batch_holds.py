@@ -1,5 +1,6 @@
 """Decide whether a failed item holds its batch: pause the rest until a user resumes it."""
 
+import re
 from collections.abc import Sequence
 
 from comfyrelay.error_text import user_sentence
@@ -9,8 +10,10 @@ from comfyrelay.errors import GraphError, GraphNotAllowed, GraphRefused, ModelUn
 _MISSING = frozenset({NotInstalled.code, ModelUnreadable.code})
 # An invalid graph fails every item, unless one has completed: then the error is in the values of the failed item.
 _WRONG_GRAPH = frozenset({GraphRefused.code, GraphError.code, GraphNotAllowed.code})
-# Any other failure holds its batch when this many items in a row have failed with the same message.
+# Any other failure holds its batch when this many items in a row have failed for the same reason.
 MAX_EQUAL_FAILURES = 3
+# What differs between messages about one reason: numbers with their unit, and quoted names, such as those of inputs.
+_VARIABLE = re.compile(r"""(?<!\w)(["'`])[^"'`]*\1(?!\w)|\d+(?:[.,]\d+)*(?:\s?[KMGT]i?B\b)?""")
 
 
 def holds_batch(code: str | None, *, has_completed: bool) -> bool:
@@ -22,10 +25,15 @@ def holds_batch(code: str | None, *, has_completed: bool) -> bool:
 
 
 def is_repeated(error: str, before: Sequence[str | None]) -> bool:
-    """Whether this failure and the failures of the items that ended `before` it have the same message."""
-    sentence = user_sentence(error)
-    is_same = all(text is not None and user_sentence(text) == sentence for text in before)
+    """Whether this failure and the failures of the items that ended `before` it have the same reason."""
+    reason = _reason(error)
+    is_same = all(text is not None and _reason(text) == reason for text in before)
     return is_same and len(before) >= MAX_EQUAL_FAILURES - 1
+
+
+def _reason(error: str) -> str:
+    """Return the message without the numbers and names that differ between items."""
+    return _VARIABLE.sub("…", user_sentence(error))
 
 
 def hold_text(error: str, *, failures: int = 1) -> str:

@@ -36,6 +36,10 @@ class LocalFolders:
         """Return the folders that nobody configured: users work there, too."""
         return list(self._found.values())
 
+    def unknown(self) -> list[str]:
+        """Return the URLs of servers whose folder was not found, so that job files stay there."""
+        return sorted(self._reported.difference(self._found))
+
     async def find(self) -> None:
         """Look for the folders of servers that answer. Report once for each server whose folder is not known."""
         settings = self._settings

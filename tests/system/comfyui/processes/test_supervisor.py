@@ -299,7 +299,7 @@ async def test_missing_driver_is_explained_instead_of_a_traceback(install: FakeI
             await watched.until_state(ProcessState.GIVEN_UP)
             reason = watched.first.unavailable_reason or ""
     assert reason.startswith("ComfyUI exited during startup (exit code 1). It found no GPU that it can use.")
-    assert "start it with --cpu: set COMFYRELAY_DESK_COMFYUI_ARGS=--cpu" in reason
+    assert "start it with --cpu: add --cpu under Settings, ComfyUI, Arguments, or set COMFYRELAY_DESK" in reason
     assert "Traceback" not in reason
     assert not any("Traceback" in str(entry) for entry in logs)
 

@@ -7,12 +7,13 @@ import type { Job } from "@/api/types";
 import type { Item } from "@/areas/gallery/item";
 import { items } from "@/areas/gallery/item-store";
 import { newest } from "@/areas/gallery/queries";
+import { useMatchCount } from "@/jobs/use-match-count";
 import { usePendingDeletes } from "@/kit/undoable-delete";
 import { mergeResults, type Result } from "./result-list";
 
 const MAX_RUNNING = 4;
 const MAX_FAILED = 5;
-/** Batches and single jobs, active ones first. */
+/** Batches and single jobs, active ones first. The next job to run is among them. */
 const MAX_ENTRIES = 20;
 
 export interface Results {
@@ -35,6 +36,7 @@ export function useResults(workflow: string): Results {
   const { data: active } = useInfiniteQuery(jobs({ workflow, status: "processing" }));
   const { data: failed } = useInfiniteQuery(jobs({ workflow, status: "failed" }, MAX_FAILED));
   const { data: queued } = useInfiniteQuery(queue({ workflow }, MAX_ENTRIES));
+  const waiting = useMatchCount({ in_queue: true, status: "waiting", workflow }) ?? 0;
   const leaving = usePendingDeletes();
   useEffect(() => {
     if (page) items.put(page.items as Item[]);
@@ -51,11 +53,11 @@ export function useResults(workflow: string): Results {
       isLoaded: page !== undefined,
       running: running.slice(0, MAX_RUNNING),
       alsoRunning: Math.max(0, running.length - MAX_RUNNING),
-      waiting: entries.reduce((sum, each) => sum + (each.counts.queued ?? 0), 0),
+      waiting,
       waitingText: running.length ? null : (entries.find((each) => each.waiting_text)?.waiting_text ?? null),
       results,
       order: results.flatMap((each) => (each.kind === "output" ? [each.item.id] : [])),
       total: page?.total ?? 0,
     };
-  }, [page, active, failed, queued, leaving]);
+  }, [page, active, failed, queued, waiting, leaving]);
 }

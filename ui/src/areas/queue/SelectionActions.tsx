@@ -1,25 +1,15 @@
-import { useQuery } from "@tanstack/react-query";
 import { ArrowDownToLine, ArrowUpToLine, Ban, Ellipsis, Pause, Play, RotateCcw, Trash2 } from "lucide-react";
-import { keys, type QueueAsked } from "@/api/queries";
+import type { QueueAsked } from "@/api/queries";
 import type { QueueEntry } from "@/api/types";
 import { PRIORITIES } from "@/jobs/actions";
 import { countJobs } from "@/jobs/bulk";
 import type { JobActions } from "@/jobs/use-job-actions";
+import { useMatchCount } from "@/jobs/use-match-count";
 import { Button, IconButton, Menu } from "@/kit";
 import { SelectionTray } from "@/kit/SelectionTray";
 import { deleteWithUndo } from "@/kit/undoable-delete";
 import { queue as texts } from "@/texts/queue";
 import { ALL, bulkFilter, bulkSelections, countSelected, isActive, selectionId } from "./rules";
-
-/** The number of jobs that match the filters. */
-function useMatchCount(asked: QueueAsked, isEnabled: boolean): number | undefined {
-  const { data } = useQuery({
-    queryKey: [...keys.queue, "count", asked],
-    queryFn: async ({ signal }) => (await countJobs([{ filter: bulkFilter(asked) }], signal))[0]?.matched,
-    enabled: isEnabled,
-  });
-  return data;
-}
 
 interface SelectionActionsProps {
   selected: readonly string[];
@@ -33,7 +23,7 @@ interface SelectionActionsProps {
 
 /** Actions on all selected entries. */
 export function SelectionActions({ selected, asked, entries, hasMore, actions, onSelect }: SelectionActionsProps) {
-  const matching = useMatchCount(asked, selected.length > 0);
+  const matching = useMatchCount(bulkFilter(asked), selected.length > 0);
   const isAll = selected.includes(ALL);
   const selections = bulkSelections(selected, asked);
   const { tray, ask } = texts;
