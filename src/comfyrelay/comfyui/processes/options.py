@@ -29,8 +29,9 @@ def _split_arguments(value: object) -> object:
 
 
 def _parts(text: object) -> list[object]:
-    is_option_with_value = isinstance(text, str) and text.startswith("-") and " " in text
-    return [*split(text)] if is_option_with_value else [text]
+    if isinstance(text, str) and text.startswith("-") and " " in text:
+        return [*split(text)]
+    return [text]
 
 
 def _count_or_auto(value: object) -> object:
