@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from tests.support.api import Api, Caller, data_of, open_api, problem_of
-from tests.support.api_calls import complete, fail, lease, submit
+from tests.support.api_calls import complete, fail, lease, submit, upload
+from tests.support.media_samples import video
 from tests.support.world import PostgresBackend, SqliteBackend
 
 pytestmark = pytest.mark.both_databases
@@ -107,6 +108,45 @@ class TestJobs:
         for payload in ({"steps": 51}, {"steps": -40}, {"steps": 0}, {"sampler": "free"}, {"price": 0}):
             problem_of(await user.call("POST", "/api/ai-jobs", {**body, "input_payload": payload}), 422)
         assert await balance(user) == 100
+
+    async def test_long_text_and_long_video_are_refused(self, api: Api) -> None:
+        user = await api.user(tokens=100)
+        words = {"key": "words", "type": "text", "placeholder": "{{W}}", "maximum": 20, "user_configurable": True}
+        clip = {"key": "clip", "type": "video", "placeholder": "{{V}}", "maximum": 1, "is_primary_input": True}
+        graph = {**GRAPH, "3": {"class_type": "Video", "inputs": {"words": "{{W}}", "clip": "{{V}}"}}}
+        await api.engine.catalogue.workflows.create(
+            slug="v",
+            graph=graph,
+            properties=[STEPS, SAMPLER, words, clip],
+            output_extension="mp4",
+            output_mime_type="video/mp4",
+        )
+        # The highest price would be charged for a video of any length.
+        effect = await api.engine.catalogue.effects.create(
+            slug="v", workflow_slug="v", credits_cost=1, price_formula="seconds", max_credits_cost=2
+        )
+        long, short = [
+            await upload(user, video(frames=frames), name="a.mp4", mime_type="video/mp4") for frames in (30, 20)
+        ]
+        for file_id, text, field in ((long, "a", "input_file_id"), (short, "a" * 21, "words")):
+            body = {"effect_id": effect.id, "input_file_id": file_id, "input_payload": {"words": text}}
+            for path, more in (("/api/ai-jobs", {"idempotency_key": "k"}), ("/api/ai-jobs/price", {})):
+                assert field in problem_of(await user.call("POST", path, {**body, **more}), 422)["errors"]
+        item = {"input_file_id": long}
+        batch = {"effect_id": effect.id, "idempotency_key": "b", "items": [item]}
+        assert "items.0.input_file_id" in problem_of(await user.call("POST", "/api/batches", batch), 422)["errors"]
+        assert await balance(user) == 100
+        await submit(user, effect.id, input_file_id=short, input_payload={"words": "a" * 20})
+
+    async def test_batch_costs_the_price_of_each_job(self, api: Api) -> None:
+        user = await api.user(tokens=60)
+        body = {"effect_id": await effect_of(user), "items": [{"input_payload": {"steps": n}} for n in (40, 15)]}
+        await user.post("/api/batches", {**body, "idempotency_key": "b"})
+        assert await balance(user) == 5
+        problem_of(await user.call("POST", "/api/batches", {**body, "idempotency_key": "c"}), 422)
+        huge = {**body, "items": [{"input_payload": {"steps": 51}}], "idempotency_key": "d"}
+        assert "items.0.steps" in problem_of(await user.call("POST", "/api/batches", huge), 422)["errors"]
+        assert await balance(user) == 5
 
     async def test_key_of_a_cheap_job_buys_no_expensive_one(self, api: Api) -> None:
         user = await api.user(tokens=100)

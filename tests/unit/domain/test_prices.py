@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.domain.prices.effects import InputFacts, check_price, facts_of
+from comfyrelay.domain.prices.effects import check_price, facts_of
 from comfyrelay.domain.prices.formula import MAX_LENGTH, Formula
-from comfyrelay.domain.prices.limits import check_limits, propose_limits
+from comfyrelay.domain.prices.limits import InputFacts, check_inputs, check_limits, propose_limits, with_limits
 from comfyrelay.domain.prices.metered import MeteredPrice, charged_tokens
 from comfyrelay.domain.properties import Property, Value
 from comfyrelay.errors import InvalidInput
@@ -154,6 +154,64 @@ def test_number_without_limits_is_refused_unless_customers_cannot_set_it() -> No
     with pytest.raises(InvalidInput):
         check_limits([number("cfg", default_value=7)])
     check_limits([number("cfg", user_configurable=False), number("seed"), number("noise", minimum=0, maximum=1)])
+
+
+@pytest.mark.parametrize("key", ["repeat_latent", "n_iter", "batch_count", "how_far"])
+def test_number_without_a_known_meaning_stays_near_its_default(key: str) -> None:
+    far = number(key, minimum=1, maximum=100_000, default_value=2)
+    with pytest.raises(InvalidInput):
+        check_limits([far])
+    low, high = propose_limits(far)
+    check_limits([number(key, minimum=low, maximum=high, default_value=2)])
+
+
+def prop_of(type_: str, **fields: Any) -> Property:
+    return Property.from_json({"key": "x", "type": type_, "placeholder": "{{X}}", "user_configurable": True, **fields})
+
+
+@pytest.mark.parametrize(
+    ("type_", "given", "problem"),
+    [
+        ("text", "a" * 5000, None),
+        ("text", "a" * 5001, "This must have at most 5000 characters."),
+        ("video", InputFacts(width=1920, height=1080, seconds=120), None),
+        ("video", InputFacts(width=1920, height=1080, seconds=121), "This must be at most 120 seconds long."),
+        ("video", InputFacts(width=8000, height=4000, seconds=1), "This video is larger than 4K."),
+        ("video", InputFacts(width=64, height=64), "The duration of this file is unknown."),
+        ("audio", InputFacts(seconds=3601), "This must be at most 120 seconds long."),
+        ("image", InputFacts(width=8000, height=6000, seconds=0), None),
+        ("image", InputFacts(width=8001, height=8001, seconds=0), "This image has more than 50 megapixels."),
+        ("image", None, None),
+    ],
+)
+@pytest.mark.parametrize("is_primary", [False, True])
+def test_texts_and_files_of_customers_have_limits(
+    type_: str, given: Any, problem: str | None, is_primary: bool
+) -> None:
+    prop = prop_of(type_, is_primary_input=is_primary)
+    is_file = type_ != "text"
+    measured = {"file": given} if is_file and given is not None else {}
+    values = (
+        [] if is_primary and is_file else [Value(property=prop, value="file" if is_file else given, from_user=True)]
+    )
+    errors = {}
+    try:
+        check_inputs(values, [prop], measured, primary_id="file" if is_primary else None)
+    except InvalidInput as error:
+        errors = error.errors
+    [text] = errors.values() or [None]
+    assert text is None if problem is None else str(text).startswith(problem)
+
+
+@pytest.mark.parametrize(("type_", "highest"), [("text", 50_000), ("video", 3600), ("audio", 3600), ("image", 200)])
+def test_limits_of_texts_and_files_are_proposed_and_cannot_be_too_high(type_: str, highest: int) -> None:
+    fields = {"key": "x", "type": type_, "placeholder": "{{X}}", "user_configurable": True}
+    [proposed] = with_limits([fields])
+    check_limits([Property.from_json(proposed), prop_of(type_, maximum=highest), prop_of(type_)])
+    for maximum in (highest + 1, 0, -5):
+        with pytest.raises(InvalidInput) as refused:
+            check_limits([prop_of(type_, maximum=maximum)])
+        assert f"such as {proposed['maximum']:g}" in refused.value.errors["properties.x"]
 
 
 @given(st.floats(-1e6, 1e6), st.sampled_from(["width", "steps", "length", "cfg", "batch_size"]))

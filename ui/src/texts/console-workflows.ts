@@ -110,6 +110,13 @@ export const workflow = {
     noDefault: "none",
     minimum: "Minimum",
     maximum: "Maximum",
+    /** The limit of what customers may write or upload. */
+    longest: {
+      text: "Most characters",
+      image: "Most megapixels",
+      video: "Most seconds",
+      audio: "Most seconds",
+    },
     step: "Step",
     whole: "Whole numbers only",
     required: "Required",

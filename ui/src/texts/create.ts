@@ -373,6 +373,7 @@ export const create = {
     noNumber: "Enter a number.",
     notWhole: "Enter a whole number.",
     atLeast: (minimum: string) => `Must be at least ${minimum}.`,
+    tooLong: (maximum: string) => `Must have at most ${maximum} characters.`,
     atMost: (maximum: string) => `Must be at most ${maximum}.`,
     noChoice: (text: string) => `“${text}” no longer exists. Choose another value.`,
     noSweep: "Enter the values to sweep, or end the sweep.",

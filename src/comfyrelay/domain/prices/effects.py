@@ -1,18 +1,16 @@
 """The price of an effect: fixed, or a formula of what a job does, between a minimum and a maximum."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Protocol
 
 from comfyrelay.domain.prices.formula import Formula, Interval
-from comfyrelay.domain.prices.limits import MAX_MEGAPIXELS, MAX_SECONDS, check_limits
+from comfyrelay.domain.prices.limits import MAX_MEGAPIXELS, MAX_SECONDS, PIXELS, InputFacts, check_limits
 from comfyrelay.domain.properties import Property, PropertyType, Role, Value
 from comfyrelay.errors import InvalidInput
 
 FRAME_RATES = ("fps", "frame_rate")
-PIXELS = 1_000_000
 # What a formula can name, besides the keys of number properties.
 FACTS = ("seconds", "frames", "megapixels", "steps")
 _ROLES = {"frames": Role.LENGTH, "steps": Role.STEPS}
@@ -28,15 +26,6 @@ class PricedEffect(Protocol):
     def price_formula(self) -> str | None: ...
     @property
     def max_credits_cost(self) -> int | None: ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InputFacts:
-    """The measured size and duration of the primary input."""
-
-    width: int | None = None
-    height: int | None = None
-    seconds: float | None = None
 
 
 def price_of(effect: PricedEffect, values: Sequence[Value], measured: InputFacts) -> int:

@@ -1,10 +1,15 @@
-"""Limits of the numbers that customers may set. Without them, a customer could choose a batch of 4,096 pictures."""
+"""Limits of everything that customers may set. Without them, a customer could choose a batch of 4,096 pictures, or send
+a video of two hours.
 
-from collections.abc import Mapping, Sequence
+The maximum of a text is its length in characters, of a video or sound its duration in seconds, and of an image its size
+in megapixels. One that is not set is the proposed one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from comfyrelay.domain.properties import Property, PropertyType, Role
+from comfyrelay.domain.properties import Property, PropertyType, Role, Value
 from comfyrelay.errors import InvalidInput
 
 MAX_SECONDS = 86_400
@@ -30,9 +35,44 @@ _BY_ROLE = {
     Role.STEPS: NumberLimit(proposed_minimum=1, proposed_maximum=50, highest_maximum=500),
 }
 _BATCH = NumberLimit(proposed_minimum=1, proposed_maximum=4, highest_maximum=64)
-_BATCH_KEYS = ("batch_size", "batch", "num_images", "amount")
-# How far a number without a known meaning may go from its default.
+_BATCH_KEYS = ("batch_size", "batch", "num_images", "amount", "batch_count", "image_count", "n_iter", "count", "repeat")
+# How far a number without a known meaning may go from its default: as proposed, and at most.
 _FACTOR = 10
+_HIGHEST_FACTOR = 100
+PIXELS = 1_000_000
+# A video of 4K. The size of an image is a limit of its property.
+MAX_FRAME_PIXELS = 9 * PIXELS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputFacts:
+    """The measured size and duration of a file."""
+
+    width: int | None = None
+    height: int | None = None
+    seconds: float | None = None
+
+    @property
+    def pixels(self) -> int:
+        return (self.width or 0) * (self.height or 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputLimit:
+    """The maximum of a text or file if none is set, and the highest one of a published effect."""
+
+    proposed_maximum: float
+    highest_maximum: float
+    unit: str
+
+
+_RECORDED = InputLimit(proposed_maximum=120, highest_maximum=3600, unit="seconds")
+_INPUTS = {
+    PropertyType.TEXT: InputLimit(proposed_maximum=5000, highest_maximum=50_000, unit="characters"),
+    PropertyType.VIDEO: _RECORDED,
+    PropertyType.AUDIO: _RECORDED,
+    PropertyType.IMAGE: InputLimit(proposed_maximum=50, highest_maximum=200, unit="megapixels"),
+}
 
 
 def limit_of(prop: Property) -> NumberLimit | None:
@@ -58,7 +98,7 @@ def propose_limits(prop: Property) -> tuple[float | None, float | None]:
     else:
         reach = max(abs(default or 0) * _FACTOR, 1)
         low = low if low is not None else (-reach if default is not None and default < 0 else 0)
-        high = high if high is not None else reach
+        high = min(high if high is not None else reach, _highest(prop))
     if default is not None:
         low, high = min(low, default), max(high, default)
     return low, max(low, high)
@@ -70,12 +110,15 @@ def with_limits(properties: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     for fields in properties:
         prop = Property.from_json(fields)
         low, high = propose_limits(prop)
-        found.append({**fields, "minimum": low, "maximum": high} if prop.type is PropertyType.NUMBER else dict(fields))
+        if prop.type is PropertyType.NUMBER:
+            found.append({**fields, "minimum": low, "maximum": high})
+        else:
+            found.append({**fields, "maximum": greatest_input(prop)} if prop.type in _INPUTS else dict(fields))
     return found
 
 
 def check_limits(properties: Sequence[Property]) -> None:
-    """Raise `InvalidInput` unless every number that a customer may set has sane limits."""
+    """Raise `InvalidInput` unless everything that a customer may set has sane limits."""
     errors = {prop.key: problem for prop in properties if (problem := _problem(prop)) is not None}
     if errors:
         first = next(iter(errors.items()))
@@ -84,12 +127,76 @@ def check_limits(properties: Sequence[Property]) -> None:
 
 
 def _problem(prop: Property) -> str | None:
+    if (of_input := _INPUTS.get(prop.type)) is not None and (prop.user_configurable or prop.is_primary_input):
+        return _input_problem(prop, of_input)
     if prop.type is not PropertyType.NUMBER or not prop.user_configurable or prop.is_seed:
         return None
     proposed = "{:g} to {:g}".format(*propose_limits(prop))
     if prop.minimum is None or prop.maximum is None:
         return f"Set a minimum and a maximum, such as {proposed}."
-    limit = limit_of(prop)
-    if limit is not None and prop.maximum > limit.highest_maximum:
-        return f"Lower the maximum to {limit.highest_maximum:g} or less, such as {proposed}."
-    return None
+    highest = _highest(prop)
+    return f"Lower the maximum to {highest:g} or less, such as {proposed}." if prop.maximum > highest else None
+
+
+def _input_problem(prop: Property, limit: InputLimit) -> str | None:
+    if prop.maximum is None or 0 < prop.maximum <= limit.highest_maximum:
+        return None
+    highest, proposed = limit.highest_maximum, limit.proposed_maximum
+    return f"Set the maximum to at most {highest:g} {limit.unit}, such as {proposed:g}."
+
+
+def _highest(prop: Property) -> float:
+    """Return the highest maximum of a number."""
+    if (limit := limit_of(prop)) is not None:
+        return limit.highest_maximum
+    default = prop.default_value if isinstance(prop.default_value, int | float) else 0
+    return max(abs(default), 1) * _HIGHEST_FACTOR
+
+
+def greatest_input(prop: Property) -> float | None:
+    """Return the limit of a text in characters, of a video or sound in seconds, and of an image in megapixels."""
+    limit = _INPUTS.get(prop.type)
+    if limit is None or prop.maximum is not None:
+        return prop.maximum
+    return max(limit.proposed_maximum, len(str(prop.default_value or "")))
+
+
+def check_inputs(
+    values: Iterable[Value],
+    properties: Iterable[Property],
+    measured: Mapping[str, InputFacts],
+    *,
+    primary_id: str | None,
+) -> None:
+    """Raise `InvalidInput` if a text or file of a customer is larger than its limit."""
+    errors = {}
+    for value in values:
+        prop, given = value.property, value.value
+        if not value.from_user or prop.type not in _INPUTS:
+            continue
+        problem = _file_problem(prop, measured.get(given)) if prop.is_asset else _text_problem(prop, given)
+        if problem is not None:
+            errors[prop.key] = problem
+    primary = next((prop for prop in properties if prop.is_primary_input), None)
+    if primary is not None and (problem := _file_problem(primary, measured.get(primary_id or ""))) is not None:
+        errors["input_file_id"] = problem
+    if errors:
+        raise InvalidInput(errors=errors)
+
+
+def _text_problem(prop: Property, text: str) -> str | None:
+    limit = greatest_input(prop)
+    return f"This must have at most {limit:g} characters." if limit is not None and len(text) > limit else None
+
+
+def _file_problem(prop: Property, facts: InputFacts | None) -> str | None:
+    limit = greatest_input(prop)
+    if facts is None or limit is None:
+        return None
+    if prop.type is PropertyType.IMAGE:
+        return f"This image has more than {limit:g} megapixels." if facts.pixels > limit * PIXELS else None
+    if facts.seconds is None:
+        return "The duration of this file is unknown. Save it as MP4 or MP3, and upload it again."
+    if facts.seconds > limit:
+        return f"This must be at most {limit:g} seconds long."
+    return "This video is larger than 4K." if facts.pixels > MAX_FRAME_PIXELS else None

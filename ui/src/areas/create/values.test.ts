@@ -15,6 +15,9 @@ test("reports problems by field", () => {
   expect(said({ steps: "0" })).toBe("Must be at least 1.");
   expect(said({ seed: "" })).toBeNull();
   expect(said({ sampler: "gone" })).toContain("gone");
+  const words = input("words", "text", { maximum: 5 });
+  expect(validateInput(words, choice, { words: "five5" })).toBeNull();
+  expect(validateInput(words, choice, { words: "sixsix" })).toBe("Must have at most 5 characters.");
   expect(validateDraft(choice, EMPTY)).toEqual({ image: "Required." });
 });
 

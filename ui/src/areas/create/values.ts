@@ -64,6 +64,8 @@ export function validateInput(input: Input, choice: Choice, given: Texts): strin
   const text = textOf(input, choice, given);
   if (!text.trim()) return input.required && input.type !== "boolean" ? problems.required : null;
   if (input.type === "choice") return parseValue(input, text) === undefined ? problems.noChoice(text) : null;
+  if (input.type === "text" && input.maximum && text.length > input.maximum && isChanged(input, choice, given))
+    return problems.tooLong(formatNumber(input.maximum));
   if (input.type !== "number") return null;
   const value = parseNumber(text);
   if (value === null) return problems.noNumber;

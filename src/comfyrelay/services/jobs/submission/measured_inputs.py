@@ -1,9 +1,17 @@
-"""Measure inputs for a price. What a client says about a file does not count."""
+"""Measure the inputs of effects, for their limits and prices. What a client says about a file does not count."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
 
 from comfyrelay.domain.payloads import StoredFile
-from comfyrelay.domain.prices.effects import InputFacts
+from comfyrelay.domain.prices.effects import PricedEffect, needs_input
+from comfyrelay.domain.prices.limits import InputFacts
+from comfyrelay.domain.properties import Property
 from comfyrelay.errors import InvalidInput
+from comfyrelay.media.image_headers import read_image_header
 from comfyrelay.media.inspection import Probes
+from comfyrelay.media_types import media_kind
+from comfyrelay.services.jobs.submission.upload_checks import HEAD_BYTES
 from comfyrelay.storage.objects import ObjectStore
 
 
@@ -12,15 +20,37 @@ class MeasuredInputs:
         self._objects = objects
         self._probes = probes
 
-    async def measure(self, file: StoredFile) -> InputFacts:
-        """Return the size and duration of an uploaded file. Raises `InvalidInput` if it cannot be read."""
-        name = file.name or "This file"
+    async def of(
+        self, files: Iterable[StoredFile], effect: PricedEffect, properties: Sequence[Property]
+    ) -> dict[str, InputFacts]:
+        """Return the size and duration of uploaded files, by id. Raises `InvalidInput` if one cannot be read."""
+        has_media = any(prop.is_asset for prop in properties)
+        found = sorted(files, key=lambda file: file.id) if has_media else []
+        is_priced = needs_input(effect, properties)
+        measured = await asyncio.gather(*(self._measure(file, is_priced=is_priced) for file in found))
+        return {file.id: facts for file, facts in zip(found, measured, strict=True) if facts is not None}
+
+    async def _measure(self, file: StoredFile, *, is_priced: bool) -> InputFacts | None:
+        kind = media_kind(file.mime_type)
         if (stat := await self._objects.stat(file.path)) is None:
-            raise InvalidInput(errors={"input_file_id": f"{name} is not uploaded yet."})
+            if not is_priced:
+                # The worker reports a file that was not uploaded.
+                return None
+            raise InvalidInput(errors={"input_file_id": f"{file.name or 'This file'} is not uploaded yet."})
+        if kind == "image" and not is_priced:
+            # The size is in the header, so the image is not decoded.
+            return await self._read_header(file, stat.size)
         try:
             info = await self._probes.probe(
                 self._objects, file.path, mime_type=file.mime_type, subject="file", size=stat.size
             )
         except InvalidInput as error:
-            raise InvalidInput(errors={"input_file_id": f"{name}: {error.detail}"}) from error
-        return InputFacts(width=info.width, height=info.height, seconds=info.duration_seconds)
+            raise InvalidInput(errors={"input_file_id": f"{file.name or 'This file'}: {error.detail}"}) from error
+        seconds = info.duration_seconds if kind != "image" else info.duration_seconds or 0.0
+        return InputFacts(width=info.width, height=info.height, seconds=seconds)
+
+    async def _read_header(self, file: StoredFile, size: int) -> InputFacts | None:
+        length = min(size, HEAD_BYTES)
+        pieces = [piece async for piece in self._objects.stream(file.path, start=0, length=length)] if length else []
+        header = read_image_header(b"".join(pieces))
+        return None if header is None else InputFacts(width=header.width, height=header.height, seconds=0.0)

@@ -1,6 +1,5 @@
 """Resolve requests into jobs that can be accepted. Writes nothing."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,9 +11,11 @@ from comfyrelay.comfyui.graphs.graph import Graph, input_texts
 from comfyrelay.comfyui.graphs.placeholders import placeholders_of
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import JobPayload, StoredFile, asset_list, fingerprint, text_values
-from comfyrelay.domain.prices.effects import InputFacts, needs_input, price_of
+from comfyrelay.domain.prices.effects import price_of
+from comfyrelay.domain.prices.limits import InputFacts, check_inputs
 from comfyrelay.domain.prices.metered import MeteredPrice
 from comfyrelay.domain.properties import Property, Role, Value, defaults, resolve
+from comfyrelay.domain.queue.customer_texts import NOT_AVAILABLE
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.domain.records.jobs import NewJobRecord, VideoRecord
@@ -81,7 +82,7 @@ class NamedMedia:
 
     files: Mapping[str, StoredFile]
     videos: Mapping[str, VideoRecord]
-    # By file id, if the price depends on them.
+    # By file id, for a job of an effect.
     measured: Mapping[str, InputFacts] = field(default_factory=dict)
 
 
@@ -137,11 +138,11 @@ class Resolver:
         if is_own:
             await self._own_access.require(tenant_id)
         if not workflow.is_active:
-            raise Conflict("This effect is not available: its workflow is disabled.")
+            raise Conflict(NOT_AVAILABLE)
         if (pending := workflow.waits_for) is not None:
             if pending.problem is not None:
-                raise Conflict(pending.text)
-            raise MissingOnWorkers(pending.text, missing=pending.missing)
+                raise Conflict(pending.text if effect is None else NOT_AVAILABLE)
+            raise MissingOnWorkers(pending.text, missing=pending.missing, is_of_effect=effect is not None)
         properties = workflow.parsed_properties
         graph, graph_bytes = await self._graphs.get_stored(workflow.graph_path)
 
@@ -208,25 +209,10 @@ class Resolver:
         return NamedMedia(
             files=await self._reuse.hash_files(files) if hash_content else files,
             videos=videos,
-            measured=await self._measure(items, target, files=files, videos=videos),
+            measured=await self._input_facts.of(files.values(), target.effect, target.properties)
+            if target.effect is not None
+            else {},
         )
-
-    async def _measure(
-        self,
-        items: Sequence[ItemRequest],
-        target: Target,
-        *,
-        files: Mapping[str, StoredFile],
-        videos: Mapping[str, VideoRecord],
-    ) -> dict[str, InputFacts]:
-        """Measure the primary inputs, if the price depends on them."""
-        if target.effect is None or not needs_input(target.effect, target.properties):
-            return {}
-        named = {item.input_file_id for item in items}
-        named |= {videos[item.video_id].original_file_id for item in items if item.video_id and item.video_id in videos}
-        found = [files[id_] for id_ in sorted(filter(None, named)) if id_ in files]
-        facts = await asyncio.gather(*(self._input_facts.measure(file) for file in found))
-        return {file.id: fact for file, fact in zip(found, facts, strict=True)}
 
     async def resolve_job(self, shard: Database, request: JobRequest, *, request_digest: str) -> NewJobRecord:
         target = await self.find_target(
@@ -267,6 +253,7 @@ class Resolver:
             stage=jobs[0].stage,
             may_wait=first.wait_for_missing,
             shows_names=first.shows_workers,
+            is_of_effect=target.effect is not None,
         )
         return jobs
 
@@ -360,6 +347,8 @@ class Resolver:
         check = self._checks.get(WorkflowKind(target.workflow.kind))
         added = check({value.property.key: value.value for value in values}) if check is not None else {}
         primary = _primary(item, found)
+        if target.effect is not None:
+            check_inputs(values, target.properties, found.measured, primary_id=primary.id if primary else None)
         payload = JobPayload(
             graph_path=target.workflow.graph_path,
             values={

@@ -55,6 +55,14 @@ export function PropertyForm({ property, problem, problems, onChange, onTakeOut 
           />
         </Field>
         {!hasFile && <Default property={property} problem={problems.default_value} onChange={onChange} />}
+        {property.type in texts.longest && (
+          <Bound
+            name={texts.longest[property.type as keyof typeof texts.longest]}
+            value={property.maximum}
+            problem={problems.maximum}
+            onChange={(maximum) => onChange({ maximum })}
+          />
+        )}
         {isNumber && (
           <>
             <Bound name={texts.minimum} value={property.minimum} onChange={(minimum) => onChange({ minimum })} />
