@@ -117,8 +117,12 @@ class MissingOnWorkers(Conflict):
 
     code = "missing_on_workers"
 
-    def __init__(self, detail: str | None = None, *, missing: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self, detail: str | None = None, *, missing: Sequence[Mapping[str, Any]] = (), is_of_effect: bool = False
+    ) -> None:
         self.missing = list(missing)
+        # Users of an effect do not know its nodes and models.
+        self.is_of_effect = is_of_effect
         super().__init__(detail)
 
 

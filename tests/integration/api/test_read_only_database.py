@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import event
 from structlog.testing import capture_logs
 
+from comfyrelay.domain.queue.customer_texts import OUT_OF_SERVICE
 from comfyrelay.errors import NotReady
 from comfyrelay.services.operations.readiness import Readiness
 from comfyrelay.store.database import Database
@@ -55,7 +56,7 @@ async def test_read_only_database_is_503_until_it_recovers(api: Api) -> None:
     await set_read_only(shard, is_read_only=True)
     problem = problem_of(await caller.call("PUT", "/api/webhook", hook), 503)
     assert problem["type"].endswith("not_writable")
-    assert problem["detail"] == "The shard 'main' is read-only."
+    assert problem["detail"] == OUT_OF_SERVICE
     assert "read-only" in (await readiness(api))["main"]
     assert (await caller.get("/api/webhook"))["url"] is None
     await set_read_only(shard, is_read_only=False)

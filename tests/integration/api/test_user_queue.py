@@ -69,7 +69,7 @@ class TestSections:
         assert (cats["counts"]["processing"], cats["counts"]["queued"]) == (1, 2)
         assert [cat["item_no"] for cat in cats["items"]] == [0, 1, 2]
         assert cats["workflow_slug"] == done["workflow_slug"]
-        assert "The worker is busy" in found[1]["waiting_text"]
+        assert found[1]["waiting_text"] == "Position 1. Other jobs run first."
         assert found[1]["waiting_reason"] == "busy"
         assert cats["first_label"] == (await user.get(f"/api/ai-jobs/{cats['items'][0]['id']}"))["label"]
         assert found[0]["waiting_text"] is found[-1]["waiting_text"] is None

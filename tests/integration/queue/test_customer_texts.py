@@ -6,9 +6,9 @@ import re
 import pytest
 
 from comfyrelay import errors
-from comfyrelay.domain.queue.customer_texts import REFUNDED, failure_text, waiting_text
+from comfyrelay.domain.queue.customer_texts import REFUNDED, failure_text, progress_for_customer, waiting_for_customer
 from comfyrelay.domain.queue.memory import every_gpu_failed, larger_gpu_reason, ran_out_reason
-from comfyrelay.domain.queue.wait_reasons import Reason
+from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.errors import ComfyRelayError, Fault
 from tests.support.full import full_only
 from tests.support.world import Desk, World
@@ -79,6 +79,14 @@ def test_every_error_has_a_sentence_for_customers(kind: type[ComfyRelayError], t
 def test_reason_to_wait_is_for_customers(reason: Reason) -> None:
     texts = {Reason.PAUSED: "Paused.", Reason.HELD: "On hold.", Reason.QUEUE_PAUSED: "Your queue is paused."}
     raw = texts.get(reason, "No online worker has this workflow: CheckpointLoader is missing.")
-    shown = waiting_text(reason, raw)
+    shown = waiting_for_customer(Waiting(reason=reason, text=raw)).text
     assert shown == raw or is_for_customers(shown)
     assert shown != raw or reason in {*texts, Reason.NOT_BEFORE, Reason.NOT_WAITING}
+
+
+def test_progress_names_no_part_of_the_graph_or_of_the_server() -> None:
+    report = {"value": 0.5, "phase": "running", "step": 3, "steps": 20, "node": "KSampler", "server": "gpu-1", "x": "y"}
+    assert progress_for_customer(report) == {"value": 0.5, "phase": "running", "step": 3, "steps": 20}
+    assert progress_for_customer({"phase": "Loading wan2.safetensors", "value": 0}) == {"value": 0}
+    assert progress_for_customer({"phase": "starting again"}) == {"phase": "starting again"}
+    assert progress_for_customer(None) is None

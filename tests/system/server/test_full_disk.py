@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from comfyrelay.domain.queue.customer_texts import OUT_OF_SERVICE
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from tests.support.api import PASSWORD, SECRETS, problem_of
@@ -44,7 +45,7 @@ async def test_full_disk_is_503_until_space_is_free_and_logs_no_secret(tmp_path:
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (64 * 1024, hard))
         answers = [await rotate() for _ in range(40)]
         problem = problem_of(answers[-1], 503)
-        assert "its disk is full" in problem["detail"]
+        assert problem["type"].endswith("not_writable")
         assert {answer.status_code for answer in answers} <= {200, 503}
         assert "disk is full" in problem_of(await server.http.get("/readyz"), 503)["errors"]["main"]
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
@@ -111,7 +112,7 @@ async def test_full_postgresql_disk_is_503_until_space_is_free(tmp_path: Path, p
                 answers.append(await upload())
             problem = problem_of(answers[-1], 503)
             assert problem["type"].endswith("not_writable")
-            assert problem["detail"] == "The shard 'main' is not writable: its disk is full."
+            assert problem["detail"] == OUT_OF_SERVICE
             assert "disk is full" in problem_of(await server.http.get("/readyz"), 503)["errors"]["main"]
             assert (await server.http.get("/api/webhook")).is_success
             disk.make_room()

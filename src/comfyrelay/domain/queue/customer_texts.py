@@ -1,14 +1,21 @@
-"""What users of an effect read about their job. They did not write its graph and do not run the server, so the words of
-nodes, models, databases and settings are for operators only, who find the raw text with the job."""
+"""What users of an effect read. They did not write its graph and do not run the server, so the words of nodes, models,
+databases and settings are for operators only, who find the raw text with the job."""
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from comfyrelay.domain.queue.wait_reasons import Reason
+from comfyrelay.domain.queue.progress import STARTING_AGAIN, Phase
+from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 
 NOT_INSTALLED = "This effect is not fully installed on the server. Try another effect, or contact its operator."
 INTERRUPTED = "The server was interrupted. Your file is not the cause, so try again."
 FAILED = "Your result could not be made. Try again with another file or other settings."
 REFUNDED = "Your tokens were returned."
+NOT_AVAILABLE = "This effect cannot run right now. No tokens were charged. Try another effect, or try again later."
+OUT_OF_SERVICE = "The service is interrupted. Your jobs and your tokens are safe. Try again in a minute."
+_PHASES = frozenset({*Phase, STARTING_AGAIN["phase"]})
 
 # The first pattern that matches the raw error decides.
 _CAUSES = tuple(
@@ -69,6 +76,19 @@ def failure_text(error: str | None, *, is_refunded: bool = False) -> str:
     return f"{text} {REFUNDED}" if is_refunded else text
 
 
-def waiting_text(reason: Reason, text: str) -> str:
+def waiting_for_customer(waiting: Waiting) -> Waiting:
     """Return why a job of an effect waits. Other reasons come from the user, such as a pause."""
-    return _WAITS.get(reason, text)
+    return replace(waiting, text=_WAITS.get(waiting.reason, waiting.text))
+
+
+def progress_for_customer(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the progress of a job of an effect: its numbers and times, without the names of nodes and servers."""
+    if progress is None:
+        return None
+    return {name: value for name, value in progress.items() if _is_for_customer(name, value)}
+
+
+def _is_for_customer(name: str, value: Any) -> bool:
+    if name == "phase":
+        return value in _PHASES
+    return name == "began_at" or isinstance(value, int | float)

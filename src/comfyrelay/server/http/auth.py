@@ -50,6 +50,7 @@ async def authenticate_user(request: Request, context: Context) -> User:
     user = await context.user_of(secret)
     if user is None:
         raise Unauthorized("This token is invalid or has expired.")
+    request.state.is_admin = user.is_admin
     hold_connection(request.scope, HolderKind.USER, user.id)
     structlog.contextvars.bind_contextvars(tenant_id=user.tenant_id, user_id=user.id)
     return user

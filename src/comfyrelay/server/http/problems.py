@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from comfyrelay.domain.queue.customer_texts import NOT_AVAILABLE, OUT_OF_SERVICE
 from comfyrelay.errors import (
     ChangedMeanwhile,
     ComfyRelayError,
@@ -65,6 +66,9 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
     (StorageUnavailable, 503, "Object storage is unreachable"),
 ]
 MEDIA_TYPE = "application/problem+json"
+# Their details name databases, which only operators know.
+_OUTAGES = (DatabaseUnavailable, StorageUnavailable)
+_OPERATOR_PATHS = ("/api/admin", "/api/worker")
 _OPTIONAL_FIELDS = ("errors", "required_tokens", "missing", "workflow_slug")
 
 
@@ -105,7 +109,17 @@ def _response(
 
 async def _handle_known(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ComfyRelayError)
+    if not _is_for_operators(request):
+        if isinstance(error, _OUTAGES):
+            return _response(503, error.code, title="Out of service", detail=OUT_OF_SERVICE)
+        if isinstance(error, MissingOnWorkers) and error.is_of_effect:
+            return _response(409, error.code, title="Not available", detail=NOT_AVAILABLE)
     return problem_response(error) or await _handle_unexpected(request, error)
+
+
+def _is_for_operators(request: Request) -> bool:
+    path = request.url.path
+    return getattr(request.state, "is_admin", False) or not path.startswith("/api") or path.startswith(_OPERATOR_PATHS)
 
 
 def problem_response(error: ComfyRelayError) -> JSONResponse | None:

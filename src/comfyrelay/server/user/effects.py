@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import Path, Query, Response
 
+from comfyrelay.domain.queue.customer_texts import NOT_AVAILABLE
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.errors import InvalidInput
@@ -22,7 +23,8 @@ from comfyrelay.services.catalogue.graph_import import WorkflowImport
 from comfyrelay.services.catalogue.library import OfferedEffect, draws_seed, inputs_of
 from comfyrelay.services.catalogue.own_workflows import AddedWorkflow
 
-NO_FLEET = "No fleet runs it yet. An administrator must map it to one, or set COMFYRELAY_DEFAULT_FLEET."
+NO_FLEET = "No fleet runs it yet. Map it to one, or set COMFYRELAY_DEFAULT_FLEET."
+NO_FLEET_FOR_USERS = "No machine runs it yet. Ask an administrator to assign one."
 router = user_router("/api", "effects")
 
 
@@ -98,6 +100,8 @@ async def missing(
         user.tenant_id, effect_id=effect_id, workflow_slug=workflow_slug
     )
     found = await context.engine.catalogue.availability.check_workflow(target.workflow, shows_names=user.is_admin)
+    if found is not None and target.effect is not None and not user.is_admin:
+        return Answer(data=wire.RequirementCheck(missing=wire_missing.Missing(text=NOT_AVAILABLE, items=[])))
     return Answer(data=wire.RequirementCheck(missing=_missing(found)))
 
 
@@ -170,7 +174,10 @@ async def _added(context: Context, user: User, response: Response, added: AddedW
             "missing": _missing(missing),
         }
         remark = imported.remark
-    remarks = [*filter(None, [remark]), *([] if added.has_fleet else [NO_FLEET])]
+    remarks = [
+        *filter(None, [remark]),
+        *([] if added.has_fleet else [NO_FLEET if user.is_admin else NO_FLEET_FOR_USERS]),
+    ]
     message = "Added." if added.is_new else f"You have this workflow already, as {workflow.name!r}."
     data = wire.AddedWorkflow.of(workflow, **fields, remarks=remarks)
     return Answer(data=data, message=" ".join([message, *remarks]))

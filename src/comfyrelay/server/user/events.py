@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
 
+from comfyrelay.domain.queue.customer_texts import progress_for_customer
 from comfyrelay.domain.queue.states import TERMINAL_JOB
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.protocol.base import Answer, Page
@@ -67,6 +68,7 @@ def encode_event(event: JobEvent) -> str:
 async def _stream(request: Request, context: Context, job: JobRecord, after_seq: int) -> AsyncGenerator[str, None]:
     changes = context.engine.jobs.events.subscribe(job, after_seq=after_seq, quiet_seconds=KEEP_ALIVE_SECONDS)
     is_allowed = AccessCheck(request, context)
+    is_customer = context.engine.jobs.views.is_of_customer(job.effect_id)
     # The first bytes tell proxies and browsers that the stream is open.
     yield ": events\n\n"
     async with aclosing(changes):
@@ -76,6 +78,7 @@ async def _stream(request: Request, context: Context, job: JobRecord, after_seq:
             for event in change.events:
                 yield encode_event(event_body(event))
             if change.progress is not None:
-                yield encode_event(JobEvent(type="progress", data=change.progress))
+                progress = progress_for_customer(change.progress) if is_customer else change.progress
+                yield encode_event(JobEvent(type="progress", data=progress or {}))
             if not change.events and change.progress is None:
                 yield ": still here\n\n"

@@ -189,8 +189,10 @@ async def output_as_input(
 async def logs(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, limit: Limit = 200, cursor: NumberCursor = None
 ) -> Answer[Page[wire.LogLine]]:
-    """List the log lines of a job, oldest first."""
-    page = await context.engine.jobs.views.logs(user.tenant_id, job_id, after_id=cursor or 0, limit=limit)
+    """List the log lines of a job, oldest first. Those of an effect are for administrators only."""
+    page = await context.engine.jobs.views.logs(
+        user.tenant_id, job_id, after_id=cursor or 0, limit=limit, is_admin=user.is_admin
+    )
     return page_of(page, wire.LogLine.of)
 
 

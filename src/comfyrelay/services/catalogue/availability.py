@@ -133,6 +133,7 @@ class Availability:
         stage: str,
         may_wait: bool,
         shows_names: bool,
+        is_of_effect: bool,
     ) -> None:
         """Raise `MissingOnWorkers` if no worker can run one of the jobs, unless they may wait. `wanted` are the values
         of one job per workflow hash."""
@@ -141,6 +142,7 @@ class Availability:
             raise MissingOnWorkers(
                 f"{missing.text} Install what is missing, or add it anyway: then it waits until a worker has it.",
                 missing=missing.to_json(),
+                is_of_effect=is_of_effect,
             )
 
     async def find_missing(

@@ -73,7 +73,7 @@ class Jobs:
         self.estimates = Estimates(context, self.resolve, self.recent)
         self.clearing = QueueClearing(databases)
         self.saved_views = SavedViewService(databases)
-        self.units = QueueUnits(databases, self.batches, queue.wait_reasons, self.media)
+        self.units = QueueUnits(databases, self.batches, queue.wait_reasons, self.media, self.views)
         self.events = JobEvents(databases)
         self.live = LiveUpdates(databases, self.views, self.batches, self.overview, context.notify_channel)
         self.ended_jobs = EndedJobsReader(databases)

@@ -8,7 +8,7 @@ from typing import Any
 
 from comfyrelay.domain.gallery import main_prompt, prompt_placeholder
 from comfyrelay.domain.payloads import JobPayload
-from comfyrelay.domain.queue.customer_texts import waiting_text
+from comfyrelay.domain.queue.customer_texts import progress_for_customer, waiting_for_customer
 from comfyrelay.domain.queue.progress import STARTING_AGAIN
 from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import CanceledBy, JobStatus, UnitStatus, VideoStatus
@@ -177,9 +177,13 @@ class JobViews:
                 return
             before = found[-1].id
 
-    async def logs(self, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> ResultPage[LogLineRecord]:
-        """Return log lines of a job's workers, oldest first."""
-        await self.job_record(tenant_id, job_id)
+    async def logs(
+        self, tenant_id: str, job_id: str, *, after_id: int, limit: int, is_admin: bool = False
+    ) -> ResultPage[LogLineRecord]:
+        """Return log lines of a job's workers, oldest first. Those of an effect are for administrators only."""
+        job = await self.job_record(tenant_id, job_id)
+        if self.is_of_customer(job.effect_id) and not is_admin:
+            return ResultPage(items=[])
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await history.log_page(tx, tenant_id, job_id, after_id=after_id, limit=limit + 1)
         return make_page(found, limit=limit)
@@ -216,11 +220,14 @@ class JobViews:
                 return Waiting(reason=Reason.HELD, text=batch.held_text)
         try:
             waiting = await self._wait_reasons.of_job(job.tenant_id, job.id)
-            is_customer = job.effect_id is not None and not self._users_are_owners
-            return replace(waiting, text=waiting_text(waiting.reason, waiting.text)) if is_customer else waiting
+            return waiting_for_customer(waiting) if self.is_of_customer(job.effect_id) else waiting
         except NotFound:
             # The job was accepted just now and is not in the queue yet.
             return None
+
+    def is_of_customer(self, effect_id: int | None) -> bool:
+        """Whether the user of a job does not own its graph."""
+        return effect_id is not None and not self._users_are_owners
 
     async def view_jobs(self, tenant_id: str, found: Sequence[JobRecord]) -> list[JobView]:
         if not found:
@@ -260,6 +267,7 @@ class JobViews:
             # The job may have been deleted since, or its values are too long for a list.
             payload = JobPayload.from_json(payloads[job.id]) if job.id in payloads else None
             dispatch = leased.get(job.id, dispatches.NOT_RUNNING)
+            progress = dispatch.progress or (STARTING_AGAIN if _is_starting_again(job) else None)
             views.append(
                 JobView(
                     job=job,
@@ -268,7 +276,7 @@ class JobViews:
                     workflow_name=workflow.name if workflow else None,
                     prompt=main_prompt(payload, prompts.get(job.workflow_id)) if payload else None,
                     input=await self._input(payload, source),
-                    progress=dispatch.progress or (STARTING_AGAIN if _is_starting_again(job) else None),
+                    progress=progress_for_customer(progress) if self.is_of_customer(job.effect_id) else progress,
                     is_prefetched=dispatch.is_prefetched,
                     cancel_requested_at=dispatch.cancel_requested_at,
                     canceled_by=_canceled_by(job, by_others),
@@ -323,7 +331,7 @@ class JobViews:
         subject = video.title or _stem(original) or "video"
         return VideoView(
             video=video,
-            progress=dispatch.progress,
+            progress=dispatch.progress if self._users_are_owners else progress_for_customer(dispatch.progress),
             error=(video.processing_details or {}).get("error"),
             original_file_url=await self._url(original, original.original_filename or subject) if original else None,
             processed_file_url=await self._url(processed, f"{subject}-{video.id[-8:]}{_suffix(processed)}")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
+from comfyrelay.domain.queue.customer_texts import progress_for_customer
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.protocol.jobs import LiveProgress
 from comfyrelay.services.databases import Databases
@@ -374,7 +375,9 @@ class _ChangeReader:
         for item in running:
             seconds = usual.get(item.workflow_id)
             left = None if seconds is None else max(0.0, seconds - item.seconds)
-            found.append(LiveProgress(id=item.job_id, progress=item.progress, expected_seconds=left))
+            is_customer = self._views.is_of_customer(item.effect_id)
+            progress = progress_for_customer(item.progress) if is_customer else item.progress
+            found.append(LiveProgress(id=item.job_id, progress=progress, expected_seconds=left))
         return found
 
 

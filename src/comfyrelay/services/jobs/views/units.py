@@ -1,9 +1,10 @@
 """The queue as a list of units (batches and single jobs): running, waiting in order, then ended."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from comfyrelay.domain.queue.customer_texts import waiting_for_customer
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.domain.records.jobs import JobRecord, Unit
@@ -11,7 +12,7 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.jobs import QueueEntry, QueueItem
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches
-from comfyrelay.services.jobs.views.jobs import find_workflow_ids
+from comfyrelay.services.jobs.views.jobs import JobViews, find_workflow_ids
 from comfyrelay.services.jobs.views.media import MediaViews, ShownMedia
 from comfyrelay.services.jobs.views.overview import JOB_STATUS
 from comfyrelay.services.jobs.views.queue_entries import (
@@ -29,7 +30,7 @@ from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.queue import positions
 from comfyrelay.store.tenant import jobs, overview, units
 from comfyrelay.store.tenant.job_list import StatusFilter
-from comfyrelay.store.tenant.units import BatchItem
+from comfyrelay.store.tenant.units import BatchItem, BatchSummary
 
 # A page reads at most MAX_ROUNDS chunks of candidates. With a rare filter it may be short or empty.
 CHUNK_SIZE = 200
@@ -53,12 +54,18 @@ class UnitFilter:
 
 class QueueUnits:
     def __init__(
-        self, databases: Databases, batches: Batches, wait_reasons: WaitReasons, media_views: MediaViews
+        self,
+        databases: Databases,
+        batches: Batches,
+        wait_reasons: WaitReasons,
+        media_views: MediaViews,
+        job_views: JobViews,
     ) -> None:
         self._databases = databases
         self._batches = batches
         self._wait_reasons = wait_reasons
         self._media = media_views
+        self._is_of_customer = job_views.is_of_customer
 
     async def page(
         self,
@@ -243,7 +250,9 @@ class QueueUnits:
             retries=retries,
             workflows=workflows,
             means=means,
-            reasons=await self._find_reasons(tenant_id, chosen, order, singles),
+            reasons=self._for_customers(
+                await self._find_reasons(tenant_id, chosen, order, singles), singles, summaries
+            ),
             matched=await self._matched(tenant_id, batch_ids, wanted, order),
             media=await self._load_media(tenant_id, [*items, *singles.values()]),
         )
@@ -266,6 +275,14 @@ class QueueUnits:
         reasons = {unit_id: found[job_id] for unit_id, job_id in first.items() if job_id in found}
         return {id_: waiting for id_, waiting in reasons.items() if waiting.reason is not Reason.NOT_WAITING}
 
+    def _for_customers(
+        self, reasons: Mapping[str, Waiting], singles: Mapping[str, JobRecord], summaries: Mapping[str, BatchSummary]
+    ) -> dict[str, Waiting]:
+        """Return the wait reasons, with those of effects in the words of customers."""
+        of_effects = {id_ for id_, job in singles.items() if self._is_of_customer(job.effect_id)}
+        of_effects |= {id_ for id_, batch in summaries.items() if self._is_of_customer(batch.effect_id)}
+        return {id_: _with_position(found) if id_ in of_effects else found for id_, found in reasons.items()}
+
     async def _matched(
         self, tenant_id: str, batch_ids: Sequence[str], wanted: UnitFilter, order: QueueOrder
     ) -> dict[str, int] | None:
@@ -279,6 +296,11 @@ class QueueUnits:
             return await units.count_matching(
                 tx, tenant_id, batch_ids, status_filter=filter_, workflow_ids=workflow_ids, search=wanted.search
             )
+
+
+def _with_position(waiting: Waiting) -> Waiting:
+    shown = waiting_for_customer(waiting)
+    return shown if shown.position is None else replace(shown, text=f"Position {shown.position}. {shown.text}")
 
 
 def _parse_cursor(cursor: str | None) -> tuple[str, str | None]:
