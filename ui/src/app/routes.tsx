@@ -73,7 +73,7 @@ const studioPages = [
   createRoute({
     getParentRoute: () => root,
     path: "/studio/videos",
-    validateSearch: searchFields("status"),
+    validateSearch: searchFields("status", "q"),
     component: lazyPage(() => import("@/areas/studio/videos")),
   }),
   createRoute({

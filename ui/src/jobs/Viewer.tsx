@@ -1,17 +1,15 @@
 // The outputs of a job, compared with its input if any, or a live preview while it runs.
 
 import { Hourglass, ImageOff } from "lucide-react";
-import { type ReactNode, useEffect, useRef, useState } from "react";
-import { here } from "@/api/client";
+import { type ReactNode, useState } from "react";
 import type { Job } from "@/api/types";
-import { CompareSlider } from "@/kit/CompareSlider";
-import { useFileUrl, withoutSignature } from "@/kit/file-url";
+import { withoutSignature } from "@/kit/file-url";
 import { kindOf, Media, type MediaFile } from "@/kit/Media";
 import { Player } from "@/kit/Player";
-import { PlaybackSync } from "@/kit/playback-sync";
 import { Segmented } from "@/kit/Segmented";
 import { job as texts } from "@/texts/job";
 import { queue } from "@/texts/queue";
+import { Bare, Comparison } from "./Comparison";
 import { hasEnded } from "./job";
 import { LivePreview } from "./LivePreview";
 import styles from "./Viewer.module.css";
@@ -148,39 +146,3 @@ const FullSize = ({ file, name, hasKeys }: { file: MediaFile; name: string; hasK
   ) : (
     <Media file={file} name={name} isWhole />
   );
-
-/** Input and output on top of each other; videos play in sync. */
-function Comparison({ input, output, name }: { input: MediaFile; output: MediaFile; name: string }) {
-  const [sync] = useState(() => new PlaybackSync());
-  useEffect(() => sync.play(), [sync]);
-  return (
-    <CompareSlider
-      before={<Bare key={withoutSignature(input.url)} file={input} name={texts.input} sync={sync} />}
-      after={<Bare key={withoutSignature(output.url)} file={output} name={name} sync={sync} />}
-      beforeName={texts.input}
-      afterName={texts.output}
-    />
-  );
-}
-
-/** Media without controls, which would cover the slider. */
-function Bare({ file, name, sync }: { file: MediaFile; name: string; sync?: PlaybackSync }) {
-  const video = useRef<HTMLVideoElement>(null);
-  const { url, onError } = useFileUrl(file.url);
-  useEffect(() => (video.current && sync ? sync.add(video.current) : undefined), [sync]);
-  if (kindOf(file.mime_type) !== "video") return <Media file={file} name={name} isWhole />;
-  return (
-    <video
-      ref={video}
-      className={styles.bare}
-      src={here(url)}
-      onError={onError}
-      poster={file.poster_url ? here(file.poster_url) : undefined}
-      aria-label={name}
-      autoPlay={!sync}
-      loop={!sync}
-      muted
-      playsInline
-    />
-  );
-}

@@ -17,6 +17,8 @@ export function EffectSettings({ form, isDisabled }: { form: Form; isDisabled: b
   const sections = sectionsOf(choice);
   const rows = sections.rows.map((row) => row.filter((each) => each !== primary)).filter((row) => row.length > 0);
   const files = sections.files.filter((each) => each !== primary);
+  // groups are named after nodes, which customers do not know
+  const more = sections.groups.flatMap(({ inputs }) => inputs);
   const showFile = (each: Input) => (
     <FileInputs
       key={each.key}
@@ -55,20 +57,19 @@ export function EffectSettings({ form, isDisabled }: { form: Form; isDisabled: b
             ))}
           </div>
         )}
-        {sections.groups.map(({ name, inputs }) => (
+        {more.length > 0 && (
           <Collapsible
-            key={name}
             className={styles.fold}
-            isNeeded={inputs.some((each) => each.key in form.problems || isChanged(each, choice, draft.texts))}
+            isNeeded={more.some((each) => each.key in form.problems || isChanged(each, choice, draft.texts))}
           >
-            <summary>{name}</summary>
+            <summary>{texts.more}</summary>
             <div className={styles.fields}>
-              {inputs.map((each) => (
+              {more.map((each) => (
                 <InputField key={each.key} form={form} input={each} />
               ))}
             </div>
           </Collapsible>
-        ))}
+        )}
       </form>
     </section>
   );

@@ -1,11 +1,12 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
-import { Ban, Download, RotateCcw, Upload } from "lucide-react";
+import { Ban, Download, RotateCcw, Trash2, Upload } from "lucide-react";
 import { useState } from "react";
-import { here, post } from "@/api/client";
+import { here, post, remove } from "@/api/client";
 import { keys } from "@/api/queries";
 import type { Job } from "@/api/types";
 import { hasEnded } from "@/jobs/job";
+import { useConfirm } from "@/jobs/use-confirm";
 import { Button, buttonClass, toastProblem } from "@/kit";
 import { size } from "@/texts/common";
 import { studio } from "@/texts/studio";
@@ -44,6 +45,21 @@ export function VideoActions({ job }: { job: Job }) {
   const same = { new_seeds: false, expected_tokens: price };
   const again = () => run("again", () => post("/api/ai-jobs/{job_id}/again", { path, body: another }));
   const retry = () => run("again", () => post("/api/ai-jobs/{job_id}/retry", { path, body: same }));
+  const { confirm, dialog } = useConfirm();
+  const discard = async () => {
+    const { deleteTitle: title, deleteText: text, delete: yes, keep: no } = texts;
+    if (!(await confirm({ title, text, yes, no }))) return;
+    setBusy("delete");
+    try {
+      await remove("/api/ai-jobs/{job_id}", { path });
+      void client.invalidateQueries({ queryKey: keys.jobs });
+      await navigate({ to: "/studio/videos" });
+    } catch (thrown) {
+      toastProblem(thrown);
+    } finally {
+      setBusy(null);
+    }
+  };
   const cancel = () => run("cancel", () => post("/api/ai-jobs/{job_id}/cancel", { path }));
   const hasFailed = job.status === "failed" || job.status === "canceled";
   const canRunAgain = job.status === "completed" && !isMissingOutput(job);
@@ -99,6 +115,12 @@ export function VideoActions({ job }: { job: Job }) {
           {texts.another}
         </Link>
       )}
+      {hasEnded(job) && (
+        <Button icon={Trash2} isBusy={busy === "delete"} onClick={() => void discard()}>
+          {texts.delete}
+        </Button>
+      )}
+      {dialog}
       {!hasEnded(job) && (
         <Button
           icon={Ban}

@@ -110,7 +110,9 @@ function DoneState({ job }: { job: Job }) {
     <div className={styles.now} role="status">
       <p className={styles.big}>{texts.done}</p>
       <p>
-        {[seconds === null ? null : texts.doneIn(seconds), texts.used(job.reserved_tokens)].filter(Boolean).join(" · ")}
+        {[seconds === null ? null : texts.doneIn(seconds), texts.used(job.charged_tokens ?? job.reserved_tokens)]
+          .filter(Boolean)
+          .join(" · ")}
       </p>
     </div>
   );

@@ -60,14 +60,15 @@ export const STATES = ["waiting", "running", "paused", "completed", "failed", "c
 export type State = (typeof STATES)[number];
 
 /** Jobs outside of batches, newest first. */
-export const myVideos = (state: State | undefined, limit = 24) =>
+export const myVideos = (state: State | undefined, q = "", limit = 24) =>
   infiniteQueryOptions({
-    queryKey: [...keys.jobs, { no_batch: true, state }, limit] as const,
+    queryKey: [...keys.jobs, { no_batch: true, state, q }, limit] as const,
     queryFn: async ({ pageParam, signal }): Promise<Page<Job>> =>
       (await get("/api/ai-jobs", {
         query: {
           no_batch: true,
           limit,
+          ...(q && { q }),
           ...(state === "expired" ? { expired: true } : state && { status: state }),
           ...(pageParam && { cursor: pageParam }),
         },

@@ -5,6 +5,7 @@ import { Problem, sentence } from "@/api/problem";
 import { upload as uploadFile } from "@/api/uploads";
 import { useLatest } from "@/lib/use-latest";
 import { useLiveState } from "@/live";
+import { studio } from "@/texts/studio";
 
 export interface FileUpload {
   /** `cut`: the connection was lost, a retry follows. `refused`: the server rejected the file. */
@@ -20,6 +21,8 @@ export interface FileUpload {
 
 const FIRST_MS = 2000;
 const LONGEST_MS = 60_000;
+/** While the server is up, the upload fails after so many lost connections. */
+const MAX_CUTS = 2;
 /** Delay before the next attempt, after so many lost ones. */
 export const retryDelay = (attempts: number): number => Math.min(LONGEST_MS, FIRST_MS * 2 ** attempts);
 
@@ -34,24 +37,34 @@ export function useUpload(): Uploader {
   const [upload, setUpload] = useState<FileUpload | null>(null);
   const stop = useRef<AbortController | null>(null);
   const latest = useLatest(upload);
+  const live = useLiveState();
+  const liveState = useLatest(live);
+  const attempts = useRef(0);
 
-  const send = useCallback((file: File, url: string) => {
-    stop.current?.abort();
-    const own = new AbortController();
-    stop.current = own;
-    const begun: FileUpload = { state: "sending", file, url, part: 0, problem: null, id: null };
-    const change = (part: Partial<FileUpload>) =>
-      // ignore uploads that were canceled or restarted
-      !own.signal.aborted && setUpload((before) => (before ? { ...before, ...part } : before));
-    setUpload(begun);
-    uploadFile(file, { onProgress: (part) => change({ part }), signal: own.signal }).then(
-      ({ id }) => change({ state: "sent", part: 1, id }),
-      (thrown: unknown) => {
-        const isCut = thrown instanceof Problem && (thrown.isAway || thrown.status === 503);
-        change({ state: isCut ? "cut" : "refused", problem: sentence(thrown) });
-      },
-    );
-  }, []);
+  const send = useCallback(
+    (file: File, url: string) => {
+      stop.current?.abort();
+      const own = new AbortController();
+      stop.current = own;
+      const begun: FileUpload = { state: "sending", file, url, part: 0, problem: null, id: null };
+      const change = (part: Partial<FileUpload>) =>
+        // ignore uploads that were canceled or restarted
+        !own.signal.aborted && setUpload((before) => (before ? { ...before, ...part } : before));
+      setUpload(begun);
+      uploadFile(file, { onProgress: (part) => change({ part }), signal: own.signal }).then(
+        ({ id }) => change({ state: "sent", part: 1, id }),
+        (thrown: unknown) => {
+          const isAway = thrown instanceof Problem && thrown.isAway;
+          // without permission for this page (CORS), a browser only says that the storage is unreachable
+          const isForbidden = isAway && liveState.current === "live" && attempts.current >= MAX_CUTS;
+          const isCut = !isForbidden && (isAway || (thrown instanceof Problem && thrown.status === 503));
+          const problem = isForbidden ? studio.effect.storageAway : sentence(thrown);
+          change({ state: isCut ? "cut" : "refused", problem });
+        },
+      );
+    },
+    [liveState],
+  );
 
   const cancel = useCallback(() => {
     stop.current?.abort();
@@ -72,10 +85,8 @@ export function useUpload(): Uploader {
     if (current && current.state !== "sending") send(current.file, current.url);
   }, [send, latest]);
 
-  const live = useLiveState();
   const isCut = upload?.state === "cut";
   // the storage may be down while the server is up, and no event says when it is back
-  const attempts = useRef(0);
   useEffect(() => {
     if (upload?.state === "sent" || !upload) attempts.current = 0;
     if (!isCut) return;

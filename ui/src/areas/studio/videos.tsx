@@ -7,33 +7,41 @@ import { jobTitle } from "@/jobs/job";
 import { describeProgress } from "@/jobs/progress";
 import { Button, buttonClass, EmptyState, ErrorCard, FilterChip, Progress, Skeleton, StatusBadge } from "@/kit";
 import { kindOf, Media } from "@/kit/Media";
+import { SearchField } from "@/kit/SearchField";
 import { ago } from "@/texts/common";
 import { studio } from "@/texts/studio";
 import { Placeholder } from "./Cover";
 import styles from "./cards.module.css";
-import { isMissingOutput, isWaiting, matchesState, myVideos, STATES } from "./queries";
+import { isMissingOutput, isWaiting, matchesState, myVideos, STATES, type State } from "./queries";
 import { StudioHeader } from "./StudioHeader";
 import studioStyles from "./studio.module.css";
 
 const texts = studio.list;
 
+const withSearch = (status: State | undefined, q: string) => ({ ...(status && { status }), ...(q && { q }) });
+
 export default function Videos() {
-  const { status: asked } = useSearch({ from: "/studio/videos" });
+  const { status: asked, q = "" } = useSearch({ from: "/studio/videos" });
   const state = STATES.find((each) => each === asked);
   const navigate = useNavigate({ from: "/studio/videos" });
-  const { data, error, hasNextPage, fetchNextPage, isFetchingNextPage } = useInfiniteQuery(myVideos(state));
+  const { data, error, hasNextPage, fetchNextPage, isFetchingNextPage } = useInfiniteQuery(myVideos(state, q));
   // a live update may move a job out of the filter
   const jobs = data?.pages.flatMap((each) => each.items).filter((each) => !state || matchesState(each, state));
   return (
     <>
       <StudioHeader title={studio.videos} />
       <div className={studioStyles.content}>
+        <SearchField
+          value={q}
+          placeholder={texts.search}
+          onChange={(next) => void navigate({ search: withSearch(state, next), replace: true })}
+        />
         <div className={styles.chips} role="group" aria-label={texts.filter}>
-          <FilterChip isOn={!state} onClick={() => void navigate({ search: {} })}>
+          <FilterChip isOn={!state} onClick={() => void navigate({ search: withSearch(undefined, q) })}>
             {texts.all}
           </FilterChip>
           {STATES.map((each) => (
-            <FilterChip key={each} isOn={state === each} onClick={() => void navigate({ search: { status: each } })}>
+            <FilterChip key={each} isOn={state === each} onClick={() => void navigate({ search: withSearch(each, q) })}>
               {texts.statuses[each]}
             </FilterChip>
           ))}
@@ -58,8 +66,8 @@ export default function Videos() {
         {jobs?.length === 0 && (
           <EmptyState
             icon={Clapperboard}
-            title={state ? texts.emptyFilter : texts.empty}
-            {...(!state && { text: texts.emptyText })}
+            title={q ? texts.nothing : state ? texts.emptyFilter : texts.empty}
+            {...(!state && !q && { text: texts.emptyText })}
           >
             <Link to="/studio" className={buttonClass({ look: "primary" })}>
               {texts.choose}
