@@ -140,6 +140,7 @@ class LiveUpdates:
         self.databases = databases
         self.overview = overview
         self._views = views
+        self.is_of_customer = views.is_of_customer
         self._batches = batches
         self._notify_channel = notify_channel
         self._readers: dict[str, _ChangeReader] = {}
@@ -375,7 +376,7 @@ class _ChangeReader:
         for item in running:
             seconds = usual.get(item.workflow_id)
             left = None if seconds is None else max(0.0, seconds - item.seconds)
-            is_customer = self._views.is_of_customer(item.effect_id)
+            is_customer = self._live.is_of_customer(item.effect_id)
             progress = progress_for_customer(item.progress) if is_customer else item.progress
             found.append(LiveProgress(id=item.job_id, progress=progress, expected_seconds=left))
         return found
