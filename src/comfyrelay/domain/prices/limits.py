@@ -36,9 +36,9 @@ _BY_ROLE = {
 }
 _BATCH = NumberLimit(proposed_minimum=1, proposed_maximum=4, highest_maximum=64)
 _BATCH_KEYS = ("batch_size", "batch", "num_images", "amount", "batch_count", "image_count", "n_iter", "count", "repeat")
-# How far a number without a known meaning may go from its default: as proposed, and at most.
+# How far a number without a known meaning may go from its default: without limits of its node, and with them.
 _FACTOR = 10
-_HIGHEST_FACTOR = 100
+_NODE_FACTOR = 100
 PIXELS = 1_000_000
 # A video of 4K. The size of an image is a limit of its property.
 MAX_FRAME_PIXELS = 9 * PIXELS
@@ -98,7 +98,7 @@ def propose_limits(prop: Property) -> tuple[float | None, float | None]:
     else:
         reach = max(abs(default or 0) * _FACTOR, 1)
         low = low if low is not None else (-reach if default is not None and default < 0 else 0)
-        high = min(high if high is not None else reach, _highest(prop))
+        high = min(high, max(abs(default or 0), 1) * _NODE_FACTOR) if high is not None else reach
     if default is not None:
         low, high = min(low, default), max(high, default)
     return low, max(low, high)
@@ -134,8 +134,10 @@ def _problem(prop: Property) -> str | None:
     proposed = "{:g} to {:g}".format(*propose_limits(prop))
     if prop.minimum is None or prop.maximum is None:
         return f"Set a minimum and a maximum, such as {proposed}."
-    highest = _highest(prop)
-    return f"Lower the maximum to {highest:g} or less, such as {proposed}." if prop.maximum > highest else None
+    limit = limit_of(prop)
+    if limit is not None and prop.maximum > limit.highest_maximum:
+        return f"Lower the maximum to {limit.highest_maximum:g} or less, such as {proposed}."
+    return None
 
 
 def _input_problem(prop: Property, limit: InputLimit) -> str | None:
@@ -143,14 +145,6 @@ def _input_problem(prop: Property, limit: InputLimit) -> str | None:
         return None
     highest, proposed = limit.highest_maximum, limit.proposed_maximum
     return f"Set the maximum to at most {highest:g} {limit.unit}, such as {proposed:g}."
-
-
-def _highest(prop: Property) -> float:
-    """Return the highest maximum of a number."""
-    if (limit := limit_of(prop)) is not None:
-        return limit.highest_maximum
-    default = prop.default_value if isinstance(prop.default_value, int | float) else 0
-    return max(abs(default), 1) * _HIGHEST_FACTOR
 
 
 def greatest_input(prop: Property) -> float | None:
