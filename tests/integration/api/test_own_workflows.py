@@ -80,12 +80,20 @@ class TestPermission:
         slug = (await user.post("/api/workflows", WORKFLOW))["slug"]
         job = await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "k"})
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
+        other = {**OWN_GRAPH, "1": {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}}", "more": 1}}}
+        assert (await user.call("PATCH", f"/api/workflows/{slug}", {**WORKFLOW, "graph": other})).is_success
         await admin.call("PATCH", path, {"may_add_workflows": False})
         limits = (await admin.get(path))["limits"]
         assert (limits["may_add_workflows"], limits["everyone_may_add_workflows"]) == (False, False)
         body = {"workflow_slug": slug, "idempotency_key": "k2"}
         for method, target, sent in (
             ("POST", "/api/ai-jobs", body),
+            ("POST", "/api/ai-jobs/price", {"workflow_slug": slug}),
+            ("POST", "/api/workflows", WORKFLOW),
+            ("POST", f"/api/workflows/{slug}/versions/1/bring-back", {}),
+            ("POST", f"/api/ai-jobs/{job['id']}/workflow", {}),
+            ("POST", "/api/v2/jobs", {"workflow": OWN_GRAPH}),
+            ("GET", f"/api/missing?workflow_slug={slug}", None),
             ("POST", f"/api/ai-jobs/{job['id']}/retry", {}),
             ("POST", f"/api/ai-jobs/{job['id']}/again", {}),
             ("POST", "/api/batches", {"workflow_slug": slug, "idempotency_key": "b", "items": [{}]}),

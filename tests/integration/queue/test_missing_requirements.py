@@ -16,7 +16,7 @@ from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import MissingOnWorkers
-from comfyrelay.services.catalogue.availability import UNUSED_SECONDS
+from comfyrelay.services.catalogue.availability import UNUSED_SECONDS, default_requirements
 from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.store.central import tables as central
@@ -357,3 +357,11 @@ async def test_many_reports_do_not_block_the_event_loop(world: World) -> None:
     assert [item["workers"] for item in error.missing] == [0, 0, 0, 0]
     # other tasks ran while the reports were read
     assert turns > 100
+
+
+async def test_choice_of_models_requires_only_the_default(world: World) -> None:
+    models = [f"model-{number}.safetensors" for number in range(100)]
+    choice = {**CHOICE, "default_value": models[3], "choices": models}
+    workflow = await world.workflow(**{**WITH_CHOICE, "properties": [PROMPT, choice]})
+    found = await default_requirements(workflow, world.engine.catalogue.graphs)
+    assert found.models == {models[3]}
