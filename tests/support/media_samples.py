@@ -63,16 +63,22 @@ def png_with_compressed(name: bytes, content: bytes) -> bytes:
 
 
 def video(
-    container: str = "mp4", codec: str = "libx264", *, frames: int = 25, sound: bool = False, pixels: str = "yuv420p"
+    container: str = "mp4",
+    codec: str = "libx264",
+    *,
+    frames: int = 25,
+    size: tuple[int, int] = (64, 48),
+    sound: bool = False,
+    pixels: str = "yuv420p",
 ) -> bytes:
     file = io.BytesIO()
     with av.open(file, mode="w", format=container) as output:
         stream = output.add_stream(codec, rate=25)
         assert isinstance(stream, VideoStream)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, pixels
+        (stream.width, stream.height), stream.pix_fmt = size, pixels
         speaker = _speaker(output, "aac") if sound else None
         for number in range(frames):
-            picture = Image.effect_noise((64, 48), 20 + number).convert("RGB")
+            picture = Image.effect_noise(size, 20 + number).convert("RGB")
             output.mux(stream.encode(av.VideoFrame.from_image(picture)))  # type: ignore[no-untyped-call]
         output.mux(stream.encode(None))
         if speaker:

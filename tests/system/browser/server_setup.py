@@ -20,6 +20,8 @@ async def set_up(
     page: Page,
     start_worker: Callable[[str], Awaitable[None]],
     come_to: Callable[[str], Awaitable[None]] = _nothing,
+    *,
+    fleet: str = "attic",
 ) -> None:
     """Run the setup from the first step, with the code filled in, to the result of the first job.
 
@@ -40,7 +42,7 @@ async def set_up(
     await page.get_by_role("button", name="Continue").click()
 
     await step_is("First fleet")
-    await page.get_by_label("Name").fill("attic")
+    await page.get_by_label("Name").fill(fleet)
     await page.get_by_role("button", name="Create fleet").click()
 
     await step_is("First worker")
@@ -50,7 +52,7 @@ async def set_up(
     masked = await shown.inner_text()
     await page.get_by_role("button", name="Show secret").click()
     command = await shown.inner_text()
-    assert "FLEET_SLUG=attic" in command
+    assert f"FLEET_SLUG={fleet}" in command
     assert masked != command
     await start_worker(command)
     await expect(page.get_by_text(" connected")).to_be_visible()

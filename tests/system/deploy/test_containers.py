@@ -1,4 +1,4 @@
-"""The services of the compose file run a job."""
+"""The services of the compose file work from a browser on the host."""
 
 import asyncio
 import json
@@ -8,27 +8,42 @@ import sys
 import sysconfig
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import httpx
 import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page
 
-from tests.support.commands import run
-from tests.support.compose_files import (
-    composed,
-    example,
-    of_kind,
-)
-from tests.support.graphs import invert
+from tests.support.chromium import PATIENCE_MS
+from tests.support.compose_files import composed, example, of_kind
+from tests.support.media_samples import video
 from tests.support.paths import ROOT
 from tests.support.processes import Service
 from tests.support.server_processes import free_port
+from tests.support.web_app import record_page
 from tests.support.world import PATIENCE_SECONDS
+from tests.system.browser.server_setup import PRINTED, set_up
 
 FILLED = {name: value or f"{name.lower().replace('_', '')}0123456789abcdef" for name, value in example().items()}
 BIN = Path(sysconfig.get_path("scripts"))
+MOVIE_SECONDS = 2
+
+_FETCH = """async ([path, body]) => {
+  const init = body && {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)};
+  return (await (await fetch(path, init ?? {})).json()).data;
+}"""
+_PLAY = """(url) => new Promise((done, fail) => {
+  const video = document.body.appendChild(document.createElement("video"));
+  video.onloadedmetadata = () => { video.currentTime = video.duration - 0.5; };
+  video.onseeked = () => done(video.currentTime);
+  video.onerror = () => fail(new Error(video.error.message));
+  video.src = url;
+})"""
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def service(name: str) -> Any:
@@ -40,11 +55,18 @@ class ComposedProcesses:
 
     def __init__(self, folder: Path, databases: Mapping[str, str]) -> None:
         self._folder = folder
-        ports = {name: free_port() for name in ("server:8420", "s3:9000", "comfyui:8188", "worker:9100")}
-        self.port = {name.partition(":")[0]: port for name, port in ports.items()}
+        self.port = {name: free_port() for name in ("server", "s3", "comfyui", "worker")}
+        s3, server = f"127.0.0.1:{self.port['s3']}", f"{{}}:{self.port['server']}"
         self._places = {
-            **{name: f"127.0.0.1:{port}" for name, port in ports.items()},
-            **{f"127.0.0.1:{name.partition(':')[2]}": f"127.0.0.1:{port}" for name, port in ports.items()},
+            # the browser resolves this name, the resolver of this machine may not
+            "s3.localhost:9000": s3,
+            "127.0.0.1:9000": s3,
+            "server:8420": server.format("127.0.0.1"),
+            "localhost:8420": server.format("localhost"),
+            "127.0.0.1:8420": server.format("127.0.0.1"),
+            "comfyui:8188": f"127.0.0.1:{self.port['comfyui']}",
+            "127.0.0.1:8188": f"127.0.0.1:{self.port['comfyui']}",
+            "127.0.0.1:9100": f"127.0.0.1:{self.port['worker']}",
             **databases,
         }
 
@@ -58,9 +80,9 @@ class ComposedProcesses:
 
     def words(self, name: str) -> list[str]:
         """The command with local folders and ports."""
-        own = {"/data": str(self._folder / "s3"), "/data/comfyrelay": str(self._folder / "s3" / "comfyrelay")}
-        ports = {":9000": self.port["s3"], "8188": self.port["comfyui"], "9100": self.port["worker"]}
-        found = {**own, **{key: f"{'127.0.0.1:' * key.startswith(':')}{port}" for key, port in ports.items()}}
+        found = {"-dir=/data": f"-dir={self._folder / 's3'}", "-s3.port=9000": f"-s3.port={self.port['s3']}"}
+        found |= {"0.0.0.0": "127.0.0.1", "-ip.bind=0.0.0.0": "-ip.bind=127.0.0.1"}
+        found |= {"8188": str(self.port["comfyui"]), "9100": str(self.port["worker"])}
         return [found.get(word, word) for word in service(name)["command"]]
 
     def comfyrelay(self, name: str, **more: str) -> Service:
@@ -90,21 +112,29 @@ class ComposedProcesses:
 
 
 @asynccontextmanager
-async def s3(processes: ComposedProcesses) -> AsyncIterator[None]:
-    own = {"HOME": "/nonexistent", "RCLONE_CONFIG": "", **processes.environment("s3")}
-    rclone = str(BIN / "rclone")
-    assert await (await asyncio.create_subprocess_exec(rclone, *processes.words("bucket"), env=own)).wait() == 0
-    process = await asyncio.create_subprocess_exec(rclone, *processes.words("s3"), env=own, stderr=subprocess.DEVNULL)
+async def s3(processes: ComposedProcesses, folder: Path) -> AsyncIterator[None]:
+    """The storage, whose inner ports are free ones, too."""
+    own = {"PATH": os.environ["PATH"], "HOME": str(folder), **processes.environment("s3")}
+    program, *options = service("s3")["entrypoint"]
+    inner = [
+        f"-{part}.{kind}={free_port()}"
+        for part, kind in product(("master", "volume", "filer", "admin", "s3"), ("port", "port.grpc"))
+        if (part, kind) != ("s3", "port")
+    ]
+    words = [str(BIN / program), *options, *processes.words("s3"), *inner, "-s3.port.iceberg=0", "-s3.port.lance=0"]
+    (folder / "s3").mkdir()
+    with (folder / "s3.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(*words, env=own, stdout=log, stderr=log)
     try:
-        [_, _, *words] = service("s3")["healthcheck"]["test"]
-        await processes.wait_until_healthy([rclone, *words], own)
+        [_, *check] = service("s3")["healthcheck"]["test"]
+        await processes.wait_until_healthy([processes.text(word) for word in check], own)
         yield
     finally:
-        process.terminate()
+        process.kill()
         await process.wait()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def databases(postgres_url: str) -> AsyncIterator[dict[str, str]]:
     """The databases of the compose file, under unique names."""
     name = f"composed_{free_port()}"
@@ -123,28 +153,55 @@ async def databases(postgres_url: str) -> AsyncIterator[dict[str, str]]:
 
 
 @pytest.mark.journey
-async def test_composed_services_run_a_job(databases: dict[str, str], tmp_path: Path) -> None:
+async def test_browser_on_the_host_sets_up_the_composed_services(
+    databases: dict[str, str], tmp_path: Path, chromium: Browser, built_app: None
+) -> None:
     processes = ComposedProcesses(tmp_path, databases)
     at = {"COMFYRELAY_DATA_DIR": str(tmp_path / "server"), "COMFYRELAY_PORT": str(processes.port["server"])}
     server, comfyui = processes.comfyrelay("server", **at), processes.comfyrelay("comfyui")
     worker = processes.comfyrelay("worker", COMFYRELAY_WORKER_DATA_DIR=str(tmp_path / "worker"))
-    address = f"http://127.0.0.1:{processes.port['server']}"
-    # inside the server's container
-    inside = {**{"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, **processes.environment("server"), **at}
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(s3(processes))
+        await stack.enter_async_context(s3(processes, tmp_path))
         for process in (server, comfyui):
             await stack.enter_async_context(processes.started(process))
-        token = await _admin(inside)
-        await _catalogue(address, token, fleet=processes.environment("worker")["FLEET_SLUG"])
-        await stack.enter_async_context(processes.started(worker))
-        asking = {**inside, "COMFYRELAY_URL": address, "COMFYRELAY_TOKEN": token}
-        done = await run("run", "invert", "--out", str(tmp_path / "made"), env=asking)
-        assert done.code == 0, done.err + "".join(process.text() for process in (server, comfyui, worker))
-    [output] = (tmp_path / "made").iterdir()
-    assert output.read_bytes().startswith(b"\x89PNG")
-    stored = [path for path in (tmp_path / "s3" / "comfyrelay").rglob("*") if path.is_file()]
-    assert output.read_bytes() in [path.read_bytes() for path in stored]
+        public_url = processes.environment("server")["COMFYRELAY_PUBLIC_URL"]
+        page = await _page(stack, chromium, public_url)
+        page_log = record_page(page)
+        printed = PRINTED.search(server.text())
+        assert printed is not None, server.text()
+        assert printed[1].startswith(public_url)
+        await page.goto(printed[1])
+
+        async def start_worker(_command: str) -> None:
+            await stack.enter_async_context(processes.started(worker))
+
+        await set_up(page, start_worker, fleet=processes.environment("worker")["FLEET_SLUG"])
+        assert page_log.complaints == []
+        # its index is at the end, and Chromium asks for that range
+        movie = video(frames=25 * MOVIE_SECONDS, size=(320, 240))
+        assert await page.evaluate(_PLAY, await _upload(page, movie)) == pytest.approx(MOVIE_SECONDS - 0.5)
+        # the name that the compose file gives the storage, as the browser resolves it
+        [alias] = service("s3")["networks"]["default"]["aliases"]
+        found = await page.goto(f"http://{alias}:{processes.port['s3']}/healthz")
+        assert found is not None
+        assert found.ok
+
+
+async def _page(stack: AsyncExitStack, chromium: Browser, url: str) -> Page:
+    context = await chromium.new_context(base_url=url)
+    stack.push_async_callback(context.close)
+    context.set_default_timeout(PATIENCE_MS)
+    return await context.new_page()
+
+
+async def _upload(page: Page, content: bytes) -> str:
+    """Upload a video as the user of the page; returns the address of the file."""
+    announced = {"mime_type": "video/mp4", "size": len(content), "original_filename": "clip.mp4"}
+    created = await page.evaluate(_FETCH, ["/api/videos/uploads", announced])
+    async with httpx.AsyncClient() as http:
+        (await http.put(created["upload_url"], content=content, headers=created["upload_headers"])).raise_for_status()
+    url: str = (await page.evaluate(_FETCH, [f"/api/videos/uploads/{created['file']['id']}", None]))["url"]
+    return url
 
 
 def _check(name: str) -> list[str]:
@@ -156,20 +213,3 @@ def _check(name: str) -> list[str]:
     [check] = of_kind(ROOT / service(name)["build"]["dockerfile"], "HEALTHCHECK")
     words: list[str] = json.loads(check.partition("CMD ")[2])
     return words[1:]
-
-
-async def _admin(env: Mapping[str, str]) -> str:
-    words = ("admin", "create", "--email", "you@example.com", "--password", "choose a long one")
-    return (await run(*words, env=env)).out.strip()
-
-
-async def _catalogue(address: str, token: str, *, fleet: str) -> None:
-    found = {
-        "fleets": {"slug": fleet, "name": "Simulators"},
-        "workflows": {"slug": "invert", "graph": invert()},
-        "effects": {"slug": "invert", "name": "Invert", "workflow_slug": "invert", "credits_cost": 0},
-    }
-    headers = {"Authorization": f"Bearer {token}"}
-    async with httpx.AsyncClient(base_url=f"{address}/api/admin", headers=headers, timeout=PATIENCE_SECONDS) as http:
-        for path, body in found.items():
-            (await http.post(f"/{path}", json=body)).raise_for_status()

