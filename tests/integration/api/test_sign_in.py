@@ -393,6 +393,9 @@ class TestJoining:
         found = await admin.get("/api/admin/fleets/production/home-clip/join-command")
         *variables, last = found["powershell"].split("; ")
         assert last == "comfyrelay worker"
+        # the syntax of a variable differs, too
+        assert found["powershell_install"].startswith("$env:COMFYRELAY_WITHOUT_UI='1'; pip install ")
+        assert found["install"].startswith("COMFYRELAY_WITHOUT_UI=1 pip install ")
         # nothing is expanded between single quotes, and a doubled quote is one, also in the curl command
         assert "$env:COMFYUI_BASE_URL='http://o''brien\u2019\u2019s $pc`:8188'" in variables
         assert f"$env:FLEET_SECRET='{found['variables']['FLEET_SECRET']}'" in variables

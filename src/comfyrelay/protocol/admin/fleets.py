@@ -117,11 +117,12 @@ class Usage(AnswerBody):
 
 
 class JoinCommand(AnswerBody):
-    """The command that starts a worker of a fleet on a machine. It contains the secret of the stage. `command` is for
-    Linux and macOS, `powershell` for Windows, and `variables` are the environment variables of both. Run `install` once
-    before, in a clone of this version."""
+    """The command that starts a worker of a fleet on a machine. It contains the secret of the stage. `install`,
+    once and in a clone of this version, and `command` are for Linux and macOS, the other two for Windows. `variables`
+    are the environment variables of both commands."""
 
     install: str
+    powershell_install: str
     command: str
     powershell: str
     variables: dict[str, str]

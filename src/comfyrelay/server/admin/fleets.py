@@ -21,8 +21,9 @@ from comfyrelay.services.workers.views import FleetView
 
 router = admin_router("/fleets")
 COMFYUI_URL = "http://127.0.0.1:8188"
-# In a clone, because there is no release yet.
-INSTALL = "pip install ."
+# In a clone, because there is no release yet. A worker needs no web app, and so no Node to build it.
+INSTALL = "COMFYRELAY_WITHOUT_UI=1 pip install ."
+POWERSHELL_INSTALL = "$env:COMFYRELAY_WITHOUT_UI='1'; pip install ."
 
 
 @router.get("", responses=error_responses(422))
@@ -100,7 +101,14 @@ async def join_command(stage: Stage, slug: SlugInPath, context: ContextOf) -> An
     command = " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), "comfyrelay worker"])
     assignments = [f"$env:{name}={_quote_powershell(value)}" for name, value in variables.items()]
     powershell = "; ".join([*assignments, "comfyrelay worker"])
-    return Answer(data=wire.JoinCommand(install=INSTALL, command=command, powershell=powershell, variables=variables))
+    found = wire.JoinCommand(
+        install=INSTALL,
+        powershell_install=POWERSHELL_INSTALL,
+        command=command,
+        powershell=powershell,
+        variables=variables,
+    )
+    return Answer(data=found)
 
 
 def _quote_powershell(value: str) -> str:

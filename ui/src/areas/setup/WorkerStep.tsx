@@ -3,7 +3,7 @@ import { CircleCheck } from "lucide-react";
 import { useState } from "react";
 import { sentence } from "@/api/problem";
 import { Copyable } from "@/areas/console/shared/panels";
-import { commandFor, isOnlyHere, SHELL, SHELLS } from "@/areas/console/workers/shells";
+import { commandFor, installFor, isOnlyHere, SHELL, SHELLS } from "@/areas/console/workers/shells";
 import { Button, ErrorCard, Skeleton, StatusDot } from "@/kit";
 import { Segmented } from "@/kit/Segmented";
 import { shells } from "@/texts/console-shared";
@@ -27,7 +27,7 @@ export function WorkerStep({ fleet, workers, onDone }: WorkerStepProps) {
       <p>{texts.worker.about(fleet.slug)}</p>
       {error && <ErrorCard title={sentence(error)} />}
       <p className={step.hint}>{texts.worker.install}</p>
-      {data ? <Copyable name={texts.worker.install} text={data.install} /> : <Skeleton height={40} />}
+      {data ? <Copyable name={texts.worker.install} text={installFor(shell, data)} /> : <Skeleton height={40} />}
       <p className={step.hint}>{texts.worker.start}</p>
       <Segmented name={shells.name} value={shell} choices={SHELLS} onChange={choose} />
       {data ? (

@@ -12,7 +12,7 @@ import { type Fleet, fleets as fleetsQuery, joining } from "../queries/fleets";
 import { type AuditEntry, registered, worker as workerQuery } from "../queries/workers";
 import { Copyable } from "../shared/panels";
 import { nameSome, workerName, workflowName } from "./rules";
-import { commandFor, isOnlyHere, SHELL, SHELLS } from "./shells";
+import { commandFor, installFor, isOnlyHere, SHELL, SHELLS } from "./shells";
 import styles from "./workers.module.css";
 
 interface AddWorkerProps {
@@ -89,7 +89,7 @@ function Commands({ fleet, onClose }: { fleet: Fleet; onClose: () => void }) {
       {error && <ErrorCard title={sentence(error)} />}
       <div className={styles.step}>
         <h3>{texts.install}</h3>
-        {data ? <Copyable name={texts.install} text={data.install} /> : !error && <Skeleton height={40} />}
+        {data ? <Copyable name={texts.install} text={installFor(shell, data)} /> : !error && <Skeleton height={40} />}
         <p className={styles.hint}>{texts.installHint}</p>
       </div>
       <div className={styles.step}>
