@@ -20,7 +20,7 @@ from tests.support.desk import callable_url
 from tests.support.desk_owner import owner_http
 from tests.support.world import PATIENCE_SECONDS
 
-__all__ = ["PROMPT_GRAPH", "PageDriver", "open_chromium", "open_page"]
+__all__ = ["ANY_AREA", "PROMPT_GRAPH", "PageDriver", "open_chromium", "open_page"]
 
 # The headless shell needs half the time of the others.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")

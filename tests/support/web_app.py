@@ -18,6 +18,7 @@ __all__ = [
     "DESKTOP",
     "PHONE",
     "POLICY",
+    "TABLET",
     "THEMES",
     "PageLog",
     "Screen",
@@ -42,6 +43,7 @@ class Screen:
 
 
 DESKTOP = Screen("desktop", 1440, 900)
+TABLET = Screen("tablet", 1024, 768)
 PHONE = Screen("phone", 390, 844, is_phone=True)
 
 # The console reports policy violations, but drops repeated ones; the event reports all.

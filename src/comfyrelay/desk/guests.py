@@ -68,6 +68,7 @@ GUEST_ROUTES = (
     "POST /api/ai-jobs/{job_id}/outputs/{number}/as-input",
     "GET /api/desk/jobs/{job_id}",
     "GET /api/desk/jobs/{job_id}/files/{number}",
+    "GET /api/desk/jobs/{job_id}/workflow",
     # Gallery
     "GET /api/gallery",
     "GET /api/gallery/days",

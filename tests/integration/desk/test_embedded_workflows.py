@@ -7,6 +7,7 @@ from typing import Any
 
 from comfyrelay.comfyui.editor.embedded import Embedded, read_embedded
 from tests.support.desk import OpenDesk
+from tests.support.desk_owner import owner_http
 from tests.support.editor_files import invert, node, save, workflow
 from tests.support.graphs import invert_file
 
@@ -53,3 +54,19 @@ async def test_texts_in_file_names_are_filled_in_when_the_job_runs(desk: OpenDes
     assert embedded.graph is not None
     name = embedded.graph["9"]["inputs"]["filename_prefix"].rpartition("/")[2]
     assert re.fullmatch(r"20\d\d_of_%LoadImage\.upload%", name)
+
+
+async def test_workflow_of_a_job_is_downloaded_with_its_values(desk: OpenDesk, tmp_path: Path) -> None:
+    embedded = await run(desk, FILE, tmp_path)
+    assert await downloaded_workflow(desk) == embedded.workflow
+    await run(desk, invert_file(), tmp_path)
+    assert (await downloaded_workflow(desk))["1"]["inputs"]["image"] == "my holiday.png"
+
+
+async def downloaded_workflow(desk: OpenDesk) -> Any:
+    """The workflow of the newest job."""
+    async with owner_http(desk.ready.url) as http:
+        job = (await http.get("/api/ai-jobs")).json()["data"]["items"][0]
+        answer = (await http.get(f"/api/desk/jobs/{job['id']}/workflow")).raise_for_status()
+        assert answer.headers["content-disposition"].startswith("attachment")
+        return answer.json()

@@ -1,9 +1,9 @@
-"""Take screenshots of every page, on desktop and phone, in both themes.
+"""Take screenshots of every page, on desktop, tablet and phone, in both themes.
 
-python -m tests.system.browser.screenshots FOLDER desk|server [parts of page names]
+python -m tests.system.browser.screenshots FOLDER desk|many|server [parts of page names]
 
-The desk has varied media, batches, failures, and running and waiting jobs. The server has effects, a user's videos,
-machines and their statistics. A second server is used for the setup pages.
+The desk has varied media, batches, failures, and running and waiting jobs; `many` adds 4,000 waiting jobs. The server
+has effects, a user's videos, machines and their statistics. A second server is used for the setup pages.
 """
 
 import asyncio
@@ -11,10 +11,12 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import structlog
 from playwright.async_api import Browser, BrowserContext, Page
@@ -22,7 +24,7 @@ from playwright.async_api import Browser, BrowserContext, Page
 from comfyrelay.simulator import Fail, Simulator, Slow
 from tests.support.chromium import open_chromium
 from tests.support.desk import make_desk
-from tests.support.web_app import DESKTOP, PHONE, THEMES, build_app, open_context, record_page, settled
+from tests.support.web_app import DESKTOP, PHONE, TABLET, THEMES, build_app, open_context, record_page, settled
 from tests.support.whole_system import open_system
 from tests.system.browser import sample_server
 from tests.system.browser.sample_desk import Filling, picture
@@ -99,6 +101,17 @@ async def fill(filling: Filling, simulator: Simulator) -> dict[str, str]:
     }
 
 
+async def add_many(filling: Filling, jobs: int) -> None:
+    """Add waiting jobs: half of them in batches, the others alone."""
+    scenes: list[dict[str, Any]] = [
+        {"label": f"scene {number + 1}", "input_payload": {"prompt": SCENES[number % 8]}} for number in range(100)
+    ]
+    for number in range(jobs // 200):
+        await filling.submit_batch("text-to-image", f"Storyboard, version {number + 1}", scenes)
+        for scene in scenes:
+            await filling.submit("text-to-image", scene["label"], input_payload=scene["input_payload"])
+
+
 @dataclass(frozen=True, slots=True)
 class Camera:
     folder: Path
@@ -124,16 +137,17 @@ class Camera:
         self.names.append(name)
 
 
-KINDS = [(screen, theme) for screen in (DESKTOP, PHONE) for theme in THEMES]
+KINDS = [(screen, theme) for screen in (DESKTOP, TABLET, PHONE) for theme in THEMES]
 
 
-async def take_desk(camera: Camera, chromium: Browser, place: Path) -> None:
+async def take_desk(camera: Camera, chromium: Browser, place: Path, *, jobs: int = 0) -> None:
     # Clients read the desk's address from this folder. Other desks on this machine stay untouched.
     os.environ["XDG_STATE_HOME"] = f"{place}/state"
     async with Simulator() as simulator:
         desk = make_desk(place / "data", shutdown_seconds=0, comfyui_url=[simulator.url])
         async with desk.open() as (_worker, ready), Filling.of(ready.url) as filling:
             pages = await fill(filling, simulator)
+            await add_many(filling, jobs)
             for screen, theme in KINDS:
                 async with open_context(chromium, ready.url, theme=theme, screen=screen) as context:
                     await camera.take(context, pages, f"{screen.name}-{theme}")
@@ -183,7 +197,12 @@ async def take_setup(camera: Camera, chromium: Browser, place: Path) -> None:
                 await camera.shoot(page, f"setup-done-{screen.name}-{theme}")
 
 
-PARTS = {"desk": [take_desk], "server": [take_server, take_setup]}
+Take = Callable[[Camera, Browser, Path], Awaitable[None]]
+PARTS: dict[str, list[Take]] = {
+    "desk": [take_desk],
+    "many": [partial(take_desk, jobs=4000)],
+    "server": [take_server, take_setup],
+}
 
 
 async def main(folder: Path, part: str, words: list[str]) -> None:

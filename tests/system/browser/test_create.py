@@ -155,6 +155,14 @@ async def test_images_dropped_with_workflows_become_inputs(driver: PageDriver) -
     await expect(driver.page.get_by_role("button", name="Remove a.png")).to_be_attached()
 
 
+async def test_dropped_empty_file_is_explained_next_to_it(driver: PageDriver) -> None:
+    form = await choose(driver, "Invert an image")
+    await driver.drop(("empty.png", "image/png", b""))
+    problem = driver.page.get_by_text("This file is empty. Choose another one.").first
+    await expect(problem).to_be_visible()
+    await expect(form).to_be_visible()
+
+
 async def test_output_folder_of_a_batch_is_chosen_or_typed(driver: PageDriver) -> None:
     outputs = Path((await driver.call("GET", "/api/desk"))["output_folder"])
     (outputs / "portraits").mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,18 @@ from comfyrelay.comfyui.processes.log import NAME as LOG_NAME
 from tests.support.chromium import PROMPT_GRAPH
 from tests.support.desk import make_desk
 from tests.support.desk_owner import owner_http
-from tests.support.web_app import DESKTOP, PHONE, THEMES, UI, PageLog, Screen, open_context, record_page, settled
+from tests.support.web_app import (
+    DESKTOP,
+    PHONE,
+    TABLET,
+    THEMES,
+    UI,
+    PageLog,
+    Screen,
+    open_context,
+    record_page,
+    settled,
+)
 from tests.system.browser.sample_desk import Filled, Filling, Texts, picture
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -101,9 +112,10 @@ async def desk(tmp_path_factory: pytest.TempPathFactory, built_app: None) -> Asy
 async def contexts(desk: Desk, chromium: Browser) -> AsyncIterator[dict[Screen, BrowserContext]]:
     async with (
         open_context(chromium, desk.url) as desktop,
+        open_context(chromium, desk.url, screen=TABLET) as tablet,
         open_context(chromium, desk.url, screen=PHONE) as phone,
     ):
-        yield {DESKTOP: desktop, PHONE: phone}
+        yield {DESKTOP: desktop, TABLET: tablet, PHONE: phone}
 
 
 Contexts = dict[Screen, BrowserContext]
@@ -178,7 +190,19 @@ async def test_page_fits_a_phone(route: str, desk: Desk, contexts: Contexts, axe
     await page.close()
 
 
-@pytest.mark.parametrize("width", [DESKTOP.width, 1024])
+@pytest.mark.parametrize("route", ROUTES)
+async def test_page_fits_a_tablet(route: str, desk: Desk, contexts: Contexts) -> None:
+    page, page_log = await opened(contexts[TABLET], desk.path(route))
+    assert await page.evaluate(_WIDER) == []
+    for search in await page.get_by_role("main").get_by_role("searchbox").all():
+        box = await search.bounding_box()
+        assert box is not None
+        assert box["width"] > 150, "too narrow for a word"
+    assert unexpected(page_log) == []
+    await page.close()
+
+
+@pytest.mark.parametrize("width", [DESKTOP.width, TABLET.width])
 async def test_gallery_filters_are_not_clipped(width: int, desk: Desk, contexts: Contexts) -> None:
     page, _heard = await opened(contexts[DESKTOP], "/gallery")
     await page.set_viewport_size({"width": width, "height": DESKTOP.height})

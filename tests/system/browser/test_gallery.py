@@ -1,6 +1,7 @@
 """The gallery in a real browser: outputs appear, and are found, rated, compared, collected, downloaded and deleted."""
 
 import io
+import json
 import re
 import zipfile
 from collections.abc import AsyncIterator
@@ -461,6 +462,19 @@ async def test_output_values_can_be_recalled(driver: PageDriver) -> None:
     await page.goto(f"/gallery?batch={batch}&open={item['id']}")
     await page.get_by_role("dialog").get_by_role("button", name="Change and run").click()
     await expect(page).to_have_url(re.compile(f"/create\\?.*from={item['job_id']}"))
+
+
+async def test_workflow_of_an_output_is_downloaded(driver: PageDriver) -> None:
+    page = driver.page
+    batch = await run_batch(driver, "with its graph")
+    [item] = await listed(driver, batch)
+    await page.goto(f"/gallery?batch={batch}&open={item['id']}")
+    await page.get_by_role("dialog").get_by_role("button", name="More", exact=True).click()
+    async with page.expect_download() as downloading:
+        await page.get_by_role("menuitem", name="Download workflow").click()
+    saved = await (await downloading.value).path()
+    nodes = json.loads(saved.read_text("utf-8")).values()
+    assert "ImageInvert" in {node["class_type"] for node in nodes}
 
 
 async def test_output_is_used_as_an_input_without_upload(driver: PageDriver) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import re
+from itertools import combinations, pairwise
 
 import pytest
 import pytest_asyncio
@@ -12,7 +13,7 @@ from tests.support.chromium import PageDriver
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("built_app")]
 
-SIZES = ((1440, 900), (390, 844))
+SIZES = ((1440, 900), (1024, 768), (390, 844))
 ERROR = "mat1 and mat2 shapes cannot be multiplied (77x2048 and 768x320) " + "in the third block of the decoder " * 4
 LONG = "portrait_of_a_glassblower_with_sparks-final-version_0042.take-3" * 3
 # Texts that are wider than a box that hides the rest, in a box without an ellipsis.
@@ -187,3 +188,72 @@ async def test_rows_line_up(queue: PageDriver) -> None:
         else:
             ends = [word["x"] + word["width"] for word in words]
             assert abs(ends[0] - ends[1]) < 1
+
+
+async def test_wide_rows_use_their_width(queue: PageDriver) -> None:
+    page = queue.page
+    await queue.misbehave("Slow", class_type="ImageInvert", seconds=600, steps=600)
+    await queue.submit_batch("lakes", [f"lake {number}" for number in range(40)])
+    row = queue.unit("lakes")
+    await expect(row).to_contain_text("40 jobs")
+    for width in (1024, 1440, 1920):
+        await page.set_viewport_size({"width": width, "height": 900})
+        around = await box(row)
+        parts = sorted([await box(part) for part in await row.locator(":scope > *").all()], key=lambda part: part["x"])
+        gaps = [after["x"] - before["x"] - before["width"] for before, after in pairwise(parts)]
+        assert max(gaps) < 0.2 * around["width"], (width, gaps)
+        assert around["x"] + around["width"] > width - 100
+
+
+async def test_rows_do_not_overlap_next_to_an_open_panel(queue: PageDriver) -> None:
+    page = queue.page
+    await queue.misbehave("Fail", class_type="ImageInvert", message=ERROR, times=1)
+    await queue.submit_batch("lakes", [f"lake {number}" for number in range(8)])
+    row = queue.unit("lakes")
+    await expect(row.get_by_role("button", name="Retry 1 failed")).to_be_visible()
+    await row.get_by_role("button", name="lakes", exact=True).click()
+    await expect(page.get_by_role("complementary")).to_be_visible()
+    for width in (1440, 1024):
+        await page.set_viewport_size({"width": width, "height": 768})
+        parts = [await box(part) for part in await row.locator(":scope > *:visible").all()]
+        for first, second in combinations(parts, 2):
+            assert not overlap(first, second), (width, first, second)
+        search = await box(page.get_by_role("searchbox"))
+        assert search["width"] > 200, width
+
+
+def overlap(first: FloatRect, second: FloatRect) -> bool:
+    """Whether two boxes have more than a rounding error in common."""
+    width = min(first["x"] + first["width"], second["x"] + second["width"]) - max(first["x"], second["x"])
+    height = min(first["y"] + first["height"], second["y"] + second["height"]) - max(first["y"], second["y"])
+    return width > 1 and height > 1
+
+
+async def test_long_names_break_at_separators(queue: PageDriver) -> None:
+    """Also in the title of a page, which has two lines before it is cut."""
+    name = "_".join(f"portrait{number:02}" for number in range(12))
+    [job_id] = await queue.submit(name)
+    await queue.ended(job_id)
+    await queue.open_job(job_id)
+    title = queue.page.get_by_role("heading", level=1)
+    for width, height in SIZES:
+        await queue.page.set_viewport_size({"width": width, "height": height})
+        assert await title.evaluate(_BROKEN_AT) == []
+
+
+# The characters before the line breaks of an element that are no separators.
+_BROKEN_AT = """(element) => {
+  const range = document.createRange();
+  const texts = [...element.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE);
+  let bottom = null, last = "_", found = [];
+  for (const text of texts)
+    for (let at = 0; at < text.length; at++) {
+      range.setStart(text, at);
+      range.setEnd(text, at + 1);
+      const { top, height } = range.getBoundingClientRect();
+      if (bottom !== null && top > bottom - height / 2 && !"_-./".includes(last)) found.push(last);
+      bottom = top + height;
+      last = text.data[at];
+    }
+  return found;
+}"""

@@ -172,6 +172,35 @@ async def test_page_reconnects_when_its_desk_returns(desk: Desk, chromium: Brows
         await opened.__aexit__(None, None, None)
 
 
+_LOOK = "(element) => ['color', 'backgroundImage'].map((name) => getComputedStyle(element)[name])"
+_ON_TOP = """(element) => {
+  const { x, y, width, height } = element.getBoundingClientRect();
+  return element.contains(document.elementFromPoint(x + width / 2, y + height / 2));
+}"""
+
+
+async def test_lost_connection_is_shown_at_one_place_in_one_color(desk: Desk, chromium: Browser) -> None:
+    async with desk.open() as (_worker, ready):
+        opened = open_context(chromium, ready.url)
+        context = await opened.__aenter__()
+        pages = [await context.new_page() for _ in range(3)]
+        for page, path in zip(pages, ("/create", "/queue", "/gallery"), strict=True):
+            page_log = record_page(page)
+            await page.goto(path)
+            await settled(page, page_log)
+    looks = []
+    for page in pages:
+        notice = page.get_by_role("status").filter(has_text=LOST).locator("div")
+        await expect(notice).to_have_count(1)
+        await expect(page.get_by_text(LOST)).to_have_count(1)
+        looks.append((await notice.bounding_box(), await notice.evaluate(_LOOK)))
+        # nothing of the page is above it
+        assert await notice.evaluate(_ON_TOP)
+    assert looks[0][0] is not None
+    assert looks == [looks[0]] * 3
+    await opened.__aexit__(None, None, None)
+
+
 async def test_page_that_failed_while_its_desk_was_down_loads_when_it_returns(desk: Desk, chromium: Browser) -> None:
     async with desk.open() as (_worker, ready):
         url = ready.url
@@ -230,6 +259,33 @@ async def test_delete_is_carried_out_when_its_tab_is_closed(desk: Desk, chromium
         async with page.expect_event("close"):
             await page.close(run_before_unload=True)
         await shows(watching, [], gone=["first", "second"])
+
+
+async def test_delete_in_the_gallery_is_carried_out_when_its_tab_is_closed(desk: Desk, chromium: Browser) -> None:
+    async with (
+        desk.open() as (_worker, ready),
+        Filling.of(ready.url) as filling,
+        open_context(chromium, ready.url) as context,
+    ):
+        await filling.ended(await filling.submit("text-to-image", "goes", input_payload={"prompt": "a fox"}))
+        watching, page = [await open_gallery(context) for _ in range(2)]
+        await page.get_by_role("checkbox", name="Select goes", exact=True).click()
+        await page.keyboard.press("Delete")
+        await page.get_by_role("dialog").get_by_role("button", name="Delete 1 output").click()
+        await expect(page.get_by_role("listitem").filter(has_text="will be deleted")).to_be_visible()
+        await expect(watching.get_by_role("checkbox", name="Select goes")).to_be_attached()
+        async with page.expect_event("close"):
+            await page.close(run_before_unload=True)
+        await expect(watching.get_by_role("checkbox", name="Select goes")).to_have_count(0)
+        assert (await filling.call("GET", "/api/gallery"))["items"] == []
+
+
+async def open_gallery(context: BrowserContext) -> Page:
+    page = await context.new_page()
+    page_log = record_page(page)
+    await page.goto("/gallery")
+    await settled(page, page_log)
+    return page
 
 
 async def test_page_fetches_missed_changes_after_sleep(desk: Desk, chromium: Browser) -> None:

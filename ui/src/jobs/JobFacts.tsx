@@ -7,6 +7,7 @@ import { Heading } from "@/kit";
 import { Facts } from "@/kit/Facts";
 import { job as texts } from "@/texts/job";
 import { queue } from "@/texts/queue";
+import { ComfyuiLinks } from "./ComfyuiLinks";
 import { formatBetween, formatTime } from "./dates";
 import styles from "./section.module.css";
 
@@ -60,14 +61,7 @@ export function JobFacts({ job, about }: { job: Job; about: AboutJob | null | un
         </Link>
       ),
     ],
-    [
-      texts.comfyui,
-      about?.comfyui_url && (
-        <a key="comfyui" href={about.comfyui_url} target="_blank" rel="noreferrer">
-          {texts.openInComfyui}
-        </a>
-      ),
-    ],
+    [texts.comfyui, about && <ComfyuiLinks key="comfyui" jobId={job.id} about={about} />],
     [texts.id, <code key="id">{job.id}</code>],
   ];
   return (

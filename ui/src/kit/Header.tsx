@@ -1,5 +1,6 @@
 import type { ReactNode } from "react";
 import { useDocumentTitle } from "@/lib/document-title";
+import { breakable } from "./breakable";
 import styles from "./Header.module.css";
 
 interface HeaderProps {
@@ -17,7 +18,7 @@ export function Header({ title, children, search, actions }: HeaderProps) {
   return (
     <header className={styles.header}>
       <h1 className={styles.title} dir="auto">
-        {title}
+        {breakable(title)}
       </h1>
       {search}
       {children && <div className={styles.filters}>{children}</div>}

@@ -75,6 +75,9 @@ export const job = {
   retriedAs: "Retried as",
   comfyui: "ComfyUI",
   openInComfyui: "Open in ComfyUI",
+  downloadWorkflow: "Download workflow",
+  openWorkflowAdvice:
+    "Drop this file into ComfyUI to open the graph with the values of this job. Pictures carry it, too.",
   reusedFrom: "Copied from",
   batch: "Batch",
   id: "ID",

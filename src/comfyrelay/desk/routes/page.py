@@ -1,6 +1,7 @@
 """Data for the page in addition to the user API, such as a summary of the queue and the details of a job."""
 
 import asyncio
+import json
 from typing import Annotated
 
 from fastapi import Path, Request, Response
@@ -129,6 +130,24 @@ async def run_file(
         raise NotFound("This job has no such file, or it was moved or deleted.")
     headers = {**FILE_HEADERS, "Content-Disposition": content_disposition(file.path.name)}
     return FileResponse(file.place, media_type=file.mime_type, headers=headers)
+
+
+@router.get(
+    "/jobs/{job_id}/workflow",
+    response_class=Response,
+    responses={
+        200: {"description": "The workflow", "content": {"application/json": {}}},
+        **error_responses(401, 404, 422, 503),
+    },
+)
+async def workflow_of(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Response:
+    """Return the workflow with the values of a job, as a file that ComfyUI opens: as its author laid it out, if it was
+    added as an editor file."""
+    jobs = context.engine.jobs
+    name = (await jobs.views.job_record(user.tenant_id, job_id)).label or job_id
+    workflow = await jobs.job_workflows.filled(user.tenant_id, job_id)
+    headers = {**FILE_HEADERS, "Content-Disposition": content_disposition(f"{name}.json")}
+    return Response(await asyncio.to_thread(json.dumps, workflow), media_type="application/json", headers=headers)
 
 
 def _files(about: JobDetails, state: DeskState) -> list[LocalRunFile]:

@@ -84,7 +84,7 @@ async def add_workflow_of_job(
     job_id: IdInPath, response: Response, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.AddedWorkflow]:
     """Add the workflow of a job again, after it was deleted. If you have it, it is returned with 200."""
-    added = await context.engine.jobs.removed_workflows.add_again(user.tenant_id, job_id)
+    added = await context.engine.jobs.job_workflows.add_again(user.tenant_id, job_id)
     return await _added(context, user, response, added)
 
 

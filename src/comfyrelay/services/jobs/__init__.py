@@ -9,7 +9,7 @@ from comfyrelay.services.jobs.clearing import QueueClearing
 from comfyrelay.services.jobs.ended_jobs import EndedJobsReader
 from comfyrelay.services.jobs.graph_jobs import GraphJobs
 from comfyrelay.services.jobs.removal import Removals
-from comfyrelay.services.jobs.removed_workflows import RemovedWorkflows
+from comfyrelay.services.jobs.job_workflows import JobWorkflows
 from comfyrelay.services.jobs.saved_views import SavedViewService
 from comfyrelay.services.jobs.submission.accept import Acceptance
 from comfyrelay.services.jobs.submission.measured_inputs import MeasuredInputs
@@ -67,7 +67,7 @@ class Jobs:
         self.media = MediaViews(context)
         self.views = JobViews(context, queue.wait_reasons, self.media)
         self.graph_jobs = GraphJobs(context, catalogue, own_access, self.submit, self.views)
-        self.removed_workflows = RemovedWorkflows(databases, catalogue, self.views)
+        self.job_workflows = JobWorkflows(databases, catalogue, self.views)
         self.recent = RecentOutputs(databases, self.media)
         self.overview = QueueOverview(context)
         self.estimates = Estimates(context, self.resolve, self.recent)

@@ -2,6 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Copy } from "lucide-react";
 import { type ReactNode, useEffect, useRef, useState } from "react";
+import { ComfyuiLinks } from "@/jobs/ComfyuiLinks";
 import { Chip, Heading, IconButton, Skeleton, TextArea, toast, toastProblem } from "@/kit";
 import { breakable } from "@/kit/breakable";
 import { Facts } from "@/kit/Facts";
@@ -38,7 +39,7 @@ const formatValue = (value: unknown): string =>
 export function InfoPanel({ item, onClose }: { item: Item; onClose: () => void }) {
   const { data: about, isPending } = useQuery(aboutJob(item.job_id));
   const { data: allCollections } = useQuery(collections);
-  const { path, comfyui } = useOrigin(item);
+  const { path } = useOrigin(item);
   const { info } = texts;
   const inside = allCollections?.filter((each) => item.collections.includes(each.id)) ?? [];
   const whole = about?.inputs.find((each) => item.prompt && String(each.value).startsWith(item.prompt.slice(0, 40)));
@@ -69,14 +70,7 @@ export function InfoPanel({ item, onClose }: { item: Item; onClose: () => void }
     [info.file, [item.filename, item.size === null ? "" : size(item.size)].filter(Boolean).join(" · ")],
     [info.type, item.mime_type],
     [info.path, path],
-    [
-      job.comfyui,
-      comfyui && (
-        <a key="comfyui" href={comfyui} target="_blank" rel="noreferrer">
-          {job.openInComfyui}
-        </a>
-      ),
-    ],
+    [job.comfyui, about && <ComfyuiLinks key="comfyui" jobId={item.job_id} about={about} />],
   ];
   return (
     <div className={styles.info}>

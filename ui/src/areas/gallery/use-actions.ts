@@ -11,7 +11,7 @@ import { items } from "./item-store";
 import { type Mark, useOutputMutations } from "./output-mutations";
 
 /** Starts a browser download. */
-function save(url: string, name?: string): void {
+export function save(url: string, name?: string): void {
   const link = document.createElement("a");
   link.href = here(url);
   link.download = name ?? "";

@@ -3,6 +3,7 @@ import {
   ClipboardCopy,
   Columns2,
   Download,
+  FileJson,
   FolderInput,
   FolderPlus,
   ImagePlus,
@@ -16,7 +17,9 @@ import {
   Trash2,
   Workflow,
 } from "lucide-react";
+import { workflowUrl } from "@/jobs/ComfyuiLinks";
 import type { MenuItems } from "@/kit";
+import { useSession } from "@/session/session";
 import { gallery as texts } from "@/texts/gallery";
 import { job } from "@/texts/job";
 import { MAX_COMPARED } from "./Compare";
@@ -26,7 +29,7 @@ import { useItem } from "./item-store";
 import type { GalleryQuery } from "./queries";
 import { NO_FILTER } from "./queries";
 import { useCollectionMenu } from "./SelectionBar";
-import type { useActions } from "./use-actions";
+import { save, type useActions } from "./use-actions";
 
 interface ItemMenuOptions {
   actions: ReturnType<typeof useActions>;
@@ -45,6 +48,7 @@ export function useItemMenu(ids: readonly string[], given: ItemMenuOptions): Men
   const collecting = useCollectionMenu(ids, actions, onAsk);
   const { verbs } = texts;
   const { recall } = actions;
+  const { desk } = useSession();
   if (!ids.length) return [];
   const one = only
     ? [
@@ -78,6 +82,9 @@ export function useItemMenu(ids: readonly string[], given: ItemMenuOptions): Men
                   run: () => void window.open(comfyui, "_blank", "noreferrer"),
                 },
               ]
+            : []),
+          ...(actions.isDesk && only.workflow_slug !== desk?.script_workflow
+            ? [{ name: job.downloadWorkflow, icon: FileJson, run: () => save(workflowUrl(only.job_id)) }]
             : []),
           ...(path
             ? [{ name: verbs.copyPath, icon: ClipboardCopy, run: () => void copyText(path, texts.copiedPath) }]
