@@ -10,14 +10,16 @@ import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from PIL import Image
-from playwright.async_api import Browser, FloatRect, Locator, Page, expect
+from playwright.async_api import Browser, FloatRect, Locator, Page, ViewportSize, expect
 
 from comfyrelay.client import Client
+from comfyrelay.desk.password import set_password
 from comfyrelay.errors import ControlPlaneUnreachable
 from comfyrelay.system.commands.detached import descendants
-from tests.support.chromium import PageDriver, open_page, until
+from tests.support.chromium import ANY_AREA, PageDriver, open_page, until
 from tests.support.desk_owner import owner_http
 from tests.support.editor_files import invert, node, save, workflow
 from tests.support.processes import Service
@@ -31,7 +33,8 @@ FILES_PER_JOB = 5
 # Large pictures take long enough to be interrupted.
 WIDTHS = (1000, 1100, 1200)
 HEIGHTS = (700, 800)
-PHONE_WIDTH = 390
+PHONE = ViewportSize(width=390, height=844)
+PASSWORD = "a lake & a hill = 2"
 
 _IS_LOADED = """[...document.querySelectorAll("[role=dialog] img")].every((media) => media.naturalWidth > 0)"""
 
@@ -41,7 +44,10 @@ class JourneyDesk:
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.data_dir = folder / "data"
+        # so that a phone may open it
+        set_password(self.data_dir, PASSWORD)
         environment = {
+            "COMFYRELAY_HOST": "0.0.0.0",
             "COMFYRELAY_DATA_DIR": str(self.data_dir),
             "COMFYRELAY_PORT": str(free_port()),
             **{f"COMFYRELAY_DESK_{name.upper()}": value for name, value in settings.items()},
@@ -250,7 +256,12 @@ class _DailyLoop:
             entry["id"]: entry["pos"] for entry in lake_workflow()["nodes"]
         }
         await self.page.goto(f"/gallery?batch={batch}&open={first['id']}")
-        await self.page.get_by_role("dialog").get_by_role("button", name="More", exact=True).click()
+        more = self.page.get_by_role("dialog").get_by_role("button", name="More", exact=True)
+        await more.click()
+        async with self.page.expect_download() as downloading:
+            await self.page.get_by_role("menuitem", name="Download workflow").click()
+        assert json.loads((await (await downloading.value).path()).read_text("utf-8")) == embedded
+        await more.click()
         async with self.page.context.expect_page() as opened:
             await self.page.get_by_role("menuitem", name="Open in ComfyUI").click()
         editor = await opened.value
@@ -265,8 +276,7 @@ class _DailyLoop:
         await expect(carried.get_by_role("textbox", name="Width")).to_have_value(str(WIDTHS[0]))
 
     async def change_a_setting(self) -> None:
-        await self.page.get_by_role("navigation").get_by_role("button", name="Settings").click()
-        menu = self.page.get_by_role("dialog", name="Settings")
+        menu = await self.open_menu(self.page)
         await menu.get_by_role("button", name="Settings", exact=True).click()
         sheet = self.page.get_by_role("dialog", name="Settings")
         await sheet.get_by_label("Names of outputs").fill("{label}_{number}")
@@ -295,12 +305,30 @@ class _DailyLoop:
         await expect(self.page.get_by_text(f"{count} outputs")).to_be_visible()
 
     async def look_on_a_phone(self) -> None:
-        await self.page.set_viewport_size({"width": PHONE_WIDTH, "height": 844})
+        """Open the link of the QR code on a phone, which is signed in until it signs out."""
+        menu = await self.open_menu(self.page)
+        await menu.get_by_role("button", name="Open on a phone").click()
+        sheet = self.page.get_by_role("dialog", name="Open on a phone")
+        await expect(sheet.get_by_role("img", name="QR code that opens this desk")).to_be_visible()
+        link = await sheet.get_by_label("Open on a phone").input_value()
+        assert self.page.context.browser is not None
+        phone = await self.page.context.browser.new_context(viewport=PHONE, is_mobile=True, has_touch=True)
+        page = await phone.new_page()
+        await page.goto(link)
+        await page.wait_for_url(ANY_AREA)
         [newest, *_] = await self.outputs()
+        origin = urlsplit(link)
         for path in ("/create", "/queue", "/gallery", f"/jobs/{newest['job_id']}"):
-            await self.page.goto(path)
-            await expect(self.page.locator("main img").first).to_be_visible()
-            assert await self.page.evaluate("document.scrollingElement.scrollWidth") <= PHONE_WIDTH
+            await page.goto(f"{origin.scheme}://{origin.netloc}{path}")
+            await expect(page.locator("main img").first).to_be_attached()
+            assert await page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"]
+        await (await self.open_menu(page)).get_by_role("button", name="Sign out").click()
+        await expect(page.get_by_label("Password")).to_be_visible()
+        await phone.close()
+
+    async def open_menu(self, page: Page) -> Locator:
+        await page.get_by_role("navigation", name="Areas").get_by_role("button", name="Settings").click()
+        return page.get_by_role("dialog", name="Settings")
 
 
 async def box(element: Locator) -> FloatRect:
