@@ -8,8 +8,8 @@ from comfyrelay.services.jobs.bulk import BulkActions
 from comfyrelay.services.jobs.clearing import QueueClearing
 from comfyrelay.services.jobs.ended_jobs import EndedJobsReader
 from comfyrelay.services.jobs.graph_jobs import GraphJobs
-from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.jobs.job_workflows import JobWorkflows
+from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.jobs.saved_views import SavedViewService
 from comfyrelay.services.jobs.submission.accept import Acceptance
 from comfyrelay.services.jobs.submission.measured_inputs import MeasuredInputs
