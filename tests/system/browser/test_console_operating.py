@@ -39,6 +39,8 @@ PAGES = {
     "fleet costs": "/console/fleets/production/home?tab=costs",
     "dispatches": "/console/dispatches",
     "dispatch": "/console/dispatches?open={done}",
+    "payments": "/console/payments",
+    "audit": "/console/audit",
 }
 
 
@@ -265,6 +267,47 @@ async def test_waiting_dispatch_can_be_prioritized_canceled_and_rerun(admin: Pag
         await expect(rows).to_have_count(1)
         again = (await server.system.admin("GET", "/dispatches?status=queued"))["items"]
         await server.system.admin("POST", f"/dispatches/{again[0]['id']}/cancel")
+
+
+async def test_completed_job_is_shown_refunded_and_run_again_for_free(admin: Page, server: Server) -> None:
+    system = server.system
+    await admin.goto("/console/dispatches?status=completed")
+    await admin.get_by_label("Customer's email").fill("nobody@example.com")
+    await admin.keyboard.press("Enter")
+    await expect(admin.get_by_text("No matching dispatches")).to_be_visible()
+    await admin.goto(f"/console/dispatches?status=completed&effect=portrait&open={server.done}")
+    panel = admin.get_by_role("complementary", name=f"Dispatch {server.done}")
+    seen = panel.get_by_role("region", name="Customer's view")
+    await expect(seen.get_by_role("img").first).to_be_visible()
+    await seen.get_by_role("button", name=re.compile("^Refund")).click()
+    await confirm(admin, await refund_of(system, server.done), says="gets back what this job has cost")
+    await expect(admin.get_by_text(re.compile(r"^Refunded \d+ token")).first).to_be_visible()
+    await expect(seen.get_by_role("button", name=re.compile("^Refund"))).to_have_count(0)
+    await seen.get_by_role("button", name="Run again for free").click()
+    await expect(admin.get_by_text("Runs again as job").first).to_be_visible()
+    [newest] = (await system.admin("GET", "/dispatches?limit=1"))["items"]
+    await system.completed(newest["job_id"])
+    assert (await system.user("GET", f"/ai-jobs/{newest['job_id']}"))["charged_tokens"] == 0
+
+
+async def refund_of(system: System, dispatch: int) -> str:
+    tokens = (await system.admin("GET", f"/dispatches/{dispatch}/job"))["job"]["charged_tokens"]
+    return f"Refund {tokens} tokens"
+
+
+async def test_selected_dispatches_are_canceled_together(admin: Page, server: Server) -> None:
+    async with server.busy(6) as jobs:
+        await server.system.until_running(server.system.simulators[0])
+        await waiting_of(server.system, jobs)
+        await admin.goto("/console/dispatches?status=queued")
+        rows = admin.locator("[data-row]")
+        await expect(rows).to_have_count(2)
+        for each in await rows.get_by_role("checkbox").all():
+            await each.check()
+        await admin.get_by_role("toolbar", name="2 selected").get_by_role("button", name="Cancel").click()
+        await confirm(admin, "Cancel", says="Cancel: 2 jobs?")
+        await expect(admin.get_by_text("Changed 2 of 2 jobs.").first).to_be_visible()
+        await expect(rows).to_have_count(0)
 
 
 async def test_job_canceled_by_its_user_updates_on_an_open_page(admin: Page, server: Server) -> None:

@@ -5,17 +5,15 @@ import { lazy, Suspense, useEffect, useState } from "react";
 import { counts } from "@/api/queries";
 import { Toasts } from "@/kit";
 import { useCommands } from "@/lib/commands";
-import { CONSOLE_PAGES } from "@/lib/console-pages";
 import { titleCutText } from "@/lib/cut-texts";
 import { usePendingBadge } from "@/lib/document-title";
 import { keyboard, useKeys } from "@/lib/keyboard";
 import { savedFilters, saveFilters } from "@/lib/saved-filters";
-import type { Search } from "@/lib/search-params";
+import { type Search, stringifySearch } from "@/lib/search-params";
 import { NotFoundPage } from "@/session/NotFoundPage";
 import { useIsSignInRequested } from "@/session/renewal";
 import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
-import { console as consoleTexts } from "@/texts/console";
 import { desk } from "@/texts/desk";
 import { areasOf, isGuestPage } from "./areas";
 import { ComfyuiNotice } from "./ComfyuiNotice";
@@ -24,6 +22,7 @@ import { LiveNotice } from "./LiveNotice";
 import { NavigationRail } from "./NavigationRail";
 import { notify, useFinishedWork, useNotifications } from "./notifications";
 import { PauseNotice } from "./PauseNotice";
+import { pagesOf } from "./pages";
 import type { Sheet } from "./SettingsMenu";
 import styles from "./Shell.module.css";
 import { THEMES, useTheme } from "./theme";
@@ -151,12 +150,10 @@ function useGlobalShortcuts(setOverlay: (change: (before: Overlay) => Overlay) =
       keys: each.keys,
       run: each.run,
     })),
-    ...(role === "admin" ? CONSOLE_PAGES : []).map((each) => ({
-      id: each.to,
-      name: each.name,
-      group: consoleTexts.title,
-      icon: each.icon,
-      run: () => void navigate({ to: each.to }),
+    ...pagesOf(role).map(({ to, search = {}, ...each }) => ({
+      ...each,
+      id: `${to}${stringifySearch(search)}`,
+      run: () => void navigate({ to, search }),
     })),
     ...THEMES.map((each) => ({
       id: `theme-${each}`,

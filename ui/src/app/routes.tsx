@@ -103,6 +103,7 @@ const console = createRoute({
 // The filters and the open entry of a list are in the URL.
 const consoleSearch = searchFields(
   ...(["q", "status", "stage", "fleet", "workflow", "tenant", "worker"] as const),
+  ...(["effect", "user", "from", "to"] as const),
   ...(["range", "sort", "open", "tab"] as const),
 );
 

@@ -70,6 +70,11 @@ export const effect = {
   saveAndPublish: "Save and publish",
   noFleet: "No fleet runs this workflow. Its jobs will wait.",
   mapFleet: "Assign fleet",
+  noWorker: (missing: readonly string[]) =>
+    missing.length
+      ? `No worker can run this workflow. They are missing ${missing.join(", ")}. Its jobs will wait.`
+      : "No worker of its fleets is registered. Its jobs will wait.",
+  openWorkers: "Show workers",
   deleteTitle: (name: string) => `Delete ${name}?`,
   deleteAbout: "Users can no longer run it. Submitted jobs continue.",
   facts: "Details",

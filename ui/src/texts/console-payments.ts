@@ -4,8 +4,8 @@ export const payments = {
   by: { effect: "Effect", tenant: "Tenant", day: "Day" },
   revenue: "Revenue and GPU cost",
   revenueAbout:
-    "The last 30 days, in the currency of machine prices. Set COMFYRELAY_TOKEN_VALUE to see revenue in money.",
-  noRevenue: "No jobs in the last 30 days.",
+    "The last 30 days by default, in the currency of machine prices. Set COMFYRELAY_TOKEN_VALUE to see revenue in money.",
+  noRevenue: "No jobs in this time.",
   about: "As the payment provider has reported them. To take tokens back by hand, open the tenant.",
   empty: "No payments yet",
   emptyAdvice: "Payments appear here as soon as a payment provider reports one.",

@@ -37,6 +37,8 @@ export const console = {
   },
   live: { live: "Live", connecting: "Connecting…", polling: "Updated every 15 seconds" },
   all: "All",
+  from: "From",
+  to: "To",
   any: { fleet: "Any fleet", stage: "Any stage", workflow: "Any workflow" },
   stage: "Stage",
   stages: { production: "Production", staging: "Staging" } as Readonly<Record<string, string>>,

@@ -9,40 +9,40 @@ import { Table } from "@/kit/Table";
 import { common } from "@/texts/common";
 import { console as console_ } from "@/texts/console";
 import { audit as texts } from "@/texts/console-operation";
-import { type AuditEntry, auditLog } from "../operations/queries";
+import { type AuditEntry, auditLog, parseAuditQuery } from "../operations/queries";
+import { PeriodFilter } from "../shared/filters";
 import { MorePages, QueryResult, RelativeTime, Sheet, State, sheet } from "../shared/sheet";
 
 const FORMATS = ["csv", "jsonl"] as const;
 
 /** What people have changed, and when. */
 export default function AuditPage() {
-  const { q = "" } = useSearch({ from: "/console/audit" });
+  const search = useSearch({ from: "/console/audit" });
+  const asked = parseAuditQuery(search);
+  const { q = "" } = search;
   const navigate = useNavigate({ from: "/console/audit" });
-  const found = useInfiniteQuery(auditLog(q));
+  const found = useInfiniteQuery(auditLog(asked));
   const { columns } = texts;
+  const change = (next: typeof search) => void navigate({ search: { ...search, ...next }, replace: true });
   return (
     <>
       <Header
         title={console_.pages.audit}
-        search={
-          <SearchField
-            value={q}
-            placeholder={texts.find}
-            onChange={(next) => void navigate({ search: next ? { q: next } : {}, replace: true })}
-          />
-        }
+        search={<SearchField value={q} placeholder={texts.find} onChange={(next) => change({ q: next })} />}
         actions={FORMATS.map((format) => (
           <a
             key={format}
             className={buttonClass({})}
-            href={`/api/admin/audit/export${queryOf({ format, search: q })}`}
+            href={`/api/admin/audit/export${queryOf({ format, ...asked })}`}
             download
           >
             <Download size={16} aria-hidden />
             {texts.export[format]}
           </a>
         ))}
-      />
+      >
+        <PeriodFilter period={search} onChange={change} />
+      </Header>
       <Sheet>
         <p className={sheet.about}>{texts.about}</p>
         <QueryResult of={found}>
@@ -50,7 +50,11 @@ export default function AuditPage() {
             const rows = pages.flatMap((each) => each.items);
             if (!rows.length)
               return (
-                <EmptyState icon={ScrollText} title={q ? common.nothingFound : texts.empty} text={texts.emptyText} />
+                <EmptyState
+                  icon={ScrollText}
+                  title={Object.keys(asked).length ? common.nothingFound : texts.empty}
+                  text={texts.emptyText}
+                />
               );
             return (
               <>

@@ -4,7 +4,7 @@ import { CircleX, RotateCcw } from "lucide-react";
 import { useState } from "react";
 import { post } from "@/api/client";
 import { explainError, workerMessage } from "@/jobs/errors";
-import { Button, ErrorCard, Field, NumberField, Progress, toast, toastProblem } from "@/kit";
+import { Button, ErrorCard, Field, Heading, NumberField, Progress, toast, toastProblem } from "@/kit";
 import { Facts } from "@/kit/Facts";
 import { Inspector } from "@/kit/Inspector";
 import { duration } from "@/texts/common";
@@ -18,6 +18,7 @@ import styles from "./dispatches.module.css";
 import { History } from "./History";
 import { allowedActions } from "./rules";
 import { DispatchStatus } from "./StatusOf";
+import { Support } from "./Support";
 
 const texts = words.dispatch;
 
@@ -47,6 +48,8 @@ function Details({ dispatch }: { dispatch: Dispatch }) {
       <Actions dispatch={dispatch} />
       {dispatch.status === "queued" && <WhyItWaits id={String(dispatch.id)} />}
       {dispatch.last_error && dispatch.status !== "completed" && <WhatWentWrong error={dispatch.last_error} />}
+      <Support dispatch={dispatch} />
+      <Heading>{facts.title}</Heading>
       <Facts
         facts={[
           [facts.job, dispatch.job_id],

@@ -4,6 +4,7 @@ import { ListOrdered, SearchX } from "lucide-react";
 import { useCallback, useMemo, useState } from "react";
 import { workerMessage } from "@/jobs/errors";
 import { Button, Chip, EmptyState, FilterChip, Progress, Select } from "@/kit";
+import { Checkbox } from "@/kit/Checkbox";
 import { Combobox } from "@/kit/Combobox";
 import { Header } from "@/kit/Header";
 import { SearchField } from "@/kit/SearchField";
@@ -11,14 +12,17 @@ import { useKeys } from "@/lib/keyboard";
 import { common } from "@/texts/common";
 import { console as shared } from "@/texts/console";
 import { dispatches as texts } from "@/texts/console-dispatches";
+import { effects as effectsQuery } from "../catalogue/queries";
 import { type Dispatch, dispatches as dispatchesQuery } from "../queries/dispatches";
 import { workflowNames } from "../queries/workflow-names";
+import { PeriodFilter, TypedFilter } from "../shared/filters";
 import { LoadingOrError, TimeAgo, useNow } from "../shared/panels";
 import { type Column, VirtualTable } from "../shared/VirtualTable";
 import { percentOf, progressPart } from "../workers/rules";
 import styles from "./dispatches.module.css";
 import { DispatchPanel } from "./Panel";
 import { dispatchTime, parseDispatchesQuery, STATUSES } from "./rules";
+import { SelectedActions } from "./SelectedActions";
 import { DispatchStatus } from "./StatusOf";
 
 const ANY = "-";
@@ -28,7 +32,19 @@ function Time({ dispatch }: { dispatch: Dispatch }) {
   return dispatchTime(dispatch, useNow());
 }
 
-const columnsFor = (open: (id: string) => void): readonly Column<Dispatch>[] => [
+const columnsFor = (
+  open: (id: string) => void,
+  selected: ReadonlySet<number>,
+  select: (id: number, isOn: boolean) => void,
+): readonly Column<Dispatch>[] => [
+  {
+    id: "selected",
+    name: "",
+    width: "28px",
+    show: ({ id }) => (
+      <Checkbox isOn={selected.has(id)} name={texts.select(id)} onChange={(isOn) => select(id, isOn)} />
+    ),
+  },
   {
     id: "id",
     name: columns.id,
@@ -109,6 +125,7 @@ export default function DispatchesPage() {
   const asked = parseDispatchesQuery(search);
   const found = useInfiniteQuery(dispatchesQuery(asked));
   const { data: workflows } = useQuery(workflowNames);
+  const { data: effects } = useQuery(effectsQuery);
   const [stepValue, setStepped] = useState<string | null>(null);
   const change = useCallback(
     (next: Partial<typeof search>) => void navigate({ search: (before) => ({ ...before, ...next }), replace: true }),
@@ -122,11 +139,17 @@ export default function DispatchesPage() {
     },
     [change],
   );
-  const shownColumns = useMemo(() => columnsFor(open), [open]);
+  const [selected, setSelected] = useState<ReadonlySet<number>>(new Set());
+  const select = useCallback((id: number, isOn: boolean) => {
+    setSelected((before) => new Set(isOn ? [...before, id] : [...before].filter((each) => each !== id)));
+  }, []);
+  const shownColumns = useMemo(() => columnsFor(open, selected, select), [open, selected, select]);
+  // of the rows that are still listed
+  const chosen = rows.map(({ id }) => id).filter((id) => selected.has(id));
   useKeys(
     search.open ? [{ keys: "Escape", name: common.close, group: texts.list, run: () => change({ open: "" }) }] : [],
   );
-  const { status, stage, workflow, worker, tenant } = search;
+  const { status, stage, workflow, worker, tenant, effect, user } = search;
   // a slow filter may return an empty page with a cursor
   const more = () => {
     if (found.hasNextPage && !found.isFetchingNextPage) void found.fetchNextPage();
@@ -167,6 +190,24 @@ export default function DispatchesPage() {
             onChange={(value) => change({ stage: value === ANY ? "" : value })}
           />
         </span>
+        <span className={styles.select}>
+          <Combobox
+            aria-label={texts.filterEffect}
+            value={effect ?? ANY}
+            choices={[
+              { value: ANY, name: texts.anyEffect },
+              ...(effects ?? []).map(({ slug, name }) => ({ value: slug, name: name || slug })),
+            ]}
+            onChange={(value) => change({ effect: value === ANY ? "" : value })}
+          />
+        </span>
+        <TypedFilter
+          name={texts.filterUser}
+          type="email"
+          value={user ?? ""}
+          onChange={(next) => change({ user: next.trim() })}
+        />
+        <PeriodFilter period={search} onChange={change} />
         {worker && <Chip onRemove={() => change({ worker: "" })}>{texts.worker(worker)}</Chip>}
         {tenant && <Chip onRemove={() => change({ tenant: "" })}>{texts.tenant(tenant)}</Chip>}
       </Header>
@@ -200,11 +241,7 @@ export default function DispatchesPage() {
             <div className={styles.empty}>
               {Object.keys(asked).length ? (
                 <EmptyState icon={SearchX} title={texts.noMatch} text={texts.noMatchAdvice}>
-                  <Button
-                    onClick={() => change({ q: "", status: "", stage: "", workflow: "", worker: "", tenant: "" })}
-                  >
-                    {texts.showAll}
-                  </Button>
+                  <Button onClick={() => void navigate({ search: {}, replace: true })}>{texts.showAll}</Button>
                 </EmptyState>
               ) : (
                 <EmptyState icon={ListOrdered} title={texts.empty} text={texts.emptyAdvice} />
@@ -212,6 +249,7 @@ export default function DispatchesPage() {
             </div>
           )}
         </div>
+        <SelectedActions ids={chosen} onClear={() => setSelected(new Set())} />
         {search.open && <DispatchPanel key={search.open} id={search.open} onClose={() => change({ open: "" })} />}
       </div>
     </div>

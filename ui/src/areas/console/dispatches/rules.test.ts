@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Dispatch } from "../queries/dispatches";
-import { allowedActions, dispatchTime, parseDispatchesQuery } from "./rules";
+import { allowedActions, dispatchTime, parseDispatchesQuery, refundableTokens } from "./rules";
 
 const dispatch = (status: string, more: Partial<Dispatch> = {}) =>
   ({
@@ -31,6 +31,24 @@ it("shows waiting time, running time or duration", () => {
   expect(dispatchTime(dispatch("leased"), now)).toBe("running 30 s");
   expect(dispatchTime(dispatch("completed", { duration_seconds: 12 }), now)).toBe("12 s");
   expect(dispatchTime(dispatch("canceled"), now)).toBe("");
+});
+
+it("offers a refund of a completed job that was paid and not refunded", () => {
+  const job = { status: "completed", charged_tokens: 7, refunded_tokens: 0 } as const;
+  expect(refundableTokens(job)).toBe(7);
+  expect(refundableTokens({ ...job, refunded_tokens: 7 })).toBe(0);
+  expect(refundableTokens({ ...job, status: "failed" })).toBe(0);
+  expect(refundableTokens({ ...job, charged_tokens: null })).toBe(0);
+});
+
+it("filters by user, effect and day, and drops days that do not exist", () => {
+  expect(
+    parseDispatchesQuery({ user: "ada@example.com", effect: "clip", from: "2026-02-30", to: "2026-03-01" }),
+  ).toEqual({
+    user: "ada@example.com",
+    effect: "clip",
+    to: "2026-03-01",
+  });
 });
 
 it("maps search parameters to the request and drops empty ones", () => {

@@ -1,7 +1,8 @@
 // Status, times and allowed actions of a dispatch.
 
+import { isCalendarDay } from "@/lib/search-params";
 import { dispatches as texts } from "@/texts/console-dispatches";
-import type { Dispatch, DispatchesQuery } from "../queries/dispatches";
+import type { Dispatch, DispatchesQuery, SupportJob } from "../queries/dispatches";
 import { hasEnded } from "../queries/dispatches";
 import { stageOf } from "../queries/fleets";
 import type { Tone } from "../shared/panels";
@@ -39,19 +40,31 @@ export function dispatchTime(dispatch: Dispatch, now: number): string {
   return dispatch.duration_seconds === null ? "" : texts.took(dispatch.duration_seconds);
 }
 
-type Search = Readonly<Partial<Record<"q" | "status" | "stage" | "workflow" | "tenant" | "worker", string>>>;
+export const BULK_ACTIONS = ["cancel", "retry", "run_free", "refund"] as const;
+export type BulkAction = (typeof BULK_ACTIONS)[number];
+
+/** The tokens that an administrator can still refund. */
+export const refundableTokens = ({
+  status,
+  charged_tokens,
+  refunded_tokens,
+}: Pick<SupportJob["job"], "status" | "charged_tokens" | "refunded_tokens">): number =>
+  status === "completed" && !refunded_tokens ? (charged_tokens ?? 0) : 0;
+
+const FIELDS = ["workflow", "tenant", "worker", "effect", "user"] as const;
+type Search = Readonly<Partial<Record<"q" | "status" | "stage" | "from" | "to" | (typeof FIELDS)[number], string>>>;
 
 /** Maps search parameters to the request. */
-export function parseDispatchesQuery({ q, status, stage, workflow, tenant, worker }: Search): DispatchesQuery {
+export function parseDispatchesQuery({ q, status, stage, from, to, ...rest }: Search): DispatchesQuery {
   const knownStatus = STATUSES.find((each) => each === status);
   const knownStage = stageOf(stage);
   const search = q?.trim();
   return {
     ...(knownStatus && { status: knownStatus }),
     ...(knownStage && { stage: knownStage }),
-    ...(workflow && { workflow }),
-    ...(tenant && { tenant }),
-    ...(worker && { worker }),
+    ...Object.fromEntries(FIELDS.flatMap((name) => (rest[name] ? [[name, rest[name]]] : []))),
+    ...(from && isCalendarDay(from) && { from }),
+    ...(to && isCalendarDay(to) && { to }),
     ...(search && { search }),
   };
 }

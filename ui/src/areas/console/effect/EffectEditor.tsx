@@ -1,12 +1,12 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { Link, useNavigate } from "@tanstack/react-router";
+import { useNavigate } from "@tanstack/react-router";
 import { Ellipsis, Trash2, Workflow as WorkflowIcon } from "lucide-react";
 import { useMemo, useState } from "react";
 import { call } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import { FormView } from "@/areas/create/FormView";
 import { useForm } from "@/areas/create/form";
-import { Button, buttonClass, ErrorCard, Field, IconButton, Menu, NumberField, TextField, toast } from "@/kit";
+import { Button, ErrorCard, Field, IconButton, Menu, NumberField, TextField, toast } from "@/kit";
 import { Combobox } from "@/kit/Combobox";
 import { Header } from "@/kit/Header";
 import { common, duration } from "@/texts/common";
@@ -16,7 +16,7 @@ import { shared } from "@/texts/console-shared";
 import type { Property } from "../catalogue/builder";
 import { EffectCard, mimeOf } from "../catalogue/EffectCard";
 import { previewOf } from "../catalogue/form-preview";
-import { type Effect, fleets, keys, workflows } from "../catalogue/queries";
+import { type Effect, keys, workflows } from "../catalogue/queries";
 import { BackTo, Facts, RelativeTime, Section, Sheet, State, sheet } from "../shared/sheet";
 import { useUnsavedChanges } from "../shared/use-unsaved-changes";
 import { useVersion } from "../shared/use-version";
@@ -25,13 +25,13 @@ import { DeleteEffectDialog } from "./DeleteEffectDialog";
 import styles from "./effect.module.css";
 import { Overrides } from "./Overrides";
 import { type EffectPicture, PictureSection } from "./PictureSection";
+import { WorkerWarning } from "./WorkerWarning";
 
 export function EffectEditor({ before }: { before: Effect }) {
   const { slug } = before;
   const client = useQueryClient();
   const navigate = useNavigate();
   const { data: all = [] } = useQuery(workflows);
-  const { data: groups } = useQuery(fleets);
   const [edited, setEdited] = useState<Partial<Effect>>({});
   /** Uploaded but not saved yet. */
   const [chosen, setChosen] = useState<EffectPicture | null>(null);
@@ -76,7 +76,6 @@ export function EffectEditor({ before }: { before: Effect }) {
     [slug, now.name, now.credits_cost, now.property_overrides, workflow?.output_mime_type, properties],
   );
   const form = useForm(preview);
-  const hasNoFleet = groups !== undefined && !groups.some((each) => each.workflow_slugs.includes(now.workflow_slug));
   const canSave = now.name.trim() !== "";
 
   return (
@@ -140,22 +139,7 @@ export function EffectEditor({ before }: { before: Effect }) {
       </Header>
       <Sheet>
         {save.error && <ErrorCard title={sentence(save.error)} />}
-        {hasNoFleet && (
-          <ErrorCard
-            tone="warn"
-            title={texts.noFleet}
-            actions={
-              <Link
-                to="/console/workflows/$slug"
-                params={{ slug: now.workflow_slug }}
-                search={{ tab: "workers" }}
-                className={buttonClass({ size: "small" })}
-              >
-                {texts.mapFleet}
-              </Link>
-            }
-          />
-        )}
+        <WorkerWarning workflow={now.workflow_slug} />
         <div className={sheet.columns}>
           <div className={sheet.column}>
             <PictureSection

@@ -3,6 +3,7 @@
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { get, post } from "@/api/client";
 import type { components } from "@/api/schema";
+import { isCalendarDay } from "@/lib/search-params";
 
 type Schemas = components["schemas"];
 export type Delivery = Schemas["TenantDelivery"];
@@ -43,11 +44,24 @@ export const deliveries = (status: DeliveryState | null) =>
       state.data?.pages.some((page) => page.items.some((each) => OPEN.includes(each.status))) ? PENDING_MS : false,
   });
 
-export const auditLog = (search: string) =>
+interface AuditQuery {
+  search?: string;
+  from?: string;
+  to?: string;
+}
+
+/** Maps search parameters to the request, without days that do not exist. */
+export const parseAuditQuery = ({ q, from, to }: { q?: string; from?: string; to?: string }): AuditQuery => ({
+  ...(q && { search: q }),
+  ...(from && isCalendarDay(from) && { from }),
+  ...(to && isCalendarDay(to) && { to }),
+});
+
+export const auditLog = (asked: AuditQuery) =>
   infiniteQueryOptions({
-    queryKey: [...keys.audit, search] as const,
+    queryKey: [...keys.audit, asked] as const,
     queryFn: ({ pageParam, signal }) =>
-      get("/api/admin/audit", { query: { limit: 50, search, ...(pageParam && { cursor: pageParam }) }, signal }),
+      get("/api/admin/audit", { query: { limit: 50, ...asked, ...(pageParam && { cursor: pageParam }) }, signal }),
     initialPageParam: "",
     getNextPageParam: (page) => page.next_cursor,
     // opened to see the latest

@@ -9,6 +9,8 @@ import { Table } from "@/kit/Table";
 import { console as console_ } from "@/texts/console";
 import { payments as texts } from "@/texts/console-payments";
 import { shared } from "@/texts/console-shared";
+import { parseAuditQuery } from "../operations/queries";
+import { PeriodFilter } from "../shared/filters";
 import { MorePages, QueryResult, RelativeTime, Section, Sheet, sheet } from "../shared/sheet";
 
 type Payment = components["schemas"]["ReceivedPayment"];
@@ -16,38 +18,44 @@ type Revenue = components["schemas"]["Revenue"];
 
 const GROUPS = ["effect", "tenant", "day"] as const;
 
-const payments = infiniteQueryOptions({
-  queryKey: ["console", "payments"] as const,
-  queryFn: ({ pageParam, signal }) =>
-    get("/api/admin/payments", { query: { limit: 50, ...(pageParam && { cursor: pageParam }) }, signal }),
-  initialPageParam: "",
-  getNextPageParam: (page) => page.next_cursor,
-});
+interface Period {
+  from?: string;
+  to?: string;
+}
 
-const revenue = (by: (typeof GROUPS)[number]) =>
+const payments = (period: Period) =>
+  infiniteQueryOptions({
+    queryKey: ["console", "payments", period] as const,
+    queryFn: ({ pageParam, signal }) =>
+      get("/api/admin/payments", { query: { limit: 50, ...period, ...(pageParam && { cursor: pageParam }) }, signal }),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor,
+  });
+
+const revenue = (by: (typeof GROUPS)[number], period: Period) =>
   queryOptions({
-    queryKey: ["console", "revenue", by] as const,
-    queryFn: ({ signal }) => get("/api/admin/usage/revenue", { query: { by }, signal }),
+    queryKey: ["console", "revenue", by, period] as const,
+    queryFn: ({ signal }) => get("/api/admin/usage/revenue", { query: { by, ...period }, signal }),
   });
 
 export default function PaymentsPage() {
-  const { tab } = useSearch({ from: "/console/payments" });
+  const search = useSearch({ from: "/console/payments" });
+  const { tab } = search;
+  const { search: _, ...period } = parseAuditQuery(search);
   const navigate = useNavigate({ from: "/console/payments" });
   const by = GROUPS.find((each) => each === tab) ?? "effect";
-  const earned = useQuery(revenue(by));
-  const found = useInfiniteQuery(payments);
+  const earned = useQuery(revenue(by, period));
+  const found = useInfiniteQuery(payments(period));
+  const change = (next: typeof search) => void navigate({ search: { ...search, ...next }, replace: true });
   return (
     <>
       <Header title={console_.pages.payments}>
         {GROUPS.map((each) => (
-          <FilterChip
-            key={each}
-            isOn={by === each}
-            onClick={() => void navigate({ search: each === "effect" ? {} : { tab: each }, replace: true })}
-          >
+          <FilterChip key={each} isOn={by === each} onClick={() => change({ tab: each === "effect" ? "" : each })}>
             {texts.by[each]}
           </FilterChip>
         ))}
+        <PeriodFilter period={search} onChange={change} />
       </Header>
       <Sheet>
         <Section title={texts.revenue} about={texts.revenueAbout}>

@@ -19,6 +19,10 @@ export interface DispatchesQuery {
   workflow?: string;
   tenant?: string;
   worker?: string;
+  effect?: string;
+  user?: string;
+  from?: string;
+  to?: string;
   search?: string;
 }
 
@@ -57,6 +61,16 @@ export const waitingOf = (id: string) =>
     queryFn: ({ signal }) =>
       get("/api/admin/dispatches/{dispatch_id}/waiting", { path: { dispatch_id: Number(id) }, signal }),
     refetchInterval: REFETCH_MS,
+  });
+
+export type SupportJob = Schemas["SupportJob"];
+
+/** The job as its customer sees it. */
+export const supportOf = (id: string) =>
+  queryOptions({
+    queryKey: [...consoleKeys.dispatch(id), "job"] as const,
+    queryFn: ({ signal }) =>
+      get("/api/admin/dispatches/{dispatch_id}/job", { path: { dispatch_id: Number(id) }, signal }),
   });
 
 /** Attempts and audit entries. */

@@ -1,0 +1,21 @@
+import { QueryClient } from "@tanstack/react-query";
+import { expect, test } from "vitest";
+import { isPublicPage } from "@/session/sign-in-guard";
+import { palettePaths } from "./pages";
+import { makeRouter } from "./routes";
+
+/** The start redirects, and the kit is for developers. */
+const NOT_LISTED = ["/", "/kit"];
+
+test("the palette of an administrator knows every page that has one address", () => {
+  const paths = Object.keys(makeRouter(new QueryClient()).routesByPath).map((path) => path.replace(/(?<=.)\/$/, ""));
+  const pages = new Set(
+    paths.filter((path) => !path.includes("$") && !NOT_LISTED.includes(path) && !isPublicPage(path)),
+  );
+  expect([...new Set(palettePaths("admin"))].sort()).toEqual([...pages].sort());
+});
+
+test("the palette of a customer has no page of the console", () => {
+  expect(palettePaths("user").filter((path) => path.startsWith("/console"))).toEqual([]);
+  expect(palettePaths("user")).toContain("/studio/videos");
+});
