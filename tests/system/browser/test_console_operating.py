@@ -296,9 +296,8 @@ async def refund_of(system: System, dispatch: int) -> str:
 
 
 async def test_selected_dispatches_are_canceled_together(admin: Page, server: Server) -> None:
-    async with server.busy(6) as jobs:
+    async with server.busy(6):
         await server.system.until_running(server.system.simulators[0])
-        await waiting_of(server.system, jobs)
         await admin.goto("/console/dispatches?status=queued")
         rows = admin.locator("[data-row]")
         await expect(rows).to_have_count(2)
