@@ -15,6 +15,7 @@ import structlog
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.settlement import JobState
+from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.accounts import Accounts
 from comfyrelay.services.auditing import AuditLog
 from comfyrelay.services.autoscaling import Autoscaling
@@ -26,6 +27,7 @@ from comfyrelay.services.gallery import Gallery
 from comfyrelay.services.hooks import Hooks
 from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.operations import Operations
+from comfyrelay.services.operations.outages import Outage
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
 from comfyrelay.services.webhooks import Webhooks
@@ -106,8 +108,10 @@ class Engine:
             workers=self.workers,
             jobs=self.jobs,
             accounts=self.accounts,
+            failing_fleets=self.autoscaling.views.failing,
         )
         self._loops: list[asyncio.Task[None]] = []
+        self._fleet_problems: Sequence[Outage] = ()
 
     def sign_with(self, secrets: Sequence[str]) -> None:
         """Sign the URLs of local files with these secrets, if they were not known before."""
@@ -212,7 +216,11 @@ class Engine:
 
     async def _find_outages(self) -> None:
         await self.operations.outages.run_once()
-        await self.operations.alerts.notify(self.operations.outages.current)
+        if self.operations.alerts.rules:
+            with contextlib.suppress(DatabaseUnavailable):
+                self._fleet_problems = await self.operations.fleet_problems.find()
+            # While the database is away, the last ones go on.
+            await self.operations.alerts.notify([*self.operations.outages.current, *self._fleet_problems])
 
     async def _send_mails(self) -> None:
         await self.accounts.mailer.run_once()

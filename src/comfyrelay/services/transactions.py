@@ -37,6 +37,8 @@ class TransactionStep(StrEnum):
     ERASE = "erase"
     # Entries of the audit log that belong to changes of another database.
     AUDIT = "audit"
+    # What the alert rules have sent.
+    ALERT = "alert"
     # Posters of inputs, and postponed posters of outputs.
     DRAW_CLAIM = "draw.claim"
     DRAW_NOTE = "draw.note"

@@ -11,10 +11,13 @@ import pytest
 
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.services.engine import Engine
+from comfyrelay.services.operations.alerts import Alerts
 from comfyrelay.services.operations.outages import Outage, OutageKind
 from comfyrelay.settings import Settings
 from tests.support.api import Api, data_of, open_api, problem_of
 from tests.support.mail import Mailbox, mail_server
+from tests.support.operator import open_operator_scenario
+from tests.support.outages import database_down
 from tests.support.world import SqliteBackend
 
 OPS = "mailto:ops@example.com"
@@ -67,6 +70,76 @@ async def test_problem_is_mailed_once_in_the_quiet_time(
         await advance(api, 31)
         await alerts.notify([])
         assert mailbox.mails.empty()
+
+
+def another_server(api: Api) -> Alerts:
+    own = api.engine.operations.alerts
+    return Alerts(api.engine.databases, own.rules, api.engine.accounts.mailer, host="relay.test", clock=own._clock)
+
+
+async def test_one_of_several_servers_sends_each_alert(
+    sqlite_backend: SqliteBackend, tmp_path: Path, mailbox: Mailbox
+) -> None:
+    rules = {"*": {"urls": [OPS], "quiet_minutes": 0}}
+    async with alerting(sqlite_backend, tmp_path, mailbox, rules) as api:
+        first, second = api.engine.operations.alerts, another_server(api)
+        storage, disk = outage(OutageKind.STORAGE, "storage"), outage()
+        await first.notify([storage])
+        await second.notify([storage])
+        assert (await mailbox.next())["Subject"] == "relay.test: 1 problem"
+        # The disk is that of the second server alone.
+        await second.notify([storage, disk])
+        await first.notify([storage])
+        assert (await mailbox.next())["Subject"] == "relay.test: 2 problems"
+        await first.notify([])
+        assert mailbox.mails.empty()
+        await second.notify([])
+        assert (await mailbox.next())["Subject"] == "relay.test: all is well again"
+        await first.notify([])
+        assert mailbox.mails.empty()
+
+
+async def test_stopped_server_does_not_keep_a_problem(
+    sqlite_backend: SqliteBackend, tmp_path: Path, mailbox: Mailbox
+) -> None:
+    rules = {"*": {"urls": [OPS], "quiet_minutes": 0}}
+    async with alerting(sqlite_backend, tmp_path, mailbox, rules) as api:
+        await another_server(api).notify([outage()])
+        assert (await mailbox.next())["Subject"] == "relay.test: 1 problem"
+        await advance(api, 3)
+        await api.engine.operations.alerts.notify([])
+        assert (await mailbox.next())["Subject"] == "relay.test: all is well again"
+
+
+async def test_alert_is_sent_while_the_database_is_away(
+    sqlite_backend: SqliteBackend, tmp_path: Path, mailbox: Mailbox
+) -> None:
+    rules = {"*": {"urls": [OPS], "quiet_minutes": 0}}
+    async with alerting(sqlite_backend, tmp_path, mailbox, rules) as api:
+        alerts, central = api.engine.operations.alerts, outage(OutageKind.CENTRAL, "central")
+        await alerts.notify([outage()])
+        assert (await mailbox.next())["Subject"] == "relay.test: 1 problem"
+        with database_down(api.engine.databases, "central"):
+            await alerts.notify([outage(), central])
+            assert (await mailbox.next())["Subject"] == "relay.test: 2 problems"
+            await alerts.notify([outage(), central])
+        await alerts.notify([outage()])
+        mail = await mailbox.next()
+        assert mail["Subject"] == "relay.test: 1 problem"
+        assert "central: this problem is over." in mail.get_content()
+        assert mailbox.mails.empty()
+
+
+async def test_problems_of_workers_and_jobs_are_found(api: Api) -> None:
+    desk = await open_operator_scenario(api)
+    await desk.submit()
+    problems = api.engine.operations.fleet_problems
+    assert [(each.kind, each.name) for each in await problems.find()] == [("unrunnable", "queue")]
+    await desk.worker()
+    await advance(api, 1)
+    assert "worker" not in {each.kind for each in await problems.find()}
+    await advance(api, 60)
+    assert ("worker", "gpu-1") in {(each.kind, each.name) for each in await problems.find()}
 
 
 async def test_kind_with_its_own_rule_does_not_use_the_general_one(

@@ -54,6 +54,18 @@ async def test_database_that_is_down_is_shown_without_it(api: Api, admin: Caller
     assert await found(api, admin) == []
 
 
+async def test_console_opens_for_a_known_administrator_while_the_database_is_down(api: Api, admin: Caller) -> None:
+    user = await api.user("somebody@example.com")
+    await found(api, admin)
+    with database_down(api.engine.databases, "central"):
+        # Before and after the check notices.
+        assert (await admin.get("/api/me"))["is_admin"]
+        await api.engine.operations.outages.run_once()
+        assert (await admin.get("/api/me"))["email"] == "root@example.com"
+        problem_of(await user.call("GET", "/api/me"), 503)
+        problem_of(await api.anonymous.call("GET", "/api/me"), 401)
+
+
 async def test_outages_are_shown_to_known_administrators_only(api: Api, admin: Caller) -> None:
     user = await api.user("somebody@example.com")
     await found(api, admin)

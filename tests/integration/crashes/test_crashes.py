@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
@@ -26,10 +27,12 @@ from comfyrelay.errors import ComfyRelayError, Conflict, Fault, LeaseLost, NotFo
 from comfyrelay.services.accounts.mailer import LEASE_SECONDS as MAIL_LEASE_SECONDS
 from comfyrelay.services.autoscaling.usage import UsageGrouping
 from comfyrelay.services.jobs.submission.requests import ItemRequest
+from comfyrelay.services.operations.outages import Outage, OutageKind
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS
+from comfyrelay.settings import AlertRule
 from comfyrelay.store.central import catalogue, tenants
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
@@ -845,6 +848,35 @@ async def send_mail(world: World) -> Script:
     return Script(act=act, ends=[], balances=[1000], then=then)
 
 
+async def send_alert(world: World) -> Script:
+    """The mail server is unreachable: the alert is taken back, and sent again."""
+    await world.desk()
+    mail = {"smtp_url": "smtp+plain://127.0.0.1:9", "mail_from": "studio@example.org"}
+    rules = {"*": AlertRule(urls=["mailto:ops@example.org"])}
+    world.engine.settings = world.engine.settings.model_copy(update={**mail, "alerts": rules})
+    await world.restart()
+    outage = Outage(
+        kind=OutageKind.DISK,
+        name="data",
+        detail="5% free.",
+        means="Uploads fail.",
+        advice="Free space.",
+        is_severe=True,
+        since=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+    async def act() -> None:
+        await world.engine.operations.alerts.notify([outage])
+
+    async def then() -> None:
+        # A server that crashed while it sent is quiet first.
+        await world.advance(3600)
+        await world.engine.operations.alerts.notify([outage])
+        assert world.engine.operations.alerts.states["*"].failures.keys() == {"mailto:ops@example.org"}
+
+    return Script(act=act, ends=[], balances=[1000], then=then)
+
+
 async def credit_by_command(world: World) -> Script:
     """The entry of the audit log is planned first, so that no change is without one."""
     desk = await world.desk()
@@ -955,6 +987,7 @@ SCENARIOS: Mapping[Scenario, Mapping[TransactionStep, int]] = {
     },
     learn_durations: {TransactionStep.LEARN: 1},
     send_mail: {TransactionStep.MAIL_CLAIM: 1, TransactionStep.MAIL_NOTE: 1},
+    send_alert: {TransactionStep.ALERT: 2},
     credit_by_command: {TransactionStep.AUDIT: 2, TransactionStep.LEDGER: 1},
     erase_account: {TransactionStep.ERASE: 2},
     count_usage: {TransactionStep.USAGE: 2},

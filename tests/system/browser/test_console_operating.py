@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
@@ -455,6 +456,33 @@ async def test_unchecked_component_is_not_shown_as_healthy(chromium: Browser, se
         await page.unroute("**/api/admin/webhooks/counts")
         await page.reload()
         await expect(attention).to_contain_text("Nothing needs attention.")
+
+
+async def test_console_opens_while_the_central_database_is_down(chromium: Browser, server: Server) -> None:
+    outage = {
+        **{"kind": "central", "name": "central", "detail": "The central database is unreachable."},
+        **{"means": "Customers cannot sign in.", "advice": "Start it.", "is_severe": True},
+        "since": "2026-05-01T12:00:00Z",
+    }
+    answers = {"/api/admin/outages": {"items": [outage], "checked_at": "2026-05-01T12:00:00Z"}}
+    problem = {"status": 503, "title": "A database is unreachable", "detail": "The central database is unreachable."}
+
+    async def answer(route: Route) -> None:
+        path = urlsplit(route.request.url).path
+        if path in answers:
+            await route.fulfill(json={"data": answers[path], "message": ""})
+        elif path in {"/api/me", "/api/entry", "/api/desk"}:
+            await route.continue_()
+        else:
+            await route.fulfill(status=503, json=problem, content_type="application/problem+json")
+
+    async with open_as("admin", chromium, server.system) as (page, _heard):
+        await page.route("**/api/**", answer)
+        await page.goto("/console")
+        attention = page.get_by_role("region", name="Needs attention")
+        await expect(attention).to_contain_text("Customers cannot sign in. Start it.")
+        await page.reload()
+        await expect(attention).to_contain_text("Customers cannot sign in. Start it.")
 
 
 async def test_command_is_copied_without_the_clipboard_api(chromium: Browser, server: Server) -> None:

@@ -99,12 +99,23 @@ async def authenticate_admin(request: Request, context: Context) -> User:
 
 async def _authenticate_remembered_admin(request: Request, context: Context) -> User:
     """Authenticate an administrator, from memory while the central database does not answer."""
+    return await _or_remembered(authenticate_admin, request, context)
+
+
+async def _authenticate_user_or_remembered_admin(request: Request, context: Context) -> User:
+    """Authenticate a user; an administrator from memory while the central database does not answer."""
+    return await _or_remembered(authenticate_user, request, context)
+
+
+async def _or_remembered(
+    authenticate: Callable[[Request, Context], Awaitable[User]], request: Request, context: Context
+) -> User:
     remembered = context.remembered_admin((await _read_secret(request, context))[0])
     if remembered is not None and context.engine.operations.outages.is_central_down:
         return remembered
     try:
         async with asyncio.timeout(DATABASE_SECONDS):
-            return await authenticate_admin(request, context)
+            return await authenticate(request, context)
     except (DatabaseUnavailable, TimeoutError):
         if remembered is None:
             raise DatabaseUnavailable(name="central") from None
@@ -157,6 +168,7 @@ def _is_own_origin(origin: str, request: Request, context: Context) -> bool:
 current_admin = _Caller(authenticate_admin)
 remembered_admin = _Caller(_authenticate_remembered_admin)
 CurrentUser = Annotated[User, Depends(_Caller(authenticate_user))]
+CurrentOrRemembered = Annotated[User, Depends(_Caller(_authenticate_user_or_remembered_admin))]
 Admin = Annotated[User, Depends(current_admin)]
 CurrentWorker = Annotated[Worker, Depends(_Caller(authenticate_worker))]
 PollingWorker = Annotated[Worker, Depends(_Caller(_polling_worker))]

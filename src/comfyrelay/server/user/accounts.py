@@ -7,11 +7,11 @@ from fastapi import Request, Response
 from comfyrelay.domain.credentials import normalize_email
 from comfyrelay.domain.prices.metered import MILLI, MeteredPrice
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.errors import Conflict, Forbidden
+from comfyrelay.errors import Conflict, DatabaseUnavailable, Forbidden
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.http.audited import AccountRoute, audited
-from comfyrelay.server.http.auth import Bearer, CurrentUser
+from comfyrelay.server.http.auth import Bearer, CurrentOrRemembered, CurrentUser
 from comfyrelay.server.http.bodies import anonymous_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.known_browsers import COOKIE_PREFIX, LIFETIME
@@ -75,10 +75,17 @@ async def logout(
 
 
 @router.get("/me", responses=error_responses(401, 503))
-async def me(context: ContextOf, user: CurrentUser) -> Answer[wire.Me]:
-    """Get the signed-in user, and whether you may add your own workflows."""
+async def me(context: ContextOf, user: CurrentOrRemembered) -> Answer[wire.Me]:
+    """Get the signed-in user, and whether you may add your own workflows. While the central database is down, this
+    answers administrators who were signed in to this server process in the last 15 minutes, so that they see why."""
     access = context.engine.accounts.own_workflows
-    is_allowed = await access.is_allowed(user.tenant_id)
+    try:
+        is_down = user.is_admin and context.engine.operations.outages.is_central_down
+        is_allowed = not is_down and await access.is_allowed(user.tenant_id)
+    except DatabaseUnavailable:
+        if not user.is_admin:
+            raise
+        is_allowed = False
     return Answer(data=wire.Me.of(user, own_workflows=_terms(access.price) if is_allowed else None))
 
 

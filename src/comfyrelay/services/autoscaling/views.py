@@ -78,6 +78,14 @@ class ScalingViews:
             views += [await self._view(fleet, seen) for fleet in seen.fleets.values() if fleet.is_scaled]
         return views
 
+    async def failing(self) -> list[str]:
+        """Return the fleets that stopped launching, because their last machines did not become workers."""
+        return [
+            f"{view.fleet.stage}/{view.fleet.slug}"
+            for view in await self.all()
+            if view.seen.failed_boots and view.seen.failed_boots >= view.seen.scaling.limits.failed_boots
+        ]
+
     async def get(self, stage: Stage, slug: str) -> ScalingView:
         seen = await self._observe(stage, slug)
         return await self._view(seen.fleets[slug], seen)

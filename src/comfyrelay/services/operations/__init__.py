@@ -1,5 +1,6 @@
 """Operations: inspection, live changes, metrics, readiness, reconciliation and retention."""
 
+from collections.abc import Awaitable, Callable, Sequence
 from urllib.parse import urlsplit
 
 from comfyrelay.services.accounts import Accounts
@@ -8,6 +9,7 @@ from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.operations.alerts import Alerts
 from comfyrelay.services.operations.erasure import Erasure
+from comfyrelay.services.operations.fleet_problems import FleetProblems
 from comfyrelay.services.operations.inspection import Inspection
 from comfyrelay.services.operations.live import AdminLive
 from comfyrelay.services.operations.metrics import MetricsReader
@@ -38,12 +40,16 @@ class Operations:
         workers: WorkerServices,
         jobs: Jobs,
         accounts: Accounts,
+        failing_fleets: Callable[[], Awaitable[Sequence[str]]],
     ) -> None:
         settings, databases, objects = context.settings, context.databases, context.objects
         self.reconciler = Reconciler(databases, queue.decisions, outbox.applier, outbox.recovery)
         self.auto_repair = AutoRepair(databases, self.reconciler)
         offline_seconds = settings.worker_offline_seconds
         self.samples = Samples(databases, worker_offline_seconds=offline_seconds)
+        self.fleet_problems = FleetProblems(
+            databases, self.samples, failing_fleets=failing_fleets, worker_offline_seconds=offline_seconds
+        )
         self.live = AdminLive(databases, context.notify_channel, worker_offline_seconds=offline_seconds)
         self.reconcile_runs = ReconcileRuns(databases, self.reconciler)
         self.retention = Retention(
@@ -70,6 +76,6 @@ class Operations:
         self.readiness = Readiness(databases, objects)
         self.outages = Outages(settings, databases, self.readiness)
         own = urlsplit(settings.base_url)
-        self.alerts = Alerts(settings.alerts, accounts.mailer, host=own.netloc)
+        self.alerts = Alerts(databases, settings.alerts, accounts.mailer, host=own.netloc)
         origins = [f"{own.scheme}://{own.netloc}", *settings.allowed_origins]
         self.storage_checks = StorageChecks(objects, origins=origins)

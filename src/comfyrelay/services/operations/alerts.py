@@ -1,24 +1,32 @@
 """Tell operators of problems by mail, Slack, ntfy and other services, without repeating each message.
 
-Rules are settings and the state is in memory, so that alerts also work while the databases are away. Each server sends
-alerts about what it sees.
+Servers share in the central database what each of them sees, and one of them sends. Rules are settings, and each server
+remembers what was sent, so that alerts also work while that database is away: then each server sends what it sees.
 """
 
 import asyncio
+import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple
 
 import structlog
 
 from comfyrelay.apprise_urls import send_message, why_unusable, without_secrets
 from comfyrelay.clock import utc_now
-from comfyrelay.errors import ConfigurationError, NotFound
+from comfyrelay.errors import ConfigurationError, DatabaseUnavailable, NotFound
 from comfyrelay.services.accounts.mail_texts import Mail
 from comfyrelay.services.accounts.mailer import Mailer
+from comfyrelay.services.databases import Databases
 from comfyrelay.services.operations.outages import Outage, OutageKind
+from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.settings import AlertRule
+from comfyrelay.store.central import alerts
+from comfyrelay.store.database import Tx
 
 log = structlog.get_logger(__name__)
 
@@ -27,26 +35,52 @@ MAILTO = "mailto:"
 # Separate threads, so that slow services block nothing else.
 _THREADS = ThreadPoolExecutor(4, thread_name_prefix="alerts")
 OutageName = tuple[str, str]
+Problems = dict[OutageName, Outage]
+# What a server saw counts for this time.
+SEEN_FOR = timedelta(minutes=2)
+TIMEOUT_SECONDS = 5.0
 
 
 @dataclass
 class RuleState:
-    """What a rule has sent. `told` are the problems that its receivers know of."""
+    """What a rule has sent, as far as this server knows. `told` are the problems that its receivers know of."""
 
     last_sent_at: datetime | None = None
     failures: Mapping[str, str] = field(default_factory=dict)
-    told: dict[OutageName, Outage] = field(default_factory=dict)
+    told: Problems = field(default_factory=dict)
+    # What this server saw last.
+    own: Problems = field(default_factory=dict)
+    # Whether it sent something that the database does not know.
+    is_alone: bool = False
+
+
+class Message(NamedTuple):
+    """What is sent, and the state of the rule before."""
+
+    title: str
+    body: str
+    told_before: Problems
+    sent_before: datetime | None
 
 
 class Alerts:
     def __init__(
-        self, rules: Mapping[str, AlertRule], mailer: Mailer, *, host: str, clock: Callable[[], datetime] = utc_now
+        self,
+        databases: Databases,
+        rules: Mapping[str, AlertRule],
+        mailer: Mailer,
+        *,
+        host: str,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self.rules = rules
         self.states = {name: RuleState() for name in rules}
+        self._databases = databases
         self._mailer = mailer
         self._host = host
         self._clock = clock
+        # The name of this process among the servers.
+        self._holder = secrets.token_hex(8)
 
     def check(self) -> None:
         """Raise `ConfigurationError` for a rule that can never send an alert. Call it at the start."""
@@ -72,19 +106,76 @@ class Alerts:
         text = f"This is a test of the alerts of {self._host}. The rule {name!r} works."
         return await self._send(self.rules[name].urls, f"Test alert from {self._host}", text)
 
-    async def _notify(self, name: str, rule: AlertRule, found: Mapping[OutageName, Outage]) -> None:
-        state, now = self.states[name], self._clock()
-        over = [outage for key, outage in state.told.items() if key not in found]
-        is_quiet = state.last_sent_at is not None and now < state.last_sent_at + timedelta(minutes=rule.quiet_minutes)
-        is_news = found.keys() != state.told.keys()
+    async def _notify(self, name: str, rule: AlertRule, found: Problems) -> None:
+        state = self.states[name]
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                message = await self._databases.central.run(
+                    TransactionStep.ALERT, partial(self._decide_together, name=name, rule=rule, found=found)
+                )
+            state.is_alone = False
+        except (DatabaseUnavailable, TimeoutError):
+            message = self._decide_alone(state, rule, found)
+            state.is_alone = state.is_alone or message is not None
+        state.own = found
+        if message is None:
+            return
+        state.failures = await self._send(rule.urls, message.title, message.body)
+        if len(state.failures) == len(set(rule.urls)):
+            # The next check tries again.
+            await self._take_back(name, message)
+
+    async def _decide_together(self, tx: Tx, *, name: str, rule: AlertRule, found: Problems) -> Message | None:
+        """Add what this server sees to what all see, and return what to send. The others then know that it is sent."""
+        state, stored, now = self.states[name], await alerts.lock(tx, name), await tx.now()
+        seen = {
+            holder: view
+            for holder, view in stored.seen.items()
+            if holder != self._holder and now - datetime.fromisoformat(view["at"]) < SEEN_FOR
+        }
+        everything = {key: each for view in seen.values() for key, each in _problems(view["problems"]).items()} | found
+        told = _problems(stored.told) | (state.told if state.is_alone else {})
+        sent_at = max((at for at in (stored.last_sent_at, state.last_sent_at) if at is not None), default=None)
+        message = self._message(rule, everything, told, sent_at, now)
+        if message is not None:
+            told, sent_at = everything, now
+        seen[self._holder] = {"at": now.isoformat(), "problems": _json(found)}
+        await alerts.write(tx, name, last_sent_at=sent_at, told=_json(told), seen=seen)
+        state.told, state.last_sent_at = told, sent_at
+        return message
+
+    def _decide_alone(self, state: RuleState, rule: AlertRule, found: Problems) -> Message | None:
+        """Decide by what this server knows. What only others have seen goes on."""
+        now = self._clock()
+        others = {key: each for key, each in state.told.items() if key not in state.own}
+        message = self._message(rule, others | found, state.told, state.last_sent_at, now)
+        if message is not None:
+            state.told, state.last_sent_at = others | found, now
+        return message
+
+    def _message(
+        self, rule: AlertRule, found: Problems, told: Problems, sent_at: datetime | None, now: datetime
+    ) -> Message | None:
+        over = [outage for key, outage in told.items() if key not in found]
+        is_quiet = sent_at is not None and now < sent_at + timedelta(minutes=rule.quiet_minutes)
+        is_news = found.keys() != told.keys()
         # Without a quiet time, a problem that lasts is not repeated.
         if is_quiet or not (found or over) or not (is_news or rule.quiet_minutes):
-            return
-        title, body = _message(self._host, list(found.values()), over)
-        state.failures = await self._send(rule.urls, title, body)
-        if len(state.failures) < len(set(rule.urls)):
-            # If all failed, the next check tries again.
-            state.last_sent_at, state.told = now, dict(found)
+            return None
+        return Message(*_message(self._host, list(found.values()), over), told, sent_at)
+
+    async def _take_back(self, name: str, message: Message) -> None:
+        """Forget a message that nobody received."""
+        state = self.states[name]
+        state.told, state.last_sent_at = message.told_before, message.sent_before
+
+        async def work(tx: Tx) -> None:
+            await alerts.lock(tx, name)
+            await alerts.write(tx, name, last_sent_at=message.sent_before, told=_json(message.told_before))
+
+        with suppress(DatabaseUnavailable, TimeoutError):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                await self._databases.central.run(TransactionStep.ALERT, work)
 
     def _of(self, name: str, current: Sequence[Outage]) -> Sequence[Outage]:
         """Return the problems of a rule. `*` is for kinds without their own rule."""
@@ -108,6 +199,15 @@ class Alerts:
         if not url.startswith(MAILTO):
             return why_unusable(url)
         return None if self._mailer.is_enabled else "Set COMFYRELAY_SMTP_URL and COMFYRELAY_MAIL_FROM for mails."
+
+
+def _json(problems: Problems) -> list[dict[str, Any]]:
+    return [{**asdict(outage), "since": outage.since.isoformat()} for outage in problems.values()]
+
+
+def _problems(stored: Sequence[Mapping[str, Any]]) -> Problems:
+    found = [Outage(**{**each, "since": datetime.fromisoformat(each["since"])}) for each in stored]
+    return {(outage.kind, outage.name): outage for outage in found}
 
 
 def shown(url: str) -> str:

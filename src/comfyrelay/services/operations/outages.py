@@ -39,6 +39,11 @@ class OutageKind(StrEnum):
     DISK = "disk"
     CLOCK = "clock"
     CERTIFICATE = "certificate"
+    # Only in alerts: the overview shows these with its own figures.
+    COMFYUI = "comfyui"
+    WORKER = "worker"
+    UNRUNNABLE = "unrunnable"
+    LAUNCHES = "launches"
 
 
 # What each means for customers, and what operators can do.

@@ -1,4 +1,4 @@
-"""Samples of the load, reconcile runs, and the audit log of people."""
+"""Samples of the load, reconcile runs, sent alerts, and the audit log of people."""
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, Table, Text, text
 
@@ -39,6 +39,17 @@ reconcile_runs = Table(
     Column("shards_down", JsonText),
     # Why it failed.
     Column("problem", Text),
+)
+
+alert_states = Table(
+    "alert_states",
+    metadata,
+    # The kind of problem, or `*`.
+    Column("rule", Text, primary_key=True),
+    Column("last_sent_at", UtcTime),
+    # The problems that the receivers know of, and what each server sees.
+    Column("told", JsonText, nullable=False),
+    Column("seen", JsonText, nullable=False),
 )
 
 audit_log = Table(

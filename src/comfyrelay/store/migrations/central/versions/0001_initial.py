@@ -587,6 +587,13 @@ def _create_autoscaling() -> None:
 
 def _create_operations() -> None:
     op.create_table(
+        "alert_states",
+        sa.Column("rule", sa.Text(), primary_key=True),
+        sa.Column("last_sent_at", UtcTime()),
+        sa.Column("told", JsonText(), nullable=False),
+        sa.Column("seen", JsonText(), nullable=False),
+    )
+    op.create_table(
         "audit_log",
         sa.Column("id", BIG_ID, primary_key=True),
         sa.Column("created_at", UtcTime(), nullable=False),
