@@ -2,7 +2,7 @@
 
     ComfyRelayError
     ├── InvalidInput             the input is invalid; names the fields
-    │   └── MissingAsset         a graph names files that the user does not have
+    │   └── MissingAsset, FederationLoop    a graph names files that the user does not have; a job has come back
     ├── NotFound                 the object does not exist or belongs to another user
     │   └── LeaseLost            the lease token is wrong, or its lease has ended
     ├── Conflict                 the object exists already, or is in another state
@@ -37,7 +37,7 @@
     │   ├── ServerUnreachable    worker: the server does not answer
     │   │   └── NotStarted       worker: a managed ComfyUI does not start
     │   ├── ServerRefused        job or worker: the server answered with an error
-    │   └── PaymentRequired, RateLimited    job, worker: Comfy Cloud requires payment, or limits this account
+    │   └── PaymentRequired, RateLimited    job, worker: a cloud service requires payment, or limits this account
     └── ConfigurationError       a setting is missing or invalid
         └── SchemaMismatch, SchemaOutOfDate    the schema is of another version, or needs `comfyrelay db upgrade`
 
@@ -74,6 +74,12 @@ class MissingAsset(InvalidInput):
     """The graph names a file that you do not have."""
 
     code = "missing_asset"
+
+
+class FederationLoop(InvalidInput):
+    """This job comes from this server. Workers must not send jobs back to it."""
+
+    code = "federation_loop"
 
 
 class NotFound(ComfyRelayError):
@@ -457,14 +463,14 @@ class ServerRefused(ComfyError):
 
 
 class PaymentRequired(ComfyError):
-    """Comfy Cloud requires payment."""
+    """The cloud service requires payment."""
 
     code = "payment_required"
     usual_fault = Fault.JOB
 
 
 class RateLimited(ComfyError):
-    """Comfy Cloud limits the requests of this account."""
+    """The cloud service limits the requests of this account."""
 
     code = "rate_limited"
 

@@ -139,7 +139,13 @@ async def _run_delayed(name: str, seconds: float, work: Callable[[], Awaitable[o
 
 @asynccontextmanager
 async def open_api(
-    backend: Backend, folder: Path, *, storage_url: str | None = None, reuse_routes: bool = True, **settings: Any
+    backend: Backend,
+    folder: Path,
+    *,
+    storage_url: str | None = None,
+    reuse_routes: bool = True,
+    secrets: Secrets = SECRETS,
+    **settings: Any,
 ) -> AsyncIterator[Api]:
     async with backend.databases(["main"]) as (central, shards, clock):
         engine = Engine(
@@ -152,9 +158,9 @@ async def open_api(
             ),
             clock=lambda: clock.now,
             notify_channel=NotifyChannel(),
-            signing_secrets=SECRETS.signing,
+            signing_secrets=secrets.signing,
         )
-        app = create_app(engine, SECRETS)
+        app = create_app(engine, secrets)
         if reuse_routes:
             _reuse_routes(app, is_local=storage_url is None)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)

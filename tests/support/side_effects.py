@@ -146,11 +146,11 @@ MESSAGE_KILL_POINTS = [
     *_points({"services.webhooks.sender:WebhookSender._post": _TWICE, "desk.notifications.notifier:_send": _TWICE}),
     *(KillPoint(function="desk.notifications.sender:NotificationSender._record", when=when, call=2) for when in _TWICE),
 ]
-# A run on Comfy Cloud costs money.
+# A run at a cloud service costs money.
 CLOUD_KILL_POINTS = _points(
     {
-        "comfyui.cloud.client:CloudClient._post_with_retries": _TWICE,
-        "comfyui.cloud.client:CloudClient.cancel": _TWICE,
+        "comfyui.comfy_api.run:ApiRun._post": _TWICE,
+        "comfyui.comfy_api.job_api:JobApi.cancel": _TWICE,
     }
 )
 ALL_KILL_POINTS = [
@@ -207,9 +207,12 @@ HARMLESS = {
     "comfyui.client.client:ComfyClient.free": "frees memory; after a kill the next run frees it",
     "comfyui.client.model_files:ModelFiles.details": "only reads",
     "comfyui.client.model_files:ModelFiles.metadata": "only reads",
-    "comfyui.cloud.client:CloudClient.has_job": "only reads",
-    "comfyui.cloud.uploads:CloudUploader._exists": "only reads",
-    "comfyui.cloud.uploads:_write_name": "one atomic write of a cache; without it a file is uploaded again",
+    "comfyui.comfy_api.assets:AssetUploader._exists": "only reads",
+    "comfyui.comfy_api.assets:AssetUploader.forget_uploads": "a cache; without it files are uploaded again",
+    "comfyui.comfy_api.assets:_write_id": "one atomic write of a cache; without it a file is uploaded again",
+    "comfyui.comfy_api.job_api:JobApi.check": "only reads",
+    "comfyui.comfy_api.job_api:JobApi.find": "an empty graph, which is never accepted",
+    "comfyui.comfy_api.job_api:JobApi.job": "only reads",
     "comfyui.processes.gpus:_run_tool": "only reads",
     "comfyui.processes.launch:_link": "repeated at each start of a managed ComfyUI",
     "comfyui.processes.launch:empty_folders": "removes files of earlier processes, again at each start",

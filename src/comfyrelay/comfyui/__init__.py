@@ -1,4 +1,4 @@
-"""Clients for ComfyUI and Comfy Cloud: run graphs, transfer files, explain failures.
+"""Clients for ComfyUI and the Comfy API: run graphs, transfer files, explain failures.
 
 Usable without the rest of ComfyRelay:
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.comfyui.client.interface import ComfyServer
 from comfyrelay.comfyui.client.uploads import Attachment, Uploaded
-from comfyrelay.comfyui.cloud.client import CloudClient
+from comfyrelay.comfyui.comfy_api.client import ComfyApiClient
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph, load_graph, placeholders_in, replace_placeholders
 from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.comfyui.graphs.nodes import NamedFile, files_in, find_node, models_in, output_nodes, set_input, title_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Attachment",
-    "CloudClient",
+    "ComfyApiClient",
     "ComfyClient",
     "ComfyServer",
     "Embedded",

@@ -52,6 +52,15 @@ def explain_execution_error(data: Mapping[str, Any]) -> ComfyError:
     return _classify_error(where, exception, message, node_id=node_id, raw=raw)
 
 
+def explain_service_error(message: str, *, node_id: str | None, class_type: str | None) -> ComfyError:
+    """Convert the failure of a job at another service, whose message is a sentence for users."""
+    has_place = node_id is None or f"({node_id})" in message
+    text = user_sentence(message) if has_place else f"{class_type or 'Node'} ({node_id}): {user_sentence(message)}"
+    if _MEMORY.search(message):
+        return OutOfMemory(text, node_id=node_id, raw=message)
+    return NodeFailed(text, fault=_fault("", message), node_id=node_id, raw=message)
+
+
 def _classify_error(where: str, exception: str, message: str, *, node_id: str | None, raw: str) -> ComfyError:
     if exception in ("OutOfMemoryError", "OOMError", "MemoryError") or _MEMORY.search(message):
         return OutOfMemory(f"{where}: there was not enough memory", node_id=node_id, raw=raw)

@@ -22,7 +22,8 @@ _SUFFIXES = {"image/jpeg": ".jpg", "image/png": ".png", "image/webp": ".webp"}
 class OutputFile:
     """A file on the server. `key` is the output key the node used; some nodes list videos under `images`, too.
 
-    A file sent over the WebSocket is not on the server: it has `type` "socket" and its bytes are in `content`.
+    A file sent over the WebSocket is not on the server: it has `type` "socket" and its bytes are in `content`. An
+    output of the Comfy API has the id of its asset.
     """
 
     node_id: str
@@ -30,6 +31,7 @@ class OutputFile:
     subfolder: str = ""
     type: str = "output"
     key: str = "images"
+    asset_id: str | None = None
     content: bytes | None = field(default=None, repr=False)
 
     @property

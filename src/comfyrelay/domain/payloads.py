@@ -63,6 +63,8 @@ class JobPayload:
     max_run_seconds: int | None = None
     # Labels by which the user finds the job.
     metadata: Mapping[str, str] = field(default_factory=dict)
+    # The servers that sent the job here.
+    via: Sequence[str] = ()
 
     def with_seeds(self, new_seed: Callable[[int], int]) -> "JobPayload":
         """Return a copy with new seeds. `new_seed` receives the largest allowed value."""

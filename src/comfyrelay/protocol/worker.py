@@ -239,6 +239,8 @@ class LeasedJob(WorkerAnswer):
     keep_loaded: bool = False
     # The memory of the largest GPU that was too small for the workflow.
     ran_out_bytes: int | None = None
+    # The servers that the job has passed through, this one last. A server refuses a job that comes back to it.
+    via: list[str] = Field(default_factory=list)
 
     @property
     def urls(self) -> Urls:

@@ -86,7 +86,7 @@ class MissingModel(Misbehaviour):
 
 
 class LostFile(Misbehaviour):
-    """`GET /view` returns 404 for this file, or for all."""
+    """The download of this file, or of all, is answered with 404."""
 
     filename: str | None = None
 
@@ -99,17 +99,18 @@ class SlowHttp(Misbehaviour):
 
 
 class Refuse(Misbehaviour):
-    """Requests with this path prefix get this status; `error_type` goes into the body, as in Comfy Cloud."""
+    """Requests with this path prefix and suffix get this status; `error_type` goes into the body."""
 
     status: int
-    path: str = "/api/prompt"
+    path: str = "/api/v2/jobs"
+    suffix: str = ""
     error_type: str | None = None
     message: str = "The simulator injected this refusal."
     retry_after: int | None = None
 
 
 class EndAs(Misbehaviour):
-    """In the cloud, a job ends in this state instead of running, such as `lost` or `non_retryable_error`."""
+    """In the cloud, a job ends in this state instead of running: `failed`, `canceled` or `expired`."""
 
     state: str
     message: str = "The simulator injected this end of the job."

@@ -34,7 +34,7 @@ _DEFAULTS = Options()
 
 
 class Simulator:
-    """A server with ComfyUI's API, or Comfy Cloud's, that runs nodes without weights.
+    """A server with ComfyUI's API, or with the Comfy API of Comfy Cloud, that runs nodes without weights.
 
     Use it with `async with`, or call `start` and `stop`. Requests, misbehaviours and files survive a restart; queue,
     history, cache and temp files do not.

@@ -4,6 +4,7 @@ import asyncio
 import json
 import struct
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,13 +42,22 @@ class Sockets:
         # Includes sockets whose client id was taken over.
         self._open: set[Socket] = set()
         self._outbox: asyncio.Queue[tuple[str | bytes, str | None]] = asyncio.Queue()
+        self._observers: dict[str, Callable[[str, dict[str, Any]], None]] = {}
+
+    def observe(self, client_id: str, observer: Callable[[str, dict[str, Any]], None]) -> None:
+        """Call `observer` with each message to this client, which has no socket. An image is a `preview`."""
+        self._observers[client_id] = observer
 
     def post(self, kind: str, data: dict[str, Any], client_id: str | None) -> None:
         """Send a message to the client's socket, or to all. Without a socket it is dropped."""
+        if (observer := self._observers.get(client_id or "")) is not None:
+            observer(kind, data)
         self._outbox.put_nowait((_text(kind, data), client_id))
 
     def post_preview(self, image: bytes, metadata: dict[str, Any], client_id: str | None, *, described: bool) -> None:
         """Send an image to the sockets that want metadata (`described`), or to the others."""
+        if described and (observer := self._observers.get(client_id or "")) is not None:
+            observer("preview", {**metadata, "image": image})
         for receiver in list(self._by_client) if client_id is None else [client_id]:
             socket = self._by_client.get(receiver)
             if socket is not None and bool(socket.flags.get("supports_preview_metadata")) is described:

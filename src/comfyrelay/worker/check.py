@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from comfyrelay.comfyui.client.client import ComfyClient
-from comfyrelay.comfyui.cloud.client import CloudClient
+from comfyrelay.comfyui.comfy_api.client import ComfyApiClient
 from comfyrelay.comfyui.graphs.foreign_files import UPLOAD_FOLDER
 from comfyrelay.comfyui.graphs.preflight import installed_models
 from comfyrelay.comfyui.processes import mps
@@ -220,8 +220,8 @@ def _is_writable(folder: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
-async def _check_cloud(client: CloudClient) -> CheckResult:
-    about = f"Comfy Cloud {client.url}"
+async def _check_cloud(client: ComfyApiClient) -> CheckResult:
+    about = f"cloud service {client.url}"
     try:
         await client.check()
     except ComfyRelayError as error:

@@ -93,9 +93,12 @@ class WorkerSettings(ManagedSettings):
     comfyui_restart_command: str | None = Field(
         None, description="command that restarts a ComfyUI; its address is in `COMFYUI_URL`"
     )
-    comfy_cloud_api_key: str | None = Field(None, repr=False, description="API key for Comfy Cloud")
-    comfy_cloud_base_url: str = Field("https://cloud.comfy.org", description="address of Comfy Cloud")
-    comfy_cloud_concurrency: Count = Field(1, description="simultaneous runs that the Comfy Cloud plan allows")
+    comfy_cloud_api_key: str | None = Field(None, repr=False, description="API key for the cloud service")
+    comfy_cloud_base_url: str = Field(
+        "https://cloud.comfy.org",
+        description="address of a cloud service: Comfy Cloud, or another with the Comfy API v2",
+    )
+    comfy_cloud_concurrency: Count = Field(1, description="simultaneous runs that the plan allows")
 
     preview_method: PreviewMethod = Field(
         "auto",

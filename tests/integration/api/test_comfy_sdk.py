@@ -4,15 +4,11 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import comfy_sdk
 import httpx
 import pytest
-import uvicorn
 from comfy_sdk import AsyncComfy, Comfy
 from comfy_sdk.events import OutputReady, Preview, Progress, StatusChange
 from comfy_sdk.exceptions import (
@@ -24,50 +20,13 @@ from comfy_sdk.exceptions import (
     NotFound,
 )
 
-from comfyrelay.http_client import listen
-from comfyrelay.simulator import Simulator
 from comfyrelay.simulator.misbehaviour import Fail, Slow
-from comfyrelay.worker.agent import Agent
-from comfyrelay.worker.settings import WorkerSettings
-from tests.support.api import FLEET_SECRET, Api, Caller, open_api
 from tests.support.api_calls import png
+from tests.support.comfy_site import ComfySite, open_comfy_site
 from tests.support.graphs import five_images, invert, invert_file
 from tests.support.world import PATIENCE_SECONDS, PostgresBackend, SqliteBackend
 
 pytestmark = pytest.mark.both_databases
-
-
-@dataclass
-class SdkSite:
-    api: Api
-    url: str
-    user: Caller
-    simulator: Simulator
-
-    @property
-    def token(self) -> str:
-        return self.user.headers["Authorization"].removeprefix("Bearer ")
-
-
-@asynccontextmanager
-async def _working(url: str, folder: Path, simulator: Simulator) -> AsyncIterator[None]:
-    settings = WorkerSettings(
-        api_base_url=url,
-        fleet_secret=FLEET_SECRET,
-        fleet_slug="home",
-        fleet_stage="production",
-        worker_id="gpu-1",
-        comfyui_base_url=[simulator.url],
-        data_dir=folder,
-        metadata_url="off",
-    )
-    agent = Agent(settings, signals=False)
-    working = asyncio.create_task(agent.run())
-    try:
-        yield
-    finally:
-        agent.stop()
-        await asyncio.gather(working, return_exceptions=True)
 
 
 @pytest.fixture
@@ -76,38 +35,26 @@ async def sdk(
     storage_url: str | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[SdkSite]:
-    listener = listen("127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    options: dict[str, Any] = {"public_url": url, "default_fleet": "home", "storage_url": storage_url}
-    async with Simulator() as simulator, open_api(backend, tmp_path / "server", **options) as api:
-        app: Any = cast(httpx.ASGITransport, api.anonymous.http._transport).app
-        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        await api.engine.workers.fleets.create(slug="home", workflow_slugs=[])
-        site = SdkSite(api, url, await api.user(tokens=100), simulator)
-        monkeypatch.setenv("COMFY_BASE_URL", url)
+) -> AsyncIterator[ComfySite]:
+    async with open_comfy_site(backend, tmp_path, storage_url=storage_url) as site:
+        monkeypatch.setenv("COMFY_BASE_URL", site.url)
         monkeypatch.setenv("COMFY_API_KEY", site.token)
-        async with _working(url, tmp_path / "worker", simulator):
-            yield site
-        await api.context.stop_waiting()
-        server.should_exit = True
-        await serving
+        yield site
 
 
 @pytest.fixture
-async def client(sdk: SdkSite) -> AsyncIterator[AsyncComfy]:
+async def client(sdk: ComfySite) -> AsyncIterator[AsyncComfy]:
     async with AsyncComfy() as client:
         yield client
 
 
 @pytest.fixture
-def sync_client(sdk: SdkSite) -> Iterator[Comfy]:
+def sync_client(sdk: ComfySite) -> Iterator[Comfy]:
     with Comfy() as client:
         yield client
 
 
-async def test_example_of_the_sdk_runs(sdk: SdkSite, sync_client: Comfy, tmp_path: Path) -> None:
+async def test_example_of_the_sdk_runs(sdk: ComfySite, sync_client: Comfy, tmp_path: Path) -> None:
     """The first example of its documentation, in a thread, because it blocks."""
     (tmp_path / "photo.png").write_bytes(png("red"))
     (tmp_path / "workflow_api.json").write_text(json.dumps(invert_file("photo.png")))
@@ -159,7 +106,7 @@ async def test_events_of_an_ended_job_are_its_snapshot(client: AsyncComfy) -> No
     assert [type(event) for event in found] == [OutputReady, StatusChange]
 
 
-async def test_same_bytes_are_uploaded_once(sdk: SdkSite, client: AsyncComfy) -> None:
+async def test_same_bytes_are_uploaded_once(sdk: ComfySite, client: AsyncComfy) -> None:
     first = client.assets.from_bytes(png("green"), filename="photo.png")
     await first.commit()
     again = client.assets.from_stream(io.BytesIO(png("green")), filename="other.png")
@@ -233,7 +180,7 @@ async def test_reused_key_is_refused(client: AsyncComfy) -> None:
     assert [summary.id async for summary in client.list_jobs()] == [first.id]
 
 
-async def test_workflow_of_a_job_can_be_submitted_again(sdk: SdkSite, client: AsyncComfy) -> None:
+async def test_workflow_of_a_job_can_be_submitted_again(sdk: ComfySite, client: AsyncComfy) -> None:
     workflow = client.workflows.from_json(invert_file())
     asset = client.assets.from_bytes(png("white"), filename="photo.png")
     workflow.set_input("1", "image", asset)
@@ -247,7 +194,7 @@ async def test_workflow_of_a_job_can_be_submitted_again(sdk: SdkSite, client: As
     assert sdk.simulator.log.count("POST", "/prompt") == 2
 
 
-async def test_running_job_is_canceled(sdk: SdkSite, client: AsyncComfy) -> None:
+async def test_running_job_is_canceled(sdk: ComfySite, client: AsyncComfy) -> None:
     sdk.simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, previews=True))
     job = await client.submit(client.workflows.from_json(invert(3)))
     seen: list[object] = []
@@ -267,7 +214,7 @@ def _is_canceling(event: object) -> bool:
     return isinstance(event, StatusChange) and event.status == "canceling"
 
 
-async def test_failed_job_raises_with_the_reason(sdk: SdkSite, client: AsyncComfy) -> None:
+async def test_failed_job_raises_with_the_reason(sdk: ComfySite, client: AsyncComfy) -> None:
     sdk.simulator.misbehave(Fail(class_type="ImageInvert", message="the node is broken"))
     job = await client.submit(client.workflows.from_json(invert(4)))
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -278,7 +225,7 @@ async def test_failed_job_raises_with_the_reason(sdk: SdkSite, client: AsyncComf
     assert "the node is broken" in failed.value.error.message
 
 
-async def test_invalid_requests_raise_errors_of_the_sdk(sdk: SdkSite, client: AsyncComfy) -> None:
+async def test_invalid_requests_raise_errors_of_the_sdk(sdk: ComfySite, client: AsyncComfy) -> None:
     with pytest.raises(NotFound):
         await client.jobs.get("00000000-0000-0000-0000-000000000000")
     with pytest.raises(InvalidWorkflow):

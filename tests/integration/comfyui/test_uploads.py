@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from comfyrelay.comfyui import Attachment, CloudClient, ComfyClient
+from comfyrelay.comfyui import Attachment, ComfyApiClient, ComfyClient
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.errors import InvalidInput
 from comfyrelay.simulator import Simulator
@@ -164,10 +164,8 @@ class TestCloud:
             yield simulator
 
     async def test_placeholders_and_shared_files(self, simulator: Simulator) -> None:
-        async with CloudClient("k", url=simulator.url, poll_seconds=0.02) as cloud:
+        async with ComfyApiClient("k", url=simulator.url, poll_seconds=0.02) as cloud:
             for color in (1, 2):
                 graph = invert(color) | {"1": {"class_type": "LoadImage", "inputs": {"image": "__IMG__"}}}
                 assert (await cloud.run(graph, attachments=[picture(shared=True)])).files
-        assert simulator.log.count("POST", "/api/upload/image") == 1
-        # The cloud serves only outputs there.
-        assert simulator.log.count("GET", "/api/view") == 0
+        assert simulator.log.count("POST", "/api/v2/assets") == 1

@@ -50,14 +50,15 @@ async def test_simulator_for_other_machines_answers_to_addresses_and_plain_names
 
 async def test_cloud_and_its_file_store_refuse_foreign_host_names() -> None:
     async with Simulator(cloud=True) as simulator, httpx.AsyncClient() as http:
-        key = {"X-API-Key": simulator.api_key}
-        upload = await http.post(f"{simulator.url}/api/upload/image", headers=key, files={"image": ("a.png", b"1")})
-        query = {"filename": upload.json()["name"]}
-        stored = (await http.get(f"{simulator.url}/api/view", params=query, headers=key)).headers["Location"]
+        key = {"Authorization": f"Bearer {simulator.api_key}"}
+        form = {"content_type": "image/png", "file_path": "a.png"}
+        url = f"{simulator.url}/api/v2/assets"
+        upload = await http.post(url, headers=key, files={"file": ("a.png", b"1")}, data=form)
+        stored = (await http.get(f"{url}/{upload.json()['id']}/content", headers=key)).headers["Location"]
         assert (await http.get(stored)).content == b"1"
         foreign = {"Host": "evil.example"}
         assert (await http.get(stored, headers=foreign)).status_code == 403
-        assert (await http.get(f"{simulator.url}/api/queue", headers={**key, **foreign})).status_code == 403
+        assert (await http.get(f"{url}/x", headers={**key, **foreign})).status_code == 403
 
 
 async def test_every_route_needs_the_secret() -> None:

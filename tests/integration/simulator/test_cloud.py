@@ -1,12 +1,14 @@
-"""The cloud API: keys, jobs by state, uploads by content, and downloads from another origin."""
+"""The simulated cloud speaks the Comfy API v2, and refuses whatever the contract does not contain."""
 
 import io
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from blake3 import blake3
 from PIL import Image
 
 from comfyrelay.simulator import EndAs, ErrorAfterQueueing, Fail, LostFile, Refuse, Simulator, Slow, Stuck
@@ -14,36 +16,47 @@ from tests.integration.simulator.raw_client import NO_TLS, invert_graph, until
 from tests.support.paths import RECORDINGS
 from tests.support.world import PATIENCE_SECONDS
 
+PICTURE = (RECORDINGS / "rec.png").read_bytes()
+TEXT = {"1": {"class_type": "PreviewAny", "inputs": {"source": "x"}}}
+
 
 class Cloud:
     def __init__(self, simulator: Simulator) -> None:
         self.simulator = simulator
         self.http = httpx.AsyncClient(
-            base_url=simulator.url, headers={"X-API-Key": simulator.api_key}, timeout=PATIENCE_SECONDS, verify=NO_TLS
+            base_url=f"{simulator.url}/api/v2",
+            headers={"Authorization": f"Bearer {simulator.api_key}"},
+            timeout=PATIENCE_SECONDS,
+            verify=NO_TLS,
         )
 
-    async def upload(self, content: bytes) -> str:
-        response = await self.http.post(
-            "/api/upload/image", files={"image": ("a.PNG", content)}, data={"type": "input"}
-        )
-        assert response.status_code == 200
-        return str(response.json()["name"])
+    async def upload(self, content: bytes = PICTURE, **fields: str) -> httpx.Response:
+        form = {"content_type": "image/png", "file_path": "a.PNG", **fields}
+        return await self.http.post("/assets", files={"file": ("a.png", content)}, data=form)
+
+    async def post(self, graph: dict[str, Any], *, key: str | None = None, **fields: Any) -> httpx.Response:
+        headers = {} if key is None else {"Idempotency-Key": key}
+        return await self.http.post("/jobs", json={"workflow": graph, **fields}, headers=headers)
 
     async def submit(self, graph: dict[str, Any] | None = None) -> str:
         if graph is None:
-            graph = invert_graph(await self.upload((RECORDINGS / "rec.png").read_bytes()))
-        response = await self.http.post("/api/prompt", json={"prompt": graph})
-        assert response.status_code == 200, response.text
-        return str(response.json()["prompt_id"])
+            asset = (await self.upload()).json()
+            graph = invert_graph("")
+            graph["1"]["inputs"]["image"] = {"__type": "core/ASSET", "info": {"id": asset["id"]}}
+        response = await self.post(graph)
+        assert response.status_code == 201, response.text
+        return str(response.json()["id"])
 
-    async def state(self, job_id: str) -> str:
-        return str((await self.http.get(f"/api/job/{job_id}/status")).json()["status"])
+    async def job(self, job_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.http.get(f"/jobs/{job_id}")).json()
+        return found
 
-    async def reach(self, job_id: str, state: str) -> None:
+    async def reach(self, job_id: str, state: str) -> dict[str, Any]:
         async def is_there() -> bool:
-            return await self.state(job_id) == state
+            return bool((await self.job(job_id))["status"] == state)
 
         await until(is_there)
+        return await self.job(job_id)
 
 
 @pytest.fixture
@@ -54,164 +67,175 @@ async def cloud() -> AsyncIterator[Cloud]:
             yield cloud
 
 
+def code_of(response: httpx.Response) -> str:
+    return str(response.json()["error"]["code"])
+
+
 async def test_api_key_is_required(cloud: Cloud) -> None:
-    for headers in ({}, {"X-API-Key": "wrong"}):
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"X-API-Key": cloud.simulator.api_key}):
         async with httpx.AsyncClient(base_url=cloud.simulator.url, headers=headers, verify=NO_TLS) as http:
-            response = await http.get("/api/object_info")
-        assert response.status_code == 401
-        assert set(response.json()) == {"code", "message"}
-    assert (await cloud.http.get("/api/object_info")).status_code == 200
+            response = await http.get("/api/v2/jobs/x")
+        assert (response.status_code, code_of(response)) == (401, "unauthorized")
+    assert (await cloud.http.get("/jobs/x")).status_code == 404
 
 
-async def test_native_routes_are_not_served(cloud: Cloud) -> None:
-    for path in ("/prompt", "/queue", "/history/x", "/system_stats", "/ws", "/api/history"):
-        assert (await cloud.http.get(path)).status_code in (404, 405), path
+async def test_other_apis_are_not_served(cloud: Cloud) -> None:
+    for path in ("/prompt", "/queue", "/ws", "/api/prompt", "/api/job/x/status", "/api/v2/jobs", "/api/object_info"):
+        assert (await cloud.http.get(f"{cloud.simulator.url}{path}")).status_code in (404, 405), path
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"metadata": {"a": "b"}}, "metadata_not_supported"),
+        ({"inputs": {}}, "invalid_request"),
+        ({"webhook_url": "https://example.org"}, "invalid_request"),
+        ({"priority": 1}, "invalid_request"),
+        ({"extra_data": {"extra_pnginfo": {}}}, "invalid_request"),
+        ({"graph": {"nodes": [], "links": [], "version": 0.4}}, "workflow_format_ui"),
+        ({"graph": {}}, "invalid_workflow"),
+        ({"graph": {"1": {"class_type": "No", "inputs": {}}}}, "invalid_workflow"),
+        (
+            {"graph": {"1": {"class_type": "PreviewAny", "inputs": {"source": {"__type": "core/ASSET"}}}}},
+            "missing_asset",
+        ),
+    ],
+)
+async def test_submission_is_refused(cloud: Cloud, fields: dict[str, Any], code: str) -> None:
+    response = await cloud.post(**{"graph": TEXT, "key": "k", **fields})
+    assert (response.status_code, code_of(response)) == (422, code)
+    # A refused submission releases its key.
+    assert (await cloud.post(TEXT, key="k", extra_data={"api_key_comfy_org": "x"})).status_code == 201
+
+
+async def test_key_is_good_for_one_job(cloud: Cloud) -> None:
+    assert (await cloud.post(TEXT, key="k")).status_code == 201
+    again = await cloud.post(TEXT, key="k")
+    assert (again.status_code, code_of(again)) == (422, "idempotency_key_reuse")
+    cloud.simulator.misbehave(ErrorAfterQueueing(times=1))
+    assert (await cloud.post(TEXT, key="unknown outcome")).status_code == 500
+    assert code_of(await cloud.post(TEXT, key="unknown outcome")) == "idempotency_key_reuse"
+    assert cloud.simulator.log.prompts_queued == 2
 
 
 async def test_output_is_downloaded_from_another_origin(cloud: Cloud) -> None:
-    job_id = await cloud.submit()
-    await cloud.reach(job_id, "success")
-    job = (await cloud.http.get(f"/api/jobs/{job_id}")).json()
-    assert job["status"] == "completed"
-    [item] = job["outputs"]["3"]["images"]
-    answer = await cloud.http.get("/api/view", params=item)
+    done = await cloud.reach(await cloud.submit(), "succeeded")
+    [output] = done["outputs"]
+    assert (output["node_id"], output["type"], output["job_id"]) == ("3", "image", done["id"])
+    answer = await cloud.http.get(f"/assets/{output['id']}/content")
     assert answer.status_code == 302
     location = answer.headers["location"]
     assert urlsplit(location).netloc != urlsplit(cloud.simulator.url).netloc
     async with httpx.AsyncClient(verify=NO_TLS) as plain:
         content = (await plain.get(location)).content
+        part = await plain.get(location, headers={"Range": "bytes=4-"})
     assert Image.open(io.BytesIO(content)).format == "PNG"
+    assert (part.status_code, part.content) == (206, content[4:])
     assert cloud.simulator.log.leaked_credentials == []
+    assert code_of(await cloud.http.delete(f"/assets/{output['id']}")) == "asset_in_use"
 
 
 @pytest.mark.parametrize("header", ["X-API-Key", "Authorization"])
 async def test_credential_sent_to_the_store_is_refused_and_logged(header: str, cloud: Cloud) -> None:
-    job_id = await cloud.submit()
-    await cloud.reach(job_id, "success")
-    [item] = (await cloud.http.get(f"/api/jobs/{job_id}")).json()["outputs"]["3"]["images"]
-    location = (await cloud.http.get("/api/view", params=item)).headers["location"]
+    url = (await cloud.upload()).json()["url"]
     async with httpx.AsyncClient(headers={header: "secret"}, verify=NO_TLS) as http:
-        assert (await http.get(location)).status_code == 400
+        assert (await http.get(url)).status_code == 400
     assert len(cloud.simulator.log.leaked_credentials) == 1
 
 
-async def test_job_and_jobs_routes_use_different_state_names(cloud: Cloud) -> None:
-    stuck = cloud.simulator.misbehave(Stuck(class_type="ImageInvert", times=1))
-    running = await cloud.submit()
-    await cloud.reach(running, "executing")
-    pending = await cloud.submit()
-    assert await cloud.state(pending) == "submitted"
-    friendly = [(await cloud.http.get(f"/api/jobs/{job_id}")).json()["status"] for job_id in (running, pending)]
-    assert friendly == ["in_progress", "pending"]
-    queue = (await cloud.http.get("/api/queue")).json()
-    assert queue["queue_pending"][0][3] == ["3"]
-    assert set(queue["queue_pending"][0][4]) == {"create_time"}
-    answer = await cloud.http.post("/api/queue", json={"delete": [running, pending]})
-    assert answer.json() == {"deleted": [pending], "cleared": False}
-    assert await cloud.state(pending) == "cancelled"
-    stuck.end()
-    await cloud.reach(running, "success")
-
-
-async def test_jobs_are_cancelled_in_any_state(cloud: Cloud) -> None:
+async def test_jobs_are_canceled_in_any_state(cloud: Cloud) -> None:
     cloud.simulator.misbehave(Slow(class_type="ImageInvert", seconds=20, steps=1000))
     running = await cloud.submit()
-    await cloud.reach(running, "executing")
+    await cloud.reach(running, "running")
     pending = await cloud.submit()
+    assert (await cloud.job(pending))["queue_position"] == 0
     for job_id in (pending, running, running):
-        assert (await cloud.http.post(f"/api/jobs/{job_id}/cancel")).status_code == 200
-    await cloud.reach(running, "cancelled")
-    assert await cloud.state(pending) == "cancelled"
-    assert (await cloud.http.get(f"/api/jobs/{running}")).json()["status"] == "cancelled"
-    assert (await cloud.http.post("/api/jobs/unknown/cancel")).status_code == 404
+        assert (await cloud.http.post(f"/jobs/{job_id}/cancel")).status_code == 200
+    await cloud.reach(running, "canceled")
+    assert (await cloud.job(pending))["status"] == "canceled"
+    assert (await cloud.http.post("/jobs/unknown/cancel")).status_code == 404
 
 
-async def test_interrupt_cancels_the_running_job(cloud: Cloud) -> None:
-    cloud.simulator.misbehave(Slow(class_type="ImageInvert", seconds=20, steps=1000))
-    running = await cloud.submit()
-    await cloud.reach(running, "executing")
-    assert (await cloud.http.post("/api/interrupt")).status_code == 200
-    await cloud.reach(running, "cancelled")
-
-
-async def test_failed_job_has_a_reason(cloud: Cloud) -> None:
-    cloud.simulator.misbehave(Fail(exception_type="OOMError", message="no memory"))
+async def test_events_end_with_the_last_status(cloud: Cloud) -> None:
+    cloud.simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.5, steps=10, previews=True))
     job_id = await cloud.submit()
-    await cloud.reach(job_id, "error")
-    assert (await cloud.http.get(f"/api/job/{job_id}/status")).json()["error_message"] == "no memory\n"
-    job = (await cloud.http.get(f"/api/jobs/{job_id}")).json()
-    assert job["status"] == "failed"
-    assert job["execution_error"]["exception_type"] == "OOMError"
+    names, statuses = [], []
+    async with cloud.http.stream("GET", f"/jobs/{job_id}/events") as response:
+        async for line in response.aiter_lines():
+            if line.startswith("event: "):
+                names.append(line.removeprefix("event: "))
+            elif line.startswith("data: ") and names[-1] == "status":
+                statuses.append(json.loads(line.removeprefix("data: "))["status"])
+    assert {"status", "progress", "preview"} == set(names)
+    assert statuses[-1] == "succeeded"
+    done = await cloud.job(job_id)
+    assert done["progress"] is None
+    assert (await cloud.http.get(f"/jobs/{job_id}/workflow")).json()["format"] == "api"
 
 
-@pytest.mark.parametrize("state", ["lost", "non_retryable_error"])
-async def test_jobs_can_end_in_other_states(state: str, cloud: Cloud) -> None:
-    cloud.simulator.misbehave(EndAs(state=state, times=1))
+async def test_failed_job_names_its_node(cloud: Cloud) -> None:
+    cloud.simulator.misbehave(Fail(class_type="ImageInvert", exception_type="OOMError", message="no memory"))
+    job = await cloud.reach(await cloud.submit(), "failed")
+    assert job["error"] == {
+        "code": "node_execution_error",
+        "message": "no memory",
+        "node_id": "2",
+        "class_type": "ImageInvert",
+        "traceback": None,
+    }
+
+
+async def test_jobs_can_end_in_other_states(cloud: Cloud) -> None:
+    cloud.simulator.misbehave(EndAs(state="expired", times=1))
+    assert (await cloud.job(await cloud.submit()))["status"] == "expired"
+    await cloud.reach(await cloud.submit(), "succeeded")
+
+
+async def test_restart_expires_the_queue(cloud: Cloud) -> None:
+    cloud.simulator.misbehave(Stuck(class_type="ImageInvert", times=1))
     job_id = await cloud.submit()
-    assert await cloud.state(job_id) == state
-    assert (await cloud.http.get(f"/api/jobs/{job_id}")).json()["status"] == "failed"
-    await cloud.reach(await cloud.submit(), "success")
+    await cloud.simulator.restart()
+    assert (await cloud.http.get(f"/jobs/{job_id}")).status_code == 404
 
 
-async def test_history_has_the_prompt_as_an_object(cloud: Cloud) -> None:
-    job_id = await cloud.submit()
-    await cloud.reach(job_id, "success")
-    entry = (await cloud.http.get(f"/api/history_v2/{job_id}")).json()[job_id]
-    assert entry["prompt"]["prompt_id"] == job_id
-    assert entry["outputs"]["3"]["images"]
-    assert (await cloud.http.get("/api/history_v2/unknown")).json() == {}
+async def test_assets_are_deduplicated_by_content(cloud: Cloud) -> None:
+    digest = f"blake3:{blake3(b'1').hexdigest()}"
+    assert (await cloud.http.head(f"/assets/by-hash/{digest}")).status_code == 404
+    assert code_of(await cloud.http.post("/assets/from-hash", json={"hash": digest})) == "blob_not_found"
+    assert code_of(await cloud.upload(b"1", expected_hash="blake3:0")) == "hash_mismatch"
+    first, again = await cloud.upload(b"1", expected_hash=digest), await cloud.upload(b"1")
+    assert [first.status_code, again.status_code] == [201, 200]
+    assert [first.json()["created_new"], again.json()["created_new"]] == [True, False]
+    assert first.json()["hash"] == digest
+    assert (await cloud.http.head(f"/assets/by-hash/{digest}")).status_code == 200
+    assert (await cloud.http.post("/assets/from-hash", json={"hash": digest})).status_code == 201
+    assert cloud.simulator.log.uploads_written == 1
+    assert (await cloud.http.delete(f"/assets/{first.json()['id']}")).status_code == 204
+    assert (await cloud.http.get(f"/assets/{first.json()['id']}")).status_code == 404
+    assert (await cloud.http.get(f"/assets/{again.json()['id']}")).status_code == 200
 
 
-async def test_uploads_are_named_by_their_content(cloud: Cloud) -> None:
-    first, again, other = [await cloud.upload(content) for content in (b"1", b"1", b"2")]
-    assert first == again != other
-    assert first.endswith(".png")
-    assert cloud.simulator.log.uploads_written == 2
-    large = await cloud.http.post("/api/upload/image", files={"image": ("a.png", bytes(50 * 1024**2 + 1))})
-    assert large.status_code == 400
-    assert (await cloud.http.post("/api/upload/image", data={"image": "text"})).status_code == 400
+async def test_upload_needs_all_fields(cloud: Cloud) -> None:
+    response = await cloud.http.post("/assets", files={"file": ("a.png", PICTURE)}, data={"file_path": "a.png"})
+    assert (response.status_code, code_of(response)) == (422, "invalid_request")
 
 
 async def test_repeated_job_still_has_its_outputs(cloud: Cloud) -> None:
     for _ in range(2):
-        job_id = await cloud.submit()
-        await cloud.reach(job_id, "success")
-        assert (await cloud.http.get(f"/api/jobs/{job_id}")).json()["outputs"]["3"]["images"]
+        assert (await cloud.reach(await cloud.submit(), "succeeded"))["outputs"]
 
 
-async def test_refusal_has_the_requested_status_and_type(cloud: Cloud) -> None:
-    graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "x"}}}
-
-    async def submit() -> httpx.Response:
-        return await cloud.http.post("/api/prompt", json={"prompt": graph})
-
-    cloud.simulator.misbehave(Refuse(status=429, error_type="QUEUE_LIMIT", retry_after=3, times=2))
-    cloud.simulator.misbehave(Refuse(status=402, error_type="PAYMENT_REQUIRED", times=1))
-    cloud.simulator.misbehave(Refuse(status=503, times=1))
-    answers = [await submit() for _ in range(5)]
-    assert [answer.status_code for answer in answers] == [429, 429, 402, 503, 200]
+async def test_refusal_has_the_requested_status_and_code(cloud: Cloud) -> None:
+    cloud.simulator.misbehave(Refuse(status=429, error_type="queue_full", retry_after=3, times=2))
+    cloud.simulator.misbehave(Refuse(status=402, error_type="insufficient_credits", times=1))
+    answers = [await cloud.post(TEXT) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [429, 429, 402, 201]
     assert answers[0].headers["retry-after"] == "3"
-    assert answers[0].json()["error"]["type"] == "QUEUE_LIMIT"
-    assert answers[2].json()["error"]["type"] == "PAYMENT_REQUIRED"
+    assert [code_of(answer) for answer in answers[1:3]] == ["queue_full", "insufficient_credits"]
 
 
-async def test_status_500_after_queueing_keeps_the_job(cloud: Cloud) -> None:
-    cloud.simulator.misbehave(ErrorAfterQueueing(times=1))
-    graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "x"}}}
-    response = await cloud.http.post("/api/prompt", json={"prompt": graph, "prompt_id": "mine"})
-    assert response.status_code == 500
-    await cloud.reach("mine", "success")
-
-
-async def test_invalid_graphs_and_unknown_ids_are_refused(cloud: Cloud) -> None:
-    bad = await cloud.http.post("/api/prompt", json={"prompt": {"1": {"class_type": "No", "inputs": {}}}})
-    assert (bad.status_code, bad.json()["error"]["type"]) == (400, "missing_node_type")
-    assert (await cloud.http.post("/api/prompt", json={})).status_code == 400
-    for path in ("/api/job/x/status", "/api/jobs/x", "/api/view?filename=x.png"):
-        answer = await cloud.http.get(path)
-        assert answer.status_code == 404
-        assert set(answer.json()) == {"code", "message"}
-    name = await cloud.upload(b"1")
+async def test_lost_file_is_reported(cloud: Cloud) -> None:
+    asset = (await cloud.upload()).json()
     cloud.simulator.misbehave(LostFile(times=1))
-    assert (await cloud.http.get("/api/view", params={"filename": name})).status_code == 404
-    assert (await cloud.http.get("/api/view", params={"filename": name})).status_code == 302
+    assert (await cloud.http.get(f"/assets/{asset['id']}/content")).status_code == 404
+    assert (await cloud.http.get(f"/assets/{asset['id']}/content")).status_code == 302

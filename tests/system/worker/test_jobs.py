@@ -222,7 +222,7 @@ async def test_effect_asset_is_uploaded_to_comfy_cloud_once(system: System) -> N
         await worker.kill()
         await worker.start()
         assert colour_of(await system.completed(await system.submit(effect))) == (0xBB, 0xAA, 0x99)
-        assert cloud.log.count("POST", "/api/upload/image") == 1
+        assert cloud.log.count("POST", "/api/v2/assets") == 1
         assert cloud.log.leaked_credentials == []
 
 

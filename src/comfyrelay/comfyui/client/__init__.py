@@ -1,1 +1,1 @@
-"""Clients for one ComfyUI server, and the interface they share with Comfy Cloud."""
+"""Clients for one ComfyUI server, and the interface they share with the Comfy API."""

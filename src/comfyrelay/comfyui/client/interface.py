@@ -1,4 +1,4 @@
-"""Interface shared by the ComfyUI and Comfy Cloud clients."""
+"""Interface shared by the clients of ComfyUI and of the Comfy API."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ class ComfyServer(Protocol):
 
     @property
     def slots(self) -> int:
-        """Number of simultaneous runs: one for ComfyUI, the limit of the plan for Comfy Cloud."""
+        """Number of simultaneous runs: one for ComfyUI, the limit of the plan for a cloud service."""
 
     @property
     def queue_remaining(self) -> int | None:

@@ -5,7 +5,7 @@ import hashlib
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -65,11 +65,13 @@ class Uploaded:
 
 
 class Uploader:
-    """Upload files to one server and remember them. `view_path` is the route that checks for shared files."""
+    """Upload files to one server and remember them. `field` is the field of the form that has the file, and
+    `view_path` the route that checks for shared files."""
 
-    def __init__(self, http: Http, *, path: str, view_path: str | None = None) -> None:
+    def __init__(self, http: Http, *, path: str, field: str = "image", view_path: str | None = None) -> None:
         self._http = http
         self._path = path
+        self._field = field
         self._view_path = view_path
         self._known: dict[str, Uploaded] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -112,8 +114,8 @@ class Uploader:
         for attachment in wanted:
             attachment.check()
         used = placeholders_in(graph, (attachment.placeholder for attachment in wanted if attachment.placeholder))
-        references: dict[str, str] = {}
-        inputs: list[tuple[str, str, str]] = []
+        references: dict[str, object] = {}
+        inputs: list[tuple[str, str, object]] = []
         for attachment in wanted:
             if attachment.placeholder is None:
                 node_id = find_node(graph, attachment.node)
@@ -152,15 +154,18 @@ class Uploader:
         else:
             self._unanswered[folder] -= 1
 
-    async def _reference(self, attachment: Attachment) -> str:
-        uploaded = await self.upload(
+    async def _reference(self, attachment: Attachment) -> object:
+        """Upload a file and return the value that names it in a graph."""
+        return (await self._upload_attachment(attachment)).reference
+
+    async def _upload_attachment(self, attachment: Attachment) -> Uploaded:
+        return await self.upload(
             attachment.source,
             name=attachment.name,
             content_hash=attachment.content_hash,
             folder=attachment.folder,
             shared=attachment.shared,
         )
-        return uploaded.reference
 
     async def _send_if_missing(self, source: Path | bytes, wanted: Uploaded) -> Uploaded:
         """Send a shared file unless the server has it."""
@@ -183,12 +188,19 @@ class Uploader:
             answer = await self._http.json(
                 "POST",
                 self._path,
-                files={"image": (wanted.name, file, "application/octet-stream")},
-                data={"type": "input", "subfolder": wanted.subfolder},
+                files={self._field: (wanted.name, file, "application/octet-stream")},
+                data=self._fields(wanted),
             )
-        if not isinstance(answer, dict) or not isinstance(answer.get("name"), str):
+        return self._uploaded(answer if isinstance(answer, dict) else {})
+
+    def _fields(self, wanted: Uploaded) -> dict[str, str]:
+        """Return the fields of the form, next to the file."""
+        return {"type": "input", "subfolder": wanted.subfolder}
+
+    def _uploaded(self, answer: Mapping[str, Any]) -> Uploaded:
+        """Return the file as the server has stored it. It may have chosen another name."""
+        if not isinstance(answer.get("name"), str):
             raise ServerRefused("The server accepted the file but did not return its name.")
-        # The server may have chosen another name.
         return Uploaded(name=answer["name"], subfolder=str(answer.get("subfolder") or ""))
 
     async def _check_size(self, source: Path | bytes) -> None:

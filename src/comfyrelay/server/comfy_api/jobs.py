@@ -7,13 +7,13 @@ from fastapi import Header, Query, Request
 from fastapi.responses import JSONResponse
 
 from comfyrelay.domain.queue.states import TERMINAL_JOB
-from comfyrelay.errors import Conflict, InvalidInput, MissingAsset
+from comfyrelay.errors import Conflict, FederationLoop, InvalidInput, MissingAsset
 from comfyrelay.protocol import comfy_api as wire
 from comfyrelay.server.comfy_api.problems import comfy_responses, comfy_router, message_of, refuse
 from comfyrelay.server.comfy_api.views import item_body, job_body
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
-from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.routing import IdInPath
 from comfyrelay.services.jobs.graph_jobs import GraphRequest
 from comfyrelay.services.jobs.views.jobs import JobView
@@ -24,6 +24,8 @@ MAX_KEY_LENGTH = 255
 # Keys of this API are separate from the keys of ComfyRelay's own API.
 KEY_PREFIX = "comfy-v2:"
 MAX_ID_LENGTH = 64
+# A job may be sent on by the workers of this many servers.
+MAX_SERVERS, MAX_VIA_LENGTH = 8, 1000
 _FILTER = "metadata["
 
 
@@ -34,11 +36,15 @@ async def submit(
     context: ContextOf,
     user: CurrentUser,
     idempotency_key: Annotated[str | None, Header(max_length=MAX_KEY_LENGTH)] = None,
+    comfyrelay_via: Annotated[
+        str | None, Header(max_length=MAX_VIA_LENGTH, description="the servers that the job has passed through")
+    ] = None,
 ) -> Any:
     """Submit a graph. Its files are references to your assets.
 
     A key is good for one job: a second request with it is refused with 422, and `details.job_id` names the job.
     """
+    via = _servers(comfyrelay_via or "", context)
     if body.extra_data:
         advice = "ComfyRelay would store the key with the job. Set the keys of partner nodes on the workers instead."
         return refuse(422, "extra_data_not_supported", f"extra_data cannot be used here. {advice}")
@@ -52,6 +58,7 @@ async def submit(
         metadata=body.metadata,
         priority=body.priority,
         webhook_url=None if body.webhook_url is None else str(body.webhook_url),
+        via=via,
     )
     try:
         submitted = await context.engine.jobs.graph_jobs.submit(wanted)
@@ -111,6 +118,16 @@ async def cancel(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> wir
         if found.status not in TERMINAL_JOB:
             raise
     return await job_body(context, user, await context.engine.jobs.views.job(user.tenant_id, job_id))
+
+
+def _servers(via: str, context: Context) -> list[str]:
+    """Return the servers in the header. Raises `FederationLoop` if the job has come back."""
+    names = [name for part in via.split(",") if (name := part.strip())]
+    if not set(names).isdisjoint(context.secrets.server_ids):
+        raise FederationLoop
+    if len(names) > MAX_SERVERS:
+        raise FederationLoop(f"This job has passed through more than {MAX_SERVERS} servers.")
+    return names
 
 
 def _key_reused(job_id: str) -> JSONResponse:

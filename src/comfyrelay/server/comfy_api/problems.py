@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from comfyrelay.errors import (
     ComfyRelayError,
+    FederationLoop,
     Forbidden,
     GraphError,
     InsufficientTokens,
@@ -29,6 +30,7 @@ from comfyrelay.server.http.routing import Router
 # The first matching class decides. Other errors keep the status and the code of ComfyRelay's own API.
 _CODES: list[tuple[type[ComfyRelayError], int, str]] = [
     (MissingAsset, 422, "missing_asset"),
+    (FederationLoop, 422, "federation_loop"),
     (GraphError, 422, "invalid_workflow"),
     (MissingOnWorkers, 422, "invalid_workflow"),
     (InvalidInput, 422, "invalid_request"),

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,11 @@ class Secrets:
     fleet: Mapping[str, Sequence[str]]
     signing: Sequence[str]
     new_file: Path | None = None
+
+    @property
+    def server_ids(self) -> Sequence[str]:
+        """The ids by which other servers know this one: the first is current, the others are of earlier secrets."""
+        return [sha256(f"comfyrelay server {secret}".encode()).hexdigest()[:16] for secret in self.signing]
 
     def accepts(self, stage: str, secret: str) -> bool:
         """Whether workers of a stage may register with this secret."""

@@ -378,7 +378,7 @@ async def _lease(context: Context, lease_request: LeaseRequest, wait_seconds: fl
         # The worker has disconnected.
         context.engine.queue.polls.give_back(leased)
         raise
-    job = leased_job(leased[0], urls)
+    job = leased_job(leased[0], urls, server_id=context.secrets.server_ids[0])
     return wire.PollAnswer(job=job, more_waiting=leased[0].more_waiting, wants_logs=wants_logs)
 
 

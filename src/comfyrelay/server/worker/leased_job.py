@@ -12,7 +12,7 @@ from comfyrelay.services.queue.lease_payload import SignedUrls
 T = TypeVar("T")
 
 
-def leased_job(job: LeasedDispatch, urls: SignedUrls) -> wire.LeasedJob:
+def leased_job(job: LeasedDispatch, urls: SignedUrls, *, server_id: str) -> wire.LeasedJob:
     dispatch, payload, primary = job.dispatch, job.payload, job.payload.primary_input
     input_payload = wire.InputPayload.of(
         payload,
@@ -34,6 +34,7 @@ def leased_job(job: LeasedDispatch, urls: SignedUrls) -> wire.LeasedJob:
         max_run_seconds=payload.max_run_seconds,
         keep_loaded=job.keep_loaded,
         ran_out_bytes=job.ran_out_bytes,
+        via=[*payload.via, server_id],
     )
 
 

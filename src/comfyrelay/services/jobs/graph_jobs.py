@@ -59,6 +59,8 @@ class GraphRequest:
     metadata: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
     webhook_url: str | None = None
+    # The servers that sent the job here.
+    via: Sequence[str] = ()
 
 
 class GraphJobs:
@@ -95,6 +97,7 @@ class GraphJobs:
             input_file_id=file_ids.pop(primary, None),
             input_payload={**values, **file_ids},
             metadata=request.metadata,
+            via=request.via,
         )
         wanted = JobRequest(
             tenant_id=tenant_id,

@@ -1,1 +1,1 @@
-"""Comfy Cloud's API."""
+"""The Comfy API v2, as Comfy Cloud serves it: it refuses whatever its contract does not contain."""

@@ -1,57 +1,63 @@
-"""Cloud jobs and their states, including jobs that never ran."""
+"""Jobs of the simulated service, including jobs that never ran, and their events."""
 
-import hashlib
+import asyncio
+import base64
 import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from comfyrelay.clock import utc_now
-from comfyrelay.simulator.folders import safe_join
+from comfyrelay.media_types import guess_media_type
+from comfyrelay.simulator.cloud.answers import time_of
+from comfyrelay.simulator.cloud.assets import Asset, Assets
 from comfyrelay.simulator.process import SimulatedProcess
-from comfyrelay.simulator.running.jobs import job_of_entry, with_details
 
-_PUBLIC_STATES = {
-    "submitted": "pending",
-    "executing": "in_progress",
-    "success": "completed",
-    "error": "failed",
-    "non_retryable_error": "failed",
-    "lost": "failed",
-    "cancelled": "cancelled",
-}
+TERMINAL = frozenset({"succeeded", "failed", "canceled", "expired"})
+KEEP_ALIVE_SECONDS = 15.0
+_RETENTION_SECONDS = 7 * 86_400
+_TYPES = ("image", "video", "audio", "text")
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class CloudJob:
-    id: str
     graph: dict[str, Any]
-    outputs_to_execute: list[str]
-    extra_data: dict[str, Any]
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
     created_at: float = field(default_factory=time.time)
-    # A state that the queue does not know: cancelled before the run, or forced by a misbehaviour.
+    # A state that the queue does not know: canceled before the run, or forced by a misbehaviour.
     fixed_state: str | None = None
     error_message: str | None = None
+    is_canceling: bool = False
+    progress: dict[str, Any] | None = None
+    preview: dict[str, Any] | None = None
+    outputs: list[tuple[str, Asset]] | None = None
+    # The open event streams.
+    streams: set[asyncio.Queue[tuple[str, dict[str, Any]]]] = field(default_factory=set)
+
+    def send(self, name: str, data: dict[str, Any]) -> None:
+        for stream in self.streams:
+            stream.put_nowait((name, data))
 
 
 class CloudJobs:
-    def __init__(self, process: SimulatedProcess) -> None:
+    def __init__(self, process: SimulatedProcess, assets: Assets) -> None:
         self._process = process
+        self._assets = assets
         self.by_id: dict[str, CloudJob] = {}
-        # Files by content-addressed name.
-        self._files: dict[str, Path] = {}
+        # A key stays here once its submission may have created a job.
+        self.keys: set[str] = set()
 
-    def file(self, name: str) -> Path | None:
-        path = self._files.get(name) or safe_join(self._process.folders.input, Path(name).name)
-        return path if path is not None and path.is_file() else None
+    def add(self, job: CloudJob) -> None:
+        self.by_id[job.id] = job
+        self._process.sockets.observe(job.id, lambda kind, data: self._on_message(job, kind, data))
 
-    def cancel(self, job: CloudJob) -> bool:
-        """Cancel a job in any state. Returns false if it had ended."""
+    def cancel(self, job: CloudJob) -> None:
+        """Cancel a job in any state. Nothing happens if it has ended."""
         if self._process.queue.delete(job.id):
-            job.fixed_state = "cancelled"
-            return True
-        return self.state(job) == "executing" and self._process.interrupt(job.id)
+            job.fixed_state = "canceled"
+        elif self.state(job) == "running" and self._process.interrupt(job.id):
+            job.is_canceling = True
+        self._send_status(job)
 
     def state(self, job: CloudJob) -> str:
         if job.fixed_state is not None:
@@ -59,84 +65,138 @@ class CloudJobs:
         queue = self._process.queue
         entry = queue.history.get(job.id)
         if entry is not None:
-            return _raw_state(entry)
+            return _end_of(entry)
         if queue.running is not None and queue.running[1] == job.id:
-            return "executing"
-        return "submitted" if queue.find(job.id) else "lost"
+            return "canceling" if job.is_canceling else "running"
+        # A restarted server has lost its queue.
+        return "queued" if queue.find(job.id) else "expired"
 
-    def status(self, job: CloudJob) -> dict[str, Any]:
-        """`GET /api/job/{id}/status`."""
-        created = datetime.fromtimestamp(job.created_at, UTC).isoformat()
-        now = utc_now().isoformat()
+    def body(self, job: CloudJob) -> dict[str, Any]:
+        state = self.state(job)
+        started_at, ended_at = self._times(job)
+        link = f"/api/v2/jobs/{job.id}"
         return {
             "id": job.id,
-            "status": self.state(job),
-            "created_at": created,
-            "updated_at": now,
-            "last_state_update": now,
-            "assigned_inference": None,
-            "error_message": job.error_message or self._error_text(job),
+            "status": state,
+            "created_at": time_of(job.created_at),
+            "started_at": time_of(started_at),
+            "completed_at": time_of(ended_at) if state in TERMINAL else None,
+            "expires_at": time_of(job.created_at + _RETENTION_SECONDS),
+            "queue_position": self._position(job) if state == "queued" else None,
+            "progress": job.progress if state in ("running", "canceling") else None,
+            "outputs": [self._output(node_id, asset) for node_id, asset in self._outputs(job)],
+            "error": self._error(job) if state == "failed" else None,
+            "metrics": {"queue_ms": None, "execution_ms": None},
+            "urls": {"self": link, "events": f"{link}/events", "cancel": f"{link}/cancel"},
         }
 
-    def full(self, job: CloudJob) -> dict[str, Any]:
-        """`GET /api/jobs/{id}`."""
-        state = self.state(job)
-        entry = self.history_entry(job)
-        item = [0, job.id, job.graph, job.extra_data, job.outputs_to_execute]
-        head: dict[str, Any] = {"id": job.id, "priority": 0, "outputs_count": 0}
-        if entry is not None:
-            head = job_of_entry(entry, names_canceled=True)
-        if job.error_message is not None:
-            head["execution_error"] = {"exception_type": "ServiceError", "exception_message": job.error_message}
-        known = {**head, "status": _PUBLIC_STATES.get(state, state), "create_time": int(job.created_at)}
-        return with_details(known, item, entry)
+    async def events(self, job: CloudJob) -> AsyncIterator[tuple[str, dict[str, Any]] | None]:
+        """Yield the current snapshot, then every change until the job has ended; `None` if it is quiet."""
+        stream: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+        job.streams.add(stream)
+        try:
+            yield "status", self._status(job)
+            for name, data in (("progress", job.progress), ("preview", job.preview)):
+                if data is not None:
+                    yield name, data
+            while self.state(job) not in TERMINAL or not stream.empty():
+                try:
+                    async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                        event = await stream.get()
+                except TimeoutError:
+                    yield None
+                    continue
+                yield event
+                if event[0] == "status" and event[1]["status"] in TERMINAL:
+                    return
+        finally:
+            job.streams.discard(stream)
 
-    def history_entry(self, job: CloudJob) -> dict[str, Any] | None:
-        """Return the job's history with the cloud's file names."""
+    def _on_message(self, job: CloudJob, kind: str, data: dict[str, Any]) -> None:
+        if kind == "execution_start" or (kind == "executing" and data["node"] is None):
+            self._send_status(job)
+        elif kind == "progress_state":
+            job.progress = _progress(job.graph, data["nodes"])
+            job.send("progress", job.progress)
+        elif kind == "preview":
+            encoded = base64.b64encode(data["image"]).decode()
+            job.preview = {
+                "node_id": data["node_id"],
+                "content_type": data["image_type"],
+                "data_base64": encoded,
+            }
+            job.send("preview", job.preview)
+
+    def _send_status(self, job: CloudJob) -> None:
+        job.send("status", self._status(job))
+
+    def _status(self, job: CloudJob) -> dict[str, Any]:
+        return {"status": self.state(job), "queue_position": self._position(job)}
+
+    def _position(self, job: CloudJob) -> int | None:
+        pending = [item[1] for item in self._process.queue.snapshot()["queue_pending"]]
+        return pending.index(job.id) if job.id in pending else None
+
+    def _times(self, job: CloudJob) -> tuple[float | None, float | None]:
         entry = self._process.queue.history.get(job.id)
         if entry is None:
-            return None
-        outputs = {
-            node_id: {kind: [self._store(item) for item in items] for kind, items in ui.items()}
-            for node_id, ui in entry["outputs"].items()
-        }
-        return {**entry, "outputs": outputs}
+            return None, job.created_at if job.fixed_state is not None else None
+        times = [data["timestamp"] / 1000 for _, data in entry["status"]["messages"]]
+        return times[0], times[-1]
 
-    def _store(self, item: Any) -> Any:
-        """Name a file by its content, as the cloud's store does."""
-        if not isinstance(item, dict) or "filename" not in item:
-            return item
-        root = self._process.folders.by_type(item["type"]) or self._process.folders.output
-        path = root / item["subfolder"] / item["filename"]
-        name = item["filename"]
-        if path.is_file():
-            name = content_name(path.read_bytes(), path.suffix)
-            self._files[name] = path
-        return {**item, "filename": name, "subfolder": "", "display_name": item["filename"]}
+    def _outputs(self, job: CloudJob) -> list[tuple[str, Asset]]:
+        entry = self._process.queue.history.get(job.id)
+        if job.outputs is None and entry is not None:
+            job.outputs = [(node_id, self._assets.add(asset)) for node_id, asset in self._files(job, entry)]
+        return job.outputs or []
 
-    def _error_text(self, job: CloudJob) -> str | None:
+    def _files(self, job: CloudJob, entry: dict[str, Any]) -> Iterator[tuple[str, Asset]]:
+        for node_id, ui in entry["outputs"].items():
+            for item in (item for items in ui.values() if isinstance(items, list) for item in items):
+                if isinstance(item, dict) and "filename" in item:
+                    root = self._process.folders.by_type(item["type"]) or self._process.folders.output
+                    path = root / item["subfolder"] / item["filename"]
+                    kind = guess_media_type(path.name) or "application/octet-stream"
+                    if path.is_file():
+                        yield node_id, Asset(path=path, name=path.name, content_type=kind, job_id=job.id)
+
+    def _output(self, node_id: str, asset: Asset) -> dict[str, Any]:
+        kind = asset.content_type.partition("/")[0]
+        fields = self._assets.file_fields(asset)
+        return {**fields, "node_id": node_id, "name": asset.name, "type": kind if kind in _TYPES else "file"}
+
+    def _error(self, job: CloudJob) -> dict[str, Any]:
         entry = self._process.queue.history.get(job.id)
         messages = entry["status"]["messages"] if entry else []
-        return next((str(data["exception_message"]) for kind, data in messages if kind == "execution_error"), None)
+        data: dict[str, Any] = next((data for kind, data in messages if kind == "execution_error"), {})
+        return {
+            "code": "node_execution_error",
+            "message": job.error_message or str(data.get("exception_message", "")).strip(),
+            "node_id": data.get("node_id"),
+            "class_type": data.get("node_type"),
+            "traceback": None,
+        }
 
 
-def save_upload(folder: Path, filename: str, source: Any) -> tuple[str, bool]:
-    """Save an upload under its content hash. Returns the name, and whether the file is new."""
-    content = source.read()
-    name = content_name(content, Path(filename).suffix)
-    path = folder / name
-    if path.is_file():
-        return name, False
-    path.write_bytes(content)
-    return name, True
+def _progress(graph: dict[str, Any], nodes: dict[str, Any]) -> dict[str, Any]:
+    done = sum(node["state"] == "finished" for node in nodes.values())
+    node_id, current = next(((id_, node) for id_, node in nodes.items() if node["state"] != "finished"), (None, None))
+    part = current["value"] / current["max"] if current else 0.0
+    has_steps = current is not None and current["max"] > 1
+    return {
+        "value": min(1.0, (done + part) / len(graph)),
+        "nodes_done": done,
+        "nodes_total": len(graph),
+        "current_node": node_id,
+        "current_node_class": graph[node_id]["class_type"] if node_id in graph else None,
+        "step": int(current["value"]) if current and has_steps else None,
+        "steps": int(current["max"]) if current and has_steps else None,
+        "message": None,
+    }
 
 
-def content_name(content: bytes, suffix: str) -> str:
-    return hashlib.sha256(content).hexdigest() + suffix.lower()
-
-
-def _raw_state(entry: dict[str, Any]) -> str:
+def _end_of(entry: dict[str, Any]) -> str:
     kinds = {kind for kind, _ in entry["status"]["messages"]}
     if "execution_interrupted" in kinds:
-        return "cancelled"
-    return "error" if "execution_error" in kinds else "success"
+        return "canceled"
+    return "failed" if "execution_error" in kinds else "succeeded"

@@ -24,11 +24,15 @@ def misbehaviour_middleware(process: SimulatedProcess) -> Middleware:
         process.log.requests.append(Received(request.method, request.path))
         if slow := process.misbehaviours.take(SlowHttp, matching=lambda what: request.path.startswith(what.path)):
             await asyncio.sleep(slow.what.seconds)
-        if refuse := process.misbehaviours.take(Refuse, matching=lambda what: request.path.startswith(what.path)):
+        if refuse := process.misbehaviours.take(Refuse, matching=lambda what: _matches(request, what)):
             return _refusal(refuse.what)
         return await handler(request)
 
     return middleware
+
+
+def _matches(request: web.Request, what: Refuse) -> bool:
+    return request.path.startswith(what.path) and request.path.endswith(what.suffix)
 
 
 @web.middleware
@@ -44,7 +48,9 @@ def _refusal(what: Refuse) -> web.Response:
     headers = {} if what.retry_after is None else {"Retry-After": str(what.retry_after)}
     if what.error_type is None:
         return web.Response(status=what.status, text=what.message, headers=headers)
-    body = {"error": {"type": what.error_type, "message": what.message}}
+    # ComfyUI names the kind of an error `type`, the Comfy API `code`.
+    error = {"type": what.error_type, "code": what.error_type, "message": what.message}
+    body = {"error": error}
     return web.json_response(body, status=what.status, headers=headers)
 
 

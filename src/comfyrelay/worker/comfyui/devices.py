@@ -96,7 +96,7 @@ class Devices:
         clients = self._servers.own
         devices = await asyncio.gather(*(self._device(name, client, gpus) for name, client in clients.items()))
         cloud = [
-            checked(Device, server=name, name="Comfy Cloud", slots=client.slots)
+            checked(Device, server=name, name="Cloud service", slots=client.slots)
             for name, client in self._servers.cloud.items()
         ]
         # Before it has started its first ComfyUI, a worker has no server.

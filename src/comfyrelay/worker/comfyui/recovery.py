@@ -9,7 +9,8 @@ from uuid import NAMESPACE_OID, uuid5
 import structlog
 
 from comfyrelay.comfyui.client.client import ComfyClient
-from comfyrelay.comfyui.cloud.client import CloudClient
+from comfyrelay.comfyui.comfy_api.client import ComfyApiClient
+from comfyrelay.comfyui.comfy_api.run import Submission
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfyui.processes.supervisor import ProcessExit, Supervisor
@@ -35,8 +36,10 @@ log = structlog.get_logger(__name__)
 MARK = "comfyrelay_lease"
 # Our runs are deleted from the history one by one, so more can only be other clients'.
 NEWEST_RUNS = 100
-# Runs of one lease that are looked up at Comfy Cloud. A lease has one, or one more if memory ran out.
+# Runs of one lease that are looked up at a cloud service. A lease has one, or one more if memory ran out.
 MAX_CLOUD_TRIES = 2
+# In `extra_data`: the servers that the job has passed through.
+VIA = "comfyrelay_via"
 MAX_KNOWN_LEASES = 1000
 # A run may notice the exit of its process before or after the supervisor does.
 EXIT_SECONDS = 3.0
@@ -72,30 +75,43 @@ class SupervisedProcess:
         await self._supervisor.wait_for_exit(self._name, since=asked_at, seconds=STOP_SECONDS)
 
 
-class RecoveringCloudClient(CloudClient):
-    """Derives the ids of runs from their lease, so that a run of a killed worker is found and canceled. Otherwise it
-    would be charged, and run again by the next lease."""
+class RecoveringApiClient(ComfyApiClient):
+    """Derives the idempotency keys of runs from their lease. So a worker that was killed continues its run instead of
+    starting, and paying, a second one."""
 
     def __init__(self, api_key: str, **options: Any) -> None:
         super().__init__(api_key, **options)
         self._tries: OrderedDict[str, int] = OrderedDict()
+        # By lease: the jobs of an earlier process, in the order of its tries.
+        self._earlier: OrderedDict[str, list[str]] = OrderedDict()
 
     async def run(self, graph: Graph, **options: Any) -> RunResult:
-        # Comfy Cloud does not need the name.
         extra_data = dict(options.pop("extra_data", None) or {})
         lease_name = extra_data.pop(MARK)
         number = self._tries[lease_name] = self._tries.pop(lease_name, 0) + 1
         if len(self._tries) > MAX_KNOWN_LEASES:
             self._tries.popitem(last=False)
-        return await super().run(graph, extra_data=extra_data, prompt_id=_cloud_id(lease_name, number), **options)
+        earlier = self._earlier.get(lease_name, [])
+        submission = Submission(
+            key=_key(lease_name, number),
+            job_id=earlier[number - 1] if len(earlier) >= number else None,
+            via=extra_data.pop(VIA, ()),
+        )
+        return await super().run(graph, extra_data=extra_data, submission=submission, **options)
+
+    def resume(self, held: HeldLease, job_ids: list[str]) -> None:
+        """Continue these jobs of an earlier process with the next runs of its lease."""
+        self._earlier[held.lease.name] = job_ids
+        if len(self._earlier) > MAX_KNOWN_LEASES:
+            self._earlier.popitem(last=False)
 
     async def unfinished_prompts(self, held: HeldLease) -> list[str]:
-        """Return the ids of the runs for a lease of an earlier process."""
-        ids = [_cloud_id(held.lease.name, number) for number in range(1, MAX_CLOUD_TRIES + 1)]
-        return [id_ for id_ in ids if await self.has_job(id_)]
+        """Return the jobs of a lease of an earlier process, as far as the service names them by their keys."""
+        keys = [_key(held.lease.name, number) for number in range(1, MAX_CLOUD_TRIES + 1)]
+        return [job_id for key in keys if (job_id := await self.find_job(key)) is not None]
 
 
-def _cloud_id(lease_name: str, number: int) -> str:
+def _key(lease_name: str, number: int) -> str:
     return str(uuid5(NAMESPACE_OID, f"{MARK}/{lease_name}/{number}"))
 
 

@@ -1,4 +1,4 @@
-"""The ComfyUI servers and Comfy Cloud clients of a worker: which are usable, and how jobs run on them."""
+"""The ComfyUI servers and cloud services of a worker: which are usable, and how jobs run on them."""
 
 import asyncio
 from collections import defaultdict
@@ -35,7 +35,7 @@ from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, Fault, OutOfMemory
 from comfyrelay.system.command_lines import split
 from comfyrelay.worker.comfyui.out_of_memory import OutOfMemoryFailover
-from comfyrelay.worker.comfyui.recovery import MARK, RecoveringClient, RecoveringCloudClient, SupervisedProcess
+from comfyrelay.worker.comfyui.recovery import MARK, VIA, RecoveringApiClient, RecoveringClient, SupervisedProcess
 from comfyrelay.worker.comfyui.restarts import Restarts
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
@@ -109,7 +109,7 @@ class Servers:
             run_seconds=settings.run_timeout_seconds, node_seconds=settings.node_timeout_seconds
         )
         self.own: dict[str, RecoveringClient] = {}
-        self.cloud: dict[str, RecoveringCloudClient] = {}
+        self.cloud: dict[str, RecoveringApiClient] = {}
         if "self_hosted" in settings.providers and settings.managed is None:
             # Users see these names in job logs, so they must not contain the addresses, which may have a password.
             self.own = {
@@ -118,7 +118,7 @@ class Servers:
             }
         if "cloud" in settings.providers:
             assert settings.comfy_cloud_api_key is not None
-            self.cloud["comfy-cloud"] = RecoveringCloudClient(
+            self.cloud["comfy-cloud"] = RecoveringApiClient(
                 settings.comfy_cloud_api_key,
                 url=settings.comfy_cloud_base_url,
                 slots=settings.comfy_cloud_concurrency,
@@ -307,6 +307,7 @@ class Servers:
                 **(self._previews(lease, usual_seconds) if lease.provider == "self_hosted" else {}),
                 **lease.payload.extra_data,
                 MARK: lease.name,
+                **({VIA: lease.job.via} if lease.provider == "cloud" else {}),
             },
         )
         listening = asyncio.create_task(_listen(job, lease, history, on_event, on_move))
@@ -335,6 +336,11 @@ class Servers:
             with suppress(ComfyError):
                 runs += [(name, prompt_id) for prompt_id in await server.unfinished_prompts(held)]
         return runs
+
+    def resume(self, held: HeldLease) -> None:
+        """Continue the cloud runs of an earlier process's lease with its next runs."""
+        for name, client in self.cloud.items():
+            client.resume(held, [prompt_id for server, prompt_id in held.runs if server == name])
 
     async def stop(self, runs: Iterable[tuple[str, str]]) -> None:
         """Interrupt runs of an earlier process, so that none continues in parallel with a new one."""

@@ -62,6 +62,9 @@ log = structlog.get_logger(__name__)
 MAX_UPLOADS = 2
 MAX_RAW_ERROR = 200_000
 MAX_RETRY_SECONDS = 86_400.0
+# In `about`: how often later processes have continued the run. The name stays on this machine.
+RESUMES = "_resumes"
+MAX_RESUMES = 3
 # After these errors the lease does not belong to this worker any more.
 _LEASE_ENDED = (LeaseLost, NotFound, Unauthorized, Forbidden)
 
@@ -111,6 +114,10 @@ class JobRunner:
         self._history.runs.extend(held.runs)
         self._output = held.output
         collected = _load_output(held)
+        if collected is None and self._may_resume(held):
+            self._was_killed = False
+            await self._while_held(self._resume(held))
+            return
         self._may_have_sent = collected is None and self.lease.provider == "self_hosted"
         if collected is None and not self._tools.servers.is_unreachable:
             await self._stop_runs(held)
@@ -118,6 +125,24 @@ class JobRunner:
             # No server can stop the runs now, so settle the lease and stop them later.
             self._runs_to_stop = held.runs
         await self._while_held(self._until_stopped(self._settle_after_kill(collected)))
+
+    def _may_resume(self, held: HeldLease) -> bool:
+        """Whether to continue the run of an earlier process. A cloud service does not end it with the worker, and
+        charges it. A job that kills its worker again and again is not continued."""
+        is_cloud = self.lease.provider == "cloud" and not self._tools.servers.is_unreachable
+        return is_cloud and held.about.get(RESUMES, 0) < MAX_RESUMES
+
+    async def _resume(self, held: HeldLease) -> None:
+        self.lease.about[RESUMES] = held.about.get(RESUMES, 0) + 1
+        self._tools.servers.resume(held)
+        try:
+            await self._until_stopped(self._work())
+        except _LEASE_ENDED:
+            await self._stop_runs(held)
+            raise
+        if self.lease.stop is not None:
+            # The stop may have come before the run was found.
+            await self._stop_runs(held)
 
     async def stop_runs(self, held: HeldLease) -> None:
         """Stop runs of a lease that was settled while no server was reachable."""
@@ -196,7 +221,7 @@ class JobRunner:
     async def _work(self) -> None:
         fail = self._reporter.fail
         try:
-            self._tools.state.note(self.lease)
+            self._tools.state.note(self.lease, runs=self._history.runs)
             await self._store(await self._run_graph())
         except _LEASE_ENDED:
             raise

@@ -1,6 +1,6 @@
 """Job requests and the checks that need no database."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -28,6 +28,8 @@ class ItemRequest:
     output_folder: str | None = None
     # Labels by which the user finds the job.
     metadata: Mapping[str, str] = field(default_factory=dict)
+    # The servers that sent the job here. It does not take part in the digest.
+    via: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -374,6 +374,7 @@ class Resolver:
             output_folder=item.output_folder,
             max_run_seconds=target.metered.max_seconds if target.metered else None,
             metadata=dict(item.metadata),
+            via=item.via,
         )
         _check_filled(target, payload.values)
         if target.own_inputs is not None:

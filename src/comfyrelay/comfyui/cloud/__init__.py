@@ -1,1 +1,0 @@
-"""Client for Comfy Cloud."""

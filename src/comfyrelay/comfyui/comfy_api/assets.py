@@ -1,0 +1,77 @@
+"""Upload files to a service as assets, and remember their ids."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from comfyrelay.comfyui.client.uploads import MAX_REMEMBERED_UPLOADS, Attachment, Uploaded, Uploader
+from comfyrelay.comfyui.comfy_api.http import ApiHttp
+from comfyrelay.comfyui.comfy_api.jobs import asset_reference
+from comfyrelay.errors import ServerRefused
+from comfyrelay.media_types import guess_media_type
+from comfyrelay.system import atomic
+
+ASSETS = "/api/v2/assets"
+
+
+class AssetUploader(Uploader):
+    """Uploader that names files in graphs by references to assets.
+
+    It stores the ids of shared files in `names_file`: other processes, and this one after a restart, need not upload
+    these files again. A file that is missing or belongs to another account is uploaded again.
+    """
+
+    def __init__(self, http: ApiHttp, *, names_file: Path | None = None) -> None:
+        super().__init__(http, path=ASSETS, field="file")
+        self._names_file = names_file
+
+    def forget_uploads(self) -> None:
+        super().forget_uploads()
+        if self._names_file is not None:
+            with suppress(OSError):
+                self._names_file.unlink(missing_ok=True)
+
+    async def _reference(self, attachment: Attachment) -> Mapping[str, Any]:
+        uploaded = await self._upload_attachment(attachment)
+        return asset_reference(uploaded.name)
+
+    async def _send_if_missing(self, source: Path | bytes, wanted: Uploaded) -> Uploaded:
+        if self._names_file is None:
+            return await self._send(source, wanted)
+        asset_id = _read_ids(self._names_file).get(wanted.name)
+        if isinstance(asset_id, str) and await self._exists(asset_id):
+            return Uploaded(name=asset_id)
+        uploaded = await self._send(source, wanted)
+        _write_id(self._names_file, wanted.name, uploaded.name)
+        return uploaded
+
+    async def _exists(self, asset_id: str) -> bool:
+        response = await self._http.send("GET", f"{ASSETS}/{asset_id}")
+        return response.is_success
+
+    def _fields(self, wanted: Uploaded) -> dict[str, str]:
+        content_type = guess_media_type(wanted.name) or "application/octet-stream"
+        return {"content_type": content_type, "file_path": wanted.name}
+
+    def _uploaded(self, answer: Mapping[str, Any]) -> Uploaded:
+        if not isinstance(answer.get("id"), str):
+            raise ServerRefused("The cloud service accepted the file but did not return its id.")
+        return Uploaded(name=answer["id"])
+
+
+def _read_ids(names_file: Path) -> dict[str, object]:
+    try:
+        found = json.loads(names_file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write_id(names_file: Path, stored_name: str, asset_id: str) -> None:
+    """Store one id atomically. If this fails or another process overwrites it, the file is uploaded once more."""
+    ids = {**_read_ids(names_file), stored_name: asset_id}
+    newest = dict(list(ids.items())[-MAX_REMEMBERED_UPLOADS:])
+    with suppress(OSError):
+        atomic.write(names_file, json.dumps(newest).encode())
