@@ -11,6 +11,7 @@ from comfyrelay.desk.one_time_links import PATH as LINK_PATH
 from comfyrelay.desk.password import is_by_password
 from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.protocol.problems import DESK_CHALLENGE
+from comfyrelay.server.http.auth import API_KEY
 from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.guests import GUEST_ADVICE, mark_guest
 from comfyrelay.server.http.problems import problem_response
@@ -72,7 +73,7 @@ class OwnerOnly:
         connection = HTTPConnection(scope)
         kind, _, secret = connection.headers.get("Authorization", "").partition(" ")
         if kind.lower() != "bearer":
-            secret = connection.cookies.get(self._context.session_cookie, "")
+            secret = connection.headers.get(API_KEY) or connection.cookies.get(self._context.session_cookie, "")
         return secret
 
     async def _is_owner(self, secret: str) -> bool:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from comfyrelay.protocol.base import DEFERRED, GRAPH_EXAMPLE, AnswerBody, SentBody, example
 from comfyrelay.protocol.fields import Json, Priority
@@ -51,15 +51,15 @@ class NewComfyJob(SentBody):
     workflow: Json
     extra_data: Json | None = None
     metadata: Annotated[
-        Json,
+        Json | None,
         Field(
-            default_factory=dict,
+            default=None,
             description=f"labels: at most {MAX_LABELS} texts, by which lists of jobs can be filtered",
         ),
     ]
     priority: Priority = 0
     webhook_url: WebhookUrl | None = None
-    inputs: Annotated[Json, Field(default_factory=dict)]
+    inputs: Json | None = None
 
 
 class NewComfyAssetFromHash(SentBody):
@@ -85,6 +85,12 @@ class ComfyAsset(AnswerBody):
     url_expires_at: datetime
     expires_at: datetime | None = None
     job_id: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_unknown(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The contract has no null for a file that was not just created."""
+        fields: dict[str, Any] = serialize(self)
+        return {name: value for name, value in fields.items() if name != "created_new" or value is not None}
 
 
 class ComfyOutput(AnswerBody):

@@ -251,3 +251,52 @@ async def test_editor_file_runs_as_the_editor_would_run_it(api: Api) -> None:
     assert {node["class_type"] for node in graph.values()} == {"EmptyImage", "SaveImage"}
     assert graph["1"]["inputs"]["width"] == 128
     assert (await user.get(f"/api/ai-jobs/{job['id']}"))["status"] == "queued"
+
+
+async def test_api_key_header_is_a_token(api: Api) -> None:
+    user = await api.user()
+    token = user.headers["Authorization"].removeprefix("Bearer ")
+    answer = await api.anonymous.call("POST", JOBS, {"workflow": invert()}, headers={"X-API-Key": token})
+    assert answer.status_code == 201
+    refused = await api.anonymous.call("GET", JOBS, headers={"X-API-Key": "wrong"})
+    assert refusal(refused, 401)["code"] == "unauthorized"
+
+
+async def test_null_is_an_absent_field(api: Api) -> None:
+    user = await api.user()
+    body = {"workflow": invert(), "metadata": None, "inputs": None, "extra_data": None}
+    assert (await user.call("POST", JOBS, body)).status_code == 201
+
+
+async def test_list_has_only_jobs_with_the_status(api: Api) -> None:
+    user = await api.user()
+    [waiting, canceled] = [await send(user, invert(color)) for color in (1, 2)]
+    await user.call("POST", f"{JOBS}/{canceled['id']}/cancel")
+    for status, wanted in (("queued", [waiting]), ("canceled", [canceled]), ("succeeded", [])):
+        found = (await user.call("GET", f"{JOBS}?status={status}")).json()["jobs"]
+        assert [job["id"] for job in found] == [job["id"] for job in wanted]
+    assert (await user.call("GET", f"{JOBS}?status=unknown")).status_code == 422
+
+
+async def test_only_created_assets_say_whether_they_are_new(api: Api) -> None:
+    user = await api.user()
+    created = (await upload(user)).json()
+    assert created["created_new"] is True
+    found = (await user.call("GET", f"{ASSETS}/{created['id']}")).json()
+    assert "created_new" not in found
+    assert found["hash"] is not None
+
+
+async def test_job_that_comes_back_is_refused(api: Api) -> None:
+    user = await api.user()
+    own, other = api.context.secrets.server_ids[0], "0123456789abcdef"
+    accepted = await user.call("POST", JOBS, {"workflow": invert()}, headers={"ComfyRelay-Via": other})
+    assert accepted.status_code == 201
+    for via in (f"{other}, {own}", ", ".join([other] * 9)):
+        answer = await user.call("POST", JOBS, {"workflow": invert()}, headers={"ComfyRelay-Via": via})
+        assert refusal(answer, 422)["code"] == "federation_loop"
+
+
+async def test_health_needs_no_token(api: Api) -> None:
+    answer = await api.anonymous.call("GET", "/api/v2/health")
+    assert (answer.status_code, answer.json()) == (200, {"status": "healthy"})

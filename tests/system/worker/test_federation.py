@@ -85,7 +85,6 @@ async def test_output_of_the_other_server_is_the_output(system: System, other: C
     [output] = (await other.user.call("GET", f"/api/v2/jobs/{there['id']}")).json()["outputs"]
     async with httpx.AsyncClient() as http:
         assert (await http.get(output["url"])).content == here
-    assert (await system.lease_of(job))["provider_job_id"] == there["id"]
     assert await charged_jobs(other) == {there["id"]}
 
 
@@ -106,12 +105,13 @@ async def test_failure_text_of_the_other_server_is_shown(system: System, other: 
     await system.started(**sends_to(other))
     job = await system.submit(effect, png("#102030"))
     await system.until(job, "failed")
-    assert (await system.lease_of(job))["last_error"] == "ImageInvert (2): bad value"
+    assert '"error_message": "ImageInvert (2): bad value"' in (await system.lease_of(job))["last_error"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is a thing of POSIX")
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_job_of_a_killed_worker_is_charged_once(system: System, other: ComfySite, when: Any) -> None:
+    other.simulator.misbehave(Slow(class_type="ImageInvert", seconds=1.5, steps=15))
     effect = await system.effect(provider="cloud")
     worker = system.worker(**sends_to(other))
     worker.environment.update(KillPoint(function=POST, when=when).environment)

@@ -65,6 +65,8 @@ class _JobStream:
         self._user = user
         self._job = job
         self._status: str | None = None
+        # The node that the last progress named.
+        self._node_id = ""
         self._preview_tag: str | None = None
 
     async def run(self, last_event_id: int | None) -> AsyncGenerator[str, None]:
@@ -89,7 +91,9 @@ class _JobStream:
                     async for text in self._snapshot(change.events[-1].seq if change.events else None):
                         yield text
                 if change.progress is not None and Progress.from_report(change.progress).has_begun:
-                    yield _encode("progress", progress_body(change.progress))
+                    progress = progress_body(change.progress)
+                    self._node_id = progress.current_node or self._node_id
+                    yield _encode("progress", progress)
                 async for text in self._preview():
                     yield text
                 if not change.events and change.progress is None:
@@ -123,7 +127,7 @@ class _JobStream:
         if preview is not None and preview.tag != self._preview_tag:
             self._preview_tag = preview.tag
             data = base64.b64encode(preview.data).decode()
-            yield _encode("preview", ComfyPreviewEvent(node_id="", content_type=TYPE, data_base64=data))
+            yield _encode("preview", ComfyPreviewEvent(node_id=self._node_id, content_type=TYPE, data_base64=data))
 
 
 def _status(event: Event) -> wire.ComfyStatus:

@@ -1,12 +1,12 @@
 """Jobs of the Comfy API: submit a graph, list, read and cancel jobs."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 from fastapi import Header, Query, Request
 from fastapi.responses import JSONResponse
 
-from comfyrelay.domain.queue.states import TERMINAL_JOB
+from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.errors import Conflict, FederationLoop, InvalidInput, MissingAsset
 from comfyrelay.protocol import comfy_api as wire
 from comfyrelay.server.comfy_api.problems import comfy_responses, comfy_router, message_of, refuse
@@ -27,6 +27,13 @@ MAX_ID_LENGTH = 64
 # A job may be sent on by the workers of this many servers.
 MAX_SERVERS, MAX_VIA_LENGTH = 8, 1000
 _FILTER = "metadata["
+_LISTED = {
+    "queued": JobStatus.QUEUED,
+    "running": JobStatus.PROCESSING,
+    "succeeded": JobStatus.COMPLETED,
+    "failed": JobStatus.FAILED,
+    "canceled": JobStatus.CANCELED,
+}
 
 
 @router.post("", status_code=201, response_model=wire.ComfyJob, responses=comfy_responses(402, 403, 409, 422, 429))
@@ -48,14 +55,14 @@ async def submit(
     if body.extra_data:
         advice = "ComfyRelay would store the key with the job. Set the keys of partner nodes on the workers instead."
         return refuse(422, "extra_data_not_supported", f"extra_data cannot be used here. {advice}")
-    if (problem := _label_problem(body.metadata)) is not None:
+    if (problem := _label_problem(body.metadata or {})) is not None:
         return refuse(422, "metadata_invalid", problem)
     wanted = GraphRequest(
         user=user,
         graph=body.workflow,
         idempotency_key=f"{KEY_PREFIX}{idempotency_key or uuid4()}",
-        inputs=body.inputs,
-        metadata=body.metadata,
+        inputs=body.inputs or {},
+        metadata=body.metadata or {},
         priority=body.priority,
         webhook_url=None if body.webhook_url is None else str(body.webhook_url),
         via=via,
@@ -79,8 +86,12 @@ async def jobs(
     request: Request,
     context: ContextOf,
     user: CurrentUser,
+    *,
     limit: Annotated[int, Query(ge=1, le=200, description="maximum number of jobs")] = 50,
     cursor: Annotated[str | None, Query(description="`next_cursor` of the previous page")] = None,
+    status: Annotated[
+        Literal["queued", "running", "succeeded", "failed", "canceled"] | None, Query(description="only these jobs")
+    ] = None,
 ) -> wire.ComfyJobPage | JSONResponse:
     """List your jobs, newest first. `metadata[KEY]=VALUE` lists only jobs with this label, and may be repeated."""
     if cursor is not None and (len(cursor) > MAX_ID_LENGTH or not cursor.replace("-", "").isalnum()):
@@ -91,7 +102,13 @@ async def jobs(
         problem = _label_problem(wanted) or "Each filter is metadata[KEY]=VALUE, with each key once."
         return refuse(400, "invalid_metadata_filter", problem)
     views = context.engine.jobs.views
-    page = await views.jobs(user.tenant_id, metadata=wanted, after_id=cursor, limit=limit)
+    page = await views.jobs(
+        user.tenant_id,
+        status=None if status is None else _LISTED[status],
+        metadata=wanted,
+        after_id=cursor,
+        limit=limit,
+    )
     labels = await views.metadata(user.tenant_id, [view.job.id for view in page.items])
     return wire.ComfyJobPage(jobs=[item_body(view, labels) for view in page.items], next_cursor=page.next_cursor)
 

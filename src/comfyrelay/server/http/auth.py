@@ -24,6 +24,8 @@ POLL_CACHE_SECONDS = 3600.0
 CHECK_SECONDS = 15.0
 # A slower database counts as down where the caller can be authenticated from memory.
 DATABASE_SECONDS = 3.0
+# Clients of ComfyUI's cloud send their token in this header.
+API_KEY = "X-API-Key"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _bearer = HTTPBearer(auto_error=False, description="An API token")
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
@@ -84,9 +86,10 @@ class AccessCheck:
 
 
 async def _read_secret(request: Request, context: Context) -> tuple[str, bool]:
-    """Return the secret of the caller, and whether it is a bearer token."""
+    """Return the secret of the caller, and whether it is a token of a header."""
     bearer = await _bearer(request)
-    return (bearer.credentials, True) if bearer else (request.cookies.get(context.session_cookie, ""), False)
+    token = bearer.credentials if bearer else request.headers.get(API_KEY, "")
+    return (token, True) if token else (request.cookies.get(context.session_cookie, ""), False)
 
 
 async def authenticate_admin(request: Request, context: Context) -> User:
