@@ -61,9 +61,9 @@ async def until_status(site: ComfySite, *statuses: str) -> dict[str, Any]:
 
 
 async def charged_jobs(site: ComfySite) -> set[str]:
-    """The jobs that have changed the balance there."""
+    """The jobs in the ledger there. The clock of that server stands still, so that their seconds cost nothing."""
     wallet = await site.user.get("/api/wallet")
-    assert 100 - PRICE * MAX_SECONDS <= wallet["balance"] < 100
+    assert wallet["balance"] == 100
     return {found["job_id"] for found in wallet["transactions"] if found["job_id"] is not None}
 
 
@@ -111,7 +111,6 @@ async def test_failure_text_of_the_other_server_is_shown(system: System, other: 
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is a thing of POSIX")
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_job_of_a_killed_worker_is_charged_once(system: System, other: ComfySite, when: Any) -> None:
-    other.simulator.misbehave(Slow(class_type="ImageInvert", seconds=1.5, steps=15))
     effect = await system.effect(provider="cloud")
     worker = system.worker(**sends_to(other))
     worker.environment.update(KillPoint(function=POST, when=when).environment)
