@@ -39,7 +39,7 @@ class Options:
     # Whether nodes read files through links in the folders, as in ComfyUI. Only the owner can create links.
     follows_links: bool = False
     cloud: bool = False
-    # The cloud API requires this X-API-Key.
+    # The cloud API requires this bearer token.
     api_key: str = "simulator-key"
 
     @property
