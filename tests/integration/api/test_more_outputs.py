@@ -106,8 +106,7 @@ async def test_unreadable_further_output_is_kept_as_a_file(scenario: Scenario) -
     # a browser must not open them as a page or an image
     assert [output["mime_type"] for output in found[1:]] == ["application/octet-stream"] * 2
     assert (await scenario.user.http.get(found[1]["url"])).content == b"no picture"
-    lines = (await scenario.user.get(f"/api/ai-jobs/{scenario.job['job_id']}/logs"))["items"]
-    assert [line["line"] for line in lines] == [
+    assert await scenario.api.log_lines(scenario.user, scenario.job["job_id"]) == [
         "No preview was made of output.png, which is kept as a file. The output is not a readable image."
     ]
 

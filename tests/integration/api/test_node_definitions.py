@@ -95,7 +95,7 @@ async def test_editor_file_becomes_a_workflow_with_typed_inputs(api: Api, worker
     width = next(property_ for property_ in created["properties"] if property_["key"].endswith("width"))
     assert (width["type"], width["default_value"]) == ("number", created["graph"]["1"]["inputs"]["width"])
     assert created["positions"][width["key"]] == ["1.width"]
-    assert "No fleet runs it yet" in created["remarks"][0]
+    assert "No machine runs it yet" in created["remarks"][0]
 
 
 async def test_app_view_of_the_author_is_the_form(api: Api, worker: Caller) -> None:

@@ -250,8 +250,8 @@ async def test_output_with_too_many_pixels_completes_its_job_without_a_poster(sc
     assert job["status"] == "completed"
     [output] = job["outputs"]
     assert (output["width"], output["height"], output["poster_url"]) == (16_000, 11_000, None)
-    [line] = (await scenario.user.get(f"/api/ai-jobs/{scenario.job['job_id']}/logs"))["items"]
-    assert line["line"] == (
+    [line] = await scenario.api.log_lines(scenario.user, scenario.job["job_id"])
+    assert line == (
         "No preview was made of wall_00001_.png: the file is too large: it has 16000 × 11000 pixels, and at most "
         "100,000,000 are allowed (COMFYRELAY_PROBE_MAX_PIXELS). The file itself is complete."
     )
@@ -310,8 +310,8 @@ async def test_output_beyond_a_limit_of_the_inspection_completes_its_job(
         job = await user.get(f"/api/ai-jobs/{scenario.job['job_id']}")
         [output] = job["outputs"]
         assert (job["status"], output["mime_type"], output["poster_url"]) == ("completed", "image/png", None)
-        [line] = (await user.get(f"/api/ai-jobs/{scenario.job['job_id']}/logs"))["items"]
-        assert line["line"] == f"No preview was made of long.png: the file {why}. The file itself is complete."
+        [line] = await api.log_lines(user, scenario.job["job_id"])
+        assert line == f"No preview was made of long.png: the file {why}. The file itself is complete."
 
 
 async def test_output_of_another_kind_with_too_many_pixels_is_refused(scenario: Scenario) -> None:

@@ -20,6 +20,7 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.settings import Settings
 from comfyrelay.store.database import Boundary, Database
 from tests.support.api import Api, Caller, open_api
+from tests.support.media_samples import video
 from tests.support.world import GRAPH, OUTPUT, PROMPT, Crash, PostgresBackend, SqliteBackend, execute
 
 DAY = 86400.0
@@ -27,6 +28,9 @@ DAY = 86400.0
 LATE_SECONDS = Settings().lease_url_ttl_seconds + MAX_UPLOAD_SECONDS
 MASK = {"key": "mask", "type": "image", "placeholder": "{{MASK}}", "user_configurable": True}
 CLIP = {"key": "clip", "type": "video", "placeholder": "{{INPUT}}", "is_primary_input": True}
+
+# Inputs of effects are measured.
+CLIP_BYTES = video(frames=1)
 
 
 @dataclass
@@ -44,7 +48,7 @@ class RetentionScenario:
 
     async def file(self, name: str, mime_type: str = "video/mp4") -> str:
         path = f"tenants/{self.user.tenant_id}/uploads/{name}"
-        await self.api.engine.objects.put(path, b"bytes")
+        await self.api.engine.objects.put(path, CLIP_BYTES)
         return await self.api.engine.accounts.tenancy.add_file(self.user, path=path, mime_type=mime_type, size=5)
 
     async def video(self, name: str = "clip.mp4") -> str:

@@ -143,7 +143,9 @@ class TestHeartbeat:
         assert held["progress"] == reported
         assert (await admin.get(f"/api/admin/dispatches/{job['dispatch_id']}"))["progress"] == reported
         await api.engine.outbox.delivery.idle()
-        assert (await api.engine.jobs.views.job(submission.user.tenant_id, submission.job_id)).progress == reported
+        # the user of an effect reads no words of operators
+        shown = (await api.engine.jobs.views.job(submission.user.tenant_id, submission.job_id)).progress
+        assert shown == {"began_at": "soon"}
         [slot] = (await admin.get("/api/slots"))["items"]
         assert slot["job"] is None
 

@@ -15,6 +15,7 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import retention
 from comfyrelay.store.tenant import tables as tenant
+from tests.support.media_samples import video
 from tests.support.world import PROMPT, Crash, Desk, World, execute, submit_batch
 
 pytestmark = pytest.mark.both_databases
@@ -149,7 +150,8 @@ async def test_jobs_are_equal_only_if_their_seeds_are_given(world: World) -> Non
 
 async def test_inputs_are_compared_by_their_content(world: World) -> None:
     desk = await world.desk(workflow=await world.workflow(properties=[PROMPT, VIDEO_IN]), concurrency=9)
-    first, same, other = [await upload(world, desk.user, content) for content in (b"one", b"one", b"two")]
+    one, two = video(frames=1), video(frames=2)
+    first, same, other = [await upload(world, desk.user, content) for content in (one, one, two)]
     await run_job(world, desk, input_file_id=first, reuse=True)
     assert (await desk.submit(input_file_id=same, reuse=True)).status == "completed"
     assert (await desk.submit(input_file_id=other, reuse=True)).status == "queued"

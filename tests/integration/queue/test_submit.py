@@ -462,7 +462,7 @@ async def test_unknown_or_disabled_effect_is_not_found(world: World) -> None:
 async def test_effect_of_a_disabled_workflow_is_refused(world: World) -> None:
     desk = await world.desk()
     await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=False)
-    with pytest.raises(Conflict, match="disabled"):
+    with pytest.raises(Conflict, match="cannot run right now"):
         await desk.submit()
     assert await desk.balance() == 1000
 

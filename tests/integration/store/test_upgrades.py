@@ -11,7 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import Boolean, Column, Connection, Float, Integer, MetaData, Table, Text, inspect, select
+from sqlalchemy import Boolean, Column, Connection, Float, Integer, LargeBinary, MetaData, Table, Text, inspect, select
 
 from comfyrelay.errors import ConfigurationError, SchemaMismatch
 from comfyrelay.store import checksums, migrate
@@ -94,6 +94,8 @@ def value_of(column: Column[Any], values: dict[str, Any], dialect: str) -> Any:
         return 1.5
     if isinstance(column.type, Integer):
         return 1
+    if isinstance(column.type, LargeBinary):
+        return b"x"
     return "x" if isinstance(column.type, Text) else {"x": 1}
 
 

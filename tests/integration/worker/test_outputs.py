@@ -114,6 +114,7 @@ async def test_file_is_saved_with_its_metadata(comfy: ComfyClient, tmp_path: Pat
         "sha256": collected.sha256,
         "metadata": {
             "node_id": "5",
+            "key": "images",
             "filename": result.files_of("5")[0].filename,
             "prompt_id": result.prompt_id,
             "seconds": result.seconds,

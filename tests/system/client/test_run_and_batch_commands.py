@@ -50,7 +50,7 @@ async def test_batch_of_a_graph_works_as_on_a_desk(site: Site, tmp_path: Path) -
     )
     ran = await site.command("batch", "add", written(tmp_path, PROMPT_GRAPH), *words, "--json")
     assert ran.code == 0, ran.err
-    assert "No fleet runs it yet" in ran.err
+    assert "No machine runs it yet" in ran.err
     batch = json.loads(ran.out)
     assert (batch["total"], batch["label"]) == (4, "x")
     jobs = [job async for job in site.client.jobs(batch_id=batch["id"])]

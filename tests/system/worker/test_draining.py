@@ -49,7 +49,7 @@ async def stop_delay(system: System, worker: Service, job: str, verb: str) -> fl
 async def until_silent(system: System, job: str) -> None:
     """Wait until the server knows the node that the job is stuck in. No progress follows."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not ((await system.job(job))["progress"] or {}).get("node"):  # noqa: ASYNC110
+        while not ((await system.lease_of(job))["progress"] or {}).get("node"):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 

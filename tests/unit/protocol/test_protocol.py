@@ -303,7 +303,13 @@ async def test_client_validates_requests() -> None:
 
 def test_body_copies_only_its_own_fields_from_a_record() -> None:
     record = User(id="u", tenant_id="t", email="ada@example.com", name="Ada", is_admin=False)
-    more = {"created_at": "2026-01-01T00:00:00Z", "expires_at": None, "is_session": False, "is_current": False}
+    more = {
+        "created_at": "2026-01-01T00:00:00Z",
+        "expires_at": None,
+        "scope": None,
+        "is_session": False,
+        "is_current": False,
+    }
     assert set(user.Token.of(record, **more).model_dump()) == {"id", "name", *more}
     assert set(user.User.of(record).model_dump()) == set(user.User.model_fields)
 

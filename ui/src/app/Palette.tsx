@@ -1,12 +1,23 @@
+import { useNavigate } from "@tanstack/react-router";
 import { Command } from "cmdk";
 import { Dialog } from "radix-ui";
 import { Kbd } from "@/kit";
-import { useAllCommands } from "@/lib/commands";
+import { type Command as PaletteCommand, useAllCommands } from "@/lib/commands";
+import { stringifySearch } from "@/lib/search-params";
+import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import styles from "./Palette.module.css";
+import { pagesOf } from "./pages";
 
 export default function Palette({ onClose }: { onClose: () => void }) {
-  const commands = useAllCommands();
+  const { role } = useSession();
+  const navigate = useNavigate();
+  const pages: PaletteCommand[] = pagesOf(role).map(({ to, search = {}, ...each }) => ({
+    ...each,
+    id: `${to}${stringifySearch(search)}`,
+    run: () => void navigate({ to, search }),
+  }));
+  const commands: readonly PaletteCommand[] = [...useAllCommands(), ...pages];
   const groups = [...new Set(commands.map((each) => each.group))];
   return (
     <Dialog.Root open onOpenChange={(open) => !open && onClose()}>

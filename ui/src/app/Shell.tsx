@@ -9,7 +9,7 @@ import { titleCutText } from "@/lib/cut-texts";
 import { usePendingBadge } from "@/lib/document-title";
 import { keyboard, useKeys } from "@/lib/keyboard";
 import { savedFilters, saveFilters } from "@/lib/saved-filters";
-import { type Search, stringifySearch } from "@/lib/search-params";
+import type { Search } from "@/lib/search-params";
 import { NotFoundPage } from "@/session/NotFoundPage";
 import { useIsSignInRequested } from "@/session/renewal";
 import { useSession } from "@/session/session";
@@ -22,7 +22,6 @@ import { LiveNotice } from "./LiveNotice";
 import { NavigationRail } from "./NavigationRail";
 import { notify, useFinishedWork, useNotifications } from "./notifications";
 import { PauseNotice } from "./PauseNotice";
-import { pagesOf } from "./pages";
 import type { Sheet } from "./SettingsMenu";
 import styles from "./Shell.module.css";
 import { THEMES, useTheme } from "./theme";
@@ -149,11 +148,6 @@ function useGlobalShortcuts(setOverlay: (change: (before: Overlay) => Overlay) =
       icon: each.icon,
       keys: each.keys,
       run: each.run,
-    })),
-    ...pagesOf(role).map(({ to, search = {}, ...each }) => ({
-      ...each,
-      id: `${to}${stringifySearch(search)}`,
-      run: () => void navigate({ to, search }),
     })),
     ...THEMES.map((each) => ({
       id: `theme-${each}`,

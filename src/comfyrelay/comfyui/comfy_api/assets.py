@@ -11,7 +11,7 @@ from comfyrelay.comfyui.comfy_api.http import ApiHttp
 from comfyrelay.comfyui.comfy_api.jobs import asset_reference
 from comfyrelay.errors import ServerRefused
 from comfyrelay.media_types import guess_media_type
-from comfyrelay.system import atomic
+from comfyrelay.system import atomic, files
 
 ASSETS = "/api/v2/assets"
 
@@ -31,7 +31,7 @@ class AssetUploader(Uploader):
         super().forget_uploads()
         if self._names_file is not None:
             with suppress(OSError):
-                self._names_file.unlink(missing_ok=True)
+                files.remove(self._names_file, missing_ok=True)
 
     async def _reference(self, attachment: Attachment) -> Mapping[str, Any]:
         uploaded = await self._upload_attachment(attachment)

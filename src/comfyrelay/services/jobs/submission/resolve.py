@@ -138,7 +138,7 @@ class Resolver:
         if is_own:
             await self._own_access.require(tenant_id)
         if not workflow.is_active:
-            raise Conflict(NOT_AVAILABLE)
+            raise Conflict(NOT_AVAILABLE if effect is not None else f"The workflow {workflow.slug!r} is disabled.")
         if (pending := workflow.waits_for) is not None:
             if pending.problem is not None:
                 raise Conflict(pending.text if effect is None else NOT_AVAILABLE)
