@@ -115,6 +115,10 @@ class Api:
         answer = await self.anonymous.post("/api/worker/register", body, headers={"X-Fleet-Secret": FLEET_SECRET})
         return Caller(self.anonymous.http, {"Authorization": f"Bearer {answer['token']}"})
 
+    async def allow_long_prompts(self, slug: str = "clip") -> None:
+        """Raise the limit of an effect's prompt to the highest one."""
+        await self.engine.catalogue.workflows.change(slug, {"properties": [{**PROMPT, "maximum": 50_000}]})
+
     async def log_lines(self, user: "Caller", job_id: str) -> list[str]:
         """The log of a user's job, as an administrator reads it."""
         assert user.user is not None

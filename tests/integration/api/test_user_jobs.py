@@ -163,7 +163,9 @@ class TestViews:
     @pytest.mark.both_databases
     async def test_long_values_are_left_out_of_lists(self, api: Api, user: Caller, effect: int) -> None:
         """A page of long values would fill the memory."""
-        long, short = "a" * 40_000, "a cow"
+        await api.allow_long_prompts()
+        # a quotation mark is stored as two characters
+        long, short = "aaa" + '"' * 45_000, "a cow"
         jobs = [await submit(user, effect, input_payload={"prompt": prompt}) for prompt in (long, short)]
         listed = {job["id"]: job["prompt"] for job in (await user.get("/api/ai-jobs"))["items"]}
         assert listed == {jobs[0]["id"]: None, jobs[1]["id"]: short}
