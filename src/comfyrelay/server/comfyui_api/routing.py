@@ -15,6 +15,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ComfyRelayError, Forbidden, InsufficientTokens, InvalidInput, TooLarge, Unauthorized
 from comfyrelay.http_client import origin_parts
 from comfyrelay.json_size import has_more_values
+from comfyrelay.server.http.auth import API_KEY
 from comfyrelay.server.http.bodies import SMALL_BYTES, large_body, read_body
 from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.holders import HolderKind, hold_connection
@@ -23,7 +24,6 @@ from comfyrelay.services.comfyui_api.validation import problem
 from comfyrelay.settings import Settings
 
 log = structlog.get_logger(__name__)
-API_KEY = "X-API-Key"
 
 
 @dataclass(frozen=True, slots=True)
