@@ -119,6 +119,11 @@ class ComfyuiSite:
     simulators: Sequence[Simulator]
     client: Client
 
+    @property
+    def public_url(self) -> str:
+        """The address of ComfyRelay's own API."""
+        return str(self.api.context.settings.public_url)
+
     async def new_client(self, email: str) -> Client:
         return self.client_of(await self.api.user(email, tokens=100))
 

@@ -223,6 +223,7 @@ HARMLESS = {
     "desk.password:set_password": "one atomic write; a starting desk removes temporary files",
     "desk.scripts.config:script_settings": "one atomic write, repeated at the next start",
     "desk.scripts.server:_new_log": "removes logs over a limit, again before the next run",
+    "gateway.proxy:Gateway._pass_on": "passes a request of a program on",
     "services.catalogue.assets:Assets.remove_abandoned": "repeated by retention",
     "services.catalogue.assets:Assets.saving": "removes copies of a refused change, which nothing uses",
     "services.catalogue.assets:SavedAssets._save": "a kill leaves a copy that nothing uses; save again",

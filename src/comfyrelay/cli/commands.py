@@ -79,6 +79,11 @@ COMMANDS = {
     "simulator": LazyCommand(
         SERVERS, "servers.simulator:simulator", "Simulate ComfyUI without a GPU and models, until Ctrl-C."
     ),
+    "gateway": LazyCommand(
+        SERVERS,
+        "servers.gateway:gateway",
+        "Speak ComfyUI's API on this machine for programs that send no token, until Ctrl-C.",
+    ),
     "version": LazyCommand(SERVERS, "main:version", "Print the version."),
     "db": LazyCommand(SERVERS, "servers.admin:db_app", "Check and upgrade the schemas of the databases."),
     "admin": LazyCommand(

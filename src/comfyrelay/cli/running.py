@@ -6,8 +6,10 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from comfyrelay.errors import ConfigurationError
 from comfyrelay.extras import require
 
 if TYPE_CHECKING:
@@ -48,3 +50,16 @@ def run_event_loop(work: Coroutine[Any, Any, None]) -> None:
         asyncio.run(work)
     else:
         uvloop.run(work)
+
+
+@contextmanager
+def explained_port(address: str) -> Iterator[None]:
+    """Explain why a command with the option `--port` cannot listen."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (EADDRINUSE, EADDRNOTAVAIL, EACCES):
+            raise
+        raise ConfigurationError(
+            f"Cannot listen at {address}. If another program uses the port, choose a different one with --port."
+        ) from None

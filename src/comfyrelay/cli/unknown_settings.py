@@ -9,7 +9,7 @@ from pathlib import Path
 from comfyrelay.cli.output import print_note
 
 # Variables that are not part of the settings classes.
-_OTHERS = ("CONFIG", "SIMULATOR_SECRET", "TOKEN", "URL")
+_OTHERS = ("COMFYUI_API_URL", "CONFIG", "SIMULATOR_SECRET", "TOKEN", "URL")
 
 
 def warn_of_unread_file(data_dir: Path | None = None) -> None:

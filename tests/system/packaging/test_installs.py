@@ -62,6 +62,7 @@ def test_base_install_can_run_the_worker_check(base: Environment) -> None:
         ("db upgrade", "server"),
         ("reconcile", "server"),
         ("simulator --port 0", "simulator"),
+        ("gateway --url http://relay.example", "gateway"),
         ("fleet scaler", "server,kubernetes"),
     ],
 )

@@ -5,9 +5,11 @@ import re
 from typing import Any
 
 from comfyrelay.cli.fleet.kubernetes import scaler
+from comfyrelay.cli.servers.gateway import gateway
 from comfyrelay.cli.servers.simulator import simulator
 from comfyrelay.cli.servers.worker import worker
 from comfyrelay.comfyui.processes.launch import LOOPBACK
+from comfyrelay.gateway.proxy import LOOPBACK as GATEWAY_HOST
 from comfyrelay.http_client import is_loopback
 from comfyrelay.settings import Settings
 from tests.support.paths import ROOT
@@ -46,8 +48,9 @@ def test_listeners_are_reachable_on_loopback_only_by_default() -> None:
     assert addresses["server"] == addresses["desk"] == f"`{settings.host}:{settings.port}`"
     assert addresses["simulator"] == f"`{default(simulator, 'host')}:{default(simulator, 'port')}`"
     assert default(worker, "metrics_port") is None
+    assert addresses["gateway"] == f"`{GATEWAY_HOST}:{default(gateway, 'port')}`"
     assert addresses["worker metrics"] == f"off; `{default(worker, 'metrics_host')}`"
     assert addresses["scaler for KEDA"] == f"`{default(scaler, 'bind')}`"
     assert addresses["managed ComfyUI"] == f"`{LOOPBACK}`, a free port"
-    hosts = [settings.host, default(simulator, "host"), default(worker, "metrics_host"), LOOPBACK]
+    hosts = [settings.host, default(simulator, "host"), default(worker, "metrics_host"), LOOPBACK, GATEWAY_HOST]
     assert all(map(is_loopback, [*hosts, default(scaler, "bind").rpartition(":")[0]]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,6 +11,7 @@ import typer
 
 from comfyrelay.cli.options import check_port_or_0
 from comfyrelay.cli.output import print_line
+from comfyrelay.cli.running import explained_port
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.extras import require
 from comfyrelay.http_client import is_loopback
@@ -101,14 +101,8 @@ def _run(server: Simulator, *, address: str, key: str | None) -> None:
             print_line(f"  key    {key}")
         print_line("Press Ctrl-C to stop.")
 
-    try:
+    with explained_port(address):
         asyncio.run(serve(server, on_ready=print_ready))
-    except OSError as error:
-        if error.errno not in (EADDRINUSE, EADDRNOTAVAIL, EACCES):
-            raise
-        raise ConfigurationError(
-            f"Cannot listen at {address}. If another program uses the port, choose a different one with --port."
-        ) from None
 
 
 def _json_object(text: str) -> dict[str, object]:
