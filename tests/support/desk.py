@@ -10,17 +10,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from comfyrelay.client import Client, Job
 from comfyrelay.comfyui.pool.members import MemberTimings
-from comfyrelay.desk.desk import Desk, DeskReady
+from comfyrelay.desk.desk import Desk
+from comfyrelay.desk.page_settings.live import LiveSettings
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.startup.first_start import create_initial_data, single_user_settings
+from comfyrelay.desk.startup.parts import DeskParts
+from comfyrelay.desk.startup.ready import DeskReady
+from comfyrelay.desk.startup.scripts import DeskScript
 from comfyrelay.desk.startup.workers import DeskWorkers
-from comfyrelay.desk.state import DeskState
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
@@ -28,16 +30,17 @@ from comfyrelay.worker.comfyui import servers
 from tests.support.server_processes import free_port
 from tests.support.world import PATIENCE_SECONDS
 
-# The workers of all desks. A desk starts its simulator after its state.
+# The workers of all desks. A desk starts its simulator later.
 _workers: list[DeskWorkers] = []
 
 
 class RecordedDesk(Desk):
     """A desk whose simulator tests can call."""
 
-    def _state(self, workers: DeskWorkers, *args: Any, **options: Any) -> DeskState:
-        _workers.append(workers)
-        return super()._state(workers, *args, **options)
+    def _create_parts(self, live: LiveSettings, script: DeskScript | None) -> DeskParts:
+        parts = super()._create_parts(live, script)
+        _workers.append(parts.workers)
+        return parts
 
 
 def callable_url(comfyui: str) -> str:

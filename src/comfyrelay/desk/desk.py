@@ -12,18 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from comfyrelay.configuration import settings_file
 from comfyrelay.desk.addresses import open_listeners
-from comfyrelay.desk.batches.output_copies import OutputCopies
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import write_sample
-from comfyrelay.desk.notifications.notifier import Notifier
-from comfyrelay.desk.notifications.sender import NOTIFIED_FILE, NotificationSender
-from comfyrelay.desk.one_time_links import OneTimeLinks
 from comfyrelay.desk.origin_check import url_elsewhere
 from comfyrelay.desk.page_settings.live import LiveSettings
 from comfyrelay.desk.settings import DeskSettings
-from comfyrelay.desk.simulated_jobs import SimulationPolicy
 from comfyrelay.desk.startup.first_start import prepare_databases, single_user_settings
-from comfyrelay.desk.startup.hooks import desk_hooks
+from comfyrelay.desk.startup.parts import DeskParts
+from comfyrelay.desk.startup.ready import DeskReady
 from comfyrelay.desk.startup.scripts import DeskScript
 from comfyrelay.desk.startup.simulator import check_comfyui, open_simulator, prepare_simulator
 from comfyrelay.desk.startup.web import (
@@ -32,9 +28,7 @@ from comfyrelay.desk.startup.web import (
     create_owner,
     loopback_address,
 )
-from comfyrelay.desk.startup.workers import DeskWorkers
-from comfyrelay.desk.state import DeskState
-from comfyrelay.protocol.desk import CheckResult, SimulatedJobs
+from comfyrelay.protocol.desk import CheckResult
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.server.main import serving
 from comfyrelay.services.engine import Engine
@@ -44,28 +38,6 @@ from comfyrelay.system.signals import on_stop
 
 if TYPE_CHECKING:
     from comfyrelay.worker.lease import Lease
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeskReady:
-    """Facts about a desk that has started."""
-
-    url: str
-    data_dir: Path
-    # The configuration file, which may not exist yet.
-    settings_file: Path
-    # The URLs of ComfyUI, reachable or not.
-    comfyui: list[str]
-    # The URLs of ComfyUI that do not answer yet.
-    silent: list[str]
-    # The folder of a managed ComfyUI.
-    comfyui_dir: Path | None
-    simulated_jobs: SimulatedJobs
-    is_new: bool
-    # The URL for other machines, if they may connect.
-    url_elsewhere: str | None
-    # Opens the page in one browser, once.
-    link: str = field(repr=False)
 
 
 @dataclass(kw_only=True)
@@ -110,35 +82,20 @@ class Desk:
             remove_note = opened.enter_context(
                 desk_note(settings.data_dir, address=loopback_address(listeners[0]), secret=pass_secret)
             )
-            links = OneTimeLinks(settings.base_url)
-
-            notifications = NotificationSender(
-                Notifier(self.desk.notify_urls, live.notify_on), state=settings.data_dir / NOTIFIED_FILE
-            )
-            simulation = SimulationPolicy(self.settings, self.desk)
-            workers = DeskWorkers(settings, self.desk, simulation, on_status=self.on_status, on_comfyui=self.on_comfyui)
-            outputs = OutputCopies(
-                live.output_folder,
-                data_dir=settings.data_dir,
-                umask=live.output_umask,
-                names=self.desk.output_names,
-            )
-            hooks = desk_hooks(notifications, simulation, workers, outputs, script)
-            engine = await opened.enter_async_context(Engine(settings, hooks=hooks))
-            outputs.engine = engine
-            engine.gallery.expiry.keep_days = self.desk.keep_outputs_days
+            parts = self._create_parts(live, script)
+            workers, simulation = parts.workers, parts.simulation
+            engine = await opened.enter_async_context(Engine(settings, hooks=parts.hooks()))
+            parts.connect(engine)
             user, is_new = await prepare_databases(engine, script.settings if script is not None else None)
             secrets = load_secrets(settings, is_only_server=True)
             engine.sign_with(secrets.signing)
-            await outputs.remove_leftovers(user.tenant_id)
+            await parts.outputs.remove_leftovers(user.tenant_id)
             if script is not None:
                 await opened.enter_async_context(script.removing_unused_inputs(engine, user))
             silent = await check_comfyui(engine, simulation, workers.configured_urls)
             needs_simulator = await prepare_simulator(engine, simulation)
             owner = create_owner(engine, user, workers, pass_secret=pass_secret)
-            live.listeners.append(lambda: _apply(live, notifications, outputs, engine))
-            state = self._state(workers, simulation, notifications, links, live=live, outputs=outputs, script=script)
-            app = create_desk_app(engine, secrets, owner, state)
+            app = create_desk_app(engine, secrets, owner, parts.state(self._examine))
             ready = DeskReady(
                 url=settings.base_url,
                 data_dir=settings.data_dir,
@@ -149,15 +106,15 @@ class Desk:
                 simulated_jobs=simulation.mode,
                 is_new=is_new,
                 url_elsewhere=url_elsewhere(settings),
-                link=links.make(),
+                link=parts.links.make(),
             )
             if signals:
                 opened.enter_context(on_stop(workers.stop_soon))
             simulator_seconds = self.desk.simulator_step_seconds if needs_simulator else None
-            async with serving(app, *listeners), notifications.sending(engine, user):
+            async with serving(app, *listeners), parts.notifications.sending(engine, user):
                 try:
                     async with open_simulator(engine, step_seconds=simulator_seconds) as simulator:
-                        secret, on_output = owner.worker_secret, outputs.copy_run
+                        secret, on_output = owner.worker_secret, parts.outputs.copy_run
                         await workers.add(secret, simulator, signals=signals, on_output=on_output, script=script)
                         async with workers.running() as task, app.warming_up():
                             self.on_ready(ready)
@@ -195,43 +152,10 @@ class Desk:
             umask_of=live.umask_of,
         )
 
-    def _state(
-        self,
-        workers: DeskWorkers,
-        simulation: SimulationPolicy,
-        notifications: NotificationSender,
-        links: OneTimeLinks,
-        *,
-        live: LiveSettings,
-        outputs: OutputCopies,
-        script: DeskScript | None,
-    ) -> DeskState:
-        return DeskState(
-            find_comfyui=lambda: workers.urls_in_use,
-            examine=lambda: self._examine([] if workers.is_all_simulated else workers.comfyui_urls),
-            comfyui_unreachable=workers.unreachable_comfyui,
-            uncleaned_comfyui=workers.uncleaned_comfyui,
-            simulation=simulation,
-            data_dir=self.settings.data_dir,
-            live=live,
-            outputs=outputs,
-            not_sent=notifications.not_sent,
-            script=script.settings if script is not None else None,
-            links=links,
-        )
+    def _create_parts(self, live: LiveSettings, script: DeskScript | None) -> DeskParts:
+        return DeskParts.create(live, script, on_status=self.on_status, on_comfyui=self.on_comfyui)
 
     def _examine(self, comfyui_urls: Sequence[str]) -> AsyncIterator[CheckResult]:
         from comfyrelay.desk.checks import examine_own
 
         return examine_own(self.settings, self.desk, comfyui_urls, script=self.script)
-
-
-def _apply(live: LiveSettings, notifications: NotificationSender, outputs: OutputCopies, engine: Engine) -> None:
-    """Apply changed settings to the running parts."""
-    settings, desk = live.settings, live.desk
-    notifications.configure(Notifier(desk.notify_urls, live.notify_on))
-    outputs.configure(live.output_folder, umask=live.output_umask, names=desk.output_names)
-    engine.gallery.expiry.keep_days = desk.keep_outputs_days
-    engine.operations.retention.configure(
-        retention_days=settings.retention_days, unused_upload_hours=settings.unused_upload_hours
-    )

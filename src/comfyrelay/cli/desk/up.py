@@ -20,8 +20,8 @@ from comfyrelay.errors import ConfigurationError
 from comfyrelay.extras import require
 
 if TYPE_CHECKING:
-    from comfyrelay.desk.desk import DeskReady
     from comfyrelay.desk.settings import DeskSettings
+    from comfyrelay.desk.startup.ready import DeskReady
     from comfyrelay.settings import Settings
 
 MAX_PER_GPU = 16
