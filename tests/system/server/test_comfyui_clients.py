@@ -1,0 +1,143 @@
+"""Clients of ComfyUI, unmodified, with a server: comfy-cli in both modes, and the calls of ComfyUI's examples."""
+
+import asyncio
+import json
+import os
+import sys
+import urllib.parse
+import urllib.request
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from websocket import create_connection
+
+from comfyrelay.gateway import Gateway
+from comfyrelay.simulator.misbehaviour import Slow
+from tests.support.comfyui_site import ComfyuiSite, open_site, painted
+from tests.support.editor_files import empty, invert, save, workflow
+from tests.support.world import PATIENCE_SECONDS, SqliteBackend
+
+MODEL = "first.safetensors"
+COMFY = Path(sys.executable).with_name("comfy")
+# As the editor saves it: an empty image, which is inverted and saved.
+EDITOR_FILE = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[ComfyuiSite]:
+    async with open_site(SqliteBackend(tmp_path / "db"), None, tmp_path, models=(MODEL,)) as site:
+        yield site
+
+
+@pytest.fixture
+async def gateway(site: ComfyuiSite) -> AsyncIterator[Gateway]:
+    async with Gateway(site.url, token=token_of(site), port=0) as gateway:
+        yield gateway
+
+
+def token_of(site: ComfyuiSite) -> str:
+    return str(site.client.http.headers["Authorization"]).removeprefix("Bearer ")
+
+
+@dataclass
+class ComfyCli:
+    folder: Path
+    # `local` or `cloud`
+    mode: str
+    environment: Mapping[str, str]
+
+    async def __call__(self, *words: str) -> Any:
+        """Run a command and return its data."""
+        words = (str(COMFY), "--skip-prompt", "--json", "--where", self.mode, *words)
+        process = await asyncio.create_subprocess_exec(
+            *words, stdout=PIPE, stderr=PIPE, env=self.environment, cwd=self.folder
+        )
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            out, err = await process.communicate()
+        assert process.returncode == 0, (words, out.decode(), err.decode())
+        return json.loads(out)["data"]
+
+    async def submit(self, file: str) -> str:
+        return str((await self("run", "--workflow", file))["prompt_id"])
+
+    async def status(self, prompt_id: str) -> str:
+        return str((await self("jobs", "status", prompt_id))["status"])
+
+
+@pytest.fixture(params=["local", "cloud"])
+def comfy(request: pytest.FixtureRequest, site: ComfyuiSite, gateway: Gateway, tmp_path: Path) -> ComfyCli:
+    targets = {
+        "local": {"COMFY_LOCAL_URL": gateway.url},
+        "cloud": {"COMFY_CLOUD_BASE_URL": site.url, "COMFY_CLOUD_API_KEY": token_of(site)},
+    }
+    common = {
+        "HOME": str(tmp_path),
+        "PATH": os.environ["PATH"],
+        "DO_NOT_TRACK": "1",
+        # No process that watches a job outlives its command.
+        "COMFY_NO_WATCH": "1",
+    }
+    (tmp_path / "graph.json").write_text(json.dumps(painted(MODEL)))
+    (tmp_path / "editor.json").write_text(json.dumps(EDITOR_FILE))
+    return ComfyCli(tmp_path, request.param, common | targets[request.param])
+
+
+@pytest.mark.parametrize("file", ["graph.json", "editor.json"])
+async def test_comfy_cli_runs_graphs_and_files_of_the_editor(comfy: ComfyCli, file: str) -> None:
+    done = await comfy("run", "--workflow", file, "--wait")
+    assert done["status"] == "completed"
+    assert len(done["outputs"]) == 1
+    saved = await comfy("download", done["prompt_id"], "--out-dir", "made")
+    assert saved, saved
+    [image] = (path for path in (comfy.folder / "made").rglob("*") if path.is_file())
+    assert image.read_bytes().startswith(b"\x89PNG")
+
+
+async def test_comfy_cli_lists_and_cancels_jobs(site: ComfyuiSite, comfy: ComfyCli) -> None:
+    site.simulators[0].misbehave(Slow(class_type="KSampler", seconds=60, steps=600))
+    running = await comfy.submit("graph.json")
+    await site.client.until_running(1)
+    waiting = await comfy.submit("graph.json")
+    listed = {job["prompt_id"]: job["status"] for job in (await comfy("jobs", "ls"))["jobs"]}
+    assert listed.keys() == {running, waiting}
+    assert await comfy.status(running) == "running"
+    assert await comfy.status(waiting) in ("queued", "pending")
+    for prompt_id in (waiting, running):
+        await comfy("jobs", "cancel", prompt_id)
+        await site.client.ended(prompt_id)
+        assert await comfy.status(prompt_id) in ("cancelled", "error")
+
+
+async def test_example_scripts_run(gateway: Gateway) -> None:
+    address = gateway.url.removeprefix("http://")
+    images = await asyncio.to_thread(images_by_websocket, address, painted(MODEL))
+    assert [data[:4] for data in images] == [b"\x89PNG"]
+
+
+def images_by_websocket(address: str, graph: Mapping[str, Any]) -> list[bytes]:
+    """Submit a graph, wait for its end at a WebSocket, and fetch its images, as ComfyUI's examples do."""
+    client_id = str(uuid4())
+    socket = create_connection(f"ws://{address}/ws?clientId={client_id}", timeout=PATIENCE_SECONDS)
+    body = json.dumps({"prompt": graph, "client_id": client_id}).encode()
+    prompt_id = json.loads(fetched(f"http://{address}/prompt", body))["prompt_id"]
+    while True:
+        message = socket.recv()
+        if isinstance(message, str):
+            event = json.loads(message)
+            if event["type"] == "executing" and event["data"] == {"node": None, "prompt_id": prompt_id}:
+                break
+    socket.close()
+    outputs = json.loads(fetched(f"http://{address}/history/{prompt_id}"))[prompt_id]["outputs"]
+    images = [image for output in outputs.values() for image in output.get("images", ())]
+    return [fetched(f"http://{address}/view?{urllib.parse.urlencode(image)}") for image in images]
+
+
+def fetched(url: str, body: bytes | None = None) -> bytes:
+    with urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=PATIENCE_SECONDS) as response:
+        content: bytes = response.read()
+        return content
