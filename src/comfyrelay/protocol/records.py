@@ -9,10 +9,11 @@ from comfyrelay.domain.consistency import Inconsistency
 from comfyrelay.domain.image_shapes import InputWarning
 from comfyrelay.domain.queue.wait_reasons import Waiting
 from comfyrelay.domain.records.jobs import SavedView
-from comfyrelay.domain.records.operations import StuckStep
+from comfyrelay.domain.records.operations import AuditLogEntry, StuckStep
 from comfyrelay.domain.records.workers import LeaseAttempt, Registration, WorkerMachine
 
 __all__ = [
+    "AuditLogEntry",
     "BulkResult",
     "EffectiveSetting",
     "Inconsistency",

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from comfyrelay.domain.records.operations import AuditFilter, AuditLogRecord, NewAuditLogEntry
+from comfyrelay.domain.records.operations import AuditFilter, AuditLogEntry, NewAuditLogEntry
 from comfyrelay.errors import ChangedMeanwhile
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import ResultPage
@@ -122,7 +122,7 @@ class AuditLog:
             yield
             await self.finish(scope)
 
-    async def page(self, wanted: AuditFilter, *, cursor: int | None = None, limit: int) -> ResultPage[AuditLogRecord]:
+    async def page(self, wanted: AuditFilter, *, cursor: int | None = None, limit: int) -> ResultPage[AuditLogEntry]:
         async with self._central.read() as tx:
             found, before = await audit_log.page(tx, wanted, before_id=cursor, limit=limit)
         return ResultPage(items=found, next_cursor=None if before is None else str(before))

@@ -34,6 +34,30 @@ batch_app = typer.Typer(
 )
 MAX_LABEL_LENGTH = 200
 
+PromptFile = Annotated[
+    Path | None, typer.Option(help="A file with one prompt per line, or blocks separated by lines of ---.")
+]
+ChosenSeedMode = Annotated[
+    SeedMode | None, typer.Option(help="How to choose seeds. Default: increment with --seed, otherwise random.")
+]
+FirstSeed = Annotated[
+    int | None, typer.Option(help="The seed of all jobs, or the first seed to count from.", min=0, max=2**64 - 1)
+]
+Pairwise = Annotated[
+    bool, typer.Option("--pairwise", help="Combine value n of inputs, prompts and sweeps, instead of all values.")
+]
+Sweep = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="PROPERTY=VALUES to combine with the other lists: 10,20,30, a range 1..8:0.5, random values 5 of 1..8 "
+        "or, for all choices, *. Repeatable."
+    ),
+]
+Wildcards = Annotated[
+    WildcardMode,
+    typer.Option(help="Replace {a|b} and __name__ in prompts: a random choice per job, or all combinations."),
+]
+
 
 @batch_app.command("add")
 def batch_add(
@@ -43,31 +67,14 @@ def batch_add(
         list[str] | None, typer.Option(help="A folder inside the desk's input folder. Repeatable.")
     ] = None,
     prompts: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt. Repeatable.")] = None,
-    prompt_file: Annotated[
-        Path | None, typer.Option(help="A file with one prompt per line, or blocks separated by lines of ---.")
-    ] = None,
+    prompt_file: PromptFile = None,
     negatives: Annotated[list[str] | None, typer.Option("--negative", help="A negative prompt. Repeatable.")] = None,
     tries: Annotated[int, typer.Option(help="Runs per combination.", min=1, max=1000)] = 1,
-    seed_mode: Annotated[
-        SeedMode | None, typer.Option(help="How to choose seeds. Default: increment with --seed, otherwise random.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="The seed of all jobs, or the first seed to count from.", min=0, max=2**64 - 1)
-    ] = None,
-    pairwise: Annotated[
-        bool, typer.Option("--pairwise", help="Combine value n of inputs, prompts and sweeps, instead of all values.")
-    ] = False,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="PROPERTY=VALUES to combine with the other lists: 10,20,30, a range 1..8:0.5, random values 5 of 1..8 "
-            "or, for all choices, *. Repeatable."
-        ),
-    ] = None,
-    wildcards: Annotated[
-        WildcardMode,
-        typer.Option(help="Replace {a|b} and __name__ in prompts: a random choice per job, or all combinations."),
-    ] = WildcardMode.OFF,
+    seed_mode: ChosenSeedMode = None,
+    seed: FirstSeed = None,
+    pairwise: Pairwise = False,
+    sweep: Sweep = None,
+    wildcards: Wildcards = WildcardMode.OFF,
     values: Values = None,
     preset: Preset = None,
     label: Annotated[str | None, typer.Option(help="Name of the batch. Default: the name of the workflow.")] = None,

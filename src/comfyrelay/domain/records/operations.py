@@ -136,7 +136,11 @@ class NewAuditLogEntry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AuditLogRecord:
+class AuditLogEntry:
+    """A change by a person. `actor_id` is null for a command on the server's host. `before` and `after` have the
+    changed fields, without secrets, or the request if it changed something else. `is_done` is false if the outcome is
+    unknown, because the server stopped meanwhile."""
+
     id: int
     created_at: datetime
     actor_id: str | None

@@ -1,7 +1,6 @@
 """The admin API: load, storage, webhooks, reconciliation and settings."""
 
 from datetime import datetime
-from typing import Any
 
 from comfyrelay.domain.deliveries import DeliveryState
 from comfyrelay.protocol.base import AnswerBody
@@ -130,23 +129,6 @@ class LatestReconcileRuns(AnswerBody):
 class EffectiveSettings(AnswerBody):
     version: str
     items: list[EffectiveSetting]
-
-
-class AuditLogEntry(AnswerBody):
-    """A change by a person. `actor_id` is null for a command on the server's host. `before` and `after` have the
-    changed fields, without secrets, or the request if it changed something else. `is_done` is false if the outcome is
-    unknown, because the server stopped meanwhile."""
-
-    id: int
-    created_at: datetime
-    actor_id: str | None
-    actor: str
-    address: str | None
-    action: str
-    subject: str
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
-    is_done: bool
 
 
 class AlertRuleView(AnswerBody):

@@ -8,18 +8,20 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Depends
 from fastapi.responses import StreamingResponse
+from pydantic import TypeAdapter
 
-from comfyrelay.domain.records.operations import AuditFilter, AuditLogRecord
-from comfyrelay.protocol.admin import operations as wire
+from comfyrelay.domain.records.operations import AuditFilter
 from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.protocol.records import AuditLogEntry
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routing import FirstDay, LastDay, Limit, NumberCursor, TextFilter, page_of, period_of
+from comfyrelay.server.http.routing import FirstDay, LastDay, Limit, NumberCursor, TextFilter, period_of
 
 router = admin_router("/audit")
 EXPORT_PAGE = 500
-COLUMNS = tuple(AuditLogRecord.__dataclass_fields__)
+ENTRY = TypeAdapter(AuditLogEntry)
+COLUMNS = tuple(AuditLogEntry.__dataclass_fields__)
 # A spreadsheet would run a cell that begins with one of these as a formula.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -37,11 +39,11 @@ Wanted = Annotated[AuditFilter, Depends(_wanted)]
 @router.get("", responses=error_responses(422))
 async def list_audit_log(
     context: ContextOf, wanted: Wanted, limit: Limit = 50, cursor: NumberCursor = None
-) -> Answer[Page[wire.AuditLogEntry]]:
+) -> Answer[Page[AuditLogEntry]]:
     """List what people have changed, newest first. `search` is part of the person, the object, the action or the
     address."""
     page = await context.engine.audit.page(wanted, cursor=cursor, limit=limit)
-    return page_of(page, wire.AuditLogEntry.of)
+    return Answer(data=Page(items=[*page.items], next_cursor=page.next_cursor))
 
 
 @router.get("/export", response_class=StreamingResponse, responses=error_responses(422))
@@ -62,7 +64,7 @@ async def _lines(context: Context, kind: str, wanted: AuditFilter) -> AsyncItera
     while True:
         page = await context.engine.audit.page(wanted, cursor=cursor, limit=EXPORT_PAGE)
         for entry in page.items:
-            fields = wire.AuditLogEntry.of(entry).model_dump(mode="json")
+            fields = ENTRY.dump_python(entry, mode="json")
             if kind == "csv":
                 yield _csv_line([_cell(fields[name]) for name in COLUMNS])
             else:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, Table, delete, insert, or_, select, update
 
-from comfyrelay.domain.records.operations import AuditFilter, AuditLogRecord, NewAuditLogEntry
+from comfyrelay.domain.records.operations import AuditFilter, AuditLogEntry, NewAuditLogEntry
 from comfyrelay.store.central.tables.accounts import tenants, users
 from comfyrelay.store.central.tables.catalogue import effects, workflows
 from comfyrelay.store.central.tables.operations import audit_log as a
@@ -17,7 +17,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import in_period, newest_page
 from comfyrelay.store.types import json_text, relay_now
 
-_RECORD = [a.c[name] for name in AuditLogRecord.__dataclass_fields__]
+_RECORD = [a.c[name] for name in AuditLogEntry.__dataclass_fields__]
 # Fields that change without a person, or say nothing to one.
 _UNINTERESTING = {"updated_at", "created_at", "last_processing_time_seconds", "asset_hashes", "launches_reset_at"}
 _SECRET = re.compile(r"password|secret|credential|(^|_)(token|key|hash)s?$|^env(ironment)?$|user_data", re.IGNORECASE)
@@ -129,7 +129,7 @@ async def erase_person(tx: Tx, user_id: str, tenant_id: str) -> None:
 
 async def page(
     tx: Tx, wanted: AuditFilter, *, before_id: int | None = None, limit: int = 50
-) -> tuple[list[AuditLogRecord], int | None]:
+) -> tuple[list[AuditLogEntry], int | None]:
     """Return a page, newest first, and the id of the next page."""
 
     def conditions(c: Any) -> list[ColumnElement[bool]]:
@@ -145,4 +145,4 @@ async def page(
 
     rows = await in_period(tx, select(*_RECORD), a.c.id, a.c.created_at, begins=wanted.begins, ends=wanted.ends)
     unindexed = conditions if conditions(a.c) else None
-    return await newest_page(tx, AuditLogRecord, rows, a.c.id, before=before_id, limit=limit, unindexed=unindexed)
+    return await newest_page(tx, AuditLogEntry, rows, a.c.id, before=before_id, limit=limit, unindexed=unindexed)

@@ -24,7 +24,7 @@ from comfyrelay.store.types import json_value, sql_literal
 _AMOUNTS = ("jobs", "busy_seconds", "lost_seconds", "cost")
 
 
-class AuditLogEntry(NamedTuple):
+class LeaseEvent(NamedTuple):
     """An audit entry. The data of an ended lease contain its epoch and the seconds that it used its machine."""
 
     id: int
@@ -77,14 +77,14 @@ class UsageSum:
 _MACHINE = [machines.c[name] for name in MachineRecord.__dataclass_fields__]
 
 
-async def entries(tx: Tx, *, after: int, limit: int) -> list[AuditLogEntry]:
+async def entries(tx: Tx, *, after: int, limit: int) -> list[LeaseEvent]:
     rows = await tx.execute(entries_query(after=after, limit=limit))
-    return [AuditLogEntry(row.id, row.created_at, row.dispatch_id, json_value(row.data) or {}) for row in rows]
+    return [LeaseEvent(row.id, row.created_at, row.dispatch_id, json_value(row.data) or {}) for row in rows]
 
 
 def entries_query(*, after: int, limit: int) -> Select[Any]:
     a = worker_audit_logs
-    columns = [a.c[name] for name in AuditLogEntry._fields]
+    columns = [a.c[name] for name in LeaseEvent._fields]
     return select(*columns).where(a.c.id > after).order_by(a.c.id).limit(limit)
 
 
