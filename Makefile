@@ -17,7 +17,7 @@ LOCK_DEV := requirements/dev.txt
 LOCK_NODE := requirements/node.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-all soak compat oracle check docs schema mutants bench lock audit clean
+.PHONY: help install up test test-all soak compat oracle check docs schema mutants bench dist smoke lock audit clean
 
 # loadfile: the tests of a file share fixtures. Four processes for two cores: tests often wait for other processes.
 PYTEST := $(BIN)/pytest -n 4 --dist loadfile
@@ -75,6 +75,13 @@ mutants: $(READY_DEV) ## break each rule on purpose; a test must fail
 
 bench: $(READY_DEV) ## run the benchmarks
 	$(BIN)/python -m bench $(ARGS)
+
+dist: $(READY_DEV) ## build the sdist and the wheel into dist/
+	$(BIN)/python ui/build.py
+	$(BIN)/python tools/dist.py
+
+smoke: ## install the wheel of dist/ in a new environment and make the first picture (ARGS=uvx or ARGS=pipx for these)
+	$(PYTHON) tools/smoke.py dist/*.whl $(ARGS)
 
 # Versions for every supported Python and system, with file hashes and without index URLs.
 COMPILE := uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --upgrade \

@@ -18,7 +18,8 @@ COPY requirements/node.txt requirements/
 COPY ui ui
 COPY src src
 RUN python ui/build.py
-COPY pyproject.toml LICENSE ./
+COPY pyproject.toml LICENSE README.md CHANGELOG.md ./
+COPY tools/version.py tools/
 RUN /opt/comfyrelay/bin/pip install --no-deps --no-build-isolation .
 
 FROM ${PYTHON_IMAGE}

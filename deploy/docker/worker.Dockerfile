@@ -15,7 +15,8 @@ RUN python -m venv /opt/comfyrelay
 # The versions that were tested, pinned by hash. They change rarely, so they get a separate layer.
 COPY requirements/${REQUIREMENTS}.txt requirements/
 RUN /opt/comfyrelay/bin/pip install --require-hashes --requirement "requirements/${REQUIREMENTS}.txt"
-COPY pyproject.toml LICENSE ./
+COPY pyproject.toml LICENSE README.md CHANGELOG.md ./
+COPY tools/version.py tools/
 # Without the sources of the web app, the build skips it.
 COPY ui/hatch_build.py ui/
 COPY src src

@@ -14,6 +14,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from packaging.version import Version
 
 from comfyrelay import __version__
 from comfyrelay.autoscaling.kubernetes.pods import FLEET_LABEL, STAGE_LABEL
@@ -93,7 +94,8 @@ def environment(container: dict[str, Any]) -> dict[str, str]:
 
 def test_chart_has_the_version_of_the_package() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
-    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    release = Version(__version__).base_version
+    assert (chart["version"], chart["appVersion"]) == (release, release)
 
 
 def test_default_values_match_the_schema_key_by_key() -> None:

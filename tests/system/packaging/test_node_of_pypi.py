@@ -29,9 +29,9 @@ def checkout(tmp_path: Path) -> Path:
     """The sources without a built web app."""
     folder = tmp_path / "checkout"
     not_copied = shutil.ignore_patterns("node_modules", "__pycache__", "app")
-    for name in ("ui", "requirements", "src"):
+    for name in ("ui", "requirements", "src", "tools"):
         shutil.copytree(ROOT / name, folder / name, ignore=not_copied)
-    for name in ("pyproject.toml", "LICENSE"):
+    for name in ("pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, folder)
     return folder
 

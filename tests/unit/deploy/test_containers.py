@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from comfyrelay import __version__
 from comfyrelay.settings import load_settings
@@ -96,7 +97,7 @@ def test_services_use_our_images_or_pinned_ones() -> None:
         if "build" not in definition:
             assert DIGEST.fullmatch(definition["image"]), name
             continue
-        assert definition["image"].endswith(f":{__version__}")
+        assert definition["image"].endswith(f":{Version(__version__).base_version}")
         path = (COMPOSE.parent / definition["build"]["context"] / definition["build"]["dockerfile"]).resolve()
         assert path in DOCKERFILES
         requirements = definition["build"].get("args", {}).get("REQUIREMENTS")
