@@ -2,7 +2,8 @@
 
     python tools/smoke.py dist/comfyrelay-1.2.3-py3-none-any.whl [pip | uvx | pipx]
 
-`pip` uses a new virtual environment of this Python. `uvx` and `pipx` must be on the PATH. Needs only the standard library.
+`pip` uses a new virtual environment of this Python. `uvx` and `pipx` must be on the PATH. Needs only the
+standard library.
 """
 
 import os

@@ -1,7 +1,8 @@
 """The version of this source tree, for the build: hatchling evaluates `version()`.
 
-A release is a tag `v1.2.3` on a commit whose changelog starts with `## 1.2.3`. Commits before it are `1.2.3.devN`, later
-ones `1.2.3.postN`, both with the commit's hash. A tree without git is `1.2.3.dev0`. An sdist contains its version.
+A release is a tag `v1.2.3` on a commit whose changelog starts with `## 1.2.3`. Commits before it are `1.2.3.devN`,
+later ones `1.2.3.postN`, both with the commit's hash. A tree without git is `1.2.3.dev0`. An sdist contains its
+version.
 """
 
 import os
@@ -27,7 +28,8 @@ def version() -> str:
     if is_released and parts["distance"] == "0" and not parts["dirty"]:
         return release
     distance = parts["distance"] or _git("rev-list", "--count", "HEAD")
-    return f"{release}.{'post' if is_released else 'dev'}{distance}+g{parts['commit']}{'.dirty' if parts['dirty'] else ''}"
+    kind, suffix = "post" if is_released else "dev", ".dirty" if parts["dirty"] else ""
+    return f"{release}.{kind}{distance}+g{parts['commit']}{suffix}"
 
 
 def _git(*words: str) -> str | None:
