@@ -1,11 +1,12 @@
-"""Check that an image is readable, and measure it."""
+"""Check that an image is readable, measure it, and edit it."""
 
+import io
 from os import SEEK_END
 from typing import BinaryIO
 
 from PIL import ExifTags, Image, TiffImagePlugin
 
-from comfyrelay.media.info import MediaInfo, MediaRefused, ProbeLimits, check_frames, check_pixels
+from comfyrelay.media.info import ImageEdit, MediaInfo, MediaRefused, ProbeLimits, check_frames, check_pixels
 
 # Pure image formats only: Pillow would pass EPS to Ghostscript, for example.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
@@ -40,6 +41,36 @@ def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
             image.draft(None, (image.width // 8, image.height // 8))
             image.load()
     return info
+
+
+def edit_image(data: bytes, mask: bytes, edit: ImageEdit, limits: ProbeLimits) -> bytes:
+    """Return the image with other channels or in another format, as ComfyUI makes it."""
+    edited = _with_mask(_opened(data, limits), _opened(mask, limits)) if mask else _edited(_opened(data, limits), edit)
+    out = io.BytesIO()
+    options = {"compress_level": 4} if edit.extension == "png" else {"quality": edit.quality}
+    edited.save(out, edit.extension.upper(), **options)
+    return out.getvalue()
+
+
+def _with_mask(image: Image.Image, mask: Image.Image) -> Image.Image:
+    masked = image.convert("RGBA")
+    # An error if the sizes differ, as in ComfyUI.
+    masked.putalpha(mask.convert("RGBA").getchannel("A"))
+    return masked
+
+
+def _edited(image: Image.Image, edit: ImageEdit) -> Image.Image:
+    if edit.channel == "a":
+        alpha = Image.new("RGBA", image.size)
+        alpha.putalpha(image.convert("RGBA").getchannel("A"))
+        return alpha
+    return image.convert("RGB") if edit.channel == "rgb" or edit.extension == "jpeg" else image
+
+
+def _opened(data: bytes, limits: ProbeLimits) -> Image.Image:
+    image = Image.open(io.BytesIO(data), formats=FORMATS)
+    check_pixels(image.width, image.height, limits)
+    return image
 
 
 def _frames(image: Image.Image, limits: ProbeLimits) -> int:

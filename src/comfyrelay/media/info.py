@@ -7,8 +7,8 @@ from comfyrelay.media_types import MediaKind
 
 # A file is refused if it is not such media, or if reading it would exceed a limit.
 RefusalReason = Literal["unreadable", "pixels", "frames", "blocks", "memory", "time", "bytes", "workflow"]
-# Actions of a probe process: measure a file, draw its poster and preview, or find its embedded workflow.
-ProbeTask = Literal["probe", "draw", "workflow"]
+# Actions of a probe process: measure a file, draw its poster and preview, find its embedded workflow, or edit an image.
+ProbeTask = Literal["probe", "draw", "workflow", "edit"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +72,19 @@ class Rendition:
     name: Literal["poster", "preview"]
     extension: str
     data: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageEdit:
+    """How an image is changed: its channels, and the format that it is saved in.
+
+    An image of `mask_bytes` may follow the file. Its alpha channel becomes that of the result.
+    """
+
+    extension: Literal["png", "webp", "jpeg"] = "png"
+    quality: int = 90
+    channel: Literal["rgba", "rgb", "a"] = "rgba"
+    mask_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

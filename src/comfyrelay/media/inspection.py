@@ -3,6 +3,7 @@
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 from comfyrelay.errors import InvalidInput, StorageUnavailable
@@ -10,6 +11,7 @@ from comfyrelay.extras import require
 from comfyrelay.media import probe_process
 from comfyrelay.media.image_headers import read_image_header
 from comfyrelay.media.info import (
+    ImageEdit,
     MediaInfo,
     MediaRefused,
     ProbeLimits,
@@ -22,7 +24,7 @@ from comfyrelay.media_types import MediaKind, media_kind
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.paths import no_object
 
-__all__ = ["MediaInfo", "ProbeLimits", "Probes", "Renditions"]
+__all__ = ["ImageEdit", "MediaInfo", "ProbeLimits", "Probes", "Renditions"]
 
 # The first read contains the header of nearly every file.
 HEAD_BYTES = 1024 * 1024
@@ -87,6 +89,28 @@ class Probes:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except MediaRefused as error:
             raise InvalidInput(f"No poster was made: the file {self._explain(error, kind)}.") from None
+
+    async def edit(self, store: ObjectStore, path: str, edit: ImageEdit, *, mask: bytes = b"") -> bytes:
+        """Return an image with other channels or in another format. The result comes from a process that is not
+        trusted. Raises `InvalidInput` if the object or the mask is no image, or exceeds a limit."""
+        if (stat := await store.stat(path)) is None:
+            raise no_object(path)
+        require("media")
+        reader = _RangeReader(store, path, size=stat.size, head=b"", limits=self._limits)
+
+        def read(start: int, length: int) -> bytes:
+            of_file = max(0, min(length, stat.size - start))
+            found = reader.read(start, of_file) if of_file else b""
+            return found + mask[max(0, start - stat.size) :][: length - of_file]
+
+        whole = replace(edit, mask_bytes=len(mask))
+        size = stat.size + len(mask)
+        work = partial(probe_process.edit, whole, size=size, limits=self._limits, read=read)
+        try:
+            await reader.read_head()
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except MediaRefused as error:
+            raise InvalidInput(f"The file {self._explain(error, 'image')}.") from None
 
     async def read_workflow(self, store: ObjectStore, path: str) -> bytes | None:
         """Return the workflow that ComfyUI embedded in an object, as JSON that is not checked; `None` if there is none.

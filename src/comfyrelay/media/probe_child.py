@@ -2,7 +2,8 @@
 
 A request is a line of JSON on standard input. This process answers on standard output, one line of JSON per message. It
 requests ranges of the file, which arrive on standard input as a length and that many bytes, and then sends the result.
-Renditions are sent before the result, each as a line and the bytes of the file. A workflow is sent after it, as JSON.
+Renditions are sent before the result, each as a line and the bytes of the file. A workflow is sent after it, as JSON,
+and so is an edited image.
 """
 
 import io
@@ -14,8 +15,8 @@ from typing import Any, BinaryIO
 
 from comfyrelay.json_size import has_more_values
 from comfyrelay.media.containers import read_container
-from comfyrelay.media.images import read_image
-from comfyrelay.media.info import MediaRefused, ProbeLimits, Rendition
+from comfyrelay.media.images import edit_image, read_image
+from comfyrelay.media.info import ImageEdit, MediaRefused, ProbeLimits, Rendition
 from comfyrelay.media.posters import draw
 from comfyrelay.system import processes, signals
 
@@ -62,9 +63,9 @@ def _answer(job: dict[str, Any], limits: ProbeLimits, requests: BinaryIO, answer
             if job["task"] == "draw":
                 draw(file, kind, limits, give)
                 return {"done": True}, b""
-            if job["task"] == "workflow":
-                workflow = _workflow(file, limits)
-                return {"workflow": len(workflow) or None}, workflow
+            if job["task"] in ("edit", "workflow"):
+                found = _workflow(file, limits) if job["task"] == "workflow" else _edited(file, job["edit"], limits)
+                return {job["task"]: len(found) or None}, found
             info = read_image(file, limits) if kind == "image" else read_container(file, kind, limits)
     except MediaRefused as error:
         return {"refused": error.why, "size": error.size}, b""
@@ -74,6 +75,13 @@ def _answer(job: dict[str, Any], limits: ProbeLimits, requests: BinaryIO, answer
         # Both libraries raise almost any exception for a broken file.
         return {"refused": "unreadable"}, b""
     return {"found": (info.width, info.height, info.duration_seconds, info.frames)}, b""
+
+
+def _edited(file: BinaryIO, wanted: dict[str, Any], limits: ProbeLimits) -> bytes:
+    edit = ImageEdit(**wanted)
+    both = file.read()
+    size = len(both) - edit.mask_bytes
+    return edit_image(both[:size], both[size:], edit, limits)
 
 
 def _workflow(file: BinaryIO, limits: ProbeLimits) -> bytes:

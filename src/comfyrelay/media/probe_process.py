@@ -16,7 +16,16 @@ from dataclasses import asdict, replace
 from typing import IO, Any, Final, get_args
 
 from comfyrelay.errors import StorageUnavailable
-from comfyrelay.media.info import MediaInfo, MediaRefused, ProbeLimits, ProbeTask, RefusalReason, Rendition, Renditions
+from comfyrelay.media.info import (
+    ImageEdit,
+    MediaInfo,
+    MediaRefused,
+    ProbeLimits,
+    ProbeTask,
+    RefusalReason,
+    Rendition,
+    Renditions,
+)
 from comfyrelay.media_types import MediaKind
 from comfyrelay.system.processes import LIMITS_MEMORY, memory_of
 
@@ -25,6 +34,7 @@ LENGTH_BYTES = 8
 LONGEST_LINE = 4096
 LARGEST_READ = 64 * 1024 * 1024
 LARGEST_RENDITION = 4 * 1024 * 1024
+LARGEST_EDITED = 256 * 1024 * 1024
 # How long the transfer of a rendition or a workflow may take.
 TRANSFER_SECONDS = 5.0
 # File signatures with their offsets.
@@ -130,9 +140,22 @@ class ProbeProcess:
                     break
         raise MediaRefused("unreadable")
 
-    def _request(self, task: ProbeTask, kind: MediaKind, size: int, limits: ProbeLimits) -> None:
+    def edit(self, edit: ImageEdit, *, size: int, limits: ProbeLimits, read: Read) -> bytes:
+        """Return the edited image, which is not checked. `size` includes a mask. Raises `MediaRefused`."""
+        self._request("edit", "image", size, limits, edit=asdict(edit))
+        for message in self._answers(limits.timeout_seconds, limits, read):
+            match message:
+                case {"edit": int(length)} if 0 < length <= LARGEST_EDITED:
+                    image = self._receive_bytes(length, limits)
+                    self.is_idle = True
+                    return image
+                case _:
+                    break
+        raise MediaRefused("unreadable")
+
+    def _request(self, task: ProbeTask, kind: MediaKind, size: int, limits: ProbeLimits, **more: Any) -> None:
         self.is_idle = False
-        job = {"task": task, "kind": kind, "size": size, "limits": asdict(limits)}
+        job = {"task": task, "kind": kind, "size": size, "limits": asdict(limits), **more}
         self._send(json.dumps(job).encode() + b"\n")
 
     def _answers(self, seconds: float, limits: ProbeLimits, read: Read) -> Iterator[Any]:
@@ -233,6 +256,12 @@ def read_workflow(*, size: int, limits: ProbeLimits, read: Read) -> bytes | None
     """Read the embedded workflow in a separate process."""
     with _process() as process:
         return process.read_workflow(size=size, limits=limits, read=read)
+
+
+def edit(edit: ImageEdit, *, size: int, limits: ProbeLimits, read: Read) -> bytes:
+    """Edit an image in a separate process."""
+    with _process() as process:
+        return process.edit(edit, size=size, limits=limits, read=read)
 
 
 def draw(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Renditions:

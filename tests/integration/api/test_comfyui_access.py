@@ -1,5 +1,6 @@
 """Who may use ComfyUI's API, and what it refuses. No worker is needed."""
 
+import io
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,11 +8,14 @@ from typing import Any
 
 import httpx
 import pytest
+from PIL import Image
 
 from comfyrelay.domain.records.accounts import TokenScope
 from comfyrelay.server.comfyui_api.app import MODULES
+from tests.integration.api.test_node_definitions import bring
 from tests.support.api_calls import png
 from tests.support.comfyui_site import Client, ComfyuiSite, open_site
+from tests.support.editor_files import DEFINITIONS
 from tests.support.graphs import invert
 from tests.support.world import PostgresBackend, SqliteBackend
 
@@ -208,3 +212,46 @@ async def test_what_clients_send_counts_as_space(tmp_path: Path, backend: Sqlite
         assert second.status_code == 409
         assert second.json()["error"]["type"] == "workflow_limit_reached"
         assert len((await site.client.get("/queue"))["queue_pending"]) == 1
+
+
+async def test_nodes_of_other_fleets_are_not_listed(site: ComfyuiSite) -> None:
+    """No worker of them would run the graph of a client."""
+    await site.api.engine.catalogue.workflows.create(slug="w", graph=invert())
+    await site.api.engine.workers.fleets.create(slug="other", workflow_slugs=["w"])
+    await bring(await site.api.worker("elsewhere", fleet="other"), DEFINITIONS)
+    assert await site.client.get("/object_info") == {}
+    await bring(await site.api.worker("here", fleet="home"), {"SaveImage": DEFINITIONS["SaveImage"]})
+    assert list(await site.client.get("/object_info")) == ["SaveImage"]
+
+
+async def test_images_are_viewed_and_masked(site: ComfyuiSite) -> None:
+    client = site.client
+    await client.upload("photo.png", _image("RGB", "red"))
+    mask = {"image": ("clipspace-mask.png", _image("RGBA", (0, 0, 0, 7)))}
+    reference = json.dumps({"filename": "photo.png", "type": "input"})
+    answer = await client.http.post("/api/upload/mask", files=mask, data={"original_ref": reference})
+    assert answer.json() == {"name": "clipspace-mask.png", "subfolder": "", "type": "input"}
+    for query, kind, pixel in (
+        ({}, "PNG", (255, 0, 0, 7)),
+        ({"channel": "rgb"}, "PNG", (255, 0, 0)),
+        ({"channel": "a"}, "PNG", (0, 0, 0, 7)),
+        ({"preview": "webp;90"}, "WEBP", None),
+        ({"preview": "jpeg", "channel": "rgb"}, "JPEG", None),
+    ):
+        where = {"filename": "clipspace-mask.png", "type": "input", **query}
+        found = await client.http.get("/view", params=where)
+        image = Image.open(io.BytesIO(found.content))
+        assert (found.headers["Content-Type"], image.format) == (f"image/{kind.lower()}", kind)
+        assert pixel is None or image.getpixel((0, 0)) == pixel
+    for refused in ("{", "[]", '{"filename": "other.png"}', '{"filename": "../photo.png", "type": "input"}'):
+        answer = await client.http.post("/upload/mask", files=mask, data={"original_ref": refused})
+        assert answer.status_code == 400, refused
+    small = {"image": ("mask.png", _image("RGBA", "red", side=4))}
+    answer = await client.http.post("/upload/mask", files=small, data={"original_ref": reference})
+    assert answer.status_code == 400
+
+
+def _image(mode: str, colour: Any, *, side: int = 8) -> bytes:
+    file = io.BytesIO()
+    Image.new(mode, (side, side), colour).save(file, "PNG")
+    return file.getvalue()

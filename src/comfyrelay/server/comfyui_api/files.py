@@ -2,7 +2,11 @@
 
 import asyncio
 import hashlib
+import io
+import json
+import os
 from pathlib import PurePosixPath
+from typing import BinaryIO
 
 from starlette.datastructures import FormData, UploadFile
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -15,6 +19,7 @@ from comfyrelay.media_types import guess_media_type
 from comfyrelay.server.comfyui_api.routing import Call, ComfyuiRoutes
 from comfyrelay.server.forms import hash_blake3, read_form
 from comfyrelay.server.ranges import Unsatisfiable, parse_range, started
+from comfyrelay.services.comfyui_api.images import ImageEdit
 from comfyrelay.services.comfyui_api.input_files import MAX_NAME_LENGTH, ReceivedFile
 from comfyrelay.services.comfyui_api.user_files import checked_path
 from comfyrelay.storage.headers import content_disposition, servable_content_type
@@ -22,6 +27,8 @@ from comfyrelay.text import is_storable
 
 routes = ComfyuiRoutes()
 KINDS = ("input", "output", "temp")
+DEFAULT_QUALITY = 90
+WAITING = "You are sending other files. Wait until one of them has arrived."
 FILE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "X-Content-Type-Options": "nosniff",
@@ -46,28 +53,62 @@ async def view(call: Call) -> Response:
     found = await call.context.engine.comfyui_api.input_files.find(
         call.tenant_id, name=marked["filename"], subfolder=subfolder, kind=kind
     )
-    return Response(status_code=404) if found is None else await _file(call, found, marked["filename"])
+    if found is None:
+        return Response(status_code=404)
+    edit = _edit(call)
+    if edit is None or not found.mime_type.startswith("image/"):
+        return await _file(call, found, marked["filename"])
+    content = await call.context.engine.comfyui_api.images.edited(found, edit)
+    disposition = content_disposition(marked["filename"]).replace("attachment", "inline", 1)
+    headers = {**FILE_HEADERS, "Accept-Ranges": "none", "Content-Disposition": disposition}
+    return Response(content, media_type=f"image/{edit.extension}", headers=headers)
+
+
+def _edit(call: Call) -> ImageEdit | None:
+    """Return what `preview` (`webp;90`) and `channel` ask for, if anything. As in ComfyUI, a preview comes first."""
+    channel = call.query("channel", "rgba")
+    preview = call.query("preview")
+    if preview:
+        name, _, quality = preview.partition(";")
+        is_jpeg = name == "jpeg" and "a" not in channel.removeprefix("rgba")
+        return ImageEdit(
+            extension="jpeg" if is_jpeg else "webp",
+            quality=min(int(quality), 100) if quality.isdecimal() and len(quality) <= 3 else DEFAULT_QUALITY,
+            channel="rgb" if channel == "rgb" else "rgba",
+        )
+    if channel == "rgb":
+        return ImageEdit(channel="rgb")
+    return ImageEdit(channel="a") if channel == "a" else None
 
 
 @routes.add("POST", "/upload/image")
 async def upload(call: Call) -> Response:
     """Store an image, a video or an audio file. `overwrite` replaces a file of the same name."""
-    waiting = "You are sending other files. Wait until one of them has arrived."
-    with call.context.form_uploads.hold(call.user.id, refusal=waiting):
+    with call.context.form_uploads.hold(call.user.id, refusal=WAITING):
         return await _receive(call)
 
 
-async def _receive(call: Call) -> Response:
+@routes.add("POST", "/upload/mask")
+async def upload_mask(call: Call) -> Response:
+    """Store a copy of the image that `original_ref` names, with the alpha channel of the uploaded one."""
+    with call.context.form_uploads.hold(call.user.id, refusal=WAITING):
+        return await _receive(call, is_mask=True)
+
+
+async def _receive(call: Call, *, is_mask: bool = False) -> Response:
     # Check it first, because the parser stores the file in the temporary folder.
     form = await read_form(call.request, max_bytes=await call.context.engine.jobs.uploads.room(call.tenant_id))
     try:
         image = form.get("image")
         if not isinstance(image, UploadFile) or not image.size:
             raise InvalidInput("Send a file that is not empty in the field image.")
-        new = await _received(form, image)
+        content: BinaryIO = image.file
+        if is_mask:
+            content = await _masked(call, _text(form, "original_ref"), await image.read())
+        new = await _received(form, image, content)
         is_replacing = form.get("overwrite") in ("true", "1")
         path = await call.context.engine.comfyui_api.input_files.receive(
-            call.user, new, image.file, overwrite=is_replacing
+            call.user, new, content, overwrite=is_replacing
         )
     finally:
         await form.close()
@@ -75,7 +116,24 @@ async def _receive(call: Call) -> Response:
     return JSONResponse({"name": name, "subfolder": subfolder, "type": _text(form, "type") or "input"})
 
 
-async def _received(form: FormData, image: UploadFile) -> ReceivedFile:
+async def _masked(call: Call, reference: str, mask: bytes) -> BinaryIO:
+    """Return the image that a reference names, with the alpha channel of the mask."""
+    try:
+        match json.loads(reference):
+            case {"filename": str() as name, **more}:
+                subfolder, kind = str(more.get("subfolder", "")), str(more.get("type", "output"))
+            case _:
+                raise ValueError
+    except (ValueError, RecursionError):
+        raise InvalidInput("original_ref must name the image, as JSON with filename, subfolder and type.") from None
+    engine = call.context.engine.comfyui_api
+    found = await engine.input_files.find(call.tenant_id, name=name, subfolder=subfolder.strip("/"), kind=kind)
+    if found is None or not found.mime_type.startswith("image/"):
+        raise InvalidInput("You have no such image.")
+    return io.BytesIO(await engine.images.masked(found, mask))
+
+
+async def _received(form: FormData, image: UploadFile, content: BinaryIO) -> ReceivedFile:
     name, subfolder = image.filename or "", _text(form, "subfolder").strip("/")
     if not name or name != PurePosixPath(name.replace("\\", "/")).name or name in (".", ".."):
         raise InvalidInput("Name the file without a path. Name its folder in subfolder.")
@@ -89,8 +147,8 @@ async def _received(form: FormData, image: UploadFile) -> ReceivedFile:
         name=name,
         subfolder=checked_path(subfolder) if subfolder else "",
         mime_type=found or image.content_type or "application/octet-stream",
-        size=image.size or 0,
-        blake3=await asyncio.to_thread(hash_blake3, image.file),
+        size=await asyncio.to_thread(content.seek, 0, os.SEEK_END),
+        blake3=await asyncio.to_thread(hash_blake3, content),
     )
 
 

@@ -1,4 +1,4 @@
-"""What can run: nodes and models of all workers, and the server itself."""
+"""What can run: nodes and models of the workers, and the server itself."""
 
 import platform
 

@@ -33,12 +33,18 @@ class Catalogue:
         self.graphs = Graphs(objects, self.private_graphs, max_nodes=settings.max_graph_nodes)
         self.assets = Assets(objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds)
         default = [context.default_fleet] if context.default_fleet is not None else []
-        self.workflows = Workflows(databases, self.graphs, self.assets, default_fleets=[*default, *hooks.more_fleets])
+        fleets = [*default, *hooks.more_fleets]
+        self.workflows = Workflows(databases, self.graphs, self.assets, default_fleets=fleets)
         self.effects = Effects(databases, self.assets)
         self.library = Library(databases, self.assets)
         new_definitions = Wakeup()
         self.node_definitions = NodeDefinitionService(
-            databases, objects, stage=Stage(settings.stage), live=hooks.live_definitions, on_new=new_definitions.notify
+            databases,
+            objects,
+            stage=Stage(settings.stage),
+            graph_fleets=fleets,
+            live=hooks.live_definitions,
+            on_new=new_definitions.notify,
         )
         readers = ReaderThreads()
         node_map = settings.data_dir / NODE_MAP

@@ -14,6 +14,7 @@ from comfyrelay.errors import ComfyError, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.workers import node_definitions
 
 log = structlog.get_logger(__name__)
@@ -33,17 +34,21 @@ class NodeDefinitionService:
         objects: ObjectStore,
         *,
         stage: Stage,
+        graph_fleets: Sequence[tuple[Stage, str]] = (),
         live: LoadLive | None = None,
         on_new: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_new` is called when the definitions of a worker have changed."""
+        """`graph_fleets` run the graphs that clients send. `on_new` is called when the definitions of a worker have
+        changed."""
         self._databases = databases
         self._objects = objects
         self._stage = stage
+        self._graph_fleets = graph_fleets
         self._live = live
         self._on_new = on_new
         self._merging = asyncio.Lock()
-        self._merged: tuple[Sequence[str], Mapping[str, Any] | None] | None = None
+        # Of all workers, and of those that run the graphs of clients.
+        self._merged: dict[bool, tuple[Sequence[str], Mapping[str, Any] | None]] = {}
 
     async def register(self, worker_id: str, sha256: str) -> bool:
         """Record the definitions of a worker. Return false if they are unknown and the worker must send them."""
@@ -67,15 +72,16 @@ class NodeDefinitionService:
         )
         self._on_new()
 
-    async def load(self) -> tuple[Mapping[str, Any] | None, str]:
-        """Return the definitions of the local ComfyUI or of the workers, and the reason if there are none."""
+    async def load(self, *, of_clients: bool = False) -> tuple[Mapping[str, Any] | None, str]:
+        """Return the definitions of the local ComfyUI or of the workers, and the reason if there are none. With
+        `of_clients`, only workers count that run the graphs of clients."""
         why = "No worker has reported its nodes."
         if self._live is not None:
             try:
                 return await asyncio.to_thread(in_shape, await self._live()), ""
             except ComfyError as error:
                 why = error.detail
-        return await self._of_workers(), why
+        return await self._of_workers(of_clients=of_clients), why
 
     async def remove_unused(self, *, grace_seconds: float) -> int:
         """Remove definitions that no worker and no fleet uses, and return their number. A worker sends removed
@@ -95,22 +101,29 @@ class NodeDefinitionService:
             await self._objects.remove_many(unused)
         return len(unused)
 
-    async def _of_workers(self) -> Mapping[str, Any] | None:
+    async def _of_workers(self, *, of_clients: bool) -> Mapping[str, Any] | None:
+        fleet_ids: list[int] | None = None
         async with self._databases.central.read() as tx:
-            hashes = await node_definitions.of_stage(tx, self._stage, limit=MAX_MERGED)
+            if of_clients and self._graph_fleets:
+                found = [await catalogue.fleet(tx, stage=stage, slug=slug) for stage, slug in self._graph_fleets]
+                fleet_ids = [fleet.id for fleet in found if fleet is not None]
+            hashes = await node_definitions.of_stage(tx, self._stage, fleet_ids=fleet_ids, limit=MAX_MERGED)
         # One merge at a time: definitions are large, and waiting callers need the same result.
         async with self._merging:
-            if self._merged is not None and self._merged[0] == hashes:
-                return self._merged[1]
+            for known, merged in self._merged.values():
+                if known == hashes:
+                    return merged
             merging, count = Merging(), 0
             for sha256 in hashes:
                 # Only one definition is in memory at a time.
-                if (found := await self._read(sha256)) is not None:
-                    await asyncio.to_thread(merging.add, found)
+                if (definitions := await self._read(sha256)) is not None:
+                    await asyncio.to_thread(merging.add, definitions)
                     count += 1
             merged = merging.merged if count else None
             # Do not cache an incomplete merge.
-            self._merged = (hashes, merged) if count == len(hashes) else None
+            self._merged.pop(of_clients, None)
+            if count == len(hashes):
+                self._merged[of_clients] = hashes, merged
             return merged
 
     async def _read(self, sha256: str) -> Mapping[str, Any] | None:

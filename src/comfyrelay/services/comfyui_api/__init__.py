@@ -1,6 +1,7 @@
 """Services for clients of ComfyUI's own API: their prompts, input files, node definitions and saved files."""
 
 from comfyrelay.services.catalogue import Catalogue
+from comfyrelay.services.comfyui_api.images import Images
 from comfyrelay.services.comfyui_api.input_files import InputFiles
 from comfyrelay.services.comfyui_api.nodes import Nodes
 from comfyrelay.services.comfyui_api.prompts import Prompts
@@ -8,7 +9,7 @@ from comfyrelay.services.comfyui_api.submission import PromptSubmission
 from comfyrelay.services.comfyui_api.user_files import UserFiles
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs import Jobs
-from comfyrelay.services.queue import Queue
+from comfyrelay.services.queue import Queue, open_probes
 
 __all__ = ["ComfyuiApi"]
 
@@ -18,6 +19,8 @@ class ComfyuiApi:
         databases = context.databases
         self.prompts = Prompts(databases, queue.control)
         self.input_files = InputFiles(databases, jobs.uploads, self.prompts)
+        # Processes of their own, so that viewers do not delay the check of outputs.
+        self.images = Images(context.objects, open_probes(context.settings))
         self.nodes = Nodes(catalogue.node_definitions, self.input_files)
         self.submission = PromptSubmission(
             databases,

@@ -1,4 +1,4 @@
-"""The nodes and models of all workers, as ComfyUI would list its own."""
+"""The nodes and models of the workers that run the graphs of clients, as ComfyUI would list its own."""
 
 import asyncio
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ class Nodes:
         return [choice for choice in (choices_of(spec) if spec else None) or () if isinstance(choice, str)]
 
     async def _all(self) -> Mapping[str, Any]:
-        definitions, _ = await self._definitions.load()
+        definitions, _ = await self._definitions.load(of_clients=True)
         return definitions or {}
 
 

@@ -84,7 +84,7 @@ class PromptSubmission:
         tenant_id = request.user.tenant_id
         if request.prompt_id is not None and (known := await self._known(tenant_id, request.prompt_id)) is not None:
             return known
-        definitions, _ = await self._definitions.load()
+        definitions, _ = await self._definitions.load(of_clients=True)
         names = await asyncio.to_thread(_named_files, request.graph, definitions)
         ids = await self._input_files.resolve(tenant_id, set(names.values())) if names else {}
         checked = await asyncio.to_thread(

@@ -1,5 +1,7 @@
 """Hashes of the node definitions of workers, and of the last ones of each fleet."""
 
+from collections.abc import Collection
+
 from sqlalchemy import select, union, update
 
 from comfyrelay.store.central.tables.workers import fleets, workers
@@ -37,8 +39,9 @@ async def replace_revoked(tx: Tx, worker_id: str) -> None:
     await tx.execute(query.values(node_definitions_hash=await tx.scalar(of_others)))
 
 
-async def of_stage(tx: Tx, stage: str, *, limit: int) -> list[str]:
-    """Return the distinct hashes of approved workers, newest first, then the hashes of fleets."""
+async def of_stage(tx: Tx, stage: str, *, fleet_ids: Collection[int] | None = None, limit: int) -> list[str]:
+    """Return the distinct hashes of approved workers, newest first, then the hashes of fleets. With `fleet_ids`, only
+    those of these fleets."""
     of_workers = (
         select(workers.c.node_definitions_hash)
         .where(workers.c.stage == stage, workers.c.is_approved, workers.c.node_definitions_hash.is_not(None))
@@ -49,6 +52,9 @@ async def of_stage(tx: Tx, stage: str, *, limit: int) -> list[str]:
         .where(fleets.c.stage == stage, fleets.c.node_definitions_hash.is_not(None))
         .order_by(fleets.c.id)
     )
+    if fleet_ids is not None:
+        of_workers = of_workers.where(workers.c.fleet_id.in_(fleet_ids))
+        of_fleets = of_fleets.where(fleets.c.id.in_(fleet_ids))
     return list(dict.fromkeys([*await tx.scalars(of_workers), *await tx.scalars(of_fleets)]))[:limit]
 
 
