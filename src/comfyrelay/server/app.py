@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
 
 from comfyrelay import __version__
 from comfyrelay.protocol.problems import Problem
@@ -60,6 +61,7 @@ def create_app(
     app.warm_ups = (engine.databases.compile_statements,)
     add_problem_handlers(app)
     app.add_exception_handler(404, _not_found)
+    app.add_exception_handler(HTTPException, _framework_error)
     # The last one added is the outermost.
     app.add_middleware(FastRoutes, routers=(*worker.ROUTERS, user.JOBS))
     app.add_middleware(files.CrossOrigin, allowed_origins=engine.settings.allowed_origins)
@@ -82,7 +84,16 @@ async def _storage_origins(request: Request) -> Sequence[str]:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     page = await app_files.not_found_page(request, _storage_origins)
-    return page or await handle_http_exception(request, error)
+    return page or await _framework_error(request, error)
+
+
+async def _framework_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if request.url.path.startswith(comfy_api.PREFIX):
+        from comfyrelay.server.comfy_api.problems import http_problem
+
+        return await http_problem(request, error)
+    return await handle_http_exception(request, error)
 
 
 @asynccontextmanager

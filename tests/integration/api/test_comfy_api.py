@@ -1,5 +1,6 @@
 """The Comfy API: rules that its SDK does not show, and what ComfyRelay adds to the contract."""
 
+import asyncio
 import json
 from datetime import timedelta
 from typing import Any
@@ -7,11 +8,11 @@ from typing import Any
 import pytest
 
 from comfyrelay.server.comfy_api import events
-from comfyrelay.services.jobs.graph_jobs import UNUSED_SECONDS
+from comfyrelay.services.jobs.graph_jobs import UNUSED_AT_LIMIT_SECONDS, UNUSED_SECONDS
 from tests.integration.api.test_node_definitions import bring
 from tests.support.api import Api, Caller, open_api
-from tests.support.api_calls import open_stream, png
-from tests.support.editor_files import DEFINITIONS, empty, save, workflow
+from tests.support.api_calls import complete, lease, lease_of, open_stream, png
+from tests.support.editor_files import DEFINITIONS, empty, node, save, workflow
 from tests.support.graphs import invert, invert_file
 from tests.support.world import SqliteBackend
 
@@ -113,6 +114,19 @@ async def test_number_of_different_graphs_is_limited(sqlite_backend: SqliteBacke
         assert "delete jobs" in error["message"]
 
 
+async def test_graphs_of_ended_jobs_make_room_for_others(sqlite_backend: SqliteBackend, tmp_path: Any) -> None:
+    async with open_api(sqlite_backend, tmp_path, max_own_workflows=1) as api:
+        user = await api.user()
+        ended = await send(user, invert(1))
+        await user.post(f"/api/ai-jobs/{ended['id']}/cancel")
+        # another submission may be about to use it
+        assert (await user.call("POST", JOBS, {"workflow": SAMPLER})).status_code == 409
+        await api.clock.set(api.clock.now + timedelta(seconds=UNUSED_AT_LIMIT_SECONDS + 1))
+        await send(user, SAMPLER)
+        found = (await user.call("GET", f"{JOBS}/{ended['id']}/workflow")).json()
+        assert found["workflow"] == invert(1)
+
+
 async def test_priority_and_webhook_work(api: Api) -> None:
     user = await api.user()
     job = await send(user, invert(), priority=5, webhook_url="https://receiver.test/hook")
@@ -124,6 +138,42 @@ async def test_priority_and_webhook_work(api: Api) -> None:
     error = refusal(await user.call("POST", JOBS, {"workflow": invert(), "webhook_url": "ftp://x"}), 422)
     assert error["code"] == "invalid_request"
     assert "webhook_url" in error["message"]
+
+
+@pytest.mark.both_databases
+async def test_paid_jobs_run_in_order_and_are_charged(backend: Any, tmp_path: Any) -> None:
+    price: dict[str, Any] = {"own_workflow_tokens_per_second": 2, "own_workflow_max_seconds": 20}
+    async with open_api(backend, tmp_path, default_fleet="home", **price) as api:
+        await api.engine.workers.fleets.create(slug="home", workflow_slugs=[])
+        worker, user = await api.worker(fleet="home"), await api.user(tokens=100)
+        [failing, urgent] = [await send(user, invert(color), priority=color) for color in (1, 5)]
+        assert (await user.get("/api/wallet"))["balance"] == 20
+        leased = await lease(worker)
+        await api.clock.set(api.clock.now + timedelta(seconds=5))
+        await complete(api, worker, leased)
+        done = (await user.call("GET", f"{JOBS}/{urgent['id']}")).json()
+        assert (done["status"], done["metrics"]["execution_ms"]) == ("succeeded", 5000)
+        about = {"failed_node": {"node_id": "2", "class_type": "ImageInvert"}}
+        failure = {"error_message": "The node is broken.", "fault": "job", "about": about}
+        await worker.post("/api/worker/fail", {**lease_of(await lease(worker)), **failure})
+        await api.engine.outbox.delivery.idle()
+        error = (await user.call("GET", f"{JOBS}/{failing['id']}")).json()["error"]
+        assert (error["node_id"], error["class_type"]) == ("2", "ImageInvert")
+        # the failed job is refunded
+        assert (await user.get("/api/wallet"))["balance"] == 90
+        assert (await api.engine.operations.reconciler.run()).is_clean
+
+
+async def test_concurrent_requests_with_one_key_make_one_job(api: Api) -> None:
+    user = await api.user()
+    headers = {"Idempotency-Key": "once"}
+    answers = await asyncio.gather(
+        *(user.call("POST", JOBS, {"workflow": invert(color)}, headers=headers) for color in range(4))
+    )
+    [job] = [answer.json() for answer in answers if answer.status_code == 201]
+    refused = [refusal(answer, 422) for answer in answers if answer.status_code != 201]
+    assert {error["code"] for error in refused} == {"idempotency_key_reuse"}
+    assert {error["details"]["job_id"] for error in refused} == {job["id"]}
 
 
 async def test_named_inputs_set_values(api: Api) -> None:
@@ -173,6 +223,40 @@ async def test_invalid_uploads_are_refused(sqlite_backend: SqliteBackend, tmp_pa
         assert "empty" in refusal(await upload(user, b""), 422)["message"]
         assert refusal(await upload(user, bytes(2001)), 413)["code"] == "too_large"
         assert refusal(await upload(user, bytes(3_000_000)), 413)["code"] == "too_large"
+
+
+async def test_files_and_jobs_of_other_users_are_not_found(api: Api) -> None:
+    ada, bob = await api.user(), await api.user("bob@example.com")
+    asset = (await upload(ada)).json()
+    job = await send(ada, invert())
+    digest = asset["hash"]
+    assert (await bob.call("HEAD", f"{ASSETS}/by-hash/{digest}")).status_code == 404
+    assert refusal(await bob.call("POST", f"{ASSETS}/from-hash", {"hash": digest}), 404)["code"] == "blob_not_found"
+    for method, path in (
+        *(("GET", f"{ASSETS}/{asset['id']}{end}") for end in ("", "/content")),
+        ("DELETE", f"{ASSETS}/{asset['id']}"),
+        *(("GET", f"{JOBS}/{job['id']}{end}") for end in ("", "/workflow", "/events")),
+        ("POST", f"{JOBS}/{job['id']}/cancel"),
+    ):
+        assert refusal(await bob.call(method, path), 404)["code"] == "not_found", path
+    graph = invert_file()
+    graph["1"]["inputs"]["image"] = {"__type": "core/ASSET", "info": {"id": asset["id"], "hash": digest}}
+    assert refusal(await bob.call("POST", JOBS, {"workflow": graph}), 422)["code"] == "missing_asset"
+    assert (await bob.call("GET", JOBS)).json()["jobs"] == []
+    # the same bytes are a file of his own
+    own = (await upload(bob)).json()
+    assert own["id"] != asset["id"]
+    assert own["created_new"] is True
+
+
+async def test_names_of_files_are_no_paths(api: Api) -> None:
+    user = await api.user()
+    for number, name in enumerate(("../../etc/passwd", "/etc/passwd", "a\\..\\b.png", "%2e%2e/x.png", "x" * 5000)):
+        content = png("red") + bytes([number])
+        asset = await upload(user, content, file_path=name)
+        assert asset.status_code == 201, asset.text
+        found = await user.call("GET", f"{ASSETS}/{asset.json()['id']}/content")
+        assert (await api.anonymous.http.get(found.headers["Location"])).content == content
 
 
 async def test_upload_is_an_upload_of_the_user(api: Api) -> None:
@@ -235,6 +319,30 @@ async def test_stream_of_a_waiting_job_is_never_silent(api: Api, monkeypatch: py
         await stream.comment(": still here")
 
 
+async def test_position_of_a_waiting_job_is_updated(
+    sqlite_backend: SqliteBackend, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "QUIET_SECONDS", 0.05)
+    async with open_api(sqlite_backend, tmp_path, default_fleet="home") as api:
+        await api.engine.workers.fleets.create(slug="home", workflow_slugs=[])
+        await api.worker(fleet="home")
+        user = await api.user()
+        [first, second] = [await send(user, invert(color)) for color in (1, 2)]
+        async with open_stream(user, f"{JOBS}/{second['id']}/events") as stream:
+            [queued] = await stream.until("status")
+            before = queued.data["queue_position"]
+            await user.post(f"/api/ai-jobs/{first['id']}/cancel")
+            [moved] = await stream.until("status")
+            assert moved.data == {"status": "queued", "queue_position": before - 1}
+
+
+async def test_paths_and_ids_of_another_form_are_not_found(api: Api) -> None:
+    user = await api.user()
+    for path in ("/api/v2/unknown", f"{JOBS}/..%2f..%2fetc", f"{ASSETS}/{'x' * 300}", f"{JOBS}/%00/workflow"):
+        assert refusal(await user.call("GET", path), 404)["code"] in ("not_found", "invalid_request"), path
+    assert refusal(await user.call("PUT", JOBS), 405)["message"] == "Method Not Allowed"
+
+
 async def test_unknown_fields_are_ignored(api: Api) -> None:
     """The contract may grow."""
     user = await api.user()
@@ -251,6 +359,23 @@ async def test_editor_file_runs_as_the_editor_would_run_it(api: Api) -> None:
     assert {node["class_type"] for node in graph.values()} == {"EmptyImage", "SaveImage"}
     assert graph["1"]["inputs"]["width"] == 128
     assert (await user.get(f"/api/ai-jobs/{job['id']}"))["status"] == "queued"
+    changed = await send(user, workflow([empty(1), save(2, 1)], [[1, 1, 0, 2, 0]]), inputs={"1.width": 256})
+    graph = (await user.call("GET", f"{JOBS}/{changed['id']}/workflow")).json()["workflow"]
+    assert graph["1"]["inputs"]["width"] == 256
+
+
+async def test_editor_file_may_refer_to_assets(api: Api) -> None:
+    await api.effect()
+    upload_list = {"input": {"required": {"image": [["a.png"], {"image_upload": True}]}}, "output": ["IMAGE"]}
+    await bring(await api.worker(), DEFINITIONS | {"LoadImage": upload_list})
+    user = await api.user()
+    asset = {"__type": "core/ASSET", "info": {"id": (await upload(user)).json()["id"]}}
+    nodes = [node(1, "LoadImage", values=[asset, "image"]), save(2, 1)]
+    for sent, inputs in ((asset, {}), ("a.png", {"1.image": asset})):
+        nodes[0]["widgets_values"] = [sent, "image"]
+        job = await send(user, workflow(nodes, [[1, 1, 0, 2, 0]]), inputs=inputs)
+        graph = (await user.call("GET", f"{JOBS}/{job['id']}/workflow")).json()["workflow"]
+        assert graph["1"]["inputs"]["image"] == asset
 
 
 async def test_api_key_header_is_a_token(api: Api) -> None:

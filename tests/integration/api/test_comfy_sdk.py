@@ -207,6 +207,8 @@ async def test_running_job_is_canceled(sdk: ComfySite, client: AsyncComfy) -> No
                 seen.append(StatusChange(status="canceling"))
     assert seen[-1] == StatusChange(status="canceled")
     assert next(event for event in seen if isinstance(event, Preview)).to_pil().size
+    progress = [event for event in seen if isinstance(event, Progress)][-1]
+    assert (progress.nodes_done, progress.nodes_total, progress.current_node) == (1, 3, "2")
     assert (await job.cancel()).status == "canceled"
 
 
@@ -223,6 +225,7 @@ async def test_failed_job_raises_with_the_reason(sdk: ComfySite, client: AsyncCo
     assert failed.value.code == "node_execution_error"
     assert failed.value.error is not None
     assert "the node is broken" in failed.value.error.message
+    assert (failed.value.error.node_id, failed.value.error.class_type) == ("2", "ImageInvert")
 
 
 async def test_invalid_requests_raise_errors_of_the_sdk(sdk: ComfySite, client: AsyncComfy) -> None:

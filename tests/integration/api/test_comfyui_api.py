@@ -255,6 +255,7 @@ async def test_failed_prompt_says_why(site: ComfyuiSite) -> None:
     job = await site.client.get(f"/api/jobs/{prompt_id}")
     assert job["status"] == "failed"
     assert job["execution_error"]["traceback"] == []
+    assert (job["execution_error"]["node_id"], job["execution_error"]["node_type"]) == ("2", "ImageInvert")
 
 
 async def test_users_see_only_what_is_theirs(site: ComfyuiSite) -> None:

@@ -47,6 +47,10 @@ class Progress:
     # Id and title of the running node.
     node_id: str | None = None
     node: str | None = None
+    node_class: str | None = None
+    # Nodes of the graph that have run, and all of them.
+    nodes_done: float | None = None
+    nodes_total: float | None = None
     step: float | None = None
     steps: float | None = None
     # Whether the server has estimated `value`, because the worker reports none.
@@ -63,6 +67,9 @@ class Progress:
             server=_comparable(report.get("server")),
             node_id=text(report.get("node_id")),
             node=text(report.get("node")),
+            node_class=text(report.get("node_class")),
+            nodes_done=number(report.get("nodes_done")),
+            nodes_total=number(report.get("nodes_total")),
             step=number(report.get("step")),
             steps=number(report.get("steps")),
             is_estimated=report.get("is_estimated") is True or None,

@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from comfyrelay.domain.ids import is_private_graph
 from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.states import DispatchStatus, Stage
 from comfyrelay.domain.space import space_of_job
+
+# In `about` of a failed attempt.
+FAILED_NODE = "failed_node"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +118,24 @@ class PromptRecord:
     def outputs(self) -> Sequence[str]:
         nodes: Sequence[str] = self.sent["outputs"]
         return nodes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailedNode:
+    """The node at which a run failed, as its worker reports it in `about`."""
+
+    node_id: str
+    class_type: str
+
+    @classmethod
+    def from_about(cls, about: Mapping[str, Any] | None) -> Self | None:
+        match (about or {}).get(FAILED_NODE):
+            case {"node_id": str() as node_id, "class_type": str() as class_type}:
+                return cls(node_id=node_id, class_type=class_type)
+        return None
+
+    def to_about(self) -> dict[str, Any]:
+        return {FAILED_NODE: {"node_id": self.node_id, "class_type": self.class_type}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

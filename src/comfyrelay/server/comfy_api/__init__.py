@@ -2,7 +2,9 @@
 
 from comfyrelay.server.lazy_routers import lazy_routers
 
-__all__ = ["ROUTERS"]
+__all__ = ["PREFIX", "ROUTERS"]
+
+PREFIX = "/api/v2"
 
 ROUTERS = lazy_routers(
     __name__,

@@ -65,6 +65,7 @@ class _JobStream:
         self._user = user
         self._job = job
         self._status: str | None = None
+        self._position: int | None = None
         # The node that the last progress named.
         self._node_id = ""
         self._preview_tag: str | None = None
@@ -87,7 +88,8 @@ class _JobStream:
                 for event in change.events[:-1]:
                     if (missed := self._status_event(_status(event), event.seq)) is not None:
                         yield missed
-                if change.events or (change.progress is not None and self._status == "queued"):
+                # The position of a waiting job is read whenever nothing else has happened.
+                if change.events or self._status == "queued":
                     async for text in self._snapshot(change.events[-1].seq if change.events else None):
                         yield text
                 if change.progress is not None and Progress.from_report(change.progress).has_begun:
@@ -113,9 +115,9 @@ class _JobStream:
             yield text
 
     def _status_event(self, status: wire.ComfyStatus, seq: int | None, position: int | None = None) -> str | None:
-        if status == self._status:
+        if (status, position) == (self._status, self._position):
             return None
-        self._status = status
+        self._status, self._position = status, position
         return _encode("status", ComfyStatusEvent(status=status, queue_position=position), seq)
 
     async def _preview(self) -> AsyncIterator[str]:

@@ -62,6 +62,9 @@ class ComfyRoute(BodyRoute):
             try:
                 return await handle(request)
             except RequestValidationError as error:
+                if all(field["loc"][:1] == ("path",) for field in error.errors()):
+                    # The contract knows no other answer to an id of another form.
+                    return refuse(404, "not_found", "You have nothing with this id.")
                 return await _response(request, validation_error(request, error))
             except (ComfyRelayError, HTTPException) as error:
                 return await _response(request, error)
@@ -106,6 +109,11 @@ async def _response(request: Request, error: ComfyRelayError | HTTPException) ->
         headers.setdefault("Retry-After", str(QUEUE_FULL_SECONDS))
     details = {name: value for name in _DETAILS if (value := getattr(error, name, None))}
     return refuse(status, code, message_of(error), headers=headers, **details)
+
+
+async def http_problem(request: Request, error: HTTPException) -> Response:
+    """Return the response for an error of the framework, such as an unknown path."""
+    return await _response(request, error)
 
 
 def message_of(error: ComfyRelayError) -> str:

@@ -7,13 +7,13 @@ from typing import Any, cast
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.states import JobStatus, shown_status
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.jobs import JobRecord
+from comfyrelay.domain.records.jobs import FailedNode, JobRecord
 from comfyrelay.protocol import comfy_api as wire
 from comfyrelay.protocol.progress import Progress
+from comfyrelay.server.comfy_api import PREFIX
 from comfyrelay.server.http.context import Context
 from comfyrelay.services.jobs.views.jobs import JobView, OutputView
 
-PREFIX = "/api/v2"
 HASH = "blake3:"
 # For jobs that are never deleted: the contract requires a time.
 NEVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
@@ -51,7 +51,7 @@ async def job_body(context: Context, user: User, view: JobView) -> wire.ComfyJob
         queue_position=view.waiting.position if status == "queued" and view.waiting is not None else None,
         progress=progress_body(view.progress) if status in ("running", "canceling") else None,
         outputs=await output_bodies(context, user, view),
-        error=_error(job),
+        error=_error(job, await context.engine.jobs.views.failed_node(view)),
         metadata=labels.get(job.id, {}),
         metrics={
             "queue_ms": _milliseconds(job.created_at, job.started_at),
@@ -65,7 +65,10 @@ def progress_body(report: Mapping[str, Any] | None) -> wire.ComfyProgress:
     progress = Progress.from_report(report)
     return wire.ComfyProgress(
         value=progress.fraction or 0.0,
+        nodes_done=int(progress.nodes_done or 0),
+        nodes_total=int(progress.nodes_total or 0),
         current_node=progress.node_id,
+        current_node_class=progress.node_class,
         step=None if progress.step is None else int(progress.step),
         steps=None if progress.steps is None else int(progress.steps),
         message=progress.node or progress.phase,
@@ -126,10 +129,16 @@ def url_expires_at(context: Context) -> datetime:
     return utc_now() + timedelta(seconds=context.settings.presigned_ttl_seconds)
 
 
-def _error(job: JobRecord) -> wire.ComfyJobError | None:
+def _error(job: JobRecord, node: FailedNode | None) -> wire.ComfyJobError | None:
+    """Return why a job failed. ComfyUI's traceback is not shown: it names files of the worker."""
     if job.status != JobStatus.FAILED:
         return None
-    return wire.ComfyJobError(code="node_execution_error", message=job.error_message or "The job failed.")
+    return wire.ComfyJobError(
+        code="node_execution_error",
+        message=job.error_message or "The job failed.",
+        node_id=None if node is None else node.node_id,
+        class_type=None if node is None else node.class_type,
+    )
 
 
 def _kind(mime_type: str) -> wire.OutputType:

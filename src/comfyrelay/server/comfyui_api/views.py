@@ -89,14 +89,15 @@ def end_message(prompt: Prompt) -> tuple[str, dict[str, Any]]:
         return "execution_success", about
     if job.status == JobStatus.CANCELED:
         return "execution_interrupted", {**about, "node_id": "", "node_type": "", "executed": []}
-    return "execution_error", {**about, **execution_error(job)}
+    return "execution_error", {**about, **execution_error(prompt)}
 
 
-def execution_error(job: JobRecord) -> dict[str, Any]:
+def execution_error(prompt: Prompt) -> dict[str, Any]:
     """Return why a prompt failed. ComfyUI's traceback is not shown: it names files of the worker."""
+    job, node = prompt.job, prompt.failed_node
     return {
-        "node_id": "",
-        "node_type": "",
+        "node_id": "" if node is None else node.node_id,
+        "node_type": "" if node is None else node.class_type,
         "executed": [],
         "exception_message": job.error_message or FAILED,
         "exception_type": "JobFailed",
@@ -141,7 +142,7 @@ def job_body(prompt: Prompt) -> dict[str, Any]:
         body["preview_output"] = _preview(prompt, previewable[0])
     if job.status == JobStatus.FAILED:
         body["execution_error"] = {
-            **execution_error(job),
+            **execution_error(prompt),
             "prompt_id": prompt.id,
             "timestamp": milliseconds(job.completed_at or job.created_at),
         }

@@ -34,6 +34,8 @@ class WorkflowImport:
     """A workflow to import. Missing fields are derived from the graph. With `properties`, the graph stays as it is."""
 
     graph: Mapping[str, Any]
+    # The graph of an editor file, with other values.
+    converted: Graph | None = None
     name: str | None = None
     properties: Sequence[Mapping[str, Any]] | None = None
     output_node_id: str | None = None
@@ -97,7 +99,7 @@ class GraphImporter:
                 editor=await self._readers.run(tenant_id, partial(_copy_editor_file, new.graph)),
             )
         known, why = await self._definitions.load()
-        graph = await self._convert(new.graph, known, why, tenant_id=tenant_id)
+        graph = new.converted or await self._convert(new.graph, known, why, tenant_id=tenant_id)
         described = await self._readers.run(tenant_id, partial(_describe, new.graph, graph, known))
         editor = await self._readers.run(tenant_id, partial(_describe_editor_file, new.graph, known or {}, described))
         is_own_type = new.output_extension is not None or new.output_mime_type is not None

@@ -8,13 +8,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from comfyrelay.domain.queue.states import JobStatus, shown_status
-from comfyrelay.domain.records.jobs import FileRecord, JobRecord, PromptRecord
+from comfyrelay.domain.records.jobs import FailedNode, FileRecord, JobRecord, PromptRecord
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.overview import status_filter
 from comfyrelay.services.queue.control import JobControl
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.store.tenant import comfyui
+from comfyrelay.store.tenant import comfyui, jobs
 from comfyrelay.store.tenant.library import gallery, media
 from comfyrelay.text import is_storable
 
@@ -48,6 +48,8 @@ class Prompt:
     outputs: Sequence[PromptOutput] = ()
     # The texts that nodes displayed, by node.
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    # If its worker has named it.
+    failed_node: FailedNode | None = None
 
     @property
     def id(self) -> str:
@@ -175,6 +177,11 @@ class Prompts:
         of_jobs: Mapping[str, Mapping[str, int]] = {}
         files: Mapping[str, FileRecord] = {}
         about: Mapping[str, Mapping[str, Any] | None] = {}
+        failed = [job.id for _, job in found if job.status == JobStatus.FAILED]
+        nodes: Mapping[str, FailedNode] = {}
+        if failed:
+            async with (await self._databases.shard_of(tenant_id)).read() as tx:
+                nodes = await jobs.failed_nodes(tx, failed)
         if made:
             async with (await self._databases.shard_of(tenant_id)).read() as tx:
                 of_jobs = await gallery.of_jobs(tx, tenant_id, made)
@@ -188,6 +195,7 @@ class Prompts:
                 status=shown_status(job.status, is_prefetched=job.id in prefetched),
                 outputs=_outputs([files[id_] for id_ in of_jobs.get(job.id, ()) if id_ in files], about),
                 texts=_texts([about.get(id_) or {} for id_ in of_jobs.get(job.id, ())]),
+                failed_node=nodes.get(job.id),
             )
             for record, job in found
         ]

@@ -1,7 +1,8 @@
 """Jobs whose graph is sent with them, as clients of ComfyUI do.
 
 The graph is stored as a workflow that no list shows, so that its job is queued, paid for, retried and repaired like any
-other. Graphs that differ only in values share one workflow. It is removed after the last of its jobs.
+other. Graphs that differ only in values share one workflow. It is removed after the last of its jobs, or when a tenant
+has too many of them and its jobs have ended. Such a job keeps its graph, but cannot be retried.
 """
 
 import json
@@ -46,6 +47,9 @@ WORKFLOW_NAME = "Comfy API"
 PER_PAGE = 200
 # A submission needs less time between the use of a workflow and the write of its job.
 UNUSED_SECONDS = 1800.0
+# For a tenant at the limit, which may make room for new graphs.
+UNUSED_AT_LIMIT_SECONDS = 60.0
+MAX_REMOVED = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,11 +90,16 @@ class GraphJobs:
         await self._access.require(tenant_id)
         if (known := await self._by_key(request)) is not None:
             return known
-        by_key, graph = _set_inputs(request)
+        is_editor = is_editor_file(request.graph)
+        graph = request.graph
+        if is_editor:
+            graph = await self._catalogue.importer.as_graph(graph, tenant_id=tenant_id)
+        by_key, graph = _set_inputs(graph, request.inputs)
         refs = _asset_ids(graph)
         files = await self._files(tenant_id, refs, by_key)
         sent = _with_names(graph, refs, files)
-        workflow, imported = await self._add(tenant_id, sent, {place: _kind(files[id_]) for place, id_ in refs.items()})
+        new = WorkflowImport(graph=request.graph if is_editor else sent, converted=sent if is_editor else None)
+        workflow, imported = await self._add(tenant_id, new, {place: _kind(files[id_]) for place, id_ in refs.items()})
         values, file_ids = _values(imported, by_key, refs)
         primary = next((str(fields["key"]) for fields in imported.properties if fields.get("is_primary_input")), "")
         item = ItemRequest(
@@ -148,8 +157,7 @@ class GraphJobs:
                 return
 
     async def _refuse_used(self, before: WorkflowRecord, now: WorkflowRecord) -> None:
-        assert now.tenant_id is not None
-        async with (await self._databases.shard_of(now.tenant_id)).read() as tx:
+        async with (await self._databases.shard_of(_tenant_of(now))).read() as tx:
             has_jobs = await graphs.job_statuses(tx, now, limit=1)
         if has_jobs or now.updated_at != before.updated_at:
             raise Conflict("A job needs this workflow.")
@@ -169,11 +177,9 @@ class GraphJobs:
         return files
 
     async def _add(
-        self, tenant_id: str, graph: Mapping[str, Any], files: Mapping[str, PropertyType]
+        self, tenant_id: str, new: WorkflowImport, files: Mapping[str, PropertyType]
     ) -> tuple[WorkflowRecord, ImportedWorkflow]:
-        imported = await self._catalogue.own_workflows.import_graph(
-            tenant_id, WorkflowImport(graph=graph), partial(_with_files, files=files)
-        )
+        imported = await self._catalogue.own_workflows.import_graph(tenant_id, new, partial(_with_files, files=files))
         values = workflow_values(imported)
 
         async def find_existing(tx: Tx, graph_path: str) -> WorkflowRecord | None:
@@ -191,7 +197,8 @@ class GraphJobs:
                 )
             return None
 
-        added = await self._catalogue.workflows.create(
+        create = partial(
+            self._catalogue.workflows.create,
             slug=new_slug("api"),
             name=WORKFLOW_NAME,
             tenant_id=tenant_id,
@@ -199,7 +206,31 @@ class GraphJobs:
             find_existing=find_existing,
             **values,
         )
-        return added, imported
+        try:
+            return await create(), imported
+        except WorkflowLimitReached:
+            await self._make_room(tenant_id)
+            return await create(), imported
+
+    async def _make_room(self, tenant_id: str) -> None:
+        """Delete the unlisted workflows of a tenant whose jobs ended longest ago."""
+        async with self._databases.central.read() as tx:
+            found = await library.oldest_unlisted(
+                tx, tenant_id, unused_seconds=UNUSED_AT_LIMIT_SECONDS, limit=self._max_workflows
+            )
+        removed = 0
+        for workflow in found:
+            with suppress(Conflict, DatabaseUnavailable, NotFound):
+                await self._catalogue.workflows.delete(workflow.slug, check=partial(self._refuse_unfinished, workflow))
+                removed += 1
+            if removed == MAX_REMOVED:
+                return
+
+    async def _refuse_unfinished(self, before: WorkflowRecord, now: WorkflowRecord) -> None:
+        async with (await self._databases.shard_of(_tenant_of(now))).read() as tx:
+            is_unfinished = await graphs.has_unfinished(tx, now)
+        if is_unfinished or now.updated_at != before.updated_at:
+            raise Conflict("A job needs this workflow.")
 
 
 def asset_reference(id_: str) -> dict[str, Any]:
@@ -207,14 +238,17 @@ def asset_reference(id_: str) -> dict[str, Any]:
     return {"__type": ASSET, "info": {"id": id_}}
 
 
-def _set_inputs(request: GraphRequest) -> tuple[dict[str, Any], dict[str, Any]]:
+def _tenant_of(workflow: WorkflowRecord) -> str:
+    assert workflow.tenant_id is not None
+    return workflow.tenant_id
+
+
+def _set_inputs(graph: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Set the inputs that are named by their node. Return the others, and the graph."""
-    graph = dict(request.graph)
-    if is_editor_file(graph):
-        return dict(request.inputs), graph
+    graph = dict(graph)
     by_key: dict[str, Any] = {}
     errors: dict[str, str] = {}
-    for name, value in request.inputs.items():
+    for name, value in inputs.items():
         node_id, dot, input_name = name.partition(".")
         node = graph.get(node_id)
         if not dot:
@@ -230,8 +264,6 @@ def _set_inputs(request: GraphRequest) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _asset_ids(graph: Mapping[str, Any]) -> dict[str, str]:
     """Return the ids of the assets by their place (`node.input`)."""
-    if is_editor_file(graph):
-        return {}
     return {
         f"{node_id}.{name}": id_
         for node_id, node in graph.items()

@@ -123,6 +123,13 @@ async def count_unlisted(tx: Tx, tenant_id: str) -> int:
     return await tx.scalar(query) or 0
 
 
+async def oldest_unlisted(tx: Tx, tenant_id: str, *, unused_seconds: float, limit: int) -> list[WorkflowRecord]:
+    """Return the unlisted workflows of a tenant that no submission has used for this long, oldest use first."""
+    is_old = workflows.c.updated_at <= relay_now(-unused_seconds)
+    query = _unlisted().where(workflows.c.tenant_id == tenant_id, is_old)
+    return await tx.all(WorkflowRecord, query.order_by(workflows.c.updated_at, workflows.c.id).limit(limit))
+
+
 async def unused_unlisted(tx: Tx, *, unused_seconds: float, after_id: int, limit: int) -> list[WorkflowRecord]:
     """Return a page of the unlisted workflows of all tenants that no submission has used for this long."""
     is_old = workflows.c.updated_at <= relay_now(-unused_seconds)

@@ -31,7 +31,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.settlement import Attempt, Event, JobState, Settled
 from comfyrelay.domain.queue.states import ACTIVE_JOB, JobEventType, JobStatus, TransactionType
-from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
+from comfyrelay.domain.records.jobs import FailedNode, JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict
 from comfyrelay.pacing import paced
 from comfyrelay.store.database import Tx
@@ -314,6 +314,14 @@ def _write_events(dialect: str) -> Executable:
 async def attempts_of(tx: Tx, job_ids: Collection[str]) -> list[Attempt]:
     query = select(*(job_attempts.c[name] for name in _ATTEMPT)).where(job_attempts.c.job_id.in_(job_ids))
     return await tx.all(_attempt, query.order_by(job_attempts.c.job_id, job_attempts.c.epoch))
+
+
+async def failed_nodes(tx: Tx, job_ids: Collection[str]) -> dict[str, FailedNode]:
+    """Return the node at which the last attempt of each job failed, if it is known."""
+    found: dict[str, FailedNode | None] = {}
+    for attempt in await attempts_of(tx, job_ids):
+        found[attempt.job_id] = FailedNode.from_about(attempt.about)
+    return {job_id: node for job_id, node in found.items() if node is not None}
 
 
 def _attempt(*, seed: str | None, **fields: Any) -> Attempt:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from math import floor
 from typing import Any
 
 import structlog
@@ -54,12 +55,14 @@ class HeartbeatLoop:
         *,
         node_id: str | None = None,
         node: str | None = None,
+        node_class: str | None = None,
         step: float | None = None,
         steps: float | None = None,
     ) -> None:
         """Report progress from 0 to 1. A background task sends it soon, together with other changes."""
         lease = self._lease
         lease.progress = value
+        nodes = len(lease.graph)
         self._progress = Progress(
             value=round(value, 4),
             phase=lease.phase,
@@ -67,6 +70,10 @@ class HeartbeatLoop:
             server=lease.server,
             node_id=node_id,
             node=node,
+            node_class=node_class,
+            # The sum may be just below a whole number.
+            nodes_done=floor(value * nodes + 1e-6),
+            nodes_total=nodes,
             step=step,
             steps=steps,
         )

@@ -25,6 +25,7 @@ from comfyrelay.comfyui.pool import (
     JobStarted,
     PoolJobEvent,
 )
+from comfyrelay.domain.records.jobs import FailedNode
 from comfyrelay.errors import (
     ComfyError,
     Fault,
@@ -337,6 +338,9 @@ class JobRunner:
             await self._reporter.requeue(error.detail)
             return
         self._log_last_lines(error)
+        if error.node_id is not None:
+            class_type = self.lease.graph.get(error.node_id, {}).get("class_type", "")
+            self.lease.about |= FailedNode(node_id=error.node_id, class_type=class_type).to_about()
         detail, gpu_bytes = error.detail, None
         if isinstance(error, OutOfMemory):
             detail, gpu_bytes = too_large_for(error, self.lease.graph), error.gpu_bytes
@@ -413,7 +417,12 @@ class JobRunner:
             self.lease.node_title = title
             self._heartbeats.log(f"{title} ({event.node_id})")
         self._heartbeats.progress(
-            event.progress, node_id=event.node_id, node=title, step=event.value, steps=event.maximum
+            event.progress,
+            node_id=event.node_id,
+            node=title,
+            node_class=event.class_type or None,
+            step=event.value,
+            steps=event.maximum,
         )
         self._tools.on_progress()
 

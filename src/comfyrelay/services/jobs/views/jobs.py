@@ -13,7 +13,7 @@ from comfyrelay.domain.queue.progress import STARTING_AGAIN
 from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import CanceledBy, JobStatus, UnitStatus, VideoStatus
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
-from comfyrelay.domain.records.jobs import FileRecord, JobRecord, LogLineRecord, VideoRecord
+from comfyrelay.domain.records.jobs import FailedNode, FileRecord, JobRecord, LogLineRecord, VideoRecord
 from comfyrelay.errors import NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol.jobs import JobInput
@@ -162,6 +162,14 @@ class JobViews:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await media.metadata_of(tx, tenant_id, ids) if ids else {}
         return {id_: about or {} for id_, about in found.items()}
+
+    async def failed_node(self, view: JobView) -> FailedNode | None:
+        """Return the node that failed, if its worker has named one. Customers do not see the nodes of an effect."""
+        job = view.job
+        if job.status != JobStatus.FAILED or self.is_of_customer(job.effect_id):
+            return None
+        async with (await self._databases.shard_of(job.tenant_id)).read() as tx:
+            return (await jobs.failed_nodes(tx, [job.id])).get(job.id)
 
     async def payloads(self, tenant_id: str, *, workflow_id: int) -> AsyncIterator[JobPayload]:
         """Yield the payloads of the jobs of a workflow, newest first."""

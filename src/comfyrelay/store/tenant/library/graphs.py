@@ -54,6 +54,12 @@ async def job_statuses(tx: Tx, workflow: WorkflowRecord, *, limit: int) -> list[
     return list(await tx.scalars(select(ai_jobs.c.status).where(of_workflow).order_by(order).limit(limit)))
 
 
+async def has_unfinished(tx: Tx, workflow: WorkflowRecord) -> bool:
+    """Return whether a private workflow has jobs that have not ended."""
+    of_workflow = (ai_jobs.c.private_graph == workflow.graph_path) & (ai_jobs.c.workflow_id == workflow.id)
+    return await tx.exists(select(ai_jobs.c.id).where(of_workflow, ai_jobs.c.completed_at.is_(None)).limit(1))
+
+
 async def mark(tx: Tx, *, used: Iterable[str], unused: Iterable[str]) -> None:
     """Record which graphs are in use. An unused graph keeps its first time."""
     marked = graphs.c.unused_at.is_not(None)
