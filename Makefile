@@ -17,7 +17,8 @@ LOCK_DEV := requirements/dev.txt
 LOCK_NODE := requirements/node.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-all soak compat oracle check docs schema mutants bench dist smoke lock audit clean
+.PHONY: help install up test test-all keep-databases soak compat oracle check docs schema mutants bench dist smoke lock \
+	audit clean
 
 # loadfile: the tests of a file share fixtures. Four processes for two cores: tests often wait for other processes.
 PYTEST := $(BIN)/pytest -n 4 --dist loadfile
@@ -41,6 +42,9 @@ test-all: $(READY_DEV) ## run all tests with exhaustive parameters
 	$(BIN)/python ui/build.py
 	$(BIN)/python ui/build.py test
 	$(PYTEST) --full $(ARGS)
+
+keep-databases: $(READY_DEV) ## keep databases of this version for the upgrade tests of later ones
+	$(BIN)/python -W ignore -m tests.kept
 
 soak: $(READY_DEV) ## run the whole system and inject faults by plan (ARGS="--seeds 1000")
 	$(BIN)/python -W ignore -m tests.soak $(ARGS)

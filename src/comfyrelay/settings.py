@@ -342,6 +342,9 @@ class Settings(ArgumentsOnly):
     database_wait_seconds: SecondsOrZero = Field(
         60, description="seconds that a starting server waits for the central database"
     )
+    backup_before_upgrade: bool = Field(
+        True, description="whether SQLite databases are copied before their schema is upgraded"
+    )
 
     @field_validator("data_dir", "fleet_commands_dir")
     @classmethod

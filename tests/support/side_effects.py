@@ -185,6 +185,7 @@ COVERED_BY = {
 }
 # Other tests kill a process here, or repeat the step after a crash.
 TESTED_BY = {
+    "services.backup.before_upgrade:copy_before_upgrade": "test_leftovers_of_a_killed_copy_are_replaced",
     "autoscaling.providers.command:CommandProvider._run": "test_new_leader_orders_the_same_machine_after_a_crash",
     "autoscaling.providers.local_machine:main": "test_order_started_twice_makes_one_machine",
     "autoscaling.providers.local_machine:_until_answering": "test_killing_one_process_of_a_machine_stops_all",

@@ -86,6 +86,9 @@ COMMANDS = {
     ),
     "version": LazyCommand(SERVERS, "main:version", "Print the version."),
     "db": LazyCommand(SERVERS, "servers.admin:db_app", "Check and upgrade the schemas of the databases."),
+    "upgrade": LazyCommand(
+        SERVERS, "servers.upgrade:upgrade", "Upgrade the central database and all shards to the newest schema."
+    ),
     "admin": LazyCommand(
         SERVERS,
         "servers.admin:admin_app",

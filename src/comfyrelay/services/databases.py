@@ -1,15 +1,17 @@
 """The central database and the shards, with their known health."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from pathlib import Path
 
 import structlog
 
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.records.operations import SchemaState
 from comfyrelay.errors import ConfigurationError, DatabaseUnavailable, NotFound, SchemaMismatch, SchemaOutOfDate
+from comfyrelay.services.backup.before_upgrade import copy_before_upgrade
 from comfyrelay.settings import Settings
 from comfyrelay.store import migrate, warm_up
 from comfyrelay.store.central import tenants
@@ -20,14 +22,19 @@ log = structlog.get_logger(__name__)
 
 # A shard counts as down for this long after a failed connection.
 DOWN_SECONDS = 5.0
+POSTGRES_ADVICE = "Back up PostgreSQL yourself before an upgrade: see docs/howto/upgrade.md."
 # Retry interval for databases that were unreachable at startup.
 RETRY_SECONDS = 1.0
 
 
 class Databases:
-    def __init__(self, central: Database, shards: Mapping[str, Database]) -> None:
+    def __init__(self, central: Database, shards: Mapping[str, Database], *, copies: Path | None = None) -> None:
+        """SQLite databases are copied into the folder `copies` before an upgrade, if it is given."""
         self.central = central
         self.shards = dict(shards)
+        self.copies = copies
+        # The folder of the copies that this process has made.
+        self.copied_to: Path | None = None
         self._down_until: dict[str, float] = {}
         # Shards that were unreachable at startup, and why; their schema version is unknown.
         self._pending: dict[str, str] = {}
@@ -44,6 +51,7 @@ class Databases:
         return cls(
             Database("central", settings.central_url, pool_size=size, clock=clock),
             {name: Database(name, url, pool_size=size, clock=clock) for name, url in settings.shard_urls.items()},
+            copies=settings.data_dir if settings.backup_before_upgrade else None,
         )
 
     async def close(self) -> None:
@@ -99,6 +107,7 @@ class Databases:
 
     async def upgrade(self) -> dict[str, tuple[str | None, str]]:
         """Upgrade every schema; return the revisions before and after by database."""
+        await self._prepare_upgrade()
         return {database.name: await migrate.upgrade(database, schema) for database, schema in self.schemas()}
 
     async def open(self, seconds: float) -> None:
@@ -108,8 +117,31 @@ class Databases:
         only its own tenants, so it is left to `open_pending`.
         """
         await self._wait_for_central(seconds)
+        await self._prepare_upgrade()
         await migrate.upgrade(self.central, Schema.CENTRAL)
         await asyncio.gather(*(self._open(name) for name in self.shards))
+
+    async def _prepare_upgrade(self) -> None:
+        """Before any database changes, refuse newer ones, and copy SQLite files that an upgrade changes."""
+        outdated = []
+        for database, schema in self.schemas():
+            with suppress(DatabaseUnavailable):
+                revision = await migrate.current(database)
+                if migrate.is_newer(revision, schema):
+                    raise SchemaMismatch((await migrate.state(database, schema)).problem or "")
+                if revision is not None and migrate.later_revisions(revision, schema):
+                    outdated.append(database)
+        if self.copies is not None and outdated:
+            await self._copy_files(self.copies, outdated)
+
+    async def _copy_files(self, folder: Path, outdated: Sequence[Database]) -> None:
+        # All files, because those of one moment belong together.
+        files = {database.name: database.path for database, _ in self.schemas() if database.path is not None}
+        if any(database.path is not None for database in outdated):
+            self.copied_to = await asyncio.to_thread(copy_before_upgrade, folder, files)
+            log.info("database.copied", databases=[*files], folder=str(self.copied_to))
+        if not_copied := [database.name for database in outdated if database.path is None]:
+            log.warning("database.not_copied", databases=not_copied, advice=POSTGRES_ADVICE)
 
     async def open_pending(self) -> None:
         """Upgrade the shards that were unreachable at startup and are reachable now."""

@@ -25,6 +25,7 @@ from comfyrelay.errors import ConfigurationError, Conflict, DatabaseUnavailable,
 from comfyrelay.retry import Backoff, Retries
 from comfyrelay.store.transaction import Tx
 from comfyrelay.store.types import time_text
+from comfyrelay.store.versions import process_name
 from comfyrelay.system.permissions import FOLDER_MODE, create_private_file
 
 __all__ = ["Boundary", "Database", "Tx", "async_url", "conflict_on_violation"]
@@ -103,6 +104,11 @@ class Database:
         # need for their work.
         self._pools = {self._writer: _Connections(self._writer, 1 if self.dialect == "sqlite" else pool_size)}
         self._pools.setdefault(self._reader, _Connections(self._reader, 4))
+
+    @property
+    def path(self) -> Path | None:
+        """Return the file of an SQLite database."""
+        return Path(self.url.database or "").absolute() if self.dialect == "sqlite" else None
 
     @property
     def dsn(self) -> str:
@@ -296,7 +302,7 @@ def _postgres_engine(url: URL) -> AsyncEngine:
             "timeout": CONNECT_TIMEOUT_SECONDS,
             "command_timeout": 60,
             "server_settings": {
-                "application_name": "comfyrelay",
+                "application_name": process_name(),
                 "timezone": "UTC",
                 # Every statement has an index, for tables of any size. The planner assumes that each list of rows has a
                 # hundred entries, and may choose to scan whole tables or to plan each call again. That makes a queue

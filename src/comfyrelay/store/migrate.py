@@ -101,17 +101,38 @@ async def current(database: Database) -> str | None:
         return await tx.run_sync(_current)
 
 
+def later_revisions(revision: str | None, schema: Schema) -> list[str]:
+    """Return the migrations that an upgrade from this revision runs, oldest first."""
+    return [found for found in revisions(schema) if revision is None or found > revision]
+
+
+async def is_usable(database: Database, schema: Schema) -> bool:
+    """Whether a running process can use the schema, also after a newer version has added to it."""
+
+    def work(connection: Connection) -> bool:
+        found = schema_check.compare(connection, schema.metadata)
+        return not found.breaking and not _changed_migrations(connection, schema)
+
+    async with database.read() as tx:
+        return await tx.run_sync(work)
+
+
 async def state(database: Database, schema: Schema) -> SchemaState:
     """Compare the schema with the table definitions of this version."""
     async with database.read() as tx:
         return await tx.run_sync(_state, schema, database.name)
 
 
+def is_newer(revision: str | None, schema: Schema) -> bool:
+    """Whether a newer version of ComfyRelay has upgraded the database."""
+    return revision is not None and revision.startswith(f"{schema}_") and revision > head(schema)
+
+
 def require_known(revision: str | None, schema: Schema, name: str) -> None:
     """Raise `ConfigurationError` if the revision is from a newer version or another schema."""
     if revision is None or revision in revisions(schema):
         return
-    if revision.startswith(f"{schema}_"):
+    if is_newer(revision, schema):
         raise ConfigurationError(
             f"The schema of {name} is {revision}, but ComfyRelay {__version__} supports at most {head(schema)}. "
             "A newer version has upgraded this database. Install that version, or restore an older backup."

@@ -13,6 +13,7 @@ from rich.table import Table
 from comfyrelay.cli.options import Json
 from comfyrelay.cli.output import out, print_json, print_line, print_note
 from comfyrelay.cli.running import run_with_engine
+from comfyrelay.cli.servers.upgrade import upgrade
 
 if TYPE_CHECKING:
     from comfyrelay.domain.records.operations import SchemaState
@@ -169,12 +170,7 @@ def print_allow_list(
         raise typer.Exit(NOT_READY)
 
 
-@db_app.command("upgrade")
-def upgrade_databases() -> None:
-    """Upgrade the central database and all shards to the newest schema."""
-    for name, (before, after) in run_with_engine(lambda engine: engine.databases.upgrade()).items():
-        change = "up to date" if before == after else f"{before or 'empty'} → {after}"
-        print_line(f"{name}: {change}")
+db_app.command("upgrade")(upgrade)
 
 
 @db_app.command("status")

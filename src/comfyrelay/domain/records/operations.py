@@ -111,6 +111,21 @@ class SchemaState:
         return self.revision == self.newest and self.problem is None
 
 
+class ConnectedProcess(NamedTuple):
+    """A server, or a command, that is connected to a database. Its name is its process id and host."""
+
+    name: str
+    version: str
+
+
+class WorkerVersion(NamedTuple):
+    """How many active workers have this version, and this version of the worker protocol."""
+
+    version: str | None
+    protocol: int
+    workers: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditFilter:
     """`search` is part of the actor, the subject, the action or the address."""

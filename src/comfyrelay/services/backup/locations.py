@@ -20,6 +20,10 @@ DATABASES, OBJECTS, FILES = "databases", "objects", "files"
 CENTRAL = "central.db"
 # Prefixes of the folders for replaced files and for staged files of a restore.
 ASIDE, STAGE = "before-restore-", ".restore-"
+# The prefix of the folders with copies of the databases before an upgrade.
+BEFORE_UPGRADE = "before-upgrade-"
+# What a backup leaves out, and a restore leaves in place.
+OWN_PREFIXES = (ASIDE, STAGE, BEFORE_UPGRADE)
 # The file in the data folder that lists the moves of a restore.
 PLAN = f"{STAGE}moves.json"
 
@@ -76,7 +80,7 @@ class DataLocations:
 
         It never contains the state of a process or a file of another kind.
         """
-        if any(part.startswith((PART_PREFIX, ASIDE, STAGE)) for part in target.relative_to(self.base(entry)).parts):
+        if any(part.startswith((PART_PREFIX, *OWN_PREFIXES)) for part in target.relative_to(self.base(entry)).parts):
             return False
         if _is_partial(target.name):
             return False
@@ -115,7 +119,7 @@ def walk(folder: Path, *, exclude: Callable[[Path], bool] = lambda _path: False)
         return
     for entry in found:
         path = Path(entry.path)
-        if exclude(path) or entry.name.startswith((PART_PREFIX, ASIDE, STAGE)) or _is_temporary(path):
+        if exclude(path) or entry.name.startswith((PART_PREFIX, *OWN_PREFIXES)) or _is_temporary(path):
             continue
         if entry.is_dir(follow_symlinks=False):
             yield from walk(path, exclude=exclude)

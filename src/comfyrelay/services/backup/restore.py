@@ -19,7 +19,7 @@ from comfyrelay.services.backup.copy_file import (
     no_progress,
     restore_file,
 )
-from comfyrelay.services.backup.locations import ASIDE, PLAN, STAGE, DataLocations
+from comfyrelay.services.backup.locations import ASIDE, OWN_PREFIXES, PLAN, STAGE, DataLocations
 from comfyrelay.services.backup.manifest import Manifest, find_backup
 from comfyrelay.services.backup.verify import check_entries
 from comfyrelay.settings import Settings
@@ -131,7 +131,7 @@ def _existing(locations: DataLocations) -> Iterator[Path]:
             yield from (
                 entry
                 for entry in sorted(folder.iterdir())
-                if entry.name != "lock" and not entry.name.startswith((ASIDE, STAGE))
+                if entry.name != "lock" and not entry.name.startswith(OWN_PREFIXES)
             )
 
 

