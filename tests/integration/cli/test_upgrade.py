@@ -161,14 +161,14 @@ async def test_plan_names_servers_and_workers_with_their_versions(world: World, 
     assert [(found.version, found.protocol, found.workers) for found in plan.workers] == [(None, 1, 1)]
     assert (plan.is_possible, plan.backup) == (True, None)
     await execute(databases.central, "UPDATE workers SET protocol = 0")
-    if databases.central.dialect == "postgresql":
-        name = "comfyrelay/9.9 7@other"
-        dsn = databases.central.dsn
-        other = await asyncpg.connect(dsn, server_settings={"application_name": name})
     plan = await plan_upgrade(tmp_path, databases)
     assert not plan.is_possible
     assert [found.protocol for found in plan.refused_workers] == [0]
     if databases.central.dialect == "postgresql":
+        other = await asyncpg.connect(
+            databases.central.dsn, server_settings={"application_name": "comfyrelay/9.9 7@other"}
+        )
+        plan = await plan_upgrade(tmp_path, databases)
         assert [(found.name, found.version) for found in plan.processes] == [("7@other", "9.9")]
         assert await other.fetchval("SELECT count(*) FROM pg_stat_activity WHERE application_name = $1", process_name())
         await other.close()

@@ -4,6 +4,7 @@ A release keeps its databases with `make keep-databases`.
 """
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from comfyrelay.domain.queue.states import DispatchStatus, JobStatus
 from comfyrelay.errors import SchemaMismatch
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.operations.readiness import OTHER_SCHEMA, Readiness
+from comfyrelay.storage.objects import open_objects
 from comfyrelay.store import migrate
+from comfyrelay.store.database import Tx
+from comfyrelay.store.migrate import Schema
 from tests.kept.databases import FOLDER, facts, kept_facts, make, open_databases, postgres_databases, restore, unpack
 from tests.kept.next_version import next_version
 from tests.support.world import execute
@@ -50,7 +54,11 @@ async def kept(request: pytest.FixtureRequest, archive: Path, tmp_path: Path) ->
 
 async def upgrade_to_next(databases: Databases) -> None:
     for database, schema in databases.schemas():
-        await database.run("next", lambda tx, schema=schema: tx.run_sync(migrate._upgrade, schema, "head"))
+        await database.run("next", partial(_run_migrations, schema=schema))
+
+
+async def _run_migrations(tx: Tx, *, schema: Schema) -> None:
+    await tx.run_sync(migrate._upgrade, schema, "head")
 
 
 async def test_upgraded_databases_have_every_job_token_and_file(kept: Databases, archive: Path) -> None:
@@ -71,7 +79,8 @@ async def test_next_version_upgrades_them_and_this_one_goes_on(kept: Databases, 
     with next_version(tmp_path / "migrations"):
         await upgrade_to_next(kept)
     assert await facts(kept) == before
-    readiness = Readiness(kept, _Storage())
+    objects = open_objects(f"file://{tmp_path}/objects", base_url="", secrets=[])
+    readiness = Readiness(kept, objects)
     assert await readiness.problems() == {}
     states = await kept.states()
     for call in (kept.upgrade, lambda: kept.open(0), kept.require_current):
@@ -80,9 +89,4 @@ async def test_next_version_upgrades_them_and_this_one_goes_on(kept: Databases, 
     assert await facts(kept) == before
     assert all("Install that version" in (state.problem or "") for state in states.values())
     await execute(kept.central, "ALTER TABLE ai_job_dispatches RENAME COLUMN epoch TO era")
-    assert (await Readiness(kept, _Storage()).problems())["central"] == OTHER_SCHEMA
-
-
-class _Storage:
-    async def check(self) -> None:
-        """Always available."""
+    assert (await Readiness(kept, objects).problems())["central"] == OTHER_SCHEMA
