@@ -72,8 +72,8 @@ class HeartbeatLoop:
             node=node,
             node_class=node_class,
             # The sum may be just below a whole number.
-            nodes_done=floor(value * nodes + 1e-6),
-            nodes_total=nodes,
+            nodes_done=floor(value * nodes + 1e-6) if nodes else None,
+            nodes_total=nodes or None,
             step=step,
             steps=steps,
         )
