@@ -25,7 +25,7 @@ REPOSITORY = "https://github.com/Comfy-Org/ComfyUI"
 PAGE = ROOT / "docs/reference/comfyui-versions.md"
 # The versions of a fleet that has two.
 MIXED = ("0.7.0", "0.28.0")
-MARKS = {"passed": "yes", "failed": "**no**", "skipped": "not tried"}
+MARKS = {"passed": "yes", "failed": "**no**", "skipped": "not tried", "absent": "not there"}
 
 
 def main(words: Sequence[str]) -> int:

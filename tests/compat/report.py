@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# The reason of a test that is skipped because the version has no such feature.
+ABSENT = "this version has no such feature"
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -15,6 +18,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if is_end and (path := os.environ.get("COMPAT_REPORT")) is not None:
         row = (getattr(item, "function").__doc__ or item.name).splitlines()[0]  # noqa: B009
         outcome = "failed" if report.failed else report.outcome
+        if outcome == "skipped" and ABSENT in str(report.longrepr):
+            outcome = "absent"
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"row": row, "outcome": outcome}) + "\n")
     return report

@@ -29,6 +29,7 @@ from comfyrelay.comfyui.runs.history import Prompt
 from comfyrelay.errors import ComfyError, GraphRefused, NodeFailed, NotInstalled, OutOfMemory, RunRemoved
 from comfyrelay.media.containers import read_container
 from comfyrelay.media.info import ProbeLimits
+from tests.compat.report import ABSENT
 from tests.support.chromium import open_chromium
 from tests.support.daily_loop import JourneyDesk, walk_daily_loop
 from tests.support.web_app import build_app
@@ -290,7 +291,7 @@ async def test_invalid_graph_names_node_and_input(comfyui: RunningComfyUI) -> No
 async def test_graph_with_a_replaced_node_runs(comfyui: RunningComfyUI) -> None:
     """Replaced nodes: checked, converted and run (since 0.28)"""
     if "CompatOldImage" in await comfyui.client.object_info():
-        pytest.skip("this version replaces no nodes")
+        pytest.skip(ABSENT)
     old = {
         "id": 1,
         "type": "CompatRenamedImage",
