@@ -1,7 +1,8 @@
 """`python -m tests.compat`: run the compatibility suite with each version of ComfyUI, and print the table.
 
 Each version is a folder below `--folder`, for example `.compat/0.28.0`, with a Python environment `.venv` in it. What
-is missing is fetched: the code by git, the packages by pip.
+is missing is fetched: the code by git, the packages by pip. The outcomes stay in `--folder`, so that versions, and with
+`-k` rows, can be tried one after the other.
 """
 
 import argparse
@@ -30,7 +31,6 @@ MARKS = {"passed": "yes", "failed": "**no**", "skipped": "not tried", "absent": 
 
 def main(words: Sequence[str]) -> int:
     options = _options(words)
-    table: dict[str, dict[str, str]] = {}
     for version in options.versions:
         folder = options.folder / version
         try:
@@ -42,13 +42,13 @@ def main(words: Sequence[str]) -> int:
             )
             return 2
         sys.stdout.write(f"ComfyUI {version}\n")
-        report = options.folder / f"{version}.jsonl"
-        table[version] = _run_tests("suite.py", report, options.arguments, COMPAT_COMFYUI=folder.absolute())
-    if set(MIXED) <= set(table):
-        report = options.folder / "mixed.jsonl"
-        found = _run_tests("mixed_fleet.py", report, options.arguments, COMPAT_FOLDER=options.folder.absolute())
-        for version in MIXED:
-            table[version] |= found
+        _run_tests("suite.py", options.folder / f"{version}.json", options.arguments, COMPAT_COMFYUI=folder.absolute())
+    mixed = options.folder / "mixed.json"
+    if set(MIXED) <= set(options.versions):
+        _run_tests("mixed_fleet.py", mixed, options.arguments, COMPAT_FOLDER=options.folder.absolute())
+    table = {version: _stored(options.folder / f"{version}.json") for version in TRIED}
+    for version in MIXED:
+        table[version] |= _stored(mixed)
     rendered = _render(table)
     sys.stdout.write(rendered)
     if options.write:
@@ -91,18 +91,27 @@ def _call(*command: str) -> None:
     subprocess.run(command, check=True)
 
 
-def _run_tests(name: str, report: Path, matching: str | None, **variables: Path) -> dict[str, str]:
-    """Run a file of tests in its own process, and return the outcome of each row."""
+def _run_tests(name: str, stored: Path, matching: str | None, **variables: Path) -> None:
+    """Run a file of tests in its own process, and store the outcome of each row."""
+    report = stored.with_suffix(".jsonl")
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.compat.report", str(HERE / name)]
     if matching is not None:
         command += ["-k", matching]
     own = {name: str(value) for name, value in {**variables, "COMPAT_REPORT": report.absolute()}.items()}
     subprocess.run(command, check=False, cwd=ROOT, env={**os.environ, **own})
+    # With `-k`, a file may have no test that matches, and the other rows keep their outcomes.
+    known = {} if matching is None else _stored(stored)
     if report.exists():
-        return _worst(json.loads(line) for line in report.read_text("utf-8").splitlines())
-    # With `-k`, a file may have no test that matches.
-    return {} if matching is not None else {f"{name} ran": "failed"}
+        known |= _worst(json.loads(line) for line in report.read_text("utf-8").splitlines())
+    elif matching is None:
+        known = {f"{name} ran": "failed"}
+    stored.write_text(json.dumps(known), "utf-8")
+
+
+def _stored(path: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return found
 
 
 def _worst(outcomes: Iterable[Mapping[str, str]]) -> dict[str, str]:
