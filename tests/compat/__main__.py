@@ -26,7 +26,7 @@ REPOSITORY = "https://github.com/Comfy-Org/ComfyUI"
 PAGE = ROOT / "docs/reference/comfyui-versions.md"
 # The versions of a fleet that has two.
 MIXED = ("0.7.0", "0.28.0")
-MARKS = {"passed": "yes", "failed": "**no**", "skipped": "not tried", "absent": "not there"}
+MARKS = {"passed": "yes", "failed": "**no**", "skipped": "not tried", "absent": "not there", "others": "–"}
 
 
 def main(words: Sequence[str]) -> int:
@@ -47,8 +47,8 @@ def main(words: Sequence[str]) -> int:
     if set(MIXED) <= set(options.versions):
         _run_tests("mixed_fleet.py", mixed, options.arguments, COMPAT_FOLDER=options.folder.absolute())
     table = {version: _stored(options.folder / f"{version}.json") for version in TRIED}
-    for version in MIXED:
-        table[version] |= _stored(mixed)
+    for version in TRIED:
+        table[version] |= _stored(mixed) if version in MIXED else dict.fromkeys(_stored(mixed), "others")
     rendered = _render(table)
     sys.stdout.write(rendered)
     if options.write:
