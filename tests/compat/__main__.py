@@ -26,6 +26,8 @@ REPOSITORY = "https://github.com/Comfy-Org/ComfyUI"
 PAGE = ROOT / "docs/reference/comfyui-versions.md"
 # The versions of a fleet that has two.
 MIXED = ("0.7.0", "0.28.0")
+# A real ComfyUI imports torch and all nodes before it answers.
+PATIENCE_SECONDS = "300"
 MARKS = {"passed": "yes", "failed": "**no**", "skipped": "not tried", "absent": "not there", "others": "–"}
 
 
@@ -99,7 +101,8 @@ def _run_tests(name: str, stored: Path, matching: str | None, **variables: Path)
     if matching is not None:
         command += ["-k", matching]
     own = {name: str(value) for name, value in {**variables, "COMPAT_REPORT": report.absolute()}.items()}
-    subprocess.run(command, check=False, cwd=ROOT, env={**os.environ, **own})
+    environment = {"TESTS_PATIENCE_SECONDS": PATIENCE_SECONDS, **os.environ, **own}
+    subprocess.run(command, check=False, cwd=ROOT, env=environment)
     # With `-k`, a file may have no test that matches, and the other rows keep their outcomes.
     known = {} if matching is None else _stored(stored)
     if report.exists():

@@ -265,8 +265,7 @@ class _DailyLoop:
         async with self.page.context.expect_page() as opened:
             await self.page.get_by_role("menuitem", name="Open in ComfyUI").click()
         editor = await opened.value
-        [comfyui] = (await self.driver.call("GET", "/api/desk"))["comfyui"]
-        assert editor.url.startswith(comfyui)
+        assert editor.url.startswith(tuple((await self.driver.call("GET", "/api/desk"))["comfyui"]))
         await editor.close()
         await self.page.goto("/create")
         await expect(self.form).to_be_visible()

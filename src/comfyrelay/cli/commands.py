@@ -29,6 +29,7 @@ COMMANDS = {
     "comfyui": LazyCommand(
         DESK, "desk.comfyui:comfyui_app", "Inspect the ComfyUI processes that ComfyRelay starts here."
     ),
+    "nodes": LazyCommand(DESK, "desk.nodes:nodes_app", "Update the list of the packages that nodes belong to."),
     "jobs": LazyCommand(JOBS, "jobs.listing:jobs", "List jobs, newest first."),
     "batches": LazyCommand(
         JOBS,

@@ -2,6 +2,8 @@
 
 import asyncio
 import io
+import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,10 +26,13 @@ from comfyrelay.comfyui import (
     workflow_hash,
 )
 from comfyrelay.comfyui.client.uploads import LARGE_BYTES, safe_name
+from comfyrelay.comfyui.editor.packages import write_node_map
+from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.errors import (
     ConfigurationError,
     GraphError,
     InvalidInput,
+    NotInstalled,
     OutputGone,
     RunInterrupted,
     ServerRefused,
@@ -338,6 +343,18 @@ class TestServerState:
         assert "KSampler (3): 'magic' is not a choice of input 'sampler_name'" in problems
         assert "LoadImage (4): the file 'folder/gone.png [output]' is not on the server (input 'image')" in problems
         assert "SaveImage (5): input 'images' is linked to node 99, which does not exist" in problems
+
+    async def test_missing_nodes_are_named_with_their_package(self, simulator: Simulator, tmp_path: Path) -> None:
+        node_map = tmp_path / "map.json"
+        write_node_map(node_map, json.dumps({"https://github.com/me/mine": [["NoSuchNode"], {}]}).encode())
+        os.utime(node_map, (0, 1_790_000_000))
+        graph: Graph = {**invert(), "9": {"class_type": "NoSuchNode", "inputs": {}}}
+        expected = "NoSuchNode (9): this node is not installed on the server (package me/mine, by the node map of "
+        async with ComfyClient(simulator.url, node_map=node_map) as comfy:
+            assert await comfy.preflight(graph) == [f"{expected}2026-09-21)"]
+            with pytest.raises(NotInstalled) as caught:
+                await comfy.run(graph)
+        assert caught.value.problems == (f"{expected}2026-09-21)",)
 
     async def test_preflight_finds_no_problem_in_a_valid_graph(self, comfy: ComfyClient) -> None:
         uploaded = await comfy.upload(PNG, name="a.png")

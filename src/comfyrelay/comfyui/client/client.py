@@ -13,6 +13,7 @@ from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.client.replaced_nodes import with_replaced_nodes
 from comfyrelay.comfyui.client.uploads import Attachment, Uploaded, Uploader
 from comfyrelay.comfyui.editor.loading import as_graph, load_workflow
+from comfyrelay.comfyui.editor.packages import read_node_map
 from comfyrelay.comfyui.graphs.dynamic_prompts import draw_prompts
 from comfyrelay.comfyui.graphs.file_names import fill_file_names
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph
@@ -103,12 +104,14 @@ class ComfyClient:
         timeouts: RunTimeouts | None = None,
         keep_prefixes: bool = False,
         delete_history: bool = False,
+        node_map: Path | None = None,
     ) -> None:
         """Create a client without connecting.
 
         `headers` are sent with every request, for example for a proxy. Each run saves into a new folder, so no two runs
         share a file; `keep_prefixes` keeps the file names of the graph instead. `delete_history` removes each
         successful run from the server's history. Failed runs stay, because only the history lists their outputs.
+        `node_map` is a file that names the packages of missing nodes, as `comfyrelay nodes update` writes it.
         """
         self._http = Http(url, headers=headers)
         self._uploader = Uploader(self._http, path="/upload/image", view_path="/view")
@@ -117,6 +120,7 @@ class ComfyClient:
         self._timeouts = timeouts or RunTimeouts()
         self._keep_prefixes = keep_prefixes
         self._deletes_history = delete_history
+        self._node_map = node_map
         # Connection number of the last run by workflow hash. A restarted server has unloaded its models.
         self._loaded: dict[str, int] = {}
         self._object_info: dict[str, Any] = {}
@@ -211,12 +215,13 @@ class ComfyClient:
         The file is a graph in API format, a workflow saved by the editor, or an image, video or audio file made by
         ComfyUI.
         """
-        return as_graph(load_workflow(source), await self.object_info())
+        return as_graph(load_workflow(source), await self.object_info(), node_map=self._node_map)
 
     async def preflight(self, graph: Graph) -> list[str]:
         """Return one sentence for each problem that would stop this graph on this server."""
         info = await self.object_info(refresh=True)
-        problems = [problem.text for problem in graph_problems(check_graph(graph), info)]
+        found = graph_problems(check_graph(graph), info, packages=await self._packages())
+        problems = [problem.text for problem in found]
         for file in uploaded_files(graph, info):
             if not await self._has_file(file.name):
                 where = f"{file.class_type} ({file.node_id})"
@@ -381,12 +386,18 @@ class ComfyClient:
     async def _with_all_missing(self, refusal: NotInstalled, graph: Graph) -> NotInstalled:
         """Add all missing nodes and models. ComfyUI reports only the first missing node, and models after all nodes."""
         try:
-            problems = graph_problems(graph, await self.object_info(refresh=True))
+            info = await self.object_info(refresh=True)
         except ComfyError:
             return refusal
+        problems = graph_problems(graph, info, packages=await self._packages())
         missing = [problem.text for problem in problems if problem.kind is NotInstalled]
-        texts = list(dict.fromkeys([*refusal.problems, *missing]))
+        # The own texts may also name the package.
+        others = [text for text in refusal.problems if not any(own.startswith(text) for own in missing)]
+        texts = list(dict.fromkeys([*others, *missing]))
         return NotInstalled("; ".join(texts), node_id=refusal.node_id, problems=texts, raw=refusal.raw)
+
+    async def _packages(self) -> Mapping[str, str]:
+        return {} if self._node_map is None else await asyncio.to_thread(read_node_map, self._node_map)
 
     async def _run_once(self, graph: Graph, request: _RunRequest) -> RunResult:
         for _ in range(SUBMISSIONS - 1):

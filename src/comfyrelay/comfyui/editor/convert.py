@@ -3,7 +3,7 @@
 Subgraphs are flattened, reroutes and bypassed nodes skipped, muted nodes removed, and field values get their names.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
@@ -16,9 +16,10 @@ from comfyrelay.comfyui.editor.sources import DEEPEST_SUBGRAPH, NodeOutput, Scop
 from comfyrelay.comfyui.editor.widgets import StoredValue, as_input, made_in_browser, marks_in, names_with_choices
 from comfyrelay.comfyui.editor.workflow import EditorWorkflow, Node, read_workflow
 from comfyrelay.comfyui.graphs.dynamic_prompts import DYNAMIC_PROMPTS
-from comfyrelay.comfyui.graphs.explain import GraphProblem, failure_of
+from comfyrelay.comfyui.graphs.explain import GraphProblem, failure_of, missing_node_text
 from comfyrelay.comfyui.graphs.graph import Graph, nodes_in_cycle
-from comfyrelay.comfyui.graphs.model_sources import MODELS, read_models
+from comfyrelay.comfyui.graphs.model_sources import MODELS, not_installed, read_models
+from comfyrelay.comfyui.graphs.preflight import installed_models
 from comfyrelay.errors import ComfyError, GraphError, GraphRefused, NotInstalled
 
 # A larger file is not a real workflow, but an attempt to exhaust memory.
@@ -51,9 +52,11 @@ def convert_workflow(
     problems: list[GraphProblem] = []
     missing: dict[str, list[str]] = {}
     packages: dict[str, str] = {}
+    models: list[dict[str, str]] = []
     root = Scope(workflow.root)
     for scope, node in running_nodes(root, sources):
         package = package_of(node) or known_packages.get(node.type)
+        models += read_models(node.properties)
         found = list(_problems(sources, scope, node, package))
         problems += found
         if any(problem.kind is NotInstalled for problem in found):
@@ -66,7 +69,7 @@ def convert_workflow(
         failure = failure_of(problems)
         if isinstance(failure, NotInstalled):
             raise NotInstalled(
-                _missing_text(missing, packages),
+                _missing_text(missing, packages) + _missing_models_text(models, node_definitions),
                 node_types=list(missing),
                 packages=packages,
                 node_id=failure.node_id,
@@ -102,6 +105,15 @@ def _missing_text(missing: Mapping[str, list[str]], packages: Mapping[str, str])
     if len(missing) > len(named):
         named.append(f"and {len(missing) - len(named)} more")
     return f"{'These nodes are' if len(named) > 1 else 'This node is'} not installed: {', '.join(named)}."
+
+
+def _missing_models_text(models: Sequence[Mapping[str, str]], node_definitions: Mapping[str, Any]) -> str:
+    """List the models that the file names and the server does not have, so that all can be installed at once."""
+    missing = not_installed(models, installed_models(node_definitions)) if models else {}
+    named = [f"{name}{f' ({source})' if source else ''}" for name, source in islice(missing.items(), _MAX_CLASSES)]
+    if not named:
+        return ""
+    return f" {'These models are' if len(named) > 1 else 'This model is'} not installed either: {', '.join(named)}."
 
 
 def running_nodes(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
@@ -172,8 +184,7 @@ def _problems(sources: Sources, scope: Scope, node: Node, package: str | None) -
         return GraphProblem(text=f"{where}: {why}", kind=kind, node_id=node_id)
 
     if sources.definition(node) is None:
-        named = "" if package is None else f" (package {package})"
-        yield problem(f"this node is not installed on the server{named}", NotInstalled)
+        yield problem(missing_node_text(package), NotInstalled)
         return
     for name in made_in_browser(sources.specs(node)):
         yield problem(f"input '{name}' is created in the browser. Use a node that loads a file instead")

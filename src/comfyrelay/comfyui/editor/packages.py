@@ -9,6 +9,8 @@ from pathlib import Path
 import structlog
 
 from comfyrelay.comfyui.editor.workflow import Node
+from comfyrelay.errors import InvalidInput
+from comfyrelay.system.atomic import write
 from comfyrelay.text import one_line
 
 log = structlog.get_logger(__name__)
@@ -17,7 +19,11 @@ log = structlog.get_logger(__name__)
 NODE_MAP = "extension-node-map.json"
 _MAX_LENGTH = 100
 _MAX_FILE_BYTES = 16 * 1024**2
+_TOO_LARGE = f"it is larger than {_MAX_FILE_BYTES // 1024**2} MB"
 _CORE = "comfy-core"
+# ComfyUI itself in the map.
+_CORE_ADDRESSES = ("comfyanonymous/ComfyUI", "Comfy-Org/ComfyUI")
+_UPDATE = "ComfyUI (update it)"
 
 
 def package_of(node: Node) -> str | None:
@@ -26,7 +32,7 @@ def package_of(node: Node) -> str | None:
         package = node.properties.get(key)
         # Nodes that a newer ComfyUI has are in no package.
         if isinstance(package, str) and (shown := one_line(package)[:_MAX_LENGTH]):
-            return "ComfyUI (update it)" if shown == _CORE else shown
+            return _UPDATE if shown == _CORE else shown
     return None
 
 
@@ -46,18 +52,42 @@ def read_node_map(path: Path) -> Mapping[str, str]:
         return {}
 
 
+def write_node_map(path: Path, content: bytes) -> int:
+    """Replace a node map, and return the number of classes with a package. Raises `InvalidInput` if there is none."""
+    try:
+        found = [name for name, package in _packages_in(content).items() if package]
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"This is not a node map: {error}.") from None
+    if not found:
+        raise InvalidInput("This is not a node map: it names no node class.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, content)
+    return len(found)
+
+
 @lru_cache(maxsize=2)
 def _read(path: Path, changed_at: float, size: int) -> Mapping[str, str]:
     if size > _MAX_FILE_BYTES:
-        raise ValueError(f"it is larger than {_MAX_FILE_BYTES // 1024**2} MB")
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError("it is not a JSON object")
+        raise ValueError(_TOO_LARGE)
     date = datetime.fromtimestamp(changed_at, UTC).date()
+    return {
+        name: package if package == _UPDATE else f"{package}, by the node map of {date}"
+        for name, package in _packages_in(path.read_bytes()).items()
+        if package
+    }
+
+
+def _packages_in(content: bytes) -> dict[str, str | None]:
+    """Return the package of each class; `None` if several packages have it."""
+    if len(content) > _MAX_FILE_BYTES:
+        raise ValueError(_TOO_LARGE)
+    packages = json.loads(content)
+    if not isinstance(packages, dict):
+        raise ValueError("it is not a JSON object")
     found: dict[str, str | None] = {}
-    for address, entry in content.items():
+    for address, entry in packages.items():
         classes = entry[0] if isinstance(entry, list) and entry and isinstance(entry[0], list) else []
         package = one_line(address.removeprefix("https://github.com/"))[:_MAX_LENGTH]
         for name in {name for name in classes if isinstance(name, str)}:
-            found[name] = None if name in found else f"{package}, by the node map of {date}"
-    return {name: package for name, package in found.items() if package}
+            found[name] = None if name in found else _UPDATE if package in _CORE_ADDRESSES else package
+    return found

@@ -86,15 +86,17 @@ def _general_problem(error: object) -> GraphProblem:
 def _missing_node(class_type: object, node_id: str) -> GraphProblem:
     if not isinstance(class_type, str) or not class_type:
         return GraphProblem(text=f"Node {node_id} has no class_type.", node_id=node_id)
-    return GraphProblem(
-        text=f"{class_type} ({node_id}): this node is not installed on the server", kind=NotInstalled, node_id=node_id
-    )
+    return GraphProblem(text=f"{class_type} ({node_id}): {missing_node_text(None)}", kind=NotInstalled, node_id=node_id)
 
 
 def _problem(node_id: str, class_type: str, error: dict[str, Any], sources: Mapping[str, str]) -> GraphProblem:
     extra = _extra(error)
     text, kind = _explain(str(extra.get("input_name") or error.get("details") or "?"), extra, error, sources)
     return GraphProblem(text=f"{class_type} ({node_id}): {text}", kind=kind, node_id=node_id)
+
+
+def missing_node_text(package: str | None) -> str:
+    return f"this node is not installed on the server{'' if package is None else f' (package {package})'}"
 
 
 def missing_model_text(shown: str, input_name: str, source: str | None) -> str:

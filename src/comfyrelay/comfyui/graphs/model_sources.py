@@ -3,7 +3,7 @@
 A converted graph keeps it in `_meta`, which ComfyUI ignores, so that a message about a missing model can name it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -30,16 +30,27 @@ def sources_in(graph: Graph) -> dict[str, str]:
     for node in graph.values():
         meta = node.get("_meta")
         for entry in read_models(meta if isinstance(meta, dict) else {}):
-            # Other addresses could run something, or lead to a private machine.
-            if entry.get("url", "").startswith("https://"):
-                folder = f", folder {entry['directory']}" if "directory" in entry else ""
-                found.setdefault(_file_name(entry["name"]), f"{entry['url']}{folder}")
+            if source := _source_text(entry):
+                found.setdefault(_file_name(entry["name"]), source)
     return found
+
+
+def not_installed(models: Iterable[Mapping[str, str]], installed: Iterable[str]) -> dict[str, str]:
+    """Return the models that a server does not have, with their sources or empty texts."""
+    known = {_file_name(name) for name in installed}
+    return {entry["name"]: _source_text(entry) for entry in models if _file_name(entry["name"]) not in known}
 
 
 def source_of(sources: Mapping[str, str], model: object) -> str | None:
     """Return the source of a model as a graph names it, such as `sdxl/base.safetensors`."""
     return sources.get(_file_name(model)) if isinstance(model, str) else None
+
+
+def _source_text(entry: Mapping[str, str]) -> str:
+    # Other addresses could run something, or lead to a private machine.
+    if not entry.get("url", "").startswith("https://"):
+        return ""
+    return entry["url"] + (f", folder {entry['directory']}" if "directory" in entry else "")
 
 
 def _file_name(name: str) -> str:

@@ -2,9 +2,10 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from comfyrelay.comfyui.graphs.explain import GraphProblem, is_model, missing_model_text
+from comfyrelay.comfyui.graphs.explain import GraphProblem, is_model, missing_model_text, missing_node_text
 from comfyrelay.comfyui.graphs.graph import Graph, is_link
 from comfyrelay.comfyui.graphs.hash import MODEL_SUFFIXES
 from comfyrelay.comfyui.graphs.model_sources import source_of, sources_in
@@ -18,10 +19,14 @@ _DEEPEST_CHOICE = 10
 _UPLOAD_MARKS = ("image_upload", "video_upload", "audio_upload", "file_upload", "upload")
 
 
-def graph_problems(graph: Graph, object_info: Mapping[str, Any]) -> list[GraphProblem]:
-    """Check a graph against the definitions of the installed nodes."""
+def graph_problems(
+    graph: Graph, object_info: Mapping[str, Any], *, packages: Mapping[str, str] = MappingProxyType({})
+) -> list[GraphProblem]:
+    """Check a graph against the definitions of the installed nodes. `packages` names the packages of other nodes."""
     problems = [
-        problem for node_id, node in graph.items() for problem in _node_problems(node_id, node, graph, object_info)
+        problem
+        for node_id, node in graph.items()
+        for problem in _node_problems(node_id, node, graph, object_info, packages)
     ]
     if not problems and not output_nodes(graph, object_info):
         problems.append(GraphProblem(text="The graph has no output node: add one that saves or previews something."))
@@ -57,14 +62,18 @@ def file_query(name: str) -> dict[str, str]:
 
 
 def _node_problems(
-    node_id: str, node: dict[str, Any], graph: Graph, object_info: Mapping[str, Any]
+    node_id: str,
+    node: dict[str, Any],
+    graph: Graph,
+    object_info: Mapping[str, Any],
+    packages: Mapping[str, str],
 ) -> Iterable[GraphProblem]:
     class_type = node["class_type"]
     definition = object_info.get(class_type)
     where = f"{class_type} ({node_id})"
     if not isinstance(definition, dict):
         yield GraphProblem(
-            text=f"{where}: this node is not installed on the server", kind=NotInstalled, node_id=node_id
+            text=f"{where}: {missing_node_text(packages.get(class_type))}", kind=NotInstalled, node_id=node_id
         )
         return
     sources = sources_in({node_id: node})

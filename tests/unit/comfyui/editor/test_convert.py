@@ -468,19 +468,37 @@ class TestProblems:
         packs = {
             "https://github.com/me/mine": [["Bar", "Both", "Foo"], {"title_aux": "Mine"}],
             "https://github.com/you/yours": [["Both"], {}],
+            "https://github.com/Comfy-Org/ComfyUI": [["Newer"], {}],
             "odd": "not a list",
         }
         node_map.write_text(json.dumps(packs), encoding="utf-8")
         os.utime(node_map, (0, 1_790_000_000))
         names = {"Foo": {"cnr_id": "foo-pack"}, "Aux": {"aux_id": "them/aux"}, "New": {"cnr_id": "comfy-core"}}
-        classes = ["Foo", "Foo", "Aux", "New", "Bar", "Both"]
+        classes = ["Foo", "Foo", "Aux", "New", "Bar", "Both", "Newer"]
         nodes = [node(at, name, properties=names.get(name, {})) for at, name in enumerate(classes, 2)]
         with pytest.raises(NotInstalled) as caught:
             as_graph(workflow([empty(), *nodes]), DEFINITIONS, node_map=node_map)
         assert caught.value.detail == (
             "These nodes are not installed: Foo (nodes 2, 3; package foo-pack), Aux (node 4; package them/aux), "
             "New (node 5; package ComfyUI (update it)), Bar (node 6; package me/mine, by the node map of 2026-09-21), "
-            "Both (node 7)."
+            "Both (node 7), Newer (node 8; package ComfyUI (update it))."
+        )
+
+    def test_missing_models_of_the_file_are_in_the_same_list(self) -> None:
+        url = "https://models.test/base.safetensors"
+        models = [
+            {"name": "base.safetensors", "url": url, "directory": "checkpoints", "hash": "00", "hash_type": "SHA256"},
+            {"name": "own.safetensors", "url": "file:///own.safetensors"},
+            {"name": "here.safetensors", "url": url},
+        ]
+        loader = {"input": {"required": {"name": [["folder/here.safetensors"]]}}}
+        with pytest.raises(NotInstalled) as caught:
+            convert_workflow(
+                workflow([empty(), node(2, "Foo", properties={"models": models})]), {**DEFINITIONS, "Loader": loader}
+            )
+        assert caught.value.detail == (
+            "This node is not installed: Foo (node 2). These models are not installed either: "
+            f"base.safetensors ({url}, folder checkpoints), own.safetensors."
         )
 
     @pytest.mark.parametrize("content", [None, "[]", "{"])
