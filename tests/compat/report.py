@@ -17,7 +17,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     is_end = report.when == "call" or not report.passed
     if is_end and (path := os.environ.get("COMPAT_REPORT")) is not None:
         row = (getattr(item, "function").__doc__ or item.name).splitlines()[0]  # noqa: B009
-        outcome = "failed" if report.failed else report.outcome
+        outcome: str = "failed" if report.failed else report.outcome
         if outcome == "skipped" and ABSENT in str(report.longrepr):
             outcome = "absent"
         with Path(path).open("a", encoding="utf-8") as file:
