@@ -80,9 +80,10 @@ mutants: $(READY_DEV) ## break each rule on purpose; a test must fail
 bench: $(READY_DEV) ## run the benchmarks
 	$(BIN)/python -m bench $(ARGS)
 
-dist: $(READY_DEV) ## build the sdist and the wheel into dist/
+dist: $(READY_DEV) ## build the sdist, the wheel and the SBOM into dist/
 	$(BIN)/python ui/build.py
 	$(BIN)/python tools/dist.py
+	$(BIN)/python tools/sbom.py
 
 smoke: ## install the wheel of dist/ in a new environment and make the first picture (ARGS=uvx or ARGS=pipx for these)
 	$(PYTHON) tools/smoke.py dist/*.whl $(ARGS)

@@ -2,6 +2,7 @@ import { fileURLToPath } from "node:url";
 import react from "@vitejs/plugin-react";
 import type { Plugin } from "vite";
 import { defineConfig } from "vitest/config";
+import { notices } from "./notices";
 
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 
@@ -66,7 +67,7 @@ const pages = (): Plugin => ({
 
 export default defineConfig({
   base: "/",
-  plugins: [react(), pages()],
+  plugins: [react(), pages(), notices()],
   resolve: { alias: { "@": here("./src") } },
   // the server replaces this placeholder with a new nonce in each response
   html: { cspNonce: "__NONCE__" },
@@ -77,7 +78,6 @@ export default defineConfig({
     // the content security policy forbids data: URLs
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
-    license: { fileName: "licenses.md" },
     rolldownOptions: {
       output: {
         codeSplitting: {
@@ -91,5 +91,5 @@ export default defineConfig({
       },
     },
   },
-  test: { environment: "happy-dom", include: ["src/**/*.test.{ts,tsx}"], css: false, setupFiles: ["src/testing.ts"] },
+  test: { environment: "happy-dom", include: ["*.test.ts", "src/**/*.test.{ts,tsx}"], css: false, setupFiles: ["src/testing.ts"] },
 });

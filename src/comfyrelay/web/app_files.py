@@ -22,11 +22,12 @@ PAGES = {
 # Requests to these paths get errors, not pages.
 API_PREFIXES = ("/api/", "/files/", "/assets/")
 ASSET_PATH = "/assets/{name}"
-ROOT_FILES = ("/icon.svg", "/mask.svg")
+ROOT_FILES = ("/icon.svg", "/licenses.txt", "/mask.svg")
 TYPES = {
     ".css": "text/css",
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
     ".woff2": "font/woff2",
 }
 # Placeholder of the nonce in the page.

@@ -47,7 +47,7 @@ OPEN = {
     "/": "anonymous",
     **{path: "anonymous" for page in PAGES if page for path in (f"/{page}", f"/{page}/{{rest}}")},
     "/assets/{name}": "anonymous",
-    **{f"/{name}": "anonymous" for name in ("icon.svg", "mask.svg")},
+    **{f"/{name}": "anonymous" for name in ("icon.svg", "licenses.txt", "mask.svg")},
 }
 
 

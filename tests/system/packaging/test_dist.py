@@ -1,6 +1,7 @@
 """`make dist` builds the same files from the same sources, anywhere and at any time."""
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -11,7 +12,11 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packaging.utils import canonicalize_name
 
+from tests.support.environments import Wheel
 from tests.support.paths import ROOT
 
 OLD_TIME, NEW_TIME = 1_000_000_000, 1_700_000_000
@@ -32,7 +37,7 @@ def _copy(folder: Path, *, mtime: int) -> Path:
 
 
 def _make_dist(folder: Path) -> Hashes:
-    for script in ("ui/build.py", "tools/dist.py"):
+    for script in ("ui/build.py", "tools/dist.py", "tools/sbom.py"):
         subprocess.run([sys.executable, script], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder / "dist").iterdir()}
 
@@ -49,7 +54,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, built_app: None) -> tuple[Pa
 
 def test_two_builds_have_the_same_bytes(built: tuple[Path, Hashes, Hashes]) -> None:
     _, one, other = built
-    assert len(one) >= 2
+    assert len(one) == 3
     assert one == other
 
 
@@ -64,3 +69,37 @@ def test_sdist_and_wheel_have_the_web_app_and_no_tests(built: tuple[Path, Hashes
     assert "src/comfyrelay/web/app/index.html" in sources
     assert {name.partition("/")[0].partition("-")[0] for name in packed} == {"comfyrelay"}
     assert not [name for name in sources if "node_modules" in name or name.startswith(("tests/", "docs/"))]
+
+
+def test_wheel_has_the_licence_of_every_package_in_the_web_app(built: tuple[Path, Hashes, Hashes]) -> None:
+    folder, *_ = built
+    [wheel] = folder.glob("*.whl")
+    with ZipFile(wheel) as archive:
+        app = "comfyrelay/web/app"
+        notices = archive.read(f"{app}/licenses.txt").decode()
+        packages = json.loads(archive.read(f"{app}/packages.json"))
+        scripts = b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".js"))
+        fonts = {Path(name).name.partition("-")[0] for name in archive.namelist() if name.endswith(".woff2")}
+    names = {package["name"] for package in packages}
+    for package in packages:
+        _, _, text = notices.partition(f"\n{package['name']} {package['version']} ({package['license']})\n\n")
+        assert len(text.partition("-" * 80)[0]) > 400, package["name"]
+    # Found in the built files, independent of the list.
+    assert fonts == {"inter"}
+    assert "@fontsource-variable/inter" in names
+    for name in ("react-dom", "uplot", "cmdk"):
+        assert name.encode() in scripts
+        assert name in names
+
+
+def test_sbom_is_valid_and_lists_all_packages(built: tuple[Path, Hashes, Hashes], wheel: Wheel) -> None:
+    folder, *_ = built
+    [path] = folder.glob("*.cdx.json")
+    text = path.read_text("utf-8")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    listed = {each["purl"]: each for each in json.loads(text)["components"]}
+    names = {url.partition("@")[0].removeprefix("pkg:pypi/") for url in listed}
+    assert {canonicalize_name(name) for name in wheel.needs(wheel.extras)} <= names
+    assert "pkg:npm/react" in {url.partition("@")[0] for url in listed}
+    assert {"pytest", "cyclonedx-python-lib", "hatchling"} & names == set()
+    assert all("licenses" in each for each in listed.values())

@@ -3,6 +3,7 @@ import { render, screen } from "@testing-library/react";
 import { expect, it, vi } from "vitest";
 import { keys } from "@/api/queries";
 import { Popover } from "@/kit";
+import { common } from "@/texts/common";
 import { desk as texts } from "@/texts/desk";
 import { entry } from "@/texts/entry";
 import { settings } from "@/texts/settings";
@@ -35,6 +36,7 @@ it("the owner of a desk sees its settings and folders, and can sign out", async 
   renderMenu(false);
   for (const name of [texts.open, settings.open, settings.phone.open, entry.signOut])
     expect(await screen.findByRole("button", { name })).toBeTruthy();
+  expect(screen.getByRole("link", { name: common.licences }).getAttribute("href")).toBe("/licenses.txt");
   expect(screen.queryByText(texts.guest.title)).toBeNull();
 });
 

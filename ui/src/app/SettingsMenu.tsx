@@ -78,6 +78,9 @@ export function SettingsMenu({ onSheet }: { onSheet: (sheet: Sheet) => void }) {
           {entry.signOut}
         </Button>
       </div>
+      <a className={styles.licences} href="/licenses.txt" target="_blank" rel="noreferrer">
+        {common.licences}
+      </a>
     </div>
   );
 }

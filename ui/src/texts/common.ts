@@ -97,6 +97,7 @@ export const common = {
     light: "Light",
     next: (now: string) => `Theme: ${now}`,
   },
+  licences: "Third-party licences",
   notifications: {
     name: "Notify when a job or batch finishes",
     hint: "Shows a browser notification, even while this tab is in the background.",
