@@ -91,5 +91,10 @@ export default defineConfig({
       },
     },
   },
-  test: { environment: "happy-dom", include: ["*.test.ts", "src/**/*.test.{ts,tsx}"], css: false, setupFiles: ["src/testing.ts"] },
+  test: {
+    environment: "happy-dom",
+    include: ["*.test.ts", "src/**/*.test.{ts,tsx}"],
+    css: false,
+    setupFiles: ["src/testing.ts"],
+  },
 });
