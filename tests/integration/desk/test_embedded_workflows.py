@@ -42,6 +42,16 @@ async def test_picture_of_an_api_graph_contains_only_the_graph(desk: OpenDesk, t
     assert embedded.workflow is None
 
 
+async def test_file_that_does_not_fit_into_a_picture_is_added_with_a_remark(desk: OpenDesk) -> None:
+    large = {**FILE, "groups": [{"title": "x" * 2**20}]}
+    remarks = {
+        name: (await desk.client.add_graph(graph, name=name)).data.remarks
+        for name, graph in (("large", large), ("small", FILE), ("api", invert_file()))
+    }
+    assert "more than 1.0 MB" in remarks["large"][0]
+    assert remarks["small"] == remarks["api"] == []
+
+
 async def test_equal_editor_files_are_one_workflow(desk: OpenDesk) -> None:
     views = [FILE | {"extra": {"ds": {"scale": scale}}} for scale in (1, 2)]
     slugs = [(await desk.client.add_graph(view, name="mine")).data.slug for view in views]

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.comfyui.editor.filling import copy_editor_file
+from comfyrelay.comfyui.editor.filling import MAX_EDITOR_BYTES, copy_editor_file
 from comfyrelay.comfyui.editor.loading import as_graph
 from comfyrelay.comfyui.editor.workflow import AppView, is_editor_file
 from comfyrelay.comfyui.graphs.graph import Graph
@@ -18,6 +18,7 @@ from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
 from comfyrelay.services.catalogue.reader_threads import ReaderThreads
 from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
+from comfyrelay.text import format_bytes
 
 _UNREADABLE = (
     "This workflow was saved by ComfyUI's editor, and only ComfyUI knows the fields of its nodes. Start ComfyUI "
@@ -27,6 +28,10 @@ _UNREADABLE = (
 _ADMINISTRATORS = ""
 _INSTALL = 'Install what is missing and add it again, or save it with "Export (API)" in a ComfyUI that has it.'
 _GUESSED = "The types of the inputs were guessed from their values."
+_TOO_LARGE_TO_EMBED = (
+    f"This file has more than {format_bytes(MAX_EDITOR_BYTES)}, so outputs contain only the graph that ran, without the "
+    "layout of the editor."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +93,7 @@ class GraphImporter:
         """Import a workflow. Raises `GraphError`, `TooLarge`, or `MissingOnWorkers` if node definitions are missing."""
         if new.properties is not None:
             graph = await self.as_graph(new.graph, tenant_id=tenant_id)
+            editor = await self._readers.run(tenant_id, partial(_copy_editor_file, new.graph))
             return ImportedWorkflow(
                 source_graph=graph,
                 graph=graph,
@@ -96,7 +102,8 @@ class GraphImporter:
                 output_node_id=new.output_node_id,
                 output_extension=new.output_extension or "mp4",
                 output_mime_type=new.output_mime_type,
-                editor=await self._readers.run(tenant_id, partial(_copy_editor_file, new.graph)),
+                remark=_layout_remark(new.graph, editor),
+                editor=editor,
             )
         known, why = await self._definitions.load()
         graph = new.converted or await self._convert(new.graph, known, why, tenant_id=tenant_id)
@@ -111,7 +118,7 @@ class GraphImporter:
             output_node_id=new.output_node_id or described.output_node_id,
             output_extension=new.output_extension or described.output_extension,
             output_mime_type=new.output_mime_type if is_own_type else described.output_mime_type,
-            remark=f"{_GUESSED} {why}" if known is None else "",
+            remark=f"{_GUESSED} {why}" if known is None else _layout_remark(new.graph, editor),
             editor=editor,
         )
 
@@ -148,6 +155,10 @@ def _describe(value: Mapping[str, Any], graph: Graph, known: Mapping[str, Any] |
     from comfyrelay.comfyui.editor.app_view import read_app_view  # noqa: PLC0415
 
     return describe_graph(graph, known, app=read_app_view(value, known or {}))
+
+
+def _layout_remark(value: Mapping[str, Any], editor: Mapping[str, Any] | None) -> str:
+    return _TOO_LARGE_TO_EMBED if editor is None and is_editor_file(value) else ""
 
 
 def _copy_editor_file(value: Mapping[str, Any]) -> dict[str, Any] | None:
