@@ -255,7 +255,9 @@ class Settings(ArgumentsOnly):
     retention_days: Annotated[float, Field(gt=0)] | None = Field(
         None, description="days after which videos are deleted"
     )
-    unused_upload_hours: Seconds = Field(24, description="hours after which an unused upload is deleted")
+    unused_upload_hours: Seconds = Field(
+        24, description="hours after which an upload is deleted that no job used, or whose jobs were all deleted"
+    )
 
     lease_ttl_seconds: Seconds = Field(900, description="seconds until a lease without a heartbeat expires")
     late_grace_seconds: SecondsOrZero | None = Field(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
@@ -95,7 +96,7 @@ class Desk:
             silent = await check_comfyui(engine, simulation, workers.configured_urls)
             needs_simulator = await prepare_simulator(engine, simulation)
             owner = create_owner(engine, user, workers, pass_secret=pass_secret)
-            app = create_desk_app(engine, secrets, owner, parts.state(self._examine))
+            app = create_desk_app(engine, secrets, owner, parts.state(partial(self._examine, live)))
             ready = DeskReady(
                 url=settings.base_url,
                 data_dir=settings.data_dir,
@@ -155,7 +156,7 @@ class Desk:
     def _create_parts(self, live: LiveSettings, script: DeskScript | None) -> DeskParts:
         return DeskParts.create(live, script, on_status=self.on_status, on_comfyui=self.on_comfyui)
 
-    def _examine(self, comfyui_urls: Sequence[str]) -> AsyncIterator[CheckResult]:
+    def _examine(self, live: LiveSettings, comfyui_urls: Sequence[str]) -> AsyncIterator[CheckResult]:
         from comfyrelay.desk.checks import examine_own
 
-        return examine_own(self.settings, self.desk, comfyui_urls, script=self.script)
+        return examine_own(self.settings, live.desk, comfyui_urls, script=self.script)

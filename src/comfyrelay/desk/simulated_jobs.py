@@ -38,7 +38,7 @@ class SimulationPolicy:
         self._marker = settings.data_dir / MARKER
         self._simulates_all = desk.simulator
         is_configured = bool({"comfyui_url", "comfyui_dir"} & desk.model_fields_set)
-        self._has_comfyui = is_configured or self._marker.exists()
+        self.has_comfyui = is_configured or self._marker.exists()
         self.stage = Stage(settings.stage)
         self.simulated_stage = Stage.STAGING if self.stage is Stage.PRODUCTION else Stage.PRODUCTION
         # The ids of the example workflows.
@@ -48,11 +48,11 @@ class SimulationPolicy:
     def mode(self) -> SimulatedJobs:
         if self._simulates_all:
             return SimulatedJobs.EVERYTHING
-        return SimulatedJobs.NOTHING if self._has_comfyui else SimulatedJobs.EXAMPLES
+        return SimulatedJobs.NOTHING if self.has_comfyui else SimulatedJobs.EXAMPLES
 
     def note_comfyui(self) -> None:
         """Record that a ComfyUI exists. From now on, jobs wait for it."""
-        self._has_comfyui = True
+        self.has_comfyui = True
         self._marker.touch()
 
     def stage_of(self, workflow_id: int) -> Stage:

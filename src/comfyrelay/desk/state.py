@@ -26,6 +26,8 @@ class DeskState:
     comfyui_unreachable: Callable[[], Sequence[str]]
     # Returns the URLs of the ComfyUIs in which job files stay.
     uncleaned_comfyui: Callable[[], Sequence[str]]
+    # Whether running jobs delay a change of the settings of ComfyUI.
+    is_finishing_jobs: Callable[[], bool]
     # Runs the checks of `comfyrelay doctor`.
     examine: Callable[[], AsyncIterator[CheckResult]]
     simulation: SimulationPolicy

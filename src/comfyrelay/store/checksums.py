@@ -7,7 +7,7 @@ from pathlib import Path
 # Parsing the migrations takes longer than all other checks of a start. A test compares these with the files.
 CHECKSUMS = {
     "central_0001": "f25dc688e0ee8994b09a1f8565494291221156f2ff95f3ec4de785af4c89bca3",
-    "tenant_0001": "4833c0fbecab85b5aa4af978657e7c9a52b14e5005ab70ab9bd429fe173b4b46",
+    "tenant_0001": "9798068046318a28fe61f4db81d68b0bcf0cbbeef9878a25c6fe60cd44303767",
 }
 
 

@@ -49,6 +49,7 @@ UPLOAD_PATIENCE_SECONDS = 3600.0
 # Polling pauses after a disk error, usually a full disk: a new job would only use up an attempt.
 DISK_PAUSE_SECONDS = 60.0
 DEREGISTER_SECONDS = 5.0
+_FINISHED = "replaced"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +166,15 @@ class Agent:
         """Shut down as after a signal."""
         time_left = self._settings.shutdown_seconds if seconds is None else seconds
         self._notices.add(Notice(reason="shutdown", seconds=time_left))
+
+    def finish(self) -> None:
+        """Stop when the running jobs have ended. A signal or `stop` is more urgent."""
+        self._notices.add(Notice(reason=_FINISHED, seconds=None))
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether only `finish` has ended this worker."""
+        return self._notices.current is not None and self._notices.current.reason == _FINISHED
 
     async def run(self) -> None:
         if self._signals:

@@ -64,6 +64,11 @@ class RetentionScenario:
         )
         return await self.api.engine.jobs.submit.submit(request)
 
+    async def delete(self, job: JobRecord) -> None:
+        """Delete a waiting job."""
+        await self.api.engine.queue.control.cancel(job.tenant_id, job.id)
+        await self.api.engine.jobs.removal.remove_job(job.tenant_id, job.id)
+
     async def lease(self, *, upload: bool = True) -> LeasedDispatch:
         [leased] = await self.api.engine.queue.leasing.lease(LeaseRequest(worker_id="gpu-1", providers=["self_hosted"]))
         if upload:
@@ -298,6 +303,45 @@ class TestUnusedUploads:
         await scenario.advance(2 * DAY)
         assert await scenario.run_retention() == RetentionResult()
         assert await scenario.objects() == {"of-a-video.mp4", "mask.png", "input.mp4"}
+
+    async def test_input_is_removed_some_time_after_its_last_job_was_deleted(self, scenario: RetentionScenario) -> None:
+        mask = await scenario.file("mask.png", "image/png")
+        [first, second] = [
+            await scenario.submit(name, input_file_id=await scenario.file(f"{name}.mp4"), input_payload={"mask": mask})
+            for name in ("first", "second")
+        ]
+        await scenario.advance(5 * DAY)
+        await scenario.delete(first)
+        await scenario.advance(23 * 3600)
+        assert await scenario.run_retention() == RetentionResult()
+        await scenario.advance(2 * 3600)
+        # another job still uses the mask
+        assert await scenario.run_retention() == RetentionResult(unused=1, removed=1)
+        assert await scenario.objects() == {"mask.png", "second.mp4"}
+        await scenario.delete(second)
+        await scenario.advance(2 * DAY)
+        assert await scenario.run_retention() == RetentionResult(unused=2, removed=2)
+        assert await scenario.rows() == set()
+
+    async def test_input_of_a_deleted_job_is_kept_for_a_new_one(self, scenario: RetentionScenario) -> None:
+        file_id = await scenario.file("again.mp4")
+        await scenario.delete(await scenario.submit(input_file_id=file_id))
+        await scenario.advance(20 * 3600)
+        await scenario.submit("again", input_file_id=file_id)
+        await scenario.advance(5 * DAY)
+        assert await scenario.run_retention() == RetentionResult()
+        assert await scenario.objects() == {"again.mp4"}
+
+    async def test_output_that_was_the_input_of_a_deleted_job_is_kept(self, scenario: RetentionScenario) -> None:
+        job = await scenario.submit(input_file_id=await scenario.file("a.mp4"))
+        leased = await scenario.lease(upload=False)
+        await scenario.api.engine.objects.put(scenario.output_of(leased), CLIP_BYTES)
+        await scenario.complete(leased)
+        [output] = await execute(scenario.shard, "SELECT id FROM outputs WHERE job_id = :id", id=job.id)
+        await scenario.delete(await scenario.submit("next", input_file_id=output.id))
+        await scenario.advance(5 * DAY)
+        assert await scenario.run_retention() == RetentionResult()
+        assert len(await scenario.objects()) == 2
 
     async def test_upload_being_removed_cannot_be_used(self, scenario: RetentionScenario) -> None:
         file_id = await scenario.file("going.mp4")

@@ -15,10 +15,11 @@ from comfyrelay.desk.desk import Desk
 from comfyrelay.desk.notifications import notifier
 from comfyrelay.desk.page_settings.table import PAGE_SETTINGS
 from comfyrelay.desk.password import has_password
-from comfyrelay.simulator import Simulator
+from comfyrelay.simulator import Simulator, Stuck
 from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.desk_owner import owner_http
 from tests.support.graphs import invert
+from tests.support.server_processes import free_port
 
 SECRET = "tgram://123456789:abcdefghijklmnopqrstuvwxyz_ABCDEFGH/12315544/"
 
@@ -107,9 +108,60 @@ async def test_live_settings_apply_at_once(desk: OpenDesk, owner: httpx.AsyncCli
 
 
 async def test_other_settings_say_that_they_need_a_restart(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
-    answer = await save(owner, desk__comfyui_url=["http://192.168.1.20:8188"])
-    assert answer.json()["message"] == "Saved. Restart the desk to apply: Addresses."
-    assert (await listed(owner))["desk.comfyui_url"]["needs_restart"]
+    answer = await save(owner, host="127.0.0.2")
+    assert answer.json()["message"] == "Saved. Restart the desk to apply: Listen on."
+    assert (await listed(owner))["host"]["needs_restart"]
+
+
+async def test_changed_address_of_comfyui_applies_at_once(tmp_path: Path) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    async with (
+        Simulator() as comfyui,
+        open_desk(make_desk(tmp_path / "data", comfyui_url=[nobody])) as desk,
+        owner_http(desk.ready.url) as owner,
+    ):
+        workflow = await desk.client.create_workflow(invert(), name="mine")
+        job = await desk.client.submit(workflow_slug=workflow.slug)
+        assert (await save(owner, desk__comfyui_url=[comfyui.url])).is_success
+        assert not (await listed(owner))["desk.comfyui_url"]["needs_restart"]
+        assert (await desk.ended(job.id)).status == "completed"
+        assert (await owner.get("/api/desk")).json()["data"]["comfyui"] == [comfyui.url]
+
+
+async def test_running_job_ends_before_other_settings_of_comfyui_apply(tmp_path: Path) -> None:
+    async with (
+        Simulator() as before,
+        Simulator() as after,
+        open_desk(make_desk(tmp_path / "data", comfyui_url=[before.url])) as desk,
+        owner_http(desk.ready.url) as owner,
+    ):
+        before.misbehave(Stuck(class_type="ImageInvert"))
+        workflow = await desk.client.create_workflow(invert(), name="mine")
+        jobs = [await desk.client.submit(workflow_slug=workflow.slug) for _ in range(2)]
+        async for _event in desk.client.events(jobs[0].id):
+            if (await desk.client.job(jobs[0].id)).status == "processing":
+                break
+        answer = await save(owner, desk__comfyui_url=[after.url])
+        assert "apply when the running jobs have ended" in answer.json()["message"]
+        before.behave()
+        ended = [await desk.ended(job.id) for job in jobs]
+        assert [job.status for job in ended] == ["completed"] * 2
+        pages = [(await owner.get(f"/api/desk/jobs/{job.id}")).json()["data"]["comfyui_url"] for job in ended]
+        # the first is not in use any more
+        assert pages == [None, after.url]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the folder has the layout of a Linux environment")
+async def test_unusable_comfyui_is_refused_before_it_replaces_the_current_one(
+    desk: OpenDesk, owner: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    (tmp_path / "ComfyUI").mkdir()
+    (tmp_path / "ComfyUI" / "main.py").touch()
+    answer = await save(owner, desk__comfyui_dir=str(tmp_path / "ComfyUI"))
+    assert answer.status_code == 422
+    assert answer.json()["errors"]["desk.comfyui_dir"]
+    workflow = await desk.client.create_workflow(invert(), name="mine")
+    assert (await desk.ended((await desk.client.submit(workflow_slug=workflow.slug)).id)).status == "completed"
 
 
 async def test_input_folder_applies_at_once(desk: OpenDesk, owner: httpx.AsyncClient, tmp_path: Path) -> None:

@@ -191,6 +191,8 @@ class SettingsEditor:
         if not errors:
             settings, desk = self._effective(found[None], Settings), self._effective(found[DESK], DeskSettings)
             errors = dict(_problems(settings, desk, values)) | dict(_comfyui_problems(found[DESK], values))
+            if not errors and any(BY_NAME[name].group == "ComfyUI" for name in values):
+                errors = dict(_launch_problems(desk))
             if not errors:
                 return settings, desk
         raise InvalidInput(errors={name: f"{text[:1].upper()}{text[1:]}" for name, text in errors.items()})
@@ -264,6 +266,14 @@ def _comfyui_problems(saved: Any, values: Mapping[str, Any]) -> Iterable[tuple[s
             )
         elif reasons := [why for folder in saved.comfyui_folders if (why := _missing_folder(folder))]:
             yield "desk.comfyui_folders", reasons[0]
+
+
+def _launch_problems(desk: DeskSettings) -> Iterable[tuple[str, str]]:
+    try:
+        if desk.managed is not None:
+            desk.managed.resolve()
+    except ConfigurationError as error:
+        yield "desk.comfyui_dir", error.detail
 
 
 def _missing_folder(folder: Path) -> str | None:

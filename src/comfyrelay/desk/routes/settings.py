@@ -48,6 +48,8 @@ async def put_settings(
     data = await _settings(state, editor)
     waiting = [setting.title for setting in data.items if setting.needs_restart]
     message = f"Saved. Restart the desk to apply: {', '.join(waiting)}." if waiting else "Saved."
+    if state.is_finishing_jobs():
+        message += " The settings of ComfyUI apply when the running jobs have ended."
     return Answer(data=data, message=message)
 
 

@@ -96,6 +96,7 @@ class DeskParts:
         settings, desk = self.live.settings, self.live.desk
         self.notifications.configure(Notifier(desk.notify_urls, self.live.notify_on))
         self.outputs.configure(self.live.output_folder, umask=self.live.output_umask, names=desk.output_names)
+        self.workers.change(desk)
         engine.gallery.expiry.keep_days = desk.keep_outputs_days
         engine.operations.retention.configure(
             retention_days=settings.retention_days, unused_upload_hours=settings.unused_upload_hours
@@ -109,6 +110,7 @@ class DeskParts:
             examine=lambda: examine([] if workers.is_all_simulated else workers.comfyui_urls),
             comfyui_unreachable=workers.unreachable_comfyui,
             uncleaned_comfyui=workers.uncleaned_comfyui,
+            is_finishing_jobs=lambda: workers.is_finishing,
             simulation=self.simulation,
             data_dir=self.live.settings.data_dir,
             live=self.live,

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.comfyui.processes.options import ManagedSettings
 from comfyrelay.desk.batches.run_files import COMFYUI, about_run
@@ -17,9 +19,11 @@ from comfyrelay.desk.startup.later import import_later
 from comfyrelay.desk.startup.scripts import DeskScript
 from comfyrelay.desk.startup.simulator import SIMULATOR
 from comfyrelay.domain.queue.states import Stage
+from comfyrelay.errors import ConfigurationError
 from comfyrelay.http_client import without_login
 from comfyrelay.protocol.desk import SimulatedJobs
 from comfyrelay.settings import Settings
+from comfyrelay.system.signals import on_stop
 
 if TYPE_CHECKING:
     from comfyrelay.simulator import Simulator
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
     from comfyrelay.worker.settings import WorkerSettings
 
 WORKER = "desk"
+log = structlog.get_logger(__name__)
+
 DEFAULT_COMFYUI_URL = "http://127.0.0.1:8188"
 
 
@@ -53,6 +59,11 @@ class DeskWorkers:
         self._simulator: Simulator | None = None
         self._is_stopping = False
         self._are_running = False
+        # Creates the worker for ComfyUI from the current settings.
+        self._create: Callable[[], Agent] | None = None
+        self._changed = asyncio.Event()
+        # Why the worker for ComfyUI cannot run with changed settings.
+        self._problem: str | None = None
 
     async def add(
         self,
@@ -69,11 +80,14 @@ class DeskWorkers:
 
         options: dict[str, Any] = {"on_status": self._show_leases, "on_output": on_output, "is_shared": False}
         simulation, self._simulator = self._simulation, simulator
-        own = self._worker_settings(secret, **self._comfyui_options)
-        scripted = script.worker_options() if script is not None else {}
-        self._agents[simulation.stage] = Agent(
-            own, on_online=self._note_comfyui, signals=signals, **options, **scripted
-        )
+
+        def create() -> Agent:
+            own = self._worker_settings(secret, **self._comfyui_options)
+            scripted = script.worker_options() if script is not None else {}
+            return Agent(own, on_online=self._note_comfyui, signals=signals, **options, **scripted)
+
+        self._create = create
+        self._agents[simulation.stage] = create()
         if simulator is not None:
             simulated = self._worker_settings(
                 secret,
@@ -90,17 +104,53 @@ class DeskWorkers:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.Task[None]]:
         """Run all workers, and yield the task of the worker for ComfyUI."""
-        tasks = {agent: asyncio.create_task(agent.run()) for agent in self._agents.values()}
+        own = self._simulation.stage
+        tasks = {
+            stage: asyncio.create_task(self._run_own(agent) if stage is own else agent.run())
+            for stage, agent in self._agents.items()
+        }
         # An agent handles signals from its first step on, and a caller may send one as soon as the desk has started.
         await asyncio.sleep(0)
         self._are_running = True
         if self._is_stopping:
             self._stop()
         try:
-            yield tasks[self._agents[self._simulation.stage]]
+            yield tasks[own]
         finally:
             self._stop()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    async def _run_own(self, agent: Agent) -> None:
+        """Run the worker for ComfyUI, and after each change of its settings a new one."""
+        await agent.run()
+        while agent.has_finished and not self._is_stopping and self._create is not None:
+            self._changed.clear()
+            agent = self._agents[self._simulation.stage] = self._create()
+            try:
+                await agent.run()
+            except ConfigurationError as error:
+                # The desk stays up, so that the settings can be changed again.
+                log.error("desk.comfyui_settings_unusable", why=error.detail)
+                self._problem = error.detail
+                agent.finish()
+                with on_stop(self.stop_soon):
+                    await self._changed.wait()
+                self._problem = None
+
+    def change(self, desk: DeskSettings) -> None:
+        """Use changed settings. If they concern ComfyUI, a new worker starts when the running jobs have ended."""
+        before, self._desk = self._comfyui_options, desk
+        if self._comfyui_options != before:
+            self._simulation.has_comfyui = True
+            if (agent := self._agents.get(self._simulation.stage)) is not None:
+                agent.finish()
+            self._changed.set()
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether running jobs delay a change of the settings of ComfyUI."""
+        agent = self._agents.get(self._simulation.stage)
+        return agent is not None and agent.has_finished and bool(agent.held)
 
     def stop_soon(self, _signal: int) -> None:
         """Stop the workers, if need be as soon as they run. Then they handle signals themselves, but the loop may still
@@ -110,6 +160,7 @@ class DeskWorkers:
             self._stop()
 
     def _stop(self) -> None:
+        self._changed.set()
         for agent in self._agents.values():
             agent.stop()
 
@@ -142,6 +193,8 @@ class DeskWorkers:
 
     def unreachable_comfyui(self) -> list[str]:
         """Return a reason for each ComfyUI that is unreachable."""
+        if self._problem is not None:
+            return [self._problem]
         agent = self._agents.get(self._simulation.stage)
         return [] if self.is_all_simulated or agent is None else agent.comfyui_unreachable
 

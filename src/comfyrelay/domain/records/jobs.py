@@ -185,6 +185,8 @@ class FileRecord:
     blake3: str | None = None
     # When a job first used or created it.
     used_at: datetime | None = None
+    # When a job that used it was deleted, unless a job has used it since.
+    unused_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

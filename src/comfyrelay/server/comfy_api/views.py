@@ -109,7 +109,7 @@ def asset_body(
         created_at=file.created_at,
         url=view.url,
         url_expires_at=url_expires_at(context),
-        expires_at=file.created_at + unused if file.used_at is None else None,
+        expires_at=(file.unused_at or file.created_at) + unused if file.used_at is None else None,
         job_id=job_id,
     )
 

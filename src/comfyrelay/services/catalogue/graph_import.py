@@ -29,8 +29,8 @@ _ADMINISTRATORS = ""
 _INSTALL = 'Install what is missing and add it again, or save it with "Export (API)" in a ComfyUI that has it.'
 _GUESSED = "The types of the inputs were guessed from their values."
 _TOO_LARGE_TO_EMBED = (
-    f"This file has more than {format_bytes(MAX_EDITOR_BYTES)}, so outputs contain only the graph that ran, without the "
-    "layout of the editor."
+    f"This file has more than {format_bytes(MAX_EDITOR_BYTES)}, so outputs contain only the graph that ran, without "
+    "the layout of the editor."
 )
 
 

@@ -150,7 +150,10 @@ class Removals:
             attempts[:] = await jobs.attempts_of(tx, removable)
             left = chain.from_iterable(leftovers[job_id] for job_id in removable)
             removed = await _remove_files(tx, tenant_id, named, leftovers=left)
+            payloads = await jobs.payloads(tx, removable)
             await removals.remove_jobs(tx, tenant_id, removable)
+            inputs = {asset["path"] for payload in payloads.values() for asset in payload["assets"]}
+            await media.release_files(tx, tenant_id, inputs)
             if self._on_removing is not None:
                 await self._on_removing(attempts, keep_files)
             return removed

@@ -7,9 +7,10 @@ deleted.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -26,7 +27,7 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.storage.objects import LocalObjects, ObjectStore
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import changes, removals, retention
-from comfyrelay.store.tenant.retention import OrphanSearch
+from comfyrelay.store.tenant.retention import OrphanSearch, UnusedUpload
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +37,8 @@ MAX_CONCURRENT_LISTINGS = 8
 GRACE_SECONDS = 1800.0
 # A subscriber that reconnects later than this must reload.
 CHANGES_SECONDS = 3600.0
+
+File = TypeVar("File", FileRecord, UnusedUpload)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,16 +158,32 @@ class Retention:
             found = await retention.unused_uploads(
                 tx, older_than_seconds=self._unused_seconds, after_id=after, limit=BATCH_SIZE
             )
-        used = [id_ for id_, is_used in found if is_used]
-        unused = [id_ for id_, is_used in found if not is_used]
+        released = _by_tenant(upload for upload in found if upload.is_released and not upload.is_used)
+        in_use: set[str] = set()
+        for tenant_id, uploads in released.items():
+            in_use |= await self._inputs_in_use(shard, tenant_id, {upload.path for upload in uploads})
+        used = [upload.id for upload in found if upload.is_used or upload.path in in_use]
+        unused = [upload.id for upload in found if not (upload.is_used or upload.path in in_use)]
         if found:
 
             async def work(tx: Tx) -> None:
                 await retention.record_used(tx, used)
-                await retention.mark(tx, unused)
+                await retention.mark_unused(tx, unused)
 
             await shard.run(TransactionStep.RETENTION_MARK, work)
-        return len(unused), found[-1][0] if found else None
+        return len(unused), found[-1].id if found else None
+
+    async def _inputs_in_use(self, shard: Database, tenant_id: str, paths: Set[str]) -> set[str]:
+        """Return the paths that jobs of a tenant use as inputs. Only their payloads have all."""
+        in_use: set[str] = set()
+        after = ""
+        while True:
+            async with shard.read() as tx:
+                page = await retention.inputs_of_jobs(tx, tenant_id, after_id=after, limit=BATCH_SIZE)
+            if not page:
+                return in_use
+            in_use.update(path for _, of_job in page for path in of_job if path in paths)
+            after = page[-1][0]
 
     async def _remove(self, shard: Database, after: str, grace_seconds: float) -> tuple[int, str | None]:
         async with shard.read() as tx:
@@ -225,8 +244,8 @@ async def _files_of(tx: Tx, video: VideoRecord) -> Sequence[FileRecord]:
     return await retention.files_by_id(tx, [id_ for id_ in ids if id_ is not None])
 
 
-def _by_tenant(found: Sequence[FileRecord]) -> dict[str, list[FileRecord]]:
-    files: dict[str, list[FileRecord]] = defaultdict(list)
+def _by_tenant(found: Iterable[File]) -> dict[str, list[File]]:
+    files: dict[str, list[File]] = defaultdict(list)
     for file in found:
         files[file.tenant_id].append(file)
     return files

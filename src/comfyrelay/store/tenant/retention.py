@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from sqlalchemy import Double, Text, and_, delete, literal, or_, select, update
+from sqlalchemy import Double, Text, and_, cast, delete, func, literal, or_, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.gallery import Mark
@@ -26,7 +26,7 @@ from comfyrelay.store.row_parameters import (
     with_rows,
 )
 from comfyrelay.store.tenant.tables import ai_jobs, collection_items, files, orphaned_outputs, outputs, videos
-from comfyrelay.store.types import relay_later, relay_now
+from comfyrelay.store.types import json_value, relay_later, relay_now
 
 _FILE = [files.c[name] for name in FileRecord.__dataclass_fields__]
 _VIDEO = [videos.c[name] for name in VideoRecord.__dataclass_fields__]
@@ -138,28 +138,64 @@ def _mark(dialect: str) -> Executable:
     return update(files).values(removing_at=relay_now()).where(is_given, files.c.removing_at.is_(None), ~_IS_SHOWN)
 
 
-async def unused_uploads(tx: Tx, *, older_than_seconds: float, after_id: str, limit: int) -> list[tuple[str, bool]]:
-    """Return uploads that no job has used for this long, by id, and whether a video or a job refers to them."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnusedUpload:
+    """An upload that no job seems to use. `is_released`: a job that used it was deleted, others may still use it."""
+
+    id: str
+    tenant_id: str
+    path: str
+    is_released: bool
+    # Whether a video or a column of a job refers to it.
+    is_used: bool
+
+
+async def unused_uploads(tx: Tx, *, older_than_seconds: float, after_id: str, limit: int) -> list[UnusedUpload]:
+    """Return uploads that no job has used for this long, by id."""
     is_original = select(literal(1)).where(videos.c.original_file_id == files.c.id).exists()
     is_input = select(literal(1)).where(ai_jobs.c.input_file_id == files.c.id).exists()
     query = (
-        select(files.c.id, or_(is_original, is_input).label("is_used"))
+        select(
+            *(files.c[name] for name in ("id", "tenant_id", "path")),
+            files.c.unused_at.is_not(None).label("is_released"),
+            or_(is_original, is_input).label("is_used"),
+        )
         .where(
             files.c.used_at.is_(None),
             files.c.removing_at.is_(None),
             files.c.id > after_id,
-            files.c.created_at <= relay_now(-older_than_seconds),
+            func.coalesce(files.c.unused_at, files.c.created_at) <= relay_now(-older_than_seconds),
         )
         .order_by(files.c.id)
         .limit(limit)
     )
-    return [(row.id, bool(row.is_used)) for row in await tx.execute(query)]
+    return await tx.all(UnusedUpload, query)
+
+
+async def inputs_of_jobs(tx: Tx, tenant_id: str, *, after_id: str, limit: int) -> list[tuple[str, list[str]]]:
+    """Return a page of a tenant's jobs with the paths of their inputs, by id."""
+    # Whole payloads may be large.
+    payload = ai_jobs.c.input_payload
+    assets = (
+        func.json_extract(payload, "$.assets")
+        if tx.dialect == "sqlite"
+        else cast(func.json_extract_path(payload, "assets"), Text)
+    )
+    query = select(ai_jobs.c.id, assets.label("assets"))
+    query = query.where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.id > after_id).order_by(ai_jobs.c.id).limit(limit)
+    return [(row.id, [asset["path"] for asset in json_value(row.assets)]) for row in await tx.execute(query)]
+
+
+async def mark_unused(tx: Tx, file_ids: Iterable[str]) -> None:
+    """Mark uploads for deletion, except those that a job has used since they were read."""
+    query = update(files).where(files.c.id.in_(list(file_ids)), files.c.used_at.is_(None))
+    await tx.execute(query.values(removing_at=relay_now()))
 
 
 async def record_used(tx: Tx, file_ids: Iterable[str]) -> None:
     """Record that these files are used, and unmark them."""
     query = update(files).where(files.c.id.in_(list(file_ids)))
-    await tx.execute(query.values(used_at=relay_now(), removing_at=None))
+    await tx.execute(query.values(used_at=relay_now(), unused_at=None, removing_at=None))
 
 
 async def marked(tx: Tx, *, older_than_seconds: float, after_id: str, limit: int) -> list[tuple[FileRecord, bool]]:

@@ -42,6 +42,8 @@ files = Table(
     Column("created_at", UtcTime, nullable=False),
     # When a job first used or created it. An upload without it is deleted.
     Column("used_at", UtcTime),
+    # When a job that used it was deleted, unless a job has used it since.
+    Column("unused_at", UtcTime),
     # From then on, nothing new may use it. Its object is deleted later, then the row.
     Column("removing_at", UtcTime),
     # Read from the file, if applicable.

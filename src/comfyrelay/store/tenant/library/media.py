@@ -6,7 +6,20 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, ColumnElement, Text, bindparam, case, func, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Text,
+    bindparam,
+    case,
+    func,
+    insert,
+    null,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.payloads import StoredFile
@@ -182,8 +195,15 @@ def _use_files(dialect: str) -> Executable:
     # With a join, SQLite would scan all rows for each file, which takes half a minute for 5,000.
     is_given = files.c.disk.is_not(None) & files.c.path.in_(select(r.c.path))
     has_poster = or_(files.c.mime_type.startswith("image/"), files.c.mime_type.startswith("video/"))
-    values = {"used_at": relay_now(), "poster_due_at": case((has_poster, relay_now()))}
+    values = {"used_at": relay_now(), "unused_at": null(), "poster_due_at": case((has_poster, relay_now()))}
     return update(files).values(values).where(own, is_given, files.c.used_at.is_(None))
+
+
+async def release_files(tx: Tx, tenant_id: str, paths: Collection[str]) -> None:
+    """Record that jobs which used the uploads at these paths were deleted. Other jobs may still use them."""
+    is_output = select(outputs.c.id).where(outputs.c.id == files.c.id).exists()
+    query = update(files).where(files.c.tenant_id == tenant_id, files.c.path.in_(paths), ~is_output)
+    await tx.execute(query.values(used_at=None, unused_at=relay_now()))
 
 
 async def create_video(tx: Tx, **values: Any) -> None:

@@ -57,6 +57,7 @@ def _create_media() -> None:
         sa.Column("metadata", JsonText()),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("used_at", UtcTime()),
+        sa.Column("unused_at", UtcTime()),
         sa.Column("removing_at", UtcTime()),
         sa.Column("width", sa.Integer()),
         sa.Column("height", sa.Integer()),
