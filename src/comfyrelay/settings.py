@@ -345,7 +345,7 @@ class Settings(ArgumentsOnly):
         60, description="seconds that a starting server waits for the central database"
     )
     backup_before_upgrade: bool = Field(
-        True, description="whether SQLite databases are copied before their schema is upgraded"
+        True, description="copy SQLite databases before their schema is upgraded, and leave PostgreSQL to `upgrade`"
     )
 
     @field_validator("data_dir", "fleet_commands_dir")

@@ -22,14 +22,18 @@ log = structlog.get_logger(__name__)
 
 # A shard counts as down for this long after a failed connection.
 DOWN_SECONDS = 5.0
-POSTGRES_ADVICE = "Back up PostgreSQL yourself before an upgrade: see docs/howto/upgrade.md."
+POSTGRES_ADVICE = (
+    "PostgreSQL databases are not copied. Back them up as in docs/howto/backup.md, then run `comfyrelay upgrade "
+    "--no-backup`, or set COMFYRELAY_BACKUP_BEFORE_UPGRADE=false."
+)
 # Retry interval for databases that were unreachable at startup.
 RETRY_SECONDS = 1.0
 
 
 class Databases:
     def __init__(self, central: Database, shards: Mapping[str, Database], *, copies: Path | None = None) -> None:
-        """SQLite databases are copied into the folder `copies` before an upgrade, if it is given."""
+        """With `copies`, SQLite databases are copied into this folder before an upgrade, and PostgreSQL databases with
+        data are not upgraded."""
         self.central = central
         self.shards = dict(shards)
         self.copies = copies
@@ -129,28 +133,28 @@ class Databases:
                 revision = await migrate.current(database)
                 if migrate.is_newer(revision, schema):
                     raise SchemaMismatch((await migrate.state(database, schema)).problem or "")
-                if revision is not None and migrate.later_revisions(revision, schema):
+                if _is_outdated(revision, schema):
                     outdated.append(database)
         if self.copies is not None and outdated:
-            await self._copy_files(self.copies, outdated)
+            _require_backup(outdated)
+            await self._copy_files(self.copies)
 
-    async def _copy_files(self, folder: Path, outdated: Sequence[Database]) -> None:
+    async def _copy_files(self, folder: Path) -> None:
         # All files, because those of one moment belong together.
         files = {database.name: database.path for database, _ in self.schemas() if database.path is not None}
-        if any(database.path is not None for database in outdated):
-            self.copied_to = await asyncio.to_thread(copy_before_upgrade, folder, files)
-            log.info("database.copied", databases=[*files], folder=str(self.copied_to))
-        if not_copied := [database.name for database in outdated if database.path is None]:
-            log.warning("database.not_copied", databases=not_copied, advice=POSTGRES_ADVICE)
+        self.copied_to = await asyncio.to_thread(copy_before_upgrade, folder, files)
+        log.info("database.copied", databases=[*files], folder=str(self.copied_to))
 
     async def open_pending(self) -> None:
         """Upgrade the shards that were unreachable at startup and are reachable now."""
         await asyncio.gather(*(self._open(name) for name in list(self._pending)))
 
     async def _open(self, name: str) -> None:
-        before = self._pending.get(name)
+        before, shard = self._pending.get(name), self.shards[name]
         try:
-            await migrate.upgrade(self.shards[name], Schema.TENANT)
+            if self.copies is not None and _is_outdated(await migrate.current(shard), Schema.TENANT):
+                _require_backup([shard])
+            await migrate.upgrade(shard, Schema.TENANT)
         except (DatabaseUnavailable, ConfigurationError) as error:
             if before is None and isinstance(error, ConfigurationError):
                 raise
@@ -198,3 +202,13 @@ class Databases:
         behind = [name for name, state in found.items() if not state.is_current]
         if behind:
             raise SchemaOutOfDate(f"The schema of {', '.join(behind)} is out of date. Run `comfyrelay db upgrade`.")
+
+
+def _is_outdated(revision: str | None, schema: Schema) -> bool:
+    """Whether an upgrade changes a database that has data."""
+    return revision is not None and bool(migrate.later_revisions(revision, schema))
+
+
+def _require_backup(outdated: Sequence[Database]) -> None:
+    if not_copied := [database.name for database in outdated if database.path is None]:
+        raise ConfigurationError(f"Not upgraded: {', '.join(not_copied)}. {POSTGRES_ADVICE}")

@@ -21,7 +21,7 @@ from comfyrelay.store.versions import process_name
 from tests.kept.next_version import next_version
 from tests.support.desk import make_desk
 from tests.support.server_processes import free_port
-from tests.support.world import World, execute
+from tests.support.world import PostgresBackend, World, execute
 
 FILES = ("central.db", "tenants-main.db")
 NEWER = "A newer version has upgraded this database"
@@ -116,6 +116,31 @@ def test_nothing_is_upgraded_if_the_copy_fails(data: Path, tmp_path: Path) -> No
     assert failed.exception.detail.startswith("The databases were not upgraded: ")
     assert "COMFYRELAY_BACKUP_BEFORE_UPGRADE=false" in failed.exception.detail
     assert checksums(data) == before
+
+
+async def test_postgresql_is_not_upgraded_without_a_backup(postgres_backend: PostgresBackend, tmp_path: Path) -> None:
+    async with postgres_backend.databases(["main", "late"]) as (central, shards, _clock):
+        settings = Settings(data_dir=tmp_path, database_url=central, shards=shards)
+        databases = Databases.from_settings(settings)
+        with next_version(tmp_path / "migrations"):
+            plan = await plan_upgrade(tmp_path, databases)
+            for upgrade in (databases.upgrade, lambda: databases.open(0)):
+                with pytest.raises(ConfigurationError, match=r"Back them up as in docs/howto/backup\.md") as refused:
+                    await upgrade()
+                assert refused.value.detail.startswith("Not upgraded: central, main, late.")
+            # a shard that was unreachable when the server started
+            databases._pending["late"] = "it is down"
+            await databases.open_pending()
+            assert databases.down() == ["late"]
+            revisions = {state.revision for state in (await databases.states()).values()}
+            assert revisions == {"central_0001", "tenant_0001"}
+            databases.copies = None
+            await databases.upgrade()
+            await databases.open_pending()
+            assert (databases.down(), databases.copied_to) == ([], None)
+        assert plan.is_possible
+        assert "comfyrelay upgrade --no-backup" in (plan.backup or "")
+        await databases.close()
 
 
 async def test_older_version_refuses_a_newer_database_unchanged(

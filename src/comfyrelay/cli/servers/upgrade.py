@@ -25,13 +25,18 @@ def upgrade(
         bool, typer.Option("--check", help="Only print what the upgrade would do. Exit code 1: it is not possible.")
     ] = False,
     no_backup: Annotated[
-        bool, typer.Option("--no-backup", help="Do not copy SQLite databases before they are upgraded.")
+        bool,
+        typer.Option(
+            "--no-backup",
+            help="Do not copy SQLite databases first, and upgrade PostgreSQL databases, which you have backed up.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --check: print JSON.")] = False,
 ) -> None:
     """Upgrade the central database and all shards to the newest schema.
 
-    Before it, SQLite databases with an older schema are copied into the data folder.
+    Before it, SQLite databases with an older schema are copied into the data folder. PostgreSQL databases with data
+    are upgraded with `--no-backup` only: back them up first.
     """
     if check:
         _check(no_backup=no_backup, as_json=as_json)
