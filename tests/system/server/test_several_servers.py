@@ -4,7 +4,7 @@ import asyncio
 import random
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ import pytest
 
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.services.engine import Engine
+from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.settings import Settings
 from comfyrelay.store.tenant import job_list
+from tests.kept.next_version import next_version
 from tests.support.api import FLEET_SECRET, PASSWORD, SECRETS
 from tests.support.server_processes import ServerProcess, server_process
-from tests.support.world import GRAPH, PROMPT, PostgresBackend
+from tests.support.world import GRAPH, OUTPUT, PATIENCE_SECONDS, PROMPT, PostgresBackend
 
 SECRET = {"X-Fleet-Secret": FLEET_SECRET}
 
@@ -277,3 +279,36 @@ async def test_worker_log_at_one_server_is_visible_at_another(site: Site) -> Non
         await one.http.post("/api/worker/logs", json={"lines": ["hello"]}, headers=worker)
         looked = await other.http.get("/api/admin/workers/gpu-1/logs", headers=token)
         assert looked.json()["data"]["lines"] == ["hello"]
+
+
+async def test_servers_of_two_versions_share_a_database(site: Site, tmp_path: Path) -> None:
+    async with server_process(site.settings) as old, AsyncExitStack() as stack:
+        token = await registered(old.http, "gpu-1")
+        waiting = await site.submit(old.http, "before")
+        stack.enter_context(next_version(tmp_path / "migrations"))
+        own = site.engine.settings
+        # The next version upgrades while the old server runs.
+        new = await stack.enter_async_context(Engine(own, signing_secrets=SECRETS.signing))
+        new.databases.copies = None
+        await new.databases.upgrade()
+        assert (await new.databases.states())["central"].revision == "central_0002"
+        assert (await old.http.get("/readyz")).status_code == 200
+        # The old server accepts and leases jobs of both versions, and the new one completes them.
+        request = JobRequest(
+            tenant_id=site.user.tenant_id, user_id=site.user.id, idempotency_key="after", effect_id=site.effect_id
+        )
+        added = (await new.jobs.submit.submit(request)).id
+        for job_id in (waiting, added, await site.submit(old.http, "later")):
+            job = await poll(old.http, "gpu-1", token, 30)
+            assert job["job_id"] == job_id
+            await new.queue.settle.complete(job["dispatch_id"], job["lease_token"], output=OUTPUT)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                # The old server records the lease, and recovery the completion if it comes first.
+                while await status(old.http, job_id, site.token) != "completed":  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+
+
+async def status(http: httpx.AsyncClient, job_id: str, token: dict[str, str]) -> str:
+    answer = await http.get(f"/api/ai-jobs/{job_id}", headers=token)
+    found: str = answer.json()["data"]["status"]
+    return found
