@@ -1,12 +1,15 @@
 """Prometheus metrics: queue, leases, outcomes and latencies, without tenant data."""
 
 import asyncio
+import json
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from comfyrelay import __version__
@@ -26,6 +29,9 @@ from tests.support.paths import ROOT
 from tests.support.world import GRAPH, OUTPUT, execute
 
 FLEET = "home-clip"
+DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "comfyrelay-fleets.json").read_text("utf-8"))
+ALERTS = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text("utf-8"))
+RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
@@ -263,6 +269,51 @@ async def test_autoscaling_loop_is_measured(api: Api) -> None:
     found = await figures(api)
     assert at(found, "fleet_is_launching_paused", **where) == 0
     assert at(found, "fleet_launches_refused_total", **where, kind="quota") == 1
+
+
+async def test_dashboards_and_alerts_use_existing_metrics_and_labels(api: Api) -> None:
+    effect_id, user = await api.effect(), await user_of(api)
+    await api.worker()
+    changes = {"machines": {"provider": "command"}, "autoscaling": {"min_machines": 2}}
+    await api.engine.workers.fleets.change(stage=Stage.PRODUCTION, slug=FLEET, changes=changes)
+    await submit(api, user, "one", effect_id=effect_id)
+    leased = await lease(api)
+    await api.clock.set(api.clock.now + timedelta(seconds=9))
+    await api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+    await api.engine.autoscaling.usage.run_once()
+    api.engine.autoscaling.leadership.ttl_seconds = 1_000_000.0
+    await api.engine.autoscaling.leadership.claim()
+    provider = MemoryProvider()
+    provider.refuses = [LaunchRefused(kind=RefusalKind.QUOTA, text="No more.")]
+    loop = ScalingLoop(api.engine, provider)
+    await loop.decide_once()
+    await loop.idle()
+    provider.fails = ProviderError("It is away.")
+    await loop.observe_once()
+    api.engine.autoscaling.monitor.counts.bursts["production", "cloud"] += 1
+
+    labels: dict[str, set[str]] = {"up": {"job", "instance"}}
+    for name, found in await figures(api):
+        labels.setdefault(name, set()).update(dict(found))
+    expressions = [rule["expr"] for rule in RULES]
+    expressions += [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    assert [unknown for expression in expressions for unknown in unknown_names(expression, labels)] == []
+
+
+def unknown_names(expression: str, labels: Mapping[str, set[str]]) -> list[str]:
+    """The metrics of an expression that do not exist, and its labels that none of its metrics has."""
+    named = set(re.findall(r"\b(?:comfyrelay_\w+|up(?=\{))", expression))
+    missing = [name for name in named if name not in labels]
+    selectors = re.findall(r"\b(\w+)\{([^}]*)\}", expression)
+    missing += [
+        f"{name}: {label}"
+        for name, inside in selectors
+        for label in re.findall(r"(\w+)\s*(?:=|!)", inside)
+        if label not in labels.get(name, ())
+    ]
+    grouped = {label for found in re.findall(r"by \(([^)]*)\)", expression) for label in found.split(", ")}
+    known = set().union(*(labels.get(name, ()) for name in named))
+    return [*missing, *sorted(grouped - known)]
 
 
 async def test_metrics_require_the_configured_token(api: Api) -> None:

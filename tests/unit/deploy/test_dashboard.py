@@ -102,6 +102,13 @@ def test_alerts_have_a_severity_and_a_description(rule: dict[str, Any]) -> None:
     assert rule["annotations"]["description"].endswith(".")
 
 
+def test_every_alert_has_a_section_in_the_runbook() -> None:
+    page = (ROOT / "docs" / "howto" / "runbook.md").read_text("utf-8")
+    sections = dict(re.findall(r"^## (\w+)\n\n(.+?)(?=\n## |\Z)", page, re.M | re.S))
+    urls = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in RULES}
+    assert urls == {name: f"docs/howto/runbook.md#{name.lower()}" for name in sections}
+
+
 def test_alert_names_are_unique() -> None:
     assert len({rule["alert"] for rule in RULES}) == len(RULES)
 
