@@ -41,13 +41,15 @@ def print_result(data: Any, shown: Any, *, as_json: bool) -> None:
         out.print(shown, soft_wrap=isinstance(shown, str))
 
 
-def print_check_results(results: AsyncIterator[CheckResult], *, as_json: bool) -> bool:
-    """Print each result as it arrives, or all as JSON. Returns whether nothing is broken."""
+def print_check_results(
+    results: AsyncIterator[CheckResult], *, as_json: bool, into: list[CheckResult] | None = None
+) -> bool:
+    """Print each result as it arrives, or all as JSON, and append them to `into`. Returns whether nothing is broken."""
 
     import asyncio
 
     async def run() -> bool:
-        received = []
+        received = [] if into is None else into
         async for result in results:
             received.append(result)
             if not as_json:

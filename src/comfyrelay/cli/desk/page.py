@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from comfyrelay.cli.desk.browser import open_page
 from comfyrelay.cli.jobs.connection import Url, connected
 from comfyrelay.cli.options import Json
-from comfyrelay.cli.output import print_check_results, print_json, print_line
+from comfyrelay.cli.output import print_check_results, print_json, print_line, print_note
 from comfyrelay.cli.target import DataDir, load_settings_of
 from comfyrelay.extras import require
+
+if TYPE_CHECKING:
+    from comfyrelay.protocol.desk import CheckResult
 
 BROKEN = 1
 
@@ -64,7 +69,20 @@ def password(
     print_line("Let other machines connect with: comfyrelay up --host 0.0.0.0")
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    as_json: Json = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--bundle", metavar="ZIP", help="Also write a support bundle for a bug report, without secrets."),
+    ] = None,
+    with_texts: Annotated[
+        bool,
+        typer.Option(
+            "--with-texts",
+            help="Add errors of jobs and lines of ComfyUI to the bundle. They may repeat prompts and file names.",
+        ),
+    ] = False,
+) -> None:
     """Check that this machine is ready for `up`.
 
     The exit code is 1 if something is broken.
@@ -72,5 +90,12 @@ def doctor(as_json: Json = False) -> None:
     require("desk")
     from comfyrelay.desk.doctor import examine
 
-    if not print_check_results(examine(), as_json=as_json):
+    results: list[CheckResult] = []
+    is_ready = print_check_results(examine(), as_json=as_json, into=results)
+    if bundle is not None:
+        from comfyrelay.desk.support_bundle import write_bundle
+
+        asyncio.run(write_bundle(bundle, results, with_texts=with_texts))
+        print_note(f"Read {bundle} before you send it: it names this machine, its folders and its workers.")
+    if not is_ready:
         raise typer.Exit(BROKEN)
