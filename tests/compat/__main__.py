@@ -27,7 +27,7 @@ PAGE = ROOT / "docs/reference/comfyui-versions.md"
 # The versions of a fleet that has two.
 MIXED = ("0.7.0", "0.28.0")
 # A real ComfyUI imports torch and all nodes before it answers.
-PATIENCE_SECONDS = "300"
+PATIENCE_SECONDS = "900"
 MARKS = {"passed": "yes", "failed": "**no**", "skipped": "not tried", "absent": "not there", "others": "–"}
 
 
@@ -81,7 +81,8 @@ def _prepare(folder: Path, version: str) -> None:
         version = "import importlib.metadata as found; print(found.version('torchaudio').partition('+')[0])"
         release = subprocess.run([python, "-c", version], check=True, capture_output=True, text=True).stdout.strip()
         _call(python, "-m", "pip", "install", "--quiet", f"torch=={release}", "torchvision", f"torchaudio=={release}")
-        _call(python, "-m", "pip", "install", "--quiet", "--requirement", str(folder / "requirements.txt"))
+        # Older versions import requests without naming it.
+        _call(python, "-m", "pip", "install", "--quiet", "requests", "--requirement", str(folder / "requirements.txt"))
     pack = folder / "custom_nodes" / "comfyrelay_compat"
     if pack.is_symlink():
         pack.unlink()

@@ -26,7 +26,7 @@ from tests.support.whole_system import open_system
 FOLDER = Path(os.environ.get("COMPAT_FOLDER", "."))
 OLD, NEW = "0.7.0", "0.28.0"
 # Importing torch and all nodes takes long on a busy machine.
-START_SECONDS = 300.0
+START_SECONDS = 900.0
 JOBS_OF_EACH = 2
 
 

@@ -1,8 +1,9 @@
 """`python -m tests.compat.oracle`: compare conversions of template files with the exports of a real editor.
 
-It starts a version of ComfyUI, opens an editor in Chromium, loads every template of a package, and compares the graph
-that the editor would send with the one that `convert_workflow` makes. Editor and templates are those of the version or
-given ones, which pip fetches. `--write` puts the results of all editors so far into the documentation.
+It starts a version of ComfyUI, opens an editor in Chromium, loads every template of a package and every subgraph
+blueprint of the server, and compares the graph that the editor would send with the one that `convert_workflow` makes.
+Editor and templates are those of the version or given ones, which pip fetches. `--write` puts the results of all
+editors so far into the documentation.
 """
 
 import argparse
@@ -30,11 +31,12 @@ from comfyrelay.comfyui.processes.python import python_in
 from comfyrelay.comfyui.processes.supervisor import ProcessState, Supervisor
 from comfyrelay.comfyui.versions import version_key
 from comfyrelay.errors import ComfyRelayError, NotInstalled
+from comfyrelay.http_client import http_client, object_in
 from tests.compat.__main__ import FOLDER, replace_part
 from tests.support.chromium import open_chromium
 from tests.unit.comfyui.editor.__main__ import EXPORT, READY
 
-START_SECONDS = 300.0
+START_SECONDS = 900.0
 LOAD_MS = 60_000
 
 
@@ -171,7 +173,7 @@ async def _compare_all(install: Path, editor: Path | None, templates: Path, *, o
                 await page.goto(url)
                 await page.wait_for_function(READY, timeout=1000 * START_SECONDS)
                 found = []
-                for name, workflow in _templates(templates):
+                for name, workflow in [*_templates(templates), *await _blueprints(url)]:
                     if not only or only in name:
                         found.append(await _compare(page, name, workflow, definitions))
                         sys.stdout.write(" ".join(filter(None, [found[-1].result, name, found[-1].detail])) + "\n")
@@ -197,6 +199,15 @@ def _templates(packages: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for file in sorted(packages.glob("comfyui_workflow_templates*/templates/*.json")):
         if is_editor_file(value := json.loads(file.read_text("utf-8"))):
             yield file.name, value
+
+
+async def _blueprints(url: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the subgraph blueprints of a server. Versions before 0.28 have none."""
+    async with http_client(base_url=url, timeout=START_SECONDS) as http:
+        listed = await http.get("/global_subgraphs")
+        entries = sorted(object_in(listed).items(), key=lambda entry: str(entry[1]["name"]))
+        loaded = [(entry["name"], object_in(await http.get(f"/global_subgraphs/{key}"))) for key, entry in entries]
+        return [(f"blueprint {name}", json.loads(found["data"])) for name, found in loaded]
 
 
 async def _compare(page: Page, name: str, workflow: dict[str, Any], definitions: Mapping[str, Any]) -> Comparison:

@@ -38,7 +38,7 @@ from tests.support.world import PATIENCE_SECONDS
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 FOLDER = Path(os.environ.get("COMPAT_COMFYUI", "."))
 # Importing torch and all nodes takes long on a busy machine.
-START_SECONDS = 300.0
+START_SECONDS = 900.0
 
 
 class RunningComfyUI:

@@ -23,7 +23,13 @@ class SaveTarget:
     def file(self, extension: str, *, offset: int = 0) -> tuple[Path, dict[str, str]]:
         """Return the path and its entry in the client message."""
         stem = self.stem.replace("%batch_num%", str(offset))
-        name = f"{stem}_{self.counter + offset:05}_.{extension}"
+        return self._named(f"{stem}_{self.counter + offset:05}_.{extension}")
+
+    def plain_file(self, extension: str) -> tuple[Path, dict[str, str]]:
+        """As newer savers name sounds and texts."""
+        return self._named(f"{self.stem}_{self.counter:05}.{extension}")
+
+    def _named(self, name: str) -> tuple[Path, dict[str, str]]:
         return self.folder / name, {"filename": name, "subfolder": self.subfolder, "type": self.kind}
 
 
@@ -113,6 +119,6 @@ def _expand(prefix: str, size: tuple[int, int]) -> str:
 
 
 def _next_counter(folder: Path, stem: str) -> int:
-    numbered = re.compile(re.escape(stem) + r"_(\d+)_")
+    numbered = re.compile(re.escape(stem) + r"_(\d+)[_.]")
     matches = (numbered.match(path.name) for path in folder.iterdir())
     return max((int(match[1]) for match in matches if match), default=0) + 1

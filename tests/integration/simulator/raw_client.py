@@ -176,7 +176,6 @@ def error_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def recording(name: str) -> Any:
-    """A recorded exchange. Those in `older` are from ComfyUI 0.7.0; the others are true for 0.7.0 and 0.28.0, or only
-    for 0.28.0 if an older one exists."""
-    return json.loads((RECORDINGS / f"{name}.json").read_text())
+def recording(name: str, version: str = "0.7.0") -> Any:
+    """The recorded exchanges of a run with a version of ComfyUI."""
+    return json.loads((RECORDINGS / version / f"{name}.json").read_text())

@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 
 from comfyrelay.simulator import Simulator, Slow, Stuck
@@ -12,22 +13,38 @@ from tests.integration.simulator.replay import normal, replay
 from tests.support.paths import RECORDINGS
 from tests.support.simulator_files import OBJECT_INFO_RECORDED
 
+VERSIONS = ("0.7.0", "0.28.0")
 
-async def test_cold_run_matches_the_recording(client: Client) -> None:
+
+@pytest.fixture(params=VERSIONS)
+async def versioned(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Client, str]]:
+    """A client of a simulator that behaves like a version."""
+    async with Simulator(version=request.param) as simulator:
+        client = Client(simulator)
+        async with client.http:
+            await client.upload(RECORDINGS / "rec.png")
+            await client.upload(RECORDINGS / "clip.mp4", "rec.mp4")
+            yield client, request.param
+
+
+async def test_cold_run_matches_the_recording(versioned: tuple[Client, str]) -> None:
+    client, version = versioned
     async with listening(client.simulator) as listener:
-        await replay(recording("image_invert"), client, listener)
+        await replay(recording("image_invert", version), client, listener)
 
 
-async def test_cached_run_matches_the_recording(client: Client) -> None:
-    await client.run(recording("image_invert")["http"][0]["request"]["prompt"])
+async def test_cached_run_matches_the_recording(versioned: tuple[Client, str]) -> None:
+    client, version = versioned
+    await client.run(recording("image_invert", version)["http"][0]["request"]["prompt"])
     async with listening(client.simulator) as listener:
-        await replay(recording("image_invert_cached"), client, listener)
+        await replay(recording("image_invert_cached", version), client, listener)
 
 
-async def test_nodes_run_in_the_recorded_order(client: Client) -> None:
-    await client.run(recording("image_invert")["http"][0]["request"]["prompt"])
+async def test_nodes_run_in_the_recorded_order(versioned: tuple[Client, str]) -> None:
+    client, version = versioned
+    await client.run(recording("image_invert", version)["http"][0]["request"]["prompt"])
     async with listening(client.simulator) as listener:
-        await replay(recording("image_to_video"), client, listener)
+        await replay(recording("image_to_video", version), client, listener)
     nodes = [message["data"]["node"] for message in listener.messages if message["type"] == "executing"]
     assert nodes == ["2", "3", "6", "4", "5", None]
 
@@ -42,20 +59,48 @@ async def test_nodes_run_in_the_recorded_order(client: Client) -> None:
         "error_required_input_missing",
     ],
 )
-async def test_run_matches_its_recording(name: str, client: Client) -> None:
+async def test_run_matches_its_recording(name: str, versioned: tuple[Client, str]) -> None:
+    client, version = versioned
     async with listening(client.simulator) as listener:
-        await replay(recording(name), client, listener)
+        await replay(recording(name, version), client, listener)
 
 
-async def test_missing_model_is_refused_as_recorded() -> None:
-    async with Simulator(models={}) as simulator, listening(simulator) as listener:
-        await replay(recording("error_missing_model"), Client(simulator), listener)
+@pytest.mark.parametrize("name", ["audio", "text", "text_file"])
+async def test_other_outputs_are_those_of_the_recording(name: str, client: Client) -> None:
+    async with listening(client.simulator) as listener:
+        await replay(recording(name, "0.28.0"), client, listener)
 
 
-async def test_failing_node_fails_as_recorded(client: Client) -> None:
+async def test_3d_output_has_the_form_of_the_recording(client: Client) -> None:
+    """The recorded run made its cube without a model."""
+    [recorded] = recording("mesh", "0.28.0")["http"][1]["response"].values()
+    graph = {
+        "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "simulator.safetensors"}},
+        "2": {"class_type": "EmptyLatentHunyuan3Dv2", "inputs": {"resolution": 64, "batch_size": 1}},
+        "4": {
+            "class_type": "VAEDecodeHunyuan3D",
+            "inputs": {"samples": ["2", 0], "vae": ["1", 2], "num_chunks": 8000, "octree_resolution": 16},
+        },
+        "5": {"class_type": "VoxelToMeshBasic", "inputs": {"voxel": ["4", 0], "threshold": 0.5}},
+        "3": {"class_type": "SaveGLB", "inputs": {"mesh": ["5", 0], "filename_prefix": "577c686f/cube"}},
+    }
+    outputs = (await client.run(graph))["outputs"]
+    assert outputs == recorded["outputs"]
+    content = await client.download(outputs["3"]["3d"][0])
+    assert (content[:4], int.from_bytes(content[8:12], "little")) == (b"glTF", len(content))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_missing_model_is_refused_as_recorded(version: str) -> None:
+    async with Simulator(models={}, version=version) as simulator, listening(simulator) as listener:
+        await replay(recording("error_missing_model", version), Client(simulator), listener)
+
+
+async def test_failing_node_fails_as_recorded(versioned: tuple[Client, str]) -> None:
+    client, version = versioned
     (client.simulator.folder / "input" / "bad.png").write_text("this is no picture")
     async with listening(client.simulator) as listener:
-        await replay(recording("error_execution"), client, listener)
+        await replay(recording("error_execution", version), client, listener)
 
 
 async def test_interrupt_stops_the_next_node_as_recorded(client: Client) -> None:
@@ -101,36 +146,24 @@ async def test_uploads_are_answered_as_recorded(simulator: Simulator) -> None:
         assert (response.json() if response.content else "") == exchange["response"]
 
 
-@pytest.fixture(params=["misc", "older/misc"])
-async def versioned(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Client, list[dict[str, Any]]]]:
-    """A client of a simulator of each version, with the recorded exchanges."""
-    version = {"misc": "0.28.0", "older/misc": "0.7.0"}[request.param]
-    async with Simulator(version=version) as simulator:
-        client = Client(simulator)
-        async with client.http:
-            yield client, recording(request.param)["exchanges"]
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_single_requests_are_answered_as_recorded(version: str) -> None:
+    async with Simulator(version=version) as simulator, Client(simulator).http as http:
+        await _compare_single_requests(http, recording("misc", version)["exchanges"])
 
 
-async def test_single_requests_are_answered_as_recorded(versioned: tuple[Client, list[dict[str, Any]]]) -> None:
-    client, exchanges = versioned
+async def _compare_single_requests(http: httpx.AsyncClient, exchanges: list[dict[str, Any]]) -> None:
     for exchange in exchanges:
         if exchange["path"].startswith("/api/jobs?") and exchange["status"] == 200:
             continue
-        response = await client.http.request(exchange["method"], exchange["path"], json=exchange.get("request"))
+        response = await http.request(exchange["method"], exchange["path"], json=exchange.get("request"))
         assert response.status_code == exchange["status"]
         assert (response.json() if response.content else "") == exchange["response"]
 
 
-async def test_older_version_refuses_a_missing_node_as_recorded() -> None:
-    async with Simulator(version="0.7.0") as simulator, listening(simulator) as listener:
-        client = Client(simulator)
-        await client.upload(RECORDINGS / "rec.png")
-        await replay(recording("older/error_missing_node"), client, listener)
-
-
-async def test_jobs_have_the_recorded_fields(versioned: tuple[Client, list[dict[str, Any]]]) -> None:
-    client, exchanges = versioned
-    await client.upload(RECORDINGS / "rec.png")
+async def test_jobs_have_the_recorded_fields(versioned: tuple[Client, str]) -> None:
+    client, version = versioned
+    exchanges = recording("misc", version)["exchanges"]
     client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=30, steps=1000))
     graph = recording("image_invert")["http"][0]["request"]["prompt"]
     async with listening(client.simulator) as listener:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from comfyrelay.simulator.nodes.definitions import ChoiceSource, NodeDefinition
+from comfyrelay.simulator.options import Options
 
 # The choices of these inputs come from this server instead of the recording.
 _LISTED = {
@@ -34,3 +35,14 @@ DEFINITIONS: Mapping[str, NodeDefinition] = {
     class_type: _definition(class_type, described)
     for class_type, described in json.loads(Path(__file__).with_name("object_info.json").read_text("utf-8")).items()
 }
+
+
+# Nodes that ComfyUI got after 0.7.0.
+_NEWER = frozenset({"SaveText"})
+
+
+def definitions_of(options: Options) -> Mapping[str, NodeDefinition]:
+    """Return the node classes that the simulated version has."""
+    if options.is_current:
+        return DEFINITIONS
+    return {class_type: definition for class_type, definition in DEFINITIONS.items() if class_type not in _NEWER}

@@ -5,9 +5,11 @@ from typing import Any
 
 from comfyrelay.simulator.nodes.catalogue import DEFINITIONS
 from comfyrelay.simulator.nodes.images import IMAGE_NODES
+from comfyrelay.simulator.nodes.meshes import MESH_NODES
 from comfyrelay.simulator.nodes.models import MODEL_NODES
 from comfyrelay.simulator.nodes.results import NodeContext, NodeFunction, NodeResult
 from comfyrelay.simulator.nodes.savers import SAVER_NODES
+from comfyrelay.simulator.nodes.sounds import SOUND_NODES
 from comfyrelay.simulator.nodes.videos import VIDEO_NODES
 
 
@@ -18,7 +20,9 @@ def _needs_weights(_context: NodeContext, **_inputs: Any) -> NodeResult:
 FUNCTIONS: Mapping[str, NodeFunction] = {
     **dict.fromkeys(DEFINITIONS, _needs_weights),
     **IMAGE_NODES,
+    **MESH_NODES,
     **MODEL_NODES,
     **SAVER_NODES,
+    **SOUND_NODES,
     **VIDEO_NODES,
 }

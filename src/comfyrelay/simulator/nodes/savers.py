@@ -14,6 +14,8 @@ from comfyrelay.simulator.nodes.media import Images
 from comfyrelay.simulator.nodes.results import NodeContext, NodeFunction, NodeResult
 
 _WEBP_METHODS = {"default": 4, "fastest": 0, "slowest": 6}
+# Prefixes may name the size of an image, which other files do not have.
+NO_SIZE = (0, 0)
 _EXIF_MODEL = 0x0110
 _EXIF_MAKE = 0x010F
 
@@ -54,6 +56,16 @@ def save_animated_png(
 
 def save_image_websocket(_context: NodeContext, *, images: Images) -> NodeResult:
     return NodeResult(websocket_images=tuple(_png(image) for image in images))
+
+
+def primitive_string(_context: NodeContext, *, value: str) -> NodeResult:
+    return NodeResult(outputs=(value,))
+
+
+def save_text(context: NodeContext, *, text: str, filename_prefix: str, format: str) -> NodeResult:
+    path, entry = context.folders.save_target(filename_prefix, size=NO_SIZE).plain_file(format)
+    path.write_text(text, "utf-8")
+    return NodeResult(outputs=(text,), ui={"text": [text], "files": [entry]})
 
 
 def preview_any(_context: NodeContext, *, source: Any) -> NodeResult:
@@ -109,4 +121,6 @@ SAVER_NODES: Mapping[str, NodeFunction] = {
     "SaveAnimatedPNG": save_animated_png,
     "SaveImageWebsocket": save_image_websocket,
     "PreviewAny": preview_any,
+    "PrimitiveString": primitive_string,
+    "SaveText": save_text,
 }

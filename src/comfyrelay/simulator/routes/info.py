@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from comfyrelay.simulator.nodes.catalogue import DEFINITIONS
+from comfyrelay.simulator.nodes.catalogue import definitions_of
 from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.system.platform import PLATFORM
 
@@ -45,7 +45,7 @@ class InfoRoutes:
 
     async def object_info_of(self, request: web.Request) -> web.Response:
         class_type = request.match_info["class_type"]
-        definition = DEFINITIONS.get(class_type)
+        definition = definitions_of(self._process.options).get(class_type)
         return web.json_response({class_type: definition.info(self._process.listings)} if definition else {})
 
     async def models(self, _request: web.Request) -> web.Response:
@@ -66,8 +66,8 @@ class InfoRoutes:
 
 
 def object_info(process: SimulatedProcess) -> dict[str, Any]:
-    listings = process.listings
-    return {class_type: definition.info(listings) for class_type, definition in DEFINITIONS.items()}
+    listings, known = process.listings, definitions_of(process.options)
+    return {class_type: definition.info(listings) for class_type, definition in known.items()}
 
 
 def system_stats(process: SimulatedProcess) -> dict[str, Any]:

@@ -148,13 +148,7 @@ def check(process: SimulatedProcess, graph: Any, *, targets: list[str] | None) -
     if missing is not None:
         models = [name for name in listings[ChoiceSource.CHECKPOINTS] if name != missing.what.model]
         listings = {**listings, ChoiceSource.CHECKPOINTS: models}
-    return validate(
-        graph,
-        targets=targets,
-        folders=process.folders,
-        listings=listings,
-        names_missing=process.options.is_current,
-    )
+    return validate(graph, targets=targets, folders=process.folders, listings=listings, options=process.options)
 
 
 def enqueue(

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from comfyrelay.simulator.folders import Folders
-from comfyrelay.simulator.nodes.catalogue import DEFINITIONS
+from comfyrelay.simulator.nodes.catalogue import DEFINITIONS, definitions_of
 from comfyrelay.simulator.nodes.definitions import InputSpec, Listings, choices
+from comfyrelay.simulator.options import Options
 from comfyrelay.simulator.running.errors import type_name
 
 Problem = dict[str, Any]
@@ -28,18 +29,19 @@ NO_CLASS = "Cannot execute because a node is missing the class_type property."
 
 
 def validate(
-    graph: Any, *, targets: Collection[str] | None, folders: Folders, listings: Listings, names_missing: bool = True
+    graph: Any, *, targets: Collection[str] | None, folders: Folders, listings: Listings, options: Options
 ) -> ValidationResult:
     """Validate every output node with its inputs, converting numbers to the declared types.
 
-    A malformed graph may raise any error: ComfyUI answers it with a plain 500. With `names_missing`, an error about a
+    A malformed graph may raise any error: ComfyUI answers it with a plain 500. In current versions, an error about a
     missing node has its own type.
     """
+    known, names_missing = definitions_of(options), options.is_current
     outputs: list[str] = []
     for node_id, node in graph.items():
         if "class_type" not in node:
             return _without_class(node_id, node) if names_missing else _invalid(node_id, NO_CLASS)
-        definition = DEFINITIONS.get(node["class_type"])
+        definition = known.get(node["class_type"])
         if definition is None:
             if names_missing:
                 return _missing(node_id, node)
@@ -167,7 +169,7 @@ class _Validation:
         linked, slot = value
         received = DEFINITIONS[self._graph[linked]["class_type"]].output[slot]
         wanted = spec[0] if isinstance(spec[0], str) else "COMBO"
-        if "*" not in (received, wanted) and received != wanted:
+        if "*" not in (received, wanted) and received not in wanted.split(","):
             details = f"{name}, received_type({received}) mismatch input_type({wanted})"
             message = "Return type mismatch between linked nodes"
             return [
