@@ -25,6 +25,7 @@ from playwright.async_api import Page
 from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.comfyui.editor.convert import convert_workflow
 from comfyrelay.comfyui.editor.workflow import is_editor_file
+from comfyrelay.comfyui.graphs.preflight import input_specs
 from comfyrelay.comfyui.processes.gpus import LocalGpu
 from comfyrelay.comfyui.processes.options import ManagedOptions
 from comfyrelay.comfyui.processes.python import python_in
@@ -40,9 +41,13 @@ START_SECONDS = 900.0
 LOAD_MS = 60_000
 
 
+_PARTS = ("required", "optional", "hidden")
+_OF_NEWER_SERVERS = ("missing nodes", "unknown option")
+
+
 class Comparison(NamedTuple):
     template: str
-    # "equal", "different", "refused" by our conversion, "missing nodes", or "failed" in the editor.
+    # "equal", "different", "refused" by our conversion, "missing nodes", "unknown option", or "failed" in the editor.
     result: str
     detail: str
 
@@ -91,8 +96,8 @@ class Outcome:
 
     @property
     def compared(self) -> list[Comparison]:
-        """Templates whose nodes the server has."""
-        return [comparison for comparison in self.found if comparison.result != "missing nodes"]
+        """Templates whose nodes the server has, with all options that they choose."""
+        return [comparison for comparison in self.found if comparison.result not in _OF_NEWER_SERVERS]
 
     @property
     def unequal(self) -> list[Comparison]:
@@ -226,8 +231,21 @@ async def _compare(page: Page, name: str, workflow: dict[str, Any], definitions:
         return Comparison(name, "missing nodes", error.detail)
     except ComfyRelayError as error:
         return Comparison(name, "refused", error.detail)
+    if option := _unknown_option(converted, definitions):
+        return Comparison(name, "unknown option", option)
     difference = _difference(exported, converted, definitions)
     return Comparison(name, "equal" if difference is None else "different", difference or "")
+
+
+def _unknown_option(graph: Mapping[str, Any], definitions: Mapping[str, Any]) -> str | None:
+    """Return an option that a newer version of a node has. Its inputs are unknown here, so the server refuses it."""
+    for node_id, node in graph.items():
+        for name, spec in input_specs(definitions[node["class_type"]]):
+            value = node["inputs"].get(name)
+            is_choice = spec[0] == "COMFY_DYNAMICCOMBO_V3" and isinstance(value, str)
+            if is_choice and value not in [option["key"] for option in spec[1]["options"]]:
+                return f"{node['class_type']} {node_id} {name}: {value}"
+    return None
 
 
 def _difference(
@@ -274,9 +292,11 @@ def _shapes(graph: Mapping[str, Any], definitions: Mapping[str, Any]) -> Counter
 
 
 def _is_read(definitions: Mapping[str, Any], node: Mapping[str, Any], key: str) -> bool:
-    """Whether a server reads this input: other fields belong to the editor."""
+    """Whether a server reads this input: other fields belong to the editor. The view of a 3D model depends on the
+    browser, and nodes work without it."""
     specs = definitions[node["class_type"]].get("input") or {}
-    return any(key.partition(".")[0] in (specs.get(part) or {}) for part in ("required", "optional", "hidden"))
+    name = key.partition(".")[0]
+    return name != "viewport_state" and any(name in (specs.get(part) or {}) for part in _PARTS)
 
 
 if __name__ == "__main__":

@@ -18,16 +18,20 @@ _MATCHES_TYPE = "COMFY_MATCHTYPE_V3"
 _BOX, _BOX_NUMBERS = "BOUNDING_BOX", 4
 # The editor stores no value for a comparison of images, but always sends this one.
 _COMPARISON, _COMPARED = "IMAGECOMPARE", ["", ""]
+# Nodes that pass a 3D model on remember how it was last seen, and work without it.
+_VIEW, _VIEW_INPUT = "LOAD_3D", "viewport_state"
+_PLAIN_VIEW = "VIEW_OF_MODEL"
 # Types with the default value of a field whose definition has none.
 _EMPTY: dict[str, Any] = {
     **{"INT": 0, "FLOAT": 0, "BOOLEAN": False, "STRING": "", "MARKDOWN": "", "TEXTAREA": ""},
     _BOX: {"x": 0, "y": 0, "width": 512, "height": 512},
     **{"BOUNDING_BOXES": [], "COLORS": [], "RANGE": {"min": 0.0, "max": 1.0}},
     "CURVE": {"points": [[0, 0], [1, 1]], "interpolation": "monotone_cubic"},
+    _PLAIN_VIEW: "",
 }
 _FIELDS = {*_EMPTY, "COMBO", "COLOR", _CHOOSES_INPUTS}
 # The browser creates the values of these types: a recording, a camera image, the view of a model.
-_MADE_IN_BROWSER = {"AUDIO_RECORD", "WEBCAM", "LOAD_3D", "LOAD_3D_ANIMATION"}
+_MADE_IN_BROWSER = {"AUDIO_RECORD", "WEBCAM", _VIEW, "LOAD_3D_ANIMATION"}
 SEEDS = {"seed", "noise_seed"}
 ACTIONS = ("fixed", "increment", "decrement", "randomize", "increment-wrap")
 _AFTER_RUN = (*ACTIONS, True, False, None)
@@ -262,6 +266,8 @@ def _spec(name: str, spec: Any) -> Spec:
     if kind not in _FIELDS | _MADE_IN_BROWSER and type_name(spec[0]) in _EMPTY:
         # A pack draws this field itself, but its value is an ordinary one.
         kind = type_name(spec[0])
+    if (kind, name) == (_VIEW, _VIEW_INPUT):
+        kind = _PLAIN_VIEW
     if kind == _MATCHES_TYPE:
         kind = type_name(as_dict(options.get("template")).get("allowed_types"))
     return Spec(name, kind, options, is_field=kind in _FIELDS and not options.get("forceInput"))

@@ -513,6 +513,14 @@ class TestProblems:
             convert_workflow(workflow([empty(), *(node(node_id, "Foo") for node_id in range(2, 7))]), DEFINITIONS)
         assert caught.value.detail == "This node is not installed: Foo (nodes 2, 3, 4, …)."
 
+    def test_view_of_a_3d_model_is_not_needed(self) -> None:
+        saver = {
+            "input": {"required": {"model": ["FILE_3D"], "viewport_state": ["LOAD_3D", {}], "width": ["INT", {}]}},
+            "output_node": True,
+        }
+        graph = convert_workflow(workflow([node(1, "Save3D", values=["", 512])]), {"Save3D": saver})
+        assert graph["1"]["inputs"] == {"viewport_state": "", "width": 512}
+
     def test_browser_only_nodes_are_named(self) -> None:
         value = workflow([node(2, "Load3D", values=["a.glb", ""]), node(3, "Load3D")])
         with pytest.raises(GraphRefused) as caught:
