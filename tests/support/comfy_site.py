@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -31,17 +31,21 @@ class ComfySite:
 
 
 @asynccontextmanager
-async def open_comfy_site(backend: Backend, folder: Path, **options: Any) -> AsyncIterator[ComfySite]:
+async def open_comfy_site(
+    backend: Backend, folder: Path, *, simulator: Simulator | None = None, **options: Any
+) -> AsyncIterator[ComfySite]:
+    """Open a server with a worker, for a given simulator or a new one."""
     listener = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     options = {"public_url": url, "default_fleet": "home", **options}
-    async with Simulator() as simulator, open_api(backend, folder / "server", **options) as api:
+    started = Simulator() if simulator is None else nullcontext(simulator)
+    async with started as used, open_api(backend, folder / "server", **options) as api:
         app: Any = cast(httpx.ASGITransport, api.anonymous.http._transport).app
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         await api.engine.workers.fleets.create(slug="home", workflow_slugs=[])
-        site = ComfySite(api, url, await api.user(tokens=100), simulator)
-        async with _working(url, folder / "worker", simulator):
+        site = ComfySite(api, url, await api.user(tokens=100), used)
+        async with working(url, folder / "worker", used):
             yield site
         await api.context.stop_waiting()
         server.should_exit = True
@@ -49,13 +53,14 @@ async def open_comfy_site(backend: Backend, folder: Path, **options: Any) -> Asy
 
 
 @asynccontextmanager
-async def _working(url: str, folder: Path, simulator: Simulator) -> AsyncIterator[None]:
+async def working(url: str, folder: Path, simulator: Simulator, *, worker_id: str = "gpu-1") -> AsyncIterator[None]:
+    """Run a worker with this simulator."""
     settings = WorkerSettings(
         api_base_url=url,
         fleet_secret=FLEET_SECRET,
         fleet_slug="home",
         fleet_stage="production",
-        worker_id="gpu-1",
+        worker_id=worker_id,
         comfyui_base_url=[simulator.url],
         data_dir=folder,
         metadata_url="off",

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import tomllib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -207,11 +208,15 @@ class _DailyLoop:
             await self.field(name).fill(", ".join(map(str, values)))
         total = len(WIDTHS) * len(HEIGHTS)
         await expect(self.driver.plan).to_contain_text(f"Width (3) × Height (2) = {total} images")
-        await self.driver.add(f"Add {total} jobs", count=total)
+        # nothing runs before the page of the queue is open
+        await self.driver.call("POST", "/api/queue/pause", {})
+        await self.driver.plan.get_by_role("button", name=f"Add {total} jobs").click()
+        await self.batch_when(lambda _found: True)
         await self.page.goto("/queue")
         row = self.driver.unit(NAME)
-        await expect(row).to_contain_text(re.compile(f"[1-9] of {total}"))
-        [batch] = (await self.driver.call("GET", "/api/batches"))["items"]
+        await expect(row).to_be_visible()
+        await self.driver.call("POST", "/api/queue/resume", {})
+        batch = await self.batch_when(lambda found: found["done"] > 0)
         assert batch["done"] < total
         await self.desk.kill()
         await expect(self.page.get_by_text("Connection lost. Reconnecting…")).to_be_visible()
@@ -226,6 +231,15 @@ class _DailyLoop:
         # what was made before is there too
         assert len(await self.outputs()) == (total + 2) * FILES_PER_JOB
         return str(batch["id"])
+
+    async def batch_when(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait for a state of the only batch, which the page shows later."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                found: list[dict[str, Any]] = (await self.driver.call("GET", "/api/batches"))["items"]
+                if found and holds(found[0]):
+                    return found[0]
+                await asyncio.sleep(0.02)
 
     async def look_at_grid(self, batch: str) -> None:
         """Show the sweep as a labelled grid, and save it as one picture."""

@@ -308,9 +308,12 @@ class TestLeftovers:
         described = describe_graph(changed(SDXL, "6", text="a red fox in the snow, " * 50), OBJECT_INFO)
         assert property_of(described, "prompt")["default_value"].startswith("a red fox")
 
-    def test_values_that_the_server_does_not_know_are_not_fields(self) -> None:
-        info = {**OBJECT_INFO, "Loader": definition(name=[["a"], {}])}
-        graph = {"1": node("Loader", name="a", example="[none]"), "2": node("SaveImage", images=["1", 0])}
+    def test_values_for_the_editor_or_for_nothing_are_not_fields(self) -> None:
+        info = {**OBJECT_INFO, "Loader": definition(name=[["a"], {}], viewport_state=["LOAD_3D", {}])}
+        graph = {
+            "1": node("Loader", name="a", example="[none]", viewport_state=""),
+            "2": node("SaveImage", images=["1", 0]),
+        }
         described = describe_graph(graph, info)
         assert keys(described) == ["loader_name"]
         assert filled_graph(described) == graph

@@ -20,7 +20,9 @@ Position = tuple[str, str]
 Specs = Mapping[str, list[Any]]
 
 # `filename_prefix` is replaced before each run. The other inputs matter only to the editor.
-_EXCLUDED = frozenset({"filename_prefix", "control_after_generate", "upload", "choose file to upload"})
+_EXCLUDED = frozenset(
+    {"filename_prefix", "control_after_generate", "upload", "choose file to upload", "viewport_state"}
+)
 # The output format is fixed for a workflow, so these inputs do not become properties.
 FORMAT_INPUTS = frozenset({"format", "extension", "container", "file_type", "file_format", "output_format"})
 # Maximum number of choices of a property. Inputs with more choices, mostly models, become texts.
