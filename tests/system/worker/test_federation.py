@@ -29,7 +29,7 @@ POST = "comfyui.comfy_api.run:ApiRun._post"
 async def other(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[ComfySite]:
     """The server that runs the jobs. It charges their seconds."""
     secrets = replace(SECRETS, signing=["the-signing-secret-of-the-other-server"])
-    prices = {"own_workflow_tokens_per_second": PRICE, "own_workflow_max_seconds": MAX_SECONDS}
+    prices: dict[str, Any] = {"own_workflow_tokens_per_second": PRICE, "own_workflow_max_seconds": MAX_SECONDS}
     async with open_comfy_site(sqlite_backend, tmp_path, secrets=secrets, **prices) as site:
         yield site
 
