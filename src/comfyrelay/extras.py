@@ -30,6 +30,7 @@ MODULES: Mapping[str, frozenset[str]] = {
     "alerts": frozenset({"apprise"}),
     "aws": frozenset({"asn1crypto", "boto3", "cryptography"}),
     "desk": _SERVER | _MEDIA | _SIMULATOR | {"apprise"},
+    "editor": _SERVER | {"comfyui_frontend_package"},
     "gateway": frozenset({"aiohttp"}),
     "kubernetes": frozenset({"google", "grpc"}),
     "media": _MEDIA,

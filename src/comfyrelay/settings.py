@@ -43,6 +43,27 @@ def _top_up_url(url: str) -> str:
 TopUpUrl = Annotated[str, AfterValidator(_top_up_url)]
 
 
+def _web_address(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError("must be an origin such as https://comfyui.relay.example")
+    return url.rstrip("/")
+
+
+# An origin, without a path.
+WebAddress = Annotated[str, AfterValidator(_web_address)]
+
+
+def _pack_name(name: str) -> str:
+    # It is a part of the addresses of its files. The editor's own ones are in `core`.
+    if name == "core" or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
+        raise ValueError("a name of a node pack has letters, digits, dots, hyphens and underscores, and is not core")
+    return name
+
+
+PackName = Annotated[str, AfterValidator(_pack_name)]
+
+
 SMTP_SCHEMES = ("smtp", "smtps", "smtp+plain")
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
@@ -138,7 +159,19 @@ class Settings(ArgumentsOnly):
         None, description="URL at which clients and workers reach the server; if not set, from host and port"
     )
     comfyui_api_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
-        None, description="port on which [ComfyUI's own API](../howto/comfyui-api.md) listens; if not set, it is off"
+        None,
+        description="port on which [ComfyUI's own API](../howto/comfyui-api.md) and its editor listen; if not set, "
+        "they are off",
+    )
+    comfyui_api_url: WebAddress | None = Field(
+        None,
+        description="URL at which browsers reach ComfyUI's API, such as `https://comfyui.relay.example`; if not set, "
+        "the host of the public URL with `comfyui_api_port`",
+    )
+    editor_packs: dict[PackName, Path] = Field(
+        {},
+        description="JSON object: name of a node pack → folder with its scripts for "
+        "[the editor](../howto/editor.md#scripts-of-node-packs); a copy that only administrators can change",
     )
     fleet_secrets: dict[Stage, list[str]] = Field(
         {}, repr=False, description="JSON object: stage → secrets that workers register with; if empty, generated"
@@ -391,6 +424,17 @@ class Settings(ArgumentsOnly):
     @property
     def base_url(self) -> str:
         return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
+
+    @property
+    def comfyui_url(self) -> str | None:
+        """The origin at which browsers reach ComfyUI's API, if it is on."""
+        if self.comfyui_api_port is None:
+            return None
+        if self.comfyui_api_url is not None:
+            return self.comfyui_api_url
+        public = urlsplit(self.base_url)
+        host = f"[{public.hostname}]" if ":" in (public.hostname or "") else public.hostname
+        return f"{public.scheme}://{host}:{self.comfyui_api_port}"
 
     @property
     def objects_url(self) -> str:

@@ -36,6 +36,11 @@ def open_listeners(host: str, port: int) -> list[socket.socket]:
         return [listen(host, port)]
 
 
+def open_comfyui_listeners(settings: Settings) -> list[socket.socket]:
+    """Open the listening sockets of ComfyUI's API; none if it has no port."""
+    return [] if settings.comfyui_api_port is None else open_listeners(settings.host, settings.comfyui_api_port)
+
+
 def public_hosts(settings: Settings, allowed_hosts: Sequence[str]) -> list[str]:
     """Return the host names at which other machines can reach the desk."""
     return [*allowed_hosts, *([] if is_loopback(settings.host) else [settings.host])]

@@ -12,7 +12,7 @@ from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
 
 from comfyrelay.configuration import settings_file
-from comfyrelay.desk.addresses import open_listeners
+from comfyrelay.desk.addresses import open_comfyui_listeners, open_listeners
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import write_sample
 from comfyrelay.desk.origin_check import url_elsewhere
@@ -28,6 +28,7 @@ from comfyrelay.desk.startup.web import (
     create_desk_app,
     create_owner,
     loopback_address,
+    serving_comfyui,
 )
 from comfyrelay.protocol.desk import CheckResult
 from comfyrelay.server.http.secrets import load_secrets
@@ -80,6 +81,9 @@ class Desk:
                 opened.enter_context(closing(listener)) for listener in open_listeners(settings.host, settings.port)
             ]
             pass_secret = token_urlsafe(32)
+            comfyui_listeners = [
+                opened.enter_context(closing(listener)) for listener in open_comfyui_listeners(settings)
+            ]
             remove_note = opened.enter_context(
                 desk_note(settings.data_dir, address=loopback_address(listeners[0]), secret=pass_secret)
             )
@@ -112,7 +116,11 @@ class Desk:
             if signals:
                 opened.enter_context(on_stop(workers.stop_soon))
             simulator_seconds = self.desk.simulator_step_seconds if needs_simulator else None
-            async with serving(app, *listeners), parts.notifications.sending(engine, user):
+            async with (
+                serving(app, *listeners),
+                serving_comfyui(app.state.context, live, *comfyui_listeners),
+                parts.notifications.sending(engine, user),
+            ):
                 try:
                     async with open_simulator(engine, step_seconds=simulator_seconds) as simulator:
                         secret, on_output = owner.worker_secret, parts.outputs.copy_run

@@ -52,17 +52,19 @@ def _is_own_origin(origin: str, names: Collection[str]) -> bool:
     return parts.scheme in ("http", "https") and parts.netloc.lower() in names
 
 
-def own_names(settings: Settings, allowed: Collection[str] = ()) -> set[str]:
-    """Return the host names of the desk with its port: the names of this machine, and the allowed ones."""
+def own_names(settings: Settings, allowed: Collection[str] = (), *, port: int | None = None) -> set[str]:
+    """Return the host names of the desk with its port, or another one: the names of this machine, and the allowed
+    ones."""
+    port = settings.port if port is None else port
     hosts = ["127.0.0.1", "localhost", "::1"]
     if is_loopback(settings.host):
         hosts.append(settings.host)
     else:
         hostname = socket.gethostname().lower()
         hosts += [hostname, f"{hostname.partition('.')[0]}.local"]
-    names = {name for host in hosts for name in _with_port(host, settings.port)}
+    names = {name for host in hosts for name in _with_port(host, port)}
     # A proxy has its own port, which browsers omit if it is the default.
-    return names | {*allowed} | {f"{name}:{settings.port}" for name in allowed if not re.search(r":\d+$", name)}
+    return names | {*allowed} | {f"{name}:{port}" for name in allowed if not re.search(r":\d+$", name)}
 
 
 def reachable_address(host: str) -> str:

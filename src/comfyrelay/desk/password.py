@@ -74,6 +74,10 @@ class Sessions:
         name = await self._name_of(secret) or ""
         return name if not is_by_password(name) or name == _session_name(_read_hash(self._data_dir)) else None
 
+    async def is_of_owner(self, secret: str) -> bool:
+        """Whether this secret is not the session of a guest."""
+        return not is_by_password(await self._name_of(secret) or "")
+
 
 class Password:
     """Checks the password. It is read for each attempt, because it may change while the desk runs."""

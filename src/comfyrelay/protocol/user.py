@@ -12,7 +12,7 @@ from comfyrelay.domain.properties import PropertyType, Role
 from comfyrelay.domain.queue.states import Stage, WorkerState
 from comfyrelay.domain.records.accounts import SESSION, TokenScope
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, AnswerBody, Request, example
-from comfyrelay.protocol.fields import STORABLE, Email, Json, Line, Number, OpenEnum, PropertyKey
+from comfyrelay.protocol.fields import ID, STORABLE, Email, Json, Line, Number, OpenEnum, PropertyKey
 from comfyrelay.protocol.requirements import Missing
 
 
@@ -101,6 +101,7 @@ class Me(User):
     """`own_workflows` is null if you may run effects only."""
 
     own_workflows: OwnWorkflowTerms | None = None
+    has_editor: Annotated[bool, Field(description="whether you may open ComfyUI's editor")] = False
 
 
 class SignedIn(AnswerBody):
@@ -134,6 +135,33 @@ class Token(AnswerBody):
 
 class IssuedToken(Token):
     token: str
+
+
+class NewEditorLink(Request):
+    """What the editor shows at first: the workflow of a job, one of your own, or what it showed last."""
+
+    model_config = example(workflow="portrait-1a2b3c4d5e6f")
+
+    job_id: Annotated[str | None, Field(max_length=64, pattern=ID)] = None
+    workflow: Annotated[Line | None, Field(description="the slug of one of your own workflows")] = None
+
+
+class EditorLink(AnswerBody):
+    """A link that opens the editor once. It expires after `seconds`."""
+
+    url: str
+    seconds: int
+
+
+class EditorFile(AnswerBody):
+    """A workflow that was saved in the editor."""
+
+    path: str
+    modified_at: datetime
+
+
+class EditorWorkflow(AnswerBody):
+    graph: Json
 
 
 class SlotJob(AnswerBody):

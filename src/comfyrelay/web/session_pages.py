@@ -1,4 +1,4 @@
-"""Pages of a desk for browsers without a session. Each page is a single file."""
+"""Pages for browsers without a session. Each page is a single file."""
 
 from collections.abc import Mapping
 from html import escape
@@ -30,6 +30,12 @@ SIGN_IN_PATH = "/sign-in"
 def closed_page() -> Response:
     """Return the page that explains how to get a session."""
     return HTMLResponse((FILES / "closed.html").read_text("utf-8"), status_code=401, headers=BARE_HEADERS)
+
+
+def editor_closed_page(url: str) -> Response:
+    """Return the page that explains how to open the editor. `url` is the address of ComfyRelay's pages."""
+    page = (FILES / "editor-closed.html").read_text("utf-8").replace("__URL__", escape(url))
+    return HTMLResponse(page, status_code=401, headers=BARE_HEADERS)
 
 
 def sign_in_page(problem: str = "", *, status_code: int = 401, headers: Mapping[str, str] | None = None) -> Response:

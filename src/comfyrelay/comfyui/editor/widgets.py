@@ -140,6 +140,28 @@ def field_values(specs: Sequence[Spec], stored: list[Any] | dict[str, Any]) -> d
     return found | _comparisons(specs)
 
 
+def stored_values(specs: Sequence[Spec], inputs: Mapping[str, Any]) -> list[Any]:
+    """Return the values of a node as the editor stores them, given its inputs in a graph."""
+    stored: list[Any] = []
+    pending = deque(_fields(specs))
+    while pending:
+        field = pending.popleft()
+        value = inputs.get(field.name, ABSENT)
+        if isinstance(value, dict) and "__value__" in value:
+            value = value["__value__"]
+        elif value is ABSENT or isinstance(value, list):
+            # A link takes the place of the value.
+            value = _default(field)
+        stored.append(None if value is ABSENT else value)
+        if field.has_after_run:
+            stored.append(ACTIONS[0])
+        if field.type == _BOX:
+            stored += [value[name] for name in ("x", "y", "width", "height")] if isinstance(value, dict) else []
+        if field.type == _CHOOSES_INPUTS:
+            pending.extendleft(reversed(_inputs_of_choice(field, value)))
+    return stored
+
+
 def _comparisons(specs: Iterable[Spec]) -> dict[str, StoredValue]:
     return {spec.name: StoredValue(list(_COMPARED), [], 0) for spec in specs if spec.type == _COMPARISON}
 

@@ -6,13 +6,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import WebSocketRoute
 
-from comfyrelay.server.comfyui_api import editor, files, jobs, nodes, prompts
+from comfyrelay.server.comfyui_api import editor, extensions, files, jobs, nodes, prompts
+from comfyrelay.server.comfyui_api.frontend import frontend_routes
 from comfyrelay.server.comfyui_api.socket import Sockets
 from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.middleware import RequestLog, SecurityHeaders
 
 log = structlog.get_logger(__name__)
-MODULES = (prompts, jobs, files, nodes, editor)
+MODULES = (prompts, jobs, files, nodes, editor, extensions)
 
 
 def create_comfyui_app(context: Context) -> Starlette:
@@ -22,6 +23,8 @@ def create_comfyui_app(context: Context) -> Starlette:
         routes=[
             *(route for module in MODULES for route in module.routes.routes),
             *(WebSocketRoute(path, sockets.serve) for path in ("/ws", "/api/ws")),
+            # The last one serves files at all other paths.
+            *frontend_routes(context.settings),
         ],
         exception_handlers={404: _plain, 405: _plain, Exception: _failed},
     )

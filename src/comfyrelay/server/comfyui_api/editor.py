@@ -7,17 +7,18 @@ from urllib.parse import unquote
 from starlette.responses import JSONResponse, Response
 
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
-from comfyrelay.server.comfyui_api.routing import Call, ComfyuiRoutes, empty, read_json, read_object
+from comfyrelay.server.comfyui_api.routing import Call, ComfyuiRoutes, empty, not_found, read_json, read_object
 from comfyrelay.server.http.bodies import read_body
 from comfyrelay.services.comfyui_api.user_files import UserFile, UserFiles
+from comfyrelay.text import is_storable
 
 routes = ComfyuiRoutes()
 SETTINGS = "comfy.settings.json"
 STYLE = "user.css"
+MAX_NAME_LENGTH = 200
 FILE_HEADERS = {"Content-Security-Policy": "default-src 'none'; sandbox", "X-Content-Type-Options": "nosniff"}
 # Parts of ComfyUI that ComfyRelay does not have, as a ComfyUI without them answers.
 _WITHOUT: dict[str, Any] = {
-    "/extensions": [],
     "/global_subgraphs": {},
     "/i18n": {},
     "/node_replacements": {},
@@ -52,6 +53,16 @@ async def subscribe_logs(call: Call) -> Response:
     """Accept the subscription. The logs of workers are not shown."""
     await read_object(call, subscribe_logs)
     return empty()
+
+
+@routes.add("GET", "/workflow_templates/{source}/{name}.json")
+async def document(call: Call) -> Response:
+    """Return the workflow that a link opens: that of a job, or one that the user has added."""
+    documents, name = call.context.engine.comfyui_api.documents, call.path("name")
+    find = {"job": documents.of_job, "workflow": documents.of_workflow}.get(call.path("source"))
+    if find is None or len(name) > MAX_NAME_LENGTH or not is_storable(name):
+        return not_found()
+    return JSONResponse(await find(call.tenant_id, name))
 
 
 @routes.add("GET", "/users")

@@ -24,6 +24,8 @@ from comfyrelay.services.comfyui_api.validation import problem
 from comfyrelay.settings import Settings
 
 log = structlog.get_logger(__name__)
+SESSION_COOKIE = "comfyrelay_editor"
+FOREIGN = Forbidden("This request came from a page of another site.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +86,29 @@ class ComfyuiRoutes:
         return mark
 
 
+def session_cookie(context: Context) -> str:
+    """Return the name of the cookie. Cookies ignore ports, so several servers of a machine need several names."""
+    return f"{SESSION_COOKIE}_{context.settings.comfyui_api_port}"
+
+
 async def authenticate(connection: HTTPConnection, context: Context) -> User:
-    """Authenticate the user of a token: as a bearer token, or in `X-API-Key`, as comfy-cli sends it to Comfy Cloud."""
+    """Authenticate the user of a token: as a bearer token, or in `X-API-Key`, as comfy-cli sends it to Comfy Cloud. The
+    editor has a session instead."""
     refuse_foreign_pages(connection)
     kind, _, secret = connection.headers.get("Authorization", "").partition(" ")
     secret = secret.strip() if kind.lower() == "bearer" else connection.headers.get(API_KEY, "")
-    if not secret:
+    session = connection.cookies.get(session_cookie(context), "")
+    if secret:
+        user = await context.comfyui_user_of(secret)
+    elif session:
+        if connection.headers.get("Sec-Fetch-Site") == "same-site":
+            # Browsers also send the cookie with requests from the pages of other ports.
+            raise FOREIGN
+        user = await context.editor_user_of(session)
+    else:
         raise Unauthorized("Send an API token as a bearer token, or in the header X-API-Key.")
-    user = await context.comfyui_user_of(secret)
     if user is None:
-        raise Unauthorized("This token is invalid or has expired.")
+        raise Unauthorized("This token or session is invalid or has expired.")
     hold_connection(connection.scope, HolderKind.USER, user.id)
     structlog.contextvars.bind_contextvars(tenant_id=user.tenant_id, user_id=user.id)
     return user
@@ -104,7 +119,7 @@ def refuse_foreign_pages(connection: HTTPConnection) -> None:
     origin, host = connection.headers.get("Origin"), connection.headers.get("Host", "")
     is_foreign = origin is not None and origin_parts(origin).netloc.lower() != host.lower()
     if is_foreign or connection.headers.get("Sec-Fetch-Site") == "cross-site":
-        raise Forbidden("This request came from a page of another site.")
+        raise FOREIGN
 
 
 async def read_json(call: Call, endpoint: Endpoint, *, default: Any = None) -> Any:

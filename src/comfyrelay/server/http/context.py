@@ -12,6 +12,7 @@ from fastapi import Depends, Request
 from comfyrelay.domain.records.accounts import TokenScope, User
 from comfyrelay.domain.records.workers import Worker
 from comfyrelay.errors import ComfyRelayError
+from comfyrelay.extras import is_installed
 from comfyrelay.server.http.cache import Cached
 from comfyrelay.server.http.known_browsers import KnownBrowsers
 from comfyrelay.server.http.limits import ConcurrencyLimit, RateLimit, SignInLimit
@@ -46,6 +47,8 @@ class Owner:
     about_run: Callable[[str, RunReport], RunReport]
     # Returns the name of the session of a secret; `None` if it is no longer allowed, even if its token is valid.
     session_of: Callable[[str], Awaitable[str | None]]
+    # Whether a token or session is the owner's, and not a guest's.
+    is_of_owner: Callable[[str], Awaitable[bool]]
 
     def is_owner(self, secret: str) -> bool:
         return any(compare_digest(secret.encode(), own.encode()) for own in (self.secret, self.pass_secret))
@@ -78,7 +81,10 @@ class Context:
         self.user_of: Cached[User] = Cached(self._user)
         # Also with tokens that only ComfyUI's API accepts.
         self.comfyui_user_of: Cached[User] = Cached(partial(self._user, scope=TokenScope.COMFYUI))
+        # By the secret of a session of the editor.
+        self.editor_user_of: Cached[User] = Cached(engine.comfyui_api.sessions.find_user)
         self.worker_of: Cached[Worker] = Cached(self._worker)
+        self.has_editor = self.settings.comfyui_url is not None and is_installed("editor")
         self._storage_origins: Sequence[str] | None = None
         # Administrators by the hash of their secret, and when they were last authenticated.
         self._admins: dict[str, tuple[float, User]] = {}
@@ -128,14 +134,19 @@ class Context:
 
     def forget_user(self, user: User) -> None:
         """Drop cached lookups of a user after a token was revoked."""
-        for users in (self.user_of, self.comfyui_user_of):
+        for users in (self.user_of, self.comfyui_user_of, self.editor_user_of):
             users.forget(lambda other: other.id == user.id)
         self._admins = {key: entry for key, entry in self._admins.items() if entry[1].id != user.id}
 
     async def _user(self, secret: str, *, scope: TokenScope | None = None) -> User | None:
         if self.owner is not None and self.owner.is_owner(secret):
             return self.owner.user
-        return await self.engine.accounts.sign_in.find_owner(secret, scope=scope)
+        user = await self.engine.accounts.sign_in.find_owner(secret, scope=scope)
+        if self.owner is not None and scope is TokenScope.COMFYUI:
+            # ComfyUI's API of a desk is for its owner.
+            is_own = user is not None and user.id == self.owner.user.id and await self.owner.is_of_owner(secret)
+            return user if is_own else None
+        return user
 
     async def _worker(self, secret: str) -> Worker | None:
         return await self.engine.workers.workers.by_token(hash_secret(secret))

@@ -1,4 +1,4 @@
-"""The API of users: accounts, effects, files, jobs, batches, the gallery, presets and webhooks."""
+"""The API of users: accounts, effects, files, jobs, batches, the gallery, presets, webhooks and ComfyUI's editor."""
 
 from comfyrelay.server.lazy_routers import lazy_routers
 
@@ -18,6 +18,7 @@ ROUTERS = lazy_routers(
         "videos": "/api/videos",
         "presets": "/api/presets",
         "views": "/api/views",
+        "editor": "/api/editor",
         # Modules that share the prefix `/api` come last: each of their routes is tried for every request.
         "own_account": "/api/account",
         **dict.fromkeys(("accounts", "account_links", "effects", "gallery", "webhook"), "/api"),

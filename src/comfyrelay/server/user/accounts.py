@@ -14,6 +14,7 @@ from comfyrelay.server.http.audited import AccountRoute, audited
 from comfyrelay.server.http.auth import Bearer, CurrentOrRemembered, CurrentUser
 from comfyrelay.server.http.bodies import anonymous_body
 from comfyrelay.server.http.context import Context, ContextOf
+from comfyrelay.server.http.guests import is_guest
 from comfyrelay.server.http.known_browsers import COOKIE_PREFIX, LIFETIME
 from comfyrelay.server.http.limits import address_of
 from comfyrelay.server.http.problems import error_responses
@@ -75,7 +76,7 @@ async def logout(
 
 
 @router.get("/me", responses=error_responses(401, 503))
-async def me(context: ContextOf, user: CurrentOrRemembered) -> Answer[wire.Me]:
+async def me(request: Request, context: ContextOf, user: CurrentOrRemembered) -> Answer[wire.Me]:
     """Get the signed-in user, and whether you may add your own workflows. While the central database is down, this
     answers administrators who were signed in to this server process in the last 15 minutes, so that they see why."""
     access = context.engine.accounts.own_workflows
@@ -86,7 +87,9 @@ async def me(context: ContextOf, user: CurrentOrRemembered) -> Answer[wire.Me]:
         if not user.is_admin:
             raise
         is_allowed = False
-    return Answer(data=wire.Me.of(user, own_workflows=_terms(access.price) if is_allowed else None))
+    has_editor = is_allowed and context.has_editor and not is_guest(request)
+    terms = _terms(access.price) if is_allowed else None
+    return Answer(data=wire.Me.of(user, own_workflows=terms, has_editor=has_editor))
 
 
 @router.get("/wallet", responses=error_responses(401, 422, 503))

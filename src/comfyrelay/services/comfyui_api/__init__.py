@@ -1,10 +1,12 @@
-"""Services for clients of ComfyUI's own API: their prompts, input files, node definitions and saved files."""
+"""Services for clients of ComfyUI's own API: their prompts, input files, node definitions, saved files and sessions."""
 
 from comfyrelay.services.catalogue import Catalogue
+from comfyrelay.services.comfyui_api.documents import EditorDocuments
 from comfyrelay.services.comfyui_api.images import Images
 from comfyrelay.services.comfyui_api.input_files import InputFiles
 from comfyrelay.services.comfyui_api.nodes import Nodes
 from comfyrelay.services.comfyui_api.prompts import Prompts
+from comfyrelay.services.comfyui_api.sessions import EditorSessions
 from comfyrelay.services.comfyui_api.submission import PromptSubmission
 from comfyrelay.services.comfyui_api.user_files import UserFiles
 from comfyrelay.services.context import ServiceContext
@@ -31,3 +33,5 @@ class ComfyuiApi:
             max_space_bytes=context.settings.max_workflow_bytes,
         )
         self.user_files = UserFiles(databases)
+        self.documents = EditorDocuments(catalogue, jobs, self.prompts, users_are_owners=context.hooks.users_are_owners)
+        self.sessions = EditorSessions(databases)

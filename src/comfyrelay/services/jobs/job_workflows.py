@@ -33,12 +33,14 @@ class JobWorkflows:
         new = await self._import_of(payload, record)
         return await self._catalogue.own_workflows.add(tenant_id, new)
 
-    async def filled(self, tenant_id: str, job_id: str) -> dict[str, Any]:
+    async def filled(self, tenant_id: str, job_id: str, *, only_own: bool = False) -> dict[str, Any]:
         """Return the editor file with the values of the job, otherwise its graph. Tenants must not see the graphs of
-        effects, so this is for the owner of a desk."""
+        effects: with `only_own`, the workflow must be the tenant's."""
         record, payload = await self._find(tenant_id, job_id)
-        if record is None or record.kind != WorkflowKind.GRAPH:
-            raise NotFound("This job ran no ComfyUI workflow.")
+        if record is None or record.kind != WorkflowKind.GRAPH or (only_own and record.tenant_id != tenant_id):
+            raise NotFound(
+                "This job ran no ComfyUI workflow." if not only_own else "This job ran no workflow of yours."
+            )
         editor = await self._catalogue.graphs.get_editor(payload.graph_path)
         graph = await self._catalogue.graphs.get(payload.graph_path)
         if editor is None:
