@@ -13,6 +13,11 @@ from comfyrelay.text import is_storable
 # A choice with nested inputs adds six levels; ComfyUI's own nodes nest once.
 MAX_DEPTH = 32
 MAX_NAME_LENGTH = 200
+MAX_TEXT_LENGTH = 10_000
+# By output. They count by position, so none of them is kept if one is invalid.
+_OUTPUT_LISTS: Mapping[str, type] = {"output_name": str, "output_is_list": bool}
+_FLAGS = ("output_node", "deprecated", "experimental", "api_node")
+_NAMES = ("display_name", "category", "python_module")
 _LARGEST_NUMBER = 2**64 - 1
 # Approximate memory of a value in addition to its text.
 _VALUE_BYTES = 64
@@ -57,10 +62,15 @@ def _class(definition: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(outputs := definition.get("output"), list):
         # Outputs count by position, so an invalid type becomes "any".
         found["output"] = [_output(output) for output in outputs]
-    if isinstance(is_output := definition.get("output_node"), bool):
-        found["output_node"] = is_output
-    if _is_name(name := definition.get("display_name")):
-        found["display_name"] = name
+    for name, kind in _OUTPUT_LISTS.items():
+        if isinstance(values := definition.get(name), list) and all(isinstance(value, kind) for value in values):
+            if kind is bool or all(map(is_storable, values)):
+                found[name] = values
+    found |= {name: value for name in _FLAGS if isinstance(value := definition.get(name), bool)}
+    found |= {name: value for name in _NAMES if _is_name(value := definition.get(name))}
+    text = definition.get("description")
+    if isinstance(text, str) and len(text) <= MAX_TEXT_LENGTH and is_storable(text):
+        found["description"] = text
     return found
 
 

@@ -15,14 +15,15 @@ from comfyrelay.text import is_storable
 routes = ComfyuiRoutes()
 SETTINGS = "comfy.settings.json"
 STYLE = "user.css"
-MAX_NAME_LENGTH = 200
+MAX_NAME_LENGTH, MAX_TEMPLATES = 200, 200
+# Sources of templates, as the editor calls them.
+JOB, WORKFLOW = "job", "workflow"
 FILE_HEADERS = {"Content-Security-Policy": "default-src 'none'; sandbox", "X-Content-Type-Options": "nosniff"}
 # Parts of ComfyUI that ComfyRelay does not have, as a ComfyUI without them answers.
 _WITHOUT: dict[str, Any] = {
     "/global_subgraphs": {},
     "/i18n": {},
     "/node_replacements": {},
-    "/workflow_templates": {},
 }
 _LOGS: dict[str, Any] = {
     "/internal/logs": "",
@@ -55,11 +56,18 @@ async def subscribe_logs(call: Call) -> Response:
     return empty()
 
 
+@routes.add("GET", "/workflow_templates")
+async def templates(call: Call) -> Response:
+    """List the user's own workflows as templates."""
+    page = await call.context.engine.catalogue.own_workflows.page(call.tenant_id, before_id=None, limit=MAX_TEMPLATES)
+    return JSONResponse({WORKFLOW: [workflow.slug for workflow in page.items]} if page.items else {})
+
+
 @routes.add("GET", "/workflow_templates/{source}/{name}.json")
 async def document(call: Call) -> Response:
     """Return the workflow that a link opens: that of a job, or one that the user has added."""
     documents, name = call.context.engine.comfyui_api.documents, call.path("name")
-    find = {"job": documents.of_job, "workflow": documents.of_workflow}.get(call.path("source"))
+    find = {JOB: documents.of_job, WORKFLOW: documents.of_workflow}.get(call.path("source"))
     if find is None or len(name) > MAX_NAME_LENGTH or not is_storable(name):
         return not_found()
     return JSONResponse(await find(call.tenant_id, name))

@@ -51,7 +51,8 @@ class Nodes:
         definition = (await self._all()).get(class_type)
         if not isinstance(definition, dict):
             return {}
-        return {class_type: _with_files(definition, await self._input_files.names(tenant_id))}
+        names = await self._input_files.names(tenant_id)
+        return {class_type: _described(class_type, _with_files(definition, names))}
 
     async def models(self, folder: str) -> list[str] | None:
         """Return the model files of a folder; `None` if there is no such folder."""
@@ -68,7 +69,7 @@ class Nodes:
 
 def _encode(definitions: Mapping[str, Any]) -> dict[str, bytes]:
     return {
-        name: orjson.dumps(definition)
+        name: orjson.dumps(_described(name, definition))
         for name, definition in definitions.items()
         if not any(is_upload(spec) for _, spec in input_specs(definition))
     }
@@ -76,10 +77,28 @@ def _encode(definitions: Mapping[str, Any]) -> dict[str, bytes]:
 
 def _joined(definitions: Mapping[str, Any], encoded: Mapping[str, bytes], names: Mapping[str, str]) -> bytes:
     parts = [
-        orjson.dumps(name) + b":" + (encoded[name] if name in encoded else orjson.dumps(_with_files(definition, names)))
+        orjson.dumps(name)
+        + b":"
+        + (encoded[name] if name in encoded else orjson.dumps(_described(name, _with_files(definition, names))))
         for name, definition in definitions.items()
     ]
     return b"{" + b",".join(parts) + b"}"
+
+
+def _described(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a definition with everything that the editor needs: it does not show a node without one of these."""
+    outputs = definition.get("output") or []
+    return {
+        "name": name,
+        "display_name": name,
+        "description": "",
+        "category": "",
+        "python_module": "nodes",
+        "output_name": [str(output) for output in outputs],
+        "output_is_list": [False] * len(outputs),
+        "output_node": False,
+        **definition,
+    }
 
 
 def _with_files(definition: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
