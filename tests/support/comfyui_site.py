@@ -165,7 +165,13 @@ async def open_site(
     """Open a site with a worker for each of these models."""
     listener, comfyui_listener = listen("127.0.0.1", 0), listen("127.0.0.1", 0)
     url, comfyui_url = (f"http://127.0.0.1:{one.getsockname()[1]}" for one in (listener, comfyui_listener))
-    options: dict[str, Any] = {"public_url": url, "comfyui_api_port": comfyui_listener.getsockname()[1], "default_fleet": "home", "storage_url": storage_url, **settings}
+    options: dict[str, Any] = {
+        "public_url": url,
+        "comfyui_api_port": comfyui_listener.getsockname()[1],
+        "default_fleet": "home",
+        "storage_url": storage_url,
+        **settings,
+    }
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(open_api(backend, folder / "server", **options))
         app: Any = cast(httpx.ASGITransport, api.anonymous.http._transport).app

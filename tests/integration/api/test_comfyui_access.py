@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from PIL import Image
 from comfyrelay.domain.records.accounts import TokenScope
 from comfyrelay.server.comfyui_api.app import MODULES
 from tests.integration.api.test_node_definitions import bring
-from tests.support.api_calls import png
+from tests.support.api_calls import png, submit
 from tests.support.comfyui_site import Client, ComfyuiSite, open_site
 from tests.support.editor_files import DEFINITIONS
 from tests.support.graphs import invert
@@ -34,7 +35,7 @@ async def site(
 
 
 def _filled(path: str) -> str:
-    for name in ("{prompt_id}", "{job_id}", "{node_class}", "{folder}", "{file:path}", "{id}"):
+    for name in ("{prompt_id}", "{job_id}", "{source}", "{name}", "{node_class}", "{folder}", "{file:path}", "{id}"):
         path = path.replace(name, "x")
     return path
 
@@ -76,6 +77,97 @@ async def test_token_for_this_api_is_good_for_nothing_else(site: ComfyuiSite) ->
     await site.client.user.call("DELETE", f"/api/tokens/{created['id']}")
     async with httpx.AsyncClient(base_url=site.url, headers=headers) as editor:
         assert (await editor.get("/queue")).status_code == 401
+
+
+async def test_link_starts_one_session_of_the_editor(site: ComfyuiSite) -> None:
+    assert site.client.user is not None
+    link = (await site.client.user.post("/api/editor/links", {}))["url"]
+    async with httpx.AsyncClient(base_url=site.url) as browser, httpx.AsyncClient(base_url=site.url) as other:
+        assert (await browser.get("/")).status_code == 401
+        opened = await browser.get(link)
+        assert (opened.status_code, opened.headers["location"]) == (303, "/")
+        cookie = opened.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=lax" in cookie
+        index = await browser.get("/")
+        assert index.status_code == 200
+        assert "connect-src 'self' blob: data:" in index.headers["content-security-policy"]
+        assert (await browser.get("/api/queue")).status_code == 200
+        assert (await other.get(link)).status_code == 401
+        assert (await browser.get(link)).headers["location"] == "/"
+        await _check_session(site, browser)
+
+
+async def _check_session(site: ComfyuiSite, browser: httpx.AsyncClient) -> None:
+    """A session is good for ComfyUI's API only, from its own pages only, and ends with the account's sessions."""
+    for headers in ({"Sec-Fetch-Site": "same-site"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://127.0.0.1"}):
+        assert (await browser.post("/queue", json={"clear": True}, headers=headers)).status_code == 403, headers
+    [(name, secret)] = browser.cookies.items()
+    for headers in ({"Authorization": f"Bearer {secret}"}, {"Cookie": f"comfyrelay_session={secret}; {name}={secret}"}):
+        for path in ("/api/me", "/api/tokens", "/api/v2/jobs"):
+            assert (await site.api.anonymous.call("GET", path, headers=headers)).status_code == 401, path
+    async with httpx.AsyncClient(base_url=site.url, headers={"Authorization": f"Bearer {secret}"}) as program:
+        assert (await program.get("/queue")).status_code == 401
+    token = site.client.http.headers["Authorization"].removeprefix("Bearer ")
+    async with httpx.AsyncClient(base_url=site.url, cookies={name: token, "comfyrelay_session": token}) as forged:
+        assert (await forged.get("/queue")).status_code == 401
+    assert site.client.user is not None
+    listed = await site.client.user.get("/api/tokens")
+    [session] = [item for item in listed["items"] if item["name"] == "editor"]
+    await site.client.user.call("DELETE", f"/api/tokens/{session['id']}")
+    assert (await browser.get("/queue")).status_code == 401
+
+
+async def test_links_of_the_editor_expire(site: ComfyuiSite) -> None:
+    assert site.client.user is not None
+    link = (await site.client.user.post("/api/editor/links", {}))["url"]
+    await site.api.clock.set(site.api.clock.now + timedelta(seconds=61))
+    async with httpx.AsyncClient(base_url=site.url) as browser:
+        assert (await browser.get(link)).status_code == 401
+
+
+async def test_documents_of_the_editor_are_those_of_the_caller(site: ComfyuiSite) -> None:
+    ada, bob = site.client, await site.new_client("bob@example.com")
+    drawn = {"nodes": [{"id": 1, "type": "SaveImage"}], "links": []}
+    assert ada.user is not None
+    assert bob.user is not None
+    await ada.prompt(invert(), extra_data={"extra_pnginfo": {"workflow": drawn}})
+    [job] = (await ada.user.get("/api/ai-jobs"))["items"]
+    path = f"/api/workflow_templates/job/{job['id']}.json"
+    assert await ada.get(path) == drawn
+    assert (await bob.http.get(path)).status_code == 404
+    assert (await bob.user.call("POST", "/api/editor/links", {"job_id": job["id"]})).status_code == 404
+    await ada.post("/userdata/workflows%2Fa.json", drawn)
+    assert [file["path"] for file in (await ada.user.get("/api/editor/workflows"))["items"]] == ["a.json"]
+    assert (await ada.user.get("/api/editor/workflows/a.json"))["graph"] == drawn
+    assert (await bob.user.get("/api/editor/workflows"))["items"] == []
+    assert (await bob.user.call("GET", "/api/editor/workflows/a.json")).status_code == 404
+    for hostile in ("/api/editor/workflows/..%2Fcomfy.settings.json", "/api/editor/workflows/%2e%2e/x.json"):
+        assert (await ada.user.call("GET", hostile)).status_code in (404, 422), hostile
+
+
+async def test_graph_of_an_effect_is_not_shown(site: ComfyuiSite) -> None:
+    """Its author sells runs of it, not the graph."""
+    assert site.client.user is not None
+    job = (await submit(site.client.user, await site.api.effect()))["id"]
+    for path in (f"/api/v2/jobs/{job}/workflow", f"/api/v2/jobs/{job}"):
+        answer = await site.client.user.call("GET", path)
+        assert "class_type" not in answer.text, path
+    assert (await site.client.http.get(f"/api/workflow_templates/job/{job}.json")).status_code == 404
+
+
+async def test_only_allowed_packs_have_scripts(tmp_path: Path, backend: SqliteBackend | PostgresBackend) -> None:
+    pack = tmp_path / "pack"
+    (pack / "lib").mkdir(parents=True)
+    (pack / "lib" / "more.js").write_text("export const more = 1;")
+    (tmp_path / "secret.js").write_text("secret")
+    async with open_site(backend, None, tmp_path, models=(), editor_packs={"rgthree": str(pack)}) as site:
+        listed = await site.client.get("/extensions")
+        assert [path for path in listed if "/core/" not in path] == ["/extensions/rgthree/lib/more.js"]
+        script = await site.client.http.get("/extensions/rgthree/lib/more.js")
+        assert "javascript" in script.headers["content-type"]
+        for path in ("/extensions/rgthree/../secret.js", "/extensions/rgthree/%2e%2e/secret.js", "/extensions/x/a.js"):
+            assert (await site.client.http.get(path)).status_code == 404, path
 
 
 async def test_pages_of_other_sites_are_refused(site: ComfyuiSite) -> None:
@@ -188,7 +280,7 @@ async def _check_files(ada: Client) -> None:
 
 async def test_parts_that_do_not_exist_here_are_empty(site: ComfyuiSite) -> None:
     get = site.client.get
-    assert await get("/extensions") == []
+    assert all(path.startswith("/extensions/core/") for path in await get("/extensions"))
     for path in ("/i18n", "/global_subgraphs", "/workflow_templates", "/node_replacements", "/internal/folder_paths"):
         assert await get(path) == {}, path
     assert await get("/embeddings") == []

@@ -85,7 +85,7 @@ def test_too_many_values_are_refused_before_parsing() -> None:
 
 
 def test_unused_fields_are_not_kept_in_memory() -> None:
-    packed = pack({"A": {**loader("a"), "description": "long", "python_module": {"x": [1]}}})
+    packed = pack({"A": {**loader("a"), "help": "long", "python_module": {"x": [1]}}})
     assert unpack(packed.data, sha256=packed.sha256) == {"A": loader("a")}
 
 

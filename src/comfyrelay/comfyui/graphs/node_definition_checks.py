@@ -63,9 +63,10 @@ def _class(definition: Mapping[str, Any]) -> dict[str, Any]:
         # Outputs count by position, so an invalid type becomes "any".
         found["output"] = [_output(output) for output in outputs]
     for name, kind in _OUTPUT_LISTS.items():
-        if isinstance(values := definition.get(name), list) and all(isinstance(value, kind) for value in values):
-            if kind is bool or all(map(is_storable, values)):
-                found[name] = values
+        values = definition.get(name)
+        # orjson refuses other texts.
+        if isinstance(values, list) and all(type(value) is kind and is_storable(str(value)) for value in values):
+            found[name] = values
     found |= {name: value for name in _FLAGS if isinstance(value := definition.get(name), bool)}
     found |= {name: value for name in _NAMES if _is_name(value := definition.get(name))}
     text = definition.get("description")

@@ -67,7 +67,7 @@ class Prompts:
         self._databases = databases
         self._control = control
         # By job; `None` for a job that was submitted elsewhere. Neither changes.
-        self._remembered: OrderedDict[str, PromptRecord | None] = OrderedDict()
+        self._remembered: OrderedDict[tuple[str, str], PromptRecord | None] = OrderedDict()
 
     async def page(
         self,
@@ -108,13 +108,13 @@ class Prompts:
 
     async def records(self, tenant_id: str, job_ids: Collection[str]) -> dict[str, PromptRecord]:
         """Return what clients sent with these jobs, from memory if possible."""
-        unknown = [job_id for job_id in job_ids if job_id not in self._remembered]
+        unknown = [job_id for job_id in job_ids if (tenant_id, job_id) not in self._remembered]
         if unknown:
             async with (await self._databases.shard_of(tenant_id)).read() as tx:
                 found = {record.job_id: record for record, _ in await comfyui.prompts_of(tx, tenant_id, unknown)}
             for job_id in unknown:
-                self._remembered[job_id] = found.get(job_id)
-        records = {job_id: record for job_id in job_ids if (record := self._remembered[job_id]) is not None}
+                self._remembered[tenant_id, job_id] = found.get(job_id)
+        records = {job_id: record for job_id in job_ids if (record := self._remembered[tenant_id, job_id]) is not None}
         while len(self._remembered) > MAX_REMEMBERED:
             self._remembered.popitem(last=False)
         return records

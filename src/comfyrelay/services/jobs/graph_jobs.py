@@ -82,6 +82,7 @@ class GraphJobs:
         self._access = access
         self._submission = submission
         self._views = views
+        self._users_are_owners = context.hooks.users_are_owners
 
     async def submit(self, request: GraphRequest, *, also: OnWritten | None = None) -> SubmittedJob:
         """Submit a job, unless the idempotency key has one, which is then returned as not new. Raises `MissingAsset` if
@@ -132,8 +133,13 @@ class GraphJobs:
         return None if known is None else SubmittedJob(job=known, is_new=False)
 
     async def graph_of(self, tenant_id: str, job_id: str) -> Graph:
-        """Return the graph of a job with its values. Files of the user are references to assets."""
-        _, payload = await self._views.job_with_payload(tenant_id, job_id)
+        """Return the graph of a job with its values. Files of the user are references to assets. Raises `NotFound` for
+        the job of an effect, whose graph its users must not see."""
+        job, payload = await self._views.job_with_payload(tenant_id, job_id)
+        async with self._databases.central.read() as tx:
+            workflow = (await catalogue.workflows_by_id(tx, [job.workflow_id])).get(job.workflow_id)
+        if workflow is None or (workflow.tenant_id != tenant_id and not self._users_are_owners):
+            raise NotFound("This job ran no workflow of yours.")
         template = await self._catalogue.graphs.get(payload.graph_path)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             ids = await media.ids_at(tx, tenant_id, [asset.path for asset in payload.assets])
