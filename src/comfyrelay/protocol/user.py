@@ -143,7 +143,7 @@ class NewEditorLink(Request):
     model_config = example(workflow="portrait-1a2b3c4d5e6f")
 
     job_id: Annotated[str | None, Field(max_length=64, pattern=ID)] = None
-    workflow: Annotated[Line | None, Field(description="the slug of one of your own workflows")] = None
+    workflow: Annotated[Line | None, Field(description="the slug of one of your workflows workflows")] = None
 
 
 class EditorLink(AnswerBody):

@@ -25,7 +25,7 @@ FilePath = Annotated[str, Path(max_length=400, pattern=STORABLE)]
 
 @router.post("/links", status_code=201, responses=error_responses(403, 404, 409, 422))
 async def add_link(body: wire.NewEditorLink, context: ContextOf, user: CurrentUser) -> Answer[wire.EditorLink]:
-    """Create a link that opens ComfyUI's editor once, with the workflow of a job or one of your own if given. Its
+    """Create a link that opens ComfyUI's editor once, with the workflow of a job or one of your workflows if given. Its
     session is good for ComfyUI's API only."""
     if not context.has_editor:
         raise Conflict("This server has no editor. Its administrator can install and configure it.")
