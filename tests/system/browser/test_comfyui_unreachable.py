@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures
 
 
 def comfyui_notice(driver: PageDriver) -> Locator:
-    return driver.page.get_by_role("status", name="ComfyUI").locator("p")
+    return driver.page.get_by_role("status", name="ComfyUI").locator("p > span")
 
 
 @pytest.mark.journey
@@ -37,6 +37,11 @@ async def test_unreachable_comfyui_is_shown_on_every_page_until_it_answers(
         for path in ("/create", "/gallery", f"/jobs/{job_id}"):
             await driver.page.goto(path)
             await expect(comfyui_notice(driver)).to_have_text([why])
+        await driver.page.get_by_role("status", name="ComfyUI").get_by_role("button", name="Settings").click()
+        await expect(
+            driver.page.get_by_role("dialog", name="Settings").get_by_label("Names of outputs")
+        ).to_be_visible()
+        await driver.page.keyboard.press("Escape")
         await driver.status_is("Waiting")
         await expect(driver.page.get_by_role("status").filter(has_text=why)).to_have_count(2)
         async with Simulator(port=port):

@@ -65,7 +65,7 @@ export function Shell() {
       />
       <main className={styles.main} id="main" tabIndex={-1}>
         <PauseNotice />
-        <ComfyuiNotice />
+        <ComfyuiNotice onSettings={() => setOverlay("settings")} />
         {isGuest && !isGuestPage(location.pathname) ? <NotFoundPage /> : <Outlet />}
       </main>
       <LiveNotice />

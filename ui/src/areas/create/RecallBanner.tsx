@@ -26,10 +26,10 @@ export function RecallBanner({ form }: { form: Form }) {
         <strong>{texts.from.title(from.label)}</strong>
         <span>{differs ? texts.from.differs(differs) : texts.from.same}</span>
       </p>
-      <IconButton icon={X} name={texts.from.end} size="small" onClick={end} />
       <Link to="/jobs/$id" params={{ id: from.id }}>
         {texts.from.open}
       </Link>
+      <IconButton icon={X} name={texts.from.end} size="small" onClick={end} />
     </div>
   );
 }
