@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
-from comfyrelay.domain.ids import worker_id_problem
 from comfyrelay.domain.outputs import MAX_OUTPUT_FILES
 from comfyrelay.domain.queue.states import Provider, Stage
+from comfyrelay.domain.worker_ids import worker_id_problem
 from comfyrelay.error_text import FALLBACK
 from comfyrelay.errors import Fault
 from comfyrelay.protocol.base import WorkerAnswer, WorkerRequest, example

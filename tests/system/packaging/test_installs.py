@@ -20,7 +20,7 @@ IMPORTS = """
 import pkgutil
 from importlib import import_module
 from importlib.util import find_spec
-for name in ("cli", "client", "comfy", "pool", "worker"):
+for name in ("cli", "client", "comfyui", "worker"):
     package = import_module(f"comfyrelay.{name}")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         import_module(module.name)
@@ -28,6 +28,7 @@ print(*(name for name in %r if find_spec(name)))
 """
 
 
+@pytest.mark.journey
 def test_gpu_host_needs_no_server_database_or_ffmpeg(base: Environment) -> None:
     assert base.python(IMPORTS % (HEAVY,)).split() == []
 

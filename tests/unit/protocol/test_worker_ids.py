@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.domain.ids import WORKER_ACTIONS, worker_id_problem
+from comfyrelay.domain.worker_ids import WORKER_ACTIONS, worker_id_problem
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.base import checked
 from comfyrelay.protocol.worker import RegisterRequest

@@ -5,13 +5,17 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, NamedTuple, Self
 
-from comfyrelay.domain.ids import is_private_graph
 from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.states import DispatchStatus, Stage
 from comfyrelay.domain.space import space_of_job
 
 # In `about` of a failed attempt.
 FAILED_NODE = "failed_node"
+
+
+def is_private_graph(path: str) -> bool:
+    """Return whether a graph belongs to a tenant. Graphs of the catalogue have paths by content hash."""
+    return path.startswith("tenants/")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

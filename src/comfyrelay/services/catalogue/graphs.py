@@ -20,7 +20,8 @@ from comfyrelay.comfyui.graphs.graph import (
 )
 from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.comfyui.graphs.placeholders import placeholders_of
-from comfyrelay.domain.ids import editor_path, is_private_graph
+from comfyrelay.domain.ids import editor_path
+from comfyrelay.domain.records.jobs import is_private_graph
 from comfyrelay.errors import GraphError, NotFound, StorageUnavailable, TooLarge
 from comfyrelay.protocol.fields import MAX_NAME_LENGTH, MAX_TEXT_LENGTH
 from comfyrelay.services.catalogue.private_graphs import PrivateGraphs
