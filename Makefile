@@ -17,8 +17,8 @@ LOCK_DEV := requirements/dev.txt
 LOCK_NODE := requirements/node.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-all keep-databases soak compat oracle check docs schema mutants bench dist smoke lock \
-	audit clean
+.PHONY: help install up test test-all keep-databases soak compat oracle check docs schema mutants bench dist smoke images chart \
+	lock audit clean
 
 # loadfile: the tests of a file share fixtures. Four processes for two cores: tests often wait for other processes.
 PYTEST := $(BIN)/pytest -n 4 --dist loadfile
@@ -64,6 +64,7 @@ check: $(READY_DEV) ## check style, formatting, types, import rules, English and
 	$(BIN)/python tools/prose.py
 	$(BIN)/python ui/openapi.py --check
 	$(BIN)/python ui/build.py check
+	$(BIN)/python ui/build.py workflows
 	$(SITE)
 
 # Material for MkDocs announces its successor with every build.
@@ -88,15 +89,21 @@ dist: $(READY_DEV) ## build the sdist, the wheel and the SBOM into dist/
 smoke: ## install the wheel of dist/ in a new environment and make the first picture (ARGS=uvx or ARGS=pipx for these)
 	$(PYTHON) tools/smoke.py dist/*.whl $(ARGS)
 
+images: ## build the images from the wheel of dist/ and start each one (needs Docker or Podman)
+	$(PYTHON) tools/images.py $(ARGS)
+
+chart: ## pack the Helm chart into dist/, with the version of the wheel there
+	$(PYTHON) tools/chart.py
+
 # Versions for every supported Python and system, with file hashes and without index URLs.
 COMPILE := uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 lock: $(READY_DEV) ## update all lock files to the newest allowed versions
 	$(BIN)/$(COMPILE) --all-extras --group build --group dev --group bench --output-file $(LOCK_DEV)
 	$(BIN)/$(COMPILE) --extra desk --group build --constraint $(LOCK_DEV) --output-file $(LOCK_DESK)
-	$(BIN)/$(COMPILE) --extra server --extra media --extra s3 --extra aws --extra kubernetes --group build \
+	$(BIN)/$(COMPILE) --extra server --extra media --extra s3 --extra aws --extra kubernetes \
 		--constraint $(LOCK_DEV) --output-file $(LOCK_SERVER)
-	$(BIN)/$(COMPILE) --group build --constraint $(LOCK_DEV) --output-file $(LOCK_WORKER)
+	$(BIN)/$(COMPILE) --constraint $(LOCK_DEV) --output-file $(LOCK_WORKER)
 	$(BIN)/$(subst pyproject.toml,--group node,$(COMPILE)) --output-file $(LOCK_NODE)
 
 audit: $(READY_DEV) ## check the pinned versions against public advisories (exit code 3: the service is unreachable)

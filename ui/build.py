@@ -1,6 +1,6 @@
 """Builds the web app into `src/comfyrelay/web/app` if its sources have changed.
 
-    python ui/build.py [build | watch | check | test | format]
+    python ui/build.py [build | watch | check | test | format | workflows]
 
 Uses the Node of the machine, or the one from PyPI if it is missing or too old. Needs only the standard library, because
 the build hook of the wheel runs it, too.
