@@ -1,26 +1,22 @@
 # The worker, for the pod or host of a ComfyUI. ComfyUI is not included.
 #
-#   docker build --file deploy/docker/worker.Dockerfile --tag comfyrelay-worker:0.1.0 .
+#   make images
 
 # The tag is for readers, the digest for Docker; docs/howto/containers.md explains how to update both.
 ARG PYTHON_IMAGE=python:3.13.14-slim-bookworm@sha256:9d7f287598e1a5a978c015ee176d8216435aaf335ed69ac3c38dd1bbb10e8d64
 
 FROM ${PYTHON_IMAGE} AS build
-# `desk` includes the simulator.
-ARG REQUIREMENTS=worker
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1
 WORKDIR /build
-RUN python -m venv /opt/comfyrelay
+# The image needs no pip: the one of this stage installs into the environment.
+RUN python -m venv --without-pip /opt/comfyrelay
 # The versions that were tested, pinned by hash. They change rarely, so they get a separate layer.
-COPY requirements/${REQUIREMENTS}.txt requirements/
-RUN /opt/comfyrelay/bin/pip install --require-hashes --requirement "requirements/${REQUIREMENTS}.txt"
-COPY pyproject.toml LICENSE README.md CHANGELOG.md ./
-COPY tools/version.py tools/
-# Without the sources of the web app, the build skips it.
-COPY ui/hatch_build.py ui/
-COPY src src
-RUN /opt/comfyrelay/bin/pip install --no-deps --no-build-isolation .
+COPY requirements/worker.txt requirements/
+RUN python -m pip --python /opt/comfyrelay/bin/python install --require-hashes --requirement requirements/worker.txt
+# The wheel of `make dist`, as it is published.
+COPY dist/*.whl dist/
+RUN python -m pip --python /opt/comfyrelay/bin/python install --no-deps dist/*.whl
 
 FROM ${PYTHON_IMAGE}
 RUN groupadd --gid 10001 comfyrelay \
