@@ -12,6 +12,7 @@ from PIL.Image import Image
 
 from comfyrelay.media.info import MediaInfo, MediaRefused, ProbeLimits, check_pixels
 from comfyrelay.media_types import AUDIO_CONTAINERS, VIDEO_CONTAINERS
+from comfyrelay.pyav import open_to_read
 
 FORMATS = {"video": VIDEO_CONTAINERS, "audio": AUDIO_CONTAINERS}
 
@@ -23,14 +24,11 @@ def read_container(file: BinaryIO, kind: Literal["audio", "video"], limits: Prob
 
 
 def open_container(file: BinaryIO, kind: Literal["audio", "video"], limits: ProbeLimits) -> InputContainer:
-    return av.open(
+    return open_to_read(
         file,
-        mode="r",
         # The protocol list is a second safeguard: some formats open files without asking `io_open`.
         container_options={"format_whitelist": FORMATS[kind], "protocol_whitelist": "none"},
         options={"max_pixels": str(limits.max_pixels)},
-        # Tags in another encoding do not make a file unreadable.
-        metadata_errors="replace",
         timeout=limits.timeout_seconds,
     )
 

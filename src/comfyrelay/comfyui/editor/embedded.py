@@ -18,6 +18,7 @@ from comfyrelay.comfyui.editor.workflow import is_editor_file
 from comfyrelay.comfyui.graphs.graph import MAX_BYTES, Graph, check_graph
 from comfyrelay.errors import GraphError
 from comfyrelay.media_types import AUDIO_CONTAINERS
+from comfyrelay.pyav import open_to_read, tags_of
 
 # The name of a text, empty if it has none, and its content.
 NamedText = tuple[str, bytes | str]
@@ -226,10 +227,10 @@ def _of_container(file: BinaryIO) -> Iterator[NamedText]:
         safe = {"format_whitelist": AUDIO_CONTAINERS, "protocol_whitelist": "none"}
         # FFmpeg decodes the first frames when it opens a file, unless they are too large.
         few = {"max_pixels": "1"}
-        with av.open(file, mode="r", container_options=safe, options=few, metadata_errors="replace") as container:
-            yield from container.metadata.items()
+        with open_to_read(file, container_options=safe, options=few) as container:
+            yield from tags_of(container.metadata).items()
             for stream in container.streams:
-                yield from stream.metadata.items()
+                yield from tags_of(stream.metadata).items()
     except (av.FFmpegError, OSError, ValueError):
         # Neither video nor audio.
         return
