@@ -151,6 +151,19 @@ async def test_names_of_failed_rows_begin_next_to_their_checkbox_on_a_phone(queu
     assert 0 < name["x"] - checkbox["x"] - checkbox["width"] <= 16
 
 
+async def test_chosen_filter_is_in_view_on_a_phone(queue: PageDriver) -> None:
+    await queue.submit("done before")
+    await expect(queue.unit("done before")).to_contain_text("took")
+    await queue.misbehave("Slow", class_type="ImageInvert", seconds=600, steps=600)
+    await queue.submit("runs")
+    await queue.submit("waits")
+    await queue.page.set_viewport_size({"width": 300, "height": 600})
+    await queue.page.goto("/queue?status=completed")
+    chip = queue.page.get_by_role("button", name="Done", pressed=True)
+    await expect(chip).to_have_text("Done1")
+    await expect(chip).to_be_in_viewport(ratio=1)
+
+
 async def test_running_batch_is_under_now_and_done_rows_say_how_long_they_took(queue: PageDriver) -> None:
     page = queue.page
     await queue.submit("done before")

@@ -34,12 +34,12 @@ interface FilterChipProps extends Omit<ComponentProps<"button">, "children"> {
 
 export function FilterChip({ isOn, count, icon: Icon, children, className, ...rest }: FilterChipProps) {
   const button = useRef<HTMLButtonElement>(null);
-  // on a phone the row of chips scrolls, and a count that arrives later widens them
-  const isCounted = count !== undefined;
+  // on a phone the row of chips scrolls, and the counts insert chips before this one when they arrive
+  const hasCount = Boolean(count);
   // biome-ignore lint/correctness/useExhaustiveDependencies: see above
   useEffect(() => {
     if (isOn) button.current?.scrollIntoView({ block: "nearest", inline: "center" });
-  }, [isOn, isCounted]);
+  }, [isOn, hasCount]);
   return (
     <button ref={button} type="button" {...rest} className={classes(styles.chip, className)} aria-pressed={isOn}>
       {Icon && <Icon aria-hidden />}
