@@ -102,7 +102,7 @@ def test_default_values_match_the_schema_key_by_key() -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMA)
     jsonschema.Draft7Validator(SCHEMA).validate(DEFAULTS)
     assert set(SCHEMA["properties"]) - {"global"} == set(DEFAULTS)
-    for name in ("secrets", "server", "migration", "keda", "scaler"):
+    for name in ("secrets", "server", "migration", "keda", "networkPolicy", "scaler"):
         assert set(SCHEMA["properties"][name]["properties"]) == set(DEFAULTS[name])
     assert set(SCHEMA["definitions"]["workers"]["properties"]) - {"slug"} == set(DEFAULTS["workers"])
 
@@ -130,14 +130,15 @@ def test_values_in_the_documentation_match_the_schema() -> None:
 @needs_helm
 @pytest.mark.parametrize("version", VERSIONS)
 def test_manifests_are_valid_by_the_published_schemas(version: str) -> None:
-    values = {"migration": {"enabled": True}, "imagePullSecrets": [{"name": "registry"}]}
+    values = {"imagePullSecrets": [{"name": "registry"}]}
     documents = render({"modelsClaim": "models", "comfyuiResources": {"limits": {"memory": "32Gi"}}}, **values)
     kinds = set()
     for document in documents:
         if document["kind"] != "ScaledObject":
             kubernetes_validate.validate(document, version, strict=True)
             kinds.add(document["kind"])
-    assert kinds == {"Deployment", "Service", "PodDisruptionBudget", "ServiceAccount", "Role", "RoleBinding", "Job"}
+    policies = {"PodDisruptionBudget", "NetworkPolicy"}
+    assert kinds == {"Deployment", "Service", "ServiceAccount", "Role", "RoleBinding", "Job"} | policies
 
 
 @needs_helm
@@ -166,7 +167,7 @@ def test_number_of_workers_is_fixed_without_keda() -> None:
     documents = render({"replicas": 3}, keda={"enabled": False})
     assert find(documents, "Deployment", WORKERS)["spec"]["replicas"] == 3
     names = {document["metadata"]["name"] for document in documents}
-    assert names == {"comfyrelay-server", WORKERS}
+    assert names == {"comfyrelay-server", "comfyrelay-migration", "comfyrelay-workers", WORKERS}
 
 
 @needs_helm
@@ -220,9 +221,44 @@ def test_containers_run_existing_commands_with_known_variables() -> None:
         "comfyrelay fleet scaler",
     }
     assert [unknown_variables(environment(container)) for _, container in containers()] == [[], [], []]
-    job = find(render(migration={"enabled": True}), "Job", "comfyrelay-migration")
+
+
+@needs_helm
+def test_migrations_run_once_before_each_upgrade_with_the_databases_of_the_server() -> None:
+    job = find(render(), "Job", "comfyrelay-migration")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
     [migration] = job["spec"]["template"]["spec"]["containers"]
     assert parse(migration["args"]) == "comfyrelay db upgrade"
+    # PostgreSQL is not upgraded without it.
+    assert "--no-backup" in migration["args"]
+    [server] = pod_spec("comfyrelay-server")["containers"]
+    databases = {"COMFYRELAY_DATABASE_URL", "COMFYRELAY_SHARDS"}
+    assert migration["image"] == server["image"]
+    assert environment(migration).items() >= {(name, environment(server)[name]) for name in databases}
+    assert "Job" not in {document["kind"] for document in render(migration={"enabled": False})}
+
+
+@needs_helm
+def test_only_keda_reaches_the_scaler_and_only_metrics_of_workers_are_reachable() -> None:
+    documents = render(networkPolicy={"enabled": True, "kedaNamespace": "keda-system"})
+    [rule] = find(documents, "NetworkPolicy", "comfyrelay-scaler")["spec"]["ingress"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda-system"}}}]
+    [scaler] = pod_spec("comfyrelay-scaler", documents)["containers"]
+    assert [port["port"] for port in rule["ports"]] == [port["name"] for port in scaler["ports"]]
+    [rule] = find(documents, "NetworkPolicy", "comfyrelay-workers")["spec"]["ingress"]
+    assert rule == {"ports": [{"port": "metrics"}]}
+    for name, deployment in (("comfyrelay-scaler", "comfyrelay-scaler"), ("comfyrelay-workers", WORKERS)):
+        chosen = find(documents, "NetworkPolicy", name)["spec"]["podSelector"]["matchLabels"]
+        labels = find(documents, "Deployment", deployment)["spec"]["template"]["metadata"]["labels"]
+        assert chosen.items() <= labels.items()
+    without = {document["kind"] for document in render(networkPolicy={"enabled": False})}
+    assert "NetworkPolicy" not in without
+
+
+@needs_helm
+def test_chart_passes_lint() -> None:
+    done = subprocess.run(["helm", "lint", "--strict", str(CHART)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 @needs_helm
