@@ -37,6 +37,7 @@ MODULES: Mapping[str, frozenset[str]] = {
     "s3": frozenset({"boto3"}),
     "server": _SERVER,
     "simulator": _SIMULATOR,
+    "traces": frozenset({"opentelemetry"}),
 }
 
 

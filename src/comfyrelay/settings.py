@@ -187,6 +187,12 @@ class Settings(ArgumentsOnly):
     metrics_token: str | None = Field(
         None, repr=False, description="bearer token that `/metrics` requires; if not set, it needs none"
     )
+    traces_url: str | None = Field(
+        None,
+        repr=False,
+        description="OTLP receiver for [traces](../howto/operate.md#traces) of jobs, such as "
+        "`http://127.0.0.1:4318/v1/traces`; if not set, there are none",
+    )
     token_value: SecondsOrZero | None = Field(
         None, description="what customers pay for a token, in the currency of machine prices, to compare both"
     )

@@ -148,6 +148,12 @@ class WorkerSettings(ManagedSettings):
         default_factory=lambda: data_folder() / "worker",
         description="folder for the token, files in transfer and cached assets",
     )
+    traces_url: str | None = Field(
+        None,
+        repr=False,
+        description="OTLP receiver for [traces](../howto/operate.md#traces) of jobs, such as "
+        "`http://127.0.0.1:4318/v1/traces`; if not set, there are none",
+    )
     asset_cache_bytes: CountOrZero = Field(
         10 * 1024**3, description="maximum size of cached effect assets, here and in each of `comfyui_folders`"
     )

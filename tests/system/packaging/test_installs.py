@@ -122,5 +122,8 @@ def test_extras_contain_the_modules_that_commands_require(wheel: Wheel) -> None:
     assert wheel.extras == MODULES.keys()
     for extra, modules in MODULES.items():
         names = {canonicalize_name(name) for module in modules for name in distributions[module]}
-        assert names <= wheel.needs([extra]).keys() - base
-        assert names == {canonicalize_name(name) for name in wheel.direct(extra)}
+        if extra != "traces":
+            assert names <= wheel.needs([extra]).keys() - base
+        direct = {canonicalize_name(name) for name in wheel.direct(extra)}
+        # `opentelemetry` is a namespace of several packages.
+        assert names == direct or (extra == "traces" and direct < names)

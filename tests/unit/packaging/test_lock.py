@@ -40,7 +40,7 @@ def test_lock_files_have_versions_and_hashes_and_no_index_url(name: str) -> None
 
 def test_lock_files_contain_all_required_packages() -> None:
     desk = _required("desk", "media", "server", "simulator", groups=("build",))
-    everything = desk | _required("aws", "kubernetes", "s3", groups=("bench", "build", "dev"))
+    everything = desk | _required("aws", "kubernetes", "s3", "traces", groups=("bench", "build", "dev"))
     server = _required("aws", "kubernetes", "media", "s3", "server", groups=())
     assert _required(groups=()) <= {name for name, *_ in _pins("worker.txt")}
     assert server <= {name for name, *_ in _pins("server.txt")}

@@ -116,6 +116,7 @@ def _run(
     with without_garbage_collection():
         from comfyrelay.desk.desk import Desk
         from comfyrelay.system.permissions import restrict_to_user
+        from comfyrelay.traces import exporting
         from comfyrelay.worker.console import WorkerConsole
 
     umask = restrict_to_user(settings.data_dir)
@@ -132,7 +133,8 @@ def _run(
             on_status=console.status,
             on_comfyui=status.print_comfyui_found,
         )
-        run_event_loop(running_desk.run())
+        with exporting(settings.traces_url, service="comfyrelay-desk"):
+            run_event_loop(running_desk.run())
 
 
 class _StatusLines:

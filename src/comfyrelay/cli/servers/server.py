@@ -37,6 +37,7 @@ def server(log_level: LogLevel = "info") -> None:
         from comfyrelay.services.backup.restore import recover_data_folder
         from comfyrelay.settings import load_settings
         from comfyrelay.system.permissions import restrict_to_user
+        from comfyrelay.traces import exporting
 
     warn_of_unknown()
     settings = load_settings()
@@ -50,7 +51,8 @@ def server(log_level: LogLevel = "info") -> None:
             print_note(f"  generated new secrets in {secrets.new_file}{registration}")
 
     on_setup_code = partial(_print_setup_code, settings.base_url)
-    run_event_loop(serve(settings, log_level=log_level, on_ready=print_start, on_setup_code=on_setup_code))
+    with exporting(settings.traces_url, service="comfyrelay-server"):
+        run_event_loop(serve(settings, log_level=log_level, on_ready=print_start, on_setup_code=on_setup_code))
 
 
 def _print_setup_code(base_url: str, code: str) -> None:

@@ -35,6 +35,7 @@ def worker(
     """
     if context.invoked_subcommand is not None:
         return
+    from comfyrelay.traces import exporting
     from comfyrelay.worker.agent import Agent
     from comfyrelay.worker.console import WorkerConsole
     from comfyrelay.worker.metrics import WorkerMetrics
@@ -50,7 +51,8 @@ def worker(
 
     serving = metrics.serve(metrics_port, metrics_host) if metrics_port is not None else None
     try:
-        asyncio.run(run())
+        with exporting(settings.traces_url, service="comfyrelay-worker"):
+            asyncio.run(run())
     finally:
         if serving is not None:
             serving()

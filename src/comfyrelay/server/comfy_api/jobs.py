@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
+import structlog
 from fastapi import Header, Query, Request
 from fastapi.responses import JSONResponse
 
@@ -76,6 +77,7 @@ async def submit(
             raise
         # The values of the graph are its properties.
         return refuse(422, "invalid_workflow", message_of(error), errors=error.errors)
+    structlog.contextvars.bind_contextvars(job_id=submitted.job.id)
     if not submitted.is_new:
         return _key_reused(submitted.job.id)
     return await job_body(context, user, JobView(job=submitted.job, seed=submitted.seed))

@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+import structlog
 from starlette.responses import JSONResponse, Response
 
 from comfyrelay.errors import InvalidInput, MissingOnWorkers
@@ -56,6 +57,7 @@ async def submit(call: Call) -> Response:
         return _refuse(problem("prompt_outputs_failed_validation", error.detail, missing=error.missing))
     if isinstance(submitted, RefusedPrompt):
         return _refuse(submitted.error, submitted.node_errors)
+    structlog.contextvars.bind_contextvars(job_id=submitted.job.id)
     found = {
         "prompt_id": submitted.record.prompt_id,
         "number": number_of(submitted.job),

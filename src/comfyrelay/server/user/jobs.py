@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
+import structlog
 from fastapi import Body, Path, Query, Request, Response
 
 from comfyrelay.domain.outputs import MAX_OUTPUT_FILES
@@ -64,6 +65,7 @@ async def submit(
         is_guest=is_guest(request),
     )
     submitted = await context.engine.jobs.submit.submit_once(wanted)
+    structlog.contextvars.bind_contextvars(job_id=submitted.job.id)
     if submitted.is_new:
         # All data of a new job is known without a query.
         return Answer(data=job_body(JobView(job=submitted.job, seed=submitted.seed)), message="Submitted.")
@@ -163,6 +165,7 @@ async def run_again(
 ) -> Answer[wire.Job]:
     """Run an ended job again, also a completed one, as a new job."""
     made = await context.engine.jobs.submit.run_again(user.tenant_id, job_id, **dict(body or wire.JobRetry()))
+    structlog.contextvars.bind_contextvars(job_id=made.id)
     return await _answer(context, made, "Submitted again.")
 
 
@@ -209,6 +212,7 @@ async def retry(
 ) -> Answer[wire.Job]:
     """Retry a failed or canceled job as a new job."""
     made = await context.engine.jobs.submit.retry_once(user.tenant_id, job_id, **dict(body or wire.JobRetry()))
+    structlog.contextvars.bind_contextvars(job_id=made.job.id)
     if made.is_new:
         return await _answer(context, made.job, "Submitted again.")
     return await _answer(

@@ -3,8 +3,8 @@
 import asyncio
 import random
 import secrets
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 import structlog
 from fastapi import Header, HTTPException, Path, Request, Response
 
+from comfyrelay import traces
 from comfyrelay.domain.queue.slots import why_unavailable
 from comfyrelay.domain.records.workers import Worker
 from comfyrelay.errors import ComfyRelayError, Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
@@ -26,6 +27,7 @@ from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import Router
 from comfyrelay.server.worker.leased_job import leased_job, with_lease
 from comfyrelay.services.accounts.sign_in import hash_secret
+from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Report, SettledOutput, Settlement, Verb
@@ -213,7 +215,8 @@ async def complete(
         more_outputs=[SettledOutput(**dict(more)) for more in body.more_outputs],
         provider_job_id=body.provider_job_id,
     )
-    settlement = await with_lease(context, worker, body, lambda: context.engine.queue.outputs.complete(report))
+    async with _traced(context, body, Verb.COMPLETE):
+        settlement = await with_lease(context, worker, body, lambda: context.engine.queue.outputs.complete(report))
     following = await _poll_next(context, request, worker, body.next) if body.next is not None else None
     data = wire.CompletedAnswer(status=settlement.status, is_blocked=settlement.is_blocked, next=following)
     return Answer(data=data, message=_message(settlement))
@@ -379,7 +382,19 @@ async def _lease(context: Context, lease_request: LeaseRequest, wait_seconds: fl
         context.engine.queue.polls.give_back(leased)
         raise
     job = leased_job(leased[0], urls, server_id=context.secrets.server_ids[0])
+    dispatch = leased[0].dispatch
+    structlog.contextvars.bind_contextvars(job_id=dispatch.tenant_job_id, dispatch_id=dispatch.id)
+    _trace_lease(leased[0])
     return wire.PollAnswer(job=job, more_waiting=leased[0].more_waiting, wants_logs=wants_logs)
+
+
+def _trace_lease(leased: LeasedDispatch) -> None:
+    dispatch = leased.dispatch
+    if traces.is_on() and dispatch.leased_at is not None and dispatch.worker_id is not None:
+        job_id, leased_at = dispatch.tenant_job_id, dispatch.leased_at
+        traces.record("job.wait", job_id, begin=dispatch.created_at, end=leased_at, parent=job_id)
+        about = {"worker_id": dispatch.worker_id, "attempt": str(dispatch.attempts)}
+        traces.record("job.lease", job_id, begin=leased_at, key=leased.lease_token, parent=job_id, about=about)
 
 
 def _randomize(wait_seconds: float) -> float:
@@ -393,9 +408,26 @@ async def _settle(
     report = _report(context, worker, body, verb, **more)
     # The decision is final once the queue has it. The shard is updated after the response.
     settle = partial(context.engine.queue.settle.report, report, wait_for_tenant=False)
-    settlement = await with_lease(context, worker, body, settle)
+    async with _traced(context, body, verb):
+        settlement = await with_lease(context, worker, body, settle)
     data = wire.SettledAnswer(status=settlement.status, is_blocked=settlement.is_blocked)
     return Answer(data=data, message=_message(settlement))
+
+
+@asynccontextmanager
+async def _traced(context: Context, body: wire.EndOfLease, verb: Verb) -> AsyncIterator[None]:
+    """Record the end of a lease as part of the worker's run."""
+    job_id = None
+    if traces.is_on():
+        # A repeated report has no lease any more.
+        with suppress(ComfyRelayError):
+            lease = await context.engine.queue.lease_payloads.of_lease(body.dispatch_id, body.lease_token)
+            job_id = lease.job_id
+    if job_id is None:
+        yield
+        return
+    with traces.span(f"job.{verb}", job_id, parent=traces.run_key(body.lease_token)):
+        yield
 
 
 def _report(context: Context, worker: Worker, body: wire.EndOfLease, verb: Verb, **more: Any) -> Report:

@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import structlog
+
 from comfyrelay.domain.records.workers import Worker
 from comfyrelay.protocol import worker as wire
 from comfyrelay.server.http.context import Context
@@ -41,5 +43,8 @@ def leased_job(job: LeasedDispatch, urls: SignedUrls, *, server_id: str) -> wire
 async def with_lease(context: Context, worker: Worker, body: wire.LeaseMessage, call: Callable[[], Awaitable[T]]) -> T:
     """Make a call about a lease. A worker that was unreachable gets its lease back, if no other worker has started
     the job."""
+    structlog.contextvars.bind_contextvars(dispatch_id=body.dispatch_id)
+    if (job_id := context.engine.queue.lease_payloads.known_job(body.lease_token)) is not None:
+        structlog.contextvars.bind_contextvars(job_id=job_id)
     heartbeats, worker_id = context.engine.queue.heartbeats, worker.worker_id
     return await heartbeats.with_lease(call, body.dispatch_id, body.lease_token, worker_id=worker_id)

@@ -66,7 +66,7 @@ class Bursting:
         await self._decisions.announce(decided)
         for move in done:
             self._counts.bursts[str(stage), str(move.to)] += 1
-            log.info("burst.moved", dispatch=move.dispatch_id, to=move.to, reason=move.reason)
+            log.info("burst.moved", dispatch_id=move.dispatch_id, to=move.to, reason=move.reason)
         return done
 
     async def run_stages(self) -> None:

@@ -195,7 +195,7 @@ class Reconciler:
             job = await jobs.get(tx, finding.tenant_id, finding.job_id)
         if job is None:
             return
-        log.info("reconcile.repairing", kind=finding.kind, job=job.id)
+        log.info("reconcile.repairing", kind=finding.kind, job_id=job.id)
         match finding.kind:
             case FindingKind.MISSING_DISPATCH:
                 # If another process has just created the dispatch, the job may already have updates.

@@ -66,7 +66,7 @@ class AutoRepair:
     async def _repair_jobs(self, shard: str, suspects: Sequence[str]) -> int:
         found = await self._reconciler.repair_jobs(shard, suspects, SAFE)
         for finding in found:
-            log.warning("repair.done", kind=finding.kind, shard=shard, job=finding.job_id, was=finding.text)
+            log.warning("repair.done", kind=finding.kind, shard=shard, job_id=finding.job_id, was=finding.text)
         self.repaired.update(finding.kind for finding in found)
         await self._databases.central.run(
             TransactionStep.REPAIR, lambda tx: audit.record(tx, [_entry(finding) for finding in found])

@@ -77,6 +77,11 @@ class LeasePayloads:
             return None
         return await self._sign(lease_token, await self.of_lease(dispatch_id, lease_token))
 
+    def known_job(self, lease_token: str) -> str | None:
+        """Return the job of a lease that this process has seen."""
+        lease = self._known.get(lease_token)
+        return None if lease is None else lease.job_id
+
     async def of_lease(self, dispatch_id: int, lease_token: str) -> LeasePayload:
         """Return the payload of a lease. Raises `LeaseLost` if the lease does not exist."""
         if (lease := self._known.get(lease_token)) is not None:

@@ -23,6 +23,8 @@ from comfyrelay.store.central.queue import memory, reaping
 
 log = structlog.get_logger(__name__)
 
+# Job ids in a log line.
+MAX_LOGGED = 20
 MAX_AT_ONCE = 500
 # How long a job that ran out of memory waits for a worker that it was not tried on.
 UNTRIED_WORKER_WAIT = timedelta(minutes=10)
@@ -108,7 +110,7 @@ class Reaper:
         decided = await self._decisions.decide(TransactionStep.REAP, due, judge, by=lost_leases.SILENT)
         if decided.transitions:
             workers = sorted({str(transition.before.worker_id) for transition in decided.transitions})
-            log.warning("workers.silent", leases=len(decided.transitions), workers=workers)
+            log.warning("workers.silent", workers=workers, **_logged(decided.transitions))
         return len(decided.transitions)
 
     async def _fail_out_of_memory(self) -> int:
@@ -141,5 +143,11 @@ class Reaper:
         # Each dispatch is checked again under lock, because a heartbeat may have arrived since it was found.
         decided = await self._decisions.decide(TransactionStep.REAP, due, judge, by="reap")
         if decided.transitions:
-            log.info("leases.expired", count=len(decided.transitions), wanted=len(wanted))
+            log.info("leases.expired", wanted=len(wanted), **_logged(decided.transitions))
         return len(decided.transitions)
+
+
+def _logged(transitions: Sequence[Transition]) -> dict[str, object]:
+    """Return the number of jobs for the log, and the ids of the first."""
+    job_ids = [transition.before.tenant_job_id for transition in transitions[:MAX_LOGGED]]
+    return {"count": len(transitions), "job_ids": job_ids}

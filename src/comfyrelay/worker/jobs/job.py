@@ -5,12 +5,13 @@ import hashlib
 import json
 import time
 from collections.abc import Coroutine, Mapping, Sequence, Set
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
+from comfyrelay import traces
 from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.client.uploads import Attachment
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph
@@ -105,7 +106,12 @@ class JobRunner:
         return asyncio.get_running_loop().time() - self._began_at
 
     async def run(self) -> None:
-        await self._while_held(self._until_stopped(self._work()))
+        lease, about = self.lease.job.lease_token, {"worker_id": self._tools.control.worker_id}
+        with traces.span("job.run", self.lease.job_id, key=traces.run_key(lease), parent=lease, about=about):
+            await self._while_held(self._until_stopped(self._work()))
+
+    def _span(self, name: str) -> AbstractContextManager[None]:
+        return traces.span(name, self.lease.job_id, parent=traces.run_key(self.lease.job.lease_token))
 
     async def settle_after_kill(self, held: HeldLease) -> None:
         """Settle a lease that a killed process of this worker held."""
@@ -246,7 +252,8 @@ class JobRunner:
         lease, tools = self.lease, self._tools
         graph = check_graph(lease.graph)
         await self._check_policy()
-        attachments = await tools.inputs.fetch(lease, refresh=self._heartbeats.refresh)
+        with self._span("job.inputs"):
+            attachments = await tools.inputs.fetch(lease, refresh=self._heartbeats.refresh)
         self._enter(Phase.WAITING)
         try:
             return await self._run_once(graph, attachments)
@@ -261,17 +268,18 @@ class JobRunner:
 
     async def _run_once(self, graph: Graph, attachments: Sequence[Attachment]) -> CollectedOutput:
         lease, tools = self.lease, self._tools
-        async with self._previews.sending(), self._limit.enforced():
-            result = await tools.servers.run(
-                lease,
-                graph,
-                attachments,
-                history=self._history,
-                on_event=self._on_event,
-                on_move=self._wait_for_server,
-                usual_seconds=tools.durations.run_seconds(lease.workflow_hash),
-                cache_key=_cache_key(lease, tools.own_nodes),
-            )
+        with self._span("comfyui.run"):
+            async with self._previews.sending(), self._limit.enforced():
+                result = await tools.servers.run(
+                    lease,
+                    graph,
+                    attachments,
+                    history=self._history,
+                    on_event=self._on_event,
+                    on_move=self._wait_for_server,
+                    usual_seconds=tools.durations.run_seconds(lease.workflow_hash),
+                    cache_key=_cache_key(lease, tools.own_nodes),
+                )
         seconds = self._run_seconds = self.running_seconds
         tools.durations.record_run(lease.workflow_hash, seconds)
         tools.metrics.observe_run(seconds)
@@ -313,7 +321,8 @@ class JobRunner:
         started_at = asyncio.get_running_loop().time()
         for uploads_left in reversed(range(MAX_UPLOADS)):
             try:
-                await upload_outputs(lease, collected, tools, refresh=self._heartbeats.refresh)
+                with self._span("job.upload"):
+                    await upload_outputs(lease, collected, tools, refresh=self._heartbeats.refresh)
             except TransferFailed as error:
                 await self._reporter.fail(f"The output could not be stored. {error.detail}", Fault.WORKER)
                 return

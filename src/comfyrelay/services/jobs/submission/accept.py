@@ -1,5 +1,6 @@
 """Accept jobs: one transaction reserves tokens and writes the jobs and their outbox row; dispatches follow."""
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -7,6 +8,7 @@ from typing import TypeVar
 
 import structlog
 
+from comfyrelay import traces
 from comfyrelay.domain.queue.settlement import JobState, apply_updates
 from comfyrelay.domain.queue.updates import reused as reused_update
 from comfyrelay.domain.records.accounts import OwnLimits
@@ -74,6 +76,7 @@ class Acceptance:
         Returns the result of `work` and whether it wrote any jobs. If not, the copies in `reused` are removed.
         """
         is_written = False
+        began_at = time.time()
 
         async def locked(tx: Tx) -> tuple[T, AcceptedJobs | None]:
             nonlocal is_written
@@ -93,6 +96,9 @@ class Acceptance:
             if accepted.ended:
                 self._applier.announce(shard.name, accepted.ended)
             await self._enqueue(shard, accepted)
+            if traces.is_on():
+                for job in accepted.jobs:
+                    traces.record("job.submit", job.id, begin=began_at, key=job.id, about={"tenant_id": tenant_id})
         return answer, accepted is not None
 
     async def check_limit(

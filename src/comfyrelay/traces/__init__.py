@@ -1,0 +1,130 @@
+"""OpenTelemetry traces of jobs across processes. Off by default: then nothing of OpenTelemetry is imported or called.
+
+No trace context travels with a job, because every process can derive it: the trace id is the id of the job, and a span
+that other processes refer to has an id that is hashed from its key, such as the token of a lease. So a trace continues
+across workers of other versions, restarts and retries of requests.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Protocol
+from uuid import UUID
+
+from comfyrelay.extras import require
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class Recorder(Protocol):
+    def record(
+        self,
+        name: str,
+        *,
+        trace_id: int,
+        span_id: int | None,
+        parent_id: int | None,
+        begin: float,
+        end: float,
+        failure: str | None,
+        attributes: dict[str, str],
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _State:
+    recorder: Recorder | None = None
+
+
+@contextmanager
+def exporting(url: str | None, *, service: str) -> Iterator[None]:
+    """Send the spans of this process to an OTLP receiver inside the block, if a URL is given. The end of the block
+    waits a few seconds for the last spans."""
+    if url is None:
+        yield
+        return
+    require("traces")
+    from comfyrelay.traces.exporter import Exporter
+
+    _State.recorder = recorder = Exporter(url, service=service)
+    try:
+        yield
+    finally:
+        _State.recorder = None
+        recorder.close()
+
+
+def is_on() -> bool:
+    return _State.recorder is not None
+
+
+def record(
+    name: str,
+    job_id: str,
+    *,
+    begin: float | datetime,
+    end: float | datetime | None = None,
+    key: str | None = None,
+    parent: str | None = None,
+    failure: str | None = None,
+    about: Mapping[str, str] = _NOTHING,
+) -> None:
+    """Record a span that has ended. `key` names it for other processes, and `parent` is the key of another span.
+
+    A span without a parent is the first of the job, whose key is the id of the job."""
+    recorder = _State.recorder
+    if recorder is None:
+        return
+    recorder.record(
+        name,
+        trace_id=_trace_id(job_id),
+        span_id=None if key is None else _span_id(key),
+        parent_id=None if parent is None else _span_id(parent),
+        begin=_seconds(begin),
+        end=time.time() if end is None else _seconds(end),
+        failure=failure,
+        attributes={f"comfyrelay.{name}": value for name, value in {"job_id": job_id, **about}.items()},
+    )
+
+
+@contextmanager
+def span(
+    name: str, job_id: str, *, parent: str, key: str | None = None, about: Mapping[str, str] = _NOTHING
+) -> Iterator[None]:
+    """Record the block as a span."""
+    if _State.recorder is None:
+        yield
+        return
+    begin, failure = time.time(), None
+    try:
+        yield
+    except BaseException as error:
+        failure = type(error).__name__
+        raise
+    finally:
+        record(name, job_id, begin=begin, key=key, parent=parent, failure=failure, about=about)
+
+
+def run_key(lease_token: str) -> str:
+    """Return the key of a worker's run of a lease. The key of the lease itself is its token."""
+    return f"run {lease_token}"
+
+
+def _trace_id(job_id: str) -> int:
+    try:
+        return UUID(job_id).int
+    except ValueError:
+        # A job of another kind of server.
+        return int.from_bytes(sha256(job_id.encode()).digest()[:16], "big")
+
+
+def _span_id(key: str) -> int:
+    return int.from_bytes(sha256(f"span of {key}".encode()).digest()[:8], "big")
+
+
+def _seconds(at: float | datetime) -> float:
+    return at.timestamp() if isinstance(at, datetime) else at
