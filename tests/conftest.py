@@ -9,6 +9,7 @@ import os
 import subprocess
 import tempfile
 import time
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,7 +27,7 @@ from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
 
 from comfyrelay.services.accounts import passwords
-from tests.support import full
+from tests.support import full, log_secrets
 from tests.support.chromium import open_chromium
 from tests.support.engines import cheap_engines
 from tests.support.forked_commands import forking
@@ -48,6 +49,7 @@ structlog.configure(
     processors=[
         *structlog.get_config()["processors"][:-1],
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+        log_secrets.search,
     ]
 )
 
@@ -61,6 +63,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    handle, path = tempfile.mkstemp(prefix="comfyrelay-tests-secrets-")
+    os.close(handle)
+    os.environ[log_secrets.VARIABLE] = path
+    config.add_cleanup(lambda: Path(path).unlink(missing_ok=True))
+    log_secrets.install()
     full.is_enabled = config.getoption("--full")
 
 
@@ -68,6 +75,19 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def no_secret_in_logs() -> Iterator[None]:
+    """Search every log line of this process, and of the servers and workers that a test starts, for secrets.
+
+    A secret fails the test with `--full`, and is a warning otherwise."""
+    yield
+    if found := log_secrets.violations():
+        text = "These log lines have secrets:\n" + "\n".join(found)
+        if full.is_enabled:
+            pytest.fail(text)
+        warnings.warn(text, stacklevel=1)
 
 
 @pytest.fixture(scope="session")

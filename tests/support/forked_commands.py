@@ -27,7 +27,7 @@ from types import FrameType, MappingProxyType, ModuleType
 import certifi
 
 from comfyrelay import clock
-from tests.support import kill_points
+from tests.support import kill_points, log_secrets
 from tests.support.paths import ROOT
 
 # Modules that libraries import on first use.
@@ -164,6 +164,7 @@ def _import_everything() -> None:
             import_module(walk_package.name)
     for name in LATE:
         import_module(name)
+    log_secrets.install()
     bundle = os.environ.get("SSL_CERT_FILE", certifi.where())
     certifi.where = lambda: bundle
 

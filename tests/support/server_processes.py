@@ -17,7 +17,7 @@ from typing import BinaryIO
 import httpx
 
 from comfyrelay.configuration import ENV_PREFIX
-from tests.support import forked_commands
+from tests.support import forked_commands, log_secrets
 from tests.support.api import SECRETS
 
 
@@ -79,6 +79,8 @@ async def server_process(settings: Mapping[str, str]) -> AsyncIterator[ServerPro
                 if process.returncode is None:
                     process.kill()
                 await process.wait()
+                log.seek(0)
+                log_secrets.note(line for line in log.read().decode().splitlines() if line.startswith("{"))
 
 
 async def _wait_until_ready(

@@ -26,6 +26,7 @@ from comfyrelay.settings import Settings
 from comfyrelay.simulator import Simulator
 from comfyrelay.worker import agent, control, draining
 from comfyrelay.worker.files import transfers
+from tests.support import log_secrets
 from tests.support.api import FLEET_SECRET, PASSWORD, SECRETS
 from tests.support.api_calls import png
 from tests.support.graphs import MP4, invert, invert_file, invert_video
@@ -481,6 +482,7 @@ async def open_system(
             for service in (*system.workers, server):
                 if service.is_running:
                     await service.kill()
+                log_secrets.note(line for line in service.text().splitlines() if line.startswith("{"))
                 if not quiet:
                     sys.stdout.write(f"--- {service.name}\n{service.text()[-6000:]}\n")
 
