@@ -98,7 +98,7 @@ def _run_tests(name: str, stored: Path, matching: str | None, **variables: Path)
     """Run a file of tests in its own process, and store the outcome of each row."""
     report = stored.with_suffix(".jsonl")
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.compat.report", str(HERE / name)]
+    command = [sys.executable, "-m", "pytest", "-q", "--timeout=3600", "-p", "tests.compat.report", str(HERE / name)]
     if matching is not None:
         command += ["-k", matching]
     own = {name: str(value) for name, value in {**variables, "COMPAT_REPORT": report.absolute()}.items()}

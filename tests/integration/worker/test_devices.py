@@ -35,7 +35,11 @@ def test_gpu_name_is_reduced_to_its_model(name: str, shown: str) -> None:
 
 
 def test_used_memory_is_total_minus_free() -> None:
-    assert describe(stats(), []) == {"name": "NVIDIA RTX", "memory_total": 24 * GIB, "memory_used": 4 * GIB}
+    expected = {"name": "NVIDIA RTX", "memory_total": 24 * GIB, "memory_used": 4 * GIB}
+    assert describe(stats(), []) == expected
+    # A server that splits work over several GPUs is measured by its first one.
+    both = {"devices": [*stats()["devices"], *stats("cuda:1 NVIDIA RTX", free=GIB)["devices"]]}
+    assert describe(both, []) == expected
 
 
 def test_load_among_identical_gpus_is_matched_by_memory_use() -> None:
