@@ -263,7 +263,10 @@ def _difference(
             return f"node {node_id} is {ours['class_type']}, not {node['class_type']}"
         theirs_, ours_ = node["inputs"], ours["inputs"]
         for key in sorted(theirs_.keys() | ours_.keys()):
-            if theirs_.get(key, "(absent)") != ours_.get(key, "(absent)") and _is_read(definitions, node, key):
+            # The editor sends null for fields of blueprints without a value, which a server refuses. We send defaults.
+            is_unset = key in theirs_ and theirs_[key] is None
+            differs = not is_unset and theirs_.get(key, "(absent)") != ours_.get(key, "(absent)")
+            if differs and _is_read(definitions, node, key):
                 was, now = (str(inputs.get(key, "(absent)"))[:80] for inputs in (theirs_, ours_))
                 return f"{node['class_type']} {node_id} {key}: {now!r} instead of {was!r}"
     return None
