@@ -2,7 +2,7 @@
 
 # Run by `make compat`. The table in docs/reference/comfyui-versions.md has the same versions.
 TRIED = ("0.3.64", "0.7.0", "0.28.0")
-TRIED_ON = "2026-11-18"
+TRIED_ON = "2026-11-19"
 # A running or waiting prompt can be canceled by its id.
 CANCEL_BY_ID = (0, 28)
 
