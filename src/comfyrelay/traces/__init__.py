@@ -1,4 +1,4 @@
-"""OpenTelemetry traces of jobs across processes. Off by default: then nothing of OpenTelemetry is imported or called.
+"""OpenTelemetry traces of jobs across processes. Off by default: then the SDK is neither imported nor called.
 
 No trace context travels with a job, because every process can derive it: the trace id is the id of the job, and a span
 that other processes refer to has an id that is hashed from its key, such as the token of a lease. So a trace continues

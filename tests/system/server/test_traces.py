@@ -115,7 +115,8 @@ async def test_failed_run_has_an_error_without_its_text(tmp_path: Path) -> None:
         assert "tensor" not in str(found)
 
 
-def test_without_the_setting_nothing_of_opentelemetry_is_imported() -> None:
+def test_without_the_setting_the_sdk_is_not_imported() -> None:
     done = subprocess.run([sys.executable, "-c", OFF], capture_output=True, text=True, check=True)
     assert "comfyrelay.worker.jobs.job" in done.stdout
-    assert "opentelemetry" not in done.stdout
+    # FastAPI imports the plain API if it is installed.
+    assert not {"comfyrelay.traces.exporter", "opentelemetry.sdk"} & {*done.stdout.split()}
