@@ -11,8 +11,10 @@ from playwright.async_api import Browser, Page, expect
 
 from comfyrelay.comfyui.editor.layout import lay_out
 from comfyrelay.simulator.misbehaviour import Slow
-from tests.support.chromium import PATIENCE_MS, until
+from tests.support.chromium import PATIENCE_MS, PROMPT_GRAPH, open_page, until
 from tests.support.comfyui_site import MODELS, ComfyuiSite, open_site, painted
+from tests.support.desk import make_desk
+from tests.support.server_processes import free_port
 from tests.support.storage import BUCKET
 from tests.support.world import PostgresBackend, SqliteBackend
 
@@ -140,5 +142,32 @@ async def test_missing_nodes_are_marked_before_the_run(tmp_path: Path, chromium:
         link = await site.client.user.post("/api/editor/links", {"workflow": added["slug"]})
         page = await chromium.new_page(locale="en-US")
         await page.goto(link["url"])
-        await expect(page.get_by_text("Missing Node Packs").first).to_be_visible()
+        await expect(page.get_by_text("Missing node: NoSuchNode").first).to_be_visible()
         await page.close()
+
+
+@pytest.mark.usefixtures("built_app")
+async def test_page_opens_workflows_in_the_editor_and_makes_forms_of_saved_ones(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    desk = make_desk(tmp_path / "data", shutdown_seconds=0)
+    desk.settings = desk.settings.model_copy(update={"comfyui_api_port": free_port()})
+    async with desk.open() as (_worker, ready), open_page(chromium, ready.url) as driver:
+        added = await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "Lake"})
+        form = await driver.choose("Lake")
+        await driver.page.get_by_role("button", name="Workflow actions").click()
+        async with driver.page.expect_popup() as popup:
+            await driver.page.get_by_role("menuitem", name="Open in the editor").click()
+        editor = await popup.value
+        await editor.get_by_test_id("queue-button").wait_for(timeout=PATIENCE_MS)
+        await until(editor, f"window.app?.graph?.nodes?.length === {len(added['graph'])}")
+        await editor.keyboard.press("Control+s")
+        await editor.get_by_role("dialog").get_by_role("textbox").fill("Pond")
+        async with editor.expect_response(re.compile("/api/userdata/workflows")):
+            await editor.get_by_role("button", name="Confirm").click()
+        await editor.close()
+        await driver.page.reload()
+        await expect(form).to_be_visible()
+        await driver.page.get_by_role("button", name="Editor", exact=True).click()
+        await driver.page.get_by_role("menuitem", name="Add “Pond”").click()
+        await expect(driver.page.get_by_role("form", name="Pond")).to_be_visible()

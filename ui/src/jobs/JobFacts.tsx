@@ -1,18 +1,22 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
+import { PencilRuler } from "lucide-react";
 import type { ReactNode } from "react";
 import { batch as batchQuery } from "@/api/queries";
 import type { AboutJob, Job } from "@/api/types";
-import { Heading } from "@/kit";
+import { Button, Heading } from "@/kit";
 import { Facts } from "@/kit/Facts";
+import { useSession } from "@/session/session";
 import { job as texts } from "@/texts/job";
 import { queue } from "@/texts/queue";
 import { ComfyuiLinks } from "./ComfyuiLinks";
 import { formatBetween, formatTime } from "./dates";
+import { openEditor } from "./open-editor";
 import styles from "./section.module.css";
 
 export function JobFacts({ job, about }: { job: Job; about: AboutJob | null | undefined }) {
   const output = job.outputs[0];
+  const { me, desk } = useSession();
   const { data: batch } = useQuery({ ...batchQuery(job.batch_id ?? ""), enabled: job.batch_id !== null });
   const facts: (readonly [string, ReactNode])[] = [
     [texts.workflow, job.workflow_name || about?.workflow_name],
@@ -62,6 +66,14 @@ export function JobFacts({ job, about }: { job: Job; about: AboutJob | null | un
       ),
     ],
     [texts.comfyui, about && <ComfyuiLinks key="comfyui" jobId={job.id} about={about} />],
+    [
+      texts.editor,
+      me.has_editor && (desk || job.effect_id === null) && (
+        <Button key="editor" size="small" icon={PencilRuler} onClick={() => void openEditor({ job_id: job.id })}>
+          {texts.openInEditor}
+        </Button>
+      ),
+    ],
     [texts.id, <code key="id">{job.id}</code>],
   ];
   return (

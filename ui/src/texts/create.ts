@@ -35,6 +35,12 @@ export const create = {
   dropHint: "Drop a workflow, images, a folder or prompts (.txt)",
   dropHintGuest: "Drop images, a folder or prompts (.txt)",
   addWorkflow: "Add workflow",
+  editor: {
+    name: "Editor",
+    hint: "ComfyUI's editor, and the workflows that you saved there",
+    open: "Open the editor",
+    add: (name: string) => `Add “${isolated(name)}”`,
+  },
   addWorkflowHint: "A workflow file from ComfyUI, or an image with an embedded workflow",
   empty: "No workflows yet",
   noEffects: "No effects yet",

@@ -75,6 +75,8 @@ export const job = {
   retriedAs: "Retried as",
   comfyui: "ComfyUI",
   openInComfyui: "Open in ComfyUI",
+  editor: "Editor",
+  openInEditor: "Open in the editor",
   downloadWorkflow: "Download workflow",
   openWorkflowAdvice:
     "Drop this file into ComfyUI to open the graph with the values of this job. Pictures carry it, too.",

@@ -1,19 +1,23 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { Ellipsis, History, Pencil, Trash2 } from "lucide-react";
+import { Ellipsis, History, Pencil, PencilRuler, Trash2 } from "lucide-react";
 import { useState } from "react";
 import { patch, remove } from "@/api/client";
 import { keys } from "@/api/queries";
+import { openEditor } from "@/jobs/open-editor";
 import { Button, Dialog, Field, IconButton, Menu, TextField, toast, toastProblem } from "@/kit";
 import { writeLocal } from "@/lib/local-storage";
+import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import { create as texts } from "@/texts/create";
+import { job } from "@/texts/job";
 import type { Choice } from "./inputs";
 import { LAST_WORKFLOW } from "./last-workflow";
 import { VersionsDialog } from "./VersionsDialog";
 
 export function WorkflowMenu({ choice }: { choice: Choice }) {
   const client = useQueryClient();
+  const { me } = useSession();
   const navigate = useNavigate({ from: "/create" });
   const [asks, setAsks] = useState<"delete" | "rename" | "versions" | null>(null);
   const [name, setName] = useState(choice.name);
@@ -43,6 +47,9 @@ export function WorkflowMenu({ choice }: { choice: Choice }) {
       <Menu
         items={[
           [
+            ...(me.has_editor
+              ? [{ name: job.openInEditor, icon: PencilRuler, run: () => void openEditor({ workflow: choice.slug }) }]
+              : []),
             { name: texts.delete.rename, icon: Pencil, run: () => setAsks("rename") },
             { name: texts.versions.name, icon: History, run: () => setAsks("versions") },
           ],

@@ -14,6 +14,7 @@ import { common } from "@/texts/common";
 import { create as texts } from "@/texts/create";
 import { desk as deskTexts } from "@/texts/desk";
 import styles from "./create.module.css";
+import { EditorMenu } from "./EditorMenu";
 import { choicesOf } from "./inputs";
 import { LAST_WORKFLOW } from "./last-workflow";
 import { RemovedWorkflow } from "./RemovedWorkflow";
@@ -26,7 +27,7 @@ const { guest } = deskTexts;
 export default function Create() {
   const search = useSearch({ from: "/create" });
   const navigate = useNavigate({ from: "/create" });
-  const { desk, isGuest, hasOwnWorkflows } = useSession();
+  const { me, desk, isGuest, hasOwnWorkflows } = useSession();
   const { data: own } = useQuery(workflows);
   const { data: shared } = useQuery(effects);
   const filter = search.q ?? "";
@@ -105,6 +106,7 @@ export default function Create() {
             <span className={styles.dropHint}>
               <Chip>{isGuest || !hasOwnWorkflows ? texts.dropHintGuest : texts.dropHint}</Chip>
             </span>
+            {me.has_editor && <EditorMenu onChoose={(file) => take([file])} />}
             {hasOwnWorkflows && (
               <Button
                 icon={FilePlus2}

@@ -9,6 +9,7 @@ import {
   ImagePlus,
   Images,
   ListChecks,
+  PencilRuler,
   Rows3,
   SlidersHorizontal,
   SquareArrowOutUpRight,
@@ -18,6 +19,7 @@ import {
   Workflow,
 } from "lucide-react";
 import { workflowUrl } from "@/jobs/ComfyuiLinks";
+import { openEditor } from "@/jobs/open-editor";
 import type { MenuItems } from "@/kit";
 import { useSession } from "@/session/session";
 import { gallery as texts } from "@/texts/gallery";
@@ -48,7 +50,7 @@ export function useItemMenu(ids: readonly string[], given: ItemMenuOptions): Men
   const collecting = useCollectionMenu(ids, actions, onAsk);
   const { verbs } = texts;
   const { recall } = actions;
-  const { desk } = useSession();
+  const { desk, me } = useSession();
   if (!ids.length) return [];
   const one = only
     ? [
@@ -80,6 +82,15 @@ export function useItemMenu(ids: readonly string[], given: ItemMenuOptions): Men
                   name: job.openInComfyui,
                   icon: Workflow,
                   run: () => void window.open(comfyui, "_blank", "noreferrer"),
+                },
+              ]
+            : []),
+          ...(me.has_editor
+            ? [
+                {
+                  name: job.openInEditor,
+                  icon: PencilRuler,
+                  run: () => void openEditor({ job_id: only.job_id }),
                 },
               ]
             : []),
