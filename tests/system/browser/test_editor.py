@@ -151,23 +151,21 @@ async def test_page_opens_workflows_in_the_editor_and_makes_forms_of_saved_ones(
     tmp_path: Path, chromium: Browser
 ) -> None:
     desk = make_desk(tmp_path / "data", shutdown_seconds=0)
-    desk.settings = desk.settings.model_copy(update={"comfyui_api_port": free_port()})
+    port = free_port()
+    desk.settings = desk.settings.model_copy(update={"comfyui_api_port": port})
     async with desk.open() as (_worker, ready), open_page(chromium, ready.url) as driver:
-        added = await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "Lake"})
-        form = await driver.choose("Lake")
+        await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "Lake"})
+        await driver.choose("Lake")
         await driver.page.get_by_role("button", name="Workflow actions").click()
         async with driver.page.expect_popup() as popup:
             await driver.page.get_by_role("menuitem", name="Open in the editor").click()
         editor = await popup.value
-        await editor.get_by_test_id("queue-button").wait_for(timeout=PATIENCE_MS)
-        await until(editor, f"window.app?.graph?.nodes?.length === {len(added['graph'])}")
-        await editor.keyboard.press("Control+s")
-        await editor.get_by_role("dialog").get_by_role("textbox").fill("Pond")
-        async with editor.expect_response(re.compile("/api/userdata/workflows")):
-            await editor.get_by_role("button", name="Confirm").click()
+        await editor.wait_for_url(f"http://127.0.0.1:{port}/**", wait_until="commit")
         await editor.close()
+        pond = {**PROMPT_GRAPH, "7": {"class_type": "PreviewImage", "inputs": {"images": ["6", 0]}}}
+        file = f"http://127.0.0.1:{port}/userdata/workflows%2FPond.json"
+        assert (await driver.http.post(file, json=pond)).status_code == 200
         await driver.page.reload()
-        await expect(form).to_be_visible()
         await driver.page.get_by_role("button", name="Editor", exact=True).click()
-        await driver.page.get_by_role("menuitem", name="Add “Pond”").click()
+        await driver.page.get_by_role("menuitem", name="Pond").click()
         await expect(driver.page.get_by_role("form", name="Pond")).to_be_visible()
