@@ -13,6 +13,7 @@ from pydantic_settings import NoDecode
 
 from comfyrelay.configuration import ENV_PREFIX, ArgumentsOnly, load
 from comfyrelay.system.user_folders import data_folder
+from comfyrelay.text import one_line
 
 # The longest lifetime that S3 allows for a signed URL.
 MAX_URL_SECONDS = 7 * 24 * 3600.0
@@ -33,14 +34,14 @@ def _database_url(url: str) -> str:
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 
 
-def _top_up_url(url: str) -> str:
+def _link(url: str) -> str:
     # Users see this address as a link.
     if not url.startswith(("https://", "http://", "mailto:")):
         raise ValueError("must be an https://, http:// or mailto: address")
     return url
 
 
-TopUpUrl = Annotated[str, AfterValidator(_top_up_url)]
+Link = Annotated[str, AfterValidator(_link)]
 
 
 def _web_address(url: str) -> str:
@@ -63,6 +64,8 @@ def _pack_name(name: str) -> str:
 
 PackName = Annotated[str, AfterValidator(_pack_name)]
 
+StudioName = Annotated[str, Field(min_length=1, max_length=60), AfterValidator(one_line)]
+Color = Annotated[str, Field(pattern=r"^#[0-9A-Fa-f]{6}$")]
 
 SMTP_SCHEMES = ("smtp", "smtps", "smtp+plain")
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -196,8 +199,17 @@ class Settings(ArgumentsOnly):
     token_value: SecondsOrZero | None = Field(
         None, description="what customers pay for a token, in the currency of machine prices, to compare both"
     )
-    top_up_url: TopUpUrl | None = Field(
+    top_up_url: Link | None = Field(
         None, description="https:, http: or mailto: address where users buy tokens, shown next to their balance"
+    )
+    studio_name: StudioName | None = Field(None, description="name that users see instead of ComfyRelay")
+    studio_logo: Path | None = Field(
+        None, description="SVG, PNG or WebP file of at most 256 KiB, shown as the logo; square ones fit best"
+    )
+    studio_color: Color | None = Field(None, description="color of buttons and links, such as `#2f6fed`")
+    imprint_url: Link | None = Field(None, description="address of the imprint, linked on the pages of users")
+    terms_url: Link | None = Field(
+        None, description="address of the terms, linked on the pages of users, who accept them when they sign up"
     )
     alerts: dict[str, AlertRule] = Field(
         {},
@@ -387,7 +399,7 @@ class Settings(ArgumentsOnly):
         True, description="copy SQLite databases before their schema is upgraded, and leave PostgreSQL to `upgrade`"
     )
 
-    @field_validator("data_dir", "fleet_commands_dir")
+    @field_validator("data_dir", "fleet_commands_dir", "studio_logo")
     @classmethod
     def _absolute(cls, folder: Path | None) -> Path | None:
         return folder and folder.expanduser().absolute()

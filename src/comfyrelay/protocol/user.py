@@ -47,6 +47,17 @@ class SignInOptions(AnswerBody):
     sends_mail: bool
     needs_setup: bool
     url_seconds: float
+    studio: "Studio"
+
+
+class Studio(AnswerBody):
+    """How the operator presents the server. All fields may be null."""
+
+    name: str | None
+    logo_url: str | None
+    color: Annotated[str | None, Field(examples=["#2f6fed"])]
+    imprint_url: str | None
+    terms_url: str | None
 
 
 class Setup(Credentials):
@@ -252,21 +263,30 @@ class Input(AnswerBody):
     group: str | None
 
 
-class Effect(AnswerBody):
+class PublicEffect(AnswerBody):
+    """An effect as visitors see it. With `max_credits_cost`, its price depends on the inputs and is at least
+    `credits_cost`."""
+
+    slug: str
+    name: str
+    description: str | None = None
+    category: str | None = None
+    credits_cost: int
+    max_credits_cost: int | None = None
+    output_mime_type: str
+    last_processing_time_seconds: float | None
+    preview_url: Annotated[str | None, Field(description="temporary URL of an example output")] = None
+    before_url: Annotated[str | None, Field(description="temporary URL of the input of the example")] = None
+
+
+class Effect(PublicEffect):
     """An effect. With `max_credits_cost`, its price depends on the inputs and is at least `credits_cost`."""
 
     id: int
-    slug: str
-    name: str
-    credits_cost: int
-    max_credits_cost: int | None = None
     properties: list[Input]
     workflow_slug: Annotated[str, Field(description="slug of the workflow; you can filter the job list by it")]
-    output_mime_type: str
     output_extension: str
-    last_processing_time_seconds: float | None
     cover_url: CoverUrl = None
-    preview_url: Annotated[str | None, Field(description="temporary URL of an example output")] = None
 
 
 class NewPreset(Request):

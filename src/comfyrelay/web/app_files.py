@@ -17,7 +17,7 @@ NOT_BUILT = Path(__file__).parent / "static" / "not-built.html"
 PAGES = {
     **{"": "queue", "create": "create", "queue": "queue", "gallery": "gallery", "jobs": "job", "kit": "index"},
     **dict.fromkeys(("studio", "wallet", "console", "setup"), "index"),
-    **dict.fromkeys(("sign-in", "sign-up", "forgot", "reset", "confirm"), "index"),
+    **dict.fromkeys(("catalogue", "sign-in", "sign-up", "forgot", "reset", "confirm"), "index"),
 }
 # Requests to these paths get errors, not pages.
 API_PREFIXES = ("/api/", "/files/", "/assets/")

@@ -25,6 +25,8 @@ from tests.support.world import SqliteBackend
 # Routes that require something other than a login.
 OPEN = {
     "/api/entry": "anonymous",
+    "/api/catalogue": "anonymous, if everyone may sign up",
+    "/api/logo": "anonymous",
     "/api/register": "anonymous, limited by address",
     "/api/login": "anonymous, limited by address and by account",
     "/api/setup": "the code that the server printed, limited by address",

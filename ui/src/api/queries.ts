@@ -6,7 +6,7 @@ import { get } from "./client";
 import { fetchAllPages } from "./paging";
 import { CHOICES_LIMIT, QUEUE_LIMIT } from "./prefetch";
 import { Problem } from "./problem";
-import type { AboutJob, Batch, Effect, Job, Page, QueueEntry, QueueItem, Slot } from "./types";
+import type { AboutJob, Batch, Effect, Job, Page, PublicEffect, QueueEntry, QueueItem, Slot } from "./types";
 
 export const keys = {
   me: ["me"] as const,
@@ -283,6 +283,15 @@ export function useFilterable(): { slug: string; name: string }[] {
   const { data: shared } = useQuery(effects);
   return useMemo(() => filterable(own, shared), [own, shared]);
 }
+
+/** The effects that visitors may see. */
+export const publicEffects = queryOptions({
+  queryKey: ["catalogue"] as const,
+  queryFn: ({ signal }) =>
+    fetchAllPages<PublicEffect>((cursor) =>
+      get("/api/catalogue", { query: { limit: CHOICES_LIMIT, ...(cursor && { cursor }) }, signal }),
+    ),
+});
 
 export const effects = queryOptions({
   queryKey: keys.effects,

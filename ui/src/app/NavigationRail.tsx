@@ -1,8 +1,9 @@
 import { Link, useLocation } from "@tanstack/react-router";
 import { Command, Pause, Settings2 } from "lucide-react";
 import { classes, Popover } from "@/kit";
-import { Logo } from "@/kit/Logo";
 import { savedFilters } from "@/lib/saved-filters";
+import { BrandLogo } from "@/session/BrandLogo";
+import { useBrand } from "@/session/brand";
 import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import { areasOf } from "./areas";
@@ -20,11 +21,12 @@ interface NavigationRailProps {
 
 export function NavigationRail({ pending, isPaused, onPalette, onSheet }: NavigationRailProps) {
   const { role } = useSession();
+  const brand = useBrand().name ?? common.name;
   const current = useLocation({ select: (each) => each.pathname });
   return (
     <nav className={styles.rail} aria-label={common.mainNavigation}>
-      <Link to={role === "desk" ? "/queue" : "/"} className={styles.home} aria-label={common.name} title={common.name}>
-        <Logo />
+      <Link to={role === "desk" ? "/queue" : "/"} className={styles.home} aria-label={brand} title={brand}>
+        <BrandLogo />
       </Link>
       {areasOf(role).map(({ path, name, icon: Icon }) => (
         <Link

@@ -2,6 +2,7 @@ import { Cpu, LogOut, Settings2, Smartphone } from "lucide-react";
 import { post } from "@/api/client";
 import { Button, PopoverClose, Switch, toastProblem } from "@/kit";
 import { Segmented } from "@/kit/Segmented";
+import { LegalLinks } from "@/session/LegalLinks";
 import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import { desk } from "@/texts/desk";
@@ -81,6 +82,7 @@ export function SettingsMenu({ onSheet }: { onSheet: (sheet: Sheet) => void }) {
       <a className={styles.licences} href="/licenses.txt" target="_blank" rel="noreferrer">
         {common.licences}
       </a>
+      <LegalLinks />
     </div>
   );
 }

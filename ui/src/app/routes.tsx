@@ -226,6 +226,13 @@ const signUp = createRoute({
   component: lazyPage(() => import("@/areas/entry/sign-up")),
 });
 
+const catalogue = createRoute({
+  getParentRoute: () => root,
+  path: "/catalogue",
+  validateSearch: searchFields("q"),
+  component: lazyPage(() => import("@/areas/entry/catalogue")),
+});
+
 const reset = createRoute({
   getParentRoute: () => root,
   path: "/reset",
@@ -263,7 +270,7 @@ export const makeRouter = (client: QueryClient) =>
       start,
       ...studioPages,
       ...[studio, create, queue, gallery, job, wallet, console.addChildren(consolePages), kit],
-      ...[signIn, signUp, forgot, reset, confirm, setup],
+      ...[catalogue, signIn, signUp, forgot, reset, confirm, setup],
     ]),
     context: { client },
     parseSearch,

@@ -3,14 +3,21 @@
 import { useEffect } from "react";
 import { common, isolated } from "@/texts/common";
 
+let siteName: string = common.name;
 let page = "";
 let pendingCount = 0;
 let isQueuePaused = false;
 
 function updateTitle(): void {
-  const name = page ? `${isolated(page)} · ${common.name}` : common.name;
+  const name = page ? `${isolated(page)} · ${siteName}` : siteName;
   const pending = pendingCount ? `(${pendingCount}) ${name}` : name;
   document.title = isQueuePaused ? `${common.pause.mark} ${pending}` : pending;
+}
+
+/** Sets the name of the site, which ends every title. */
+export function setSiteName(name: string): void {
+  siteName = name;
+  updateTitle();
 }
 
 /** Sets the title of the tab to the name of the page. */

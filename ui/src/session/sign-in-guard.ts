@@ -7,7 +7,7 @@ import { Problem } from "@/api/problem";
 import { entry, keys, me } from "@/api/queries";
 import { requestSignIn } from "./renewal";
 
-const PUBLIC_PAGES = ["/sign-in", "/sign-up", "/forgot", "/reset", "/confirm", "/setup"] as const;
+const PUBLIC_PAGES = ["/catalogue", "/sign-in", "/sign-up", "/forgot", "/reset", "/confirm", "/setup"] as const;
 
 /** Whether a page needs no session. Public pages are shown without the frame of the app. */
 export const isPublicPage = (path: string): boolean =>
@@ -53,6 +53,7 @@ export async function requireSession(client: QueryClient, path: string, address:
       const found = await client.fetchQuery(entry);
       if (!found || found.is_desk) return reloadPage();
       if (found.needs_setup) throw redirect({ to: "/setup", replace: true });
+      if (address === "/" && found.can_sign_up) throw redirect({ to: "/catalogue", replace: true });
       const to = address === "/" ? undefined : address;
       throw redirect({ to: "/sign-in", search: to ? { to } : {}, replace: true });
     }

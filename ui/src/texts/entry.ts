@@ -11,6 +11,9 @@ export const entry = {
   isShort: "Use at least 8 characters.",
   show: "Show password",
   hide: "Hide password",
+  imprint: "Imprint",
+  terms: "Terms",
+  acceptTerms: "By signing up, you accept the",
   signIn: {
     title: "Sign in",
     action: "Sign in",

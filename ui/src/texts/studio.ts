@@ -113,6 +113,8 @@ export const studio = {
     another: "Choose another file",
     settings: "Settings",
     more: "More settings",
+    before: "Before",
+    afterwards: "After",
     cost: "Cost",
     balance: "Your balance",
     after: "Balance after",

@@ -94,7 +94,11 @@ class EffectRecord:
     is_active: bool
     last_processing_time_seconds: float | None
     max_wait_seconds: int | None
+    description: str | None
+    category: str | None
+    position: int
     preview_path: str | None
+    before_path: str | None
     created_at: datetime
     updated_at: datetime
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from comfyrelay.domain.capabilities import Fit
 from comfyrelay.domain.queue.states import Stage, WorkflowProvider
@@ -22,6 +22,7 @@ from comfyrelay.protocol.fields import (
     StrictInt,
 )
 from comfyrelay.protocol.user import PropertyFields
+from comfyrelay.text import one_line
 
 Extension = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9]{1,10}$", examples=["mp4"])]
 Cost = Annotated[StrictInt, Field(ge=0, le=1_000_000_000)]
@@ -38,6 +39,15 @@ PriceFormula = Annotated[
 Price = Annotated[StrictInt, Field(ge=1, le=1_000_000_000_000)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 AssetPath = Annotated[str, Field(min_length=1, max_length=300, pattern=STORABLE)]
+Description = Annotated[
+    str, Field(min_length=1, max_length=1000, pattern=STORABLE, description="what customers read about the effect")
+]
+Category = Annotated[
+    str,
+    Field(min_length=1, max_length=60, pattern=STORABLE, description="the heading of the effect in the catalogue"),
+    AfterValidator(one_line),
+]
+Position = Annotated[StrictInt, Field(ge=0, le=1_000_000, description="effects are listed by position, lowest first")]
 PRICES = ("self_hosted_micros_per_second", "cloud_micros_per_second", "burst_micros_per_hour")
 
 
@@ -203,7 +213,11 @@ class NewEffect(Request):
     price_formula: PriceFormula | None = None
     max_credits_cost: Cost | None = None
     max_wait_seconds: MaxWait | None = None
+    description: Description | None = None
+    category: Category | None = None
+    position: Position = 0
     preview_path: AssetPath | None = None
+    before_path: AssetPath | None = None
     is_active: bool = True
 
 
@@ -211,7 +225,8 @@ class EffectPatch(Patch):
     model_config = example(credits_cost=7)
 
     may_be_null: ClassVar[frozenset[str]] = frozenset(
-        {"max_wait_seconds", "preview_path", "price_formula", "max_credits_cost"}
+        {"max_wait_seconds", "price_formula", "max_credits_cost"}
+        | {"description", "category", "preview_path", "before_path"}
     )
 
     slug: Immutable = None
@@ -222,12 +237,17 @@ class EffectPatch(Patch):
     price_formula: PriceFormula | None = None
     max_credits_cost: Cost | None = None
     max_wait_seconds: MaxWait | None = None
+    description: Description | None = None
+    category: Category | None = None
+    position: Position | None = None
     preview_path: AssetPath | None = None
+    before_path: AssetPath | None = None
     is_active: bool | None = None
 
 
 class EffectDetails(AnswerBody):
-    """An effect. `preview_path` is an example output and `preview_url` a temporary URL of it; both may be null. With a
+    """An effect. `preview_path` is an example output, and `before_path` the input from which it was made. `preview_url`
+    and `before_url` are temporary URLs of them. With a
     `price_formula`, `credits_cost` is the minimum and `max_credits_cost` the maximum."""
 
     id: int
@@ -239,8 +259,13 @@ class EffectDetails(AnswerBody):
     price_formula: str | None = None
     max_credits_cost: int | None = None
     max_wait_seconds: int | None = None
+    description: str | None = None
+    category: str | None = None
+    position: int = 0
     preview_path: str | None = None
     preview_url: str | None = None
+    before_path: str | None = None
+    before_url: str | None = None
     is_active: bool
     last_processing_time_seconds: float | None
     created_at: datetime

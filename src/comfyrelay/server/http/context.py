@@ -20,6 +20,7 @@ from comfyrelay.server.http.metrics import ServerMetrics
 from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.services.accounts.sign_in import hash_secret
 from comfyrelay.services.engine import Engine
+from comfyrelay.web.logo import Logo
 
 SESSION_COOKIE = "comfyrelay_session"
 # After an outage of their receiver, users redeliver many webhooks in a row.
@@ -65,6 +66,7 @@ class Context:
         self.settings = engine.settings
         self.secrets = secrets
         self.owner = owner
+        self.logo = Logo.load(logo) if (logo := self.settings.studio_logo) is not None else None
         per_minute = self.settings.rate_limit_per_minute
         # Per address.
         self.registrations = RateLimit(per_minute)

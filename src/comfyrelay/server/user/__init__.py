@@ -21,7 +21,7 @@ ROUTERS = lazy_routers(
         "editor": "/api/editor",
         # Modules that share the prefix `/api` come last: each of their routes is tried for every request.
         "own_account": "/api/account",
-        **dict.fromkeys(("accounts", "account_links", "effects", "gallery", "webhook"), "/api"),
+        **dict.fromkeys(("accounts", "account_links", "effects", "gallery", "storefront", "webhook"), "/api"),
     },
 )
 JOBS = ROUTERS[0]

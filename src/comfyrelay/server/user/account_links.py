@@ -33,6 +33,13 @@ async def entry(context: ContextOf) -> Answer[wire.SignInOptions]:
         sends_mail=context.engine.accounts.mailer.is_enabled,
         needs_setup=not is_desk and await context.engine.accounts.sign_in.needs_setup(),
         url_seconds=settings.presigned_ttl_seconds,
+        studio=wire.Studio(
+            name=settings.studio_name,
+            logo_url=context.logo.url if context.logo is not None else None,
+            color=settings.studio_color,
+            imprint_url=settings.imprint_url,
+            terms_url=settings.terms_url,
+        ),
     )
     return Answer(data=data)
 

@@ -75,7 +75,7 @@ class Assets:
             await self._objects.remove_many(old)
         return len(old)
 
-    async def preview_url(self, path: str | None) -> str | None:
+    async def example_url(self, path: str | None) -> str | None:
         """Return a signed URL, which stays the same for a while so that browsers can cache the file."""
         if path is None:
             return None
@@ -127,16 +127,16 @@ class SavedAssets:
                 hashes[path] = known
         return saved, hashes
 
-    async def save_preview(self, path: str) -> str:
-        """Save the preview of an effect. It must be an uploaded image or video, because all users see it."""
+    async def save_example(self, path: str, name: str) -> str:
+        """Save an example of an effect. It must be an uploaded image or video, because everybody sees it."""
         kind = guess_media_type(path) or ""
         is_uploaded = path.startswith((FOLDER, f"{UPLOADS}/")) and ".." not in path
         if not (is_uploaded and kind.startswith(("image/", "video/"))):
             problem = "This must be the path of an image or a video that was uploaded with POST /api/admin/assets."
-            raise InvalidInput(errors={"preview_path": problem})
-        saved = await self._save(path, "preview_path")
+            raise InvalidInput(errors={name: problem})
+        saved = await self._save(path, name)
         if not await self.objects.exists(saved):
-            raise InvalidInput(errors={"preview_path": NOT_UPLOADED})
+            raise InvalidInput(errors={name: NOT_UPLOADED})
         return saved
 
     async def _save(self, path: str, name: str) -> str:

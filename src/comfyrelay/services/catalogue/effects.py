@@ -17,6 +17,7 @@ from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Tx
 
 _OFFER = ("credits_cost", "price_formula", "max_credits_cost", "is_active")
+_EXAMPLES = ("preview_path", "before_path")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +25,7 @@ class EffectView:
     effect: EffectRecord
     workflow_slug: str
     preview_url: str | None = None
+    before_url: str | None = None
 
 
 class Effects:
@@ -41,15 +43,18 @@ class Effects:
         name: str | None = None,
         is_active: bool = True,
         max_wait_seconds: int | None = None,
-        preview_path: str | None = None,
         price_formula: str | None = None,
         max_credits_cost: int | None = None,
+        description: str | None = None,
+        category: str | None = None,
+        position: int = 0,
+        preview_path: str | None = None,
+        before_path: str | None = None,
     ) -> EffectRecord:
         if credits_cost < 0:
             raise InvalidInput(errors={"credits_cost": "This must not be negative."})
         async with self._assets.saving() as saved:
-            if preview_path is not None:
-                preview_path = await saved.save_preview(preview_path)
+            examples = await _save_examples(saved, {"preview_path": preview_path, "before_path": before_path})
             overrides, hashes = await self._save_overrides(saved, workflow_slug, property_overrides or {})
 
             async def work(tx: Tx) -> EffectRecord:
@@ -70,7 +75,10 @@ class Effects:
                     property_overrides=overrides,
                     asset_hashes=hashes,
                     max_wait_seconds=max_wait_seconds,
-                    preview_path=preview_path,
+                    description=description,
+                    category=category,
+                    position=position,
+                    **examples,
                     **values,
                 )
 
@@ -83,16 +91,19 @@ class Effects:
             changed = await self._databases.central.run(
                 TransactionStep.CATALOGUE, lambda tx: _change(tx, slug, dict(values))
             )
-        return await self.add_preview_url(changed)
+        return await self.add_urls(changed)
 
-    async def add_preview_url(self, view: EffectView) -> EffectView:
-        return replace(view, preview_url=await self._assets.preview_url(view.effect.preview_path))
+    async def add_urls(self, view: EffectView) -> EffectView:
+        effect = view.effect
+        return replace(
+            view,
+            preview_url=await self._assets.example_url(effect.preview_path),
+            before_url=await self._assets.example_url(effect.before_path),
+        )
 
     async def _save_assets(self, saved: SavedAssets, slug: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Save the files of a change. Return the fields that depend on them."""
-        values: dict[str, Any] = {}
-        if (preview_path := changes.get("preview_path")) is not None:
-            values["preview_path"] = await saved.save_preview(preview_path)
+        values: dict[str, Any] = await _save_examples(saved, changes)
         if changes.keys() & {"workflow_slug", "property_overrides"}:
             before = await self.get(slug)
             # Hashes are stored by path, so they stay correct if the effect changes concurrently.
@@ -129,7 +140,7 @@ class Effects:
             if effect is None:
                 raise _not_found(slug)
             workflow = _require_workflow(effect, await catalogue.workflow(tx, id_=effect.workflow_id))
-        return await self.add_preview_url(EffectView(effect=effect, workflow_slug=workflow.slug))
+        return await self.add_urls(EffectView(effect=effect, workflow_slug=workflow.slug))
 
     async def page(
         self, *, workflow_slug: str | None = None, is_active: bool | None = None, cursor: str | None = None, limit: int
@@ -146,10 +157,14 @@ class Effects:
             )
             slugs = await catalogue.workflow_slugs(tx, {effect.workflow_id for effect in found})
         views = [
-            await self.add_preview_url(EffectView(effect=effect, workflow_slug=slugs[effect.workflow_id]))
-            for effect in found
+            await self.add_urls(EffectView(effect=effect, workflow_slug=slugs[effect.workflow_id])) for effect in found
         ]
         return ResultPage(items=views, next_cursor=after)
+
+
+async def _save_examples(saved: SavedAssets, values: Mapping[str, Any]) -> dict[str, str]:
+    given = {name: path for name in _EXAMPLES if (path := values.get(name)) is not None}
+    return {name: await saved.save_example(path, name) for name, path in given.items()}
 
 
 async def _change(tx: Tx, slug: str, values: dict[str, Any]) -> EffectView:

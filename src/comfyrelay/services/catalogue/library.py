@@ -23,6 +23,7 @@ class OfferedEffect:
     output_mime_type: str
     output_extension: str
     preview_url: str | None
+    before_url: str | None
 
 
 class Library:
@@ -50,7 +51,8 @@ class Library:
             workflow_slug=offer.workflow.slug,
             output_mime_type=offer.workflow.output_mime_type,
             output_extension=offer.workflow.output_extension,
-            preview_url=await self._assets.preview_url(offer.effect.preview_path),
+            preview_url=await self._assets.example_url(offer.effect.preview_path),
+            before_url=await self._assets.example_url(offer.effect.before_path),
         )
 
 

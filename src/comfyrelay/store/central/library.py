@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, func, select, tuple_
 
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
@@ -28,14 +28,17 @@ class UsableEffect:
 
 
 async def usable_effects(tx: Tx, *, after_id: int = 0, limit: int = 50) -> tuple[list[UsableEffect], bool]:
-    """Return a page of active effects in order of creation, and whether there are more."""
-    rows = _usable_effects().where(effects.c.id > after_id)
+    """Return a page of active effects by position, then by age, and whether there are more."""
+    last = effects.alias()
+    # The effect may be gone.
+    position = func.coalesce(select(last.c.position).where(last.c.id == after_id).scalar_subquery(), 0)
+    rows = _usable_effects().where(tuple_(effects.c.position, effects.c.id) > tuple_(position, after_id))
     return await short_page(
         tx,
         _usable_effect,
         rows,
         workflows.c.properties,
-        lambda query, rows: query.order_by(effects.c.id).limit(rows),
+        lambda query, rows: query.order_by(effects.c.position, effects.c.id).limit(rows),
         limit=limit,
     )
 

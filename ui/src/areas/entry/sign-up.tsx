@@ -6,6 +6,7 @@ import { Problem, sentence } from "@/api/problem";
 import { entry } from "@/api/queries";
 import { Button, ErrorCard, Field, TextField } from "@/kit";
 import { PasswordField } from "@/session/PasswordField";
+import { useBrand } from "@/session/brand";
 import { localPath } from "@/session/sign-in-guard";
 import { entry as texts } from "@/texts/entry";
 import styles from "./entry.module.css";
@@ -53,6 +54,7 @@ function SignUpForm({ to, byMail, onMailed }: SignUpFormProps) {
   const [password, setPassword] = useState("");
   const [problem, setProblem] = useState<Problem | null>(null);
   const [isSending, setSending] = useState(false);
+  const { terms_url: terms } = useBrand();
   const send = async (event: FormEvent) => {
     event.preventDefault();
     setSending(true);
@@ -99,6 +101,15 @@ function SignUpForm({ to, byMail, onMailed }: SignUpFormProps) {
         <Field name={texts.password} hint={texts.passwordHint} problem={errors.password}>
           <PasswordField value={password} onChange={setPassword} autoComplete="new-password" />
         </Field>
+      )}
+      {terms && (
+        <p className={styles.hint}>
+          {texts.acceptTerms}{" "}
+          <a href={terms} target="_blank" rel="noreferrer">
+            {texts.terms}
+          </a>
+          .
+        </p>
       )}
       <Button look="primary" type="submit" isBusy={isSending}>
         {byMail ? texts.signUp.mailAction : texts.signUp.action}

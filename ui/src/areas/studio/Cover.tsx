@@ -1,9 +1,10 @@
 import { AudioLines, Clapperboard, FileText, Image, type LucideIcon, Sparkles } from "lucide-react";
 import { type CSSProperties, useState } from "react";
 import { here } from "@/api/client";
+import type { Effect } from "@/api/types";
 import { kindOf, type MediaKind } from "@/kit/Media";
 import styles from "./Cover.module.css";
-import { isVideoUrl, placeholderHue, type StudioEffect } from "./queries";
+import { isVideoUrl, placeholderHue } from "./queries";
 
 export const KIND_ICONS: Readonly<Record<MediaKind, LucideIcon>> = {
   image: Image,
@@ -13,8 +14,10 @@ export const KIND_ICONS: Readonly<Record<MediaKind, LucideIcon>> = {
   other: Sparkles,
 };
 
+type Covered = Pick<Effect, "slug" | "output_mime_type" | "preview_url"> & Partial<Pick<Effect, "cover_url">>;
+
 /** Preview of an effect, else its last output, else a placeholder. */
-export function Cover({ effect }: { effect: StudioEffect }) {
+export function Cover({ effect }: { effect: Covered }) {
   const [gone, setGone] = useState<readonly string[]>([]);
   const url = [effect.preview_url, effect.cover_url].find((each) => each && !gone.includes(each));
   if (!url) return <Placeholder of={effect.slug} kind={kindOf(effect.output_mime_type)} />;

@@ -9,10 +9,10 @@ import { acceptsMime, type Choice, choicesOf, primaryOf } from "@/areas/create/i
 import { buttonClass, EmptyState, ErrorCard, Heading, Skeleton } from "@/kit";
 import { useDroppedFiles } from "@/lib/file-drop";
 import { studio } from "@/texts/studio";
-import { Cover } from "./Cover";
 import { EffectFacts } from "./EffectFacts";
 import effectPageStyles from "./EffectPage.module.css";
 import { EffectSettings } from "./EffectSettings";
+import { Example } from "./Example";
 import { InsufficientTokens } from "./InsufficientTokens";
 import { balance, effect as effectQuery, type StudioEffect, useEffectOf } from "./queries";
 import { StartButton } from "./StartButton";
@@ -89,6 +89,7 @@ function Page({ effect }: { effect: StudioEffect }) {
           <ArrowLeft aria-hidden />
           {texts.back}
         </Link>
+        {effect.description && <p className={effectPageStyles.description}>{effect.description}</p>}
         {missingTokens > 0 && wallet && (
           <InsufficientTokens need={need} have={wallet.balance} topUpUrl={wallet.topUpUrl} />
         )}
@@ -111,7 +112,7 @@ function Page({ effect }: { effect: StudioEffect }) {
       </div>
       <aside className={styles.side} aria-label={texts.cost}>
         <div className={effectPageStyles.sideCover}>
-          <Cover effect={{ ...effect, cover_url: listed?.cover_url ?? null }} />
+          <Example effect={{ ...effect, cover_url: listed?.cover_url ?? null }} />
         </div>
         <EffectFacts effect={effect} price={price} balance={wallet?.balance} />
         {starting.problem && <ErrorCard title={starting.problem} />}

@@ -31,9 +31,7 @@ async def list_effects(
 async def create_effect(body: wire.NewEffect, context: ContextOf) -> Answer[wire.EffectDetails]:
     """Offer a workflow to users, at a price."""
     effect = await context.engine.catalogue.effects.create(**body.model_dump())
-    view = await context.engine.catalogue.effects.add_preview_url(
-        EffectView(effect=effect, workflow_slug=body.workflow_slug)
-    )
+    view = await context.engine.catalogue.effects.add_urls(EffectView(effect=effect, workflow_slug=body.workflow_slug))
     return Answer(data=_body(view), message="Created.")
 
 

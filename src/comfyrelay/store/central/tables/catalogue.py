@@ -11,6 +11,7 @@ from sqlalchemy import (
     Table,
     Text,
     false,
+    text,
     true,
 )
 
@@ -95,8 +96,14 @@ effects = Table(
     Column("last_processing_time_seconds", Float),
     # Maximum wait before a job may burst. The strictest limit of effect, tenant and job applies.
     Column("max_wait_seconds", Integer),
-    # An example image or video in object storage.
+    # What customers read about it, and the heading under which they find it.
+    Column("description", Text),
+    Column("category", Text),
+    # Effects are listed by position; those of equal position by age.
+    Column("position", Integer, nullable=False, server_default=text("0")),
+    # An example output, and the input from which it was made: images or videos in object storage.
     Column("preview_path", Text),
+    Column("before_path", Text),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     CheckConstraint("credits_cost >= 0", name="credits_cost"),

@@ -6,7 +6,7 @@ import { call } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import { FormView } from "@/areas/create/FormView";
 import { useForm } from "@/areas/create/form";
-import { Button, ErrorCard, Field, IconButton, Menu, NumberField, TextField, toast } from "@/kit";
+import { Button, ErrorCard, Field, IconButton, Menu, NumberField, TextArea, TextField, toast } from "@/kit";
 import { Combobox } from "@/kit/Combobox";
 import { Header } from "@/kit/Header";
 import { common, duration } from "@/texts/common";
@@ -27,6 +27,8 @@ import { Overrides } from "./Overrides";
 import { type EffectPicture, PictureSection } from "./PictureSection";
 import { WorkerWarning } from "./WorkerWarning";
 
+type Example = "preview_path" | "before_path";
+
 export function EffectEditor({ before }: { before: Effect }) {
   const { slug } = before;
   const client = useQueryClient();
@@ -34,7 +36,7 @@ export function EffectEditor({ before }: { before: Effect }) {
   const { data: all = [] } = useQuery(workflows);
   const [edited, setEdited] = useState<Partial<Effect>>({});
   /** Uploaded but not saved yet. */
-  const [chosen, setChosen] = useState<EffectPicture | null>(null);
+  const [chosen, setChosen] = useState<Partial<Record<Example, EffectPicture | null>>>({});
   const [isDeleting, setDeleting] = useState(false);
   const now: Effect = { ...before, ...edited };
   const changes = changesOf(before, edited);
@@ -55,7 +57,7 @@ export function EffectEditor({ before }: { before: Effect }) {
     onSuccess: (data) => {
       client.setQueryData(keys.effect(slug), data);
       setEdited({});
-      setChosen(null);
+      setChosen({});
       void client.invalidateQueries({ queryKey: keys.effects });
     },
   });
@@ -63,9 +65,15 @@ export function EffectEditor({ before }: { before: Effect }) {
   const saveNow = (more: Partial<Effect>, words: string) =>
     save.mutate(more, { onSuccess: () => toast({ text: words, tone: "good" }) });
 
-  const seen: EffectPicture | null =
-    chosen ??
-    (now.preview_path && before.preview_url ? { url: before.preview_url, mime: mimeOf(now.preview_path) } : null);
+  const shown = (path: Example, url: "preview_url" | "before_url"): EffectPicture | null => {
+    const [saved, address] = [now[path], before[url]];
+    return chosen[path] ?? (saved && address ? { url: address, mime: mimeOf(saved) } : null);
+  };
+  const seen = shown("preview_path", "preview_url");
+  const choose = (path: Example) => (saved: string | null, picture: EffectPicture | null) => {
+    change({ [path]: saved });
+    setChosen((was) => ({ ...was, [path]: picture }));
+  };
   const preview = useMemo(
     () =>
       previewOf(
@@ -89,7 +97,7 @@ export function EffectEditor({ before }: { before: Effect }) {
                 look="quiet"
                 onClick={() => {
                   setEdited({});
-                  setChosen(null);
+                  setChosen({});
                 }}
               >
                 {shared.discard}
@@ -143,11 +151,16 @@ export function EffectEditor({ before }: { before: Effect }) {
         <div className={sheet.columns}>
           <div className={sheet.column}>
             <PictureSection
+              title={texts.picture}
+              about={texts.pictureAbout}
               seen={seen}
-              onPath={(path, picture) => {
-                change({ preview_path: path });
-                setChosen(picture);
-              }}
+              onPath={choose("preview_path")}
+            />
+            <PictureSection
+              title={texts.before}
+              about={texts.beforeAbout}
+              seen={shown("before_path", "before_url")}
+              onPath={choose("before_path")}
             />
             <Section title={texts.about}>
               <div className={sheet.fields}>
@@ -160,6 +173,28 @@ export function EffectEditor({ before }: { before: Effect }) {
                 </Field>
                 <Field name={texts.slug}>
                   <TextField value={slug} readOnly />
+                </Field>
+                <Field name={texts.description} hint={texts.descriptionHint} problem={errors.description}>
+                  <TextArea
+                    maxLength={1000}
+                    value={now.description ?? ""}
+                    onChange={(event) => change({ description: event.target.value || null })}
+                  />
+                </Field>
+                <Field name={texts.category} hint={texts.categoryHint} problem={errors.category}>
+                  <TextField
+                    maxLength={60}
+                    value={now.category ?? ""}
+                    onChange={(event) => change({ category: event.target.value || null })}
+                  />
+                </Field>
+                <Field name={texts.position} hint={texts.positionHint} problem={errors.position}>
+                  <NumberField
+                    isWhole
+                    minimum={0}
+                    value={now.position ?? 0}
+                    onChange={(next) => change({ position: Number(next ?? 0) })}
+                  />
                 </Field>
                 <Field name={texts.workflow} problem={errors.workflow_slug}>
                   <Combobox
@@ -246,7 +281,7 @@ export function EffectEditor({ before }: { before: Effect }) {
               <EffectCard
                 name={now.name}
                 tokens={now.credits_cost}
-                about=""
+                about={now.description ?? ""}
                 picture={seen?.url ?? null}
                 mime={seen?.mime ?? null}
               />

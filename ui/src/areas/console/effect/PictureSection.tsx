@@ -14,11 +14,13 @@ export interface EffectPicture {
 }
 
 interface PictureSectionProps {
+  title: string;
+  about: string;
   seen: EffectPicture | null;
   onPath: (path: string | null, picture: EffectPicture | null) => void;
 }
 
-export function PictureSection({ seen, onPath }: PictureSectionProps) {
+export function PictureSection({ title, about, seen, onPath }: PictureSectionProps) {
   const chooser = useRef<HTMLInputElement>(null);
   const [part, setPart] = useState<number | null>(null);
   const kept = useRef<string[]>([]);
@@ -45,13 +47,13 @@ export function PictureSection({ seen, onPath }: PictureSectionProps) {
     }
   };
   return (
-    <Section title={texts.picture} about={texts.pictureAbout}>
+    <Section title={title} about={about}>
       <input
         ref={chooser}
         type="file"
         className="visually-hidden"
         tabIndex={-1}
-        aria-label={texts.picture}
+        aria-label={title}
         accept="image/*,video/*"
         onChange={(event) => {
           void take(event.target.files?.[0]);
@@ -62,7 +64,7 @@ export function PictureSection({ seen, onPath }: PictureSectionProps) {
       {seen ? (
         <>
           <div className={styles.pictureBox}>
-            <Media file={{ url: seen.url, mime_type: seen.mime }} name={texts.picture} />
+            <Media file={{ url: seen.url, mime_type: seen.mime }} name={title} />
           </div>
           <div className={sheet.actions}>
             <Button size="small" onClick={() => chooser.current?.click()}>
