@@ -184,10 +184,10 @@ async def publish(page: Page, system: System) -> None:
     await dialog.get_by_role("button", name="Create effect").click()
     await page.wait_for_url(re.compile("/console/effects/film-negative$"))
     assert await offered(system, "film-negative") is None
-    picture = page.get_by_role("region", name="Image")
+    picture = page.get_by_role("region", name="Example")
     cover: FilePayload = {"name": "cover.png", "mimeType": "image/png", "buffer": png("#22aa66")}
     await picture.locator("input[type=file]").first.set_input_files([cover])
-    await expect(picture.get_by_role("img", name="Image")).to_be_visible()
+    await expect(picture.get_by_role("img", name="Example")).to_be_visible()
     await page.get_by_role("switch", name="Override Height").click()
     await page.get_by_role("region", name="Values").get_by_label("Height", exact=True).fill("48")
     await page.get_by_role("button", name="Save and publish").click()

@@ -40,7 +40,9 @@ export default function Catalogue() {
         </nav>
       </header>
       <main className={styles.main}>
-        <CatalogueSearch words={q} />
+        <div>
+          <CatalogueSearch words={q} />
+        </div>
         {error && !data && <ErrorCard title={sentence(error)} />}
         {!data && !error && <Skeleton height={380} />}
         {found && found.length > 0 && (
