@@ -33,7 +33,7 @@ async def catalogue(
 async def logo(context: ContextOf) -> Response:
     """Get the logo of the operator."""
     if context.logo is None:
-        raise NotFound("This server has no logo of its own.")
+        raise NotFound("No logo is set.")
     return Response(context.logo.content, media_type=context.logo.media_type, headers=LOGO_HEADERS)
 
 
