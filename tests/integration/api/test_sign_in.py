@@ -80,7 +80,8 @@ class TestSettingUp:
         seconds = api.engine.settings.presigned_ttl_seconds
         expected = {"is_desk": False, "stage": "production", "can_sign_up": True, "needs_setup": True}
         expected |= {"sign_up": "open", "sends_mail": False}
-        assert entry == {**expected, "url_seconds": seconds}
+        studio = dict.fromkeys(("name", "logo_url", "color", "imprint_url", "terms_url"))
+        assert entry == {**expected, "url_seconds": seconds, "studio": studio}
         created = data_of(await set_up(api, await make_code(api)))
         assert created["user"]["is_admin"] is True
         assert (await bearer(api, created["token"]).get("/api/admin/fleets"))["items"] == []

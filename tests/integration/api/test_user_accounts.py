@@ -27,6 +27,7 @@ class TestSigningUp:
         assert data["user"]["email"] == "ada@example.com"
         me = await bearer(api, data["token"]).get("/api/me")
         assert me.pop("own_workflows") == {"tokens_per_second": 0, "max_seconds": None, "reserved_tokens": 0}
+        assert me.pop("has_editor") is False
         assert me == data["user"]
         assert me.keys() == {"id", "email", "name", "tenant_id", "is_admin"}
         assert me["is_admin"] is False
