@@ -9,7 +9,6 @@ import os
 import subprocess
 import tempfile
 import time
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -79,15 +78,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def no_secret_in_logs() -> Iterator[None]:
-    """Search every log line of this process, and of the servers and workers that a test starts, for secrets.
-
-    A secret fails the test with `--full`, and is a warning otherwise."""
+    """Search every log line of this process, and of the servers and workers that a test starts, for secrets."""
     yield
     if found := log_secrets.violations():
-        text = "These log lines have secrets:\n" + "\n".join(found)
-        if full.is_enabled:
-            pytest.fail(text)
-        warnings.warn(text, stacklevel=1)
+        pytest.fail("These log lines have secrets:\n" + "\n".join(found))
 
 
 @pytest.fixture(scope="session")

@@ -28,13 +28,15 @@ def upgrade() -> None:
 def next_version(folder: Path) -> Iterator[None]:
     """Inside the block, both schemas have one more migration."""
     shutil.copytree(migrate._FOLDER, folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(migrate, "_FOLDER", folder)
-        patch.setattr(checksums, "CHECKSUMS", {})
-        write_next(folder, ADD_COLUMN)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(migrate, "_FOLDER", folder)
+            patch.setattr(checksums, "CHECKSUMS", {})
+            write_next(folder, ADD_COLUMN)
+            migrate.head.cache_clear()
+            yield
+    finally:
         migrate.head.cache_clear()
-        yield
-    migrate.head.cache_clear()
 
 
 def write_next(folder: Path, statement: str) -> None:
