@@ -82,6 +82,12 @@ async def poll(http: httpx.AsyncClient, worker_id: str, token: dict[str, str], w
     return answer.json()["data"]["job"]
 
 
+async def until_parked(http: httpx.AsyncClient) -> None:
+    """Wait until the server counts a parked poll in its metrics, which it reads once a second."""
+    while "pollers_parked 1.0" not in (await http.get("/metrics")).text:
+        pass
+
+
 async def test_preview_request_at_one_server_reaches_a_worker_at_another(site: Site) -> None:
     async with server_process(site.settings) as one, server_process(site.settings) as other:
         token = await registered(one.http, "gpu-1")
@@ -118,8 +124,7 @@ async def test_stopping_server_answers_parked_polls(site: Site) -> None:
     async with server_process(site.settings) as server:
         token = await registered(server.http, "gpu-1")
         waiting = asyncio.create_task(poll(server.http, "gpu-1", token, 30))
-        # a response to a later request means that the poll was read
-        await server.http.get("/healthz")
+        await until_parked(server.http)
         server.process.send_signal(signal.SIGTERM)
         assert await waiting is None
         assert await server.process.wait() == 0
