@@ -9,10 +9,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
-from comfyrelay.web.session_pages import BARE_HEADERS
+from comfyrelay.web.session_pages import BARE_HEADERS, read_page
 
 APP = Path(__file__).parent / "app"
-NOT_BUILT = Path(__file__).parent / "static" / "not-built.html"
 # Addresses that users open → HTML page. All pages load the same app; some have preload hints.
 PAGES = {
     **{"": "queue", "create": "create", "queue": "queue", "gallery": "gallery", "jobs": "job", "kit": "index"},
@@ -103,7 +102,7 @@ async def not_found_page(request: Request, storage_origins: Origins) -> Response
 def _page(name: str, request: Request, origins: Sequence[str], *, status_code: int = 200) -> Response:
     path = APP / f"{name}.html"
     if not path.is_file():
-        return HTMLResponse(NOT_BUILT.read_text("utf-8"), status_code=503, headers=BARE_HEADERS)
+        return HTMLResponse(read_page("not-built.html"), status_code=503, headers=BARE_HEADERS)
     html = path.read_text("utf-8")
     nonce = token_urlsafe(16)
     headers = {"Content-Security-Policy": policy(nonce, origins), "Cache-Control": REVALIDATE}

@@ -1,4 +1,4 @@
-"""Pages for browsers without a session. Each page is a single file."""
+"""Pages for browsers without a session. Each page is a single response, with its style."""
 
 from collections.abc import Mapping
 from html import escape
@@ -27,23 +27,29 @@ FORM_HEADERS = {
 SIGN_IN_PATH = "/sign-in"
 
 
+def read_page(name: str) -> str:
+    """Return a page, with the style that all pages share."""
+    style = (FILES / "page.css").read_text("utf-8")
+    return (FILES / name).read_text("utf-8").replace("__STYLE__", style)
+
+
 def closed_page() -> Response:
     """Return the page that explains how to get a session."""
-    return HTMLResponse((FILES / "closed.html").read_text("utf-8"), status_code=401, headers=BARE_HEADERS)
+    return HTMLResponse(read_page("closed.html"), status_code=401, headers=BARE_HEADERS)
 
 
 def editor_closed_page(url: str) -> Response:
     """Return the page that explains how to open the editor. `url` is the address of ComfyRelay's pages."""
-    page = (FILES / "editor-closed.html").read_text("utf-8").replace("__URL__", escape(url))
+    page = read_page("editor-closed.html").replace("__URL__", escape(url))
     return HTMLResponse(page, status_code=401, headers=BARE_HEADERS)
 
 
 def sign_in_page(problem: str = "", *, status_code: int = 401, headers: Mapping[str, str] | None = None) -> Response:
     """Return the page that asks for the password."""
-    page = (FILES / "sign-in.html").read_text("utf-8").replace("<!-- problem -->", escape(problem))
+    page = read_page("sign-in.html").replace("<!-- problem -->", escape(problem))
     return HTMLResponse(page, status_code=status_code, headers={**FORM_HEADERS, **(headers or {})})
 
 
 def opened_page() -> Response:
     """Return the page that redirects to the app."""
-    return HTMLResponse((FILES / "opened.html").read_text("utf-8"), headers=BARE_HEADERS)
+    return HTMLResponse(read_page("opened.html"), headers=BARE_HEADERS)
