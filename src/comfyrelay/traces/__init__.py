@@ -11,33 +11,19 @@ from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from comfyrelay.extras import require
 
+if TYPE_CHECKING:
+    from comfyrelay.traces.exporter import Exporter
+
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-class Recorder(Protocol):
-    def record(
-        self,
-        name: str,
-        *,
-        trace_id: int,
-        span_id: int | None,
-        parent_id: int | None,
-        begin: float,
-        end: float,
-        failure: str | None,
-        attributes: dict[str, str],
-    ) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class _State:
-    recorder: Recorder | None = None
+    recorder: "Exporter | None" = None
 
 
 @contextmanager
