@@ -420,6 +420,10 @@ class Settings(ArgumentsOnly):
         return self
 
     @property
+    def are_own_runs_charged(self) -> bool:
+        return self.own_workflow_tokens_per_second > 0
+
+    @property
     def late_seconds(self) -> float:
         """Seconds that an expired lease continues while no other worker can run its job."""
         return self.lease_ttl_seconds if self.late_grace_seconds is None else self.late_grace_seconds

@@ -85,6 +85,7 @@ class JobFact:
     dispatch_version: int
     event_seq: int
     charged_tokens: int | None = None
+    millitokens_per_second: int | None = None
     cost_micros: int = 0
     expected_cost_micros: int | None = None
     reused_from: str | None = None
@@ -298,7 +299,7 @@ def transactions_are_append_only(facts: Facts, seen: EarlierFacts) -> Iterable[s
             yield f"the transaction {before} became {now.get(key)}"
 
 
-# Ledger 2 and 3: one reserve; one consume exactly when completed; one refund exactly when failed or canceled.
+# Ledger 2 and 3: one reserve; one consume exactly when completed or charged by the second; otherwise one refund.
 
 
 def every_job_is_reserved_once_and_settled_once(facts: Facts) -> Iterable[str]:
@@ -309,9 +310,9 @@ def every_job_is_reserved_once_and_settled_once(facts: Facts) -> Iterable[str]:
         settled = [(entry.type, entry.amount) for entry in transactions if entry.type in SETTLEMENTS]
         if reserved != [-job.reserved_tokens]:
             yield f"job {job.id} costs {job.reserved_tokens} and reserved {reserved}"
-        due = settlement_of(job.status)
+        due = settlement_of(job.status, job.charged_tokens or 0)
         released = job.reserved_tokens - (job.charged_tokens or 0)
-        if due is TransactionType.JOB_REFUND and job.charged_tokens:
+        if job.status != JobStatus.COMPLETED and job.charged_tokens and job.millitokens_per_second is None:
             yield f"job {job.id} is {job.status} and costs {job.charged_tokens}"
         if settled != ([(due, released)] if due is not None else []):
             yield f"job {job.id} is {job.status} and was settled with {settled}"

@@ -10,7 +10,6 @@ from comfyrelay.domain.queue.states import (
     JOB_STATUS_OF,
     TERMINAL_JOB,
     DispatchStatus,
-    JobStatus,
     TransactionType,
     VideoStatus,
 )
@@ -81,11 +80,11 @@ class JobFacts:
 
     @property
     def expected_net(self) -> int:
-        return expected_net(self.charged_tokens, self.transactions) if self.status == JobStatus.COMPLETED else 0
+        return expected_net(self.charged_tokens, self.transactions)
 
 
 def expected_net(charged_tokens: int, transactions: Mapping[str, int]) -> int:
-    """Return what the tokens of a completed job should sum to. An administrator may have refunded what it cost."""
+    """Return what the tokens of an ended job should sum to. An administrator may have refunded what it cost."""
     return min(charged_tokens, transactions.get(TransactionType.JOB_CREDIT, 0)) - charged_tokens
 
 
@@ -118,7 +117,7 @@ def _check_ledger(facts: JobFacts) -> list[Inconsistency]:
             facts.finding(FindingKind.MISSING_RESERVE, f"The job is {facts.status}, but has no reserved tokens.")
         )
     settled = SETTLEMENTS & facts.transactions.keys()
-    owed = settlement_of(facts.status)
+    owed = settlement_of(facts.status, facts.charged_tokens)
     if owed is None and settled:
         text = f"The job is {facts.status}, but has {' and '.join(sorted(settled))}."
         found.append(facts.finding(FindingKind.SETTLED_EARLY, text))

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.domain.prices.metered import MeteredPrice
 from tests.support.api import Api, Caller, open_api, problem_of
-from tests.support.api_calls import complete, fail, lease
+from tests.support.api_calls import complete, lease
 from tests.support.world import PROMPT, PostgresBackend, SqliteBackend
 
 pytestmark = pytest.mark.both_databases
@@ -54,6 +55,19 @@ async def amounts(user: Caller, job: Any) -> dict[str, int]:
     found = (await user.get("/api/wallet"))["transactions"]
     entries = found["items"] if isinstance(found, dict) else found
     return {entry["type"]: entry["amount"] for entry in entries if entry["job_id"] == job["id"]}
+
+
+async def report_failure(api: Api, worker: Caller, job: Any, *, fault: str, **more: Any) -> None:
+    body = {key: job[key] for key in ("dispatch_id", "lease_token")}
+    await worker.post("/api/worker/fail", {**body, "error_message": "It broke.", "fault": fault, **more})
+    await api.engine.outbox.delivery.idle()
+
+
+async def requeue(api: Api, worker: Caller, job: Any, **more: Any) -> None:
+    """Report that the worker stopped the job."""
+    body = {key: job[key] for key in ("dispatch_id", "lease_token")}
+    await worker.post("/api/worker/requeue", {**body, "reason": "canceled", **more})
+    await api.engine.outbox.delivery.idle()
 
 
 class TestPermission:
@@ -149,17 +163,83 @@ class TestPrice:
         assert (await user.get(f"/api/ai-jobs/{job['id']}"))["charged_tokens"] == 150
         assert await balance(user) == 0
 
-    async def test_failed_run_costs_nothing(self, api: Api) -> None:
+    @pytest.mark.parametrize(
+        ("ran", "fault", "charged"),
+        [(True, "job", 50), (True, "worker", 0), (False, "job", 0)],
+        ids=["graph fails", "worker fails", "graph is refused"],
+    )
+    async def test_failed_run_costs_its_seconds_unless_the_worker_is_at_fault(
+        self, api: Api, ran: bool, fault: str, charged: int
+    ) -> None:
         user = await api.user(tokens=150)
+        await permit(api, user)
+        job = await submit_own(user)
+        for number in range(3):
+            worker = await api.worker(f"gpu-{number}", fleet=FLEET)
+            leased = await lease(worker, f"gpu-{number}")
+            await api.clock.set(api.clock.now + timedelta(seconds=30))
+            # The run began 10 s after the lease.
+            began = {"began_after_seconds": 10} if ran else {}
+            await report_failure(api, worker, leased, fault=fault, **began)
+            if fault == "job":
+                break
+        done = await user.get(f"/api/ai-jobs/{job['id']}")
+        assert (done["status"], done["charged_tokens"]) == ("failed", charged)
+        settled = "JOB_CONSUME" if charged else "JOB_REFUND"
+        assert await amounts(user, job) == {"JOB_RESERVE": -150, settled: 150 - charged}
+        assert await balance(user) == 150 - charged
+        assert (await api.engine.operations.reconciler.run()).is_clean
+
+    async def test_canceled_run_costs_its_seconds(self, api: Api) -> None:
+        user, admin = await api.user(tokens=300), await api.user("root@example.com", is_admin=True)
+        await permit(api, user)
+        first = await submit_own(user)
+        worker = await api.worker(fleet=FLEET)
+        leased = await lease(worker)
+        await api.clock.set(api.clock.now + timedelta(seconds=20))
+        await user.post(f"/api/ai-jobs/{first['id']}/cancel")
+        await requeue(api, worker, leased, began_after_seconds=0)
+        done = await user.get(f"/api/ai-jobs/{first['id']}")
+        assert (done["status"], done["charged_tokens"], await balance(user)) == ("canceled", 50, 250)
+        # A run that has not begun costs nothing.
+        second = await user.post(f"/api/ai-jobs/{first['id']}/retry")
+        leased = await lease(worker)
+        await api.clock.set(api.clock.now + timedelta(seconds=20))
+        await user.post(f"/api/ai-jobs/{second['id']}/cancel")
+        await requeue(api, worker, leased)
+        assert (await user.get(f"/api/ai-jobs/{second['id']}"))["charged_tokens"] == 0
+        assert await balance(user) == 250
+        assert (await api.engine.operations.reconciler.run()).is_clean
+        # An administrator can refund the seconds.
+        [dispatch] = (await admin.get(f"/api/admin/dispatches?search={first['id']}"))["items"]
+        assert await admin.post(f"/api/admin/dispatches/{dispatch['id']}/refund") == {"tokens": 50}
+        assert await balance(user) == 300
+        assert (await api.engine.operations.reconciler.run()).is_clean
+
+    async def test_pause_does_not_end_a_run_without_a_charge(self, api: Api) -> None:
+        user = await api.user(tokens=300)
         await permit(api, user)
         job = await submit_own(user)
         worker = await api.worker(fleet=FLEET)
         leased = await lease(worker)
-        await api.clock.set(api.clock.now + timedelta(seconds=30))
-        await fail(api, worker, leased)
-        assert await amounts(user, job) == {"JOB_RESERVE": -150, "JOB_REFUND": 150}
-        assert await balance(user) == 150
-        assert (await api.engine.operations.reconciler.run()).is_clean
+        await user.post(f"/api/ai-jobs/{job['id']}/pause", {"mode": "now"})
+        await user.post("/api/ai-jobs/bulk", {"ids": [job["id"]], "action": "pause", "mode": "now"})
+        await user.post("/api/queue/pause", {"mode": "now"})
+        body = {key: leased[key] for key in ("dispatch_id", "lease_token")}
+        answer = await worker.post("/api/worker/heartbeat", body)
+        assert answer["stop"] is None
+
+    async def test_again_costs_the_price_of_a_second_now(self, api: Api) -> None:
+        user = await api.user(tokens=1000)
+        await permit(api, user)
+        job = await submit_own(user)
+        worker = await api.worker(fleet=FLEET)
+        await complete(api, worker, await lease(worker))
+        api.engine.accounts.own_workflows.price = MeteredPrice(millitokens_per_second=5000, max_seconds=30)
+        shown = (await user.get(f"/api/ai-jobs/{job['id']}"))["again_tokens"]
+        again = await user.post(f"/api/ai-jobs/{job['id']}/again", {"expected_tokens": shown})
+        assert (shown, again["reserved_tokens"]) == (150, 150)
+        assert (await lease(worker))["max_run_seconds"] == 30
 
     async def test_run_needs_tokens_for_its_longest_time(self, api: Api) -> None:
         user = await api.user(tokens=149)

@@ -35,7 +35,7 @@ _CAUSES = tuple(
         ),
         (r"even width and height", "Your video needs an even width and height. Upload it in another size."),
         (
-            r"timed? ?out|took too long|too slow|time limit|did not answer within|no progress",
+            r"timed? ?out|took too long|too slow|time limit|limit for this job|did not answer within|no progress",
             "It took too long. Try a smaller image, a shorter video or lower settings.",
         ),
         (

@@ -258,6 +258,12 @@ def cancel(dispatch: Dispatch, *, now: datetime, reason: str | None = None) -> T
     return replace(_canceled(dispatch, now, lease_outcome=None), reason=reason)
 
 
+def allowed_pause(dispatch: Dispatch, mode: PauseMode, *, are_own_runs_charged: bool) -> PauseMode:
+    """Return the mode that a pause has. A run that is charged by the second may finish: interrupted, it would be
+    repeated, and its seconds would cost nothing."""
+    return PauseMode.AFTER if are_own_runs_charged and dispatch.effect_id is None else mode
+
+
 def pause(dispatch: Dispatch, *, mode: PauseMode, now: datetime) -> Transition | None:
     """Pause a queued dispatch at once. For a leased one, `after` lets it finish and `now` asks the worker to stop.
 

@@ -15,6 +15,7 @@ from comfyrelay.domain.queue.customer_texts import failure_text
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobEventType, JobStatus, Outcome, TransactionType, VideoStatus
 from comfyrelay.domain.queue.updates import JobUpdate, UploadedOutput
 from comfyrelay.error_text import user_sentence
+from comfyrelay.errors import Fault
 
 CANCELED_TEXT = "Canceled."
 # The reasons of these events come from workers and operators.
@@ -124,9 +125,9 @@ class Settled:
     leases: int = 0
 
 
-def settlement_of(status: str) -> TransactionType | None:
-    """Return how a terminal job is settled: completed jobs consume their tokens, others are refunded."""
-    if status == JobStatus.COMPLETED:
+def settlement_of(status: str, charged_tokens: int) -> TransactionType | None:
+    """Return how a terminal job is settled: completed and charged jobs consume tokens, others are refunded."""
+    if status == JobStatus.COMPLETED or charged_tokens:
         return TransactionType.JOB_CONSUME
     if status in {JobStatus.FAILED, JobStatus.CANCELED}:
         return TransactionType.JOB_REFUND
@@ -183,8 +184,9 @@ def _apply_update(settled: Settled, update: JobUpdate, *, is_customer: bool) -> 
     if update.event_type == JobEventType.STARTED or update.outcome is not None:
         settled.attempts[update.epoch] = _attempt(update)
     if terminal:
-        settled.job = settled.job._replace(charged_tokens=_charge(settled.job, update.at))
-        settled.settlement = settlement_of(update.status)
+        charged = _charge(settled.job, update)
+        settled.job = settled.job._replace(charged_tokens=charged)
+        settled.settlement = settlement_of(update.status, charged)
         settled.settled_at = update.at
         settled.outputs = [update.output, *update.more_outputs] if update.output is not None else ()
         settled.leases = update.epoch
@@ -199,15 +201,21 @@ def _apply_update(settled: Settled, update: JobUpdate, *, is_customer: bool) -> 
             )
 
 
-def _charge(ended: JobState, at: datetime) -> int:
-    """Return the tokens that an ended job costs. Only a completed job costs any."""
-    if ended.status != JobStatus.COMPLETED:
+def _charge(ended: JobState, update: JobUpdate) -> int:
+    """Return the tokens that an ended job costs.
+
+    Without a price per second, only a completed job costs any. With one, a run also costs its seconds if its user
+    canceled it or its graph failed. Attempts that ended by the fault of a worker are free.
+    """
+    is_by_user = update.outcome == Outcome.CANCELED or (update.outcome == Outcome.FAILED and update.fault == Fault.JOB)
+    is_charged_run = ended.millitokens_per_second is not None and update.has_run and is_by_user
+    if ended.status != JobStatus.COMPLETED and not is_charged_run:
         return 0
     return charged_tokens(
         reserved_tokens=ended.reserved_tokens,
         millitokens_per_second=ended.millitokens_per_second,
         started_at=ended.started_at,
-        completed_at=at,
+        completed_at=update.at,
     )
 
 

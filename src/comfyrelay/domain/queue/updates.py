@@ -62,6 +62,8 @@ class JobUpdate:
     attempt: int | None = None
     worker_id: str | None = None
     started_at: datetime | None = None
+    # The worker reported that the run had begun.
+    has_run: bool = False
     outcome: str | None = None
     error: str | None = None
     fault: str | None = None
@@ -112,11 +114,12 @@ def update_of_transition(
     more_outputs: Sequence[UploadedOutput] = (),
     seed: int | None = None,
     began_at: datetime | None = None,
+    has_run: bool = False,
     about: dict[str, Any] | None = None,
 ) -> JobUpdate:
     """Describe a transition; an ended lease is described by the dispatch before it.
 
-    `began_at` is the start of the run, if known.
+    `began_at` is the start of the run, if known, and `has_run` whether its worker reported one.
     """
     before, after = transition.before, transition.after
     if transition.event_type is JobEventType.STARTED:
@@ -136,6 +139,7 @@ def update_of_transition(
         attempt=before.attempts if ended else None,
         worker_id=before.worker_id if ended else None,
         started_at=(began_at or before.leased_at) if ended else None,
+        has_run=has_run,
         outcome=transition.lease_outcome,
         error=transition.error,
         fault=transition.fault,

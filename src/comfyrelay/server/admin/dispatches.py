@@ -113,7 +113,7 @@ async def get_job(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.Su
 
 @router.post("/dispatches/{dispatch_id}/refund", responses=error_responses(404, 409, 422))
 async def refund_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.Refunded]:
-    """Refund what a completed job has cost. A job is refunded at most once: a repeated request changes nothing."""
+    """Refund what an ended job has cost. A job is refunded at most once: a repeated request changes nothing."""
     tokens = await context.engine.operations.support.refund(dispatch_id)
     return Answer(data=wire.Refunded(tokens=tokens), message=f"Refunded {tokens} tokens.")
 

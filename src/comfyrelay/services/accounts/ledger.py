@@ -1,6 +1,6 @@
 """Credit and reserve tokens. The wallet is locked while its balance changes."""
 
-from comfyrelay.domain.queue.states import JobStatus, TransactionType
+from comfyrelay.domain.queue.states import TERMINAL_JOB, TransactionType
 from comfyrelay.domain.records.accounts import TransactionRecord
 from comfyrelay.errors import Conflict, IdempotencyConflict, InsufficientTokens, InvalidInput, NotFound
 from comfyrelay.pacing import paced
@@ -74,15 +74,15 @@ class Ledger:
         return await (await self._databases.shard_of(tenant_id)).run(TransactionStep.LEDGER, work)
 
     async def refund_job(self, tenant_id: str, job_id: str) -> int:
-        """Refund what a completed job has cost, once, and return the tokens."""
+        """Refund what an ended job has cost, once, and return the tokens."""
 
         async def work(tx: Tx) -> int:
             await ledger.lock(tx, tenant_id)
             job = await jobs.get(tx, tenant_id, job_id)
             if job is None:
                 raise NotFound(f"There is no job {job_id!r}.")
-            if job.status != JobStatus.COMPLETED:
-                raise Conflict(f"Only a completed job can be refunded; this one is {job.status}.")
+            if job.status not in TERMINAL_JOB:
+                raise Conflict(f"Only a job that has ended can be refunded; this one is {job.status}.")
             if not job.charged_tokens:
                 raise Conflict("This job has cost nothing.")
             known = (await ledger.of_jobs(tx, [job_id])).get(job_id, [])

@@ -381,7 +381,7 @@ async def _repair_tokens(tx: Tx, job: JobRecord, kind: FindingKind) -> None:
         if SETTLEMENTS & entries.keys():
             # Another process has settled them.
             return
-        settlement = settlement_of(job.status)
+        settlement = settlement_of(job.status, job.charged_tokens or 0)
         assert settlement is not None
         amount = job.reserved_tokens - (job.charged_tokens or 0)
         type_ = settlement

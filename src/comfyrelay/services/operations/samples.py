@@ -73,7 +73,7 @@ class Samples:
         """Count finished jobs, in the process that applied their end."""
         done = [job for job in ended if job.status == JobStatus.COMPLETED]
         failed = sum(job.status == JobStatus.FAILED for job in ended)
-        self._count(ActivityCounts(done=len(done), failed=failed, tokens=sum(job.charged_tokens or 0 for job in done)))
+        self._count(ActivityCounts(done=len(done), failed=failed, tokens=sum(job.charged_tokens or 0 for job in ended)))
 
     def _count(self, more: ActivityCounts) -> None:
         self._counted = self._counted.plus(more)

@@ -63,7 +63,7 @@ class Support:
         )
 
     async def refund(self, dispatch_id: int) -> int:
-        """Refund what a completed job has cost, once, and return the tokens."""
+        """Refund what an ended job has cost, once, and return the tokens."""
         found = await self._dispatch(dispatch_id)
         return await self._ledger.refund_job(found.tenant_id, found.tenant_job_id)
 

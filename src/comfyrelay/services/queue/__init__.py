@@ -51,7 +51,9 @@ class Queue:
         self.heartbeats = HeartbeatService(databases, self.decisions, ttl_seconds=settings.lease_ttl_seconds)
         self.posters = Posters(open_probes(settings), context.objects, seconds=settings.poster_seconds)
         self.outputs = Outputs(context, self.lease_payloads, self.settle, open_probes(settings), self.posters)
-        self.control = JobControl(databases, self.decisions, outbox.recovery)
+        self.control = JobControl(
+            databases, self.decisions, outbox.recovery, are_own_runs_charged=settings.are_own_runs_charged
+        )
         self.pauses = QueuePauses(context, self.decisions)
         self.reaper = Reaper(context, self.decisions, self.demand, waiting=self.polls.waiting)
         self.wait_reasons = WaitReasons(context, why_not_burst=why_not_burst)

@@ -1,9 +1,10 @@
 """Cancel, pause, resume, prioritise and move jobs and batches."""
 
 from collections.abc import Sequence, Set
+from datetime import datetime
 
 from comfyrelay.domain.queue import lifecycle, ordering
-from comfyrelay.domain.queue.dispatch import Dispatch
+from comfyrelay.domain.queue.dispatch import Dispatch, Transition
 from comfyrelay.domain.queue.ordering import After, Before, MoveTo, NextTo
 from comfyrelay.domain.queue.states import TERMINAL_JOB, DispatchStatus, JobStatus, PauseMode
 from comfyrelay.domain.records.jobs import BatchRecord, JobRecord
@@ -20,8 +21,11 @@ from comfyrelay.store.tenant.library import media
 
 
 class JobControl:
-    def __init__(self, databases: Databases, decisions: Decisions, recovery: OutboxRecovery) -> None:
+    def __init__(
+        self, databases: Databases, decisions: Decisions, recovery: OutboxRecovery, *, are_own_runs_charged: bool
+    ) -> None:
         self._databases = databases
+        self._are_own_runs_charged = are_own_runs_charged
         self._decisions = decisions
         self._recovery = recovery
 
@@ -30,7 +34,7 @@ class JobControl:
         return await self._on_job(tenant_id, job_id, "cancel", _cancel(reason))
 
     async def pause(self, tenant_id: str, job_id: str, *, mode: PauseMode = PauseMode.AFTER) -> JobRecord:
-        return await self._on_job(tenant_id, job_id, "pause", _pause(mode))
+        return await self._on_job(tenant_id, job_id, "pause", self._pause(mode))
 
     async def resume(self, tenant_id: str, job_id: str) -> JobRecord:
         return await self._on_job(tenant_id, job_id, "resume", await self._resume(tenant_id))
@@ -43,7 +47,7 @@ class JobControl:
 
     async def pause_batch(self, tenant_id: str, batch_id: str, *, mode: PauseMode = PauseMode.AFTER) -> int:
         """Pause the queued items. The mode `after` lets running items finish; `now` interrupts and requeues them."""
-        return await self._on_batch(tenant_id, batch_id, "pause", _pause(mode))
+        return await self._on_batch(tenant_id, batch_id, "pause", self._pause(mode))
 
     async def resume_batch(self, tenant_id: str, batch_id: str) -> int:
         return await self._on_batch(tenant_id, batch_id, "resume", await self._resume(tenant_id))
@@ -56,7 +60,7 @@ class JobControl:
         return await self._on_jobs(tenant_id, job_ids, "cancel", _cancel())
 
     async def pause_jobs(self, tenant_id: str, job_ids: Sequence[str], *, mode: PauseMode = PauseMode.AFTER) -> int:
-        return await self._on_jobs(tenant_id, job_ids, "pause", _pause(mode))
+        return await self._on_jobs(tenant_id, job_ids, "pause", self._pause(mode))
 
     async def resume_jobs(self, tenant_id: str, job_ids: Sequence[str]) -> int:
         return await self._on_jobs(tenant_id, job_ids, "resume", await self._resume(tenant_id))
@@ -154,6 +158,13 @@ class JobControl:
         await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
         return len((await self._decisions.decide(TransactionStep.CONTROL, which, judge, by=verb)).transitions)
 
+    def _pause(self, mode: PauseMode) -> Judge:
+        def judge(dispatch: Dispatch, now: datetime) -> Transition | None:
+            allowed = lifecycle.allowed_pause(dispatch, mode, are_own_runs_charged=self._are_own_runs_charged)
+            return lifecycle.pause(dispatch, mode=allowed, now=now)
+
+        return judge
+
     async def _resume(self, tenant_id: str) -> Judge:
         async with self._databases.central.read() as tx:
             is_paused = tenant_id in await pauses.paused_at(tx, [tenant_id])
@@ -191,10 +202,6 @@ _WAITING = {DispatchStatus.QUEUED, DispatchStatus.PAUSED}
 
 def _cancel(reason: str | None = None) -> Judge:
     return lambda dispatch, now: lifecycle.cancel(dispatch, now=now, reason=reason)
-
-
-def _pause(mode: PauseMode) -> Judge:
-    return lambda dispatch, now: lifecycle.pause(dispatch, mode=mode, now=now)
 
 
 def _set_priority(priority: int) -> Judge:

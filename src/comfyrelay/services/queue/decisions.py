@@ -50,6 +50,7 @@ class Details:
     more_outputs: Sequence[UploadedOutput] = ()
     seed: int | None = None
     began_at: datetime | None = None
+    has_run: bool = False
     about: dict[str, Any] | None = None
 
 
@@ -223,6 +224,7 @@ async def _updates(decisions: Iterable[DecidedTransition], now: datetime) -> dic
                 more_outputs=details.more_outputs,
                 seed=details.seed,
                 began_at=details.began_at,
+                has_run=details.has_run,
                 about=details.about,
             )
         )

@@ -3,6 +3,7 @@
 import structlog
 
 from comfyrelay.domain.queue import queue_pause
+from comfyrelay.domain.queue.lifecycle import allowed_pause
 from comfyrelay.domain.queue.states import PauseMode
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.context import ServiceContext
@@ -20,6 +21,7 @@ class QueuePauses:
         self._databases = context.databases
         self._notify_channel = context.notify_channel
         self._decisions = decisions
+        self._are_own_runs_charged = context.settings.are_own_runs_charged
 
     async def pause(self, tenant_id: str, *, mode: PauseMode = PauseMode.AFTER) -> None:
         """Hold all queued jobs until `resume`. Prefetched jobs are returned; `now` also interrupts running ones."""
@@ -31,7 +33,10 @@ class QueuePauses:
                 tx,
                 pauses.leased_of(tenant_id),
                 lambda dispatch, now: queue_pause.stop_lease(
-                    dispatch, is_prefetched=dispatch.tenant_job_id in prefetched, mode=mode, now=now
+                    dispatch,
+                    is_prefetched=dispatch.tenant_job_id in prefetched,
+                    mode=allowed_pause(dispatch, mode, are_own_runs_charged=self._are_own_runs_charged),
+                    now=now,
                 ),
                 by="pause",
             )

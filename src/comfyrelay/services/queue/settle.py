@@ -395,6 +395,7 @@ def _details(dispatch: Dispatch, report: Report, began_at: datetime | None) -> D
         more_outputs=[_output_file(dispatch, token, output) for output in report.more_outputs if output.file_id],
         seed=report.seed,
         began_at=began_at,
+        has_run=report.began_after_seconds is not None,
         about=report.about,
     )
 

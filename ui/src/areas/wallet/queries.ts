@@ -74,13 +74,15 @@ export interface LedgerLine {
   type: string;
 }
 
-/** Merges a reservation and its use into one line with the cost. */
+/** Merges a reservation and its use into one line with the cost. What was not used was released. */
 export function ledgerLines(found: readonly Transaction[]): LedgerLine[] {
-  const used = new Set(found.filter((each) => each.type === "JOB_CONSUME").map((each) => each.job_id));
+  const used = found.filter((each) => each.type === "JOB_CONSUME");
+  const released = new Map(used.map((each) => [each.job_id, each.amount]));
   return found
     .filter((each) => each.type !== "JOB_CONSUME")
-    .map((each) => ({
-      transaction: each,
-      type: each.type === "JOB_RESERVE" && used.has(each.job_id) ? "JOB_CONSUME" : each.type,
-    }));
+    .map((each) => {
+      const rest = each.type === "JOB_RESERVE" ? released.get(each.job_id) : undefined;
+      if (rest === undefined) return { transaction: each, type: each.type };
+      return { transaction: { ...each, amount: each.amount + rest }, type: "JOB_CONSUME" };
+    });
 }

@@ -14,6 +14,8 @@ const made = (id: number, type: string, amount: number, job: string | null): Tra
 
 it("merges a reservation and its use into one line, but not a refund", () => {
   const found = [
+    made(7, "JOB_CONSUME", 124, "c"),
+    made(6, "JOB_RESERVE", -150, "c"),
     made(5, "JOB_REFUND", 7, "b"),
     made(4, "JOB_RESERVE", -7, "b"),
     made(3, "JOB_CONSUME", 0, "a"),
@@ -21,6 +23,7 @@ it("merges a reservation and its use into one line, but not a refund", () => {
     made(1, "PAYMENT_CREDIT", 20, null),
   ];
   expect(ledgerLines(found).map(({ type, transaction }) => [type, transaction.amount])).toEqual([
+    ["JOB_CONSUME", -26],
     ["JOB_REFUND", 7],
     ["JOB_RESERVE", -7],
     ["JOB_CONSUME", -7],

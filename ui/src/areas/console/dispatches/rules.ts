@@ -45,11 +45,10 @@ export type BulkAction = (typeof BULK_ACTIONS)[number];
 
 /** The tokens that an administrator can still refund. */
 export const refundableTokens = ({
-  status,
   charged_tokens,
   refunded_tokens,
-}: Pick<SupportJob["job"], "status" | "charged_tokens" | "refunded_tokens">): number =>
-  status === "completed" && !refunded_tokens ? (charged_tokens ?? 0) : 0;
+}: Pick<SupportJob["job"], "charged_tokens" | "refunded_tokens">): number =>
+  refunded_tokens ? 0 : (charged_tokens ?? 0);
 
 const FIELDS = ["workflow", "tenant", "worker", "effect", "user"] as const;
 type Search = Readonly<Partial<Record<"q" | "status" | "stage" | "from" | "to" | (typeof FIELDS)[number], string>>>;
