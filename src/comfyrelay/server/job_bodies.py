@@ -9,7 +9,14 @@ from comfyrelay.services.jobs.views.jobs import JobView
 def job_body(view: JobView) -> wire.Job:
     outputs = [wire.Output.of(output, output.file, file_id=output.file.id) for output in view.outputs]
     status = shown_status(view.job.status, is_prefetched=view.is_prefetched)
-    return wire.Job.of(view, view.job, status=status, outputs=outputs, error=view.job.error_message)
+    return wire.Job.of(
+        view,
+        view.job,
+        status=status,
+        outputs=outputs,
+        error=view.job.error_message,
+        again_tokens=view.again_tokens,
+    )
 
 
 def event_body(event: Event) -> wire.JobEvent:

@@ -12,6 +12,7 @@ from comfyrelay.services.jobs.job_workflows import JobWorkflows
 from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.jobs.saved_views import SavedViewService
 from comfyrelay.services.jobs.submission.accept import Acceptance
+from comfyrelay.services.jobs.submission.again_offers import AgainOffers
 from comfyrelay.services.jobs.submission.measured_inputs import MeasuredInputs
 from comfyrelay.services.jobs.submission.rerun_rules import RerunRules
 from comfyrelay.services.jobs.submission.resolve import Resolver
@@ -45,27 +46,29 @@ class Jobs:
         limits_of, own_access = accounts.tenancy.own_limits, accounts.own_workflows
         databases, objects = context.databases, context.objects
         reuse = Reuse(objects, context.hooks)
+        input_facts = MeasuredInputs(objects, open_probes(context.settings))
         self.resolve = Resolver(
             context,
             catalogue.graphs,
             catalogue.availability,
             reuse,
             own_access=own_access,
-            input_facts=MeasuredInputs(objects, open_probes(context.settings)),
+            input_facts=input_facts,
         )
         rules = RerunRules(databases, own_access)
+        offers = AgainOffers(databases, own_access, input_facts)
         self.pending_posters = PendingPosters(databases, objects, queue.posters)
         self.accept = Acceptance(
             context, outbox, reuse, limits_of=limits_of, on_files_used=self.pending_posters.wakeup.notify
         )
-        self.submit = JobSubmission(context, self.resolve, self.accept, reuse, rules)
+        self.submit = JobSubmission(context, self.resolve, self.accept, reuse, rules=rules, offers=offers)
         self.test_runs = TestRuns(databases, self.submit)
         self.removal = Removals(context)
         self.uploads = Uploads(context, catalogue.library, limits_of=limits_of)
-        self.batches = Batches(context, self.resolve, self.accept, reuse, rules=rules, queue=queue)
+        self.batches = Batches(context, self.resolve, self.accept, reuse, rules=rules, offers=offers, queue=queue)
         self.bulk = BulkActions(context, queue.control, self.submit, self.batches, self.removal)
         self.media = MediaViews(context)
-        self.views = JobViews(context, queue.wait_reasons, self.media)
+        self.views = JobViews(context, queue.wait_reasons, self.media, offers)
         self.graph_jobs = GraphJobs(context, catalogue, own_access, self.submit, self.views)
         self.job_workflows = JobWorkflows(databases, catalogue, self.views)
         self.recent = RecentOutputs(databases, self.media)

@@ -17,6 +17,7 @@ from comfyrelay.pacing import paced
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission import rerun
 from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs
+from comfyrelay.services.jobs.submission.again_offers import AgainOffers
 from comfyrelay.services.jobs.submission.requests import (
     ItemRequest,
     JobRequest,
@@ -91,6 +92,7 @@ class Batches:
         reuse: Reuse,
         *,
         rules: RerunRules,
+        offers: AgainOffers,
         queue: Queue,
     ) -> None:
         self._settings = context.settings
@@ -102,6 +104,7 @@ class Batches:
         self._control = queue.control
         self._wait_reasons = queue.wait_reasons
         self._rules = rules
+        self._offers = offers
 
     async def submit(self, request: BatchRequest) -> BatchState:
         """Accept all items or none, with a constant number of statements in each database."""
@@ -265,6 +268,7 @@ class Batches:
         async with shard.read() as tx:
             ended = await jobs.newest_in_batch(tx, tenant_id, batch_id)
         await self._rules.check_again(ended)
+        offers = await self._offers.of(shard, ended)
         new_batch_id = new_id()
 
         async def work(tx: Tx, balance: int) -> tuple[BatchRecord, AcceptedJobs]:
@@ -273,7 +277,9 @@ class Batches:
             if not old:
                 raise Conflict("This batch has no jobs left to run again.")
             await self._accept.check_limit(tx, tenant_id, old[0].user_id)
-            new = await rerun.batch_copies(tx, old, batch_id=new_batch_id, new_seeds=new_seeds, vary=self._hooks.vary)
+            new = await rerun.batch_copies(
+                tx, old, offers, batch_id=new_batch_id, new_seeds=new_seeds, vary=self._hooks.vary
+            )
             key = f"again:{new_batch_id}"
             batch = await media.create_batch(
                 tx,

@@ -10,6 +10,7 @@ from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict
 from comfyrelay.pacing import paced
 from comfyrelay.services.hooks import VaryValues
+from comfyrelay.services.jobs.submission.again_offers import AgainOffer
 from comfyrelay.services.jobs.submission.seeds import new_seed
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import clearing, jobs
@@ -37,7 +38,13 @@ async def retries(tx: Tx, old: Sequence[JobRecord], *, new_seeds: bool, vary: Va
 
 
 async def batch_copies(
-    tx: Tx, old: Sequence[JobRecord], *, batch_id: str, new_seeds: bool, vary: VaryValues
+    tx: Tx,
+    old: Sequence[JobRecord],
+    offers: Mapping[str, AgainOffer],
+    *,
+    batch_id: str,
+    new_seeds: bool,
+    vary: VaryValues,
 ) -> list[NewJobRecord]:
     payloads = await _payloads(tx, old, vary if new_seeds else None)
     return [
@@ -45,6 +52,7 @@ async def batch_copies(
             job,
             payloads[job.id],
             new_seeds,
+            offer=_offer(offers, job),
             idempotency_key=f"batch:again:{batch_id}:{job.item_no}",
             batch_id=batch_id,
         )
@@ -52,12 +60,20 @@ async def batch_copies(
     ]
 
 
-async def copy_alone(tx: Tx, old: JobRecord, *, new_seeds: bool, vary: VaryValues) -> NewJobRecord:
+def _offer(offers: Mapping[str, AgainOffer], job: JobRecord) -> AgainOffer:
+    if (offer := offers.get(job.id)) is None:
+        raise Conflict("The batch has changed meanwhile. Try again.")
+    return offer
+
+
+async def copy_alone(
+    tx: Tx, old: JobRecord, offer: AgainOffer | None, *, new_seeds: bool, vary: VaryValues
+) -> NewJobRecord:
     """Copy a job outside any batch. The video is copied too, so that both results are kept."""
     payload = (await _payloads(tx, [old], vary if new_seeds else None))[old.id]
     key = f"again:{new_id()}"
     video_id = await _copy_video(tx, old)
-    return _copy(old, payload, new_seeds, idempotency_key=key, batch_id=None, item_no=0, video_id=video_id)
+    return _copy(old, payload, new_seeds, offer=offer, idempotency_key=key, batch_id=None, item_no=0, video_id=video_id)
 
 
 async def _copy_video(tx: Tx, old: JobRecord) -> str | None:
@@ -99,10 +115,20 @@ _NOT_COPIED = {"id", "idempotency_key", "input_payload", "delay_seconds", "retry
 
 
 def _copy(
-    old: JobRecord, payload: Mapping[str, Any], is_varied: bool, *, idempotency_key: str, **changes: Any
+    old: JobRecord,
+    payload: Mapping[str, Any],
+    is_varied: bool,
+    *,
+    idempotency_key: str,
+    offer: AgainOffer | None = None,
+    **changes: Any,
 ) -> NewJobRecord:
+    """Copy a job. Without an offer, it keeps its price and its longest run."""
     copied = {name: getattr(old, name) for name in NewJobRecord.__dataclass_fields__ if name not in _NOT_COPIED}
-    copied["reserved_tokens"] = old.again_tokens
+    if offer is not None:
+        copied["reserved_tokens"] = offer.tokens
+        copied["millitokens_per_second"] = offer.millitokens_per_second
+        payload = {**payload, "max_run_seconds": offer.max_run_seconds}
     if is_varied:
         copied["fingerprint"] = None
     return NewJobRecord(**{**copied, **changes}, id=new_id(), idempotency_key=idempotency_key, input_payload=payload)

@@ -1,6 +1,6 @@
 """Rules for running a job again that depend on the catalogue and on the user's role, which may have changed.
 
-A copy keeps the price of its job. So a job of an effect runs again only while the effect is offered. A retry replaces a
+A job of an effect runs again only while the effect is offered, at its price then. A retry replaces a
 run that failed or was canceled, so it stays possible afterwards, for the price that the user accepted, until the
 workflow is deleted. A test run is free, so only an administrator can repeat it. A tenant's own workflow runs again only
 while the tenant may have one.

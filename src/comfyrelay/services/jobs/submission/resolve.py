@@ -68,6 +68,12 @@ class Target:
         return self.effect.name if self.effect else self.workflow.name
 
     @property
+    def max_run_seconds(self) -> int | None:
+        if self.effect is not None:
+            return self.effect.max_run_seconds
+        return self.metered.max_seconds if self.metered is not None else None
+
+    @property
     def overrides(self) -> Mapping[str, Any]:
         return self.effect.property_overrides if self.effect else {}
 
@@ -372,7 +378,7 @@ class Resolver:
             output_mime_type=target.workflow.output_mime_type,
             seeds={property_.placeholder: property_.seed_limit for property_ in target.properties if property_.is_seed},
             output_folder=item.output_folder,
-            max_run_seconds=target.metered.max_seconds if target.metered else None,
+            max_run_seconds=target.max_run_seconds,
             metadata=dict(item.metadata),
             via=item.via,
         )

@@ -10,6 +10,7 @@ from comfyrelay.errors import ComfyRelayError, Conflict, IdempotencyConflict, Pr
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission import rerun
 from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs
+from comfyrelay.services.jobs.submission.again_offers import AgainOffers
 from comfyrelay.services.jobs.submission.requests import JobRequest, check_texts
 from comfyrelay.services.jobs.submission.rerun_rules import RerunRules
 from comfyrelay.services.jobs.submission.resolve import Resolver
@@ -34,7 +35,14 @@ class SubmittedJob:
 
 class JobSubmission:
     def __init__(
-        self, context: ServiceContext, resolve: Resolver, accept: Acceptance, reuse: Reuse, rules: RerunRules
+        self,
+        context: ServiceContext,
+        resolve: Resolver,
+        accept: Acceptance,
+        reuse: Reuse,
+        *,
+        rules: RerunRules,
+        offers: AgainOffers,
     ) -> None:
         self._databases = context.databases
         self._allow_private = context.settings.webhook_allow_private
@@ -43,6 +51,7 @@ class JobSubmission:
         self._accept = accept
         self._reuse = reuse
         self._rules = rules
+        self._offers = offers
 
     async def submit(self, request: JobRequest) -> JobRecord:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""
@@ -157,11 +166,12 @@ class JobSubmission:
         async with shard.read() as tx:
             ended = await require_job(tx, tenant_id, job_id)
         await self._rules.check_again([ended])
+        offer = (await self._offers.of(shard, [ended]))[job_id]
 
         async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
             old = await _require_ended(tx, tenant_id, job_id)
             await self._accept.check_limit(tx, tenant_id, old.user_id)
-            copy = await rerun.copy_alone(tx, old, new_seeds=new_seeds, vary=self._vary)
+            copy = await rerun.copy_alone(tx, old, offer, new_seeds=new_seeds, vary=self._vary)
             _check_price(copy, expected_tokens)
             accepted = await self._accept.write_jobs(tx, balance, [copy])
             return accepted.jobs[0], accepted
@@ -178,9 +188,9 @@ class JobSubmission:
 
         async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
             old = await _require_ended(tx, tenant_id, job_id)
-            copy = await rerun.copy_alone(tx, old, new_seeds=False, vary=self._vary)
+            copy = await rerun.copy_alone(tx, old, None, new_seeds=False, vary=self._vary)
             # A user who runs it again pays for that.
-            free = replace(copy, reserved_tokens=0, saved_tokens=copy.reserved_tokens)
+            free = replace(copy, reserved_tokens=0, saved_tokens=old.again_tokens)
             accepted = await self._accept.write_jobs(tx, balance, [free])
             return accepted.jobs[0], accepted
 

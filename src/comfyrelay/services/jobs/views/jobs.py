@@ -14,11 +14,12 @@ from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.queue.states import CanceledBy, JobStatus, UnitStatus, VideoStatus
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.domain.records.jobs import FailedNode, FileRecord, JobRecord, LogLineRecord, VideoRecord
-from comfyrelay.errors import NotFound
+from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol.jobs import JobInput
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.submission.again_offers import AgainOffers
 from comfyrelay.services.jobs.views.media import MediaViews
 from comfyrelay.services.jobs.views.overview import status_filter
 from comfyrelay.services.paging import ResultPage, make_page
@@ -72,6 +73,15 @@ class JobView:
     # In a list, only the first output.
     outputs: Sequence[OutputView] = ()
     output_count: int = 0
+    # The price of another run now. Only a single job has it: its input may have to be measured.
+    offered_tokens: int | None = None
+
+    @property
+    def again_tokens(self) -> int:
+        """The price of a retry, which is the price that the user accepted, or of another run."""
+        if self.job.status in {JobStatus.FAILED, JobStatus.CANCELED}:
+            return self.job.reserved_tokens
+        return self.job.again_tokens if self.offered_tokens is None else self.offered_tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,13 +94,16 @@ class VideoView:
 
 
 class JobViews:
-    def __init__(self, context: ServiceContext, wait_reasons: WaitReasons, media_views: MediaViews) -> None:
+    def __init__(
+        self, context: ServiceContext, wait_reasons: WaitReasons, media_views: MediaViews, offers: AgainOffers
+    ) -> None:
         self._databases = context.databases
         self._users_are_owners = context.hooks.users_are_owners
         self._objects = context.objects
         self._ttl_seconds = context.settings.presigned_ttl_seconds
         self._wait_reasons = wait_reasons
         self._media = media_views
+        self._offers = offers
 
     async def job_record(self, tenant_id: str, job_id: str) -> JobRecord:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -101,7 +114,18 @@ class JobViews:
 
     async def view_job(self, job: JobRecord) -> JobView:
         [view] = await self.view_jobs(job.tenant_id, [job])
-        return replace(view, waiting=await self._why_waiting(job, is_prefetched=view.is_prefetched))
+        waiting = await self._why_waiting(job, is_prefetched=view.is_prefetched)
+        return replace(view, waiting=waiting, offered_tokens=await self._offered_tokens(job))
+
+    async def _offered_tokens(self, job: JobRecord) -> int | None:
+        if job.status != JobStatus.COMPLETED:
+            return None
+        try:
+            offers = await self._offers.of(await self._databases.shard_of(job.tenant_id), [job])
+        except (Conflict, InvalidInput):
+            # It cannot run again. The answer to that request says why.
+            return None
+        return offers[job.id].tokens if job.id in offers else None
 
     async def jobs(
         self,
