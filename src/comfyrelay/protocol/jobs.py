@@ -156,8 +156,9 @@ class Job(AnswerBody):
     and starts it after its current job. `is_expired`: its outputs were deleted at the end of their retention.
     `outputs` are all its output files, in a list of jobs only the first one; `output_count` is their number. The first
     one is the file that the job is for, or the next one if that was deleted. `charged_tokens` is what it has cost: a
-    job that is charged by the second costs less than is reserved. `again_tokens` is the price of running it
-    again. Costs in `micros` are millionths of the operator's currency.
+    job that is charged by the second costs less than is reserved. `again_tokens` is what a retry of a
+    failed or canceled job costs, or another run of a completed one: the price that its effect has now; in a list of
+    jobs, the price that the job had. Costs in `micros` are millionths of the operator's currency.
     """
 
     id: str

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.errors import RunTimedOut
 from tests.support.api import Api, Caller, problem_of
 from tests.support.api_calls import complete, lease, png, upload
 
@@ -158,3 +159,91 @@ async def test_customer_cannot_exceed_a_limit(api: Api) -> None:
     for value in (51, 0, -1, 10**30):
         problem_of(await user.call("POST", "/api/ai-jobs", {**body, "input_payload": {"steps": value}}), 422)
     assert await balance(user) == 100
+
+
+async def completed(api: Api, user: Caller, effect_id: int, **payload: Any) -> Any:
+    body = {"effect_id": effect_id, "input_payload": payload, "input_file_id": await upload(user)}
+    job = await user.post("/api/ai-jobs", {**body, "idempotency_key": f"first-{payload}"})
+    worker = await api.worker()
+    await complete(api, worker, await lease(worker))
+    return await user.get(f"/api/ai-jobs/{job['id']}")
+
+
+async def test_again_costs_the_price_that_the_effect_has_now(api: Api) -> None:
+    user, admin = await api.user(tokens=200), await root(api)
+    effect_id = await offer(api, admin, credits_cost=1, price_formula="steps", max_credits_cost=60)
+    job = await completed(api, user, effect_id, steps=5)
+    assert job["again_tokens"] == 5
+    # 5 steps, and the 64 pixels of the input, which the server measures again.
+    formula = "3 * steps + 1000000 * megapixels"
+    await admin.call("PATCH", "/api/admin/effects/e", {"price_formula": formula, "max_credits_cost": 99})
+    path = f"/api/ai-jobs/{job['id']}"
+    problem = problem_of(await user.call("POST", f"{path}/again", {"expected_tokens": 5}), 409)
+    assert problem["detail"].startswith("The price is now 79 tokens, not 5.")
+    shown = (await user.get(path))["again_tokens"]
+    again = await user.post(f"{path}/again", {"expected_tokens": shown})
+    assert (shown, again["reserved_tokens"], await balance(user)) == (79, 79, 200 - 5 - 79)
+    # A lower price counts as well.
+    await admin.call("PATCH", "/api/admin/effects/e", {"price_formula": None, "max_credits_cost": None})
+    assert (await user.post(f"{path}/again"))["reserved_tokens"] == 1
+    assert (await api.engine.operations.reconciler.run()).is_clean
+
+
+async def test_batch_again_costs_the_price_that_the_effect_has_now(api: Api) -> None:
+    user, admin = await api.user(tokens=100), await root(api)
+    effect_id = await offer(api, admin, credits_cost=1, price_formula="steps", max_credits_cost=60)
+    file_id = await upload(user)
+    items = [{"input_payload": {"steps": steps}, "input_file_id": file_id} for steps in (2, 3)]
+    batch = await user.post("/api/batches", {"effect_id": effect_id, "idempotency_key": "b", "items": items})
+    await admin.call("PATCH", "/api/admin/effects/e", {"price_formula": "10 * steps"})
+    await user.post(f"/api/batches/{batch['id']}/again")
+    assert await balance(user) == 100 - 5 - 50
+
+
+async def test_again_cannot_exceed_a_limit_that_was_lowered(api: Api) -> None:
+    user, admin = await api.user(tokens=100), await root(api)
+    effect_id = await offer(api, admin, credits_cost=1)
+    job = await completed(api, user, effect_id, steps=40)
+    properties = [PHOTO, {**STEPS, "maximum": 20}, WIDTH]
+    await admin.call("PATCH", "/api/admin/workflows/w", {"properties": properties})
+    problem = problem_of(await user.call("POST", f"/api/ai-jobs/{job['id']}/again", {}), 409)
+    assert problem["detail"] == (
+        "The limits of 'e' have changed: steps: This must be at most 20. Open the effect to start a new job."
+    )
+    assert await balance(user) == 99
+
+
+async def test_retry_costs_the_price_that_was_accepted(api: Api) -> None:
+    user, admin = await api.user(tokens=100), await root(api)
+    effect_id = await offer(api, admin, credits_cost=7)
+    body = {"effect_id": effect_id, "input_file_id": await upload(user), "idempotency_key": "k"}
+    job = await user.post("/api/ai-jobs", body)
+    await user.post(f"/api/ai-jobs/{job['id']}/cancel")
+    await admin.call("PATCH", "/api/admin/effects/e", {"credits_cost": 30})
+    path = f"/api/ai-jobs/{job['id']}"
+    assert (await user.get(path))["again_tokens"] == 7
+    retry = await user.post(f"{path}/retry", {"expected_tokens": 7})
+    assert (retry["reserved_tokens"], await balance(user)) == (7, 93)
+
+
+async def test_run_of_an_effect_has_a_limit(api: Api) -> None:
+    user, admin = await api.user(tokens=100), await root(api)
+    effect_id = await offer(api, admin, credits_cost=7)
+    worker = await api.worker()
+    assert (await admin.get("/api/admin/effects/e"))["max_run_seconds"] == 1800
+    for value in (0, -1, 86_401, None, "60"):
+        problem_of(await admin.call("PATCH", "/api/admin/effects/e", {"max_run_seconds": value}), 422)
+    await admin.call("PATCH", "/api/admin/effects/e", {"max_run_seconds": 90})
+    body = {"effect_id": effect_id, "input_file_id": await upload(user), "idempotency_key": "k"}
+    job = await user.post("/api/ai-jobs", body)
+    leased = await lease(worker)
+    assert leased["max_run_seconds"] == 90
+    error = RunTimedOut("The run was stopped after 90 s, which is the limit for this job.").detail
+    report = {key: leased[key] for key in ("dispatch_id", "lease_token")}
+    await worker.post("/api/worker/fail", {**report, "error_message": error, "fault": "job"})
+    await api.engine.outbox.delivery.idle()
+    failed = await user.get(f"/api/ai-jobs/{job['id']}")
+    assert failed["error"] == (
+        "It took too long. Try a smaller image, a shorter video or lower settings. Your tokens were returned."
+    )
+    assert (failed["status"], await balance(user)) == ("failed", 100)

@@ -41,6 +41,8 @@ export const effect = {
   minimum: "Least price",
   maximum: "Highest price",
   maximumHint: "Charged at most, and if the formula has no value.",
+  maxRun: "Longest run in seconds",
+  maxRunHint: "A worker stops a longer run. The job then fails and is refunded.",
   maxWait: "Maximum wait in seconds",
   maxWaitHint: "After this time, jobs may run on Comfy Cloud if the workflow allows it. Leave empty for no limit.",
   noWait: "no limit",

@@ -13,6 +13,8 @@ from comfyrelay.domain.properties import Property, PropertyType, Role, Value
 from comfyrelay.errors import InvalidInput
 
 MAX_SECONDS = 86_400
+# The longest run of an effect, unless its operator sets another limit.
+DEFAULT_RUN_SECONDS = 1800
 MAX_MEGAPIXELS = 1_000
 
 

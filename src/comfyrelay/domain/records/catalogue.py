@@ -94,6 +94,7 @@ class EffectRecord:
     is_active: bool
     last_processing_time_seconds: float | None
     max_wait_seconds: int | None
+    max_run_seconds: int
     description: str | None
     category: str | None
     position: int

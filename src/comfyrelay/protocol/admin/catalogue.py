@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, Field
 
 from comfyrelay.domain.capabilities import Fit
+from comfyrelay.domain.prices.limits import DEFAULT_RUN_SECONDS
 from comfyrelay.domain.queue.states import Stage, WorkflowProvider
 from comfyrelay.protocol.admin.fields import Immutable, MediaType, Micros, Patch, Slug
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, AnswerBody, Page, Request, example
@@ -48,6 +49,9 @@ Category = Annotated[
     AfterValidator(one_line),
 ]
 Position = Annotated[StrictInt, Field(ge=0, le=1_000_000, description="effects are listed by position, lowest first")]
+MaxRun = Annotated[
+    StrictInt, Field(ge=1, le=86_400, description="seconds after which a worker stops a run; the job then fails")
+]
 PRICES = ("self_hosted_micros_per_second", "cloud_micros_per_second", "burst_micros_per_hour")
 
 
@@ -213,6 +217,7 @@ class NewEffect(Request):
     price_formula: PriceFormula | None = None
     max_credits_cost: Cost | None = None
     max_wait_seconds: MaxWait | None = None
+    max_run_seconds: MaxRun = DEFAULT_RUN_SECONDS
     description: Description | None = None
     category: Category | None = None
     position: Position = 0
@@ -237,6 +242,7 @@ class EffectPatch(Patch):
     price_formula: PriceFormula | None = None
     max_credits_cost: Cost | None = None
     max_wait_seconds: MaxWait | None = None
+    max_run_seconds: MaxRun | None = None
     description: Description | None = None
     category: Category | None = None
     position: Position | None = None
@@ -248,7 +254,8 @@ class EffectPatch(Patch):
 class EffectDetails(AnswerBody):
     """An effect. `preview_path` is an example output, and `before_path` the input from which it was made. `preview_url`
     and `before_url` are temporary URLs of them. With a
-    `price_formula`, `credits_cost` is the minimum and `max_credits_cost` the maximum."""
+    `price_formula`, `credits_cost` is the minimum and `max_credits_cost` the maximum. Workers stop a run after
+    `max_run_seconds`."""
 
     id: int
     slug: str
@@ -259,6 +266,7 @@ class EffectDetails(AnswerBody):
     price_formula: str | None = None
     max_credits_cost: int | None = None
     max_wait_seconds: int | None = None
+    max_run_seconds: int = DEFAULT_RUN_SECONDS
     description: str | None = None
     category: str | None = None
     position: int = 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from comfyrelay.domain.prices.effects import check_offer
+from comfyrelay.domain.prices.limits import DEFAULT_RUN_SECONDS
 from comfyrelay.domain.properties import check_overrides
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.errors import InvalidInput, NotFound
@@ -43,6 +44,7 @@ class Effects:
         name: str | None = None,
         is_active: bool = True,
         max_wait_seconds: int | None = None,
+        max_run_seconds: int = DEFAULT_RUN_SECONDS,
         price_formula: str | None = None,
         max_credits_cost: int | None = None,
         description: str | None = None,
@@ -75,6 +77,7 @@ class Effects:
                     property_overrides=overrides,
                     asset_hashes=hashes,
                     max_wait_seconds=max_wait_seconds,
+                    max_run_seconds=max_run_seconds,
                     description=description,
                     category=category,
                     position=position,

@@ -1,4 +1,4 @@
-"""The longest run that a job may have. Its tenant has reserved the price of this time."""
+"""The longest run that a job may have: a limit of its effect, or the time whose price its tenant has reserved."""
 
 import asyncio
 from collections.abc import AsyncIterator

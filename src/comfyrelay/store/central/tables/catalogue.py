@@ -96,6 +96,8 @@ effects = Table(
     Column("last_processing_time_seconds", Float),
     # Maximum wait before a job may burst. The strictest limit of effect, tenant and job applies.
     Column("max_wait_seconds", Integer),
+    # Workers stop a longer run.
+    Column("max_run_seconds", Integer, nullable=False, server_default=text("1800")),
     # What customers read about it, and the heading under which they find it.
     Column("description", Text),
     Column("category", Text),
@@ -109,6 +111,7 @@ effects = Table(
     CheckConstraint("credits_cost >= 0", name="credits_cost"),
     CheckConstraint("(price_formula IS NULL) = (max_credits_cost IS NULL)", name="formula_with_maximum"),
     CheckConstraint("max_credits_cost >= credits_cost", name="max_credits_cost"),
+    CheckConstraint("max_run_seconds >= 1", name="max_run_seconds"),
     # Ids are never reused: jobs may refer to a deleted effect.
     sqlite_autoincrement=True,
 )

@@ -244,6 +244,15 @@ export function EffectEditor({ before }: { before: Effect }) {
                     onChange={(next) => change({ credits_cost: Number(next ?? 0) })}
                   />
                 </Field>
+                <Field name={texts.maxRun} hint={texts.maxRunHint} problem={errors.max_run_seconds}>
+                  <NumberField
+                    isWhole
+                    minimum={1}
+                    maximum={86_400}
+                    value={now.max_run_seconds ?? null}
+                    onChange={(next) => change({ max_run_seconds: Number(next ?? 0) })}
+                  />
+                </Field>
                 <Field name={texts.maxWait} hint={texts.maxWaitHint} problem={errors.max_wait_seconds}>
                   <NumberField
                     isWhole

@@ -2,7 +2,14 @@ import { isSame } from "../catalogue/builder";
 import type { Effect } from "../catalogue/queries";
 
 const CHANGEABLE = [
-  ...(["price_formula", "max_credits_cost", "max_wait_seconds", "preview_path", "before_path"] as const),
+  ...([
+    "price_formula",
+    "max_credits_cost",
+    "max_wait_seconds",
+    "max_run_seconds",
+    "preview_path",
+    "before_path",
+  ] as const),
   ...(["description", "category", "position"] as const),
   ...(["name", "workflow_slug", "property_overrides", "credits_cost"] as const),
 ];

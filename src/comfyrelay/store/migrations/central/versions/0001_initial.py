@@ -188,6 +188,7 @@ def _create_catalogue() -> None:
         sa.Column("is_active", sa.Boolean(), server_default=sa.true(), nullable=False),
         sa.Column("last_processing_time_seconds", sa.Float()),
         sa.Column("max_wait_seconds", sa.Integer()),
+        sa.Column("max_run_seconds", sa.Integer(), server_default=sa.text("1800"), nullable=False),
         sa.Column("description", sa.Text()),
         sa.Column("category", sa.Text()),
         sa.Column("position", sa.Integer(), server_default=sa.text("0"), nullable=False),
@@ -200,6 +201,7 @@ def _create_catalogue() -> None:
             "(price_formula IS NULL) = (max_credits_cost IS NULL)", name=op.f("ck_effects_formula_with_maximum")
         ),
         sa.CheckConstraint("max_credits_cost >= credits_cost", name=op.f("ck_effects_max_credits_cost")),
+        sa.CheckConstraint("max_run_seconds >= 1", name=op.f("ck_effects_max_run_seconds")),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_effects_workflow_id", "effects", ["workflow_id"])
