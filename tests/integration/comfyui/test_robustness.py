@@ -101,6 +101,25 @@ class TestSubmitting:
         simulator.behave()
         assert (await comfy.run(invert(color=9))).files
 
+    async def test_run_that_arrives_after_its_cancellation_is_canceled(
+        self, simulator: Simulator, comfy: ComfyClient
+    ) -> None:
+        await comfy.check()
+        slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
+        simulator.misbehave(SlowHttp(seconds=0.3, path="/prompt"))
+        # asks whether the run has arrived, and gets the answer after it has
+        simulator.misbehave(SlowHttp(seconds=0.6, path="/queue"))
+        listener = Listener()
+        run = asyncio.create_task(comfy.run(invert(), on_event=listener))
+        while simulator.log.count("POST", "/prompt") == 0:  # noqa: ASYNC110  (there is no event)
+            await asyncio.sleep(0.01)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert slow.happened == 1
+        assert simulator.log.interrupts == 1
+        assert listener.kinds[0] == "Noted"
+
     async def test_stalled_server_is_polled_until_it_answers(self, simulator: Simulator, comfy: ComfyClient) -> None:
         simulator.misbehave(Refuse(status=502, path="/prompt", times=1))
         simulator.misbehave(Refuse(status=502, path="/queue", times=1))

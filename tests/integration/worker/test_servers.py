@@ -17,7 +17,7 @@ from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.comfyui.pool import PoolJobEvent
 from comfyrelay.errors import ComfyError, Fault, NodeFailed, NotInstalled
 from comfyrelay.errors import OutOfMemory as NoMemory
-from comfyrelay.simulator import Fail, OutOfMemory, SimulatedGpuOptions, Simulator, Stuck
+from comfyrelay.simulator import Fail, OutOfMemory, SimulatedGpuOptions, Simulator, Slow, SlowHttp, Stuck
 from comfyrelay.simulator.gpu import GIB
 from comfyrelay.worker.comfyui.capabilities import Capabilities, gather
 from comfyrelay.worker.comfyui.recovery import SupervisedProcess
@@ -361,3 +361,24 @@ async def test_short_run_makes_no_previews_unless_watched(usual: float | None, w
             stuck.end()
             await running
     assert prompt.extra_data["preview_method"] == method
+
+
+async def test_run_stopped_during_its_submission_is_known() -> None:
+    """ComfyUI may have started it, so its files must be found."""
+    history = RunHistory()
+    async with Simulator() as simulator, open_servers(simulator.url, online=1) as servers:
+        simulator.misbehave(SlowHttp(seconds=0.3, path="/prompt", times=1))
+        simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
+        run = servers.run(make_lease(), invert(), (), history=history, on_event=lambda _: None, on_move=lambda: None)
+        running = asyncio.create_task(run)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while simulator.log.count("POST", "/prompt") == 0:  # noqa: ASYNC110  (there is no event)
+                await asyncio.sleep(0.01)
+            running.cancel()
+            await asyncio.wait({running})
+        [(server, prompt_id)] = history.runs
+        assert server == "comfyui-1"
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await servers.own[server].prompts():  # noqa: ASYNC110  (there is no event)
+                await asyncio.sleep(0.01)
+            assert await servers.own[server].history(prompt_id)

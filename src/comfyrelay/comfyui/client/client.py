@@ -25,6 +25,7 @@ from comfyrelay.comfyui.runs.active_runs import ActiveRuns
 from comfyrelay.comfyui.runs.events import (
     EventListener,
     Finished,
+    Noted,
     OutputReady,
     RunEvent,
     guard_listener,
@@ -429,6 +430,9 @@ class ComfyClient:
                 raise
             except BaseException as error:
                 # The caller no longer waits for this run.
+                if not is_accepted:
+                    # It may have made files, which the listener can only find by its id.
+                    request.on_event(Noted(prompt_id=prompt_id, about={}))
                 await self._stop(prompt_id, may_still_arrive=not is_accepted)
                 if isinstance(error, RunTimedOut):
                     self._overdue_runs.add(prompt_id)
@@ -482,4 +486,7 @@ class ComfyClient:
                 # A request that was cut off may still be on its way through a proxy.
                 while may_still_arrive and not await has_run(self._http, prompt_id):
                     await asyncio.sleep(0.2)
+                    await self.cancel(prompt_id)
+                if may_still_arrive:
+                    # It may have arrived after the last attempt to cancel it.
                     await self.cancel(prompt_id)

@@ -75,7 +75,10 @@ class Printed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noted:
-    """Metadata to store with the run however it ends: for a script, its command. Also sent while the run stops."""
+    """Metadata to store with the run however it ends: for a script, its command. Also sent while the run stops.
+
+    A run that is stopped during its submission sends it without metadata, because the server may have started it.
+    """
 
     prompt_id: str
     about: Mapping[str, Any]

@@ -23,6 +23,9 @@ def misbehaviour_middleware(process: SimulatedProcess) -> Middleware:
             return await handler(request)
         process.log.requests.append(Received(request.method, request.path))
         if slow := process.misbehaviours.take(SlowHttp, matching=lambda what: request.path.startswith(what.path)):
+            if not request.content_type.startswith("multipart/"):
+                # A client that hangs up has sent its request nevertheless.
+                await request.read()
             await asyncio.sleep(slow.what.seconds)
         if refuse := process.misbehaviours.take(Refuse, matching=lambda what: _matches(request, what)):
             return _refusal(refuse.what)

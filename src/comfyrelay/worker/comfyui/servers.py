@@ -22,6 +22,7 @@ from comfyrelay.comfyui.pool import (
     JobAccepted,
     JobCompleted,
     JobFailed,
+    JobNoted,
     JobRetrying,
     JobStarted,
     MemberTimings,
@@ -433,8 +434,9 @@ async def _listen(
     on_move: Callable[[], None],
 ) -> None:
     async for event in job.events():
-        # A fast server reports the start before it has answered the submission.
-        if isinstance(event, JobAccepted | JobStarted) and event.client_id:
+        # A fast server reports the start before it has answered the submission. A run that was stopped during its
+        # submission is only noted.
+        if isinstance(event, JobAccepted | JobStarted | JobNoted) and event.client_id:
             run = (event.client_id, event.prompt_id)
             if run not in history.runs:
                 history.runs.append(run)
