@@ -37,6 +37,8 @@ class ChangeScope:
     expected: str | None = None
     # Returns what is recorded if there is no snapshot.
     request: Callable[[], dict[str, Any] | None] = lambda: None
+    # The keys of an object that the caller of the scope has created.
+    created: Mapping[str, Any] | None = None
     entry_id: int | None = None
     # The whole object before the first change.
     first: Snapshot | None = None
@@ -115,12 +117,19 @@ class AuditLog:
         return audit_log.etag(await self._central.run(TransactionStep.AUDIT, work))
 
     @asynccontextmanager
-    async def command(self, name: str, subject: str) -> AsyncIterator[None]:
-        """Record the changes of a command on the server's host inside the block."""
-        entry = NewAuditLogEntry(actor_id=None, actor="command", address=None, action=name, subject=subject)
-        with self.scope(ChangeScope(entry=entry)) as scope:
-            yield
-            await self.finish(scope)
+    async def command(
+        self, name: str, kind: str, keys: Mapping[str, Any], *, user: str, host: str
+    ) -> AsyncIterator[ChangeScope]:
+        """Record the changes of a command inside the block, which `user` runs on the machine `host`. A command that
+        creates an object sets `created`."""
+        named = keys_of(kind, keys)
+        entry = NewAuditLogEntry(
+            actor_id=None, actor=f"{user} (command)", address=host, action=name, subject=subject_of(kind, keys)
+        )
+        scope = ChangeScope(entry=entry, kind=kind if keys_of(kind) is not None else None, keys=named or {})
+        with self.scope(scope):
+            yield scope
+            await self.finish(scope, created=scope.created)
 
     async def page(self, wanted: AuditFilter, *, cursor: int | None = None, limit: int) -> ResultPage[AuditLogEntry]:
         async with self._central.read() as tx:

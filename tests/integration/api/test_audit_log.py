@@ -169,6 +169,26 @@ class TestEntries:
         actions = [entry["action"] for entry in await entries(admin)]
         assert actions == ["change_password", "create_token", "create_user"]
 
+    async def test_first_administrator_and_new_password_by_link_are_recorded(self, api: Api) -> None:
+        links = api.engine.accounts.links
+        body = {"code": await links.create_setup_code(), "email": "Boss@example.com", "password": PASSWORD}
+        data_of(await api.anonymous.call("POST", "/api/setup", body))
+        user = await api.engine.accounts.tenancy.find_user("boss@example.com")
+        assert user is not None
+        _, link = await links.create_reset_link(user.id, by=None)
+        answer = await api.anonymous.post("/api/reset", {"token": link.secret, "password": f"{PASSWORD} 2"})
+        boss = Caller(api.anonymous.http, {"Authorization": f"Bearer {answer['token']}"})
+        reset, set_up = await entries(boss)
+        assert [(entry["actor"], entry["address"]) for entry in (set_up, reset)] == [
+            ("boss@example.com", "127.0.0.1"),
+            ("boss@example.com", "127.0.0.1"),
+        ]
+        assert (set_up["action"], set_up["subject"]) == ("set_up", f"users/{user.id}")
+        assert (set_up["before"], set_up["after"]["user.is_admin"]) == (None, True)
+        assert (reset["action"], reset["subject"]) == ("reset", f"users/{user.id}")
+        text = json.dumps(await entries(boss))
+        assert not any(secret in text for secret in (PASSWORD, link.secret, body["code"], "argon2"))
+
     async def test_deleted_account_leaves_no_address(self, api: Api, admin: Caller) -> None:
         await api.stop_loops()
         user = await api.user("ada@example.com")

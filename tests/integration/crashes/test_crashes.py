@@ -882,7 +882,8 @@ async def credit_by_command(world: World) -> Script:
     desk = await world.desk()
 
     async def act() -> None:
-        async with world.engine.audit.command("tokens.credit", f"tenant/{desk.user.tenant_id}"):
+        keys = {"tenant_id": desk.user.tenant_id}
+        async with world.engine.audit.command("tokens.credit", "tenants", keys, user="ada", host="relay"):
             await world.engine.accounts.ledger.credit(desk.user.tenant_id, 50, reference="payment")
 
     async def then() -> None:

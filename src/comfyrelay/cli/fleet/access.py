@@ -1,9 +1,11 @@
 """Operations of fleets on the databases of a server, and over its admin API. Imported only when a command runs."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from comfyrelay.cli.recorded import recorded
 from comfyrelay.client.calls import Calls
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.protocol.admin.autoscaling import Decision, FleetAutoscalingStatus, MachineInHistory
@@ -12,6 +14,7 @@ from comfyrelay.protocol.base import checked
 
 if TYPE_CHECKING:
     # Commands over HTTP run without the libraries of a server.
+    from comfyrelay.services.auditing import ChangeScope
     from comfyrelay.services.engine import Engine
 
 FLEETS = "/api/admin/fleets"
@@ -89,10 +92,12 @@ class FleetsInDatabases:
         return [ended_body(ended) for ended in (await self._views.ended_machines(stage, slug, limit=limit)).items]
 
     async def set_paused(self, stage: Stage, slug: str, *, is_paused: bool) -> None:
-        await self._views.set_paused(stage, slug, is_paused=is_paused)
+        async with self._recorded("pause" if is_paused else "resume", stage, slug):
+            await self._views.set_paused(stage, slug, is_paused=is_paused)
 
     async def reset_launches(self, stage: Stage, slug: str) -> None:
-        await self._views.reset_launches(stage, slug)
+        async with self._recorded("reset", stage, slug):
+            await self._views.reset_launches(stage, slug)
 
     async def get(self, stage: Stage, slug: str) -> Fleet:
         from comfyrelay.server.admin.fleets import fleet_body
@@ -104,7 +109,8 @@ class FleetsInDatabases:
 
         body = checked(NewFleet, **fields)
         check_machines(body.machines, before=None)
-        await self._engine.workers.fleets.create(**body.model_dump(exclude_unset=True))
+        async with self._recorded("create", body.stage, body.slug):
+            await self._engine.workers.fleets.create(**body.model_dump(exclude_unset=True))
         return await self.get(body.stage, body.slug)
 
     async def change(self, stage: Stage, slug: str, fields: Mapping[str, Any]) -> Fleet:
@@ -113,12 +119,17 @@ class FleetsInDatabases:
         body = checked(FleetPatch, **fields)
         before = (await self._engine.workers.views.get(stage, slug)).fleet.machines
         check_machines(body.machines, before=before)
-        await self._engine.workers.fleets.change(stage=stage, slug=slug, changes=body.changes())
+        async with self._recorded("set", stage, slug):
+            await self._engine.workers.fleets.change(stage=stage, slug=slug, changes=body.changes())
         return await self.get(stage, slug)
 
     async def map_workflows(self, stage: Stage, slug: str, workflows: Sequence[str]) -> Fleet:
-        await self._engine.workers.fleets.map_workflows(stage=stage, slug=slug, workflow_slugs=workflows)
+        async with self._recorded("workflows", stage, slug):
+            await self._engine.workers.fleets.map_workflows(stage=stage, slug=slug, workflow_slugs=workflows)
         return await self.get(stage, slug)
+
+    def _recorded(self, command: str, stage: Stage, slug: str) -> AbstractAsyncContextManager["ChangeScope"]:
+        return recorded(self._engine, f"fleet {command}", "fleets", stage=stage, slug=slug)
 
 
 def _path(stage: Stage, slug: str) -> str:

@@ -11,6 +11,7 @@ from comfyrelay.cli.fleet.databases import with_databases
 from comfyrelay.cli.fleet.tables import TableRow, print_table
 from comfyrelay.cli.options import Json
 from comfyrelay.cli.output import print_json, print_line
+from comfyrelay.cli.recorded import recorded
 
 if TYPE_CHECKING:
     from comfyrelay.domain.records.workers import WorkerBlock
@@ -43,6 +44,10 @@ def unblock(
     """Give a worker jobs again of the workflows that failed there."""
 
     async def work(engine: Engine) -> int:
+        async with recorded(engine, "fleet unblock", "workers", worker_id=worker):
+            return await unblocked(engine)
+
+    async def unblocked(engine: Engine) -> int:
         if workflow is None:
             return await engine.workers.workers.unblock(worker, by=BY_COMMAND)
         hashes = [

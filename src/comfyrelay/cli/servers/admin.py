@@ -12,6 +12,7 @@ from rich.table import Table
 
 from comfyrelay.cli.options import Json
 from comfyrelay.cli.output import out, print_json, print_line, print_note
+from comfyrelay.cli.recorded import recorded
 from comfyrelay.cli.running import run_with_engine
 from comfyrelay.cli.servers.upgrade import upgrade
 
@@ -44,8 +45,9 @@ def create_admin(
 
     async def work(engine: Engine) -> str:
         await engine.databases.upgrade()
-        async with engine.audit.command("admin create", f"users/{email}"):
+        async with recorded(engine, "admin create", "users") as change:
             user = await engine.accounts.sign_in.register(email=email, password=password, is_admin=True)
+            change.created = {"user_id": user.id}
         return (await engine.accounts.sign_in.issue(user, name="made with the account")).secret
 
     print_line(run_with_engine(work))
@@ -65,11 +67,13 @@ def invite_user(
     async def work(engine: Engine) -> str:
         await engine.databases.upgrade()
         links = engine.accounts.links
-        async with engine.audit.command("admin invite", f"users/{email}"):
-            if (user := await engine.accounts.tenancy.find_user(email)) is None:
+        if (user := await engine.accounts.tenancy.find_user(email)) is not None:
+            async with recorded(engine, "admin invite", "users", user_id=user.id):
+                _, link = await links.create_reset_link(user.id, by=None)
+        else:
+            async with recorded(engine, "admin invite", "users") as change:
                 user, link = await links.invite(email=email, name=name, is_admin=is_admin)
-            else:
-                user, link = await links.create_reset_link(user.id, by=None)
+                change.created = {"user_id": user.id}
         return links.password_url(link.secret)
 
     print_line(run_with_engine(work))
@@ -94,7 +98,7 @@ def delete_user(
         user = await engine.accounts.tenancy.find_user(email)
         if user is None:
             raise NotFound(f"There is no user {email!r}.")
-        async with engine.audit.command("admin delete", f"users/{user.id}"):
+        async with recorded(engine, "admin delete", "users", user_id=user.id):
             await engine.accounts.own_account.delete_by_admin(user.id)
 
     run_with_engine(work)
@@ -111,8 +115,10 @@ def create_setup_code() -> None:
 
     async def work(engine: Engine) -> str | None:
         await engine.databases.upgrade()
-        needs_setup = await engine.accounts.sign_in.needs_setup()
-        return await engine.accounts.links.create_setup_code() if needs_setup else None
+        if not await engine.accounts.sign_in.needs_setup():
+            return None
+        async with recorded(engine, "admin setup-code", "setup-code"):
+            return await engine.accounts.links.create_setup_code()
 
     code = run_with_engine(work)
     if code is None:
@@ -135,7 +141,7 @@ def permit_own_workflows(
         await engine.databases.require_current()
         user = await engine.accounts.tenancy.find_user(email)
         if user is not None:
-            async with engine.audit.command("admin own-workflows", f"tenants/{user.tenant_id}"):
+            async with recorded(engine, "admin own-workflows", "tenants", tenant_id=user.tenant_id):
                 await engine.accounts.tenancy.set_limits(user.tenant_id, {"may_add_workflows": allow})
         return user is not None
 

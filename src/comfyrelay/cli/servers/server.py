@@ -11,6 +11,7 @@ from rich.table import Table
 from comfyrelay import __version__
 from comfyrelay.cli.options import Json, LogLevel
 from comfyrelay.cli.output import out, print_json, print_line, print_note
+from comfyrelay.cli.recorded import recorded
 from comfyrelay.cli.running import run_event_loop, run_with_engine, without_garbage_collection
 from comfyrelay.cli.unknown_settings import warn_of_unknown
 from comfyrelay.extras import require
@@ -70,7 +71,10 @@ def reconcile(
 
     async def work(engine: Engine) -> ReconcileReport:
         await engine.databases.require_current()
-        return await engine.operations.reconciler.run(repair=repair)
+        if not repair:
+            return await engine.operations.reconciler.run()
+        async with recorded(engine, "reconcile --repair", "reconcile"):
+            return await engine.operations.reconciler.run(repair=True)
 
     report = run_with_engine(work)
     if as_json:

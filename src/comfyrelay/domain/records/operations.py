@@ -138,7 +138,7 @@ class AuditFilter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewAuditLogEntry:
-    """A change by a person. `actor` is the email, or the name of a command."""
+    """A change by a person. `actor` is the email, or who ran a command on the machine `address`."""
 
     actor_id: str | None
     actor: str

@@ -5,7 +5,8 @@
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
@@ -84,6 +85,26 @@ async def handle_change(
         created = None if named is not None else keys_of(kind, _created(response))
         version = await audit.finish(scope, created=created)
     return _with_version(response, version)
+
+
+@asynccontextmanager
+async def account_change(
+    request: Request, *, action: str, email: str, user_id: str | None = None
+) -> AsyncIterator[ChangeScope]:
+    """Record a change of the account `email` by a caller without a session, such as with a link. One that creates the
+    account sets `created`."""
+    context: Context = request.app.state.context
+    keys = {} if user_id is None else {"user_id": user_id}
+    entry = NewAuditLogEntry(
+        actor_id=user_id,
+        actor=email,
+        address=address_of(request),
+        action=action,
+        subject=subject_of("users", keys),
+    )
+    with context.engine.audit.scope(ChangeScope(entry=entry, kind="users", keys=keys)) as scope:
+        yield scope
+        await context.engine.audit.finish(scope, created=scope.created)
 
 
 def is_object_path(kind: str, rest: str) -> bool:

@@ -9,6 +9,7 @@ from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.protocol import account as account_wire
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer
+from comfyrelay.server.http.audited import account_change
 from comfyrelay.server.http.bodies import anonymous_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.limits import address_of
@@ -49,9 +50,11 @@ async def entry(context: ContextOf) -> Answer[wire.SignInOptions]:
 async def set_up(body: wire.Setup, request: Request, response: Response, context: ContextOf) -> Answer[wire.SignedIn]:
     """Create the first administrator with the code that the server printed, and sign in."""
     context.sign_ins.check_address(address_of(request))
-    user = await context.engine.accounts.links.create_first_admin(
-        body.code, email=body.email, password=body.password, name=body.name
-    )
+    async with account_change(request, action="set_up", email=normalize_email(body.email)) as change:
+        user = await context.engine.accounts.links.create_first_admin(
+            body.code, email=body.email, password=body.password, name=body.name
+        )
+        change.created = {"user_id": user.id}
     return Answer(data=await signed_in(context, user, response), message="Welcome.")
 
 
@@ -77,7 +80,10 @@ async def reset(
     account = await context.engine.accounts.links.find_account(body.token)
     if account.user is None:
         require_open_sign_up(context)
-    user = await context.engine.accounts.links.set_password(body.token, body.password)
+        user = await context.engine.accounts.links.set_password(body.token, body.password)
+    else:
+        async with account_change(request, action="reset", email=account.email, user_id=account.user.id):
+            user = await context.engine.accounts.links.set_password(body.token, body.password)
     context.forget_user(user)
     message = "Your new password is set. All other sessions and all API tokens have ended."
     message = "Welcome." if account.user is None else message

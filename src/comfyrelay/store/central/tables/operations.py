@@ -59,9 +59,9 @@ audit_log = Table(
     Column("created_at", UtcTime, nullable=False),
     # The user, or null for a command on the server's host.
     Column("actor_id", Text),
-    # The email of the user at that time, or the name of the command.
+    # The email of the user at that time, or the user of the operating system who ran a command.
     Column("actor", Text, nullable=False),
-    # The network address that the request came from.
+    # The network address that the request came from, or the name of the machine on which the command ran.
     Column("address", Text),
     Column("action", Text, nullable=False),
     # Kind and name of what was changed, such as `effects/clip`.
