@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.comfyui.editor.convert import convert_workflow
 from comfyrelay.server.comfy_api import events
 from comfyrelay.services.jobs.graph_jobs import UNUSED_AT_LIMIT_SECONDS, UNUSED_SECONDS
 from tests.integration.api.test_node_definitions import bring
@@ -362,6 +363,32 @@ async def test_editor_file_runs_as_the_editor_would_run_it(api: Api) -> None:
     changed = await send(user, workflow([empty(1), save(2, 1)], [[1, 1, 0, 2, 0]]), inputs={"1.width": 256})
     graph = (await user.call("GET", f"{JOBS}/{changed['id']}/workflow")).json()["workflow"]
     assert graph["1"]["inputs"]["width"] == 256
+
+
+@pytest.mark.parametrize("drawn", [{"nodes": []}, {"nodes": [{"id": 1, "type": 7}], "links": "none"}])
+async def test_unreadable_file_of_the_editor_is_left_out(api: Api, drawn: dict[str, Any]) -> None:
+    user = await api.user()
+    await send(user, invert(), extra_data={"extra_pnginfo": {"workflow": drawn}})
+
+
+async def test_pictures_contain_the_file_of_the_editor(sqlite_backend: SqliteBackend, tmp_path: Any) -> None:
+    async with open_api(sqlite_backend, tmp_path, default_fleet="home") as api:
+        await api.engine.workers.fleets.create(slug="home", workflow_slugs=[])
+        worker, user = await api.worker(fleet="home"), await api.user(tokens=100)
+        await bring(worker, DEFINITIONS)
+        drawn = workflow([empty(1) | {"pos": [300, 40]}, save(2, 1)], [[1, 1, 0, 2, 0]])
+        graph = convert_workflow(drawn, DEFINITIONS)
+        graph["1"]["inputs"]["width"] = 96
+        job = await send(user, graph, extra_data={"extra_pnginfo": {"workflow": drawn}})
+        leased = await lease(worker)
+        assert leased["job_id"] == job["id"]
+        payload = leased["input_payload"]
+        assert payload["workflow"] == graph
+        [shown, _] = payload["extra_data"]["extra_pnginfo"]["workflow"]["nodes"]
+        assert (shown["pos"], shown["widgets_values"][0]) == ([300, 40], 96)
+        for extra in ({"api_key_comfy_org": "key"}, {"extra_pnginfo": {}, "auth_token_comfy_org": "key"}):
+            refused = await user.call("POST", JOBS, {"workflow": graph, "extra_data": extra})
+            assert refusal(refused, 422)["code"] == "extra_data_not_supported"
 
 
 async def test_editor_file_may_refer_to_assets(api: Api) -> None:

@@ -235,7 +235,7 @@ async def test_invalid_requests_raise_errors_of_the_sdk(sdk: ComfySite, client: 
         await client.submit(client.workflows.from_json({"1": {"inputs": {}}}))
     with pytest.raises(MissingAsset, match="Upload the file as an asset"):
         await client.submit(client.workflows.from_json(invert_file("example.png")))
-    with pytest.raises(ComfyError, match="cannot be used here"):
+    with pytest.raises(ComfyError, match="only extra_pnginfo"):
         await client.submit(client.workflows.from_json(invert()), api_key="comfyui-key")
     with pytest.raises(ComfyError, match="only images, videos and audio"):
         await client.assets.from_bytes(b"text", filename="notes.txt").commit()

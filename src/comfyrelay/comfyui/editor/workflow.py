@@ -138,6 +138,13 @@ def is_editor_file(value: object) -> bool:
     return isinstance(value, dict) and isinstance(value.get("nodes"), list)
 
 
+def drawn_file(extra_data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the file that the editor sends with a graph, if any."""
+    info = extra_data.get("extra_pnginfo")
+    workflow = info.get("workflow") if isinstance(info, dict) else None
+    return workflow if isinstance(workflow, dict) and is_editor_file(workflow) else None
+
+
 def read_workflow(value: Mapping[str, Any]) -> EditorWorkflow:
     root = read_sheet(value)
     if not root.nodes:

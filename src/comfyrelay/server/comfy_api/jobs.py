@@ -7,6 +7,7 @@ import structlog
 from fastapi import Header, Query, Request
 from fastapi.responses import JSONResponse
 
+from comfyrelay.comfyui.editor.workflow import drawn_file
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.errors import Conflict, FederationLoop, InvalidInput, MissingAsset
 from comfyrelay.protocol import comfy_api as wire
@@ -53,14 +54,16 @@ async def submit(
     A key is good for one job: a second request with it is refused with 422, and `details.job_id` names the job.
     """
     via = _servers(comfyrelay_via or "", context)
-    if body.extra_data:
+    extra = body.extra_data or {}
+    if not extra.keys() <= {"extra_pnginfo"}:
         advice = "ComfyRelay would store the key with the job. Set the keys of partner nodes on the workers instead."
-        return refuse(422, "extra_data_not_supported", f"extra_data cannot be used here. {advice}")
+        return refuse(422, "extra_data_not_supported", f"extra_data may have only extra_pnginfo here. {advice}")
     if (problem := _label_problem(body.metadata or {})) is not None:
         return refuse(422, "metadata_invalid", problem)
     wanted = GraphRequest(
         user=user,
         graph=body.workflow,
+        drawn=drawn_file(extra),
         idempotency_key=f"{KEY_PREFIX}{idempotency_key or uuid4()}",
         inputs=body.inputs or {},
         metadata=body.metadata or {},

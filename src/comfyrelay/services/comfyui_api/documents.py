@@ -7,10 +7,9 @@ from typing import Any
 
 from comfyrelay.comfyui.editor.filling import fill_editor_file
 from comfyrelay.comfyui.editor.layout import lay_out
-from comfyrelay.comfyui.editor.workflow import is_editor_file
+from comfyrelay.comfyui.editor.workflow import drawn_file, is_editor_file
 from comfyrelay.comfyui.graphs.graph import replace_placeholders
 from comfyrelay.domain.queue.states import WorkflowKind
-from comfyrelay.domain.records.jobs import PromptRecord
 from comfyrelay.errors import NotFound
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.comfyui_api.prompts import Prompts
@@ -29,7 +28,7 @@ class EditorDocuments:
         """Return the workflow of a job with its values. Raises `NotFound` without one."""
         record = (await self._prompts.records(tenant_id, [job_id])).get(job_id)
         if record is not None:
-            return await self._laid_out(_drawn(record) or record.graph)
+            return await self._laid_out(drawn_file(record.extra_data) or record.graph)
         found = await self._jobs.job_workflows.filled(tenant_id, job_id, only_own=not self._users_are_owners)
         return await self._laid_out(found)
 
@@ -53,10 +52,3 @@ class EditorDocuments:
             return workflow
         definitions, _ = await self._catalogue.node_definitions.load()
         return await asyncio.to_thread(lay_out, dict(workflow), definitions or {})
-
-
-def _drawn(record: PromptRecord) -> Mapping[str, Any] | None:
-    """Return the file that the editor sent with a prompt, if any."""
-    info = record.extra_data.get("extra_pnginfo")
-    workflow = info.get("workflow") if isinstance(info, dict) else None
-    return workflow if isinstance(workflow, dict) and is_editor_file(workflow) else None

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import orjson
 
+from comfyrelay.comfyui.editor.workflow import drawn_file
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.nodes import files_in
 from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_upload
@@ -99,6 +100,7 @@ class PromptSubmission:
             GraphRequest(
                 user=request.user,
                 graph=_with_assets(graph, {place: ids[name] for place, name in names.items() if name in ids}),
+                drawn=drawn_file(request.extra_data),
                 idempotency_key=f"{KEY_PREFIX}{request.prompt_id or uuid4()}",
             ),
             also=write,

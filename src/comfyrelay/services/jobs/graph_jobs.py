@@ -20,6 +20,7 @@ from comfyrelay.domain.properties import ASSET_TYPES, PropertyType
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.errors import (
+    ComfyRelayError,
     Conflict,
     DatabaseUnavailable,
     IdempotencyConflict,
@@ -54,11 +55,13 @@ MAX_REMOVED = 50
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphRequest:
-    """A graph to run once. `inputs` are values by property, or by node and input (`6.text`)."""
+    """A graph to run once. `inputs` are values by property, or by node and input (`6.text`). `drawn` is the file of the
+    editor that the graph was exported from: pictures contain it."""
 
     user: User
     graph: Mapping[str, Any]
     idempotency_key: str
+    drawn: Mapping[str, Any] | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
@@ -91,15 +94,16 @@ class GraphJobs:
         await self._access.require(tenant_id)
         if (known := await self._by_key(request)) is not None:
             return known
-        is_editor = is_editor_file(request.graph)
-        graph = request.graph
-        if is_editor:
+        graph, drawn = request.graph, request.drawn
+        if is_editor_file(graph):
+            drawn = graph
+        if drawn is not None:
             graph = await self._catalogue.importer.as_graph(graph, tenant_id=tenant_id)
         by_key, graph = _set_inputs(graph, request.inputs)
         refs = _asset_ids(graph)
         files = await self._files(tenant_id, refs, by_key)
         sent = _with_names(graph, refs, files)
-        new = WorkflowImport(graph=request.graph if is_editor else sent, converted=sent if is_editor else None)
+        new = WorkflowImport(graph=drawn or sent, converted=None if drawn is None else sent)
         workflow, imported = await self._add(tenant_id, new, {place: _kind(files[id_]) for place, id_ in refs.items()})
         values, file_ids = _values(imported, by_key, refs)
         primary = next((str(fields["key"]) for fields in imported.properties if fields.get("is_primary_input")), "")
@@ -185,7 +189,7 @@ class GraphJobs:
     async def _add(
         self, tenant_id: str, new: WorkflowImport, files: Mapping[str, PropertyType]
     ) -> tuple[WorkflowRecord, ImportedWorkflow]:
-        imported = await self._catalogue.own_workflows.import_graph(tenant_id, new, partial(_with_files, files=files))
+        imported = await self._import(tenant_id, new, files)
         values = workflow_values(imported)
 
         async def find_existing(tx: Tx, graph_path: str) -> WorkflowRecord | None:
@@ -217,6 +221,17 @@ class GraphJobs:
         except WorkflowLimitReached:
             await self._make_room(tenant_id)
             return await create(), imported
+
+    async def _import(self, tenant_id: str, new: WorkflowImport, files: Mapping[str, PropertyType]) -> ImportedWorkflow:
+        import_graph = partial(self._catalogue.own_workflows.import_graph, tenant_id)
+        change = partial(_with_files, files=files)
+        try:
+            return await import_graph(new, change)
+        except ComfyRelayError:
+            if new.converted is None:
+                raise
+            # The file of the editor may be unreadable. The graph runs without it.
+            return await import_graph(WorkflowImport(graph=new.converted), change)
 
     async def _make_room(self, tenant_id: str) -> None:
         """Delete the unlisted workflows of a tenant whose jobs ended longest ago."""
