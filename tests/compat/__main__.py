@@ -17,7 +17,7 @@ from pathlib import Path
 
 from comfyrelay.comfyui.processes.python import python_in
 from comfyrelay.comfyui.versions import TRIED
-from tests.support.paths import ROOT
+from tests.support.paths import QUEUE_PACK, ROOT
 
 HERE = Path(__file__).parent
 FOLDER = Path(".compat")
@@ -68,7 +68,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _prepare(folder: Path, version: str) -> None:
-    """Fetch what is missing of a version: its code, its packages, and the node pack of the suite."""
+    """Fetch what is missing of a version: its code, its packages, and the node packs that are tried."""
     if not (folder / "main.py").exists():
         sys.stdout.write(f"Fetching ComfyUI {version}\n")
         _call("git", "clone", "--quiet", "--depth", "1", "--branch", f"v{version}", REPOSITORY, str(folder))
@@ -83,11 +83,12 @@ def _prepare(folder: Path, version: str) -> None:
         _call(python, "-m", "pip", "install", "--quiet", f"torch=={release}", "torchvision", f"torchaudio=={release}")
         # Older versions import requests without naming it.
         _call(python, "-m", "pip", "install", "--quiet", "requests", "--requirement", str(folder / "requirements.txt"))
-    pack = folder / "custom_nodes" / "comfyrelay_compat"
-    if pack.is_symlink():
-        pack.unlink()
-    shutil.rmtree(pack, ignore_errors=True)
-    shutil.copytree(HERE / "node_pack", pack, ignore=shutil.ignore_patterns("__pycache__"))
+    for source, name in ((HERE / "node_pack", "comfyrelay_compat"), (QUEUE_PACK, QUEUE_PACK.name)):
+        pack = folder / "custom_nodes" / name
+        if pack.is_symlink():
+            pack.unlink()
+        shutil.rmtree(pack, ignore_errors=True)
+        shutil.copytree(source, pack, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _call(*command: str) -> None:

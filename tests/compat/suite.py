@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from PIL import Image
+from playwright.async_api import expect
 
 from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.comfyui.client.uploads import Attachment
@@ -31,9 +32,11 @@ from comfyrelay.media.containers import read_container
 from comfyrelay.media.info import ProbeLimits
 from tests.compat.report import ABSENT
 from tests.support.chromium import open_chromium
+from tests.support.comfy_site import open_comfy_site
 from tests.support.daily_loop import JourneyDesk, walk_daily_loop
+from tests.support.paths import QUEUE_PACK
 from tests.support.web_app import build_app
-from tests.support.world import PATIENCE_SECONDS
+from tests.support.world import PATIENCE_SECONDS, SqliteBackend
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 FOLDER = Path(os.environ.get("COMPAT_COMFYUI", "."))
@@ -364,6 +367,35 @@ async def test_editor_exports_what_the_conversion_makes(comfyui: RunningComfyUI)
     assert plain == {
         number: {key: node[key] for key in ("class_type", "inputs")} for number, node in exported["output"].items()
     }
+
+
+async def test_button_in_the_editor_runs_the_graph_on_a_server(comfyui: RunningComfyUI, tmp_path: Path) -> None:
+    """Node pack "Queue on ComfyRelay" in the editor"""
+    source = tmp_path / "photo.png"
+    Image.new("RGB", (32, 16), (255, 0, 0)).save(source)
+    name = (await comfyui.client.upload(source)).reference
+    graph = graph_of(
+        ("LoadImage", {"image": name}),
+        ("ImageInvert", {"image": ["1", 0]}),
+        ("SaveImage", {"images": ["2", 0], "filename_prefix": "relayed"}),
+    )
+    async with open_comfy_site(SqliteBackend(tmp_path / "db"), tmp_path) as site, open_chromium() as browser:
+        settings = FOLDER / "custom_nodes" / QUEUE_PACK.name / "settings.json"
+        settings.write_text(json.dumps({"url": site.url, "token": site.token}))
+        page = await browser.new_page(viewport={"width": 1600, "height": 900}, locale="en-US")
+        page.set_default_timeout(1000 * PATIENCE_SECONDS)
+        await page.goto(comfyui.process.url)
+        await page.wait_for_function("() => window.app?.graph && window.LiteGraph?.registered_node_types?.SaveImage")
+        await page.evaluate("(graph) => window.app.loadApiJson(graph, 'relayed')", graph)
+        await page.evaluate("() => window.app.extensionManager.command.execute('ComfyRelay.Queue')")
+        await expect(page.get_by_text("The graph is in the queue.")).to_be_visible(timeout=1000 * PATIENCE_SECONDS)
+        # The output node shows the picture of the server, from the folder of this ComfyUI.
+        await page.wait_for_function("() => window.app.graph.getNodeById(3).imgs?.[0]?.naturalWidth === 32")
+        [job] = (await site.user.get("/api/ai-jobs"))["items"]
+        assert job["status"] == "completed"
+        assert await comfyui.client.prompts() == {}
+        shown = await page.evaluate("() => window.app.graph.getNodeById(3).imgs[0].src")
+        assert job["id"] in shown
 
 
 async def test_daily_loop_of_a_creator_survives_a_kill(tmp_path: Path) -> None:
