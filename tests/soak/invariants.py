@@ -89,6 +89,10 @@ async def _pending_work(world: World, clients: Sequence[Client]) -> list[str]:
     facts = await read_facts_from(world.engine.databases)
     # also jobs of clients that did not wait for the response
     found = find_violations(facts, (*QUIET[:1], every_job_has_ended))
+    if found:
+        # these may wait in a paused queue
+        for client in clients:
+            await client.call("POST", "/api/queue/resume")
     for shard in world.engine.databases.shards.values():
         async with shard.read() as tx:
             rows = await tx.execute(select(tenant.webhook_deliveries.c.job_id, tenant.webhook_deliveries.c.status))

@@ -131,7 +131,7 @@ class JobPrinted(PoolJobEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobNoted(PoolJobEvent):
-    """Metadata to store with the run however it ends. Graphs never send this event."""
+    """Metadata to store with the run however it ends. Graphs send it only if they are stopped while being submitted."""
 
     type: ClassVar[str] = "job:noted"
     prompt_id: str
