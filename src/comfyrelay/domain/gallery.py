@@ -137,7 +137,6 @@ class GridItem(NamedTuple):
     created_at: datetime
     batch_id: str | None
     workflow_id: int
-    batch_label: str | None
     width: int | None
     height: int | None
     payload: Any = None

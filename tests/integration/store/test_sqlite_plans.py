@@ -7,8 +7,9 @@ import pytest
 from sqlalchemy import Select, Update
 from sqlalchemy.dialects import sqlite
 
+from comfyrelay.store.central.queue import positions
 from comfyrelay.store.database import Database
-from comfyrelay.store.tenant import job_list, units
+from comfyrelay.store.tenant import job_list, jobs, overview, units
 from comfyrelay.store.tenant.library import gallery, posters
 from comfyrelay.store.tenant.tables import ai_jobs
 from tests.support.world import SqliteBackend, execute
@@ -74,6 +75,30 @@ async def test_job_counts_use_a_covering_index(shard: Database) -> None:
 )
 async def test_batch_queries_use_the_index_of_items(shard: Database, query: Select[Any], index: str) -> None:
     assert (await _plan_of(shard, query))[0].startswith(f"SEARCH ai_jobs USING {index} (batch_id=?")
+
+
+async def test_counts_of_batches_read_only_their_items(shard: Database) -> None:
+    # nothing is sorted
+    assert await _plan_of(shard, jobs.batch_counts_query("t", ["b"])) == [
+        "SEARCH ai_jobs USING COVERING INDEX ix_ai_jobs_items (batch_id=?)",
+        "SEARCH retry USING INDEX uq_ai_jobs_retry_of (retry_of=?) LEFT-JOIN",
+    ]
+
+
+async def test_retried_jobs_are_counted_without_reading_all_jobs(shard: Database) -> None:
+    read = [step for step in await _plan_of(shard, overview.retried_query(["t"])) if "ai_jobs" in step]
+    assert read == [
+        "SEARCH ai_jobs USING INDEX sqlite_autoindex_ai_jobs_1 (id=?)",
+        "SEARCH retry USING INDEX uq_ai_jobs_retry_of (retry_of>?)",
+    ]
+
+
+async def test_mean_duration_reads_the_newest_dispatches_first(sqlite_backend: SqliteBackend) -> None:
+    async with sqlite_backend.databases(["main"]) as (url, _, _clock), Database("central", url) as central:
+        steps = await _plan_of(central, positions.mean_duration_query([1], of_last=50))
+    # the order of the primary key: nothing is sorted, and reading ends with the last of them
+    assert "SEARCH ai_job_dispatches USING INTEGER PRIMARY KEY (rowid>?)" in steps
+    assert not [step for step in steps if "TEMP B-TREE" in step]
 
 
 async def test_outputs_are_found_by_their_ids(shard: Database) -> None:

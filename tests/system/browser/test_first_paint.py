@@ -1,11 +1,12 @@
 """The first paint: the shell comes before any script, and the area's data is requested once and early."""
 
 import asyncio
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.async_api import Browser, Request, Route, expect
 
-from tests.support.chromium import until
+from tests.support.chromium import PageDriver, until
 from tests.support.web_app import THEMES, Theme, open_context, record_page, settled
 from tests.support.world import PATIENCE_SECONDS
 
@@ -69,6 +70,37 @@ async def test_area_data_is_requested_once_before_its_scripts_load(
         await settled(page, page_log)
         # every prefetched response was used
         assert {path: paths.count(path) for path in early} == dict.fromkeys(early, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "shown"),
+    [
+        ("/queue", {"/api/queue"}, "[data-entry]"),
+        # the layout of the whole grid follows its first page
+        ("/gallery", {"/api/gallery"}, "[data-gallery] img"),
+        ("/create", {"/api/workflows", "/api/effects"}, "[data-field]"),
+    ],
+)
+async def test_page_waits_for_the_session_and_its_own_data_only(
+    shared: PageDriver, path: str, data: set[str], shown: str
+) -> None:
+    needed = {"/api/me", "/api/entry", "/api/desk", *data}
+    let_go = asyncio.Event()
+
+    async def held(route: Route) -> None:
+        if urlsplit(route.request.url).path not in needed:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await let_go.wait()
+        await route.continue_()
+
+    for job_id in await shared.submit("boat"):
+        await shared.ended(job_id)
+    page = shared.page
+    await page.route("**/api/**", held)
+    await page.goto(path)
+    await expect(page.locator(shown).first).to_be_visible()
+    let_go.set()
+    await page.unroute_all(behavior="wait")
 
 
 async def test_hidden_tab_loads_as_well(chromium: Browser, shared_desk: str) -> None:

@@ -31,7 +31,7 @@ from comfyrelay.storage.headers import servable_content_type
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.catalogue import NamedWorkflow
-from comfyrelay.store.tenant.library import gallery
+from comfyrelay.store.tenant.library import gallery, media
 
 # More outputs than a user scrolls through. Filters find older outputs.
 MAX_INDEXED = 50_000
@@ -139,10 +139,12 @@ class GalleryListing:
                 tx, tenant_id, wanted, sort=sort, with_payload=by is Grouping.PROMPT, limit=MAX_INDEXED
             )
             total = len(found) if len(found) < MAX_INDEXED else await gallery.count(tx, tenant_id, wanted)
+            batch_ids = {item.batch_id for item in found if item.batch_id} if by is Grouping.BATCH else set()
+            labels = {batch.id: batch.label for batch in await media.batches_of(tx, tenant_id, batch_ids)}
         is_named = by in (Grouping.WORKFLOW, Grouping.PROMPT)
         names = await self._names({item.workflow_id for item in found}) if is_named else {}
         # In a thread, because a large gallery would block the event loop.
-        groups = await asyncio.to_thread(_grouped, found, partial(_group, by=by, zone=zone, names=names))
+        groups = await asyncio.to_thread(_grouped, found, partial(_group, by=by, zone=zone, names=names, labels=labels))
         return OutputIndex(groups=groups, total=total)
 
     async def by_ids(self, tenant_id: str, ids: Sequence[str]) -> dict[str, GalleryOutput]:
@@ -227,7 +229,14 @@ def _grouped(found: Sequence[GridItem], group_of: Callable[[GridItem], tuple[str
     return [OutputGroup(key=key, name=name, items=items) for key, (name, items) in groups.items()]
 
 
-def _group(item: GridItem, *, by: Grouping, zone: ZoneInfo, names: Mapping[int, NamedWorkflow]) -> tuple[str, str]:
+def _group(
+    item: GridItem,
+    *,
+    by: Grouping,
+    zone: ZoneInfo,
+    names: Mapping[int, NamedWorkflow],
+    labels: Mapping[str, str | None],
+) -> tuple[str, str]:
     """Return the key and name of the output's group. They are empty if the output belongs to none."""
     workflow = names.get(item.workflow_id, _UNKNOWN)
     match by:
@@ -235,7 +244,8 @@ def _group(item: GridItem, *, by: Grouping, zone: ZoneInfo, names: Mapping[int, 
             day = item.created_at.astimezone(zone).date().isoformat()
             return day, day
         case Grouping.BATCH:
-            return item.batch_id or "", item.batch_label or ""
+            batch_id = item.batch_id or ""
+            return batch_id, labels.get(batch_id) or ""
         case Grouping.WORKFLOW:
             return workflow.slug, workflow.name
         case Grouping.PROMPT:

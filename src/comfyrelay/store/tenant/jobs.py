@@ -397,17 +397,20 @@ async def newest_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[JobReco
 
 async def count_in_batches(tx: Tx, tenant_id: str, batch_ids: Sequence[str]) -> dict[str, dict[str, int]]:
     """Count the items of batches by status, with the newest job of each retry chain."""
+    rows = await tx.execute(batch_counts_query(tenant_id, batch_ids))
+    return {id_: {name: jobs for name, jobs in zip(JobStatus, counts, strict=True) if jobs} for id_, *counts in rows}
+
+
+def batch_counts_query(tenant_id: str, batch_ids: Sequence[str]) -> Select[Any]:
     retry = ai_jobs.alias("retry")
-    query = (
-        select(ai_jobs.c.batch_id, ai_jobs.c.status, func.count().label("jobs"))
+    # A column for each status: groups by status would have to be sorted.
+    counts = (func.count().filter(ai_jobs.c.status == sql_literal(status)) for status in JobStatus)
+    return (
+        select(ai_jobs.c.batch_id, *counts)
         .outerjoin(retry, retry.c.retry_of == ai_jobs.c.id)
-        .where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.batch_id.in_(batch_ids), retry.c.id.is_(None))
-        .group_by(ai_jobs.c.batch_id, ai_jobs.c.status)
+        .where(ai_jobs.c.tenant_id.concat("") == tenant_id, ai_jobs.c.batch_id.in_(batch_ids), retry.c.id.is_(None))
+        .group_by(ai_jobs.c.batch_id)
     )
-    counts: dict[str, dict[str, int]] = {}
-    for row in await tx.execute(query):
-        counts.setdefault(row.batch_id, {})[row.status] = row.jobs
-    return counts
 
 
 async def batch_sizes(tx: Tx, batch_ids: Iterable[str]) -> dict[str, int]:

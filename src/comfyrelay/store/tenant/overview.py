@@ -28,20 +28,24 @@ async def count_by_status(tx: Tx, tenant_ids: Collection[str]) -> dict[str, dict
     for row in await tx.execute(counts):
         found[row.tenant_id][row.status] = row.jobs
     # Hidden and retried jobs are few, or have their own index.
-    for query in (counts.where(ai_jobs.c.cleared_at.is_not(None)), _retried(tenant_ids)):
+    for query in (counts.where(ai_jobs.c.cleared_at.is_not(None)), retried_query(tenant_ids)):
         for row in await tx.execute(query):
             found[row.tenant_id][row.status] -= row.jobs
     return found
 
 
-def _retried(tenant_ids: Collection[str]) -> Select[Any]:
+def retried_query(tenant_ids: Collection[str]) -> Select[Any]:
     """Count the visible items of batches that were retried."""
     retry = ai_jobs.alias("retry")
-    # Use the partial index of retries. SQLite would otherwise scan all jobs of the tenant.
-    of_tenants = retry.c.tenant_id.concat("").in_(tenant_ids)
-    query = _COUNTS.join_from(retry, ai_jobs, ai_jobs.c.id == retry.c.retry_of)
-    query = query.where(of_tenants, retry.c.retry_of.is_not(None), ai_jobs.c.batch_id.is_not(None))
-    return query.where(ai_jobs.c.cleared_at.is_(None))
+    # Look up each retried job by its id. SQLite would otherwise scan all jobs, for the order of the groups or for the
+    # condition on the tenant.
+    tenant_id = ai_jobs.c.tenant_id.concat("")
+    retried = select(retry.c.retry_of).where(
+        retry.c.tenant_id.concat("").in_(tenant_ids), retry.c.retry_of.is_not(None)
+    )
+    query = select(tenant_id.label("tenant_id"), ai_jobs.c.status, func.count().label("jobs"))
+    query = query.where(ai_jobs.c.id.in_(retried), ai_jobs.c.batch_id.is_not(None), ai_jobs.c.cleared_at.is_(None))
+    return query.group_by(tenant_id, ai_jobs.c.status)
 
 
 class LeasedItem(NamedTuple):

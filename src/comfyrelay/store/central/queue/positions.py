@@ -149,14 +149,17 @@ async def mean_duration(tx: Tx, workflow_ids: Sequence[int], *, of_last: int = 5
 
 
 def mean_duration_query(workflow_ids: Sequence[int], *, of_last: int) -> Select[Any]:
-    """Return the query. It scans a limited number of dispatches, because completed ones have no index by workflow: for
-    a workflow that never ran, it would read all."""
-    columns = (d.c.id, d.c.status, d.c.workflow_id, d.c.duration_seconds)
-    scanned = select(*columns).order_by(d.c.id.desc()).limit(MAX_SCANNED).subquery("scanned")
+    """Return the query. It reads dispatches from the newest on until it has enough. It scans a limited number of them,
+    because completed ones have no index by workflow: for a workflow that never ran, it would read all."""
+    newest_id = select(func.max(d.alias().c.id)).scalar_subquery()
     newest = (
-        select(scanned.c.duration_seconds)
-        .where(scanned.c.status == sql_literal(DispatchStatus.COMPLETED), scanned.c.workflow_id.in_(workflow_ids))
-        .order_by(scanned.c.id.desc())
+        select(d.c.duration_seconds)
+        .where(
+            d.c.id > newest_id - MAX_SCANNED,
+            d.c.status == sql_literal(DispatchStatus.COMPLETED),
+            d.c.workflow_id.in_(workflow_ids),
+        )
+        .order_by(d.c.id.desc())
         .limit(of_last)
         .subquery()
     )
