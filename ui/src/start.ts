@@ -4,11 +4,13 @@ import { prefetch, prefetchPaths } from "@/api/prefetch";
 
 const MAX_WAIT_MS = 200;
 
+// requests do not delay the paint
+prefetch(prefetchPaths(location.pathname, location.search, Intl.DateTimeFormat().resolvedOptions().timeZone));
+
 let isStarted = false;
 function start(): void {
   if (isStarted) return;
   isStarted = true;
-  prefetch(prefetchPaths(location.pathname, location.search, Intl.DateTimeFormat().resolvedOptions().timeZone));
   void import("./main");
 }
 

@@ -20,7 +20,7 @@ export function prefetchPaths(path: string, search: string, zone: string): strin
     "/create": [`/api/workflows?limit=${CHOICES_LIMIT}`, `/api/effects?limit=${CHOICES_LIMIT}`],
   };
   // with search parameters, the page sends other requests
-  return ["/api/me", "/api/queue/counts", ...((!search && areas[path]) || [])];
+  return ["/api/me", "/api/entry", "/api/queue/counts", ...((!search && areas[path]) || [])];
 }
 
 export function prefetch(paths: readonly string[]): void {

@@ -1,13 +1,13 @@
 import { QueryClient } from "@tanstack/react-query";
 import { afterEach, expect, test, vi } from "vitest";
 import { prefetchPaths } from "@/api/prefetch";
-import { counts, effects, me, queue, workflows } from "@/api/queries";
+import { counts, effects, entry, me, queue, workflows } from "@/api/queries";
 import { index, newest } from "@/areas/gallery/queries";
 
 afterEach(() => vi.unstubAllGlobals());
 
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-const always = [me, counts];
+const always = [me, entry, counts];
 const areas = {
   "/": [queue()],
   "/queue": [queue()],
@@ -30,7 +30,7 @@ test.each(Object.entries(areas))("%s prefetches exactly the requests that its pa
 });
 
 test("a URL with search parameters prefetches only what all pages need", () => {
-  expect(prefetchPaths("/queue", "?status=failed", zone)).toEqual(["/api/me", "/api/queue/counts"]);
+  expect(prefetchPaths("/queue", "?status=failed", zone)).toEqual(["/api/me", "/api/entry", "/api/queue/counts"]);
 });
 
 test("public pages prefetch nothing", () => {
