@@ -10,6 +10,10 @@ const AREAS = ["create", "queue", "gallery", "job"];
 /** Modules that most areas use. Tables, charts and players are loaded on demand. */
 const SHARED =
   /node_modules\/(?!.*(uplot|table))|\/src\/(api|app|lib|live|session|texts\/common)|\/src\/kit\/(?!Table|Sparkline|Player|Compare)/;
+const BASE =
+  /\/src\/(live|session\/renewal)|\/src\/kit\/(ErrorCard|Segmented|Switch|undoable-delete)|@tanstack\/react-router\//;
+const JOBS =
+  /\/src\/(jobs(?!\/use-queue-pause)|folders)\/|\/src\/kit\/(Player|CompareSlider|Inspector|Poster|SelectionTray|Status|VirtualList)/;
 const LINK = /^ *<link rel="(stylesheet|modulepreload)"[^>]*>\n/gm;
 const MAIN = /^ *<script type="module"[^>]*><\/script>\n/m;
 
@@ -86,6 +90,10 @@ export default defineConfig({
             { name: "icons", test: /lucide-react/ },
             // one chunk for modules that at least eight others share: fewer requests, without a larger first script
             { name: "shared", test: SHARED, minShareCount: 8 },
+            // modules of the first script that the pages of jobs share with it
+            { name: "base", test: BASE },
+            // one chunk for the pages of jobs: otherwise they have dozens of chunks of less than 1 KB
+            { name: "jobs", test: JOBS, minShareCount: 2 },
           ],
         },
       },

@@ -10,6 +10,9 @@ from tests.support.chromium import PageDriver, until
 from tests.support.web_app import THEMES, Theme, open_context, record_page, settled
 from tests.support.world import PATIENCE_SECONDS
 
+# scripts, styles and the font
+MAX_FILES = 25
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
@@ -101,6 +104,18 @@ async def test_page_waits_for_the_session_and_its_own_data_only(
     await expect(page.locator(shown).first).to_be_visible()
     let_go.set()
     await page.unroute_all(behavior="wait")
+
+
+@pytest.mark.parametrize("path", ["/queue", "/gallery", "/create"])
+async def test_page_loads_few_scripts_and_styles(chromium: Browser, shared_desk: str, path: str) -> None:
+    async with open_context(chromium, shared_desk) as context:
+        page = await context.new_page()
+        page_log = record_page(page)
+        await page.goto(path)
+        await settled(page, page_log)
+    files = [each for each in page_log.addresses if "/assets/" in each]
+    # each request costs the desk and the browser about as much as 10 KB of script
+    assert len(files) <= MAX_FILES, "\n".join(files)
 
 
 async def test_hidden_tab_loads_as_well(chromium: Browser, shared_desk: str) -> None:
