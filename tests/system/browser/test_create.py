@@ -13,6 +13,8 @@ import pytest_asyncio
 from playwright.async_api import Browser, Locator, expect
 
 from comfyrelay.desk.examples import sample_image
+from comfyrelay.services.engine import Engine
+from comfyrelay.settings import Settings
 from tests.integration.desk.test_script_jobs import open_script_desk
 from tests.support.api_calls import png
 from tests.support.chromium import PROMPT_GRAPH, PageDriver, open_page
@@ -279,6 +281,34 @@ async def test_rerun_of_an_image_to_image_output_asks_for_its_input(driver: Page
     await expect(message).to_be_visible()
     await give(driver, {"name": "dog.png", "mimeType": "image/png", "buffer": sample_image()})
     await expect(message).to_be_hidden()
+
+
+async def test_deleted_input_is_named_and_chosen_again(tmp_path: Path, chromium: Browser) -> None:
+    data_dir = tmp_path / "data"
+    async with (
+        make_desk(data_dir, shutdown_seconds=0).open() as (_worker, ready),
+        open_page(chromium, ready.url, lands=re.compile("/create")) as driver,
+    ):
+        page = driver.page
+        await choose(driver, "Invert an image")
+        await give(driver, picture("fox.png"))
+        async with Engine(Settings(data_dir=data_dir)) as engine:
+            retention = engine.operations.retention
+            retention.configure(retention_days=None, unused_upload_hours=0)
+            await retention.run_once()
+        # the open page learns it from the desk, an earlier draft when it is opened
+        await add(driver).click()
+        notice = page.get_by_role("alert").filter(has_text="The file “fox.png” was deleted")
+        await expect(notice).to_be_visible()
+        await page.reload()
+        await expect(notice).to_be_visible()
+        assert await jobs_of(driver) == []
+        async with page.expect_file_chooser() as chooser:
+            await notice.get_by_role("button", name="Choose again").click()
+        await (await chooser.value).set_files(files=[picture("fox.png")])  # type: ignore[list-item]
+        await expect(notice).to_be_hidden()
+        await add(driver).click()
+        assert [job["status"] for job in await ended(driver, 1)] == ["completed"]
 
 
 async def test_typed_input_survives_escape_navigation_and_reload(driver: PageDriver) -> None:

@@ -96,6 +96,11 @@ export const create = {
     folderHint: (root: string) => `Inside ${root}. Leave empty to use that folder.`,
     uploading: (name: string) => `Uploading ${isolated(name)}`,
     failed: "upload failed",
+    gone: (names: readonly string[]) =>
+      names.length === 1
+        ? `The file “${isolated(names[0] ?? "")}” was deleted, because no job used it. Choose it again, or remove it.`
+        : `These files were deleted, because no job used them: ${names.map(isolated).join(", ")}. Choose them again, or remove them.`,
+    chooseAgain: "Choose again",
     prompt: "Prompt",
     prompts: "Prompts",
     byLine: "One per line",
@@ -186,7 +191,6 @@ export const create = {
     open: "Open original job",
     end: "Keep values, stop comparing",
     loaded: (name: string) => `Loaded the values of the job into “${isolated(name)}”.`,
-    lost: (names: string) => `These files no longer exist. Choose them again: ${names}.`,
     failed: "Could not load the values of the job.",
     onServer: (name: string) => `A server does not return the values of a job. “${isolated(name)}” has its own values.`,
   },

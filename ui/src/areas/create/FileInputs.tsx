@@ -44,7 +44,8 @@ export function FileInputs({ form, input, root, folderProblem, onSample, isDisab
   const given = form.draft.files[input.key] ?? [];
   const isMany = input.is_primary_input;
   const hasFolder = isMany && form.draft.folder !== null;
-  const problem = form.problems[input.key];
+  const gone = hasFolder ? [] : given.filter((each) => each.isGone);
+  const problem = gone.length ? null : form.problems[input.key];
   const add = (files: readonly File[]) => {
     if (isDisabled) return;
     const fitting = files.filter((each) => acceptsMime(input, typeOf(each)));
@@ -208,6 +209,14 @@ export function FileInputs({ form, input, root, folderProblem, onSample, isDisab
           <MaskDialog slug={slug} field={input.key} file={masked} onClose={() => setMasked(null)} />
         </Suspense>
       )}
+      {gone.length > 0 && (
+        <div className={styles.gone} role="alert">
+          <p className={styles.problem}>{texts.form.gone(gone.map((each) => each.name))}</p>
+          <Button size="small" onClick={() => chooser.current?.click()}>
+            {texts.form.chooseAgain}
+          </Button>
+        </div>
+      )}
       {problem && !hasFolder && (
         <p className={styles.problem} role="alert">
           {problem}
@@ -234,7 +243,7 @@ function Thumb({ given, onRemove, onMask }: ThumbProps) {
           <Progress value={given.part} name={texts.form.uploading(given.name)} />
         </span>
       )}
-      <span className={styles.thumbName}>{given.problem ? texts.form.failed : given.name}</span>
+      <span className={styles.thumbName}>{given.problem && !given.isGone ? texts.form.failed : given.name}</span>
       {onMask && (
         <button
           type="button"

@@ -1,7 +1,8 @@
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { Problem } from "@/api/problem";
 import { describeUploadError } from "@/api/uploads";
 import {
+  addFiles,
   changeDraft,
   type Draft,
   draftOf,
@@ -11,6 +12,7 @@ import {
   serializeDraft,
   withOnlyInput,
 } from "./drafts";
+import { validateDraft } from "./form";
 import { batchRequest } from "./submission";
 import { jobCount, sweepOf } from "./sweep";
 import { choice, draft, file } from "./test-fixtures";
@@ -24,6 +26,20 @@ test("restores a stored draft without unfinished uploads", () => {
   expect(back.files.image?.map((each) => each.name)).toEqual(["a.png"]);
   expect(parseDraft("{broken")).toEqual(EMPTY);
   expect(parseDraft('{"other": 1}')).toEqual(EMPTY);
+});
+
+test("names a stored file that was deleted until it is chosen again", async () => {
+  const stored = JSON.stringify({ files: { image: [{ id: "f1", name: "fox.png", mime: "image/png" }] } });
+  sessionStorage.setItem("comfyrelay.create.draft.gone", stored);
+  vi.stubGlobal("fetch", () => Promise.resolve(new Response('{"message": "Not found."}', { status: 404 })));
+  draftOf("gone");
+  await vi.waitFor(() => expect(draftOf("gone").files.image?.[0]?.isGone).toBe(true));
+  expect(validateDraft(choice, draftOf("gone")).image).toContain("“fox.png” was deleted");
+  // also after a reload
+  expect(parseDraft(serializeDraft(draftOf("gone"))).files.image).toMatchObject([{ name: "fox.png", isGone: true }]);
+  addFiles("gone", "image", [new File(["x"], "fox.png", { type: "image/png" })], { isOne: false });
+  expect(draftOf("gone").files.image?.map((each) => each.isGone ?? false)).toEqual([false]);
+  vi.unstubAllGlobals();
 });
 
 test("returns an undo when a non-empty draft is replaced", () => {

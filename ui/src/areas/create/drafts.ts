@@ -6,6 +6,7 @@ import { Problem, sentence } from "@/api/problem";
 import type { File as StoredFile } from "@/api/types";
 import { typeOf, upload } from "@/api/uploads";
 import { readLocal, readSession, writeLocal, writeSession } from "@/lib/local-storage";
+import { create as texts } from "@/texts/create";
 import type { Texts } from "./inputs";
 
 /** A chosen file. The upload starts at once; `id` is null until it is done. */
@@ -20,6 +21,8 @@ export interface DraftFile {
   /** Uploaded part, from 0 to 1. */
   part: number;
   problem: string | null;
+  /** The stored file was deleted; the user must choose it again. */
+  isGone?: boolean;
   /** The picture without its mask; null if it was deleted. Only of a masked picture. */
   original?: DraftFile | null;
 }
@@ -79,10 +82,11 @@ export function newFileKey(): string {
   return `file-${last}`;
 }
 
-const storedFile = ({ id, name, mime, original }: DraftFile): object => ({
+const storedFile = ({ id, name, mime, isGone, original }: DraftFile): object => ({
   id,
   name,
   mime,
+  ...(isGone && { isGone }),
   ...(original !== undefined && { original: original && storedFile(original) }),
 });
 
@@ -91,15 +95,19 @@ const restoredFile = (file: DraftFile): DraftFile => ({
   key: newFileKey(),
   url: null,
   part: 1,
-  problem: null,
+  problem: file.isGone ? texts.form.gone([file.name]) : null,
   ...(file.original && { original: restoredFile(file.original) }),
 });
+
+/** A file that was deleted. */
+export const goneFile = (name: string, mime: string): DraftFile =>
+  restoredFile({ key: "", id: null, name, mime, url: null, part: 1, problem: null, isGone: true });
 
 /** Without unfinished uploads and URLs. */
 export function serializeDraft(draft: Draft): string {
   const files = Object.entries(draft.files).map(([key, given]) => [
     key,
-    given.filter((each) => each.id !== null).map(storedFile),
+    given.filter((each) => each.id !== null || each.isGone).map(storedFile),
   ]);
   return JSON.stringify({ ...draft, files: Object.fromEntries(files) });
 }
@@ -164,7 +172,12 @@ const changeFiles = (slug: string, key: string, change: (given: readonly DraftFi
 const changeFile = (slug: string, key: string, file: string, change: Partial<DraftFile>): void =>
   changeFiles(slug, key, (given) => given.map((each) => (each.key === file ? { ...each, ...change } : each)));
 
-/** Refreshes the URL of a stored file, or drops a deleted one. */
+/** Checks which files of a field were deleted, after the server refused them. */
+export function recheckFiles(slug: string, key: string): void {
+  for (const { id } of draftOf(slug).files[key] ?? []) if (id !== null) void refreshFile(slug, key, id);
+}
+
+/** Refreshes the URL of a stored file, or marks a deleted one. */
 async function refreshFile(slug: string, key: string, id: string): Promise<void> {
   try {
     const found = await get("/api/videos/uploads/{file_id}", { path: { file_id: id } });
@@ -173,7 +186,7 @@ async function refreshFile(slug: string, key: string, id: string): Promise<void>
     );
   } catch (thrown) {
     if (thrown instanceof Problem && thrown.status === 404) {
-      changeFiles(slug, key, (given) => given.filter((each) => each.id !== id));
+      changeFiles(slug, key, (given) => given.map((each) => (each.id === id ? goneFile(each.name, each.mime) : each)));
     }
   }
 }
@@ -209,7 +222,10 @@ function startNextUpload(): void {
 export function addFiles(slug: string, key: string, files: readonly File[], { isOne }: { isOne: boolean }): void {
   const chosen = isOne ? files.slice(-1) : files;
   const entries = chosen.map((file): [File, DraftFile] => [file, newDraftFile(file)]);
-  changeFiles(slug, key, (given) => [...(isOne ? [] : given), ...entries.map(([, each]) => each)]);
+  changeFiles(slug, key, (given) => [
+    ...(isOne ? [] : given.filter((each) => !each.isGone || !chosen.some(({ name }) => name === each.name))),
+    ...entries.map(([, each]) => each),
+  ]);
   changeDraft(slug, (draft) => ({ ...draft, folder: null }));
   for (const [file, entry] of entries) queueUpload(slug, key, file, entry);
 }

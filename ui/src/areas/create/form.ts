@@ -33,7 +33,13 @@ export function validateDraft(choice: Choice, draft: Draft): Record<string, stri
   const found: Record<string, string> = {};
   for (const input of choice.properties) {
     if (isFile(input)) {
-      const has = (draft.files[input.key] ?? []).some((each) => !each.problem);
+      const given = draft.folder !== null && input.is_primary_input ? [] : (draft.files[input.key] ?? []);
+      const gone = given.filter((each) => each.isGone);
+      if (gone.length) {
+        found[input.key] = texts.form.gone(gone.map((each) => each.name));
+        continue;
+      }
+      const has = given.some((each) => !each.problem);
       const isGiven = has || (input.is_primary_input && draft.folder !== null);
       if (input.required && !isGiven) found[input.key] = texts.problems.required;
       continue;

@@ -8,7 +8,16 @@ import { sentence } from "@/api/problem";
 import { toast, toastProblem } from "@/kit";
 import { useSession } from "@/session/session";
 import { create as texts } from "@/texts/create";
-import { type DraftFile, draftFileOf, draftOf, EMPTY, newFileKey, replaceDraft, withOnlyInput } from "./drafts";
+import {
+  type DraftFile,
+  draftFileOf,
+  draftOf,
+  EMPTY,
+  goneFile,
+  newFileKey,
+  replaceDraft,
+  withOnlyInput,
+} from "./drafts";
 import type { Form } from "./form";
 import { type Choice, isFile, primaryOf } from "./inputs";
 import { applyPreset } from "./Presets";
@@ -109,7 +118,6 @@ type JobInputs = Awaited<ReturnType<typeof aboutJob>>["inputs"];
 function fillFromJob(choice: Choice, id: string, label: string, inputs: JobInputs): (() => void) | null {
   const files: Record<string, DraftFile[]> = {};
   const values: Record<string, string> = {};
-  const lost: string[] = [];
   for (const input of choice.properties) {
     const found = inputs.find((each) => each.key === input.key);
     if (!found) continue;
@@ -119,10 +127,9 @@ function fillFromJob(choice: Choice, id: string, label: string, inputs: JobInput
       const name = String(found.value ?? "");
       const given = { key: newFileKey(), id: found.file_id, name, mime: `${input.type}/*`, url: found.url ?? null };
       files[input.key] = [{ ...given, part: 1, problem: null }];
-    } else lost.push(String(found.value ?? input.label));
+    } else files[input.key] = [goneFile(String(found.value ?? input.label), `${input.type}/*`)];
   }
   // the job had one prompt, even if it has several lines
   const next = { ...EMPTY, texts: values, files, byLine: false, from: { id, texts: values, label } };
-  if (lost.length) toast({ text: texts.from.lost(lost.join(", ")), tone: "bad" });
   return replaceDraft(choice.slug, next);
 }

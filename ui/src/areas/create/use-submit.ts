@@ -9,8 +9,9 @@ import { keys } from "@/api/queries";
 import type { Batch, Job } from "@/api/types";
 import { toast } from "@/kit";
 import { create as texts } from "@/texts/create";
-import { pendingUploads } from "./drafts";
+import { pendingUploads, recheckFiles } from "./drafts";
 import type { Form } from "./form";
+import { isFile } from "./inputs";
 import { estimate } from "./queries";
 import { batchRequest, errorsByField, isSingleJob, jobRequests } from "./submission";
 import { isCountedByServer, jobCount, MAX_JOBS, sweepOf } from "./sweep";
@@ -111,6 +112,8 @@ export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitSt
       setRefused({ draft, problem: isShown ? null : sentence(thrown), missing: isMissing ? thrown.missing : null });
       if (thrown instanceof Problem) {
         form.setProblems(found);
+        for (const each of choice.properties)
+          if (isFile(each) && each.key in found) recheckFiles(choice.slug, each.key);
         const first = choice.properties.find((each) => each.key in found)?.key;
         // after the problem is rendered
         if (first) requestAnimationFrame(() => focusField(first));
