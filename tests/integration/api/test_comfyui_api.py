@@ -1,14 +1,19 @@
 """ComfyUI's own API on a socket, with two workers that have different models."""
 
+import io
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from PIL import Image
 
 from comfyrelay.simulator.misbehaviour import Fail, Slow
 from tests.support.api_calls import png
 from tests.support.comfyui_site import MODELS, ComfyuiSite, open_site, painted
+from tests.support.editor_files import empty, save, workflow
+from tests.support.editor_files import invert as invert_node
 from tests.support.graphs import five_images, invert, invert_file, words
 from tests.support.world import PostgresBackend, SqliteBackend
 
@@ -53,6 +58,16 @@ async def test_prompt_runs_and_its_picture_is_viewed(site: ComfyuiSite) -> None:
     cloud = await client.get(f"/api/history_v2/{prompt_id}")
     assert cloud[prompt_id]["prompt"]["prompt_id"] == prompt_id
     assert cloud[prompt_id]["prompt"]["prompt"] == invert()
+
+
+async def test_pictures_contain_the_file_of_the_editor(site: ComfyuiSite) -> None:
+    drawn = workflow([empty(), invert_node(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
+    extra = {"extra_pnginfo": {"workflow": drawn}}
+    entry = await site.client.ended(await site.client.prompt(invert(77), extra_data=extra))
+    [image] = entry["outputs"]["3"]["images"]
+    with Image.open(io.BytesIO((await site.client.http.get("/view", params=image)).content)) as picture:
+        found = json.loads(picture.info["workflow"])
+    assert [node["type"] for node in found["nodes"]] == ["EmptyImage", "ImageInvert", "SaveImage"]
 
 
 async def test_graphs_run_on_the_worker_that_has_their_model(site: ComfyuiSite) -> None:
@@ -101,6 +116,9 @@ async def test_uploads_are_inputs_by_name(site: ComfyuiSite) -> None:
         "subfolder": "a/b",
         "type": "input",
     }
+    assert await client.get("/internal/files/input") == ["photo (1).png [input]", "photo.png [input]"]
+    assert await client.get("/internal/files/output") == []
+    assert (await client.http.get("/internal/files/user")).status_code == 400
     info = await client.get("/object_info/LoadImage")
     assert info["LoadImage"]["input"]["required"]["image"][0] == ["photo (1).png", "photo.png"]
     for name in ("photo.png", "a/b/photo.png", "photo (1).png [input]"):

@@ -4,6 +4,8 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -11,47 +13,64 @@ import pytest
 
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
+from comfyrelay.system.owner_secret import pass_for
 from tests.support.api import FLEET_SECRET, PASSWORD
+from tests.support.desk import make_desk, open_desk
 from tests.support.full import full_only
 from tests.support.server_processes import server_process
 from tests.support.world import PATIENCE_SECONDS
 
 FLEET = "home"
+# Long polls, the end of the test's session, and what writes to the disk or the settings of this machine.
+SKIPPED = r"/events$|/logout$|^/api/desk/(folders|settings|password|notifications)|^/api/desk/.*copy$"
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 
 @pytest.mark.parametrize(
-    ("caller", "examples"), [("administrator", 1), *full_only(("administrator", 10), ("user", 5), ("worker", 5))]
+    ("caller", "examples"),
+    [("administrator", 1), *full_only(("administrator", 10), ("user", 5), ("worker", 5), ("owner", 5))],
 )
 async def test_every_response_matches_the_documentation(tmp_path: Path, caller: str, examples: int) -> None:
     phases = "examples,coverage,fuzzing,stateful" if examples > 1 else "examples,fuzzing"
-    settings = {
-        "DATA_DIR": str(tmp_path),
-        "RATE_LIMIT_PER_MINUTE": "1000000",
-        "WEBHOOK_ALLOW_PRIVATE": "true",
-        "FLEET_SECRETS": json.dumps({"production": [FLEET_SECRET]}),
-    }
-    token = await _user(tmp_path, is_admin=caller == "administrator")
-    async with server_process(settings) as server:
-        if caller == "worker":
-            token = await _worker(server.url)
+    async with _desk(tmp_path) if caller == "owner" else _server(tmp_path, caller) as (url, token):
         headers = {"Authorization": f"Bearer {token}"}
         async with httpx.AsyncClient(timeout=PATIENCE_SECONDS, headers=headers) as http:
             # built once; Schemathesis waits at most ten seconds for it
-            assert (await http.get(f"{server.url}/openapi.json")).status_code == 200
+            assert (await http.get(f"{url}/openapi.json")).status_code == 200
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"),
+            *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json"),
             *("--header", f"Authorization: Bearer {token}"),
             *("--checks", CHECKS, "--phases", phases, "--max-examples", str(examples)),
             *("--generation-deterministic", "--no-color", "--max-failures", "20"),
-            # one is a long poll, the other would end the test's session
-            *("--exclude-path-regex", r"/events$|/logout$"),
+            *("--exclude-path-regex", SKIPPED),
             stdout=PIPE,
             stderr=STDOUT,
             cwd=tmp_path,
         )
         out, _ = await process.communicate()
     assert process.returncode == 0, out.decode()[:20000]
+
+
+@asynccontextmanager
+async def _server(folder: Path, caller: str) -> AsyncIterator[tuple[str, str]]:
+    settings = {
+        "DATA_DIR": str(folder),
+        "RATE_LIMIT_PER_MINUTE": "1000000",
+        "WEBHOOK_ALLOW_PRIVATE": "true",
+        "DEFAULT_FLEET": FLEET,
+        "FLEET_SECRETS": json.dumps({"production": [FLEET_SECRET]}),
+    }
+    token = await _user(folder, is_admin=caller == "administrator")
+    async with server_process(settings) as server:
+        yield server.url, await _worker(server.url) if caller == "worker" else token
+
+
+@asynccontextmanager
+async def _desk(folder: Path) -> AsyncIterator[tuple[str, str]]:
+    async with open_desk(make_desk(folder / "desk")) as desk:
+        found = pass_for(desk.ready.url)
+        assert found is not None
+        yield desk.ready.url, found.secret
 
 
 async def _user(folder: Path, *, is_admin: bool) -> str:
@@ -65,5 +84,6 @@ async def _user(folder: Path, *, is_admin: bool) -> str:
 async def _worker(url: str) -> str:
     async with httpx.AsyncClient(timeout=PATIENCE_SECONDS, headers={"X-Fleet-Secret": FLEET_SECRET}) as http:
         answer = await http.post(f"{url}/api/worker/register", json={"worker_id": "gpu-1", "fleet_slug": FLEET})
+        assert answer.status_code == 201, answer.text
         token: str = answer.json()["data"]["token"]
         return token

@@ -81,6 +81,16 @@ def _edit(call: Call) -> ImageEdit | None:
     return ImageEdit(channel="a") if channel == "a" else None
 
 
+@routes.add("GET", "/internal/files/{kind}", has_twin=False)
+async def listed(call: Call) -> Response:
+    """List uploads for the editor, newest first. As in ComfyUI, those in subfolders are left out."""
+    if call.path("kind") not in KINDS:
+        return JSONResponse({"error": "Invalid directory type"}, status_code=400)
+    names = await call.context.engine.comfyui_api.input_files.names(call.tenant_id)
+    is_input = call.path("kind") == "input"
+    return JSONResponse([f"{name} [input]" for name in names if is_input and "/" not in name])
+
+
 @routes.add("POST", "/upload/image")
 async def upload(call: Call) -> Response:
     """Store an image, a video or an audio file. `overwrite` replaces a file of the same name."""
