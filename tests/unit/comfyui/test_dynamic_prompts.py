@@ -39,6 +39,11 @@ def test_braces_that_are_nested_too_deep_are_refused() -> None:
         draw_prompt("{a|" * (MAX_DEPTH + 1))
 
 
+def test_half_of_a_surrogate_pair_is_kept() -> None:
+    """Some programs cut texts in the middle of a character."""
+    assert draw_prompt("\ud800 {owl|owl}") == "\ud800 owl"
+
+
 def test_property_of_a_dynamic_prompt_has_the_mark_of_its_input() -> None:
     graph = {
         "1": prompt_node("a {red|blue} fox", "text"),

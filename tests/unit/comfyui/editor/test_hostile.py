@@ -51,6 +51,12 @@ def test_deeply_nested_json_is_read_or_refused(tmp_path: Path) -> None:
     assert graph["3"]["class_type"] == "SaveImage"
 
 
+def test_half_of_a_surrogate_pair_is_kept(tmp_path: Path) -> None:
+    value = workflow([empty(), save(3, 1) | {"widgets_values": ["\ud800"]}], [(1, 1, 0, 3, 0)])
+    graph = as_graph(load_workflow(write_workflow(tmp_path, json.dumps(value))), DEFINITIONS)
+    assert graph["3"]["inputs"]["filename_prefix"] == "\ud800"
+
+
 def test_cycle_of_nodes_is_refused(tmp_path: Path) -> None:
     value = workflow([invert(1, 1), invert(2, 2), save(3, 3)], [(1, 2, 0, 1, 0), (2, 1, 0, 2, 0), (3, 2, 0, 3, 0)])
     with pytest.raises(GraphError, match="form a cycle: 1, 2, 3"):
