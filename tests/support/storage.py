@@ -1,15 +1,18 @@
 """An S3 server, and an HTTP server for local files."""
 
+import os
 import re
 import subprocess
 import sysconfig
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -18,6 +21,8 @@ from comfyrelay.storage.headers import content_disposition
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.signing import UrlGrant
+from tests.support.compose_files import composed
+from tests.support.server_processes import free_port
 
 BUCKET = "bucket"
 ACCESS_KEY = "AKIDTEST"
@@ -45,6 +50,45 @@ def serve_s3(folder: Path) -> Iterator[str]:
             yield found[0]
         finally:
             process.terminate()
+
+
+@contextmanager
+def serve_composed_s3(folder: Path) -> Iterator[str]:
+    """Run the storage of the compose file with its command, on free ports; yields its address."""
+    folder.mkdir(parents=True)
+    s3 = composed(defaultdict(str))["services"]["s3"]
+    ports = {"s3": free_port()}
+    # Another instance may run on this machine, and each port has a second one for gRPC.
+    own = [f"-{name}.port={ports.setdefault(name, free_port())}" for name in ("master", "filer", "volume", "s3")]
+    own += [f"-{name}.port.grpc={free_port()}" for name in ("master", "filer", "volume", "s3")]
+    own += ["-s3.port.iceberg=0", "-s3.port.lance=0", f"-dir={folder}", "-ip.bind=127.0.0.1", f"-bucket={BUCKET}"]
+    options: list[str] = [*s3["entrypoint"][1:], *s3["command"]]
+    program = f"{sysconfig.get_path('scripts')}/weed"
+    environment = {**os.environ, "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+    url = f"http://127.0.0.1:{ports['s3']}"
+    with (
+        (folder / "weed.log").open("wb") as log,
+        # The last of equal options counts.
+        subprocess.Popen([program, *options, *own], stdout=log, stderr=log, env=environment) as process,
+    ):
+        try:
+            _wait_for(url, process)
+            yield url
+        finally:
+            process.terminate()
+
+
+def _wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the storage has ended"
+        try:
+            if httpx.get(f"{url}/healthz").is_success:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"nothing answers at {url}")
 
 
 @dataclass(kw_only=True)
