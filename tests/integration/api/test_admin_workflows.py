@@ -313,12 +313,16 @@ class TestValidating:
             "placeholder": "{{MODEL}}",
             "choices": ["a.safetensors", "b.safetensors"],
             "default_value": "a.safetensors",
+            "user_configurable": True,
         }
         graph = {"1": {"class_type": "CheckpointLoader", "inputs": {"ckpt_name": "{{MODEL}}"}}}
         await desk.send("POST", "/workflows", {"slug": "pick", "graph": graph, "properties": [choice]})
         found = await desk.send("POST", "/workflows/pick/validate")
         assert found["models"] == ["a.safetensors", "b.safetensors"]
         assert found["text"].startswith("No worker has this workflow")
+        # A choice that only the operator makes needs one of them.
+        await desk.send("PATCH", "/workflows/pick", {"properties": [{**choice, "user_configurable": False}]})
+        assert (await desk.send("POST", "/workflows/pick/validate"))["models"] == ["a.safetensors"]
 
     async def test_workers_are_paginated(self, desk: OperatorScenario) -> None:
         for number in range(3):

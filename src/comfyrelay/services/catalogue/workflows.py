@@ -382,11 +382,12 @@ def _warnings(graph: Graph, properties: Sequence[Mapping[str, Any]]) -> list[str
 
 
 def _requirements(graph: Graph, properties: Sequence[Property]) -> Requirements:
-    """Return the nodes of a graph, and the models that the graph, the defaults and the choices name."""
+    """Return the nodes of a graph, and the models that the graph, the defaults and the choices of users name."""
     defaults = {prop.placeholder: prop.default_value for prop in properties if prop.default_value is not None}
     models = {model.name for model in models_in(replace_placeholders(graph, defaults))}
-    texts = _short_texts(graph, [prop.placeholder for prop in properties if prop.choices])
-    for prop in properties:
+    chosen = [prop for prop in properties if prop.choices and prop.user_configurable]
+    texts = _short_texts(graph, [prop.placeholder for prop in chosen])
+    for prop in chosen:
         for choice in prop.choices:
             # Fill in only the texts with the placeholder, because a property may have many choices.
             inputs = dict(enumerate(texts.get(prop.placeholder, ())[: MAX_FILLED_TEXTS // len(prop.choices)]))
