@@ -190,8 +190,18 @@ async def publish(page: Page, system: System) -> None:
     await expect(picture.get_by_role("img", name="Example")).to_be_visible()
     await page.get_by_role("switch", name="Override Height").click()
     await page.get_by_role("region", name="Values").get_by_label("Height", exact=True).fill("48")
+    # the form of the studio, in which fields have no headings of nodes
+    preview = page.get_by_role("region", name="Studio preview").get_by_role("region", name="Settings")
+    await expect(preview.get_by_label("How wide")).to_have_value("64")
+    await expect(preview.get_by_label("Height", exact=True)).to_have_value("48")
+    await expect(preview.get_by_text("Batch size")).to_have_count(0)
+    await expect(preview.get_by_text("EmptyImage")).to_have_count(0)
+    longest = page.get_by_label("Longest run in seconds")
+    await expect(longest).to_have_value("1800")
+    await longest.fill("120")
     await page.get_by_role("button", name="Save and publish").click()
     await expect(page.get_by_role("button", name="Unpublish")).to_be_visible()
+    assert (await system.admin("GET", "/effects/film-negative"))["max_run_seconds"] == 120
 
 
 async def offered(system: System, slug: str) -> Any:

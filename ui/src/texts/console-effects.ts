@@ -12,6 +12,7 @@ export const effects = {
   draft: "Draft",
   free: "Free",
   price: (tokens: number) => (tokens ? plural(tokens, "token") : "Free"),
+  priceFrom: (tokens: number) => `From ${plural(tokens, "token")}`,
   of: (workflow: string) => `of ${workflow}`,
   noPicture: "No image",
 };

@@ -7,6 +7,8 @@ import styles from "./EffectCard.module.css";
 interface EffectCardProps {
   name: string;
   tokens: number;
+  /** Whether the price is a formula, and this is the least. */
+  isFrom?: boolean;
   /** Shown below the name. */
   about: string;
   picture: string | null;
@@ -17,7 +19,7 @@ interface EffectCardProps {
 }
 
 /** Card of an effect. */
-export const EffectCard = ({ name, tokens, about, picture, mime, isPublished }: EffectCardProps) => (
+export const EffectCard = ({ name, tokens, isFrom, about, picture, mime, isPublished }: EffectCardProps) => (
   <>
     <span className={styles.picture}>
       {picture ? (
@@ -33,7 +35,7 @@ export const EffectCard = ({ name, tokens, about, picture, mime, isPublished }: 
       <strong title={name}>{name}</strong>
       <span className={styles.line}>
         <span title={about}>{about}</span>
-        <span>{texts.price(tokens)}</span>
+        <span>{isFrom ? texts.priceFrom(tokens) : texts.price(tokens)}</span>
       </span>
       {isPublished !== undefined && (
         <span>

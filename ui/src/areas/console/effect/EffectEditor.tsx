@@ -4,8 +4,7 @@ import { Ellipsis, Trash2, Workflow as WorkflowIcon } from "lucide-react";
 import { useMemo, useState } from "react";
 import { call } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
-import { FormView } from "@/areas/create/FormView";
-import { useForm } from "@/areas/create/form";
+import { EffectPreview } from "@/areas/studio/EffectPreview";
 import { Button, ErrorCard, Field, IconButton, Menu, NumberField, TextArea, TextField, toast } from "@/kit";
 import { Combobox } from "@/kit/Combobox";
 import { Header } from "@/kit/Header";
@@ -83,7 +82,6 @@ export function EffectEditor({ before }: { before: Effect }) {
       ),
     [slug, now.name, now.credits_cost, now.property_overrides, workflow?.output_mime_type, properties],
   );
-  const form = useForm(preview);
   const canSave = now.name.trim() !== "";
 
   return (
@@ -290,13 +288,14 @@ export function EffectEditor({ before }: { before: Effect }) {
               <EffectCard
                 name={now.name}
                 tokens={now.credits_cost}
+                isFrom={now.price_formula != null}
                 about={now.description ?? ""}
                 picture={seen?.url ?? null}
                 mime={seen?.mime ?? null}
               />
             </div>
             <div className={styles.preview}>
-              <FormView form={form} found={null} folderProblem={null} isPlain />
+              <EffectPreview choice={preview} />
             </div>
           </Section>
         </div>

@@ -80,6 +80,7 @@ export default function EffectsPage() {
                       <EffectCard
                         name={each.name}
                         tokens={each.credits_cost}
+                        isFrom={each.price_formula != null}
                         about={each.workflow_slug}
                         picture={each.preview_url ?? null}
                         isPublished={each.is_active}
