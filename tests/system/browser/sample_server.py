@@ -186,6 +186,8 @@ def _pages(shown: Mapping[str, str]) -> dict[str, str]:
             "effects": "effects",
             "effect": "effects/golden-hour",
             "tenants": "tenants",
+            "payments": "payments",
+            "audit": "audit",
             "webhooks": "webhooks",
             "reconcile": "reconcile",
             "settings": "settings",

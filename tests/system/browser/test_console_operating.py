@@ -378,6 +378,25 @@ async def test_fleet_is_created_limited_and_paused(admin: Page, server: Server) 
     await admin.wait_for_url(re.compile("/console/fleets/production/studio-b$"))
     assert (await server.system.admin("GET", "/fleets/production/studio-b"))["workflow_slugs"] == ["portrait"]
 
+    await admin.get_by_role("tab", name="Autoscaling").click()
+    await admin.get_by_label("Launched by").click()
+    await admin.get_by_role("option", name="This server, on its own host").click()
+    await admin.get_by_label("Jobs per machine").fill("2")
+    await admin.get_by_role("button", name="Add type").click()
+    kind = admin.get_by_role("group", name="Machine type 1")
+    await expect(kind.get_by_text("Enter a name.")).to_be_visible()
+    await kind.get_by_label("Name", exact=True).fill("this-host")
+    await kind.get_by_label("Price per hour").fill("0.1")
+    options = admin.get_by_label("Options of the provider")
+    await options.fill("{")
+    await expect(admin.get_by_text("Enter a JSON object, such as {}.")).to_be_visible()
+    await options.fill('{"comfyui": "simulator"}')
+    await admin.get_by_role("button", name="Save", exact=True).click()
+    await expect(admin.get_by_text("Saved. Applies from the next decision.").first).to_be_visible()
+    machines = (await server.system.admin("GET", "/fleets/production/studio-b"))["machines"]
+    assert (machines["provider"], machines["slots"], machines["options"]) == ("local", 2, {"comfyui": "simulator"})
+    assert machines["instance_types"] == [{"name": "this-host", "price_per_hour": 0.1, "speed": 1.0}]
+
     await admin.goto("/console/fleets/production/cloud")
     await admin.get_by_role("tab", name="Autoscaling").click()
     await admin.wait_for_url(re.compile("tab=autoscaling"))

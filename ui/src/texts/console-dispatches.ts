@@ -68,7 +68,7 @@ export const dispatches = {
     refunded: (tokens: number) => `Refunded ${plural(tokens, "token")}.`,
     refundTitle: (tokens: number) => `Refund ${plural(tokens, "token")}?`,
     refundAbout: (email: string | null) => `${email ?? "The customer"} gets back what this job has cost.`,
-    facts: { customer: "Customer", effect: "Effect", price: "Price", refunded: "Refunded" },
+    facts: { customer: "Customer", effect: "Effect", price: "Price", charged: "Charged", refunded: "Refunded" },
   },
   dispatch: {
     title: (id: string) => `Dispatch ${id}`,

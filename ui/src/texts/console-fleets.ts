@@ -66,7 +66,7 @@ export const fleet = {
   tabs: {
     now: "Overview",
     workflows: "Workflows",
-    scaling: "Autoscaling",
+    autoscaling: "Autoscaling",
     decisions: "Decisions",
     machines: "Machines",
     costs: "Costs",
@@ -139,8 +139,53 @@ export const fleet = {
         .filter(Boolean)
         .join(", "),
   },
+  machines: {
+    title: "Machines",
+    provider: "Launched by",
+    providers: {
+      static: "Nobody: its machines exist already",
+      local: "This server, on its own host",
+      command: "Your script",
+      aws: "AWS (Spot group)",
+      kubernetes: "Kubernetes",
+    } as Readonly<Record<string, string>>,
+    providerHints: {
+      local: "Workers, and ComfyUI or the simulator, as processes on the server's host.",
+      command: "Name the script in the options. It lists, launches and terminates machines.",
+      aws: "Create the group with: comfyrelay fleet provision",
+      kubernetes: "KEDA and the Helm chart run the pods.",
+    } as Readonly<Record<string, string>>,
+    slots: "Jobs per machine",
+    slotsHint: "How many jobs a machine runs at once.",
+    image: "Image",
+    imageHint: "The machine or container image, for providers that need one.",
+    types: "Machine types",
+    typesAbout:
+      "The preferred type first. Costs and limits use these prices. With a speed of 2, a job takes half the time.",
+    type: (index: number) => `Machine type ${index}`,
+    typeName: "Name",
+    price: "Price per hour",
+    speed: "Speed",
+    addType: "Add type",
+    removeType: "Remove type",
+    more: "Options and contents",
+    options: "Options of the provider",
+    optionsHint: "JSON. Each provider has its own.",
+    optionsExample: {
+      local: '{"comfyui": "simulator"}',
+      command: '{"command": "rented-gpus"}',
+    } as Readonly<Record<string, string>>,
+    nodes: "Node classes",
+    models: "Models",
+    bundleHint: "On every machine, one per line. Empty if unknown: then running workers tell.",
+    wrong: {
+      options: "Enter a JSON object, such as {}.",
+      name: "Enter a name.",
+      repeated: "This name is used above.",
+    },
+  },
   scaling: {
-    unset: "This fleet has no machine provider yet. These settings apply once it has one.",
+    unset: "These settings apply once something launches the machines of this fleet.",
     policy: "Policy",
     policies: {
       cheap: "Cheap: add machines only for long waits",

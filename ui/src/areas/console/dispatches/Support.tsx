@@ -65,7 +65,8 @@ function SupportFacts({ dispatch, found: { job, ...found } }: { dispatch: Dispat
             </Link>
           ),
         ],
-        [facts.price, shared.tokens(job.charged_tokens ?? job.reserved_tokens)],
+        [facts.price, shared.tokens(job.reserved_tokens)],
+        [facts.charged, job.charged_tokens == null ? null : shared.tokens(job.charged_tokens)],
         [facts.refunded, job.refunded_tokens ? shared.tokens(job.refunded_tokens) : null],
         ...Object.entries(found.values).map(
           ([key, value]) => [key, typeof value === "string" ? value : JSON.stringify(value)] as const,

@@ -12,6 +12,8 @@ import { Panel } from "../shared/panels";
 import { useUnsavedChanges } from "../shared/use-unsaved-changes";
 import { useVersion } from "../shared/use-version";
 import styles from "./fleet.module.css";
+import { MachineFields } from "./MachineFields";
+import { type MachinesDraft, machineChangesOf, machinesDraftOf, validateMachines } from "./machines-draft";
 import { changesOf, type Draft, draftOf, newSchedule, type Schedule, validateDraft, withDay } from "./scaling-draft";
 
 const { scaling: texts } = words;
@@ -29,13 +31,20 @@ export function ScalingForm({ fleet }: { fleet: Fleet }) {
   const client = useQueryClient();
   const before = draftOf(fleet.autoscaling);
   const [draft, setDraft] = useState<Draft>(before);
-  const changes = changesOf(before, draft);
-  const versioned = useVersion(fleet, changes !== null);
+  const machinesBefore = machinesDraftOf(fleet.machines);
+  const [machines, setMachines] = useState<MachinesDraft>(machinesBefore);
+  const scaling = changesOf(before, draft);
+  const machineChanges = machineChangesOf(machinesBefore, machines);
+  const isChanged = scaling !== null || machineChanges !== null;
+  const versioned = useVersion(fleet, isChanged);
   const isTouched = useRef(false);
-  const written = JSON.stringify(before);
+  const written = JSON.stringify([before, machinesBefore]);
   // show changes from elsewhere, unless the user is editing
   useEffect(() => {
-    if (!isTouched.current) setDraft(JSON.parse(written) as Draft);
+    if (isTouched.current) return;
+    const [of, ofMachines] = JSON.parse(written) as [Draft, MachinesDraft];
+    setDraft(of);
+    setMachines(ofMachines);
   }, [written]);
   const save = useMutation({
     mutationFn: () =>
@@ -43,7 +52,7 @@ export function ScalingForm({ fleet }: { fleet: Fleet }) {
         (version) =>
           patch("/api/admin/fleets/{stage}/{slug}", {
             path: { stage: fleet.stage as Stage, slug: fleet.slug },
-            body: { autoscaling: changes },
+            body: { ...(scaling && { autoscaling: scaling }), ...(machineChanges && { machines: machineChanges }) },
             version,
           }),
         () => client.refetchQueries({ queryKey: consoleKeys.fleet(fleet.stage, fleet.slug), exact: true }),
@@ -52,6 +61,7 @@ export function ScalingForm({ fleet }: { fleet: Fleet }) {
       isTouched.current = false;
       client.setQueryData(consoleKeys.fleet(fleet.stage, fleet.slug), data);
       setDraft(draftOf(data.autoscaling));
+      setMachines(machinesDraftOf(data.machines));
       toast({ text: texts.saved, tone: "good" });
       await client.invalidateQueries({ queryKey: consoleKeys.fleet(fleet.stage, fleet.slug) });
     },
@@ -61,13 +71,19 @@ export function ScalingForm({ fleet }: { fleet: Fleet }) {
     save.reset();
     setDraft((now) => ({ ...now, ...next }));
   };
-  const { dialog } = useUnsavedChanges({ isDirty: changes !== null, isOfTab: true });
+  const changeMachines = (next: Partial<MachinesDraft>) => {
+    change({});
+    setMachines((now) => ({ ...now, ...next }));
+  };
+  const { dialog } = useUnsavedChanges({ isDirty: isChanged, isOfTab: true });
   const problems = validateDraft(draft);
+  const machineProblems = validateMachines(machines);
+  const isWrong = Object.keys(problems).length > 0 || Object.keys(machineProblems).length > 0;
   const refused = save.error instanceof Problem ? save.error.errors : {};
   const problemOf = (name: string) => problems[name] ?? refused[`autoscaling.${name}`] ?? null;
   const send = (event: FormEvent) => {
     event.preventDefault();
-    if (changes && Object.keys(problems).length === 0) save.mutate();
+    if (isChanged && !isWrong) save.mutate();
   };
   const numberField = (
     field: Numbers,
@@ -85,8 +101,13 @@ export function ScalingForm({ fleet }: { fleet: Fleet }) {
   );
   return (
     <form className={styles.column} onSubmit={send}>
-      {!isScaled(fleet) && <ErrorCard tone="info" title={texts.unset} />}
       {save.error && <ErrorCard title={sentence(save.error)} />}
+      <MachineFields
+        draft={machines}
+        problemOf={(name) => machineProblems[name] ?? refused[`machines.${name}`] ?? null}
+        onChange={changeMachines}
+      />
+      {!isScaled(fleet) && machines.provider === "static" && <ErrorCard tone="info" title={texts.unset} />}
       <Panel title={texts.policy}>
         <Select
           aria-label={texts.policy}
@@ -142,21 +163,17 @@ export function ScalingForm({ fleet }: { fleet: Fleet }) {
       </Panel>
       <div className={styles.actions}>
         <Button
-          disabled={!changes}
+          disabled={!isChanged}
           onClick={() => {
             isTouched.current = false;
             save.reset();
             setDraft(before);
+            setMachines(machinesBefore);
           }}
         >
           {texts.reset}
         </Button>
-        <Button
-          look="primary"
-          type="submit"
-          isBusy={save.isPending}
-          disabled={!changes || Object.keys(problems).length > 0}
-        >
+        <Button look="primary" type="submit" isBusy={save.isPending} disabled={!isChanged || isWrong}>
           {texts.save}
         </Button>
       </div>

@@ -53,7 +53,7 @@ export default function FleetPage() {
             tabs={[
               { value: "now", name: texts.tabs.now, content: <Now fleet={fleet} /> },
               { value: "workflows", name: texts.tabs.workflows, content: <WorkflowsForm fleet={fleet} /> },
-              { value: "autoscaling", name: texts.tabs.scaling, content: <ScalingForm fleet={fleet} /> },
+              { value: "autoscaling", name: texts.tabs.autoscaling, content: <ScalingForm fleet={fleet} /> },
               { value: "decisions", name: texts.tabs.decisions, content: <Decisions fleet={fleet} /> },
               { value: "machines", name: texts.tabs.machines, content: <EndedMachines fleet={fleet} /> },
               { value: "costs", name: texts.tabs.costs, content: <Costs fleet={fleet} /> },
