@@ -16,6 +16,7 @@ from pydantic import BaseModel, field_validator
 from comfyrelay.desk import routes as desk
 from comfyrelay.server import app
 from comfyrelay.server.http.bodies import SMALL_BYTES, BodyRoute, large_body
+from comfyrelay.server.http.problems import MAX_NAMED_ERRORS
 from tests.support.api import FLEET_SECRET, Api, open_api, problem_of
 from tests.support.world import SqliteBackend
 
@@ -191,6 +192,18 @@ async def test_invalid_field_is_named_in_small_and_large_bodies(api: Api) -> Non
         graph = {"1": {"class_type": "A", "inputs": {"text": pad}}}
         answer = await caller.call("POST", "/api/workflows", {"graph": graph, "output_extension": "a b"})
         assert problem_of(answer, 422)["errors"].keys() == {"output_extension"}
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+async def test_only_some_of_many_invalid_fields_are_named(api: Api, is_large: bool) -> None:
+    caller = await api.user()
+    unknown = {f"unknown_{number}".ljust(100 if is_large else 0, "_"): 1 for number in range(MAX_NAMED_ERRORS + 100)}
+    answer = await caller.call("POST", "/api/workflows", {"graph": GRAPH, **unknown})
+    errors = problem_of(answer, 422)["errors"]
+    if is_large:
+        assert errors == {"body": f"{len(unknown)} values are invalid, too many to name them."}
+    else:
+        assert len(errors) == MAX_NAMED_ERRORS
 
 
 async def test_invalid_json_is_422(api: Api) -> None:

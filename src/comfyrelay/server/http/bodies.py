@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
 
 from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.errors import InvalidInput, RequestTimeout, TooLarge
 from comfyrelay.json_size import has_more_values
 from comfyrelay.server.http.context import Context
-from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.problems import MAX_NAMED_ERRORS, error_responses
 from comfyrelay.settings import Settings
 
 # Up to this size, a thread switch takes longer than parsing.
@@ -61,13 +62,13 @@ class BodyRoute(APIRoute):
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
-        validate = self.body_field.validate
+        model = self.body_field._type_adapter
 
         async def limited(request: Request) -> Response:
             body = await read_body(request, self.endpoint)
             if len(body) > SMALL_BYTES and is_json(request):
                 # FastAPI uses this as the parsed body, and does not validate a model again.
-                request._json = await asyncio.to_thread(_parse, body, request.app.state.context.settings, validate)
+                request._json = await asyncio.to_thread(_parse, body, request.app.state.context.settings, model)
             return await handle(request)
 
         return limited
@@ -113,17 +114,22 @@ async def read_body(request: Request, endpoint: Callable[..., Any]) -> bytes:
     return request._body
 
 
-def _parse(body: bytes, settings: Settings, validate: Callable[..., Any]) -> Any:
+def _parse(body: bytes, settings: Settings, model: TypeAdapter[Any]) -> Any:
     if has_more_values(body, settings.max_body_values):
         raise _too_large(f"{settings.max_body_values} values", "max_body_values")
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
         raise InvalidInput(errors={"body": "This is not valid JSON."}) from None
-    checked, errors = validate(value, {}, loc=("body",))
-    if errors:
-        raise RequestValidationError(errors)
-    return checked
+    try:
+        return model.validate_python(value, from_attributes=True)
+    except ValidationError as error:
+        # Counting takes no time, but a list of 200,000 errors takes 2 s, in which no other thread runs.
+        if error.error_count() > MAX_NAMED_ERRORS:
+            too_many = f"{error.error_count()} values are invalid, too many to name them."
+            raise InvalidInput(errors={"body": too_many}) from None
+        errors = [{**found, "loc": ("body", *found["loc"])} for found in error.errors(include_url=False)]
+        raise RequestValidationError(errors) from None
 
 
 def _too_large(limit: str, name: str) -> TooLarge:

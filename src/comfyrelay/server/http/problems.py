@@ -40,6 +40,9 @@ from comfyrelay.protocol.problems import KIND, Problem
 
 log = structlog.get_logger(__name__)
 
+# A response with an error for each of 200,000 fields takes seconds, in which nobody else is served.
+MAX_NAMED_ERRORS = 500
+
 # The first matching class decides, so subclasses come first.
 STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
     (InvalidInput, 422, "The input is invalid"),
@@ -147,7 +150,10 @@ async def _handle_invalid_request(request: Request, error: Exception) -> JSONRes
 def validation_error(request: Request, error: RequestValidationError) -> InvalidInput:
     """Return the error with a sentence for each invalid field."""
     return InvalidInput(
-        errors={_field(field_error["loc"]): _sentence(request, field_error) for field_error in error.errors()}
+        errors={
+            _field(field_error["loc"]): _sentence(request, field_error)
+            for field_error in error.errors()[:MAX_NAMED_ERRORS]
+        }
     )
 
 
