@@ -18,6 +18,7 @@ from comfyrelay.settings import Settings
 from tests.integration.desk.test_script_jobs import open_script_desk
 from tests.support.api_calls import png
 from tests.support.chromium import PROMPT_GRAPH, PageDriver, open_page
+from tests.support.daily_loop import box
 from tests.support.desk import make_desk
 from tests.support.editor_files import empty, node, save, workflow
 from tests.support.graphs import invert, invert_file
@@ -163,6 +164,19 @@ async def test_dropped_empty_file_is_explained_next_to_it(driver: PageDriver) ->
     problem = driver.page.get_by_text("This file is empty. Choose another one.").first
     await expect(problem).to_be_visible()
     await expect(form).to_be_visible()
+
+
+async def test_text_named_as_an_image_is_refused_by_its_name(driver: PageDriver) -> None:
+    notes = ("notes.png", "image/png", b"<html>404 Not Found</html>")
+    text = "notes.png is not an image, but a text, such as an error page that was saved."
+    await driver.drop(notes)
+    await expect(driver.page.get_by_text(text).first).to_be_visible()
+    # next to another file, at its field
+    await driver.drop(notes, ("photo.png", "image/png", png("#112233")))
+    await expect(driver.page.get_by_role("region", name="Images").get_by_role("alert")).to_have_text(text)
+    await add(driver).click()
+    [job] = await ended(driver, 1)
+    assert job["status"] == "completed"
 
 
 async def test_output_folder_of_a_batch_is_chosen_or_typed(driver: PageDriver) -> None:
@@ -442,6 +456,21 @@ async def test_edited_rerun_shows_the_changes(driver: PageDriver) -> None:
     # it is a separate job now
     await expect(form.get_by_text("Change and run: ")).to_have_count(0)
     await expect(driver.page).to_have_url(re.compile(f"workflow={slug}$"))
+
+
+async def test_recall_banner_keeps_its_text_readable_on_a_phone(driver: PageDriver) -> None:
+    page = driver.page
+    [job_id] = await driver.submit("a paper boat on a rainy street")
+    await driver.ended(job_id)
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await page.goto(f"/create?from={job_id}")
+    banner = page.get_by_role("status").filter(has_text="Change and run")
+    text, link, end = banner.locator("p"), banner.get_by_role("link"), banner.get_by_role("button")
+    await expect(end).to_be_visible()
+    around, text_box, link_box, end_box = [await box(each) for each in (banner, text, link, end)]
+    assert text_box["width"] > 0.7 * around["width"]
+    assert end_box["x"] >= text_box["x"] + text_box["width"]
+    assert link_box["y"] >= text_box["y"] + text_box["height"]
 
 
 async def test_server_folder_is_counted_and_added(tmp_path: Path, chromium: Browser) -> None:

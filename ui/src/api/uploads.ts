@@ -37,6 +37,7 @@ interface UploadOptions {
 }
 
 export async function upload(file: File, { onProgress, signal }: UploadOptions = {}): Promise<StoredFile> {
+  if (await isTextNamedAsImage(file)) throw new Problem(common.problems.textNotImage(file.name), 422);
   const { data } = await begin(file, signal).catch((thrown: unknown) => {
     throw describeUploadError(file, thrown);
   });
@@ -45,6 +46,21 @@ export async function upload(file: File, { onProgress, signal }: UploadOptions =
     ...(signal && { signal }),
   });
   return data.file;
+}
+
+const BINARY_IMAGES = /^image\/(png|jpeg|gif|webp|bmp)$/;
+const HEAD_BYTES = 4096;
+
+/** Such as an error page that was saved under the name of a picture. */
+async function isTextNamedAsImage(file: File): Promise<boolean> {
+  if (!BINARY_IMAGES.test(typeOf(file)) || file.size === 0) return false;
+  try {
+    // `stream`: the last character may be cut
+    const head = await file.slice(0, HEAD_BYTES).arrayBuffer();
+    return !new TextDecoder("utf-8", { fatal: true }).decode(head, { stream: true }).includes("\0");
+  } catch {
+    return false;
+  }
 }
 
 /** Adds the name of the file to an error, and makes sizes readable. */

@@ -50,6 +50,7 @@ export const common = {
     andMore: (count: number) => `(and ${count} more)`,
     tooLarge: (name: string, size: string, most: string) => `${name} is ${size}; the limit is ${most}.`,
     refused: (name: string, why: string) => `${name} cannot be used: ${why}`,
+    textNotImage: (name: string) => `${name} is not an image, but a text, such as an error page that was saved.`,
     notUploaded: (name: string, status?: number) =>
       status ? `Could not upload ${name}: the server responded with ${status}.` : `Could not upload ${name}.`,
     broken: "This part of the page stopped working",

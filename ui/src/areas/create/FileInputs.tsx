@@ -46,6 +46,7 @@ export function FileInputs({ form, input, root, folderProblem, onSample, isDisab
   const hasFolder = isMany && form.draft.folder !== null;
   const gone = hasFolder ? [] : given.filter((each) => each.isGone);
   const problem = gone.length ? null : form.problems[input.key];
+  const failed = given.find((each) => each.problem && !each.isGone);
   const add = (files: readonly File[]) => {
     if (isDisabled) return;
     const fitting = files.filter((each) => acceptsMime(input, typeOf(each)));
@@ -217,10 +218,14 @@ export function FileInputs({ form, input, root, folderProblem, onSample, isDisab
           </Button>
         </div>
       )}
-      {problem && !hasFolder && (
-        <p className={styles.problem} role="alert">
-          {problem}
-        </p>
+      {[problem, failed?.problem].map(
+        (each) =>
+          each &&
+          !hasFolder && (
+            <p key={each} className={styles.problem} role="alert">
+              {each}
+            </p>
+          ),
       )}
     </section>
   );
