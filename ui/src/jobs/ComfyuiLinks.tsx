@@ -1,15 +1,12 @@
 import type { AboutJob } from "@/api/types";
-import { useSession } from "@/session/session";
 import { job as texts } from "@/texts/job";
 import styles from "./section.module.css";
 
 /** Address of the file with the workflow of a job, for ComfyUI. */
 export const workflowUrl = (jobId: string): string => `/api/desk/jobs/${jobId}/workflow`;
 
-/** The ComfyUI that ran a job, and the workflow to drop into it. */
+/** The ComfyUI that ran a job, and the workflow to drop into it. Scripts have none. */
 export function ComfyuiLinks({ jobId, about }: { jobId: string; about: AboutJob }) {
-  const { desk } = useSession();
-  if (about.workflow_slug === desk?.script_workflow) return null;
   return (
     <span className={styles.links}>
       {about.comfyui_url && (

@@ -65,7 +65,12 @@ export function JobFacts({ job, about }: { job: Job; about: AboutJob | null | un
         </Link>
       ),
     ],
-    [texts.comfyui, about && <ComfyuiLinks key="comfyui" jobId={job.id} about={about} />],
+    [
+      texts.comfyui,
+      about && about.workflow_slug !== desk?.script_workflow && (
+        <ComfyuiLinks key="comfyui" jobId={job.id} about={about} />
+      ),
+    ],
     [
       texts.editor,
       me.has_editor && (desk || job.effect_id === null) && (

@@ -8,6 +8,7 @@ import { breakable } from "@/kit/breakable";
 import { Facts } from "@/kit/Facts";
 import { Inspector } from "@/kit/Inspector";
 import { useLatest } from "@/lib/use-latest";
+import { useSession } from "@/session/session";
 import { clock, size } from "@/texts/common";
 import { gallery as texts } from "@/texts/gallery";
 import { job } from "@/texts/job";
@@ -39,6 +40,7 @@ const formatValue = (value: unknown): string =>
 export function InfoPanel({ item, onClose }: { item: Item; onClose: () => void }) {
   const { data: about, isPending } = useQuery(aboutJob(item.job_id));
   const { data: allCollections } = useQuery(collections);
+  const { desk } = useSession();
   const { path } = useOrigin(item);
   const { info } = texts;
   const inside = allCollections?.filter((each) => item.collections.includes(each.id)) ?? [];
@@ -70,7 +72,12 @@ export function InfoPanel({ item, onClose }: { item: Item; onClose: () => void }
     [info.file, [item.filename, item.size === null ? "" : size(item.size)].filter(Boolean).join(" · ")],
     [info.type, item.mime_type],
     [info.path, path],
-    [job.comfyui, about && <ComfyuiLinks key="comfyui" jobId={item.job_id} about={about} />],
+    [
+      job.comfyui,
+      about && about.workflow_slug !== desk?.script_workflow && (
+        <ComfyuiLinks key="comfyui" jobId={item.job_id} about={about} />
+      ),
+    ],
   ];
   return (
     <div className={styles.info}>
