@@ -8,6 +8,7 @@ from playwright.async_api import Browser, expect
 
 from tests.integration.desk.test_script_jobs import open_script_desk
 from tests.support.chromium import PROMPT_GRAPH, PageDriver, open_page
+from tests.support.daily_loop import box
 from tests.support.graphs import five_images
 from tests.system.browser.sample_desk import Filling, picture
 
@@ -118,6 +119,24 @@ async def test_script_outputs_are_listed_with_the_command(tmp_path: Path, chromi
         await expect(others).to_have_count(2)
         await others.last.click()
         await expect(page.get_by_role("img", name=re.compile(r"-2\.png$"))).to_have_js_property("naturalWidth", 8)
+
+
+async def test_player_fits_a_phone(shared: PageDriver) -> None:
+    page = shared.page
+    async with Filling.of(str(shared.http.base_url)) as filling:
+        file_id = await filling.upload("hills.png", picture(3))
+        job_id = await filling.submit("image-to-clip", "hills", input_file_id=file_id)
+        await filling.ended(job_id)
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await shared.open_job(job_id)
+    seek = page.get_by_role("main").locator("input[type=range]")
+    await expect(seek).to_be_visible()
+    # a row of its own: next to the buttons, it would be too short to seek
+    row, buttons = await box(seek), [await box(each) for each in await seek.locator("..").get_by_role("button").all()]
+    assert row["width"] > 300
+    assert len(buttons) >= 5
+    assert all(each["y"] >= row["y"] + row["height"] for each in buttons), (row, buttons)
+    assert all(each["width"] >= 28 and each["x"] + each["width"] <= 390 for each in buttons), buttons
 
 
 async def test_clip_is_compared_with_its_input_and_escape_leads_back(shared: PageDriver) -> None:

@@ -15,11 +15,13 @@ from PIL import Image
 from comfyrelay import __version__
 from comfyrelay.client import Client
 from comfyrelay.simulator import Simulator, Slow
+from tests.integration.desk.test_pace import wait_for_status
 from tests.integration.desk.test_script_jobs import SAVES, open_script_desk
 from tests.support import commands, graphs
 from tests.support.api_calls import png
 from tests.support.chromium import PROMPT_GRAPH
-from tests.support.desk import OpenDesk, make_desk
+from tests.support.desk import OpenDesk, make_desk, open_desk
+from tests.support.desk_owner import owner_http
 from tests.support.editor_files import empty, invert, node, save, workflow
 from tests.support.form_graphs import WAN_22
 from tests.support.server_processes import free_port
@@ -81,6 +83,24 @@ async def test_run_accepts_editor_files_and_comfyui_outputs(desk: OpenDesk, tmp_
     assert code == 0
     (again,) = json.loads(out)["saved"]
     assert Image.open(again).size == (40, 48)
+
+
+async def test_prefetched_job_has_one_status_on_the_command_line_and_the_page(tmp_path: Path) -> None:
+    async with Simulator() as simulator:
+        simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
+        async with open_desk(make_desk(tmp_path / "desk", comfyui_url=[simulator.url], shutdown_seconds=0)) as desk:
+            workflow = (await desk.client.add_graph(graphs.invert(), name="mine")).data
+            for label in ("runs", "prefetched"):
+                await desk.client.submit(workflow_slug=workflow.slug, label=label)
+            await wait_for_status(desk.client, lambda now: bool(now.fetched))
+            code, out, err = await command(desk.ready.url, "jobs", "--json")
+            assert code == 0, err
+            async with owner_http(desk.ready.url) as http:
+                entries = (await http.get("/api/queue")).json()["data"]["items"]
+    listed = {job["label"]: job["status"] for job in json.loads(out)}
+    assert listed == {"runs": "processing", "prefetched": "queued"}
+    # as the page names them
+    assert {entry["label"]: entry["status"] for entry in entries} == {"runs": "running", "prefetched": "waiting"}
 
 
 async def test_completed_run_of_a_file_leaves_its_job_but_no_workflow(desk: OpenDesk, tmp_path: Path) -> None:
