@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from PIL import Image
 from comfyrelay.domain.records.accounts import TokenScope
 from comfyrelay.server.comfyui_api.app import MODULES
 from tests.integration.api.test_node_definitions import bring
+from tests.support.api import PASSWORD
 from tests.support.api_calls import png, submit
 from tests.support.comfyui_site import Client, ComfyuiSite, open_site
 from tests.support.editor_files import DEFINITIONS
 from tests.support.graphs import invert
-from tests.support.world import PostgresBackend, SqliteBackend
+from tests.support.world import PostgresBackend, SqliteBackend, execute
 
 ROUTES = sorted(
     {(method, route.path) for module in MODULES for route in module.routes.routes for method in route.methods or ()}
@@ -127,6 +129,51 @@ async def _check_session(site: ComfyuiSite, browser: httpx.AsyncClient) -> None:
     [session] = [item for item in listed["items"] if item["name"] == "editor"]
     await site.client.user.call("DELETE", f"/api/tokens/{session['id']}")
     assert (await browser.get("/queue")).status_code == 401
+
+
+@pytest.mark.parametrize("end", ["sign out", "revoke", "new password", "disable and enable"])
+async def test_session_of_the_editor_ends_with_the_session_that_opened_it(site: ComfyuiSite, end: str) -> None:
+    eve = {"email": "eve@example.com", "password": PASSWORD}
+    other = (await site.new_client(eve["email"])).user
+    assert other is not None
+    page = replace(other, headers={"Authorization": f"Bearer {(await other.post('/api/login', eve))['token']}"})
+    other.http.cookies.clear()
+    opened, unused = [(await page.post("/api/editor/links", {}))["url"] for _ in range(2)]
+    kept = (await other.post("/api/editor/links", {}))["url"]
+    async with httpx.AsyncClient(base_url=site.url) as browser, httpx.AsyncClient(base_url=site.url) as stays:
+        await browser.get(opened)
+        await stays.get(kept)
+        assert (await browser.get("/queue")).status_code == 200
+        if end == "sign out":
+            await page.post("/api/logout")
+        elif end == "revoke":
+            [session] = [token for token in (await other.get("/api/tokens"))["items"] if token["is_session"]]
+            await other.call("DELETE", f"/api/tokens/{session['id']}")
+        elif end == "new password":
+            passwords = {"current_password": PASSWORD, "new_password": "another horse battery"}
+            await other.post("/api/account/password", passwords)
+        else:
+            assert other.user is not None
+            admin = await site.api.user("admin@example.com", is_admin=True)
+            for is_disabled in (True, False):
+                await admin.call("PATCH", f"/api/admin/users/{other.user.id}", {"is_disabled": is_disabled})
+        assert (await browser.get("/queue")).status_code == 401
+        assert (await browser.get(unused)).status_code == 401
+        assert (await stays.get("/queue")).status_code == 200
+
+
+async def test_editor_links_are_limited_and_deleted_once_used(
+    site: ComfyuiSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert site.client.user is not None
+    monkeypatch.setattr("comfyrelay.services.accounts.sign_in.MAX_TOKENS", 4)
+    async with httpx.AsyncClient(base_url=site.url) as browser:
+        for _ in range(2):
+            await browser.get((await site.client.user.post("/api/editor/links", {}))["url"])
+    await site.client.user.post("/api/editor/links", {})
+    assert (await site.client.user.call("POST", "/api/editor/links", {})).status_code == 409
+    rows = await execute(site.api.engine.databases.central, "SELECT name FROM api_tokens WHERE scope IS NOT NULL")
+    assert sorted(row.name for row in rows) == ["editor", "editor", "link to the editor"]
 
 
 async def test_links_of_the_editor_expire(site: ComfyuiSite) -> None:

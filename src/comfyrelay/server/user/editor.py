@@ -4,16 +4,17 @@ import json
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import Path
+from fastapi import Path, Request
 
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Items
 from comfyrelay.protocol.fields import STORABLE
-from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.auth import Bearer, CurrentUser
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routing import user_router
+from comfyrelay.server.user.accounts import secret_of
 from comfyrelay.services.comfyui_api.sessions import CODE_SECONDS
 
 router = user_router("/api/editor", "editor")
@@ -24,9 +25,11 @@ FilePath = Annotated[str, Path(max_length=400, pattern=STORABLE)]
 
 
 @router.post("/links", status_code=201, responses=error_responses(403, 404, 409, 422))
-async def add_link(body: wire.NewEditorLink, context: ContextOf, user: CurrentUser) -> Answer[wire.EditorLink]:
+async def add_link(
+    body: wire.NewEditorLink, request: Request, context: ContextOf, user: CurrentUser, bearer: Bearer
+) -> Answer[wire.EditorLink]:
     """Create a link that opens ComfyUI's editor once, with the workflow of a job or one of your workflows if given. Its
-    session is good for ComfyUI's API only."""
+    session is good for ComfyUI's API only, and ends with the token or session of this request."""
     if not context.has_editor:
         raise Conflict("This server has no editor. Its administrator can install and configure it.")
     await context.engine.accounts.own_workflows.require(user.tenant_id)
@@ -37,7 +40,8 @@ async def add_link(body: wire.NewEditorLink, context: ContextOf, user: CurrentUs
     elif body.workflow is not None:
         await documents.of_workflow(user.tenant_id, body.workflow)
         query = {"template": body.workflow, "source": "workflow"}
-    code = await context.engine.comfyui_api.sessions.create_code(user)
+    parent_id = await context.engine.accounts.sign_in.token_id(secret_of(request, context, bearer))
+    code = await context.engine.comfyui_api.sessions.create_code(user, parent_id=parent_id)
     url = f"{context.settings.comfyui_url}/open?{urlencode({'code': code, **query})}"
     return Answer(data=wire.EditorLink(url=url, seconds=int(CODE_SECONDS)), message="The link works once.")
 

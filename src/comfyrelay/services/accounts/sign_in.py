@@ -18,7 +18,7 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import api_tokens, tenants
 from comfyrelay.store.database import Tx
 
-__all__ = ["SESSION", "Credentials", "SignIn", "TokenWithSecret", "hash_secret"]
+__all__ = ["SESSION", "Credentials", "SignIn", "TokenWithSecret", "hash_secret", "require_fewer_tokens"]
 
 TOKEN_PREFIX = "crt_"
 MAX_TOKENS = 500
@@ -116,8 +116,7 @@ class SignIn:
     ) -> TokenWithSecret:
         """Create a token for a program. Raises `Conflict` if the user has too many."""
         async with self._databases.central.read() as tx:
-            if await api_tokens.count_except(tx, user.id, name=SESSION) >= MAX_TOKENS:
-                raise Conflict(f"You have {MAX_TOKENS} tokens, which is the limit. Revoke one that you no longer use.")
+            await require_fewer_tokens(tx, user)
         return await self.issue(user, name=name, lifetime_seconds=lifetime_seconds, scope=scope)
 
     async def find_owner(self, secret: str, *, scope: TokenScope | None = None) -> User | None:
@@ -159,6 +158,12 @@ class SignIn:
         # Hash anyway, so that the timing does not reveal whether the user exists.
         passwords.HASHER.hash(password)
         return False
+
+
+async def require_fewer_tokens(tx: Tx, user: User) -> None:
+    """Raise `Conflict` if the user may not create another token."""
+    if await api_tokens.count_except(tx, user.id, name=SESSION) >= MAX_TOKENS:
+        raise Conflict(f"You have {MAX_TOKENS} tokens, which is the limit. Revoke one that you no longer use.")
 
 
 def hash_secret(secret: str) -> str:

@@ -1,7 +1,8 @@
 """Sessions of ComfyUI's editor in a browser. ComfyRelay's page creates a code, and the editor exchanges it once.
 
 Codes and sessions are stored as tokens, with hashes of their own: a session is good for ComfyUI's API only, and no
-other token is good as a session.
+other token is good as a session. Their secrets begin with the id of the token that created the code, because they end
+with it.
 """
 
 import secrets
@@ -9,7 +10,7 @@ import secrets
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import TokenScope, User
 from comfyrelay.errors import Unauthorized
-from comfyrelay.services.accounts.sign_in import hash_secret
+from comfyrelay.services.accounts.sign_in import hash_secret, require_fewer_tokens
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import api_tokens
@@ -26,21 +27,24 @@ class EditorSessions:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
 
-    async def create_code(self, user: User) -> str:
-        """Create a code that starts one session."""
-        code = secrets.token_urlsafe(32)
-        await self._databases.central.run(
-            TransactionStep.TENANT,
-            lambda tx: _create(tx, user, name=CODE_NAME, token_hash=_code_hash(code), seconds=CODE_SECONDS),
-        )
+    async def create_code(self, user: User, *, parent_id: str | None) -> str:
+        """Create a code that starts one session. Both end with the parent, the token or session that asks for it; the
+        pass of a desk's owner is none. Raises `Conflict` if the user has too many tokens."""
+        code = _new_secret(parent_id)
+
+        async def work(tx: Tx) -> None:
+            await require_fewer_tokens(tx, user)
+            await _create(tx, user, name=CODE_NAME, token_hash=_code_hash(code), seconds=CODE_SECONDS)
+
+        await self._databases.central.run(TransactionStep.TENANT, work)
         return code
 
     async def start(self, code: str) -> str:
         """Use a code, and return the secret of a new session. Raises `Unauthorized` for an invalid code."""
-        secret, used = secrets.token_urlsafe(32), _code_hash(code)
+        secret, used = _new_secret(_parent_of(code)), _code_hash(code)
 
         async def work(tx: Tx) -> None:
-            user = await api_tokens.owner(tx, used, scope=TokenScope.COMFYUI)
+            user = await _owner(tx, code, token_hash=used)
             if user is None or not await api_tokens.revoke(tx, user.id, token_hash=used):
                 raise Unauthorized("This link was already used or has expired.")
             await _create(tx, user, name=SESSION_NAME, token_hash=_session_hash(secret), seconds=SESSION_SECONDS)
@@ -51,7 +55,14 @@ class EditorSessions:
     async def find_user(self, secret: str) -> User | None:
         """Return the user of a session."""
         async with self._databases.central.read() as tx:
-            return await api_tokens.owner(tx, _session_hash(secret), scope=TokenScope.COMFYUI)
+            return await _owner(tx, secret, token_hash=_session_hash(secret))
+
+
+async def _owner(tx: Tx, secret: str, *, token_hash: str) -> User | None:
+    parent_id = _parent_of(secret)
+    if parent_id is not None and not await api_tokens.is_valid(tx, parent_id):
+        return None
+    return await api_tokens.owner(tx, token_hash, scope=TokenScope.COMFYUI)
 
 
 async def _create(tx: Tx, user: User, *, name: str, token_hash: str, seconds: float) -> None:
@@ -64,6 +75,15 @@ async def _create(tx: Tx, user: User, *, name: str, token_hash: str, seconds: fl
         lifetime_seconds=seconds,
         scope=TokenScope.COMFYUI,
     )
+
+
+def _new_secret(parent_id: str | None) -> str:
+    secret = secrets.token_urlsafe(32)
+    return secret if parent_id is None else f"{parent_id}.{secret}"
+
+
+def _parent_of(secret: str) -> str | None:
+    return secret.rpartition(".")[0] or None
 
 
 def _code_hash(code: str) -> str:

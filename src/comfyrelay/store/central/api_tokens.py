@@ -28,12 +28,11 @@ async def create(
     lifetime_seconds: float | None,
     scope: TokenScope | None = None,
 ) -> TokenRecord:
-    """Create a token, and delete tokens of the user that ended long ago."""
-    await tx.execute(
-        delete(t).where(
-            t.c.user_id == user_id, func.coalesce(t.c.revoked_at, t.c.expires_at) <= relay_now(-KEPT_SECONDS)
-        )
-    )
+    """Create a token. Delete tokens of the user that ended long ago, and those with a scope, such as links to the
+    editor, when they have ended."""
+    ended_at = func.coalesce(t.c.revoked_at, t.c.expires_at)
+    is_old = (ended_at <= relay_now(-KEPT_SECONDS)) | (t.c.scope.is_not(None) & (ended_at <= relay_now()))
+    await tx.execute(delete(t).where(t.c.user_id == user_id, is_old))
     expires_at = None if lifetime_seconds is None else relay_now(lifetime_seconds)
     query = insert(t).values(id=id_, user_id=user_id, name=name, token_hash=token_hash, scope=scope)
     query = query.values(created_at=relay_now(), expires_at=expires_at)
@@ -45,6 +44,11 @@ async def count_except(tx: Tx, user_id: str, *, name: str) -> int:
     query = select(func.count()).where(t.c.user_id == user_id, t.c.name != name, _IS_VALID)
     found: int = await tx.scalar(query)
     return found
+
+
+async def is_valid(tx: Tx, id_: str) -> bool:
+    """Whether a token is neither revoked nor expired."""
+    return await tx.exists(select(t.c.id).where(t.c.id == id_, _IS_VALID))
 
 
 async def owner(tx: Tx, token_hash: str, *, scope: TokenScope | None = None) -> User | None:
