@@ -8,7 +8,8 @@ MAX_EMAIL_LENGTH = 254
 MIN_PASSWORD_LENGTH = 8
 MAX_PASSWORD_LENGTH = 1024
 MIN_DIFFERENT_CHARACTERS = 5
-_EMAIL = re.compile(r"[^@]+@[^@]+")
+# Without what ends, quotes or comments an address in a mail: `a(b)@x.example` is another spelling of `a@x.example`.
+_EMAIL = re.compile(r'[^@()<>\[\],;:\\"]+@[^@()<>\[\],;:\\"]+')
 # Letters, marks and symbols without any ink, which Unicode does not count as format characters.
 _BLANK = re.compile(
     r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"

@@ -23,6 +23,14 @@ from comfyrelay.domain.credentials import email_problem, normalize_email, passwo
         "ada\u00a0@example.com",
         "a" * 250 + "@example.com",
         "\ufdfa" * 40 + "@example.com",
+        # Other spellings of one address, and what the email library of Python fails to write.
+        "ada(1)@example.com",
+        "ada@(1)example.com",
+        "ada\uff081\uff09@example.com",
+        "<ada@example.com>",
+        '"ada"@example.com',
+        "ada,eve@example.com",
+        "ada@[",
     ],
 )
 def test_invalid_email_is_refused(email: str) -> None:
