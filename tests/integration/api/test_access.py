@@ -130,6 +130,7 @@ async def people(api: Api) -> People:
         "worker": await api.worker("gpu-1"),
         "revoked worker": revoked,
     }
+    created.callers |= await _former_admins(api, created.callers["admin"])
     await api.engine.workers.workers.set_approved("revoked", is_approved=False)
     api.context.forget_worker("revoked")
     file_id = await api.engine.accounts.tenancy.add_file(owner.user, path="t/in.png", mime_type="image/png", size=3)
@@ -150,6 +151,20 @@ async def people(api: Api) -> People:
         "number": "1",
     }
     return created
+
+
+async def _former_admins(api: Api, admin: Caller) -> dict[str, Caller]:
+    """Accounts that were administrators, with their tokens of that time."""
+    found = {name: await api.user(f"{name}@example.com", is_admin=True) for name in ("disabled", "deleted", "demoted")}
+    for name, method, change in (
+        ("disabled", "PATCH", {"is_disabled": True}),
+        ("deleted", "DELETE", None),
+        ("demoted", "PATCH", {"is_admin": False}),
+    ):
+        user = found[name].user
+        assert user is not None
+        assert (await admin.call(method, f"/api/admin/users/{user.id}", change)).is_success
+    return found
 
 
 async def rows_of(api: Api, tenant_id: str) -> dict[str, Any]:
@@ -193,9 +208,34 @@ async def test_token_opens_only_routes_of_its_kind(people: People) -> None:
         ("revoked worker", "worker", 403),
         ("revoked worker", "user", 401),
         ("revoked worker", "admin", 401),
+        *((name, whose, 401) for name in ("disabled", "deleted") for whose in ("user", "admin", "worker")),
+        # It is the account of a customer now.
+        ("demoted", "admin", 403),
+        ("demoted", "worker", 401),
     ]
     for who, whose, status in cases:
         assert [answer for answer in await refused(people, who, whose) if answer[2] != status] == []
+
+
+async def test_own_workflows_require_the_permission(api: Api, people: People) -> None:
+    """Every route that adds or runs a workflow of a customer, who may run effects only."""
+    api.engine.accounts.own_workflows._is_open = False
+    graph = {"1": {"class_type": "SaveImage", "inputs": {"images": ["1", 0]}}}
+    routes_with_workflows = {
+        ("POST", "/api/workflows"): {"graph": graph},
+        ("PATCH", "/api/workflows/{slug}"): {"graph": graph},
+        ("POST", "/api/workflows/{slug}/versions/{number}/bring-back"): {},
+        ("POST", "/api/ai-jobs"): {"workflow_slug": "own", "idempotency_key": "own"},
+        ("POST", "/api/ai-jobs/price"): {"workflow_slug": "own"},
+        ("POST", "/api/batches"): {"workflow_slug": "own", "idempotency_key": "own", "items": [{}]},
+        ("POST", "/api/v2/jobs"): {"workflow": graph},
+    }
+    assert routes_with_workflows.keys() <= set(routes())
+    owner = await api.user("customer@example.com", tokens=100)
+    for (method, path), body in routes_with_workflows.items():
+        response = await owner.call(method, filled(path, {**people.ids, "slug": "own"}), body)
+        assert response.status_code in {403, 404}, (path, response.status_code, response.text)
+    assert (await owner.get("/api/ai-jobs"))["items"] == []
 
 
 async def test_other_tenants_resources_are_not_found(api: Api, people: People, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,103 @@ class TestJobs:
         assert sorted(response.status_code for response in responses) == [201, 422, 422, 422, 422]
         assert await balance(user) == 0
 
+    async def test_concurrent_batches_and_jobs_cannot_share_the_last_tokens(self, api: Api) -> None:
+        user = await api.user(tokens=20)
+        effect_id = await effect_of(user)
+        batch = {"effect_id": effect_id, "items": [{}, {}]}
+        sent = [
+            *(user.call("POST", "/api/batches", {**batch, "idempotency_key": f"b{number}"}) for number in range(3)),
+            *(user.call("POST", "/api/ai-jobs", {"effect_id": effect_id, "idempotency_key": "a"}) for _ in range(3)),
+        ]
+        await asyncio.gather(*sent)
+        [reserved] = {sum(job["reserved_tokens"] for job in (await user.get("/api/ai-jobs"))["items"])}
+        assert (reserved, await balance(user)) in {(20, 0), (10, 10)}
+        assert (await api.engine.operations.reconciler.run()).is_clean
+
+    async def test_concurrent_reruns_cannot_share_the_last_tokens(self, api: Api) -> None:
+        user, worker = await api.user(tokens=20), await api.worker()
+        job = await submit(user, await effect_of(user))
+        await complete(api, worker, await lease(worker))
+        path = f"/api/ai-jobs/{job['id']}/again"
+        answers = await asyncio.gather(*(user.call("POST", path, {}) for _ in range(4)))
+        assert sorted(answer.status_code for answer in answers) == [201, 422, 422, 422]
+        assert await balance(user) == 0
+
+    async def test_canceled_job_is_retried_and_paid_once(self, api: Api) -> None:
+        user = await api.user(tokens=40)
+        job = await submit(user, await effect_of(user))
+        await user.post(f"/api/ai-jobs/{job['id']}/cancel")
+        path = f"/api/ai-jobs/{job['id']}/retry"
+        answers = await asyncio.gather(*(user.post(path) for _ in range(4)))
+        assert len({answer["id"] for answer in answers}) == 1
+        await api.engine.outbox.delivery.idle()
+        assert await balance(user) == 30
+
+    async def test_values_are_no_formulas(self, api: Api) -> None:
+        user = await api.user(tokens=100)
+        effect_id = await effect_of(user)
+        texts = ("10) * (0", "0 * 40", "min(1, 40)", "__import__('os')", "40; steps = 1", "{{SAMPLER}}")
+        for value in (*texts, [1], {"steps": 1}, True):
+            body = {"effect_id": effect_id, "input_payload": {"steps": value}}
+            for path, more in (("/api/ai-jobs/price", {}), ("/api/ai-jobs", {"idempotency_key": "k"})):
+                problem_of(await user.call("POST", path, {**body, **more}), 422)
+        for key in ("min", "price_formula", "credits_cost", "__class__", "steps + 0"):
+            body = {"effect_id": effect_id, "input_payload": {key: 1}, "idempotency_key": "k"}
+            problem_of(await user.call("POST", "/api/ai-jobs", body), 422)
+        # Numbers that JSON does not have.
+        for number in ("NaN", "-Infinity", "1e999"):
+            content = f'{{"effect_id": {effect_id}, "idempotency_key": "k", "input_payload": {{"steps": {number}}}}}'
+            headers = {**user.headers, "Content-Type": "application/json"}
+            assert (await user.http.post("/api/ai-jobs", content=content, headers=headers)).status_code == 422
+        problem_of(await user.call("PATCH", "/api/admin/effects/e", {"price_formula": "0 * steps"}), 403)
+        assert await balance(user) == 100
+
+    async def test_input_cannot_grow_after_its_price_is_accepted(self, api: Api) -> None:
+        user = await api.user(tokens=100)
+        clip = {"key": "clip", "type": "video", "placeholder": "{{V}}", "maximum": 9, "is_primary_input": True}
+        await api.engine.catalogue.workflows.create(
+            slug="v",
+            graph={**GRAPH, "3": {"class_type": "Video", "inputs": {"clip": "{{V}}"}}},
+            properties=[STEPS, SAMPLER, clip],
+            output_extension="mp4",
+            output_mime_type="video/mp4",
+        )
+        effect = await api.engine.catalogue.effects.create(
+            slug="v", workflow_slug="v", credits_cost=1, price_formula="10 * seconds", max_credits_cost=90
+        )
+        short, long = video(frames=25), video(frames=200)
+        about = {"original_filename": "a.mp4", "mime_type": "video/mp4", "size": len(short)}
+        slot = await user.post("/api/videos/uploads", about)
+        url, headers = slot["upload_url"], slot["upload_headers"]
+        assert (await user.http.put(url, content=short, headers=headers)).is_success
+        job = await submit(user, effect.id, input_file_id=slot["file"]["id"])
+        assert job["reserved_tokens"] == 10
+        # A client that ignores the announced size, too.
+        for more in (headers, {**headers, "Content-Length": str(len(long))}):
+            sent = await user.http.put(url, content=long, headers=more)
+            assert sent.status_code >= 400
+
+    async def test_deleted_job_is_not_refunded(self, api: Api) -> None:
+        user, worker = await api.user(tokens=20), await api.worker()
+        done, running = await submit(user, await effect_of(user)), await submit(user, await effect_of(user))
+        await complete(api, worker, await lease(worker))
+        await lease(worker)
+        assert (await user.call("DELETE", f"/api/ai-jobs/{done['id']}")).is_success
+        problem_of(await user.call("DELETE", f"/api/ai-jobs/{running['id']}"), 409)
+        await api.engine.outbox.delivery.idle()
+        assert await balance(user) == 0
+        problem_of(await user.call("POST", f"/api/ai-jobs/{done['id']}/again", {}), 404)
+
+    async def test_jobs_of_others_cannot_be_run_again_or_refunded(self, api: Api) -> None:
+        owner, thief, worker = await api.user(tokens=10), await api.user("eve@example.com"), await api.worker()
+        job = await submit(owner, await effect_of(owner))
+        await complete(api, worker, await lease(worker))
+        for verb in ("again", "retry", "cancel"):
+            problem_of(await thief.call("POST", f"/api/ai-jobs/{job['id']}/{verb}", {}), 404)
+        for verb in ("refund", "run-free"):
+            problem_of(await thief.call("POST", f"/api/admin/dispatches/1/{verb}", {}), 403)
+        assert (await balance(owner), await balance(thief)) == (0, 0)
+
     async def test_failed_or_canceled_job_is_refunded_once(self, api: Api) -> None:
         user, worker = await api.user(tokens=20), await api.worker()
         first, second = await submit(user, await effect_of(user)), await submit(user, await effect_of(user))
@@ -252,6 +349,18 @@ class TestMoney:
         await pay(api, "pay-2", 3)
         wallet = await user.get("/api/wallet")
         assert (wallet["balance"], wallet["owed_tokens"]) == (3, 0)
+        assert (await api.engine.operations.reconciler.run()).is_clean
+
+    async def test_completed_job_is_refunded_once(self, api: Api) -> None:
+        user, admin = await api.user(tokens=10), await api.user("root@example.com", is_admin=True)
+        worker = await api.worker()
+        job = await submit(user, await effect_of(user))
+        await complete(api, worker, await lease(worker))
+        [dispatch] = (await admin.get(f"/api/admin/dispatches?search={job['id']}"))["items"]
+        path = f"/api/admin/dispatches/{dispatch['id']}/refund"
+        answers = await asyncio.gather(*(admin.post(path) for _ in range(4)))
+        assert answers == [{"tokens": 10}] * 4
+        assert await balance(user) == 10
         assert (await api.engine.operations.reconciler.run()).is_clean
 
     async def test_refund_of_an_unknown_or_unsigned_payment_changes_nothing(self, api: Api) -> None:

@@ -84,3 +84,11 @@ async def test_page_of_the_server_may_upload_once_cors_is_set(chromium: Browser,
         finally:
             await page.close()
     assert await storage.get("a.txt") == b"hello"
+
+
+async def test_upload_url_cannot_replace_an_object(storage: S3Objects) -> None:
+    signed = await storage.sign_upload("a.txt", ttl_seconds=600, content_type="text/plain", size=5, once=True)
+    async with httpx.AsyncClient() as http:
+        answers = [await http.put(signed.url, content=text, headers=signed.headers) for text in (b"small", b"large")]
+    assert [answer.status_code for answer in answers] == [200, 412]
+    assert await storage.get("a.txt") == b"small"
