@@ -37,13 +37,22 @@ MODULES: Mapping[str, frozenset[str]] = {
     "s3": frozenset({"boto3"}),
     "server": _SERVER,
     "simulator": _SIMULATOR,
-    "traces": frozenset({"opentelemetry"}),
+    # `fastapi` also installs the API of OpenTelemetry, but not its SDK.
+    "traces": frozenset({"opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"}),
 }
 
 
 def is_installed(extra: str) -> bool:
     """Check for the modules of an extra without importing them, because imports are slow."""
-    return all(find_spec(module) is not None for module in MODULES[extra])
+    return all(map(_is_found, MODULES[extra]))
+
+
+def _is_found(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        # The package that contains it is missing.
+        return False
 
 
 def install_line(*extras: str) -> str:

@@ -79,6 +79,8 @@ def test_missing_extra_is_reported_with_its_install_command(base: Environment, c
         ("STORAGE_URL", "s3://bucket", "s3"),
         ("OUTPUT_VALIDATION", "fail", "media"),
         ("VALIDATE_ASG_INSTANCE", "true", "aws"),
+        ("ALERTS", '{"*": {"urls": ["json://localhost"]}}', "alerts"),
+        ("TRACES_URL", "http://127.0.0.1:4318/v1/traces", "traces"),
     ],
 )
 def test_server_does_not_start_without_a_configured_feature(
@@ -121,7 +123,8 @@ def test_extras_contain_the_modules_that_commands_require(wheel: Wheel) -> None:
     base = wheel.needs().keys()
     assert wheel.extras == MODULES.keys()
     for extra, modules in MODULES.items():
-        names = {canonicalize_name(name) for module in modules for name in distributions[module]}
+        roots = {module.partition(".")[0] for module in modules}
+        names = {canonicalize_name(name) for root in roots for name in distributions[root]}
         if extra != "traces":
             assert names <= wheel.needs([extra]).keys() - base
         direct = {canonicalize_name(name) for name in wheel.direct(extra)}
