@@ -101,9 +101,9 @@ COMPILE := uv pip compile pyproject.toml --quiet --universal --python-version 3.
 lock: $(READY_DEV) ## update all lock files to the newest allowed versions
 	$(BIN)/$(COMPILE) --all-extras --group build --group dev --group bench --output-file $(LOCK_DEV)
 	$(BIN)/$(COMPILE) --extra desk --group build --constraint $(LOCK_DEV) --output-file $(LOCK_DESK)
-	$(BIN)/$(COMPILE) --extra server --extra media --extra s3 --extra aws --extra kubernetes \
+	$(BIN)/$(COMPILE) --extra server --extra media --extra s3 --extra aws --extra kubernetes --extra alerts --extra traces \
 		--constraint $(LOCK_DEV) --output-file $(LOCK_SERVER)
-	$(BIN)/$(COMPILE) --constraint $(LOCK_DEV) --output-file $(LOCK_WORKER)
+	$(BIN)/$(COMPILE) --extra traces --constraint $(LOCK_DEV) --output-file $(LOCK_WORKER)
 	$(BIN)/$(subst pyproject.toml,--group node,$(COMPILE)) --output-file $(LOCK_NODE)
 
 audit: $(READY_DEV) ## check the pinned versions against public advisories (exit code 3: the service is unreachable)
