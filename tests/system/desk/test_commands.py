@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shlex
 import sys
 from asyncio.subprocess import PIPE
@@ -24,9 +25,12 @@ from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.desk_owner import owner_http
 from tests.support.editor_files import empty, invert, node, save, workflow
 from tests.support.form_graphs import WAN_22
+from tests.support.paths import ROOT
 from tests.support.server_processes import free_port
 
 TIMEOUT_SECONDS = 120.0
+# The names in front of the lines that `up` prints.
+LABEL = re.compile(r"^  (\w+) +[/h]", re.M)
 THREE: dict[str, Any] = {
     "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 3, "color": 7}},
     "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
@@ -565,6 +569,8 @@ async def test_up_refuses_invalid_addresses_and_names_the_one_it_awaits(tmp_path
     assert warning == "Warning: the variable COMFYRELAY_PROT is ignored. Did you mean COMFYRELAY_PORT?\n"
     assert f"{silent} does not answer yet: jobs wait for it" in output
     assert f"{simulator.url} does not answer" not in output
+    quickstart = (ROOT / "docs" / "tutorial" / "quickstart.md").read_text("utf-8")
+    assert LABEL.findall(quickstart) == LABEL.findall(output) == ["data", "settings", "ComfyUI", "page"]
 
 
 async def test_up_on_other_addresses_requires_a_password(tmp_path: Path) -> None:
