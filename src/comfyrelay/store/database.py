@@ -7,7 +7,7 @@ connections. PostgreSQL has one connection pool.
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -92,10 +92,6 @@ class Database:
         # The last write error, and the time on the event loop's clock until which it counts.
         self._write_error: tuple[float, NotWritable] | None = None
         if self.dialect == "sqlite":
-            path = Path(self.url.database or "")
-            path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
-            # SQLite creates its other files with the same permissions.
-            create_private_file(path)
             self._writer = _sqlite_engine(self.url, clock, begin="BEGIN IMMEDIATE")
             self._reader = _sqlite_engine(self.url, clock, begin="BEGIN")
         else:
@@ -328,6 +324,15 @@ def _sqlite_engine(url: URL, clock: Callable[[], datetime], *, begin: str) -> As
 
     def relay_now(seconds: float) -> str:
         return time_text(clock() + timedelta(seconds=seconds))
+
+    @event.listens_for(engine.sync_engine, "do_connect")
+    def create_file(*_about: object) -> None:
+        path = Path(url.database or "")
+        # Connecting reports the error.
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+        # SQLite creates its other files with the same permissions.
+        create_private_file(path)
 
     @event.listens_for(engine.sync_engine, "connect")
     def set_up(connection: Any, _record: object) -> None:

@@ -118,7 +118,9 @@ async def is_usable(database: Database, schema: Schema) -> bool:
 
 
 async def state(database: Database, schema: Schema) -> SchemaState:
-    """Compare the schema with the table definitions of this version."""
+    """Compare the schema with the table definitions of this version. A missing SQLite file is not created."""
+    if database.path is not None and not database.path.exists():
+        return SchemaState(revision=None, newest=head(schema))
     async with database.read() as tx:
         return await tx.run_sync(_state, schema, database.name)
 

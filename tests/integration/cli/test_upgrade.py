@@ -67,6 +67,14 @@ def test_check_says_what_an_upgrade_does_and_changes_nothing(data: Path, tmp_pat
     assert (checksums(data), copies(data)) == (before, [])
 
 
+@pytest.mark.parametrize("command", [["upgrade", "--check"], ["db", "status"]])
+def test_check_creates_no_databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path / "data"))
+    assert "empty" in run(*command).output
+    assert not (tmp_path / "data").exists()
+
+
 def test_upgrade_copies_databases_with_data_first(data: Path, tmp_path: Path) -> None:
     assert copies(data) == []
     with next_version(tmp_path / "migrations"):
