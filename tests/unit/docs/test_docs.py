@@ -226,6 +226,13 @@ def test_every_page_is_reachable_from_the_readme() -> None:
     assert sorted(set(PAGES) - reached) == []
 
 
+def test_index_lists_every_page() -> None:
+    index = ROOT / "docs" / "index.md"
+    listed = {(index.parent / link.partition("#")[0]).resolve() for here, link in links() if here == index}
+    pages = {page for page in PAGES if index.parent in page.parents and page.parent.name != "adr"}
+    assert sorted(pages - listed - {index}) == []
+
+
 PUBLIC = ("client", "comfyui", "comfyui.pool", "engine", "errors", "settings", "simulator")
 
 
