@@ -14,25 +14,27 @@ _SERVER = frozenset(
         "aiosqlite",
         "alembic",
         "asyncpg",
+        "blake3",
         "fastapi",
         "fastapi_offline",
         "pwdlib",
+        "python_multipart",
         "sqlalchemy",
         "standardwebhooks",
         "uuid_utils",
         "uvicorn",
     }
 )
-_SIMULATOR = frozenset({"PIL", "aiohttp", "av"})
+_SIMULATOR = frozenset({"PIL", "aiohttp", "av", "blake3"})
 
 # Extra → the modules that it installs.
 MODULES: Mapping[str, frozenset[str]] = {
     "alerts": frozenset({"apprise"}),
     "aws": frozenset({"asn1crypto", "boto3", "cryptography"}),
-    "desk": _SERVER | _MEDIA | _SIMULATOR | {"apprise"},
+    "desk": _SERVER | _MEDIA | _SIMULATOR | {"apprise", "segno", "tomlkit"},
     "editor": _SERVER | {"comfyui_frontend_package"},
     "gateway": frozenset({"aiohttp"}),
-    "kubernetes": frozenset({"google", "grpc"}),
+    "kubernetes": frozenset({"google.protobuf", "grpc"}),
     "media": _MEDIA,
     "s3": frozenset({"boto3"}),
     "server": _SERVER,

@@ -9,6 +9,7 @@ import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from runpy import run_path
 from zipfile import ZipFile
 
 import pytest
@@ -37,8 +38,10 @@ def _copy(folder: Path, *, mtime: int) -> Path:
 
 
 def _make_dist(folder: Path) -> Hashes:
-    for script in ("ui/build.py", "tools/dist.py", "tools/sbom.py"):
-        subprocess.run([sys.executable, script], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    # Only the web app needs Node; the wheel is built from the sdist without it.
+    without_node = {**os.environ, "PATH": "", "PIP_NO_INDEX": "1"}
+    for script, env in (("ui/build.py", None), ("tools/dist.py", without_node), ("tools/sbom.py", without_node)):
+        subprocess.run([sys.executable, script], cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder / "dist").iterdir()}
 
 
@@ -56,6 +59,13 @@ def test_two_builds_have_the_same_bytes(built: tuple[Path, Hashes, Hashes]) -> N
     _, one, other = built
     assert len(one) == 3
     assert one == other
+
+
+def test_file_over_its_limit_fails_the_build(tmp_path: Path) -> None:
+    too_large = run_path(str(ROOT / "tools" / "dist.py"))["too_large"]
+    (tmp_path / "a.whl").write_bytes(bytes(11))
+    assert too_large(tmp_path / "a.whl", {".whl": 10}) == "a.whl has 11 bytes; the limit is 10."
+    assert too_large(tmp_path / "a.whl", {".whl": 11}) is None
 
 
 def test_sdist_and_wheel_have_the_web_app_and_no_tests(built: tuple[Path, Hashes, Hashes]) -> None:
