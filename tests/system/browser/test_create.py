@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Locator, expect
+from playwright.async_api import Browser, FilePayload, Locator, expect
 
 from comfyrelay.desk.examples import sample_image
 from comfyrelay.services.engine import Engine
@@ -42,7 +42,7 @@ async def driver(shared_desk: str, chromium: Browser) -> AsyncIterator[PageDrive
         await driver.tidy()
 
 
-def picture(name: str, colour: str = "#112233") -> dict[str, Any]:
+def picture(name: str, colour: str = "#112233") -> FilePayload:
     return {"name": name, "mimeType": "image/png", "buffer": png(colour)}
 
 
@@ -53,9 +53,9 @@ async def choose(driver: PageDriver, name: str) -> Locator:
     return form
 
 
-async def give(driver: PageDriver, *files: dict[str, Any]) -> None:
+async def give(driver: PageDriver, *files: FilePayload) -> None:
     """Add files to the main input; they are uploaded at once."""
-    await driver.page.get_by_label("Add images").first.set_input_files(files=list(files))  # type: ignore[arg-type]
+    await driver.page.get_by_label("Add images").first.set_input_files(files=list(files))
     await expect(driver.page.get_by_role("button", name=re.compile("^Remove photo|^Remove ")).first).to_be_attached()
     await expect(driver.page.get_by_role("progressbar")).to_have_count(0)
 
@@ -319,7 +319,7 @@ async def test_deleted_input_is_named_and_chosen_again(tmp_path: Path, chromium:
         assert await jobs_of(driver) == []
         async with page.expect_file_chooser() as chooser:
             await notice.get_by_role("button", name="Choose again").click()
-        await (await chooser.value).set_files(files=[picture("fox.png")])  # type: ignore[list-item]
+        await (await chooser.value).set_files(files=[picture("fox.png")])
         await expect(notice).to_be_hidden()
         await add(driver).click()
         assert [job["status"] for job in await ended(driver, 1)] == ["completed"]
