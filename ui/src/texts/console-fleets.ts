@@ -143,7 +143,7 @@ export const fleet = {
     title: "Machines",
     provider: "Launched by",
     providers: {
-      static: "Nobody: its machines exist already",
+      static: "You: its machines exist already",
       local: "This server, on its own host",
       command: "Your script",
       aws: "AWS (Spot group)",
