@@ -124,6 +124,9 @@ class Gateway:
         is_foreign = host not in names or (origin is not None and origin_parts(origin).netloc.lower() != host)
         if is_foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return _problem(403, "forbidden", f"This gateway answers only programs and pages of {self.url}.")
+        if not request.raw_path.startswith("/"):
+            # Appended to the address of the server, it could name another host, which would get the token.
+            return _problem(400, "invalid_request", "Send a path instead of a URL.")
         return await handler(request)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:

@@ -86,6 +86,16 @@ async def test_other_hosts_and_pages_are_refused(site: ComfyuiSite, gateway: Gat
     assert await site.client.get("/queue") == {"queue_running": [], "queue_pending": []}
 
 
+async def test_only_paths_are_passed_on(gateway: Gateway) -> None:
+    # the address of the server and this target would name another host
+    port = int(gateway.url.rpartition(":")[2])
+    for target in (f"{gateway.url}/queue", "http://evil.example/queue"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
+        assert b" 400 " in await reader.readline(), target
+        writer.close()
+
+
 def foreign_headers(port: str) -> list[dict[str, str]]:
     return [
         *({"Host": host} for host in ("evil.example", f"evil.example:{port}", "127.0.0.1")),
