@@ -9,7 +9,8 @@ import pytest
 
 from comfyrelay.comfyui.editor.convert import convert_workflow
 from comfyrelay.server.comfy_api import events
-from comfyrelay.services.jobs.graph_jobs import UNUSED_AT_LIMIT_SECONDS, UNUSED_SECONDS
+from comfyrelay.services.jobs.graph_jobs import RECENT_SECONDS, UNUSED_AT_LIMIT_SECONDS, UNUSED_SECONDS
+from comfyrelay.store.central import library
 from tests.integration.api.test_node_definitions import bring
 from tests.support.api import Api, Caller, open_api
 from tests.support.api_calls import complete, lease, lease_of, open_stream, png
@@ -56,6 +57,25 @@ async def test_graph_runs_with_its_own_values(api: Api) -> None:
         assert found == {"format": "api", "workflow": graph}
     assert (await user.get(f"/api/ai-jobs/{first['id']}"))["prompt"] == "a {red|blue} cat"
     assert (await user.get(f"/api/ai-jobs/{second['id']}"))["seed"] == 6
+
+
+@pytest.mark.both_databases
+async def test_recent_graph_is_not_written_again(api: Api) -> None:
+    user = await api.user()
+    assert user.user is not None
+    tenant_id = user.user.tenant_id
+
+    async def used_at(color: int) -> Any:
+        await send(user, invert(color))
+        async with api.engine.databases.central.read() as tx:
+            [found] = await library.oldest_unlisted(tx, tenant_id, unused_seconds=-1, limit=9)
+        return found.updated_at
+
+    first = await used_at(1)
+    await api.clock.set(api.clock.now + timedelta(seconds=RECENT_SECONDS / 2))
+    assert await used_at(2) == first
+    await api.clock.set(api.clock.now + timedelta(seconds=RECENT_SECONDS))
+    assert await used_at(3) > first
 
 
 @pytest.mark.both_databases

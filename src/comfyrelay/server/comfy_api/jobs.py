@@ -1,7 +1,6 @@
 """Jobs of the Comfy API: submit a graph, list, read and cancel jobs."""
 
 from typing import Annotated, Any, Literal
-from uuid import uuid4
 
 import structlog
 from fastapi import Header, Query, Request
@@ -64,7 +63,7 @@ async def submit(
         user=user,
         graph=body.workflow,
         drawn=drawn_file(extra),
-        idempotency_key=f"{KEY_PREFIX}{idempotency_key or uuid4()}",
+        idempotency_key=None if not idempotency_key else f"{KEY_PREFIX}{idempotency_key}",
         inputs=body.inputs or {},
         metadata=body.metadata or {},
         priority=body.priority,
@@ -83,7 +82,8 @@ async def submit(
     structlog.contextvars.bind_contextvars(job_id=submitted.job.id)
     if not submitted.is_new:
         return _key_reused(submitted.job.id)
-    return await job_body(context, user, JobView(job=submitted.job, seed=submitted.seed))
+    view = JobView(job=submitted.job, seed=submitted.seed)
+    return await job_body(context, user, view, labels=wanted.metadata)
 
 
 @router.get("", response_model=wire.ComfyJobPage, response_model_exclude_none=True, responses=comfy_responses(400, 422))

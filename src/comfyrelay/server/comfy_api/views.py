@@ -38,9 +38,13 @@ def status_of(view: JobView) -> wire.ComfyStatus:
     return comfy_status(shown_status(view.job.status, is_prefetched=view.is_prefetched))
 
 
-async def job_body(context: Context, user: User, view: JobView) -> wire.ComfyJob:
+async def job_body(
+    context: Context, user: User, view: JobView, *, labels: Mapping[str, str] | None = None
+) -> wire.ComfyJob:
+    """Return a job. Its `labels` are read if they are not given."""
     job = view.job
-    labels = await context.engine.jobs.views.metadata(user.tenant_id, [job.id])
+    if labels is None:
+        labels = (await context.engine.jobs.views.metadata(user.tenant_id, [job.id])).get(job.id, {})
     days = context.settings.retention_days
     link = f"{PREFIX}/jobs/{job.id}"
     status = status_of(view)
@@ -52,7 +56,7 @@ async def job_body(context: Context, user: User, view: JobView) -> wire.ComfyJob
         progress=progress_body(view.progress) if status in ("running", "canceling") else None,
         outputs=await output_bodies(context, user, view),
         error=_error(job, await context.engine.jobs.views.failed_node(view)),
-        metadata=labels.get(job.id, {}),
+        metadata=dict(labels),
         metrics={
             "queue_ms": _milliseconds(job.created_at, job.started_at),
             "execution_ms": _milliseconds(job.started_at, job.completed_at),

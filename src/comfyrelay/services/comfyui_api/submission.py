@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import orjson
 
@@ -101,7 +100,7 @@ class PromptSubmission:
                 user=request.user,
                 graph=_with_assets(graph, {place: ids[name] for place, name in names.items() if name in ids}),
                 drawn=drawn_file(request.extra_data),
-                idempotency_key=f"{KEY_PREFIX}{request.prompt_id or uuid4()}",
+                idempotency_key=None if request.prompt_id is None else f"{KEY_PREFIX}{request.prompt_id}",
             ),
             also=write,
         )

@@ -5,12 +5,16 @@ other. Graphs that differ only in values share one workflow. It is removed after
 has too many of them and its jobs have ended. Such a job keeps its graph, but cannot be retried.
 """
 
+import asyncio
+import hashlib
 import json
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from comfyrelay.comfyui.editor.workflow import is_editor_file
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
@@ -50,17 +54,20 @@ PER_PAGE = 200
 UNUSED_SECONDS = 1800.0
 # For a tenant at the limit, which may make room for new graphs.
 UNUSED_AT_LIMIT_SECONDS = 60.0
+# A workflow that was used this recently is neither removed nor marked as used again.
+RECENT_SECONDS = 30.0
+MAX_RECENT = 1000
 MAX_REMOVED = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphRequest:
     """A graph to run once. `inputs` are values by property, or by node and input (`6.text`). `drawn` is the file of the
-    editor that the graph was exported from: pictures contain it."""
+    editor that the graph was exported from: pictures contain it. Without an idempotency key, the job is always new."""
 
     user: User
     graph: Mapping[str, Any]
-    idempotency_key: str
+    idempotency_key: str | None = None
     drawn: Mapping[str, Any] | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -86,13 +93,16 @@ class GraphJobs:
         self._submission = submission
         self._views = views
         self._users_are_owners = context.hooks.users_are_owners
+        # Ids of workflows by tenant and content.
+        self._recent: OrderedDict[tuple[str, bytes], int] = OrderedDict()
 
     async def submit(self, request: GraphRequest, *, also: OnWritten | None = None) -> SubmittedJob:
         """Submit a job, unless the idempotency key has one, which is then returned as not new. Raises `MissingAsset` if
         the graph names a file that the user does not have. `also` is called in the transaction that writes the job."""
         tenant_id = request.user.tenant_id
         await self._access.require(tenant_id)
-        if (known := await self._by_key(request)) is not None:
+        key = request.idempotency_key
+        if key is not None and (known := await self._by_key(tenant_id, key)) is not None:
             return known
         graph, drawn = request.graph, request.drawn
         if is_editor_file(graph):
@@ -116,7 +126,7 @@ class GraphJobs:
         wanted = JobRequest(
             tenant_id=tenant_id,
             user_id=request.user.id,
-            idempotency_key=request.idempotency_key,
+            idempotency_key=key or str(uuid4()),
             workflow_slug=workflow.slug,
             priority=request.priority,
             webhook_url=request.webhook_url,
@@ -127,13 +137,13 @@ class GraphJobs:
             return await self._submission.submit_once(wanted, also=also)
         except IdempotencyConflict:
             # Another request has just used the key.
-            if (known := await self._by_key(request)) is None:
+            if (known := await self._by_key(tenant_id, wanted.idempotency_key)) is None:
                 raise
             return known
 
-    async def _by_key(self, request: GraphRequest) -> SubmittedJob | None:
-        async with (await self._databases.shard_of(request.user.tenant_id)).read() as tx:
-            known = await jobs.by_key(tx, request.user.tenant_id, request.idempotency_key)
+    async def _by_key(self, tenant_id: str, key: str) -> SubmittedJob | None:
+        async with (await self._databases.shard_of(tenant_id)).read() as tx:
+            known = await jobs.by_key(tx, tenant_id, key)
         return None if known is None else SubmittedJob(job=known, is_new=False)
 
     async def graph_of(self, tenant_id: str, job_id: str) -> Graph:
@@ -191,6 +201,9 @@ class GraphJobs:
     ) -> tuple[WorkflowRecord, ImportedWorkflow]:
         imported = await self._import(tenant_id, new, files)
         values = workflow_values(imported)
+        key = tenant_id, await asyncio.to_thread(_digest, values)
+        if (recent := await self._recently_used(key)) is not None:
+            return recent, imported
 
         async def find_existing(tx: Tx, graph_path: str) -> WorkflowRecord | None:
             # The lock serializes concurrent submissions of the same graph.
@@ -217,10 +230,21 @@ class GraphJobs:
             **values,
         )
         try:
-            return await create(), imported
+            workflow = await create()
         except WorkflowLimitReached:
             await self._make_room(tenant_id)
-            return await create(), imported
+            workflow = await create()
+        self._recent[key] = workflow.id
+        while len(self._recent) > MAX_RECENT:
+            self._recent.popitem(last=False)
+        return workflow, imported
+
+    async def _recently_used(self, key: tuple[str, bytes]) -> WorkflowRecord | None:
+        """Return the workflow with this content if it need not be written: most graphs of a client differ in values."""
+        if (workflow_id := self._recent.get(key)) is None:
+            return None
+        async with self._databases.central.read() as tx:
+            return await library.recently_used(tx, workflow_id, used_seconds=RECENT_SECONDS)
 
     async def _import(self, tenant_id: str, new: WorkflowImport, files: Mapping[str, PropertyType]) -> ImportedWorkflow:
         import_graph = partial(self._catalogue.own_workflows.import_graph, tenant_id)
@@ -386,6 +410,12 @@ def _has_same_form(known: WorkflowRecord, values: Mapping[str, Any]) -> bool:
     names = ("output_node_id", "output_extension", "output_mime_type")
     is_same_output = [getattr(known, name) for name in names] == [values[name] for name in names]
     return known.is_active and is_same_output and _form(known.properties) == _form(values["properties"])
+
+
+def _digest(values: Mapping[str, Any]) -> bytes:
+    """Return a hash of all that a workflow is stored with, except default values: each job sends its own."""
+    content = json.dumps({**values, "properties": _form(values["properties"])}, sort_keys=True)
+    return hashlib.sha256(content.encode()).digest()
 
 
 def _form(properties: Sequence[Mapping[str, Any]]) -> str:

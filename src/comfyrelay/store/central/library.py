@@ -121,6 +121,12 @@ async def unlisted_with_graph(tx: Tx, tenant_id: str, graph_path: str) -> list[W
     return await tx.all(WorkflowRecord, query.order_by(workflows.c.id))
 
 
+async def recently_used(tx: Tx, workflow_id: int, *, used_seconds: float) -> WorkflowRecord | None:
+    """Return an unlisted workflow that a submission has used within this time."""
+    query = _unlisted().where(workflows.c.id == workflow_id, workflows.c.updated_at > relay_now(-used_seconds))
+    return await tx.one_or_none(WorkflowRecord, query)
+
+
 async def count_unlisted(tx: Tx, tenant_id: str) -> int:
     query = select(func.count()).select_from(_unlisted().where(workflows.c.tenant_id == tenant_id).subquery())
     return await tx.scalar(query) or 0

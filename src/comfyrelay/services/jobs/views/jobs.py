@@ -183,8 +183,10 @@ class JobViews:
     async def output_facts(self, tenant_id: str, view: JobView) -> dict[str, Mapping[str, Any]]:
         """Return what the worker reported about the outputs of a job, such as their node, by file."""
         ids = [output.file.id for output in view.outputs]
+        if not ids:
+            return {}
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            found = await media.metadata_of(tx, tenant_id, ids) if ids else {}
+            found = await media.metadata_of(tx, tenant_id, ids)
         return {id_: about or {} for id_, about in found.items()}
 
     async def failed_node(self, view: JobView) -> FailedNode | None:
