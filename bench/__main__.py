@@ -9,15 +9,16 @@ import os
 import platform
 import statistics
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import comfy, console, desk, fleet, gpu, http, page, scaling, starts, viewers, worker
+from bench import clients, comfy, console, desk, fleet, gpu, http, page, scaling, starts, viewers, worker
 from bench.cycle import cycle_rate, many_per_call, one_at_a_time, sqlite_rate
 from bench.figure import Figure
 from bench.latency import hot_share, lease_latency
@@ -99,6 +100,32 @@ async def measure_viewers(scale: float) -> list[Figure]:
         return await viewers.measure(server, scale)
 
 
+async def measure_clients(scale: float) -> list[Figure]:
+    async with postgres_server() as server:
+        return await clients.measure(server, scale)
+
+
+def _runs(measure: Callable[[float], Coroutine[Any, Any, list[Figure]]]) -> Callable[[int, float], list[Figure]]:
+    return lambda _rounds, scale: uvloop.run(measure(scale))
+
+
+AREAS: dict[str, Callable[[int, float], list[Figure]]] = {
+    "engine": lambda rounds, scale: uvloop.run(measure_engine(rounds, scale)),
+    "http": _runs(measure_http),
+    "comfy": _runs(comfy.measure),
+    "worker": _runs(worker.measure),
+    "desk": _runs(desk.measure),
+    "starts": _runs(starts.measure),
+    "page": _runs(page.measure),
+    "viewers": _runs(measure_viewers),
+    "clients": _runs(measure_clients),
+    "scaling": _runs(scaling.measure),
+    "fleet": lambda _rounds, scale: fleet.measure(scale),
+    "gpu": _runs(gpu.measure),
+    "console": _runs(console.measure),
+}
+
+
 def show(figures: list[Figure]) -> None:
     table = Table("figure", "value", "compared with", "ratio", "goal", "met")
     for figure in figures:
@@ -117,53 +144,17 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the numbers of jobs and rows")
     parser.add_argument(
         "--only",
-        choices=[
-            "engine",
-            "http",
-            "comfy",
-            "worker",
-            "desk",
-            "starts",
-            "page",
-            "viewers",
-            "scaling",
-            "fleet",
-            "gpu",
-            "console",
-        ],
+        choices=list(AREAS),
         help="the queue, the server, the client and the pool, the worker, the desk, the start of commands, "
-        "the web app, 200 viewers of a server, the scaling loop, the scaling policies, several ComfyUI on one "
-        "GPU, or the console",
+        "the web app, 200 viewers of a server, the APIs of ComfyUI's clients, the scaling loop, the scaling policies, "
+        "several ComfyUI on one GPU, or the console",
     )
     options = parser.parse_args()
     # As a server does after its start; the other queues run in this process and benefit, too.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    figures: list[Figure] = []
-    if options.only in (None, "engine"):
-        figures += uvloop.run(measure_engine(options.rounds, options.scale))
-    if options.only in (None, "http"):
-        figures += uvloop.run(measure_http(options.scale))
-    if options.only in (None, "comfy"):
-        figures += uvloop.run(comfy.measure(options.scale))
-    if options.only in (None, "worker"):
-        figures += uvloop.run(worker.measure(options.scale))
-    if options.only in (None, "desk"):
-        figures += uvloop.run(desk.measure(options.scale))
-    if options.only in (None, "starts"):
-        figures += uvloop.run(starts.measure(options.scale))
-    if options.only in (None, "page"):
-        figures += uvloop.run(page.measure(options.scale))
-    if options.only in (None, "viewers"):
-        figures += uvloop.run(measure_viewers(options.scale))
-    if options.only in (None, "scaling"):
-        figures += uvloop.run(scaling.measure(options.scale))
-    if options.only in (None, "fleet"):
-        figures += fleet.measure(options.scale)
-    if options.only in (None, "gpu"):
-        figures += uvloop.run(gpu.measure(options.scale))
-    if options.only in (None, "console"):
-        figures += uvloop.run(console.measure(options.scale))
+    names = AREAS if options.only is None else (options.only,)
+    figures = [figure for name in names for figure in AREAS[name](options.rounds, options.scale)]
     show(figures)
     machine = {
         "cores": os.cpu_count(),

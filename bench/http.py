@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import DEVNULL
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from operator import itemgetter
@@ -59,7 +59,7 @@ class Site:
 
 
 @asynccontextmanager
-async def site(server: Server, name: str, processes: int) -> AsyncIterator[Site]:
+async def site(server: Server, name: str, processes: int, **settings: str) -> AsyncIterator[Site]:
     async with postgres_urls(server, name, ["main"]) as (central, shards), AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-http-"))
         # in the servers' folder, where they look for graphs
@@ -71,13 +71,15 @@ async def site(server: Server, name: str, processes: int) -> AsyncIterator[Site]
         effect = await engine.catalogue.effects.create(slug="bench", workflow_slug="bench", credits_cost=7)
         await engine.workers.fleets.create(slug="bench", max_workers=1_000_000, workflow_slugs=["bench"])
         ports = [FIRST_PORT + number for number in range(processes)]
-        pids = [await stack.enter_async_context(_process(folder, central, shards, port)) for port in ports]
+        pids = [await stack.enter_async_context(_process(folder, central, shards, port, settings)) for port in ports]
         urls = [f"http://127.0.0.1:{port}" for port in ports]
         yield Site(engine, urls, pids, central, user, token, effect.id)
 
 
 @asynccontextmanager
-async def _process(folder: str, central: str, shards: dict[str, str], port: int) -> AsyncIterator[int]:
+async def _process(
+    folder: str, central: str, shards: dict[str, str], port: int, more: Mapping[str, str]
+) -> AsyncIterator[int]:
     settings = {
         "DATA_DIR": folder,
         "DATABASE_URL": central,
@@ -85,6 +87,7 @@ async def _process(folder: str, central: str, shards: dict[str, str], port: int)
         "PORT": str(port),
         "OUTPUT_VALIDATION": "warn",
         "MAX_ACTIVE_JOBS_PER_USER": "1000000",
+        **more,
     }
     env = {**os.environ, **{f"COMFYRELAY_{key}": value for key, value in settings.items()}}
     process = await asyncio.create_subprocess_exec(
