@@ -81,10 +81,12 @@ async def test_editor_draws_runs_cancels_and_saves(tmp_path: Path, chromium: Bro
 
 async def cancels(page: Page, site: ComfyuiSite) -> None:
     for simulator in site.simulators:
-        simulator.misbehave(Slow(class_type="KSampler", seconds=60, steps=600))
+        simulator.misbehave(Slow(class_type="KSampler", seconds=60, steps=600, previews=True))
     await change_seed(page, SEED + 1)
     await run(page)
     await site.client.until_running(1)
+    # A picture of the run so far.
+    await until(page, "Object.values(window.app.nodePreviewImages).flat().length > 0")
     await page.get_by_role("button", name="Cancel current run").click()
     await site.client.until_running(0)
     assert len(await prompts(site)) == 2
