@@ -14,6 +14,7 @@ import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 
 from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.versions import TRIED
 from comfyrelay.http_client import listen
 from comfyrelay.server.http.connections import ConnectionLimits
 from comfyrelay.server.main import serving_comfyui
@@ -160,9 +161,10 @@ async def open_site(
     folder: Path,
     *,
     models: Sequence[str] = MODELS,
+    versions: Sequence[str] = (),
     **settings: Any,
 ) -> AsyncIterator[ComfyuiSite]:
-    """Open a site with a worker for each of these models."""
+    """Open a site with a worker for each of these models. `versions` are those of ComfyUI, which have other nodes."""
     listener, comfyui_listener = listen("127.0.0.1", 0), listen("127.0.0.1", 0)
     url, comfyui_url = (f"http://127.0.0.1:{one.getsockname()[1]}" for one in (listener, comfyui_listener))
     options: dict[str, Any] = {
@@ -181,7 +183,8 @@ async def open_site(
         await api.engine.workers.fleets.create(slug="home", workflow_slugs=[])
         simulators = []
         for number, model in enumerate(models, start=1):
-            simulator = Simulator(models={"checkpoints": [model], "loras": []})
+            version = versions[number - 1] if versions else TRIED[-1]
+            simulator = Simulator(models={"checkpoints": [model], "loras": []}, version=version)
             simulators.append(await stack.enter_async_context(simulator))
             await stack.enter_async_context(working(url, folder / f"gpu-{number}", simulator, name=f"gpu-{number}"))
         site = ComfyuiSite(api, comfyui_url, limits, simulators, Client(httpx.AsyncClient()))

@@ -197,14 +197,14 @@ const checks = {
     await assert.rejects(stranger.jobs.get("00000000-0000-7000-8000-000000000000"), sdk.Unauthorized);
   },
   async "priority decides the order"() {
-    // The slow job keeps the GPU busy while the others wait. A worker fetches the next one in advance.
-    const busy = await call("POST", "/jobs", { workflow: slow() });
-    for (let number = 0; number < 2; number += 1) await call("POST", "/jobs", { workflow: graph() });
+    // The slow jobs keep both GPUs busy while the others wait. A worker fetches the next one in advance.
+    const busy = [await call("POST", "/jobs", { workflow: slow() }), await call("POST", "/jobs", { workflow: slow() })];
+    for (let number = 0; number < 4; number += 1) await call("POST", "/jobs", { workflow: graph() });
     const low = await call("POST", "/jobs", { workflow: graph() });
     const high = await call("POST", "/jobs", { workflow: graph(), priority: 10 });
     const waiting = await call("GET", `/jobs/${high.id}`);
     const behind = await call("GET", `/jobs/${low.id}`);
-    await call("POST", `/jobs/${busy.id}/cancel`);
+    for (const { id } of busy) await call("POST", `/jobs/${id}/cancel`);
     await Promise.all([settled(high.id), settled(low.id)]);
     assert.ok(waiting.queue_position < behind.queue_position, "the higher priority is not ahead");
   },

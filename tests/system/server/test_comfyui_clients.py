@@ -1,4 +1,5 @@
-"""Clients of ComfyUI, unmodified, with a server: comfy-cli in both modes, and the calls of ComfyUI's examples."""
+"""Clients of ComfyUI, unmodified, with a server: comfy-cli in both modes, an SDK from npm with a token and through the
+gateway, and the calls of ComfyUI's examples."""
 
 import asyncio
 import json
@@ -16,21 +17,32 @@ from uuid import uuid4
 import pytest
 from websocket import create_connection
 
+from comfyrelay.comfyui.versions import TRIED
 from comfyrelay.gateway import Gateway
 from comfyrelay.simulator.misbehaviour import Slow
-from tests.support.comfyui_site import ComfyuiSite, open_site, painted
+from tests.support.api_calls import png
+from tests.support.comfyui_site import MODELS, ComfyuiSite, open_site, painted
 from tests.support.editor_files import empty, invert, save, workflow
-from tests.support.world import PATIENCE_SECONDS, SqliteBackend
+from tests.support.npm import install
+from tests.support.storage import BUCKET
+from tests.support.world import PATIENCE_SECONDS
 
-MODEL = "first.safetensors"
+MODEL = MODELS[0]
+THIRD_PARTY = "@saintno/comfyui-sdk@0.3.1"
 COMFY = Path(sys.executable).with_name("comfy")
 # As the editor saves it: an empty image, which is inverted and saved.
 EDITOR_FILE = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
 
 
-@pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[ComfyuiSite]:
-    async with open_site(SqliteBackend(tmp_path / "db"), None, tmp_path, models=(MODEL,)) as site:
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ComfyuiSite]:
+    """On SQLite, and on PostgreSQL with files in S3. The second worker has another model and fewer nodes."""
+    storage_url = None
+    if request.param == "postgresql":
+        request.getfixturevalue("aws")
+        storage_url = f"s3://{BUCKET}/clients"
+    backend = request.getfixturevalue("sqlite_backend" if request.param == "sqlite" else "real_postgres_backend")
+    async with open_site(backend, storage_url, tmp_path, versions=(TRIED[-1], "0.7.0")) as site:
         yield site
 
 
@@ -113,10 +125,49 @@ async def test_comfy_cli_lists_and_cancels_jobs(site: ComfyuiSite, comfy: ComfyC
         assert await comfy.status(prompt_id) in ("cancelled", "error")
 
 
-async def test_example_scripts_run(gateway: Gateway) -> None:
+async def test_example_scripts_run(site: ComfyuiSite, gateway: Gateway) -> None:
     address = gateway.url.removeprefix("http://")
-    images = await asyncio.to_thread(images_by_websocket, address, painted(MODEL))
-    assert [data[:4] for data in images] == [b"\x89PNG"]
+    for model in MODELS:
+        images = await asyncio.to_thread(images_by_websocket, address, painted(model))
+        assert [data[:4] for data in images] == [b"\x89PNG"]
+    prompt_id = await asyncio.to_thread(queued, address, painted(MODELS[1], seed=6))
+    assert (await site.client.ended(prompt_id))["status"]["completed"]
+    assert site.simulators[1].log.count("POST", "/prompt") == 2
+
+
+@pytest.fixture(scope="module")
+def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(THIRD_PARTY, tmp_path_factory.mktemp("sdk"))
+
+
+@pytest.mark.parametrize("access", ["token", "gateway"])
+async def test_third_party_sdk_works(
+    third_party: Path, access: str, site: ComfyuiSite, gateway: Gateway, tmp_path: Path
+) -> None:
+    # A run that is shorter than a heartbeat has no progress, which this SDK takes for the start.
+    site.simulators[1].misbehave(Slow(class_type="KSampler", seconds=3, steps=10))
+    (tmp_path / "graph.json").write_text(json.dumps(painted(MODELS[1])))
+    (tmp_path / "photo.png").write_bytes(png("red"))
+    target = {"COMFYUI_URL": gateway.url}
+    if access == "token":
+        target = {"COMFYUI_URL": site.url, "COMFYUI_TOKEN": token_of(site)}
+    process = await asyncio.create_subprocess_exec(
+        *("node", Path(__file__).with_name("saintno_sdk.mjs"), third_party),
+        *(tmp_path / "graph.json", tmp_path / "photo.png"),
+        stdout=PIPE,
+        env={**os.environ, **target},
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        out, _ = await process.communicate()
+    found = json.loads(out.splitlines()[-1])
+    assert {name: problem for name, problem in found.items() if problem is not None} == {}
+    assert len(found) == 8
+
+
+def queued(address: str, graph: Mapping[str, Any]) -> str:
+    """Submit a graph as ComfyUI's basic example does."""
+    body = json.dumps({"prompt": graph}).encode()
+    return str(json.loads(fetched(f"http://{address}/prompt", body))["prompt_id"])
 
 
 def images_by_websocket(address: str, graph: Mapping[str, Any]) -> list[bytes]:
