@@ -37,6 +37,7 @@ async def ended_batch(driver: PageDriver) -> str:
 async def test_swept_fields_are_counted_and_become_a_grid_that_is_saved_as_a_picture(driver: PageDriver) -> None:
     form = await driver.choose(PAINTER)
     await form.get_by_role("button", name="Sweep Steps").click()
+    await expect(form.get_by_role("textbox", name="Steps")).to_be_focused()
     await form.get_by_role("textbox", name="Steps").fill("2..4")
     await form.get_by_role("button", name="Sweep Width").click()
     await form.get_by_role("textbox", name="Width").fill("64, 128")

@@ -8,6 +8,7 @@ import styles from "./form.module.css";
 import { type Input, isMultiline, isSeed, seedOf } from "./inputs";
 import { ModelField } from "./ModelField";
 import { isModel } from "./models";
+import { focusField } from "./use-submit";
 import { describeValue, isChanged, randomSeed, stepValue, textOf, validateInput } from "./values";
 
 const Combobox = lazy(async () => ({ default: (await import("@/kit/Combobox")).Combobox }));
@@ -132,7 +133,11 @@ export function SweepToggle({ form, input }: { form: Form; input: Input }) {
       aria-label={name}
       aria-pressed={isOn}
       title={name}
-      onClick={() => form.setSweep(input, isOn ? null : start)}
+      onClick={() => {
+        form.setSweep(input, isOn ? null : start);
+        // the values replace the field, and are typed next
+        requestAnimationFrame(() => focusField(input.key));
+      }}
     >
       <Grid3x3 aria-hidden />
     </button>
