@@ -56,6 +56,12 @@ it("progress shows the node, step and remaining time that the worker reports", (
   expect(describeProgress(null)).toEqual({ value: null, text: "Starting…" });
 });
 
+it("a job beyond its usual time is almost done only in its last steps", () => {
+  const textOf = (step: number) => describeProgress({ value: 0.5, step, steps: 30 }, 0).text;
+  expect([textOf(2), textOf(29)]).toEqual(["step 2 of 30 · longer than usual", "step 29 of 30 · almost done"]);
+  expect(describeProgress({ value: 0.5, node: "VAEDecode" }, 0).text).toBe("VAEDecode · almost done");
+});
+
 it("estimated progress is marked as such", () => {
   expect(describeProgress({ value: 0.45, is_estimated: true }, 55)).toEqual({
     value: 0.45,

@@ -15,18 +15,28 @@ export function isStartingAgain(job: Pick<Job, "progress">): boolean {
   return job.progress?.phase === "starting again";
 }
 
+/** A job with fewer steps done is not almost done, although its usual time is over. */
+const LAST_STEPS = 0.8;
+
+/** The estimated rest of a job. */
+export function leftText(seconds: number, step: number, steps: number): string {
+  if (seconds >= 1) return queue.left(duration(seconds));
+  return steps && step / steps < LAST_STEPS ? queue.longer : queue.almost;
+}
+
 /** The progress of a running job, as its worker reports it. */
 export function describeProgress(progress: Job["progress"], leftSeconds?: number | null): ProgressDescription {
   const given = progress ?? {};
   const value = typeof given.value === "number" ? Math.min(1, Math.max(0, given.value)) : null;
   const parts: string[] = [];
   if (typeof given.node === "string" && given.node) parts.push(given.node);
-  if (typeof given.steps === "number" && given.steps) parts.push(queue.step(Number(given.step ?? 0), given.steps));
+  const [step, steps] = [Number(given.step ?? 0), typeof given.steps === "number" ? given.steps : 0];
+  if (steps) parts.push(queue.step(step, steps));
   if (!parts.length && typeof given.phase === "string" && given.phase) parts.push(given.phase);
   const isEstimated = given.is_estimated === true && value !== null;
   if (isEstimated) parts.push(queue.estimated(value));
   if (typeof leftSeconds === "number") {
-    parts.push(leftSeconds < 1 ? queue.almost : queue.left(duration(leftSeconds)));
+    parts.push(leftText(leftSeconds, step, steps));
   }
   const text = parts.join(" · ") || queue.starting;
   return isEstimated ? { value, text, isEstimated } : { value, text };

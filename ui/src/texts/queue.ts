@@ -31,6 +31,7 @@ export const queue = {
     `Item ${number_}, ${status}${error ? `: ${isolated(error)}` : ""}`,
   moreItems: (count: number) => `+${number.format(count)}`,
   almost: "almost done",
+  longer: "longer than usual",
   estimated: (part: number) => `about ${Math.round(part * 100)} %, estimated`,
   left: (time: string) => `${time} left`,
   startsIn: (time: string) => `starts in ${time}`,

@@ -4,10 +4,11 @@ import { Cpu, TriangleAlert } from "lucide-react";
 import { job as jobQuery } from "@/api/queries";
 import type { Slot } from "@/api/types";
 import { LivePreview } from "@/jobs/LivePreview";
+import { leftText } from "@/jobs/progress";
 import { Progress } from "@/kit";
 import { Poster } from "@/kit/Poster";
 import { useSession } from "@/session/session";
-import { duration, isolated, size } from "@/texts/common";
+import { isolated, size } from "@/texts/common";
 import { queue as texts } from "@/texts/queue";
 import styles from "./SlotCard.module.css";
 import { type SlotJob, slotJobName } from "./use-slots";
@@ -90,7 +91,7 @@ function stepText({ node_title, node, step, steps, progress, is_estimated, expec
     isolated(node_title ?? node ?? ""),
     steps ? texts.step(step ?? 0, steps) : "",
     is_estimated && progress !== null ? texts.estimated(progress) : "",
-    left === null ? "" : left < 1 ? texts.almost : texts.left(duration(left)),
+    left === null ? "" : leftText(left, step ?? 0, steps ?? 0),
   ];
   return parts.filter(Boolean).join(" · ") || texts.starting;
 }
