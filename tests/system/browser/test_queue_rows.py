@@ -217,6 +217,13 @@ async def test_wide_rows_use_their_width(queue: PageDriver) -> None:
         assert around["x"] + around["width"] > width - 100
 
 
+async def test_panel_of_a_batch_outside_the_list_has_its_name(queue: PageDriver) -> None:
+    batch_id = await queue.submit_batch("lakes", ["lake 1"])
+    await queue.page.goto(f"/queue?batch={batch_id}&status=paused")
+    await expect(queue.page.get_by_role("complementary").get_by_role("heading", name="lakes")).to_be_visible()
+    await expect(queue.unit("lakes")).to_have_count(0)
+
+
 async def test_rows_do_not_overlap_next_to_an_open_panel(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("Fail", class_type="ImageInvert", message=ERROR, times=1)

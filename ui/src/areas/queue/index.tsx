@@ -2,7 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Rows3, SearchX } from "lucide-react";
 import { useDeferredValue, useMemo, useRef, useState } from "react";
-import { job as jobQuery } from "@/api/queries";
+import { batch as batchQuery, job as jobQuery } from "@/api/queries";
 import type { QueueEntry } from "@/api/types";
 import type { Neighbor } from "@/jobs/actions";
 import { JobPanel } from "@/jobs/JobPanel";
@@ -196,7 +196,9 @@ function SidePanel({ search, entry, actions, onChange }: SidePanelProps) {
   // render the panel after the list, so that moving through the list stays fast
   const { job, batch } = useDeferredValue(search, NOTHING_OPEN);
   const { data: shownJob } = useQuery({ ...jobQuery(search.job ?? ""), enabled: Boolean(search.job) });
-  const name = entry?.label ?? texts.batch.title;
+  // a batch that is not loaded in the list
+  const { data: shownBatch } = useQuery({ ...batchQuery(search.batch ?? ""), enabled: Boolean(search.batch) });
+  const name = entry?.label ?? shownBatch?.label ?? texts.batch.title;
   return (
     <Inspector
       title={shownJob ? jobTitle(shownJob) : name}
