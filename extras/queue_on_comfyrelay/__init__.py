@@ -26,6 +26,9 @@ _relay = Relay(
 
 @PromptServer.instance.routes.post("/comfyrelay/jobs")
 async def submit(request: web.Request) -> web.Response:
+    if request.content_type != "application/json":
+        # A page of another site may send other types without asking.
+        raise web.HTTPUnsupportedMediaType
     body = await request.json()
     send = partial(PromptServer.instance.send_sync, sid=body["client_id"])
     try:
