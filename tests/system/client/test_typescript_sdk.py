@@ -38,7 +38,11 @@ async def test_every_documented_call_works(
         storage_url = f"s3://{BUCKET}/typescript"
     backend = request.getfixturevalue("sqlite_backend" if database == "sqlite" else "real_postgres_backend")
     (tmp_path / "photo.png").write_bytes(png("red"))
-    options: dict[str, Any] = {"storage_url": storage_url, "webhook_allow_private": True}
+    options: dict[str, Any] = {
+        "storage_url": storage_url,
+        "webhook_allow_private": True,
+        "max_active_jobs_per_user": 20,
+    }
     async with open_comfy_site(backend, tmp_path, **options) as site, Simulator(version="0.7.0") as older:
         for simulator in (site.simulator, older):
             simulator.misbehave(Slow(class_type="ImageScale", seconds=600, steps=6000))
