@@ -64,4 +64,10 @@ def install_line(*extras: str) -> str:
 def require(*extras: str) -> None:
     """Raise `ConfigurationError` with the install command if an extra is missing."""
     if not all(is_installed(extra) for extra in extras):
-        raise ConfigurationError(f"This command needs an optional dependency. Install it: {install_line(*extras)}")
+        raise ConfigurationError(missing_text(*extras))
+
+
+def missing_text(*extras: str) -> str:
+    package = f"'comfyrelay[{','.join(extras)}]'"
+    runners = f"In `uvx`, add --from {package}; in `pipx run`, add --spec {package}."
+    return f"This command needs an optional dependency. Install it: {install_line(*extras)}\n{runners}"

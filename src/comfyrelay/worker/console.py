@@ -204,7 +204,8 @@ def _other_fields(event: EventDict) -> list[str]:
     for name, value in event.items():
         is_redundant = (name == "attempt" and value == 1) or (name == "dispatch_id" and "job_id" in event)
         if name not in _SHOWN_ELSEWHERE and value is not None and not is_redundant:
-            shown.append(f"{name}={value}")
+            text = ", ".join(map(str, value)) if isinstance(value, list) else value
+            shown.append(f"{name}={text}")
     shown += [str(event[name]) for name in _PLAIN if event.get(name)]
     if "exception" in event and not event.get("error"):
         shown.append(str(event["exception"]).strip().rpartition("\n")[2])

@@ -132,7 +132,10 @@ def test_desk_writes_readable_lines_without_a_terminal() -> None:
         console.status([])
         structlog.get_logger("any").warning("worker.comfyui", server="http://x:1", state="offline", reason="Nobody.")
         structlog.get_logger("any").info("worker.idle")
-    assert re.fullmatch(r"\d\d:\d\d:\d\d comfyui +http://x:1 offline Nobody\.\n", written.getvalue())
+        structlog.get_logger("any").warning("worker.waiting", servers=["http://x:1", "http://y:2"])
+    first, second = written.getvalue().splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d comfyui +http://x:1 offline Nobody\.", first)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d waiting +servers=http://x:1, http://y:2", second)
 
 
 async def test_narrow_terminal_shows_shorter_lines() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from comfyrelay.extras import MODULES, install_line
+from comfyrelay.extras import MODULES, missing_text
 from tests.support.environments import Environment, Wheel
 from tests.support.server_processes import free_port
 
@@ -70,7 +70,7 @@ def test_base_install_can_run_the_worker_check(base: Environment) -> None:
 def test_missing_extra_is_reported_with_its_install_command(base: Environment, command: str, extra: str) -> None:
     done = base.run(*command.split(), COMFYRELAY_PORT=str(free_port()))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"Error: This command needs an optional dependency. Install it: {install_line(extra)}\n"
+    assert done.stderr == f"Error: {missing_text(*extra.split(','))}\n"
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,7 @@ def test_server_does_not_start_without_a_configured_feature(
     configured = {"COMFYRELAY_OUTPUT_VALIDATION": "warn", f"COMFYRELAY_{setting}": value}
     done = server.run("server", **configured, COMFYRELAY_PORT=str(free_port()))
     assert done.returncode == 2
-    assert done.stderr.endswith(
-        f"Error: This command needs an optional dependency. Install it: {install_line(extra)}\n"
-    )
+    assert done.stderr.endswith(f"Error: {missing_text(extra)}\n")
     assert "Traceback" not in done.stderr
 
 
