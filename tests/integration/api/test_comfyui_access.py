@@ -320,6 +320,13 @@ async def test_settings_and_workflows_of_the_editor_are_kept_per_user(site: Comf
     assert (await bob.http.delete("/userdata/workflows%2Fb.json")).status_code == 404
 
 
+async def test_folder_of_the_editor_has_only_its_own_files(site: ComfyuiSite) -> None:
+    # the names differ in case, and `_` and `%` stand for any letter in SQL
+    for name in ("work_flows/a.json", "WORK_FLOWS/b.json", "workAflows/c.json"):
+        assert (await site.client.http.post(f"/userdata/{quote(name, safe='')}", content=b"{}")).status_code == 200
+    assert await site.client.get("/userdata?dir=work_flows&recurse=true") == ["a.json"]
+
+
 async def _check_files(ada: Client) -> None:
     written = await ada.http.post("/userdata/workflows%2Fa.json?full_info=true", content=b'{"nodes": []}')
     assert written.json()["path"] == "workflows/a.json"

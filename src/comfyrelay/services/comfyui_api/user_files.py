@@ -29,7 +29,9 @@ class UserFiles:
         """Return the files below a folder, in the order of their paths."""
         start = f"{checked_path(folder)}/" if folder else ""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            return await comfyui.list_files(tx, tenant_id, folder=start)
+            found = await comfyui.list_files(tx, tenant_id, folder=start)
+        # SQLite ignores case when it compares the start.
+        return [file for file in found if file.path.startswith(start)]
 
     async def find(self, tenant_id: str, path: str) -> UserFile | None:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
