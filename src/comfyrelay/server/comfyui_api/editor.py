@@ -111,7 +111,7 @@ async def list_files(call: Call) -> Response:
     folder = call.query("dir").strip("/")
     if not folder:
         return Response("Directory not provided", status_code=400)
-    found = await _files(call).list(call.tenant_id, folder)
+    found = await _files(call).list(call.tenant_id, "" if folder == "." else folder)
     if not found:
         return Response("Directory not found", status_code=404)
     files = {file.path.removeprefix(f"{folder}/"): file for file in found}
