@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -23,6 +22,7 @@ from comfyrelay.simulator import Simulator
 from comfyrelay.worker.settings import load_worker_settings
 from tests.support.entry_points import parse, unknown_variables
 from tests.support.paths import ROOT
+from tests.support.programs import output_of, program
 from tests.support.server_processes import free_port
 
 CHART = ROOT / "deploy" / "helm" / "comfyrelay"
@@ -43,11 +43,9 @@ SECRETS = {
     "production": "0123456789abcdef",
 }
 
-needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
-
 
 def helm_template(values: str) -> subprocess.CompletedProcess[str]:
-    command = ["helm", "template", "comfyrelay", str(CHART), "--namespace", "relay", "--values", "-"]
+    command = [program("helm"), "template", "comfyrelay", str(CHART), "--namespace", "relay", "--values", "-"]
     return subprocess.run(command, input=values, capture_output=True, text=True, check=False)
 
 
@@ -127,7 +125,6 @@ def test_values_in_the_documentation_match_the_schema() -> None:
     jsonschema.Draft7Validator(SCHEMA).validate({**DEFAULTS, **yaml.safe_load(values)})
 
 
-@needs_helm
 @pytest.mark.parametrize("version", VERSIONS)
 def test_manifests_are_valid_by_the_published_schemas(version: str) -> None:
     values = {"imagePullSecrets": [{"name": "registry"}]}
@@ -141,7 +138,6 @@ def test_manifests_are_valid_by_the_published_schemas(version: str) -> None:
     assert kinds == {"Deployment", "Service", "ServiceAccount", "Role", "RoleBinding", "Job"} | policies
 
 
-@needs_helm
 def test_scaled_object_matches_the_schema_of_keda() -> None:
     scaled = find(render(), "ScaledObject", WORKERS)
     jsonschema.Draft202012Validator(SCALED_OBJECT).validate(scaled)
@@ -154,7 +150,6 @@ def test_scaled_object_matches_the_schema_of_keda() -> None:
     }
 
 
-@needs_helm
 def test_scaler_listens_on_the_port_of_its_service() -> None:
     [port] = find(render(), "Service", "comfyrelay-scaler")["spec"]["ports"]
     [container] = pod_spec("comfyrelay-scaler")["containers"]
@@ -162,7 +157,6 @@ def test_scaler_listens_on_the_port_of_its_service() -> None:
     assert {"name": port["targetPort"], "containerPort": port["port"]} in container["ports"]
 
 
-@needs_helm
 def test_number_of_workers_is_fixed_without_keda() -> None:
     documents = render({"replicas": 3}, keda={"enabled": False})
     assert find(documents, "Deployment", WORKERS)["spec"]["replicas"] == 3
@@ -170,12 +164,10 @@ def test_number_of_workers_is_fixed_without_keda() -> None:
     assert names == {"comfyrelay-server", "comfyrelay-migration", "comfyrelay-workers", WORKERS}
 
 
-@needs_helm
 def test_upgrade_with_keda_keeps_the_number_of_workers() -> None:
     assert "replicas" not in find(render(), "Deployment", WORKERS)["spec"]
 
 
-@needs_helm
 def test_fleets_override_the_defaults_also_with_zero() -> None:
     documents = render(
         {"gpus": 0, "nodeSelector": {"gpu": "l4"}, "tolerations": []}, workers={"gpus": 2, "slots": 4, "replicas": 1}
@@ -186,7 +178,6 @@ def test_fleets_override_the_defaults_also_with_zero() -> None:
     assert environment(spec["containers"][0])["MAX_CONCURRENCY"] == "4"
 
 
-@needs_helm
 @pytest.mark.parametrize(
     ("fleet", "text"),
     [({"slug": "a" * 40}, "use a shorter slug"), ({"comfyuiImage": ""}, "Set workers.comfyuiImage")],
@@ -197,7 +188,6 @@ def test_fleet_that_cannot_be_deployed_is_explained(fleet: dict[str, Any], text:
     assert text in refused.stderr
 
 
-@needs_helm
 def test_every_selector_matches_one_deployment() -> None:
     documents = render()
     pods = [
@@ -213,7 +203,6 @@ def test_every_selector_matches_one_deployment() -> None:
     )
 
 
-@needs_helm
 def test_containers_run_existing_commands_with_known_variables() -> None:
     assert {parse(container["args"]) for _, container in containers()} == {
         "comfyrelay server",
@@ -223,7 +212,6 @@ def test_containers_run_existing_commands_with_known_variables() -> None:
     assert [unknown_variables(environment(container)) for _, container in containers()] == [[], [], []]
 
 
-@needs_helm
 def test_migrations_run_once_before_each_upgrade_with_the_databases_of_the_server() -> None:
     job = find(render(), "Job", "comfyrelay-migration")
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
@@ -238,7 +226,6 @@ def test_migrations_run_once_before_each_upgrade_with_the_databases_of_the_serve
     assert "Job" not in {document["kind"] for document in render(migration={"enabled": False})}
 
 
-@needs_helm
 def test_only_keda_reaches_the_scaler_and_only_metrics_of_workers_are_reachable() -> None:
     documents = render(networkPolicy={"enabled": True, "kedaNamespace": "keda-system"})
     [rule] = find(documents, "NetworkPolicy", "comfyrelay-scaler")["spec"]["ingress"]
@@ -255,13 +242,10 @@ def test_only_keda_reaches_the_scaler_and_only_metrics_of_workers_are_reachable(
     assert "NetworkPolicy" not in without
 
 
-@needs_helm
 def test_chart_passes_lint() -> None:
-    done = subprocess.run(["helm", "lint", "--strict", str(CHART)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    output_of(program("helm"), "lint", "--strict", str(CHART))
 
 
-@needs_helm
 def test_server_and_worker_load_their_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     by_name = {container["name"]: environment(container) for _, container in containers()}
@@ -275,14 +259,12 @@ def test_server_and_worker_load_their_settings(monkeypatch: pytest.MonkeyPatch, 
     assert not worker.has_metadata
 
 
-@needs_helm
 def test_server_has_liveness_and_readiness_probes() -> None:
     [container] = pod_spec("comfyrelay-server")["containers"]
     probes = {name: container[name]["httpGet"]["path"] for name in ("livenessProbe", "readinessProbe", "startupProbe")}
     assert probes == {"livenessProbe": "/healthz", "readinessProbe": "/readyz", "startupProbe": "/healthz"}
 
 
-@needs_helm
 def test_secrets_are_references() -> None:
     secret = {"DATABASE_URL", "FLEET_SECRETS", "FLEET_SECRET", "SIGNING_SECRETS", "SHARDS", "SECRET_ACCESS_KEY"}
     for _, container in containers():
@@ -291,7 +273,6 @@ def test_secrets_are_references() -> None:
             assert is_secret <= ("secretKeyRef" in variable.get("valueFrom", {})), variable["name"]
 
 
-@needs_helm
 @pytest.mark.parametrize("shutdown_seconds", [570, 3600])
 def test_pod_has_more_time_to_stop_than_its_worker(shutdown_seconds: int) -> None:
     spec = pod_spec(WORKERS, render({"shutdownSeconds": shutdown_seconds}))
@@ -300,7 +281,6 @@ def test_pod_has_more_time_to_stop_than_its_worker(shutdown_seconds: int) -> Non
     assert spec["terminationGracePeriodSeconds"] == shutdown_seconds + 30
 
 
-@needs_helm
 def test_comfyui_has_the_gpu_and_stops_after_the_worker() -> None:
     [comfyui] = pod_spec(WORKERS)["initContainers"]
     # A sidecar stops after the containers.
@@ -308,7 +288,6 @@ def test_comfyui_has_the_gpu_and_stops_after_the_worker() -> None:
     assert comfyui["resources"]["limits"] == {"nvidia.com/gpu": 1}
 
 
-@needs_helm
 async def test_startup_probe_of_comfyui_runs_inside_its_container() -> None:
     [comfyui] = pod_spec(WORKERS)["initContainers"]
     [python, *arguments] = comfyui["startupProbe"]["exec"]["command"]
@@ -319,14 +298,12 @@ async def test_startup_probe_of_comfyui_runs_inside_its_container() -> None:
             assert await process.wait() == code
 
 
-@needs_helm
 def test_workers_have_no_readiness_probe() -> None:
     """Kubernetes deletes unready pods first, so a busy worker could be deleted before an idle one."""
     [worker] = pod_spec(WORKERS)["containers"]
     assert "readinessProbe" not in worker
 
 
-@needs_helm
 def test_containers_are_not_root_and_only_the_scaler_has_a_token() -> None:
     assert pod_spec("comfyrelay-scaler")["serviceAccountName"] == "comfyrelay-scaler"
     for name, container in containers():
@@ -338,13 +315,11 @@ def test_containers_are_not_root_and_only_the_scaler_has_a_token() -> None:
     assert rule == {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "patch"]}
 
 
-@needs_helm
 def test_worker_pods_have_the_labels_of_the_scaler() -> None:
     labels = find(render(), "Deployment", WORKERS)["spec"]["template"]["metadata"]["labels"]
     assert (labels[FLEET_LABEL], labels[STAGE_LABEL]) == ("gpus", "production")
 
 
-@needs_helm
 def test_documentation_creates_every_secret() -> None:
     page = PAGE.read_text("utf-8")
     references = [
