@@ -6,10 +6,11 @@ import json
 import logging
 import mimetypes
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, FormData
 
@@ -50,14 +51,15 @@ class Relay:
             # The pictures contain the workflow, as those of ComfyUI do.
             body = {"extra_data": {"extra_pnginfo": {"workflow": workflow}}}
             job = await api.call("POST", "/jobs", json={"workflow": await self._with_assets(api, graph), **body})
+            job_id = _id_of(job)
         except BaseException:
             await api.close()
             raise
-        task = asyncio.create_task(_follow(api, str(job["id"]), self._folders["output"], send))
+        task = asyncio.create_task(_follow(api, job_id, self._folders["output"], send))
         # The event loop keeps only a weak reference.
         self._following.add(task)
         task.add_done_callback(self._following.discard)
-        return str(job["id"])
+        return job_id
 
     def _connect(self) -> "_Api":
         try:
@@ -180,19 +182,19 @@ async def _has_ended(api: _Api, job_id: str, folder: Path, send: Send) -> bool:
         elif name == "status" and data["status"] in _ENDS:
             job = await api.call("GET", f"/jobs/{job_id}")
             if data["status"] == "succeeded":
-                await _bring_back(api, job, folder, send)
+                await _bring_back(api, job_id, job["outputs"], folder, send)
             failure = _failure(job_id, job["error"] or {})
             send(_ENDS[data["status"]], failure)
             return True
     return False
 
 
-async def _bring_back(api: _Api, job: Mapping[str, Any], folder: Path, send: Send) -> None:
+async def _bring_back(api: _Api, job_id: str, outputs: Sequence[Mapping[str, Any]], folder: Path, send: Send) -> None:
     """Save the outputs of a job in ComfyUI's output folder, and show them on their nodes."""
-    subfolder = f"comfyrelay/{job['id']}"
+    subfolder = f"comfyrelay/{job_id}"
     await asyncio.to_thread((folder / subfolder).mkdir, parents=True, exist_ok=True)
     shown: dict[str, dict[str, list[Any]]] = {}
-    for output in job["outputs"]:
+    for output in outputs:
         name = Path(output["name"].replace("\\", "/")).name
         await api.download(output["id"], folder / subfolder / name)
         kind = "audio" if output["type"] == "audio" else "images"
@@ -202,7 +204,15 @@ async def _bring_back(api: _Api, job: Mapping[str, Any], folder: Path, send: Sen
         if output["type"] == "video":
             about["animated"] = [True]
     for node, about in shown.items():
-        send("executed", {"node": node, "display_node": node, "output": about, "prompt_id": job["id"]})
+        send("executed", {"node": node, "display_node": node, "output": about, "prompt_id": job_id})
+
+
+def _id_of(job: Mapping[str, Any]) -> str:
+    """Return the id of a job. It names a folder here."""
+    try:
+        return str(UUID(job["id"]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RelayError("The server does not answer like ComfyRelay. Check its url in the settings.") from error
 
 
 def _failure(job_id: str, error: Mapping[str, Any]) -> dict[str, Any]:

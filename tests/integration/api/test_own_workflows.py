@@ -121,6 +121,15 @@ class TestPermission:
         # What the user has made stays theirs to delete.
         assert (await user.call("DELETE", f"/api/workflows/{slug}")).status_code == 200
 
+    async def test_new_list_of_a_fleets_workflows_leaves_own_ones_in_it(self, api: Api) -> None:
+        user, admin = await api.user(tokens=1000), await api.user("root@example.com", is_admin=True)
+        await permit(api, user)
+        job = await submit_own(user)
+        worker = await api.worker(fleet=FLEET)
+        path = f"/api/admin/fleets/production/{FLEET}/workflows"
+        assert (await admin.call("PUT", path, {"workflow_slugs": []})).is_success
+        assert (await lease(worker))["job_id"] == job["id"]
+
     async def test_user_cannot_permit_themselves(self, api: Api) -> None:
         user = await api.user()
         assert user.user is not None

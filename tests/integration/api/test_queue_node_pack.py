@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from comfyrelay.simulator.misbehaviour import Fail, Slow
 from tests.support.api_calls import png
 from tests.support.comfy_site import ComfySite, open_comfy_site
 from tests.support.editor_files import empty, invert, save, workflow
+from tests.support.graphs import invert as invert_graph
 from tests.support.graphs import invert_file
 from tests.support.paths import QUEUE_PACK
 from tests.support.world import PATIENCE_SECONDS, SqliteBackend
@@ -139,3 +142,16 @@ async def test_wrong_token_is_explained(site: ComfySite, editor: Editor) -> None
     editor.set(url=site.url, token="wrong")
     with pytest.raises(relay.RelayError, match="token"):
         await editor.queue(invert_file("photo.png"))
+
+
+@pytest.mark.parametrize("answer", [{"id": "../../evil"}, {"id": 7}, {}])
+async def test_server_cannot_choose_the_folder_of_its_outputs(editor: Editor, answer: Any) -> None:
+    async def accept(_: web.Request) -> web.Response:
+        return web.json_response(answer, status=201)
+
+    app = web.Application()
+    app.router.add_post("/api/v2/jobs", accept)
+    async with TestServer(app) as server:
+        editor.set(url=str(server.make_url("/")), token="x")
+        with pytest.raises(relay.RelayError, match="does not answer like ComfyRelay"):
+            await editor.queue(invert_graph())

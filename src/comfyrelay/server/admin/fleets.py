@@ -69,8 +69,8 @@ async def delete_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> An
 async def map_workflows(
     stage: Stage, slug: SlugInPath, body: wire.FleetMapping, context: ContextOf
 ) -> Answer[wire.Fleet]:
-    """Replace the workflows of the fleet and of its workers. Unless `force` is true, a new workflow with missing
-    requirements is refused, and the response lists them."""
+    """Replace the workflows of the fleet and of its workers; users' own workflows stay. Unless `force` is true, a new
+    workflow with missing requirements is refused, and the response lists them."""
     await context.engine.workers.fleets.map_workflows(
         stage=stage, slug=slug, workflow_slugs=body.workflow_slugs, force=body.force
     )

@@ -304,8 +304,11 @@ async def fleet(tx: Tx, *, stage: str, slug: str, lock: bool = False) -> FleetRe
 
 
 async def map_workflows(tx: Tx, fleet_id: int, workflow_ids: Sequence[int]) -> None:
-    """Replace the workflows of a fleet."""
-    await tx.execute(delete(workflow_fleets).where(workflow_fleets.c.fleet_id == fleet_id))
+    """Replace the workflows of a fleet. Users' own workflows stay: no operator's list has them."""
+    m = workflow_fleets.c
+    own = select(workflows.c.id).where(workflows.c.tenant_id.is_not(None))
+    replaced = or_(m.workflow_id.not_in(own), m.workflow_id.in_(workflow_ids))
+    await tx.execute(delete(workflow_fleets).where(m.fleet_id == fleet_id, replaced))
     if workflow_ids:
         rows = [{"fleet_id": fleet_id, "workflow_id": workflow_id} for workflow_id in workflow_ids]
         await tx.execute(insert(workflow_fleets).values(rows))
