@@ -226,7 +226,8 @@ async def test_invalid_batch_is_refused_with_a_reason(desk: OpenDesk, tmp_path: 
             for path in ("../up", "/etc", "~/x", "C:\\x", "a/../../b")
         ),
         *(({"input_subdir": path}, "input folder|cannot be read") for path in ("..", "/etc", "mine/../../x", "link")),
-        ({"input_subdir": "empty"}, "no images, videos or audio files"),
+        ({"input_subdir": "empty"}, "no images, videos or audio files in 'empty'"),
+        ({"input_subdir": ""}, "audio files in the input folder itself. Choose a folder in it."),
         ({"preset": "none"}, "no preset 'none'"),
     ]
     for fields, reason in refusals:

@@ -69,7 +69,7 @@ export function describeUploadError(file: Pick<File, "name" | "size">, thrown: u
   const [, most] = /at most (\d+) bytes/.exec(thrown.message) ?? [];
   const text = most
     ? common.problems.tooLarge(file.name, size(file.size), size(Number(most)))
-    : common.problems.refused(file.name, thrown.message);
+    : common.problems.refused(file.name, Object.values(thrown.errors).join(" ") || thrown.message);
   return new Problem(text, thrown.status, thrown.errors, thrown.kind);
 }
 

@@ -166,7 +166,8 @@ async def _inputs(body: NewDeskBatch, state: DeskState) -> list[Path | str]:
     for folder in body.folders:
         media = await asyncio.to_thread(inputs_in, state.input_folder, folder)
         if not media:
-            raise InvalidInput(errors={"input_subdir": f"There are no images, videos or audio files in {folder!r}."})
+            where = repr(folder) if folder else "the input folder itself. Choose a folder in it"
+            raise InvalidInput(errors={"input_subdir": f"There are no images, videos or audio files in {where}."})
         found += media
     return found
 

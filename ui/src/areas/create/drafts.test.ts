@@ -1,5 +1,5 @@
 import { expect, test, vi } from "vitest";
-import { Problem } from "@/api/problem";
+import { Problem, problemOf } from "@/api/problem";
 import { describeUploadError } from "@/api/uploads";
 import {
   addFiles,
@@ -69,4 +69,10 @@ test("names a file that is too large, with its size and the limit", () => {
   const refused = new Problem("The file is too large: at most 2147483648 bytes are allowed.", 413);
   const told = describeUploadError({ name: "huge.png", size: 6e9 }, refused) as Problem;
   expect(told.message).toBe("huge.png is 6.0 GB; the limit is 2.1 GB.");
+});
+
+test("says only why a file is refused, without the name of the API field", () => {
+  const refused = problemOf({ title: "The input is invalid.", errors: { size: "This file is empty." } }, 422);
+  const told = describeUploadError({ name: "fox.png", size: 0 }, refused) as Problem;
+  expect(told.message).toBe("fox.png cannot be used: This file is empty.");
 });
