@@ -8,6 +8,7 @@ import { create as texts } from "@/texts/create";
 import { changeDraft, draftOf, EMPTY } from "./drafts";
 import type { Form } from "./form";
 import { useUrlPrefill } from "./prefill";
+import { sweepOf } from "./sweep";
 import { choice } from "./test-fixtures";
 
 const navigate = vi.fn();
@@ -18,12 +19,16 @@ vi.mock("@/kit", async (original) => ({ ...(await original<object>()), toast: vi
 beforeEach(() => {
   vi.clearAllMocks();
   changeDraft("painter", () => EMPTY);
+  answerWithPrompt("a fox");
+});
+
+function answerWithPrompt(value: string): void {
   vi.mocked(get).mockImplementation((async (path: string) => {
     if (path === "/api/ai-jobs/{job_id}") return { id: "j1", effect_id: null, workflow_slug: "painter", label: "fox" };
-    if (path.startsWith("/api/desk/jobs")) return { inputs: [{ key: "prompt", value: "a fox" }] };
+    if (path.startsWith("/api/desk/jobs")) return { inputs: [{ key: "prompt", value }] };
     return { items: [] };
   }) as unknown as typeof get);
-});
+}
 
 function renderFrom(desk: { is_guest: boolean } | null): void {
   const client = new QueryClient({ defaultOptions: { queries: { staleTime: Number.POSITIVE_INFINITY } } });
@@ -38,6 +43,17 @@ it("loads the values of a job on a desk", async () => {
   renderFrom({ is_guest: false });
   await waitFor(() => expect(navigate).toHaveBeenCalled());
   expect(draftOf("painter").texts.prompt).toBe("a fox");
+});
+
+it.each([
+  ["a fox", "a fox\na hen", 2],
+  ["a fox\nin the rain", "a fox\nin the snow", 0],
+])("takes further lines as prompts only if the prompt of the job had one line: %j", async (prompt, typed, count) => {
+  answerWithPrompt(prompt);
+  renderFrom({ is_guest: false });
+  await waitFor(() => expect(navigate).toHaveBeenCalled());
+  const draft = draftOf("painter");
+  expect(sweepOf(choice, { ...draft, texts: { ...draft.texts, prompt: typed } }).prompts).toHaveLength(count);
 });
 
 it("opens the workflow of the job on a server, which does not return values", async () => {

@@ -19,7 +19,7 @@ import {
   withOnlyInput,
 } from "./drafts";
 import type { Form } from "./form";
-import { type Choice, isFile, primaryOf } from "./inputs";
+import { type Choice, isFile, primaryOf, promptOf } from "./inputs";
 import { applyPreset } from "./Presets";
 import { aboutJob, presets } from "./queries";
 
@@ -130,6 +130,8 @@ function fillFromJob(choice: Choice, id: string, label: string, inputs: JobInput
     } else files[input.key] = [goneFile(String(found.value ?? input.label), `${input.type}/*`)];
   }
   // the job had one prompt, even if it has several lines
-  const next = { ...EMPTY, texts: values, files, byLine: false, from: { id, texts: values, label } };
+  const prompt = promptOf(choice);
+  const byLine = prompt && values[prompt.key]?.trim().includes("\n") ? false : null;
+  const next = { ...EMPTY, texts: values, files, byLine, from: { id, texts: values, label } };
   return replaceDraft(choice.slug, next);
 }
