@@ -226,6 +226,14 @@ async def test_dialog_is_clean(keys: str, desk: Desk, contexts: Contexts, axe: s
     await page.close()
 
 
+async def test_panel_of_an_unknown_job_is_not_titled_batch(contexts: Contexts) -> None:
+    page, _heard = await opened(contexts[DESKTOP], "/queue?job=unknown")
+    panel = page.get_by_role("complementary")
+    await expect(panel.get_by_text("Job not found")).to_be_visible()
+    await expect(panel.get_by_role("heading", level=2).first).to_have_text("Job")
+    await page.close()
+
+
 async def test_right_to_left_label_does_not_reorder_its_surroundings(desk: Desk, contexts: Contexts) -> None:
     """In the queue, in its side panel, and on the job page."""
     label = "\u05d2\u05d3\u05d9 (1)"

@@ -12,6 +12,7 @@ import { Button, buttonClass, EmptyState, ErrorCard } from "@/kit";
 import { Inspector } from "@/kit/Inspector";
 import type { VirtualHandle } from "@/kit/VirtualList";
 import { useLatest } from "@/lib/use-latest";
+import { job as jobTexts } from "@/texts/job";
 import { queue as texts } from "@/texts/queue";
 import { BatchPanel } from "./BatchPanel";
 import { ClearDialog } from "./ClearDialog";
@@ -198,7 +199,7 @@ function SidePanel({ search, entry, actions, onChange }: SidePanelProps) {
   const { data: shownJob } = useQuery({ ...jobQuery(search.job ?? ""), enabled: Boolean(search.job) });
   // a batch that is not loaded in the list
   const { data: shownBatch } = useQuery({ ...batchQuery(search.batch ?? ""), enabled: Boolean(search.batch) });
-  const name = entry?.label ?? shownBatch?.label ?? texts.batch.title;
+  const name = entry?.label ?? shownBatch?.label ?? (search.job ? jobTexts.title : texts.batch.title);
   return (
     <Inspector
       title={shownJob ? jobTitle(shownJob) : name}
