@@ -226,6 +226,18 @@ async def test_dialog_is_clean(keys: str, desk: Desk, contexts: Contexts, axe: s
     await page.close()
 
 
+async def test_palette_opens_each_sheet_of_the_settings_menu(contexts: Contexts) -> None:
+    page, _heard = await opened(contexts[DESKTOP], "/queue")
+    for typed, name in (("phone", "Open on a phone"), ("comfyui", "ComfyUI and folders")):
+        await page.keyboard.press("Control+k")
+        await page.keyboard.type(typed)
+        await page.get_by_role("option", name=name).click()
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+    await page.close()
+
+
 async def test_panel_of_an_unknown_job_is_not_titled_batch(contexts: Contexts) -> None:
     page, _heard = await opened(contexts[DESKTOP], "/queue?job=unknown")
     panel = page.get_by_role("complementary")

@@ -8,7 +8,8 @@ import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import { areasOf } from "./areas";
 import styles from "./NavigationRail.module.css";
-import { SettingsMenu, type Sheet } from "./SettingsMenu";
+import { SettingsMenu } from "./SettingsMenu";
+import type { Sheet } from "./sheets";
 
 interface NavigationRailProps {
   /** Number of jobs that run or wait. */

@@ -1,4 +1,4 @@
-import { Cpu, LogOut, Settings2, Smartphone } from "lucide-react";
+import { LogOut } from "lucide-react";
 import { post } from "@/api/client";
 import { Button, PopoverClose, Switch, toastProblem } from "@/kit";
 import { Segmented } from "@/kit/Segmented";
@@ -7,16 +7,10 @@ import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import { desk } from "@/texts/desk";
 import { entry } from "@/texts/entry";
-import { settings } from "@/texts/settings";
 import { useNotifications } from "./notifications";
 import styles from "./SettingsMenu.module.css";
+import { SHEETS, type Sheet } from "./sheets";
 import { THEMES, type Theme, useTheme } from "./theme";
-
-const SHEETS: readonly (readonly [Sheet, typeof Cpu, string])[] = [
-  ["settings", Settings2, settings.open],
-  ["phone", Smartphone, settings.phone.open],
-  ["desk", Cpu, desk.open],
-];
 
 async function signOut(isDesk: boolean): Promise<void> {
   try {
@@ -27,8 +21,6 @@ async function signOut(isDesk: boolean): Promise<void> {
     toastProblem(thrown);
   }
 }
-
-export type Sheet = "desk" | "settings" | "phone";
 
 export function SettingsMenu({ onSheet }: { onSheet: (sheet: Sheet) => void }) {
   const [theme, setTheme] = useTheme();

@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { Outlet, useLocation, useNavigate } from "@tanstack/react-router";
-import { Cpu, Keyboard as KeyboardIcon } from "lucide-react";
+import { Keyboard as KeyboardIcon } from "lucide-react";
 import { lazy, Suspense, useEffect, useState } from "react";
 import { counts } from "@/api/queries";
 import { Toasts } from "@/kit";
@@ -14,7 +14,6 @@ import { NotFoundPage } from "@/session/NotFoundPage";
 import { useIsSignInRequested } from "@/session/renewal";
 import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
-import { desk } from "@/texts/desk";
 import { areasOf, isGuestPage } from "./areas";
 import { ComfyuiNotice } from "./ComfyuiNotice";
 import { DropOverlay } from "./DropOverlay";
@@ -22,8 +21,8 @@ import { LiveNotice } from "./LiveNotice";
 import { NavigationRail } from "./NavigationRail";
 import { notify, useFinishedWork, useNotifications } from "./notifications";
 import { PauseNotice } from "./PauseNotice";
-import type { Sheet } from "./SettingsMenu";
 import styles from "./Shell.module.css";
+import { SHEETS, type Sheet } from "./sheets";
 import { THEMES, useTheme } from "./theme";
 
 const Palette = lazy(() => import("./Palette"));
@@ -157,15 +156,13 @@ function useGlobalShortcuts(setOverlay: (change: (before: Overlay) => Overlay) =
     })),
     { id: "keys", name: keys.showKeys, group: common.settings, icon: KeyboardIcon, keys: "?", run: showKeys },
     ...(role === "desk" && !isGuest
-      ? [
-          {
-            id: "desk",
-            name: desk.open,
-            group: common.settings,
-            icon: Cpu,
-            run: () => setOverlay(() => "desk"),
-          },
-        ]
+      ? SHEETS.map(([sheet, icon, name]) => ({
+          id: sheet,
+          name,
+          group: common.settings,
+          icon,
+          run: () => setOverlay(() => sheet),
+        }))
       : []),
   ]);
 }
