@@ -34,7 +34,8 @@ _INPUT = ""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeedPlan:
-    """Seeds of a batch: the same for every item, incremented per item as in ComfyUI, or random.
+    """Seeds of a batch: the same for every item, incremented per item as in ComfyUI, or random. Items of a sweep share
+    the seed of their try.
 
     `maximum` is the maximum of the workflow's seed property. Incremented seeds wrap to 0 after it.
     """
@@ -81,6 +82,7 @@ def expand(
     seeds: SeedPlan | None = None,
     mode: Mode = Mode.PRODUCT,
     base: Mapping[str, Any] | None = None,
+    by_try: Sequence[Mapping[str, Any]] = (),
     roles: Mapping[str, str] = ROLES,
     names: Mapping[str, str] | None = None,
     wildcards: Wildcards | None = None,
@@ -88,9 +90,9 @@ def expand(
 ) -> Expansion:
     """Combine lists to items, ordered by input, prompt, negative prompt, sweep axis and try. Empty lists are ignored.
 
-    `pairwise` combines value n of inputs, prompts and sweep axes. `base` holds values of all items. `roles` maps
-    prompt, negative prompt and seed to the workflow's property keys. `names` are the names of inputs that are ids. With
-    `wildcards`, each item gets a random choice.
+    `pairwise` combines value n of inputs, prompts and sweep axes. `base` holds values of all items, `by_try` those of
+    all items of a try. `roles` maps prompt, negative prompt and seed to the workflow's property keys. `names` are the
+    names of inputs that are ids. With `wildcards`, each item gets a random choice.
     """
     swept = {axis.key for axis in sweep}
     for role, is_given in {"prompt": prompts, "negative_prompt": negatives, "seed": seeds is not None}.items():
@@ -103,6 +105,8 @@ def expand(
     lists = _lists([(input_, stems[input_]) for input_ in inputs], texts, sweep, roles, mode=mode)
     _check_count(lists, tries)
     drawn = _seeds(seeds, rng or random.Random()) if seeds is not None else itertools.repeat(None)
+    # Swept values can be compared only with the same seed.
+    of_tries = list(itertools.islice(drawn, tries)) if sweep else []
     picks = random.Random(seeds.start) if seeds is not None and seeds.mode is not SeedMode.RANDOM else random.Random()
     prompt_key = roles.get("prompt", "")
     items = []
@@ -111,8 +115,8 @@ def expand(
     for parts, number in itertools.product(combinations, range(1, tries + 1)):
         varied = {key: value for part in parts for key, value in part.items()}
         source = varied.pop(_INPUT, None)
-        payload = {**(base or {}), **varied}
-        if (seed := next(drawn)) is not None:
+        payload = {**(base or {}), **(by_try[number - 1] if by_try else {}), **varied}
+        if (seed := of_tries[number - 1] if sweep else next(drawn)) is not None:
             payload[roles["seed"]] = seed
         if wildcards is not None:
             characters += _resolve(payload, wildcards, roles, picks)

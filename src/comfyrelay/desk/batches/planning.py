@@ -12,6 +12,7 @@ from comfyrelay.desk.batches.wildcards import Wildcards
 from comfyrelay.domain.bulk import MAX_ITEMS, Mode, SeedMode, WildcardMode
 from comfyrelay.domain.properties import Property, Role, defaults
 from comfyrelay.errors import InvalidInput
+from comfyrelay.services.jobs.submission.seeds import draw_seeds
 
 # Larger counts are not written out.
 _MAX_SHOWN = 10**9
@@ -40,7 +41,9 @@ def plan_items(
     overrides: Mapping[str, Any] | None = None,
     wildcards_folder: Path | None = None,
 ) -> Expansion:
-    """Return the items of a batch. `base` holds values of all items, `overrides` the values of the effect."""
+    """Return the items of a batch. `base` holds values of all items, `overrides` the values of the effect.
+
+    Items of a sweep that give no seed share the random seeds of their try."""
     roles = roles_of(properties)
     axes = read_axes(lists.sweep, properties)
     values, texts = dict(base), {"prompt": list(lists.prompts), "negative_prompt": list(lists.negatives)}
@@ -58,15 +61,22 @@ def plan_items(
                 texts[role] = _combinations(templates, key)
             elif not given and _varies(templates):
                 values[key] = usual[key]
+    seeds = seed_plan(properties, lists.seeds, values)
+    by_try: list[dict[str, int]] = []
+    if axes and seeds is None:
+        # With other seeds, the swept values could not be compared.
+        fixed = {**values, **{axis.key: axis.values for axis in axes}}
+        by_try = [draw_seeds(properties, overrides=overrides or {}, user_input=fixed) for _ in range(lists.tries)]
     return expand(
         inputs=lists.inputs,
         prompts=texts["prompt"],
         negatives=texts["negative_prompt"],
         sweep=axes,
         tries=lists.tries,
-        seeds=seed_plan(properties, lists.seeds, values),
+        seeds=seeds,
         mode=lists.mode,
         base=values,
+        by_try=by_try,
         roles=roles,
         names=lists.names,
         # Each combination is a prompt by now, in which an escaped brace is a plain one.

@@ -53,6 +53,13 @@ describe("a seed field", () => {
     expect(textOf("seed")).toBe("18446744073709551615");
   });
 
+  it("locks the seed that it rolls", () => {
+    render(<Harness field="seed" />);
+    fireEvent.click(screen.getByRole("button", { name: "New random seed" }));
+    expect(textOf("seed")).toMatch(/^\d+$/);
+    expect(screen.getByRole("button", { name: "Use a new seed for each job" })).toBeTruthy();
+  });
+
   it("offers increment or the same seed only for a batch", () => {
     render(<Harness field="seed" />);
     fireEvent.change(screen.getByRole("textbox"), { target: { value: "7" } });

@@ -205,7 +205,8 @@ function Seed({ form, input, text, onLeave }: SeedProps) {
   const isMain = input === seedOf(form.choice);
   const idle = form.draft.idleSeeds[input.key];
   const setIdle = (seed: string) => ({ idleSeeds: { ...form.draft.idleSeeds, [input.key]: seed } });
-  const roll = () => (isKept ? form.setText(input, randomSeed(input)) : form.change(setIdle(randomSeed(input))));
+  // the seed that is shown is the one that runs
+  const roll = () => form.setText(input, randomSeed(input));
   const turn = () => {
     if (!isKept) return form.setText(input, idle ?? randomSeed(input));
     form.change({ ...setIdle(text.trim()), texts: { ...form.draft.texts, [input.key]: "" } });
