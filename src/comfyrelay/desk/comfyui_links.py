@@ -22,17 +22,22 @@ def comfyui_link(
     urls: Sequence[str],
     public_urls: Sequence[str],
     unreachable: Sequence[str],
+    is_managed: bool,
     is_local: bool,
 ) -> str | None:
     """Return the address of the ComfyUI of the last attempt, if this browser can reach it.
 
     `urls` are the ComfyUIs in use, `public_urls` their addresses for other machines in the same order, and
-    `unreachable` the reasons why some do not answer. A loopback address works only on the desk's machine.
+    `unreachable` the reasons why some do not answer. A loopback address works only on the desk's machine. A ComfyUI
+    that the desk manages has a new address after each start.
     """
     ran_on: list[str] = [url for attempt in attempts if (url := (attempt.about or {}).get(COMFYUI))]
-    if not ran_on or ran_on[-1] not in urls or any(ran_on[-1] in reason for reason in unreachable):
+    url = ran_on[-1] if ran_on else None
+    if url is not None and url not in urls and is_managed:
+        url = next(iter(urls), None)
+    if url is None or url not in urls or any(url in reason for reason in unreachable):
         return None
-    url, number = ran_on[-1], urls.index(ran_on[-1])
+    number = urls.index(url)
     if is_local or not is_loopback(urlsplit(url).hostname or ""):
         return url
     return public_urls[number] if number < len(public_urls) else None

@@ -19,7 +19,10 @@ def attempt(url: str | None, number: int = 1) -> Attempt:
 
 
 def link(*attempts: Attempt, **options: Any) -> str | None:
-    defaults: dict[str, Any] = {"urls": [LOCAL, OTHER], "public_urls": [], "unreachable": [], "is_local": False}
+    defaults: dict[str, Any] = {
+        **{"urls": [LOCAL, OTHER], "public_urls": [], "unreachable": []},
+        **{"is_managed": False, "is_local": False},
+    }
     return comfyui_link(attempts, **{**defaults, **options})
 
 
@@ -32,6 +35,9 @@ def link(*attempts: Attempt, **options: Any) -> str | None:
         (LOCAL, {"public_urls": ["https://comfy.home"]}, "https://comfy.home"),
         ("http://localhost:8188", {"urls": ["http://localhost:8188"]}, None),
         ("http://127.0.0.1:9999", {"is_local": True}, None),
+        ("http://127.0.0.1:9999", {"is_local": True, "is_managed": True}, LOCAL),
+        ("http://127.0.0.1:9999", {"is_managed": True}, None),
+        ("http://127.0.0.1:9999", {"is_managed": True, "urls": []}, None),
         (OTHER, {"unreachable": [f"ComfyUI at {OTHER} cannot be used: It does not respond."]}, None),
         (None, {"is_local": True}, None),
     ],

@@ -99,6 +99,7 @@ async def about_job(
             urls=state.comfyui,
             public_urls=state.live.desk.comfyui_public_url,
             unreachable=state.comfyui_unreachable(),
+            is_managed=state.live.desk.managed is not None,
             is_local=is_on_this_machine(request),
         )
     )
