@@ -24,7 +24,7 @@ def payloads(lists: BatchLists, **more: Any) -> list[Any]:
 
 
 def test_cells_of_a_sweep_share_the_seeds_of_their_try() -> None:
-    found = payloads(BatchLists(sweep=SWEEP, prompts=(), tries=2))
+    found = payloads(BatchLists(sweep=SWEEP, tries=2))
     assert [payload["steps"] for payload in found] == [10, 10, 20, 20, 30, 30]
     tries = {(payload["seed"], payload["noise_seed"]) for payload in found}
     assert len(tries) == 2

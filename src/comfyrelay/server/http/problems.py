@@ -40,7 +40,7 @@ from comfyrelay.protocol.problems import KIND, Problem
 
 log = structlog.get_logger(__name__)
 
-# A response with an error for each of 200,000 fields takes seconds, in which nobody else is served.
+# A response with an error for each of 200,000 fields would block all other requests for seconds.
 MAX_NAMED_ERRORS = 500
 
 # The first matching class decides, so subclasses come first.
