@@ -106,7 +106,7 @@ async def test_twelve_images_with_three_attempts_are_one_batch(driver: PageDrive
     await give(driver, *(picture(f"photo-{number:02}.png", f"#{number:02x}2233") for number in range(1, 13)))
     await driver.page.get_by_role("textbox", name="Variations").fill("3")
     plan = driver.page.get_by_label("Summary")
-    await expect(plan).to_contain_text("12 images × 3 variations = 36 images")
+    await expect(plan).to_contain_text("12 images × 3 variations = 36 jobs")
     await expect(plan.get_by_label("First jobs").locator("img")).to_have_count(36)
     await plan.get_by_text("Name, folder, priority").click()
     await plan.get_by_label("Name", exact=True).fill("storm")
@@ -132,7 +132,7 @@ async def test_dropped_editor_workflow_can_be_run(driver: PageDriver) -> None:
 
 async def test_invalid_workflow_is_explained_and_the_form_stays(driver: PageDriver) -> None:
     await choose(driver, "Invert an image")
-    for content, message in ((b"{", "is not valid JSON"), (b'{"nodes": [], "links": []}', "has no nodes")):
+    for content, message in ((b"{", "is empty or not valid JSON"), (b'{"nodes": [], "links": []}', "has no nodes")):
         await driver.drop(("w.json", "application/json", content))
         dialog = driver.page.get_by_role("dialog")
         await expect(dialog).to_contain_text(message)
@@ -491,7 +491,7 @@ async def test_server_folder_is_counted_and_added(tmp_path: Path, chromium: Brow
         # all files are listed, regardless of the number of jobs
         await form.get_by_role("textbox", name="Variations").fill("2")
         plan = driver.page.get_by_label("Summary")
-        await expect(plan).to_contain_text("3 images × 2 variations = 6 images")
+        await expect(plan).to_contain_text("3 images × 2 variations = 6 jobs")
         await expect(plan.get_by_label("First jobs").get_by_role("listitem")).to_have_count(3)
         await expect(plan.get_by_text(re.compile(r"and \d+ more"))).to_have_count(0)
         await form.get_by_role("textbox", name="Variations").fill("1")

@@ -92,7 +92,7 @@ async def test_prompt_lines_and_attempts_multiply_and_name_their_jobs(shared: Pa
     form = await dropped(shared, "portrait", PROMPT_GRAPH)
     await form.get_by_label("Prompt", exact=True).fill("a lake\n\n  a hill \n")
     await form.get_by_role("textbox", name="Variations").fill("2")
-    await expect(shared.plan).to_contain_text("2 prompts × 2 variations = 4 images")
+    await expect(shared.plan).to_contain_text("2 prompts × 2 variations = 4 jobs")
     await shared.add("Add 4 jobs", count=4)
     jobs = (await shared.call("GET", "/api/ai-jobs"))["items"]
     assert {job["label"] for job in jobs} == {f"{words} · try {n}" for words in ("a lake", "a hill") for n in (1, 2)}

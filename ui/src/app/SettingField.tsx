@@ -14,10 +14,10 @@ interface SettingFieldProps {
   onChange: (value: SettingValue) => void;
 }
 
-const shown = (value: unknown): string => {
-  if (Array.isArray(value)) return value.join(", ") || texts.nothing;
-  return value === null || value === undefined ? texts.nothing : String(value);
-};
+const asText = (value: unknown): string => (Array.isArray(value) ? value.join(", ") : String(value ?? ""));
+const shown = (value: unknown): string => asText(value) || texts.nothing;
+const byDefault = ({ default: value }: DeskSetting): string =>
+  asText(value) ? texts.byDefault(asText(value)) : texts.nothing;
 
 /** One setting with its source. What the environment or the command line sets cannot be changed here. */
 export function SettingField({ setting, value, problem, onChange }: SettingFieldProps) {
@@ -32,7 +32,7 @@ export function SettingField({ setting, value, problem, onChange }: SettingField
   return (
     <Field
       name={setting.title}
-      aside={<span title={texts.byDefault(shown(setting.default))}>{source}</span>}
+      aside={<span title={byDefault(setting)}>{source}</span>}
       hint={notes.join(" ")}
       problem={problem}
     >
@@ -85,7 +85,7 @@ function Control({ setting, value, isFixed, onChange }: ControlProps) {
         <FolderField
           name={setting.title}
           value={typeof value === "string" ? value : ""}
-          placeholder={texts.byDefault(shown(setting.default))}
+          placeholder={byDefault(setting)}
           isDisabled={isFixed}
           onChange={(next) => onChange(next || null)}
         />

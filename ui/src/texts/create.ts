@@ -5,11 +5,8 @@ const INPUTS: Readonly<Record<string, [string, string]>> = {
   video: ["video", "videos"],
   audio: ["audio file", "audio files"],
 };
-const KINDS: typeof INPUTS = { ...INPUTS, text: ["text", "texts"] };
 const oneOf = (type: string) =>
   type === "audio" ? "an audio file" : type === "image" ? "an image" : `a ${(INPUTS[type] ?? ["file"])[0]}`;
-const counted = (count: number, words: [string, string] | undefined, other: [string, string]) =>
-  plural(count, ...(words ?? other));
 const time = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const day = new Intl.DateTimeFormat("en", { weekday: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 
@@ -130,7 +127,7 @@ export const create = {
     uneven: (files: number, prompts: number) =>
       `Pairs need one prompt per file: you have ${plural(files, "file")} and ${plural(prompts, "prompt")}.`,
     seed: "Seed",
-    newSeed: "New for each job",
+    newSeed: "Random",
     roll: "New random seed",
     lock: "Lock seed",
     unlock: "Use a new seed for each job",
@@ -217,12 +214,11 @@ export const create = {
     title: "Summary",
     missing: (type: string) => `Choose ${oneOf(type)}`,
     noFolder: "Choose an existing folder",
-    one: (mime: string) => `1 ${(KINDS[mime.split("/")[0] ?? ""] ?? ["job"])[0]}`,
-    many: (count: number, mime: string) => counted(count, KINDS[mime.split("/")[0] ?? ""], ["job", "jobs"]),
+    jobs: (count: number) => plural(count, "job"),
     counting: "Counting jobs…",
     axis: (name: string, count: number) => `${isolated(name)} (${number.format(count)})`,
     equals: (product: string, made: string) => `${product} = ${made}`,
-    files: (count: number, type: string) => counted(count, INPUTS[type], ["file", "files"]),
+    files: (count: number, type: string) => plural(count, ...(INPUTS[type] ?? ["file", "files"])),
     prompts: (count: number) => plural(count, "prompt"),
     pairs: (count: number) => plural(count, "pair"),
     negatives: (count: number) => plural(count, "negative prompt"),
@@ -307,7 +303,7 @@ export const create = {
       `Cannot use “${isolated(name)}” here. Choose ${(INPUTS[type] ?? ["a file", "files"])[1]}.`,
     cannotAny: (names: string) =>
       `Cannot use ${names}. Drop a workflow (.json), images, videos, audio files, or prompts (.txt).`,
-    notJson: (name: string) => `“${isolated(name)}” is not valid JSON. Save the workflow again in ComfyUI.`,
+    notJson: (name: string) => `“${isolated(name)}” is empty or not valid JSON. Save the workflow again in ComfyUI.`,
     added: (name: string) => `Added “${isolated(name)}” to your workflows.`,
     anyway: "Add anyway",
     anywayAdvice: "If you add it anyway, its form appears once a worker has these nodes.",

@@ -19,7 +19,7 @@ export const desk = {
   inputFolder: "Input folder",
   outputFolder: "Output folder",
   configuration: "Settings file",
-  noConfiguration: "none (defaults and command-line options)",
+  noConfiguration: "Not written yet. Settings that you save are written to the data folder.",
   checks: "Check results",
   checking: "Checking ComfyUI, folders and disk…",
   again: "Check again",

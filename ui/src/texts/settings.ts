@@ -17,7 +17,7 @@ export const settings = {
   addFolder: "Add a folder",
   removeFolder: "Remove",
   byDefault: (value: string) => `Default: ${value}`,
-  nothing: "not set",
+  nothing: "Not set",
   events: {
     completed: "a job or batch completed",
     failed: "something failed",

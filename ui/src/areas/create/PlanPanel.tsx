@@ -44,11 +44,7 @@ export function PlanPanel({ form, submission, command, found, isFresh, folderPro
   const product =
     isSweep && found ? axesSummary(found.axes) : sweepSummary(lists, primaryOf(choice)?.type ?? "", files);
   const missing = missingFileInput(choice, draft);
-  const made = folderProblem
-    ? texts.plan.noFolder
-    : isUnknown
-      ? texts.plan.counting
-      : texts.plan.many(count, choice.outputMime);
+  const made = folderProblem ? texts.plan.noFolder : isUnknown ? texts.plan.counting : texts.plan.jobs(count);
   const isTrying =
     desk !== null &&
     (desk.simulated_jobs === "everything" || (desk.simulated_jobs === "examples" && choice.kind === "effect"));

@@ -111,7 +111,7 @@ function aboutEntry(entry: QueueEntry, label: string): string {
   const { matched, total } = entry;
   const parts = [
     entry.workflow_name === label ? null : entry.workflow_name,
-    entry.first_label,
+    isActive(entry) ? entry.first_label : null,
     entry.is_batch ? (matched < total ? texts.someJobs(matched, total) : texts.jobs(total)) : null,
     isActive(entry) ? null : ago(entry.ended_at ?? entry.created_at),
     entry.priority ? texts.priorityIs(entry.priority) : null,

@@ -201,6 +201,14 @@ it("an entry that no worker can run is blocked and says why", () => {
   expect(summaryOf(entry("a", { waiting_reason: "busy", waiting_text: "Position 2." })).tone).toBe("quiet");
 });
 
+it("a row in line says once when its job starts", () => {
+  const inLine = { waiting_reason: "busy", waiting_text: "Position 2. The worker is busy. Expected to start in 9 s." };
+  const known = summaryOf(entry("a", { ...inLine, starts_in_seconds: 9 }));
+  expect([known.main, known.sub]).toEqual(["starts in 9 s", ""]);
+  const delayed = { waiting_reason: "not_before", waiting_text: "Starts at 10:00:00 UTC at the earliest, in 9 s." };
+  expect(summaryOf(entry("a", { ...delayed, starts_in_seconds: 9 })).sub).toBe(delayed.waiting_text);
+});
+
 it("paused entries can be moved", () => {
   const paused = entry("a", { status: "paused", counts: counts({ paused: 1 }) });
   expect(canMove(paused)).toBe(true);

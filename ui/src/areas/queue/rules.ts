@@ -89,16 +89,7 @@ export function summaryOf(entry: QueueEntry): Summary {
         return { main: texts.queuePaused, sub: entry.is_batch ? done : "", tone: "warn" };
       }
       if (isBlocked(entry.waiting_reason)) return { main: texts.blocked, sub: entry.waiting_text ?? "", tone: "warn" };
-      return {
-        main:
-          entry.starts_in_seconds === null
-            ? (common.status.waiting ?? "")
-            : entry.starts_in_seconds < 1
-              ? texts.startsNow
-              : texts.startsIn(duration(entry.starts_in_seconds)),
-        sub: entry.waiting_text ?? (entry.is_batch && doneOf(counts) ? done : ""),
-        tone: "quiet",
-      };
+      return waitingSummary(entry, entry.is_batch && doneOf(counts) ? done : "");
     case "paused":
       return { main: common.status.paused ?? "", sub: entry.held ?? (entry.is_batch ? done : ""), tone: "warn" };
     case "failed":
@@ -123,6 +114,15 @@ export function summaryOf(entry: QueueEntry): Summary {
         tone: "good",
       };
   }
+}
+
+function waitingSummary(entry: QueueEntry, done: string): Summary {
+  const { starts_in_seconds: seconds, waiting_reason: reason, waiting_text: text } = entry;
+  const waiting = { sub: text ?? done, tone: "quiet" as const };
+  if (seconds === null) return { ...waiting, main: common.status.waiting ?? "" };
+  if (seconds < 1) return { ...waiting, main: texts.startsNow };
+  // the text of a job in line says the same
+  return { ...waiting, main: texts.startsIn(duration(seconds)), sub: reason === "busy" ? done : waiting.sub };
 }
 
 export const targetOfEntry = (entry: QueueEntry): ActionTarget => ({
