@@ -1,8 +1,8 @@
 """The version of this source tree, for the build: hatchling evaluates `version()`.
 
-A release is a tag `v1.2.3` on a commit whose changelog starts with `## 1.2.3`. Commits before it are `1.2.3.devN`,
-later ones `1.2.3.postN`, both with the commit's hash. A tree without git is `1.2.3.dev0`. An sdist contains its
-version.
+A release is a tag `v1.2.3` on a commit whose changelog starts with `## 1.2.3`, without `(unreleased)`. Commits
+before it are `1.2.3.devN`, later ones `1.2.3.postN`, both with the commit's hash. A tree without git is `1.2.3.dev0`.
+An sdist contains its version.
 """
 
 import os
@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_HEADING = re.compile(r"^## (\d+\.\d+\.\d+)", re.MULTILINE)
+_HEADING = re.compile(r"^## (\d+\.\d+\.\d+)(?P<unreleased> \(unreleased\))?", re.MULTILINE)
 _DESCRIPTION = re.compile(r"(?:v(?P<tag>.+)-(?P<distance>\d+)-)?g?(?P<commit>[0-9a-f]{7,})(?P<dirty>-dirty)?")
 
 
@@ -26,6 +26,8 @@ def version() -> str:
         return f"{release}.dev0"
     is_released = parts["tag"] == release
     if is_released and parts["distance"] == "0" and not parts["dirty"]:
+        if found["unreleased"]:
+            raise ValueError(f"Replace (unreleased) in the heading of {release} in CHANGELOG.md, then move the tag.")
         return release
     distance = parts["distance"] or _git("rev-list", "--count", "HEAD")
     kind, suffix = "post" if is_released else "dev", ".dirty" if parts["dirty"] else ""

@@ -127,7 +127,7 @@ export const create = {
     uneven: (files: number, prompts: number) =>
       `Pairs need one prompt per file: you have ${plural(files, "file")} and ${plural(prompts, "prompt")}.`,
     seed: "Seed",
-    newSeed: "Random",
+    newSeed: "New each run",
     roll: "New random seed",
     lock: "Lock seed",
     unlock: "Use a new seed for each job",
