@@ -61,8 +61,8 @@ async def test_failed_job_says_what_happened_and_that_tokens_are_returned(world:
     page = await world.engine.jobs.views.history(job.tenant_id, job.id, after_seq=0, limit=50)
     events = [event.data for event in page.items]
     assert all(is_for_customers(str(data["error"])) for data in events if "error" in data)
-    # Operators find the raw text.
-    assert found.job.error_detail == error
+    # Operators find the raw text. If memory ran out, advice follows it.
+    assert (found.job.error_detail or "").startswith(error)
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)

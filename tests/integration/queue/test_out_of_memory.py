@@ -212,7 +212,7 @@ async def test_worker_without_codes_is_recognised_by_its_error_message(world: Wo
     leased = await world.lease(other)
     assert leased is not None
     assert await world.fail(leased, error) == "failed"
-    assert "every GPU that can run it: 8 GiB, an unknown size." in ((await world.job(job)).error_message or "")
+    assert "every GPU that can run it: 8 GiB, unknown size." in ((await world.job(job)).error_message or "")
 
 
 async def test_sick_worker_is_blocked_even_if_the_healthy_one_is_away(world: World, desk: Desk) -> None:

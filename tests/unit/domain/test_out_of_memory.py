@@ -58,8 +58,10 @@ def test_gpu_is_too_small_if_only_larger_ones_are_left_or_a_second_one_failed() 
 def test_final_error_names_the_memory_of_every_gpu() -> None:
     advice = "Use fewer pixels or frames, a smaller batch or a smaller model, or run it on a GPU with more memory."
     assert every_gpu_failed(f"KSampler: no memory. {advice}", [LARGE, LARGE, SMALL, None]) == (
-        "KSampler: no memory. It was tried on every GPU that can run it: 2 × 24 GiB, 8 GiB, an unknown size. " + advice
+        "KSampler: no memory. It was tried on every GPU that can run it: 2 × 24 GiB, 8 GiB, unknown size. " + advice
     )
+    unknown = every_gpu_failed("KSampler: no memory", [None])
+    assert unknown == f"KSampler: no memory. It was tried on every GPU that can run it. {advice}"
     long = every_gpu_failed("x" * 500, [LARGE, LARGE])
     # Operators read all of it.
     assert "x" * 500 in long

@@ -97,7 +97,7 @@ def ran_out_reason(gpu_bytes: int | None) -> str:
 
 def list_sizes(sizes: Sequence[int | None]) -> str:
     """List GPU sizes: `2 × 24 GiB, 8 GiB`."""
-    counts = Counter("an unknown size" if size is None else in_gib(size) for size in sizes)
+    counts = Counter("unknown size" if size is None else in_gib(size) for size in sizes)
     return ", ".join(f"{count} × {size}" if count > 1 else size for size, count in counts.items())
 
 
@@ -110,7 +110,8 @@ def every_gpu_failed(error: str, sizes: Sequence[int | None]) -> str:
     sentence = user_sentence(error)
     if len(sizes) == 1 and sentence.endswith(ADVICE):
         return error
-    tail = f" It was tried on every GPU that can run it: {list_sizes(sizes)}. {ADVICE}"
+    which = f": {list_sizes(sizes)}" if any(sizes) else ""
+    tail = f" It was tried on every GPU that can run it{which}. {ADVICE}"
     head = sentence.removesuffix(ADVICE).rstrip(" .")
     room = MAX_LENGTH - len(tail) - 1
     text = (f"{head}." if len(head) <= room else f"{head[:room].rstrip()}…") + tail
