@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { parse, stringify } from "./json";
+import { parse, stringify, textOf } from "./json";
 
 describe("64-bit integers", () => {
   it("keep all digits", () => {
@@ -15,5 +15,11 @@ describe("64-bit integers", () => {
 
   it("are plain numbers if they fit", () => {
     expect(parse("[9007199254740991]")).toEqual([9007199254740991]);
+  });
+
+  it("are readable as text", () => {
+    expect(textOf(18446744073709551615n)).toBe("18446744073709551615");
+    expect(textOf({ seed: 18446744073709551615n })).toBe('{"seed":18446744073709551615}');
+    expect(textOf("a cat")).toBe("a cat");
   });
 });

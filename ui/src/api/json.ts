@@ -22,8 +22,11 @@ export const parse = (text: string): unknown =>
       );
 
 /** Writes JSON with large integers. */
-export const stringify = (value: unknown): string =>
-  JSON.stringify(value, (_key, each: unknown) => (typeof each === "bigint" ? `${MARK}${each}` : each)).replace(
+export const stringify = (value: unknown, indent?: number): string =>
+  JSON.stringify(value, (_key, each: unknown) => (typeof each === "bigint" ? `${MARK}${each}` : each), indent).replace(
     MARKED,
     "$1",
   );
+
+/** Strings as they are, other values as JSON. */
+export const textOf = (value: unknown): string => (typeof value === "string" ? value : stringify(value));

@@ -1,4 +1,5 @@
 import { here } from "@/api/client";
+import { textOf } from "@/api/json";
 import type { AboutJob, InputValue } from "@/api/types";
 import { Heading } from "@/kit";
 import { breakable } from "@/kit/breakable";
@@ -29,7 +30,7 @@ export function InputValues({ about }: { about: AboutJob }) {
 }
 
 function Value({ value: { type, value, url } }: { value: InputValue }) {
-  const text = typeof value === "object" ? JSON.stringify(value) : String(value ?? "");
+  const text = textOf(value ?? "");
   if (url) {
     const address = here(url);
     const mime = type === "image" ? "image/*" : type === "video" ? "video/*" : "";

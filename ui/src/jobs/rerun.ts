@@ -1,6 +1,6 @@
 // A job as a shell command and as an API call.
 
-import type { Whole } from "@/api/json";
+import { stringify, type Whole } from "@/api/json";
 import type { AboutJob, InputValue, Job } from "@/api/types";
 import { job as texts } from "@/texts/job";
 
@@ -46,13 +46,7 @@ export function curlCommand(job: Job, about: AboutJob | null, origin: string, ke
     ...(Object.keys(values).length && { input_payload: values }),
     ...(job.input_file_id && { input_file_id: job.input_file_id }),
   };
-  const text = JSON.stringify(
-    body,
-    (_name, value) => (typeof value === "bigint" ? `\u0000${value}\u0000` : (value as unknown)),
-    1,
-  )
-    .replace(/"\\u0000(-?\d+)\\u0000"/g, "$1")
-    .replace(/\n\s*/g, " ");
+  const text = stringify(body, 1).replace(/\n\s*/g, " ");
   return [
     `${texts.callNeeds}\ncurl -X POST ${shellQuote(`${origin}/api/ai-jobs`)}`,
     `-H "Authorization: Bearer $COMFYRELAY_TOKEN"`,

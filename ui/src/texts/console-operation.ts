@@ -87,7 +87,6 @@ export const audit = {
   onHost: "on the server",
   unknown: "outcome unknown",
   columns: { who: "Who", what: "What", change: "Before and after", at: "When" },
-  value: (value: unknown) => (typeof value === "string" ? value : JSON.stringify(value)),
 };
 
 export const alerts = {

@@ -2,6 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Copy } from "lucide-react";
 import { type ReactNode, useEffect, useRef, useState } from "react";
+import { textOf } from "@/api/json";
 import { ComfyuiLinks } from "@/jobs/ComfyuiLinks";
 import { Chip, Heading, IconButton, Skeleton, TextArea, toast, toastProblem } from "@/kit";
 import { breakable } from "@/kit/breakable";
@@ -33,9 +34,6 @@ export function useOrigin(item: Item | undefined): { path: string | null; comfyu
   const own = data?.files.find((each) => each.output_number === item?.number);
   return { path: own ? String(own.path) : null, comfyui: data?.comfyui_url ?? null };
 }
-
-const formatValue = (value: unknown): string =>
-  typeof value === "string" ? value : typeof value === "object" ? JSON.stringify(value) : String(value);
 
 export function InfoPanel({ item, onClose }: { item: Item; onClose: () => void }) {
   const { data: about, isPending } = useQuery(aboutJob(item.job_id));
@@ -118,7 +116,7 @@ export function InfoPanel({ item, onClose }: { item: Item; onClose: () => void }
                 facts={values.map((each) => [
                   each.label,
                   <span key={each.key} className={each.is_default ? styles.byDefault : undefined}>
-                    {breakable(formatValue(each.value))}
+                    {breakable(textOf(each.value))}
                   </span>,
                 ])}
               />

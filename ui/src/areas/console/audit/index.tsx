@@ -2,6 +2,7 @@ import { useInfiniteQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { Download, ScrollText } from "lucide-react";
 import { queryOf } from "@/api/client";
+import { textOf } from "@/api/json";
 import { buttonClass, EmptyState } from "@/kit";
 import { Header } from "@/kit/Header";
 import { SearchField } from "@/kit/SearchField";
@@ -111,8 +112,8 @@ function Change({ entry }: { entry: AuditEntry }) {
       {!entry.is_done && <State tone="warn">{texts.unknown}</State>}
       {names.map((name) => (
         <span key={name}>
-          {name}: {name in before && <del>{texts.value(before[name])}</del>}{" "}
-          {name in after && <ins>{texts.value(after[name])}</ins>}
+          {name}: {name in before && <del>{textOf(before[name])}</del>}{" "}
+          {name in after && <ins>{textOf(after[name])}</ins>}
         </span>
       ))}
     </div>

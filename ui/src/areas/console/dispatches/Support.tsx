@@ -5,6 +5,7 @@ import { Link } from "@tanstack/react-router";
 import { Coins, Gift } from "lucide-react";
 import { useState } from "react";
 import { post } from "@/api/client";
+import { textOf } from "@/api/json";
 import { clockTime } from "@/jobs/dates";
 import { Viewer } from "@/jobs/Viewer";
 import { Button, ErrorCard, Heading, toast, toastProblem } from "@/kit";
@@ -68,9 +69,7 @@ function SupportFacts({ dispatch, found: { job, ...found } }: { dispatch: Dispat
         [facts.price, shared.tokens(job.reserved_tokens)],
         [facts.charged, job.charged_tokens == null ? null : shared.tokens(job.charged_tokens)],
         [facts.refunded, job.refunded_tokens ? shared.tokens(job.refunded_tokens) : null],
-        ...Object.entries(found.values).map(
-          ([key, value]) => [key, typeof value === "string" ? value : JSON.stringify(value)] as const,
-        ),
+        ...Object.entries(found.values).map(([key, value]) => [key, textOf(value)] as const),
       ]}
     />
   );

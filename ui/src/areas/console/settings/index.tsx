@@ -1,6 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { Settings2 } from "lucide-react";
+import { textOf } from "@/api/json";
 import { EmptyState, FilterChip } from "@/kit";
 import { Header } from "@/kit/Header";
 import { SearchField } from "@/kit/SearchField";
@@ -107,5 +108,5 @@ export function shownValue(setting: Setting): string {
   const { value, is_secret } = setting;
   if (is_secret) return isChanged(setting) ? texts.hidden : texts.unset;
   if (isUnset(value)) return texts.unset;
-  return typeof value === "object" ? JSON.stringify(value) : String(value);
+  return textOf(value);
 }
