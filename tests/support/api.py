@@ -18,6 +18,7 @@ from comfyrelay.server.app import create_app
 from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.services.engine import Engine, _every
+from comfyrelay.services.hooks import Hooks
 from comfyrelay.settings import Settings
 from comfyrelay.store.notify import NotifyChannel
 from tests.support.world import FREE_WORKFLOWS, GRAPH, PROMPT, Backend, Clock
@@ -156,6 +157,7 @@ async def open_api(
     storage_url: str | None = None,
     reuse_routes: bool = True,
     secrets: Secrets = SECRETS,
+    hooks: Hooks | None = None,
     **settings: Any,
 ) -> AsyncIterator[Api]:
     async with backend.databases(["main"]) as (central, shards, clock):
@@ -170,6 +172,7 @@ async def open_api(
             clock=lambda: clock.now,
             notify_channel=NotifyChannel(),
             signing_secrets=secrets.signing,
+            hooks=hooks,
         )
         app = create_app(engine, secrets)
         if reuse_routes:

@@ -14,11 +14,15 @@ import uvicorn
 from comfyrelay.client import Client
 from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.http_client import listen
+from comfyrelay.services.hooks import Hooks
 from tests.support import commands
 from tests.support.api import Api, Caller, open_api
 from tests.support.api_calls import submit
 from tests.support.commands import CommandResult
 from tests.support.world import SqliteBackend
+
+# The users read the errors of their jobs as on a desk.
+OWNERS = Hooks(users_are_owners=True)
 
 
 @dataclass
@@ -60,7 +64,8 @@ class Site:
 async def site(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Site]:
     listener = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    async with open_api(sqlite_backend, tmp_path / "server", public_url=url, max_active_jobs_per_user=100) as api:
+    settings: dict[str, Any] = {"public_url": url, "max_active_jobs_per_user": 100}
+    async with open_api(sqlite_backend, tmp_path / "server", hooks=OWNERS, **settings) as api:
         app: Any = cast(httpx.ASGITransport, api.anonymous.http._transport).app
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
         serving = asyncio.create_task(server.serve(sockets=[listener]))

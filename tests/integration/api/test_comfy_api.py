@@ -290,7 +290,9 @@ async def test_upload_is_an_upload_of_the_user(api: Api) -> None:
     content = await user.call("GET", f"{ASSETS}/{asset['id']}/content")
     assert content.status_code == 302
     part = await api.anonymous.http.get(content.headers["Location"], headers={"Range": "bytes=0-3"})
-    assert (part.status_code, part.content) == (206, png("red")[:4])
+    # rclone answers a range with status 200
+    assert part.status_code in (200, 206)
+    assert part.content == png("red")[:4]
     graph = invert_file()
     graph["1"]["inputs"]["image"] = {"__type": "core/ASSET", "info": {"id": asset["id"]}}
     await send(user, graph)

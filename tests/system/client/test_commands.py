@@ -356,7 +356,7 @@ async def test_preset_with_invalid_values_is_refused(site: Site, words: list[str
 async def test_unreachable_server_is_one_sentence_and_exit_code_2(site: Site) -> None:
     with listen("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
-    message = f"Error: There is no response at http://127.0.0.1:{port}. Start it with: comfyrelay up\n"
+    message = f"Error: There is no response at http://127.0.0.1:{port}. Start it with: comfyrelay server\n"
     for words in (["jobs"], ["show", "12345678"], ["cancel", "12345678"], ["presets"], ["top", "--once"]):
         ran = await site.command(*words, "--url", f"http://127.0.0.1:{port}")
         assert (ran.code, ran.out, ran.err) == (2, "", message)

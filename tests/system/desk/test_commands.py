@@ -15,6 +15,7 @@ from PIL import Image
 
 from comfyrelay import __version__
 from comfyrelay.client import Client
+from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.simulator import Simulator, Slow
 from tests.integration.desk.test_pace import wait_for_status
 from tests.integration.desk.test_script_jobs import SAVES, open_script_desk
@@ -96,7 +97,7 @@ async def test_prefetched_job_has_one_status_on_the_command_line_and_the_page(tm
             workflow = (await desk.client.add_graph(graphs.invert(), name="mine")).data
             for label in ("runs", "prefetched"):
                 await desk.client.submit(workflow_slug=workflow.slug, label=label)
-            await wait_for_status(desk.client, lambda now: bool(now.fetched))
+            await wait_for_status(desk.client, lambda now: bool(now.fetched) and now.counts[JobStatus.PROCESSING] == 1)
             code, out, err = await command(desk.ready.url, "jobs", "--json")
             assert code == 0, err
             async with owner_http(desk.ready.url) as http:
@@ -205,8 +206,8 @@ async def test_value_is_set_by_an_unambiguous_key_suffix(desk: OpenDesk, tmp_pat
     about = await desk.client.about(json.loads(out)["id"])
     assert about is not None
     assert "ddim" in [input_.value for input_ in about.inputs]
-    name = (await desk.client.workflows())[0].slug
-    for what in (str(tmp_path / "portrait.json"), name, "text-to-image"):
+    added = (await desk.client.add_graph({**PROMPT_GRAPH, "1": STAND_IN}, name="portrait")).data
+    for what in (str(tmp_path / "portrait.json"), added.slug, "text-to-image"):
         code, _, err = await command(desk.ready.url, "run", what, "--out", str(tmp_path), "--set", "promt=a hill")
         assert (code, "There is no input 'promt'. Did you mean prompt?" in err) == (2, True)
 

@@ -96,7 +96,7 @@ WorkflowFile = Annotated[
 def workflows(context: typer.Context, url: Url = None, as_json: Json = False) -> None:
     """List your own workflows, newest first, or add, rename, replace or remove one.
 
-    `run` with a file also adds a workflow.
+    `run` with a file needs none: it removes the workflow after a completed job.
     """
     if context.invoked_subcommand is not None:
         return
