@@ -1,5 +1,6 @@
 """Users change their password and address, and delete their account with all data."""
 
+import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -106,6 +107,22 @@ class TestEmail:
         notice = await mailbox.next()
         assert (notice["To"], notice["Subject"]) == (ADA, "Your address on relay.test was changed")
         problem_of(await mailing_api.anonymous.call("POST", "/api/email/confirm", {"token": token}), 404)
+
+    @pytest.mark.both_databases
+    async def test_confirmed_address_is_recorded(self, mailing_api: Api, mailbox: Mailbox) -> None:
+        user, admin = await mailing_api.user(ADA), await mailing_api.user("root@example.com", is_admin=True)
+        new = "ada@example.org"
+        await user.post("/api/account/email", {"email": new, "password": PASSWORD})
+        await mailing_api.engine.accounts.mailer.run_once()
+        token = secret_in(await mailbox.next_link(new))
+        await mailing_api.anonymous.post("/api/email/confirm", {"token": token})
+        problem_of(await mailing_api.anonymous.call("POST", "/api/email/confirm", {"token": token}), 404)
+        found = (await admin.get("/api/admin/audit", params={"action": "confirm_email"}))["items"]
+        assert user.user is not None
+        [entry] = found
+        assert (entry["actor"], entry["address"], entry["subject"]) == (ADA, "127.0.0.1", f"users/{user.user.id}")
+        assert (entry["before"]["user.email"], entry["after"]["user.email"]) == (ADA, new)
+        assert token not in json.dumps(found)
 
     async def test_current_address_can_be_verified(self, mailing_api: Api, mailbox: Mailbox) -> None:
         user = await mailing_api.user(ADA)

@@ -116,7 +116,10 @@ async def confirm_email(
 ) -> Answer[account_wire.ConfirmedEmail]:
     """Confirm a new email address with the link that was mailed to it, once."""
     context.sign_ins.check_address(address_of(request))
-    user = await context.engine.accounts.own_account.confirm_email(body.token)
+    own_account = context.engine.accounts.own_account
+    before = await own_account.find_confirming(body.token)
+    async with account_change(request, action="confirm_email", email=before.email, user_id=before.id):
+        user = await own_account.confirm_email(body.token)
     context.forget_user(user)
     return Answer(data=account_wire.ConfirmedEmail(email=user.email), message="Your address is confirmed.")
 

@@ -7,7 +7,7 @@ import structlog
 
 from comfyrelay.domain.credentials import email_problem, normalize_email
 from comfyrelay.domain.queue.states import LinkKind
-from comfyrelay.domain.records.accounts import SESSION, User
+from comfyrelay.domain.records.accounts import SESSION, LinkRecord, User
 from comfyrelay.errors import Conflict, InvalidInput, NotFound, Unauthorized
 from comfyrelay.services.accounts import mail_texts
 from comfyrelay.services.accounts.links import EXPIRED_MAIL, RESET_SECONDS
@@ -94,21 +94,24 @@ class OwnAccount:
         log.info("account.email_change_asked", user_id=user.id)
         return not self._mailer.is_enabled
 
+    async def find_confirming(self, secret: str) -> User:
+        """Return the user of a valid link, with the address that the link would replace."""
+        async with self._databases.central.read() as tx:
+            user, _email = await _confirmation(tx, await account_links.find(tx, hash_secret(secret), [LinkKind.EMAIL]))
+        return user
+
     async def confirm_email(self, secret: str) -> User:
         """Set and verify the address that a link was mailed to, and tell the old one."""
 
         async def work(tx: Tx) -> User:
-            link = await account_links.use(tx, hash_secret(secret), [LinkKind.EMAIL])
-            user = await tenants.user(tx, link.user_id) if link is not None and link.user_id is not None else None
-            if link is None or link.email is None or user is None or await tenants.is_disabled(tx, user.id):
-                raise NotFound(EXPIRED_MAIL)
-            await tenants.set_email(tx, user.id, link.email, is_verified=True)
-            if link.email != user.email:
+            user, email = await _confirmation(tx, await account_links.use(tx, hash_secret(secret), [LinkKind.EMAIL]))
+            await tenants.set_email(tx, user.id, email, is_verified=True)
+            if email != user.email:
                 # Links to the old address must not open the account.
                 await account_links.invalidate_links(tx, user.id)
-                notice = mail_texts.changed_email_mail(link.email, host=self._mailer.host)
+                notice = mail_texts.changed_email_mail(email, host=self._mailer.host)
                 await self._mailer.add(tx, user.email, notice)
-            return replace(user, email=link.email)
+            return replace(user, email=email)
 
         try:
             user = await self._databases.central.run(TransactionStep.TENANT, work)
@@ -156,3 +159,11 @@ class OwnAccount:
         except Unauthorized:
             raise InvalidInput(WRONG_PASSWORD, errors={field: WRONG_PASSWORD}) from None
         return hashed
+
+
+async def _confirmation(tx: Tx, link: LinkRecord | None) -> tuple[User, str]:
+    """Return the user of a link and the new address."""
+    user = await tenants.user(tx, link.user_id) if link is not None and link.user_id is not None else None
+    if link is None or link.email is None or user is None or await tenants.is_disabled(tx, user.id):
+        raise NotFound(EXPIRED_MAIL)
+    return user, link.email
