@@ -274,7 +274,6 @@ class PublicEffect(AnswerBody):
     credits_cost: int
     max_credits_cost: int | None = None
     output_mime_type: str
-    last_processing_time_seconds: float | None
     preview_url: Annotated[str | None, Field(description="temporary URL of an example output")] = None
     before_url: Annotated[str | None, Field(description="temporary URL of the input of the example")] = None
 
@@ -286,6 +285,8 @@ class Effect(PublicEffect):
     properties: list[Input]
     workflow_slug: Annotated[str, Field(description="slug of the workflow; you can filter the job list by it")]
     output_extension: str
+    # It changes with each job, so it would tell visitors how busy the server is.
+    last_processing_time_seconds: float | None
     cover_url: CoverUrl = None
 
 

@@ -58,8 +58,8 @@ async def test_visitors_see_published_effects_with_examples(desk: OperatorScenar
     }
     contents = [(await desk.api.anonymous.http.get(seen[name])).content for name in ("preview_url", "before_url")]
     assert contents == [png("blue"), png("red")]
-    # Workflows and inputs are for users.
-    assert not {"workflow_slug", "properties", "id"} & seen.keys()
+    # Workflows, inputs and the times of the jobs of customers are for users.
+    assert not {"workflow_slug", "properties", "id", "last_processing_time_seconds"} & seen.keys()
 
 
 async def test_effects_are_listed_by_position_and_then_by_age(desk: OperatorScenario) -> None:

@@ -1,5 +1,5 @@
 import type { ReactNode } from "react";
-import type { PublicEffect } from "@/api/types";
+import type { Effect, PublicEffect } from "@/api/types";
 import { Heading } from "@/kit";
 import { kindOf } from "@/kit/Media";
 import { studio as texts } from "@/texts/studio";
@@ -27,7 +27,7 @@ export function EffectCards<E extends PublicEffect>({ effects, link }: EffectCar
   ));
 }
 
-function EffectCard({ effect }: { effect: PublicEffect }) {
+function EffectCard({ effect }: { effect: PublicEffect & Pick<Partial<Effect>, "last_processing_time_seconds"> }) {
   const kind = kindOf(effect.output_mime_type);
   const Icon = KIND_ICONS[kind];
   const seconds = effect.last_processing_time_seconds;
