@@ -56,9 +56,11 @@ WebAddress = Annotated[str, AfterValidator(_web_address)]
 
 
 def _pack_name(name: str) -> str:
-    # It is a part of the addresses of its files. The editor's own ones are in `core`.
-    if name == "core" or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
-        raise ValueError("a name of a node pack has letters, digits, dots, hyphens and underscores, and is not core")
+    # It is a part of the addresses of its files. The editor's own ones are in `core`, ours in `comfyrelay`.
+    if name in ("core", "comfyrelay") or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
+        raise ValueError(
+            "a name of a node pack has letters, digits, dots, hyphens and underscores; core and comfyrelay are reserved"
+        )
     return name
 
 

@@ -162,9 +162,11 @@ async def open_site(
     *,
     models: Sequence[str] = MODELS,
     versions: Sequence[str] = (),
+    packs: Mapping[str, Sequence[str]] | None = None,
     **settings: Any,
 ) -> AsyncIterator[ComfyuiSite]:
-    """Open a site with a worker for each of these models. `versions` are those of ComfyUI, which have other nodes."""
+    """Open a site with a worker for each of these models. `versions` are those of ComfyUI, which have other nodes;
+    `packs` have node classes of all workers, and scripts."""
     listener, comfyui_listener = listen("127.0.0.1", 0), listen("127.0.0.1", 0)
     url, comfyui_url = (f"http://127.0.0.1:{one.getsockname()[1]}" for one in (listener, comfyui_listener))
     options: dict[str, Any] = {
@@ -184,7 +186,7 @@ async def open_site(
         simulators = []
         for number, model in enumerate(models, start=1):
             version = versions[number - 1] if versions else TRIED[-1]
-            simulator = Simulator(models={"checkpoints": [model], "loras": []}, version=version)
+            simulator = Simulator(models={"checkpoints": [model], "loras": []}, version=version, packs=packs or {})
             simulators.append(await stack.enter_async_context(simulator))
             await stack.enter_async_context(working(url, folder / f"gpu-{number}", simulator, name=f"gpu-{number}"))
         site = ComfyuiSite(api, comfyui_url, limits, simulators, Client(httpx.AsyncClient()))

@@ -26,6 +26,8 @@ class Options:
     )
     # It behaves like this version of ComfyUI.
     version: str = TRIED[-1]
+    # Classes by pack of custom nodes. Each pack has a script for the editor.
+    packs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     vram_bytes: int = 24 * 1024**3
     max_upload_bytes: int = 100 * 1024**2
     # A prompt may choose another method. ComfyUI's default is none, too.

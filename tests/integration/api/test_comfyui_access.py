@@ -18,7 +18,7 @@ from comfyrelay.server.comfyui_api.app import MODULES
 from tests.integration.api.test_node_definitions import bring
 from tests.support.api import PASSWORD
 from tests.support.api_calls import png, submit
-from tests.support.comfyui_site import Client, ComfyuiSite, open_site
+from tests.support.comfyui_site import MODELS, Client, ComfyuiSite, open_site
 from tests.support.editor_files import DEFINITIONS
 from tests.support.graphs import invert
 from tests.support.world import PostgresBackend, SqliteBackend, execute
@@ -221,11 +221,26 @@ async def test_only_allowed_packs_have_scripts(tmp_path: Path, backend: SqliteBa
     (tmp_path / "secret.js").write_text("secret")
     async with open_site(backend, None, tmp_path, models=(), editor_packs={"rgthree": str(pack)}) as site:
         listed = await site.client.get("/extensions")
-        assert [path for path in listed if "/core/" not in path] == ["/extensions/rgthree/lib/more.js"]
+        others = [path for path in listed if "/core/" not in path]
+        assert others == ["/extensions/comfyrelay/mark_nodes.js", "/extensions/rgthree/lib/more.js"]
         script = await site.client.http.get("/extensions/rgthree/lib/more.js")
         assert "javascript" in script.headers["content-type"]
         for path in ("/extensions/rgthree/../secret.js", "/extensions/rgthree/%2e%2e/secret.js", "/extensions/x/a.js"):
             assert (await site.client.http.get(path)).status_code == 404, path
+
+
+async def test_nodes_of_packs_that_are_not_allowed_are_marked(
+    tmp_path: Path, backend: SqliteBackend | PostgresBackend
+) -> None:
+    (tmp_path / "pack").mkdir()
+    packs = {"allowed-pack": ["ImageInvert"], "Other_Pack": ["ImageScale", "LoadImage"]}
+    allowed = {"allowed-pack": str(tmp_path / "pack")}
+    async with open_site(backend, None, tmp_path, models=MODELS[:1], packs=packs, editor_packs=allowed) as site:
+        found = await site.client.get("/object_info")
+        marks = {name: node["script_pack"] for name, node in found.items() if "script_pack" in node}
+        assert marks == {"ImageScale": "Other_Pack", "LoadImage": "Other_Pack"}
+        [node] = (await site.client.get("/object_info/ImageScale")).values()
+        assert node["script_pack"] == "Other_Pack"
 
 
 async def test_pages_of_other_sites_are_refused(site: ComfyuiSite) -> None:
@@ -353,7 +368,7 @@ async def _check_files(ada: Client) -> None:
 
 async def test_parts_that_do_not_exist_here_are_empty(site: ComfyuiSite) -> None:
     get = site.client.get
-    assert all(path.startswith("/extensions/core/") for path in await get("/extensions"))
+    assert all(path.startswith(("/extensions/core/", "/extensions/comfyrelay/")) for path in await get("/extensions"))
     for path in ("/i18n", "/global_subgraphs", "/workflow_templates", "/node_replacements", "/internal/folder_paths"):
         assert await get(path) == {}, path
     assert await get("/embeddings") == []

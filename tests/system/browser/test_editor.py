@@ -148,6 +148,19 @@ async def test_missing_nodes_are_marked_before_the_run(tmp_path: Path, chromium:
         await page.close()
 
 
+@pytest.mark.parametrize("modern", [False, True], ids=["canvas", "nodes 2.0"])
+async def test_nodes_without_their_script_are_marked(tmp_path: Path, chromium: Browser, modern: bool) -> None:
+    packs = {"rgthree-comfy": ["KSampler"]}
+    async with open_site(SqliteBackend(tmp_path / "db"), None, tmp_path, models=MODELS[:1], packs=packs) as site:
+        await site.client.post("/settings", {"Comfy.VueNodes.Enabled": modern})
+        slug = await add_workflow(site, MODELS[0])
+        async with opened(chromium, site, workflow=slug) as page:
+            marks = "window.app.graph.nodes.flatMap(({ type, badges }) => badges.map(({ text }) => [type, text]))"
+            assert await page.evaluate(marks) == [["KSampler", "Script of rgthree-comfy not allowed"]]
+            if modern:
+                await expect(page.get_by_text("Script of rgthree-comfy not allowed")).to_be_visible()
+
+
 @pytest.mark.usefixtures("built_app")
 async def test_page_opens_workflows_in_the_editor_and_makes_forms_of_saved_ones(
     tmp_path: Path, chromium: Browser

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.client.replaced_nodes import with_replaced_nodes
+from comfyrelay.comfyui.client.script_packs import with_script_packs
 from comfyrelay.comfyui.client.uploads import Attachment, Uploaded, Uploader
 from comfyrelay.comfyui.editor.loading import as_graph, load_workflow
 from comfyrelay.comfyui.editor.packages import read_node_map
@@ -207,7 +208,10 @@ class ComfyClient:
             with suppress(ServerRefused):
                 # Older servers have no such route.
                 replacements = await self._http.object("/node_replacements")
-            self._object_info = with_replaced_nodes(installed, replacements)
+            scripts: object = None
+            with suppress(ServerRefused):
+                scripts = await self._http.json("GET", "/extensions")
+            self._object_info = with_script_packs(with_replaced_nodes(installed, replacements), scripts)
         return self._object_info
 
     async def load(self, source: Path) -> Graph:

@@ -17,7 +17,9 @@ MAX_TEXT_LENGTH = 10_000
 # By output. They count by position, so none of them is kept if one is invalid.
 _OUTPUT_LISTS: Mapping[str, type] = {"output_name": str, "output_is_list": bool}
 _FLAGS = ("output_node", "deprecated", "experimental", "api_node")
-_NAMES = ("display_name", "category", "python_module")
+# Names the pack of a node if the pack has scripts for the editor. Clients add it to ComfyUI's definitions.
+SCRIPT_PACK = "script_pack"
+_NAMES = ("display_name", "category", "python_module", SCRIPT_PACK)
 _LARGEST_NUMBER = 2**64 - 1
 # Approximate memory of a value in addition to its text.
 _VALUE_BYTES = 64

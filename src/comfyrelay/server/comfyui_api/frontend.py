@@ -29,6 +29,8 @@ from comfyrelay.web.session_pages import editor_closed_page
 
 EXTENSIONS = "/extensions"
 OPEN_PATH = "/open"
+# ComfyRelay's own scripts.
+OWN, OWN_SCRIPTS = "comfyrelay", Path(__file__).with_name("editor_scripts")
 # What the editor opens: a template of a source.
 TARGET = ("template", "source")
 MAX_TARGET_LENGTH = 200
@@ -54,7 +56,10 @@ def frontend_routes(settings: Settings) -> list[BaseRoute]:
     return [
         Route("/", index, methods=["GET"]),
         Route(OPEN_PATH, start_session, methods=["GET"]),
-        *(Mount(f"{EXTENSIONS}/{name}", _Files(directory=path)) for name, path in settings.editor_packs.items()),
+        *(
+            Mount(f"{EXTENSIONS}/{name}", _Files(directory=path))
+            for name, path in {OWN: OWN_SCRIPTS, **settings.editor_packs}.items()
+        ),
         Mount("/", _Files(directory=folder)),
     ]
 
@@ -62,7 +67,9 @@ def frontend_routes(settings: Settings) -> list[BaseRoute]:
 def extension_folders(settings: Settings) -> Mapping[str, Path]:
     """Return the folders with scripts, by name."""
     folder = _folder()
-    return {} if folder is None else {"core": folder / "extensions" / "core", **settings.editor_packs}
+    if folder is None:
+        return {}
+    return {"core": folder / "extensions" / "core", OWN: OWN_SCRIPTS, **settings.editor_packs}
 
 
 async def start_session(request: Request) -> Response:

@@ -23,7 +23,7 @@ class ComfyuiApi:
         self.input_files = InputFiles(databases, jobs.uploads, self.prompts)
         # Processes of their own, so that viewers do not delay the check of outputs.
         self.images = Images(context.objects, open_probes(context.settings))
-        self.nodes = Nodes(catalogue.node_definitions, self.input_files)
+        self.nodes = Nodes(catalogue.node_definitions, self.input_files, script_packs=context.settings.editor_packs)
         self.submission = PromptSubmission(
             databases,
             catalogue.node_definitions,

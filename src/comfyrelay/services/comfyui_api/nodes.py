@@ -1,11 +1,12 @@
 """The nodes and models of the workers that run the graphs of clients, as ComfyUI would list its own."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import orjson
 
+from comfyrelay.comfyui.graphs.node_definition_checks import SCRIPT_PACK
 from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_upload, options_of
 from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
 from comfyrelay.services.comfyui_api.input_files import InputFiles
@@ -29,7 +30,11 @@ _MARKS = {"image_upload": "image/", "video_upload": "video/", "audio_upload": "a
 
 
 class Nodes:
-    def __init__(self, definitions: NodeDefinitionService, input_files: InputFiles) -> None:
+    def __init__(
+        self, definitions: NodeDefinitionService, input_files: InputFiles, *, script_packs: Container[str]
+    ) -> None:
+        """`script_packs` are the packs whose scripts the editor has."""
+        self._script_packs = script_packs
         self._definitions = definitions
         self._input_files = input_files
         # The merged definitions, and their JSON by class, without those that list files.
@@ -41,10 +46,10 @@ class Nodes:
         definitions = await self._all()
         async with self._encoding:
             if self._encoded is None or self._encoded[0] is not definitions:
-                self._encoded = definitions, await asyncio.to_thread(_encode, definitions)
+                self._encoded = definitions, await asyncio.to_thread(self._encode, definitions)
             encoded = self._encoded[1]
         names = await self._input_files.names(tenant_id)
-        return await asyncio.to_thread(_joined, definitions, encoded, names)
+        return await asyncio.to_thread(self._joined, definitions, encoded, names)
 
     async def node_info(self, tenant_id: str, class_type: str) -> dict[str, Any]:
         """Return the definition of one class, or an empty object."""
@@ -52,7 +57,7 @@ class Nodes:
         if not isinstance(definition, dict):
             return {}
         names = await self._input_files.names(tenant_id)
-        return {class_type: _described(class_type, _with_files(definition, names))}
+        return {class_type: self._described(class_type, _with_files(definition, names))}
 
     async def models(self, folder: str) -> list[str] | None:
         """Return the model files of a folder; `None` if there is no such folder."""
@@ -66,39 +71,44 @@ class Nodes:
         definitions, _ = await self._definitions.load(of_clients=True)
         return definitions or {}
 
+    def _encode(self, definitions: Mapping[str, Any]) -> dict[str, bytes]:
+        return {
+            name: orjson.dumps(self._described(name, definition))
+            for name, definition in definitions.items()
+            if not any(is_upload(spec) for _, spec in input_specs(definition))
+        }
 
-def _encode(definitions: Mapping[str, Any]) -> dict[str, bytes]:
-    return {
-        name: orjson.dumps(_described(name, definition))
-        for name, definition in definitions.items()
-        if not any(is_upload(spec) for _, spec in input_specs(definition))
-    }
+    def _joined(self, definitions: Mapping[str, Any], encoded: Mapping[str, bytes], names: Mapping[str, str]) -> bytes:
+        parts = [
+            orjson.dumps(name)
+            + b":"
+            + (
+                encoded[name]
+                if name in encoded
+                else orjson.dumps(self._described(name, _with_files(definition, names)))
+            )
+            for name, definition in definitions.items()
+        ]
+        return b"{" + b",".join(parts) + b"}"
 
-
-def _joined(definitions: Mapping[str, Any], encoded: Mapping[str, bytes], names: Mapping[str, str]) -> bytes:
-    parts = [
-        orjson.dumps(name)
-        + b":"
-        + (encoded[name] if name in encoded else orjson.dumps(_described(name, _with_files(definition, names))))
-        for name, definition in definitions.items()
-    ]
-    return b"{" + b",".join(parts) + b"}"
-
-
-def _described(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a definition with everything that the editor needs: it does not show a node without one of these."""
-    outputs = definition.get("output") or []
-    return {
-        "name": name,
-        "display_name": name,
-        "description": "",
-        "category": "",
-        "python_module": "nodes",
-        "output_name": [str(output) for output in outputs],
-        "output_is_list": [False] * len(outputs),
-        "output_node": False,
-        **definition,
-    }
+    def _described(self, name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a definition with everything that the editor needs: it does not show a node without one of these. A
+        node keeps the name of its pack if the editor does not have the scripts of the pack, which marks the node."""
+        outputs = definition.get("output") or []
+        found = {
+            "name": name,
+            "display_name": name,
+            "description": "",
+            "category": "",
+            "python_module": "nodes",
+            "output_name": [str(output) for output in outputs],
+            "output_is_list": [False] * len(outputs),
+            "output_node": False,
+            **definition,
+        }
+        if found.get(SCRIPT_PACK) in self._script_packs:
+            del found[SCRIPT_PACK]
+        return found
 
 
 def _with_files(definition: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:

@@ -39,8 +39,8 @@ class EditorRoutes:
         ]
 
     async def extensions(self, _request: web.Request) -> web.Response:
-        # Without an editor there are no extension scripts.
-        return web.json_response([])
+        # Without an editor there are no scripts of its own.
+        return web.json_response([f"/extensions/{name}/script.js" for name in self._process.options.packs])
 
     async def users(self, _request: web.Request) -> web.Response:
         return web.json_response({"storage": "server", "migrated": self._user.exists()})

@@ -67,7 +67,12 @@ class InfoRoutes:
 
 def object_info(process: SimulatedProcess) -> dict[str, Any]:
     listings, known = process.listings, definitions_of(process.options)
-    return {class_type: definition.info(listings) for class_type, definition in known.items()}
+    found = {class_type: definition.info(listings) for class_type, definition in known.items()}
+    for name, class_types in process.options.packs.items():
+        found |= {
+            class_type: {**found[class_type], "python_module": f"custom_nodes.{name}"} for class_type in class_types
+        }
+    return found
 
 
 def system_stats(process: SimulatedProcess) -> dict[str, Any]:
