@@ -6,7 +6,7 @@ __version__: str
 
 
 def __getattr__(name: str) -> str:
-    """Read the version when it is first used: `importlib.metadata` takes longer to import than the command line."""
+    """Read the version on first use: importing `importlib.metadata` takes longer than importing the command line."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import version  # noqa: PLC0415 - see above

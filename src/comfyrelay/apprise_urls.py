@@ -39,7 +39,7 @@ def without_secrets(url: str) -> str:
 
 
 def why_unusable(url: str) -> str | None:
-    """Return the problem of a URL, if any, without sending anything."""
+    """Return what is wrong with a URL, if anything, without sending a message."""
     import apprise
 
     real = _real(url)
@@ -52,7 +52,7 @@ def _real(url: str) -> str:
 
 
 def send_message(url: str, title: str, body: str) -> str | None:
-    """Send a message. Returns the reason of a failure. Apprise blocks, so this runs in a thread."""
+    """Send a message. Returns the reason for a failure. Apprise blocks, so this runs in a thread."""
     # Importing apprise is slow, and most processes do not need it.
     import apprise
 
@@ -65,7 +65,7 @@ def send_message(url: str, title: str, body: str) -> str | None:
             if service.notify(title=title, body=body):
                 return None
         except Exception as error:
-            # Any of a hundred plugins may raise anything, and the other URLs must still be notified.
+            # Each of about a hundred plugins may raise any exception, and the other URLs must still be notified.
             warnings.append(type(error).__name__)
         return _reason(real, warnings) or "The service gave no reason."
 
@@ -119,7 +119,7 @@ class _LogCapture(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.thread != self._thread:
             return True
-        # Errors are about URLs that apprise does not understand. Our own messages are clearer.
+        # Errors are about URLs that apprise does not understand, and our own messages are clearer.
         if record.name == "apprise" and record.levelno == logging.WARNING:
             self.warnings.append(record.getMessage())
         return False

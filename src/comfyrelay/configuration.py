@@ -1,6 +1,6 @@
 """Read settings from the environment (`COMFYRELAY_…`) and `comfyrelay.toml` in the data folder.
 
-Neither the import nor the constructor of a settings class reads anything. Only the functions of this module do.
+Only the functions of this module read settings. Importing or constructing a settings class does not.
 """
 
 import difflib
@@ -28,12 +28,12 @@ from comfyrelay.system.user_folders import data_folder
 ENV_PREFIX = "COMFYRELAY_"
 _CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
 _CONFIG_NAME = "comfyrelay.toml"
-# Settings before all tables of the file, and in its tables. The classes are imported only to suggest a name.
+# The classes of the settings at the top level of the file and in its tables. Imported only to suggest a name.
 _SERVER = "comfyrelay.settings:Settings"
 _TABLES = {"worker": "comfyrelay.worker.settings:WorkerSettings", "desk": "comfyrelay.desk.settings:DeskSettings"}
-# Nested tables, which `load_table` reads. They have no environment variables.
+# Nested tables, which `load_table` reads. Their settings have no environment variables.
 _NESTED_TABLES = {"desk": ("script",)}
-# Shorter than the messages of pydantic.
+# Shorter than pydantic's messages.
 _MESSAGES = {
     "int_parsing": "must be a whole number",
     "float_parsing": "must be a number",
@@ -54,7 +54,7 @@ _JSON_EXAMPLES = {
 
 
 class ArgumentsOnly(BaseSettings):
-    """Settings that take arguments only. `load` passes the values of the environment and the file."""
+    """Settings that are read only from arguments. `load` passes the values from the environment and the file."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -74,7 +74,7 @@ class ArgumentsOnly(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """pydantic would merge the `shards` of two sources; one must replace the other."""
+        """Prevent pydantic from merging the `shards` of two sources: one must replace the other."""
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
 
@@ -89,10 +89,10 @@ def load(
     plain_names: Mapping[str, str] | None = None,
     data_dir: Path | None = None,
 ) -> S:
-    """Read settings from the environment and the file, or a table of it. The environment overrides the file.
+    """Read settings from the environment and from the file or one of its tables. The environment overrides the file.
 
-    `plain_names` maps settings to variables without the prefix. The variable with the prefix overrides them.
-    `data_dir` is the data folder that the command line names.
+    `plain_names` maps settings to variables without the prefix. Variables with the prefix override them. `data_dir` is
+    the data folder given on the command line.
     """
     path = config_path(data_dir)
     own = own_values(_read_file(path), table)
@@ -109,14 +109,14 @@ def load(
 
 
 def own_values(in_file: Mapping[str, Any], table: str | None) -> dict[str, Any]:
-    """Return the settings of a file that are before all tables or in one table, without nested tables."""
+    """Return the settings at the top level of a file or in one of its tables, without nested tables."""
     values = in_file.get(table, {}) if table else in_file
     others: Collection[str] = _NESTED_TABLES.get(table, ()) if table else _TABLES
     return {key: value for key, value in values.items() if key not in others}
 
 
 def check_values(model: type[S], in_file: Mapping[str, Any]) -> tuple[S | None, dict[str, str]]:
-    """Return the settings that a file with these values would give, or the problem of each invalid setting."""
+    """Return the settings that a file with these values would result in, or the problem with each invalid setting."""
     try:
         return model(**{**in_file, **_read_environment(model, {})}), {}
     except ValidationError as invalid:
@@ -155,13 +155,13 @@ def settings_file(data_dir: Path | None = None) -> Path:
 
 
 def unread_file(data_dir: Path | None = None) -> Path | None:
-    """Return a configuration file in the current folder that is not the one that is read."""
+    """Return the path of a configuration file in the current folder that is ignored because another one is read."""
     path = Path(_CONFIG_NAME).absolute()
     return path if path.is_file() and path.resolve() != settings_file(data_dir).resolve() else None
 
 
 def unread_file_warning(data_dir: Path | None = None) -> str | None:
-    """Return a sentence about a configuration file in the current folder that is not read, if there is one."""
+    """Return a warning about a configuration file in the current folder that is not read, if there is one."""
     unread = unread_file(data_dir)
     if unread is None:
         return None
@@ -212,7 +212,7 @@ def _read_file(path: Path | None) -> dict[str, Any]:
 
 
 def _read_environment(model: type[ArgumentsOnly], plain_names: Mapping[str, str]) -> dict[str, Any]:
-    # Plain variables are read like variables with the prefix.
+    # Variables without the prefix are read as if they had it.
     plain = {
         variable_of(model, key).lower(): value for key, name in plain_names.items() if (value := os.environ.get(name))
     }
@@ -255,7 +255,7 @@ def _reason(error: ErrorDetails) -> str:
 
 
 def _suggestion(model: type[ArgumentsOnly], key: str, table: str | None) -> str:
-    """Suggest a setting with a similar name, also from other tables."""
+    """Suggest a setting with a similar name, including settings of other tables."""
     places: dict[str, list[str]] = {}
     for name, class_path in _TABLES.items():
         for field in _fields(class_path):
@@ -280,7 +280,7 @@ def _fields(class_path: str) -> Collection[str]:
 
 
 def _given_variable(model: type[ArgumentsOnly], key: str, plain_names: Mapping[str, str]) -> str:
-    """Return the variable that sets a setting now, or would."""
+    """Return the variable that currently sets a setting, or that could set it."""
     variable = variable_of(model, key)
     is_given = variable in map(str.upper, os.environ)
     plain = plain_names.get(key, "")

@@ -104,7 +104,7 @@ def _children(value: Any) -> list[Any]:
 
 
 def _unescape(text: str) -> str:
-    """Undo JSON or `repr` escapes in text that does not parse."""
+    """Unescape JSON or `repr` text that does not parse."""
     return _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if m[1] else _ESCAPES.get(m[2], m[0]), text)
 
 
@@ -127,7 +127,7 @@ def _base_name(path: str) -> str:
 
 
 def _without_folders(run: str) -> str:
-    # One separator, as in "step 3 / 10" or "and/or", does not make a path.
+    # A single separator, as in "step 3 / 10" or "and/or", is not a path.
     separators = run.count("/") + run.count("\\")
     is_path = separators > 0 and (run[0] in "/\\~." or (separators > 1 and not _WORDS.fullmatch(run)))
     return _base_name(run) if is_path and len(run) > 1 else run

@@ -2,18 +2,18 @@
 
     ComfyRelayError
     ├── InvalidInput             the input is invalid; names the fields
-    │   └── MissingAsset, FederationLoop    a graph names files that the user does not have; a job has come back
+    │   └── MissingAsset, FederationLoop    a graph names a file that the user lacks; a job has come back
     ├── NotFound                 the object does not exist or belongs to another user
     │   └── LeaseLost            the lease token is wrong, or its lease has ended
     ├── Conflict                 the object exists already, or is in another state
     │   ├── ChangedMeanwhile     someone else has changed the object since the caller read it
-    │   ├── IdempotencyConflict, PriceChanged    the request differs from the first one, or the price from the expected
-    │   ├── QueueFull, UploadLimitReached, WorkflowLimitReached    no space is left in a pool's queue, or for a tenant
-    │   ├── WorkflowNameTaken    an own workflow has the name and another graph; names it
+    │   ├── IdempotencyConflict, PriceChanged    the request is not the first one; the price is not the expected one
+    │   ├── QueueFull, UploadLimitReached, WorkflowLimitReached    a pool's queue is full; a tenant has no space left
+    │   ├── WorkflowNameTaken    a workflow of the user has this name but another graph; names it
     │   └── MissingOnWorkers     no worker has all required nodes and models; names them
     ├── Unauthorized, Forbidden  not signed in with a valid token or secret; signed in, but not allowed
     ├── TooManyRequests          the rate limit is reached; says when to retry
-    ├── InsufficientTokens, TooManyActiveJobs    the wallet or the job limit of the user does not allow the job
+    ├── InsufficientTokens, TooManyActiveJobs    the user's wallet or job limit does not allow the job
     ├── RequestTimeout, TooLarge                 the body took too long to arrive, or has too many bytes
     ├── DatabaseUnavailable      a database is unreachable or refuses connections
     │   └── NotWritable          a database is read-only, or its disk is full
@@ -39,7 +39,7 @@
     │   ├── ServerRefused        job or worker: the server answered with an error
     │   └── PaymentRequired, RateLimited    job, worker: a cloud service requires payment, or limits this account
     └── ConfigurationError       a setting is missing or invalid
-        └── SchemaMismatch, SchemaOutOfDate    the schema is of another version, or needs `comfyrelay db upgrade`
+        └── SchemaMismatch, SchemaOutOfDate    the schema has another version, or needs `comfyrelay db upgrade`
 
 The docstring of a class is its default message.
 """
@@ -311,7 +311,7 @@ class TransferFailed(ComfyRelayError):
 class ComfyError(ComfyRelayError):
     """The run failed on ComfyUI.
 
-    `detail` may be shown to any user. `raw` is for operators: it may contain tracebacks with server paths.
+    `detail` may be shown to any user. `raw` is for operators only, because it may contain tracebacks with server paths.
     """
 
     code = "comfy_error"

@@ -1,4 +1,4 @@
-"""Optional dependencies: the modules of each extra, and the command that installs it.
+"""Optional dependencies: the modules of each extra, and the command that installs the extra.
 
 The base install contains the client, the workflow pool, `comfyui` and the worker.
 """
@@ -27,7 +27,7 @@ _SERVER = frozenset(
 )
 _SIMULATOR = frozenset({"PIL", "aiohttp", "av", "blake3"})
 
-# Extra → the modules that it installs.
+# Extra → modules that it installs.
 MODULES: Mapping[str, frozenset[str]] = {
     "alerts": frozenset({"apprise"}),
     "aws": frozenset({"asn1crypto", "boto3", "cryptography"}),
@@ -53,7 +53,7 @@ def _is_found(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
-        # The package that contains it is missing.
+        # The package that contains this module is missing.
         return False
 
 

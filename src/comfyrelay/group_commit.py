@@ -1,6 +1,6 @@
 """Group commit: requests that arrive while one batch is processed share the next batch.
 
-Each caller gets its answer after the transaction with its request has committed. Batching costs latency, not safety.
+Each caller gets its answer after the transaction of its request has committed. Batching costs latency, not durability.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""HTTP clients that bound what other servers can do, and the client of ComfyUI servers.
+"""HTTP clients that protect against misbehaving servers, and the client of ComfyUI servers.
 
 Transport errors of ComfyUI servers become ComfyRelay errors.
 """
@@ -23,15 +23,15 @@ from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, ServerRefused, ServerUnreachable
 from comfyrelay.system.atomic import replacing
 
-# The read timeout is long, because a server that loads a model does not answer for a while.
+# The read timeout is long, because a server that is loading a model does not answer for a while.
 _TIMEOUT = httpx.Timeout(connect=5.0, read=30.0, write=120.0, pool=None)
 _CHUNK_BYTES = 256 * 1024
 # More concurrent requests are not faster, and slow httpx down.
 _MAX_CONCURRENT_REQUESTS = 16
-# Of a response that is read at once, after decompression. The node definitions of a large ComfyUI have 20 MB. Headers
-# are limited to 100 KiB by httpcore.
+# Limit for a response that is not streamed, after decompression. The node definitions of a large ComfyUI take 20 MB.
+# httpcore limits headers to 100 KiB.
 MAX_RESPONSE_BYTES = 256 * 1024**2
-# They describe the body as it was sent, not as it was read.
+# These headers describe the body as sent, not the decoded body.
 _TRANSFER_HEADERS = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
@@ -42,8 +42,8 @@ class ResponseTooLarge(httpx.RemoteProtocolError):
 class NoCookies(CookieJar):
     """Ignores all cookies.
 
-    The parser of the standard library takes seconds for a hostile header, and a jar that tenants share would send the
-    cookies of one receiver with the messages of another tenant.
+    The standard library's parser takes seconds for a malicious header, and a cookie jar shared by tenants would send
+    the cookies from one tenant's receiver with messages of other tenants.
     """
 
     def extract_cookies(self, response: object, request: object) -> None:
@@ -51,7 +51,8 @@ class NoCookies(CookieJar):
 
 
 class BoundedClient(httpx.AsyncClient):
-    """An httpx client without cookies that reads at most `MAX_RESPONSE_BYTES` at once."""
+    """An httpx client without cookies that refuses responses of more than `MAX_RESPONSE_BYTES`, unless they are
+    streamed."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(cookies=NoCookies(), **options)
@@ -92,10 +93,10 @@ class Http:
         await self._client.aclose()
 
     async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Send a request and return the response, also one with an error status. Raises `ServerUnreachable`."""
+        """Send a request and return the response, even if it has an error status. Raises `ServerUnreachable`."""
         self._check_open()
         try:
-            # An upload may take long and must not delay a cancel.
+            # An upload may take a long time and must not delay a cancellation.
             async with nullcontext() if "files" in options else self._slots:
                 return await self._client.request(method, f"{self.url}{path}", **options)
         except httpx.HTTPError as error:
@@ -165,7 +166,7 @@ async def save(pieces: AsyncIterator[bytes], to: Path) -> int:
     size = 0
     with replacing(to) as file:
         async for piece in pieces:
-            # A write to the page cache is faster than a thread switch.
+            # Writing to the page cache is faster than switching to a thread.
             size += file.write(piece)
     return size
 
@@ -185,7 +186,7 @@ async def body_of(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 async def read_bounded(response: httpx.Response) -> httpx.Response:
-    """Read a response up to the limit, and return one with its content. Raises `ResponseTooLarge`."""
+    """Read the body of a response and return a response with it. Raises `ResponseTooLarge` at the limit."""
     pieces, size = [], 0
     async for piece in response.aiter_bytes():
         size += len(piece)
@@ -215,7 +216,7 @@ def http_client(*, trust_env: bool = True, **options: Any) -> httpx.AsyncClient:
 
 @cache
 def _tls_context(file: str | None, folder: str | None) -> SSLContext:
-    """Load the trusted certificates once for all clients, because that takes longer than a request."""
+    """Load the trusted certificates once for all clients, because loading takes longer than a request."""
     return httpx.create_ssl_context(trust_env=bool(file or folder))
 
 
@@ -232,7 +233,7 @@ def _parsed(url: str) -> SplitResult:
 
 
 def without_login(url: str) -> str:
-    """Return the address of a ComfyUI server without user and password, to show it."""
+    """Return the address of a ComfyUI server without user name and password, for display."""
     return _without_login(_parsed(url))
 
 
@@ -280,7 +281,7 @@ def _was_refused(error: BaseException | None) -> bool:
 
 
 def free_port(wanted: int = 0) -> int:
-    """Return a free loopback port, if possible `wanted`."""
+    """Return a free loopback port: `wanted` if possible."""
     try:
         with socket.create_server(("127.0.0.1", wanted)) as listener:
             port: int = listener.getsockname()[1]

@@ -3,8 +3,8 @@
 import re
 from itertools import islice
 
-# A string, or a character that starts another value. An open string lasts until the end: otherwise a search would begin
-# again at each of its quotes.
+# A string, or a character that starts another value. An unclosed string extends to the end of the text: otherwise the
+# search would restart at each of its quotes.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[,\[{]', re.S)
 
 

@@ -17,7 +17,7 @@ PROCESSORS: Sequence[Processor] = (
 
 
 def log_as_json(level: str, *, file: TextIO | None = None, more: Sequence[Processor] = ()) -> None:
-    """Write events to `file` or standard output. The processors in `more` run before the rendering."""
+    """Write events to `file` or standard output. The processors in `more` run before the renderer."""
     structlog.configure(
         processors=[*PROCESSORS, *more, structlog.processors.JSONRenderer()],
         wrapper_class=logger_class(level),

@@ -21,11 +21,11 @@ _MORE_TYPES = {
     ".ogg": "audio/ogg",
     ".opus": "audio/ogg",
 }
-# Self-contained formats. Playlists and session descriptions name files and URLs that FFmpeg would open, and a still
-# image would pass as a one-frame video.
+# Self-contained formats only: FFmpeg would open the files and URLs that playlists and session descriptions name, and
+# would read a still image as a one-frame video.
 VIDEO_CONTAINERS = "mov,matroska,webm,avi,mpegts,mpeg,flv,ogg,asf"
 AUDIO_CONTAINERS = f"{VIDEO_CONTAINERS},mp3,flac,wav,w64,aiff,caf,aac,ac3,eac3,au,amr"
-# Only Python's own list; `mimetypes.guess_type` also reads those of the system.
+# Only Python's own list: `mimetypes.guess_type` also reads the system's lists.
 _KNOWN = mimetypes.MimeTypes()
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 if TYPE_CHECKING:
     from av.container import InputContainer
 
-# Since this version, tags that are not UTF-8 are always read. Before it, they made a file unreadable by default.
+# Earlier versions cannot read a file with tags that are not UTF-8, unless told to ignore such errors.
 _READS_ALL_TAGS = 19
 
 
@@ -20,7 +20,7 @@ def open_to_read(file: BinaryIO, **options: Any) -> "InputContainer":
 
 
 def tags_of(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return tags as text that can be stored. PyAV may have kept bytes that are not UTF-8 as lone surrogates."""
+    """Return tags as text that can be stored. PyAV may keep bytes that are not UTF-8 as lone surrogates."""
     return {_storable(name): _storable(value) for name, value in metadata.items()}
 
 

@@ -5,7 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-# Larger exponents could overflow, and the delay has long reached its maximum.
+# Larger exponents could overflow, and the delay has reached its maximum long before.
 _MAX_DOUBLINGS = 32
 
 

@@ -56,10 +56,11 @@ WebAddress = Annotated[str, AfterValidator(_web_address)]
 
 
 def _pack_name(name: str) -> str:
-    # It is a part of the addresses of its files. The editor's own ones are in `core`, ours in `comfyrelay`.
+    # The name is part of the URLs of the pack's files. The editor's own files are in `core`, and ours in `comfyrelay`.
     if name in ("core", "comfyrelay") or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
         raise ValueError(
-            "a name of a node pack has letters, digits, dots, hyphens and underscores; core and comfyrelay are reserved"
+            "names of node packs may contain only letters, digits, dots, hyphens and underscores; "
+            "core and comfyrelay are reserved"
         )
     return name
 
@@ -116,7 +117,7 @@ def _variable(name: str) -> str:
     return name
 
 
-# `a, b` in the environment, a list in the file.
+# `a, b` in the environment, or a list in the file.
 CommaSeparated = Annotated[list[str], NoDecode, BeforeValidator(split_commas)]
 VariableNames = Annotated[list[Annotated[str, AfterValidator(_variable)]], NoDecode, BeforeValidator(split_commas)]
 Networks = Annotated[list[Annotated[str, AfterValidator(_network)]], NoDecode, BeforeValidator(split_commas)]
@@ -127,7 +128,7 @@ SecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class AlertRule(BaseModel):
-    """Where alerts of one kind go. After an alert, the rule is quiet for some minutes."""
+    """The receivers of alerts of one kind. After an alert, the rule sends no more for `quiet_minutes`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -376,10 +377,10 @@ class Settings(ArgumentsOnly):
 
     own_workflows: Literal["permitted", "everyone"] = Field(
         "permitted",
-        description="who may add and run their own workflows: users whom an administrator permits it, or everyone",
+        description="who may add and run their own workflows: users with an administrator's permission, or everyone",
     )
     own_workflow_tokens_per_second: SecondsOrZero = Field(
-        1, le=1_000_000, description="price of a second of such a run, in tokens; 0 if runs are free"
+        1, le=1_000_000, description="price per second of such a run, in tokens; 0 if runs are free"
     )
     own_workflow_max_seconds: Annotated[int, Field(gt=0, le=7 * 86400)] = Field(
         600, description="seconds after which such a run is stopped, unless runs are free; their price is reserved"
@@ -432,8 +433,8 @@ class Settings(ArgumentsOnly):
 
     @property
     def lease_url_ttl_seconds(self) -> float:
-        """Lifetime of the URLs of a lease. The first heartbeat in their second half renews them, so half of it must
-        cover the lease and its grace."""
+        """Lifetime of the URLs of a lease. The first heartbeat in the second half of this lifetime renews the URLs, so
+        half of it must cover the lease and its grace period."""
         seconds = max(self.presigned_ttl_seconds, 2 * (self.lease_ttl_seconds + self.late_seconds))
         return min(seconds, MAX_URL_SECONDS)
 
@@ -466,5 +467,6 @@ class Settings(ArgumentsOnly):
 
 
 def load_settings(data_dir: Path | None = None) -> Settings:
-    """Read the settings of this process. The environment overrides the file. `data_dir` is from the command line."""
+    """Read the settings of this process. The environment overrides the file. `data_dir` is given on the command
+    line."""
     return load(Settings, data_dir=data_dir)

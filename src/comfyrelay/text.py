@@ -1,8 +1,8 @@
 """Clean untrusted text for storage and display, and sort it naturally.
 
-PostgreSQL cannot store NUL, and no encoding can store half of a surrogate pair. User input with such a character is
-refused. Worker output is cleaned instead, because its job must still complete. Names and logs must not contain terminal
-control sequences.
+PostgreSQL cannot store NUL, and no encoding can store half of a surrogate pair. User input with such characters is
+refused. A worker's output is cleaned instead, because the job must still complete. Names and logs must not contain
+terminal control sequences.
 """
 
 import re
@@ -21,7 +21,7 @@ _TERMINAL_CONTROLS = re.compile(
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 # Tabs, and the joiners that emoji and some scripts need.
 _ALLOWED = frozenset("\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}")
-# Direction overrides and isolates, which would affect the text after a name.
+# Direction overrides and isolates would affect the text after a name.
 _REORDERING = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 _LINE_BREAKING = frozenset({"Cc", "Zl", "Zp"})
 _DIGITS = re.compile(r"([0-9]+)")
@@ -32,7 +32,7 @@ def is_storable(text: str) -> bool:
 
 
 def storable(value: Any) -> Any:
-    """Replace each character of a JSON value that cannot be stored."""
+    """Replace the characters of a JSON value that cannot be stored."""
     if isinstance(value, str):
         return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, Mapping):

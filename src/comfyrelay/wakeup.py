@@ -9,7 +9,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Wakeup:
-    """A best-effort signal. It may be early, repeated or spurious; if it is lost, the loop waits for its next tick."""
+    """A best-effort signal. It may be early, repeated or spurious. If it is lost, the loop waits for its next tick."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -18,7 +18,7 @@ class Wakeup:
         self._event.set()
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait for a wakeup and consume it; false after `seconds` without one."""
+        """Wait for a wakeup and consume it. Returns false after `seconds` without one."""
         try:
             async with asyncio.timeout(seconds):
                 await self._event.wait()

@@ -35,7 +35,7 @@ def open_container(file: BinaryIO, kind: Literal["audio", "video"], limits: Prob
 
 def video_stream(container: InputContainer, limits: ProbeLimits) -> VideoStream:
     """Choose the video stream before decoding anything."""
-    # The cover of a song is a video stream, too.
+    # The cover image of a song is also a video stream.
     streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
     if not streams:
         raise MediaRefused("unreadable")
@@ -55,7 +55,7 @@ def _video(container: InputContainer, limits: ProbeLimits) -> MediaInfo:
     frame = next(container.decode(stream), None)
     if not isinstance(frame, VideoFrame):
         raise MediaRefused("unreadable")
-    # The header may claim another size than the frame has, such as 0.
+    # The header may claim a different size from that of the frame, such as 0.
     check_pixels(frame.width, frame.height, limits)
     is_upright = frame.rotation % 180 == 0
     return MediaInfo(

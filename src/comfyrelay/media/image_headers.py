@@ -1,4 +1,5 @@
-"""Read image dimensions from the first bytes: decoders allocate for the claimed size before they read the data."""
+"""Read image dimensions from the first bytes: decoders allocate memory for the claimed size before they read the
+data."""
 
 import re
 import struct

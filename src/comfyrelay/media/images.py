@@ -10,16 +10,17 @@ from comfyrelay.media.info import ImageEdit, MediaInfo, MediaRefused, ProbeLimit
 
 # Pure image formats only: Pillow would pass EPS to Ghostscript, for example.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
-# Encoders fill GIF blocks (255 bytes) except the last of each part. This many may be smaller.
+# Encoders fill each GIF block (255 bytes) except the last of each part. At most this many blocks may be smaller than
+# usual.
 SMALL_BLOCKS, USUAL_BLOCK_BYTES = 100_000, 100
-# EXIF orientations with swapped sides.
+# EXIF orientations that swap width and height.
 _ON_ITS_SIDE = (5, 6, 7, 8)
 _EXTENSION, _FRAME = b"\x21", b"\x2c"
 
 
 def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
     """Decode the image. Raises Pillow's errors or `MediaRefused`."""
-    # Pillow is slow with many GIF blocks, so count them before it reads the file.
+    # Pillow is slow with many GIF blocks, so count the blocks before Pillow reads the file.
     frames = _frames_of_gif(file, limits) if file.read(4) == b"GIF8" else None
     file.seek(0)
     with Image.open(file, formats=FORMATS) as image:
@@ -27,7 +28,7 @@ def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
         frames = frames or _frames(image, limits)
         check_frames(frames, limits)
         width, height = image.size
-        # The override for PNG would decode the whole image.
+        # PNG's override of `getexif` would decode the whole image.
         if Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1) in _ON_ITS_SIDE:
             width, height = height, width
         info = MediaInfo(kind="image", width=width, height=height, frames=frames)
@@ -37,14 +38,14 @@ def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
         # These formats must be decoded to detect truncation.
         file.seek(0)
         with Image.open(file, formats=FORMATS) as image:
-            # At an eighth of the size, the JPEG decoder still reads every byte.
+            # The JPEG decoder reads every byte even when it decodes at an eighth of the size.
             image.draft(None, (image.width // 8, image.height // 8))
             image.load()
     return info
 
 
 def edit_image(data: bytes, mask: bytes, edit: ImageEdit, limits: ProbeLimits) -> bytes:
-    """Return the image with other channels or in another format, as ComfyUI makes it."""
+    """Change the channels or the format of an image in the same way as ComfyUI."""
     edited = _with_mask(_opened(data, limits), _opened(mask, limits)) if mask else _edited(_opened(data, limits), edit)
     out = io.BytesIO()
     options = {"compress_level": 4} if edit.extension == "png" else {"quality": edit.quality}
@@ -54,7 +55,7 @@ def edit_image(data: bytes, mask: bytes, edit: ImageEdit, limits: ProbeLimits) -
 
 def _with_mask(image: Image.Image, mask: Image.Image) -> Image.Image:
     masked = image.convert("RGBA")
-    # An error if the sizes differ, as in ComfyUI.
+    # Raises an error if the sizes differ, as in ComfyUI.
     masked.putalpha(mask.convert("RGBA").getchannel("A"))
     return masked
 
@@ -107,6 +108,6 @@ def _frames_of_gif(file: BinaryIO, limits: ProbeLimits) -> int:
 
 
 def _skip_colours(file: BinaryIO, flags: bytes, *, after: int) -> None:
-    """Skip a GIF colour table, if the flags announce one, and some bytes after it."""
+    """Skip a GIF colour table, if the flags announce one, and `after` bytes."""
     has_colours = bool(flags) and flags[0] & 0x80
     file.seek((3 << (flags[0] & 7) + 1 if has_colours else 0) + after, 1)

@@ -21,7 +21,7 @@ class ProbeLimits:
 
     max_bytes: int = 512 * 1024 * 1024
     max_pixels: int = 100_000_000
-    # Applies to animated images. Of a video only the first frame is decoded.
+    # Applies to animated images. Only the first frame of a video is decoded.
     max_frames: int = 10_000
     max_memory_bytes: int = 2 * 1024**3
     timeout_seconds: float = 20
@@ -33,7 +33,7 @@ class ProbeLimits:
 
 
 class MediaRefused(Exception):
-    """The file is not read any further."""
+    """The file is invalid or exceeds a limit."""
 
     def __init__(self, why: RefusalReason, *, size: tuple[int, int] | None = None) -> None:
         super().__init__(why)
@@ -54,14 +54,15 @@ def check_frames(frames: int, limits: ProbeLimits) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MediaInfo:
-    """Properties of a media file. All but `kind` are `None` for kind `file`."""
+    """Properties of a media file. For kind `file`, all other fields are `None`."""
 
     kind: MediaKind
     width: int | None = None
     height: int | None = None
     duration_seconds: float | None = None
     frames: int | None = None
-    # Why the file was not decoded, if it exceeds a limit. Then its size is the claim of its header, if any.
+    # Why the file was not decoded, if it exceeds a limit. In that case, its size is the size that its header claims, if
+    # any.
     unread: str | None = None
 
 
@@ -76,9 +77,9 @@ class Rendition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageEdit:
-    """How an image is changed: its channels, and the format that it is saved in.
+    """A change to an image: the channels to keep, and the format to save it in.
 
-    An image of `mask_bytes` may follow the file. Its alpha channel becomes that of the result.
+    An image of `mask_bytes` may follow the file. Its alpha channel becomes the alpha channel of the result.
     """
 
     extension: Literal["png", "webp", "jpeg"] = "png"
@@ -89,7 +90,7 @@ class ImageEdit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Renditions:
-    """The poster and the preview of a file. One that could not be made is `None`."""
+    """The poster and the preview of a file. `None` means that it could not be drawn."""
 
     poster: Rendition | None = None
     preview: Rendition | None = None

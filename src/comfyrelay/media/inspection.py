@@ -1,4 +1,4 @@
-"""Check that a stored object is the media type it claims to be."""
+"""Check that a stored object has the media type that it claims to have."""
 
 import asyncio
 import time
@@ -36,7 +36,7 @@ class Probes:
 
     def __init__(self, limits: ProbeLimits | None = None, *, processes: int = 2) -> None:
         self._limits = limits or ProbeLimits()
-        # Probes wait for reads, which need the default executor, so they must not occupy it.
+        # Probes wait for reads, which run in the default executor, so they must not occupy that executor.
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="comfyrelay-probe")
 
     async def probe(
@@ -50,10 +50,10 @@ class Probes:
         head: bytes = b"",
         allow_unread: bool = False,
     ) -> MediaInfo:
-        """Return what the object is, or raise `InvalidInput` if it is not readable media of this type.
+        """Return the properties of an object, or raise `InvalidInput` if it is not readable media of this type.
 
-        Its size and its first `HEAD_BYTES` are read unless given. With `allow_unread`, a file that exceeds a limit is
-        not refused.
+        The object's size and its first `HEAD_BYTES` are read unless given. With `allow_unread`, a file that exceeds a
+        limit is not refused.
         """
         if size is None:
             if (stat := await store.stat(path)) is None:
@@ -77,7 +77,7 @@ class Probes:
     async def draw(
         self, store: ObjectStore, path: str, *, mime_type: str, size: int, head: bytes = b""
     ) -> Renditions | None:
-        """Draw the poster and the preview of an object that was probed. Returns `None` for other kinds of media."""
+        """Draw the poster and the preview of a probed image or video. Returns `None` for other kinds of media."""
         kind = media_kind(mime_type)
         if kind not in ("image", "video"):
             return None
@@ -91,8 +91,8 @@ class Probes:
             raise InvalidInput(f"No poster was made: the file {self._explain(error, kind)}.") from None
 
     async def edit(self, store: ObjectStore, path: str, edit: ImageEdit, *, mask: bytes = b"") -> bytes:
-        """Return an image with other channels or in another format. The result comes from a process that is not
-        trusted. Raises `InvalidInput` if the object or the mask is no image, or exceeds a limit."""
+        """Change the channels or the format of an image. The result comes from an untrusted process. Raises
+        `InvalidInput` if the object or the mask is not an image or exceeds a limit."""
         if (stat := await store.stat(path)) is None:
             raise no_object(path)
         require("media")
@@ -113,8 +113,8 @@ class Probes:
             raise InvalidInput(f"The file {self._explain(error, 'image')}.") from None
 
     async def read_workflow(self, store: ObjectStore, path: str) -> bytes | None:
-        """Return the workflow that ComfyUI embedded in an object, as JSON that is not checked; `None` if there is none.
-        Raises `InvalidInput` if reading it would exceed a limit."""
+        """Return the workflow that ComfyUI embedded in an object, as unchecked JSON; `None` if there is none. Raises
+        `InvalidInput` if reading it would exceed a limit."""
         if (stat := await store.stat(path)) is None:
             raise no_object(path)
         require("media")
@@ -167,7 +167,7 @@ def too_many_pixels(width: int, height: int, max_pixels: int) -> str:
 
 
 class _RangeReader:
-    """Reads ranges of an object for a probe process, within limits of size and time."""
+    """Reads ranges of an object for a probe process, within limits on size and time."""
 
     def __init__(self, store: ObjectStore, path: str, *, size: int, head: bytes, limits: ProbeLimits) -> None:
         self._store = store
@@ -179,7 +179,7 @@ class _RangeReader:
         self._head = head
 
     async def read_head(self) -> bytes:
-        """Read the first bytes and keep them for `read`."""
+        """Read the first bytes and cache them for `read`."""
         length = self._take(min(self.size, HEAD_BYTES))
         if len(self._head) >= length:
             return self._head

@@ -21,7 +21,7 @@ POSTER_SIDE, POSTER_BYTES = 480, 60_000
 # Sides and qualities to try until the poster is small enough.
 POSTER_FORMATS: Final = ((POSTER_SIDE, 80), (POSTER_SIDE, 60), (POSTER_SIDE, 30), (POSTER_SIDE // 2, 30))
 PREVIEW_SIDE, PREVIEW_SECONDS, PREVIEW_RATE = 360, 3.0, 24
-# Many videos start black, so the poster is the first frame of this average brightness (0 to 255) within this time.
+# Many videos start black, so the poster is the first frame with this average brightness (0 to 255) within this time.
 POSTER_SECONDS, BRIGHT = 1.0, 24.0
 # Browsers show a frame without a duration this long.
 UNTIMED_SECONDS = 0.1
@@ -34,7 +34,7 @@ ENCODERS: tuple[tuple[str, dict[str, str], str, dict[str, str]], ...] = (
 )
 TICKS = 1000
 
-# Called with each rendition as soon as it is ready, so that it survives a timeout of the next one.
+# Called with each rendition as soon as it is ready, so that the poster survives a timeout of the preview.
 OnRendition = Callable[[Rendition], None]
 # Seconds since the first frame, and the image.
 Frames = Iterator[tuple[float, Image.Image]]
@@ -42,7 +42,7 @@ Frames = Iterator[tuple[float, Image.Image]]
 
 def draw(file: BinaryIO, kind: MediaKind, limits: ProbeLimits, give: OnRendition) -> None:
     """Draw the poster and the preview. Raises the libraries' errors or `MediaRefused`."""
-    # The other half of the time is for renditions that are already begun.
+    # The other half of the time is for renditions already in progress.
     until = time.monotonic() + limits.drawing_seconds / 2
     if kind == "image":
         _draw_image(file, limits, give, until)
@@ -55,17 +55,17 @@ def draw(file: BinaryIO, kind: MediaKind, limits: ProbeLimits, give: OnRendition
 def _draw_image(file: BinaryIO, limits: ProbeLimits, give: OnRendition, until: float) -> None:
     with Image.open(file, formats=FORMATS) as image:
         check_pixels(image.width, image.height, limits)
-        # TIFF pages are not an animation.
+        # The pages of a TIFF are not an animation.
         if image.format != "TIFF" and getattr(image, "is_animated", False):
             _draw_frames(_image_frames(image), give, until)
             return
-        # The draft lets JPEG decode at a smaller size.
+        # The draft makes JPEG decode at a smaller size.
         image.draft(None, (POSTER_SIDE * 2, POSTER_SIDE * 2))
         _give_poster(ImageOps.exif_transpose(_small(image)), give)
 
 
 def _draw_frames(frames: Frames, give: OnRendition, until: float) -> None:
-    """Encode the preview, with the first bright frame of the first second as poster, or else the brightest."""
+    """Encode the preview. The poster is the first bright frame of the first second, or else its brightest frame."""
     best: tuple[float, Image.Image] | None = None
     has_poster = False
     preview: _PreviewEncoder | None = None
@@ -130,7 +130,7 @@ def _next_due(at: float) -> float:
 
 
 def _small(image: Image.Image) -> Image.Image:
-    """Return a copy of poster size, in a colour mode that every format supports."""
+    """Return a copy of the image in poster size, in a colour mode that every format supports."""
     if image.mode.startswith(("I", "F")):
         # Only the upper 8 of the 16 bits per sample are visible.
         image = image.convert("F").point(lambda value: value * (1 / 256)).convert("L")
@@ -152,7 +152,7 @@ def _give_poster(image: Image.Image, give: OnRendition) -> None:
 
 
 def _fit(size: tuple[int, int], side: int) -> tuple[int, int]:
-    """Scale to fit, with even sides for the encoders."""
+    """Scale a size to fit. The encoders need even sides."""
     scale = min(1.0, side / max(size))
     width, height = (max(2, round(length * scale / 2) * 2) for length in size)
     return width, height
@@ -174,7 +174,7 @@ class _PreviewEncoder:
         stream.width, stream.height = self._size
         stream.pix_fmt = "yuv420p"
         stream.codec_context.time_base = Fraction(1, TICKS)
-        # One thread per core would need more memory than the frames.
+        # With one thread per core, the threads would need more memory than the frames.
         stream.codec_context.thread_count = 1
         self._stream = stream
 

@@ -17,7 +17,7 @@ def is_preview_path(path: str) -> bool:
 
 
 def is_preview(data: bytes) -> bool:
-    """Whether the data starts like a JPEG of a reasonable size."""
+    """Whether the data starts with the header of a JPEG of a reasonable size."""
     if len(data) > MAX_BYTES or not data.startswith(b"\xff\xd8\xff"):
         return False
     header = read_image_header(data)

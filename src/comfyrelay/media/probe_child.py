@@ -2,8 +2,8 @@
 
 A request is a line of JSON on standard input. This process answers on standard output, one line of JSON per message. It
 requests ranges of the file, which arrive on standard input as a length and that many bytes, and then sends the result.
-Renditions are sent before the result, each as a line and the bytes of the file. A workflow is sent after it, as JSON,
-and so is an edited image.
+Each rendition is sent before the result, as a line and the bytes of the file. The bytes of a workflow (as JSON) or an
+edited image follow the result.
 """
 
 import io
@@ -29,7 +29,7 @@ Result = tuple[dict[str, Any], bytes]
 
 
 def main() -> None:
-    # Ctrl-C is meant for the server, which may still need this process.
+    # Only the server should handle Ctrl-C, and it may still need this process.
     signals.ignore_ctrl_c()
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
@@ -86,7 +86,7 @@ def _edited(file: BinaryIO, wanted: dict[str, Any], limits: ProbeLimits) -> byte
 
 def _workflow(file: BinaryIO, limits: ProbeLimits) -> bytes:
     """Return the embedded graph, otherwise the workflow of the editor, as JSON; empty if there is none."""
-    # Most processes never need it, and its imports take as long as the start of a process.
+    # Most processes never need this module, and its imports take as long as starting a process.
     from comfyrelay.comfyui.editor.embedded import embedded_in  # noqa: PLC0415
 
     found = embedded_in(file)

@@ -35,7 +35,7 @@ LONGEST_LINE = 4096
 LARGEST_READ = 64 * 1024 * 1024
 LARGEST_RENDITION = 4 * 1024 * 1024
 LARGEST_EDITED = 256 * 1024 * 1024
-# How long the transfer of a rendition or a workflow may take.
+# The maximum duration of transferring a rendition, a workflow or an edited image.
 TRANSFER_SECONDS = 5.0
 # File signatures with their offsets.
 SIGNATURES: Final = {
@@ -47,7 +47,7 @@ SIGNATURES: Final = {
 START_SECONDS = 120.0
 # How often memory is checked if the system cannot limit it.
 MEMORY_CHECK_SECONDS = 0.05
-# Python and its libraries need these variables to start. None holds a secret.
+# Python and its libraries need these variables to start. None contains a secret.
 ENVIRONMENT: Final = (
     *("PATH", "HOME", "LANG", "LC_ALL", "SYSTEMROOT", "TEMP", "TMP", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
     *("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "VIRTUAL_ENV"),
@@ -65,7 +65,7 @@ class ProbeProcess:
         # An idle process has answered and can be reused.
         self.is_idle = False
         self._process = subprocess.Popen(
-            # With -P Python imports nothing from the current folder, which may be untrusted.
+            # With -P, Python imports nothing from the current folder, which may be untrusted.
             [sys.executable, "-P", "-m", "comfyrelay.media.probe_child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -86,7 +86,7 @@ class ProbeProcess:
         return self._process.pid
 
     def probe(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
-        """Return what the file is, or raise `MediaRefused`."""
+        """Return the properties of the file, or raise `MediaRefused`."""
         self._request("probe", kind, size, limits)
         for message in self._answers(limits.timeout_seconds, limits, read):
             match message:
@@ -124,7 +124,7 @@ class ProbeProcess:
             return renditions
 
     def read_workflow(self, *, size: int, limits: ProbeLimits, read: Read) -> bytes | None:
-        """Return the workflow that ComfyUI embedded in the file, as JSON that is not checked, or `None`. Raises
+        """Return the workflow that ComfyUI embedded in the file, as unchecked JSON, or `None`. Raises
         `MediaRefused`."""
         self._request("workflow", "file", size, limits)
         for message in self._answers(limits.timeout_seconds, limits, read):
@@ -141,7 +141,7 @@ class ProbeProcess:
         raise MediaRefused("unreadable")
 
     def edit(self, edit: ImageEdit, *, size: int, limits: ProbeLimits, read: Read) -> bytes:
-        """Return the edited image, which is not checked. `size` includes a mask. Raises `MediaRefused`."""
+        """Return the edited image, unchecked. `size` includes the mask. Raises `MediaRefused`."""
         self._request("edit", "image", size, limits, edit=asdict(edit))
         for message in self._answers(limits.timeout_seconds, limits, read):
             match message:
@@ -159,19 +159,20 @@ class ProbeProcess:
         self._send(json.dumps(job).encode() + b"\n")
 
     def _answers(self, seconds: float, limits: ProbeLimits, read: Read) -> Iterator[Any]:
-        """Yield its answers and serve its range requests. Raises `MediaRefused` on refusal or timeout."""
+        """Yield the answers of the process and serve its range requests. Raises `MediaRefused` on refusal or
+        timeout."""
         seconds_left = seconds
         while True:
             began_at = time.monotonic()
             message = self._receive(seconds_left, more_bytes=limits.max_memory_bytes)
-            # The time that storage takes is not counted.
+            # The time spent waiting for storage does not count.
             seconds_left -= time.monotonic() - began_at
             match message:
                 case {"read": [int(start), int(length)]} if start >= 0 and 0 < length <= LARGEST_READ:
                     data = read(start, length)
                     self._send(len(data).to_bytes(LENGTH_BYTES) + data)
                 case {"refused": why} if why in get_args(RefusalReason):
-                    # After this refusal the process may not have released all memory.
+                    # After this refusal, the process may not have released all memory.
                     self.is_idle = why != "memory"
                     raise MediaRefused(why, size=_size(message.get("size")))
                 case _:
@@ -181,7 +182,7 @@ class ProbeProcess:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            # Closing flushes unsent data, which fails.
+            # Closing tries to flush unsent data, and fails.
             with suppress(OSError):
                 _opened(pipe).close()
 
@@ -190,7 +191,7 @@ class ProbeProcess:
         try:
             return json.loads(line)
         except ValueError:
-            # Without a line the process has crashed: libraries may abort when out of memory.
+            # An empty answer means that the process has crashed: libraries may abort when memory runs out.
             raise MediaRefused("unreadable" if line else "memory") from None
 
     def _receive_bytes(self, length: int, limits: ProbeLimits) -> bytes:
@@ -200,7 +201,7 @@ class ProbeProcess:
         return data
 
     def _watched(self, take: Callable[[IO[bytes]], bytes], seconds: float, more_bytes: int | None) -> bytes:
-        """Read its output within the limits of time and memory."""
+        """Read output of the process within the limits on time and memory."""
         has_answered = threading.Event()
         reasons: list[RefusalReason] = []
         until = time.monotonic() + seconds
@@ -223,7 +224,7 @@ class ProbeProcess:
             has_answered.set()
             watcher.join()
         if not reasons and time.monotonic() >= until:
-            # On a busy machine the answer may arrive before the watcher wakes.
+            # On a busy machine, the answer may arrive before the watcher wakes.
             reasons.append("time")
         if not reasons and self._is_too_large(more_bytes):
             reasons.append("memory")
@@ -232,11 +233,11 @@ class ProbeProcess:
         return output
 
     def _is_too_large(self, more_bytes: int | None) -> bool:
-        """Whether it uses too much memory. Not checked if the process limits itself."""
+        """Whether the process uses too much memory. Not checked if the process limits itself."""
         return not LIMITS_MEMORY and more_bytes is not None and memory_of(self.pid) > self._initial_bytes + more_bytes
 
     def _send(self, data: bytes) -> None:
-        # A dead process is noticed when its answer is read.
+        # A dead process is detected when its answer is read.
         with suppress(OSError):
             _opened(self._process.stdin).write(data)
             _opened(self._process.stdin).flush()

@@ -1,4 +1,4 @@
-"""Allow web pages to use an S3 bucket, with a CORS rule."""
+"""Allow web pages to use an S3 bucket, by means of a CORS rule."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ RULE_ID = "comfyrelay"
 
 
 def allow_origins(client: "S3Client", bucket: str, origins: Sequence[str]) -> None:
-    """Allow pages of these origins to upload and download. Other rules of the bucket are kept."""
+    """Allow pages of these origins to upload and download. Keeps other rules of the bucket."""
     rule: CORSRuleTypeDef = {
         "ID": RULE_ID,
         "AllowedOrigins": origins,

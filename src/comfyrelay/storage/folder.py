@@ -1,4 +1,4 @@
-"""Store objects as files in a folder. Calls block, so run them in threads."""
+"""Store objects as files in a folder. All calls block, so make them in threads."""
 
 import contextlib
 import errno
@@ -26,7 +26,7 @@ _MAX_OPEN_ATTEMPTS = 100
 
 
 class ObjectWriter(FileWriter):
-    """Writes an object that survives a power failure and that only our user can read."""
+    """Writes an object. Once committed, it survives a power failure. Only the user of this process can read it."""
 
     def __init__(self, target: Path) -> None:
         super().__init__(target, mode=FILE_MODE, is_durable=True)
@@ -34,7 +34,8 @@ class ObjectWriter(FileWriter):
     def open(self) -> BinaryIO:
         """Create the folder and the temporary file."""
         for _ in range(_MAX_OPEN_ATTEMPTS):
-            # Deleting the last object of a folder deletes the folder, possibly between `mkdir` and `open`.
+            # Another process may delete the folder between `mkdir` and `open`, because deleting the last object of a
+            # folder deletes the folder.
             with contextlib.suppress(FileNotFoundError, FileExistsError):
                 self.target.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
                 return super().open()
@@ -42,7 +43,7 @@ class ObjectWriter(FileWriter):
 
 
 class Folder:
-    """A folder that is created on first use. No path escapes it."""
+    """A folder that is created on first use. Paths cannot escape from it."""
 
     def __init__(self, root: Path) -> None:
         self._root = Path(extended_path(root.absolute()))
@@ -101,11 +102,11 @@ class Folder:
         return ObjectWriter(self._locate(path))
 
     def commit_once(self, writer: ObjectWriter) -> None:
-        """Complete an object that must not replace another one."""
+        """Commit an object that must not replace another one."""
         try:
             writer.commit_new()
         except FileExistsError:
-            # A client repeats an upload whose response was lost.
+            # Clients repeat uploads whose responses were lost.
             if not filecmp.cmp(writer.part, writer.target, shallow=False):
                 raise already_uploaded() from None
             self.discard(writer)
@@ -166,7 +167,8 @@ class Folder:
         return objects, folders
 
     def sweep(self, path: str, *, older_than_seconds: float) -> tuple[int, list[str]]:
-        """Delete uploads of killed processes directly in this folder. Returns their number and the subfolders.
+        """Delete incomplete uploads of killed processes directly in this folder. Returns their number and the
+        subfolders.
 
         There may be a folder per job, so other files are not even inspected.
         """
@@ -178,7 +180,8 @@ class Folder:
                 if entry.is_dir(follow_symlinks=False):
                     folders += [name] if is_path(name) else []
                 elif entry.name.startswith(PART_PREFIX):
-                    # An upload may end, and another process may sweep, after the folder was read.
+                    # Since the folder was read, the upload may have ended, or another process may have swept the
+                    # folder.
                     with contextlib.suppress(FileNotFoundError):
                         if entry.stat(follow_symlinks=False).st_mtime < newest:
                             remove(Path(entry.path))
@@ -204,14 +207,14 @@ class Folder:
         if not is_valid_path(path):
             raise refused_path(path)
         file = self._root / path
-        # A symbolic link below the root may still point outside.
+        # A symbolic link below the root may point outside.
         if self._may_contain_link(path) and not file.resolve().is_relative_to(self._root.resolve()):
             raise refused_path(path)
         return file
 
     def _may_contain_link(self, path: str) -> bool:
-        """Whether a part of the path may be a link. Links are rare, and resolving every path would be slow: it reads
-        all folders above the root as well."""
+        """Whether a part of the path may be a link. Links are rare, and resolving every path would be slow, because it
+        also reads all folders above the root."""
         part = str(self._root)
         for name in path.split("/"):
             part = f"{part}{os.sep}{name}"
@@ -241,11 +244,11 @@ class Folder:
 
 @contextlib.contextmanager
 def disk(path: str) -> Iterator[None]:
-    """Translate errors of the disk."""
+    """Translate disk errors to ComfyRelay errors."""
     try:
         yield
     except (FileExistsError, IsADirectoryError, NotADirectoryError):
-        # The path needs a folder where an object is, or the other way round.
+        # The path needs a folder where there is an object, or an object where there is a folder.
         raise refused_path(path) from None
     except OSError as error:
         reason = IN_USE if error.strerror == IN_USE else os.strerror(error.errno or errno.EIO)

@@ -40,9 +40,9 @@ def guess_content_type(path: str) -> str | None:
 
 
 def safe_filename(filename: str) -> str:
-    """Return a safe display and file name: its last part, printable and of limited length."""
+    """Return the last part of a name as a safe name for display and files: printable and of limited length."""
     last = filename.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    # Unprintable characters can split a header or reverse the text direction.
+    # Unprintable characters could split a header or reverse the text direction.
     name = "".join(filter(str.isprintable, last)).strip(" .") or "download"
     if len(name) <= MAX_NAME_LENGTH:
         return name

@@ -20,7 +20,7 @@ from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
 
 CHUNK_BYTES = 256 * 1024
 MIN_SECRET_LENGTH = 16
-# Switching to a thread costs more than checking a folder.
+# Each thread checks many folders, because switching to a thread costs more than checking a folder.
 FOLDERS_PER_SWEEP = 100
 
 
@@ -48,9 +48,9 @@ class Receiver:
 
 
 class LocalObjects:
-    """Objects as files in a folder that is created on first use.
+    """Stores objects as files in a folder, which is created on first use.
 
-    URLs need a `base_url` and secrets. The first secret signs; all of them verify.
+    Signed URLs need a `base_url` and secrets. The first secret signs URLs; all secrets verify them.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class LocalObjects:
         self.sign_with(secrets)
 
     def sign_with(self, secrets: Iterable[str]) -> None:
-        """Set the secrets."""
+        """Set the secrets that sign URLs."""
         self._secrets = tuple(secrets)
         if any(len(secret) < MIN_SECRET_LENGTH for secret in self._secrets):
             raise ConfigurationError(f"A secret for signed URLs needs at least {MIN_SECRET_LENGTH} characters.")
@@ -84,7 +84,7 @@ class LocalObjects:
 
     async def stat(self, path: str) -> ObjectStat | None:
         """Return metadata of the object, if it exists. The content type is guessed from its name."""
-        # Switching to a thread takes several times as long, and every completion needs it.
+        # Not in a thread, because switching takes several times as long as `stat`, and every job completion calls this.
         return self._folder.stat(path)
 
     async def stream(self, path: str, *, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
@@ -185,9 +185,9 @@ class LocalObjects:
     async def receive(
         self, path: str, *, size: int | None = None, max_size: int | None = None, once: bool = False
     ) -> AsyncIterator[Receiver]:
-        """Receive an object in chunks. It appears when the block ends without an error.
+        """Receive an object in chunks. The object becomes visible when the block ends without an error.
 
-        With `once`, raises `Conflict` if another object exists. The same object may be sent again.
+        With `once`, raises `Conflict` if the path already has different content.
         """
         writer = self._folder.writer(path)
         receiver = Receiver(writer, path=path, size=size, max_size=max_size)
@@ -203,7 +203,7 @@ class LocalObjects:
             raise
 
     async def sweep(self, *, older_than_seconds: float) -> int:
-        """Delete the incomplete uploads of killed processes. Returns their number."""
+        """Delete incomplete uploads of killed processes and return their number."""
         waiting, removed = [""], 0
 
         def sweep_batch() -> int:
@@ -222,7 +222,7 @@ class LocalObjects:
         """Return `None`, because our own server serves the URLs under any of its names."""
 
     async def ensure_cors(self, origins: Sequence[str]) -> None:
-        """Do nothing: `allowed_origins` of the server applies."""
+        """Do nothing, because the server's setting `allowed_origins` applies."""
 
     async def check(self) -> None:
         await asyncio.to_thread(self._folder.check)

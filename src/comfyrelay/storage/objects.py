@@ -1,4 +1,4 @@
-"""The interface of object storage, and the function that opens one by its URL."""
+"""The interface of object storage, and the function that opens a store by its URL."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
@@ -24,7 +24,7 @@ class ObjectStore(Protocol):
     """
 
     async def put(self, path: str, data: bytes) -> None:
-        """Store the data. Readers see the old object or the new one, never a part."""
+        """Store the data. Readers see either the old object or the new one, never a part."""
 
     async def get(self, path: str) -> bytes:
         """Return the data, or raise `NotFound`."""
@@ -68,11 +68,11 @@ class ObjectStore(Protocol):
         once: bool = False,
         for_worker: bool = False,
     ) -> SignedUpload:
-        """Return a URL that accepts one object of this type, and of this size if given.
+        """Return a URL that accepts an upload of this type, and of this size if given.
 
-        With `once`, the URL cannot replace an existing object. A few S3 servers cannot enforce this.
-        Only our own server enforces `max_size`. S3 cannot, so check the size after the upload. `for_worker` marks the
-        URLs of a lease, because our own server counts connections of workers differently.
+        With `once`, the URL cannot replace an existing object, but a few S3 servers cannot enforce this. Only our own
+        server enforces `max_size`: with S3, check the size after the upload. `for_worker` marks the URLs of a lease,
+        because our own server counts connections of workers separately.
         """
         ...
 
@@ -96,7 +96,7 @@ class ObjectStore(Protocol):
         """Allow pages of these origins to upload and download."""
 
     async def check(self) -> None:
-        """Raise an error with the reason if the store is unusable."""
+        """Raise an error if the store is unusable."""
 
 
 def open_objects(

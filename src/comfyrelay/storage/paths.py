@@ -1,4 +1,4 @@
-"""Validate object paths and ranges, with the same rules for every store."""
+"""Validate object paths and ranges by the same rules for every store."""
 
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.system.atomic import PART_PREFIX
@@ -8,7 +8,7 @@ MAX_PATH_BYTES = 900
 
 
 def check_path(path: str) -> None:
-    """Raise `InvalidInput` for a path that could escape the store, or that not every store supports."""
+    """Raise `InvalidInput` for a path that could escape from the store, or that some store does not support."""
     if not is_path(path):
         raise refused_path(path)
 

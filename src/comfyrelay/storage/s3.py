@@ -1,4 +1,4 @@
-"""Store objects in an S3 bucket, at AWS or a compatible server."""
+"""Store objects in an S3 bucket, on AWS or a compatible server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -33,12 +33,12 @@ CHUNK_BYTES = 1024 * 1024
 # Limits of S3.
 MAX_TTL_SECONDS = 7 * 24 * 3600
 MAX_REMOVED_PER_CALL = 1000
-# Answers of servers without conditional writes. Some of them also have other causes.
+# Errors of servers without conditional writes. Some of these errors also have other causes.
 NO_CONDITIONS = {"400", "501", "InvalidArgument", "InvalidRequest", "NotImplemented"}
-# How long callers get the error of a failed check for conditional writes before it is repeated. During an outage, a
-# check takes up to 90 seconds.
+# A failed check for conditional writes is repeated after this time. Until then, callers get its error. During an
+# outage, a check takes up to 90 seconds.
 FAILED_CHECK_SECONDS = 10
-# Many stores copy at most 5 GB per request, and large requests may time out.
+# Many servers copy at most 5 GB per request, and copying more may time out.
 COPY_CONFIG = TransferConfig(multipart_threshold=1024**3, multipart_chunksize=256 * 1024**2)
 
 
@@ -49,7 +49,7 @@ class S3Objects:
         self._bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._client = connect(endpoint_url)
-        # Whether the server refuses replacements. Checked for the first upload URL that needs it.
+        # Whether the server refuses to replace objects. Checked for the first upload URL with `once`.
         self._refusal_check: asyncio.Task[bool] | None = None
         self._check_again_at = inf
 
@@ -174,7 +174,7 @@ class S3Objects:
         await self._call("", lambda: allow_origins(self._client, self._bucket, origins))
 
     async def check(self) -> None:
-        # The response to HEAD has no body, so it cannot tell a wrong bucket from a wrong key. A listing can.
+        # The response to HEAD has no body and cannot distinguish a wrong bucket from a wrong key. A listing can.
         await self._call("", lambda: self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1))
 
     async def _open(self, path: str, start: int, length: int | None) -> "GetObjectOutputTypeDef | None":
@@ -198,12 +198,12 @@ class S3Objects:
             raise StorageUnavailable(f"The S3 server did not remove {len(failures)} of {len(keys)} objects ({reason}).")
 
     async def _can_sign_once(self) -> bool:
-        """Whether the server refuses to replace an object on request. Compatible servers may ignore this condition, or
-        refuse every request that has it."""
+        """Whether the server supports conditional writes, which do not replace objects. Compatible servers may ignore
+        the condition, or refuse every request with it."""
         if self._refusal_check is None or asyncio.get_running_loop().time() >= self._check_again_at:
             self._check_again_at = inf
             self._refusal_check = asyncio.create_task(self._refuses_replacement())
-        # A canceled caller must not cancel the check for the others.
+        # Canceling one caller must not cancel the check for the others.
         return await asyncio.shield(self._refusal_check)
 
     async def _refuses_replacement(self) -> bool:
@@ -223,7 +223,7 @@ class S3Objects:
                 self._client.put_object(Bucket=self._bucket, Key=key, Body=b"", IfNoneMatch="*")
         except ClientError as error:
             if error_code(error) in NO_CONDITIONS:
-                # Only if the condition was the cause, the request succeeds without it.
+                # If the condition was the cause, the request succeeds without it.
                 self._client.put_object(Bucket=self._bucket, Key=key, Body=b"")
                 return False
             if error_code(error) != "PreconditionFailed":

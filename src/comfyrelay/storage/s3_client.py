@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def connect(endpoint_url: str | None) -> "S3Client":
     """Return a thread-safe client, without sending a request."""
     endpoint = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
-    # boto3 only reads AWS_DEFAULT_REGION.
+    # boto3 reads only AWS_DEFAULT_REGION.
     region = os.environ.get("AWS_REGION") or None
     try:
         core = botocore.session.get_session()
@@ -49,7 +49,7 @@ def _config(*, is_compatible_server: bool) -> Config:
         read_timeout=30,
         retries={"mode": "standard", "total_max_attempts": 3},
         max_pool_connections=50,
-        # Many S3 servers only know MD5, and a pre-signed upload cannot carry newer checksums.
+        # Many S3 servers support only MD5, and a pre-signed upload cannot contain newer checksums.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         # `virtual` makes boto3 sign for the bucket's region. Other servers rarely have a host name per bucket.

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from comfyrelay.errors import Forbidden
 from comfyrelay.storage.paths import too_large
 
-# 15 digits are enough for every size and time, and convert quickly.
+# 15 digits are enough for every size and time, and are parsed quickly.
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
@@ -37,7 +37,8 @@ class UrlGrant:
     for_worker: bool = False
 
     def check_upload(self, *, content_type: str | None, content_length: int | None) -> None:
-        """Raise an error if the headers of an upload do not match. Without a length, its end is checked instead."""
+        """Raise an error if the headers of an upload do not match. If it has no length, its size is checked at the
+        end."""
         if content_type != self.content_type:
             given = content_type or "data without a content type"
             raise Forbidden(f"This URL accepts {self.content_type}, not {given}.")
@@ -66,7 +67,7 @@ def sign(grant: UrlGrant, *, secret: str) -> str:
 
 
 def verify(method: str, path: str, query: Mapping[str, str], *, secrets: Sequence[str], now: datetime) -> UrlGrant:
-    """Return the grant of a request's URL, which any of the secrets may have signed. Raises `Forbidden`."""
+    """Return the grant of a URL that was signed with one of the secrets. Raises `Forbidden`."""
     grant = UrlGrant(
         method=_granting(method),
         path=path,
@@ -79,7 +80,7 @@ def verify(method: str, path: str, query: Mapping[str, str], *, secrets: Sequenc
         for_worker=query.get("worker") == "1",
     )
     given = query.get("signature", "").encode(errors="replace")
-    # Compare with all secrets, so that the time does not reveal which one matched.
+    # Compare with all secrets, so that the response time does not reveal which one matched.
     matches = [hmac.compare_digest(given, _signature(grant, secret).encode()) for secret in secrets]
     if not any(matches):
         raise _invalid()

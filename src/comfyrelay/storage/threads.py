@@ -12,7 +12,7 @@ T = TypeVar("T")
 async def in_thread(function: Callable[[], T], threads: Executor | None = None) -> T:
     """Run a function in a thread of the default pool or of `threads`.
 
-    A cancellation waits for the function, so that its files are not removed while it uses them.
+    A cancellation waits for the function to end, so that its files are not removed while it uses them.
     """
     work = asyncio.get_running_loop().run_in_executor(threads, contextvars.copy_context().run, function)
     try:

@@ -17,7 +17,7 @@ class ObjectStat:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectEntry:
-    """One object of a listing."""
+    """An object in a listing."""
 
     path: str
     size: int

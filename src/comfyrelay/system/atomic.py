@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from comfyrelay.system import files
 
-# Files that are being written are hidden and have this prefix.
+# The names of incomplete files have this prefix, which hides them.
 PART_PREFIX = ".put-"
 
 
@@ -46,13 +46,13 @@ def write(path: Path, data: bytes, *, mode: int = 0o666, is_durable: bool = Fals
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove the temporary files of killed processes. No other process may write to this folder."""
+    """Remove the temporary files of killed processes. No other process may be writing to this folder."""
     for part in folder.glob(f"{PART_PREFIX}*"):
         files.remove(part, missing_ok=True)
 
 
 def write_new(path: Path, data: bytes, *, mode: int = 0o666) -> bool:
-    """Write a file that does not exist yet; false if it exists. Of concurrent writers, one succeeds."""
+    """Write a new file. Returns false if the file exists. Of concurrent writers, exactly one succeeds."""
     writer = FileWriter(path, mode=mode)
     try:
         with writer.open() as file:
@@ -98,14 +98,15 @@ class FileWriter:
         files.replace(self.part, self.target)
 
     def commit_new(self) -> None:
-        """Like `commit`, but raise `FileExistsError` if the target exists. Of concurrent writers, one succeeds."""
+        """Like `commit`, but raise `FileExistsError` if the target exists. Of concurrent writers, exactly one
+        succeeds."""
         self._close()
         files.link_new(self.part, self.target)
         files.remove(self.part, missing_ok=True)
 
     def discard(self) -> None:
         """Remove the temporary file."""
-        # On a full disk the last flush fails, which must not prevent the removal.
+        # On a full disk, the last flush fails, which must not prevent the removal.
         with suppress(OSError):
             if self._file is not None:
                 self._file.close()
@@ -124,5 +125,5 @@ class FileWriter:
 
 
 def _part(path: Path) -> Path:
-    # Renames are atomic only within a file system, so the file is in the same folder.
+    # Renames are atomic only within a file system, so the temporary file is in the same folder.
     return path.with_name(f"{PART_PREFIX}{uuid4().hex}")

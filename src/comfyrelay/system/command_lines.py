@@ -1,4 +1,4 @@
-"""Split and quote command lines with the rules of this system."""
+"""Split and quote command lines by the rules of this system."""
 
 import shlex
 import subprocess
@@ -12,7 +12,7 @@ def split(text: str) -> list[str]:
     words.whitespace_split = True
     words.commenters = ""
     if IS_WINDOWS:
-        # Backslashes separate folders, and only double quotes exist.
+        # On Windows, backslashes separate folders, and only double quotes count as quotes.
         words.escape, words.quotes = "", '"'
     return list(words)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-# How Windows marks a network drive.
+# The type of network drives on Windows.
 REMOTE = "remote"
 _SHARE = "\\\\"
 

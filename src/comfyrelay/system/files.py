@@ -24,7 +24,7 @@ def replace(source: Path, target: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename a file or folder to a name that does not exist yet."""
+    """Rename a file or folder to a name that is not taken."""
     _once_closed(source, lambda: source.rename(target))
 
 
@@ -37,9 +37,9 @@ def remove_tree(folder: Path) -> None:
 
 
 def link_new(source: Path, target: Path) -> None:
-    """Give a file a new name. Raises `FileExistsError` if it is taken. The old name may remain as well."""
+    """Give a file a new name. Raises `FileExistsError` if the name is taken. The file may keep its old name, too."""
     if IS_WINDOWS:
-        # On Windows, a rename never replaces a file, and works on disks without hard links.
+        # On Windows, a rename never replaces a file, and it also works on disks without hard links.
         source.rename(target)
         return
     try:

@@ -1,7 +1,7 @@
 """Lock a file or a folder for one process, until it closes the file or exits.
 
-The lock file of a folder contains the id of its process. `filelock` would lock the first byte, and on Windows other
-processes cannot read locked bytes.
+The lock file of a folder contains the id of the process that holds the lock. `filelock` is not used because it locks
+the first byte, and on Windows other processes cannot read locked bytes.
 """
 
 import os
@@ -13,14 +13,14 @@ from typing import IO
 from comfyrelay.errors import ConfigurationError
 
 LOCK_FILE = "lock"
-# `holder` takes the lock for a moment, so a failed attempt is repeated.
+# `holder` takes the lock for a moment, so failed attempts are repeated.
 ATTEMPTS = 5
 PAUSE_SECONDS = 0.05
 
 if sys.platform == "win32":
     import msvcrt
 
-    # Far beyond the content, which other processes read.
+    # Far beyond the content, which other processes must be able to read.
     _LOCKED_BYTE = 2**30
 
     def lock(file: IO[str]) -> None:

@@ -1,7 +1,7 @@
 """The secret of a desk's owner, in a private file of the data folder.
 
-The owner's own programs do not need it: a running desk writes a note with its address and a temporary secret to the
-state folder. The temporary secret is valid only for the lifetime of the desk's process.
+The owner's own programs do not need this secret: a running desk writes a note with its address and a temporary secret
+to the state folder. The temporary secret is valid only while the desk's process runs.
 """
 
 import json
@@ -26,7 +26,7 @@ _NOTE_PATTERN = "desk-*.json"
 
 
 def load_secret(data_dir: Path) -> str:
-    """Read the secret of the desk in this folder. The first start creates it."""
+    """Read the secret of the desk in this folder, or create the secret on the first start."""
     path = data_dir / SECRET_FILE
     try:
         atomic.write_new(path, f"{secrets.token_urlsafe(32)}\n".encode(), mode=0o600)
@@ -74,7 +74,7 @@ def pass_for(url: str) -> Pass | None:
         host, port = parts.hostname or "", parts.port or 80
     except ValueError:
         return None
-    # The name resolves to both addresses, and the desk may use only one of them.
+    # `localhost` resolves to both addresses, and the desk may listen on only one of them.
     for address in ("127.0.0.1", "::1") if host == "localhost" else (host,):
         with suppress(ValueError):
             if (note := _read_note(_note_path(address, port))) is not None:
@@ -109,7 +109,7 @@ def desk_note(data_dir: Path, *, address: tuple[str, int], secret: str) -> Itera
             if path.read_bytes() == content:
                 files.remove(path)
 
-    # Start even if the home folder is read-only: the owner can pass the secret by hand.
+    # Start even if the home folder is read-only: the owner can still pass the secret as an argument.
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         atomic.write(path, content, mode=0o600)

@@ -8,7 +8,7 @@ from pathlib import Path
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 _NOT_FOR_OTHERS = 0o077
-# Files that ComfyRelay creates in a data folder.
+# Files and folders that ComfyRelay creates in a data folder.
 _FILES = (
     "lock",
     "secrets.json",
@@ -35,14 +35,14 @@ _SYSTEM_FOLDERS = ("lost+found",)
 def restrict_to_user(data_dir: Path) -> int:
     """Set the umask and restrict the data folder to its user.
 
-    Returns the previous umask, for files outside of the data folder.
+    Returns the previous umask, for files outside the data folder.
     """
     before = os.umask(_NOT_FOR_OTHERS)
     if data_dir.is_dir():
         restrict_folder(data_dir)
         for pattern in ("*.db", "*.db-*", "secrets.json", "lock"):
             for path in data_dir.glob(pattern):
-                # The file may belong to another user, after a run with other rights.
+                # The file may belong to another user, because an earlier run had other rights.
                 with suppress(OSError):
                     path.chmod(FILE_MODE)
     return before
@@ -55,7 +55,7 @@ def restrict_folder(folder: Path) -> None:
     if all(_matches(path, (*_FILES, *_FOLDERS, *_SYSTEM_FOLDERS)) for path in found):
         private.append(folder)
     for path in private:
-        # The folder may belong to another user or be read-only. A later write reports that.
+        # The folder may belong to another user or be read-only. A later write reports the problem.
         with suppress(OSError):
             path.chmod(FOLDER_MODE)
 
@@ -65,7 +65,7 @@ def _matches(path: Path, patterns: tuple[str, ...]) -> bool:
 
 
 def create_private_file(path: Path) -> None:
-    """Create an empty private file, unless it exists."""
+    """Create an empty private file if it does not exist."""
     # Opening the file later reports the error.
     with suppress(OSError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))

@@ -9,7 +9,7 @@ T = TypeVar("T")
 IS_WINDOWS: Final[bool] = sys.platform == "win32"
 IS_MACOS: Final[bool] = sys.platform == "darwin"
 IS_LINUX: Final[bool] = sys.platform == "linux"
-# The name that ComfyUI uses.
+# ComfyUI's name for the operating system.
 PLATFORM: Final[str] = sys.platform
 
 

@@ -1,4 +1,4 @@
-"""Limit the resources of this process, measure the memory of others, and find the one that listens on a port."""
+"""Limit the resources of this process, measure the memory of other processes, and find the process on a port."""
 
 import sys
 from collections.abc import Sequence
@@ -13,14 +13,15 @@ LIMITS_MEMORY: Final = IS_LINUX
 
 
 class ListeningProcess(NamedTuple):
-    """A process that listens on a port: its command line, and the folder that it runs in."""
+    """A process that listens on a port: its command line and its working folder."""
 
     arguments: Sequence[str]
     folder: Path
 
 
 def listening_process(port: int) -> ListeningProcess | None:
-    """Return the process of this user that listens on a port; `None` if there is none, or the system does not tell."""
+    """Return the process of this user that listens on a port; `None` if there is none, or the system does not report
+    it."""
     import psutil  # noqa: PLC0415 - most commands do not need it
 
     try:
@@ -31,7 +32,7 @@ def listening_process(port: int) -> ListeningProcess | None:
             if process.username() == psutil.Process().username():
                 return ListeningProcess(tuple(process.cmdline()), Path(process.cwd()))
     except (psutil.Error, OSError):
-        # macOS tells only administrators.
+        # macOS reports it only to administrators.
         pass
     return None
 
@@ -81,7 +82,7 @@ else:
         return wanted if soft == resource.RLIM_INFINITY else soft
 
     def forbid_files() -> None:
-        """Forbid this process to write files, including core dumps. Has no effect on Windows."""
+        """Prevent this process from writing files, including core dumps. Has no effect on Windows."""
         for name in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
             resource.setrlimit(name, (0, 0))
 

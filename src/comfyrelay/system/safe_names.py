@@ -15,7 +15,7 @@ _FORBIDDEN = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 _PLAIN_SIGNS: Final = "_ .()+-\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 _TRIMMED_SIGNS: Final = " .-\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 _MAX_PLAIN_LENGTH: Final = 80
-# File systems limit bytes. Callers append a number and an extension.
+# File systems limit the bytes of a name. Callers append a number and an extension.
 _MAX_PLAIN_BYTES: Final = 200
 
 
@@ -29,7 +29,7 @@ def plain_name(text: str) -> str:
     digits and a few signs."""
     chars = (char if _is_plain(char) else "\0" for char in unicodedata.normalize("NFC", text))
     words = re.sub("\0+", "-", "".join(chars)).strip(_TRIMMED_SIGNS)[:_MAX_PLAIN_LENGTH]
-    # `ignore` drops a character that was cut in the middle.
+    # `ignore` drops a character that is cut off in the middle.
     name = words.encode()[:_MAX_PLAIN_BYTES].decode(errors="ignore").rstrip(_TRIMMED_SIGNS)
     return usable_name(name) if name else ""
 
@@ -67,7 +67,7 @@ def path_of_url(url: str, *, windows: bool = _IS_WINDOWS) -> str | None:
 
 
 def extended_path(folder: PurePath, *, windows: bool = _IS_WINDOWS) -> str:
-    """Return an absolute path without Windows' limit on its length."""
+    """Return an absolute path that Windows does not limit in length."""
     path = str(folder)
     if not windows or path.startswith("\\\\?\\"):
         return path

@@ -22,7 +22,7 @@ def on_stop(handle: Callable[[int], object]) -> Iterator[None]:
                 loop.add_signal_handler(number, handle, number)
                 undo.callback(loop.remove_signal_handler, number)
             except NotImplementedError:
-                # On Windows, a handler runs between two steps of the loop and must wake it.
+                # On Windows, a handler runs between two steps of the loop and must wake the loop.
                 before = signal.signal(number, lambda received, _frame: loop.call_soon_threadsafe(handle, received))
                 undo.callback(signal.signal, number, before)
         yield

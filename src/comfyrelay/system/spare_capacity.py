@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-# The numbers of the cores that this process may use.
+# The indices of the cores that this process may use.
 if sys.platform == "linux":
     _USABLE = sorted(os.sched_getaffinity(0))
 else:
@@ -20,7 +20,7 @@ else:
 CORES = len(_USABLE)
 # Usage is averaged over this time, because a starting process briefly uses all cores.
 WINDOW_SECONDS = 10.0
-# For versions 2 and 1 of control groups: the limit, the usage, and the statistic of reclaimable file cache.
+# For versions 2 and 1 of control groups: the files of the limit and the usage, and the statistic of reclaimable cache.
 _MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -29,14 +29,14 @@ _MEMORY_FILES = (
 
 @dataclass(frozen=True, kw_only=True)
 class CoreBudget:
-    """A number of cores, and the total seconds that they have worked."""
+    """A number of cores, and the total CPU seconds that they have used."""
 
     cores: float
     worked: Callable[[], float]
 
 
 class SpareCores:
-    """Measures how many cores were idle in the last seconds, from their CPU time.
+    """Measures from CPU times how many cores were idle in the last seconds.
 
     The load average would also count waiting threads, and work that ended a minute ago.
     """
@@ -44,7 +44,7 @@ class SpareCores:
     def __init__(
         self, budgets: Sequence[CoreBudget] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`budgets` are the cores of the machine and the quotas of containers; the tightest one counts."""
+        """`budgets` are the cores of the machine and the quotas of containers. The tightest budget counts."""
         self._budgets = (
             (CoreBudget(cores=CORES, worked=seconds_worked), *quotas()) if budgets is None else tuple(budgets)
         )
@@ -52,10 +52,10 @@ class SpareCores:
         self._samples: deque[tuple[float, list[float]]] = deque()
 
     def __call__(self, busy: int) -> float:
-        """Return the number of idle cores. `busy` cores are known to work now, which the average may not show yet."""
+        """Return the number of idle cores. `busy` cores are known to be in use, which the average may not show yet."""
         now, worked = self._clock(), [budget.worked() for budget in self._budgets]
         self._samples.append((now, worked))
-        # Keep one sample from before the window as its start.
+        # Keep one sample from before the window as the start of the window.
         while len(self._samples) > 2 and self._samples[1][0] <= now - WINDOW_SECONDS:
             self._samples.popleft()
         since, before = self._samples[0]
@@ -69,18 +69,18 @@ class SpareCores:
 def seconds_worked() -> float:
     """Return the CPU seconds of the usable cores since boot."""
     times = psutil.cpu_times(percpu=True)
-    # Idle time does not count, and guest time is part of user time.
+    # Idle time does not count, and user time already includes guest time.
     kinds = ("user", "nice", "system", "irq", "softirq", "steal")
     return sum(getattr(times[core], kind, 0.0) for core in _USABLE if core < len(times) for kind in kinds)
 
 
 def quotas(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[CoreBudget]:
-    """Return the CPU quotas of the control groups around this process."""
+    """Return the CPU quotas of the control groups that contain this process."""
     return [budget for folder in control_groups("cpu", root, own) for budget in _quotas_of(folder)]
 
 
 def control_groups(controller: str, root: Path, own: Path) -> list[Path]:
-    """Return the folders of the control groups around this process, the innermost first."""
+    """Return the folders of the control groups that contain this process, the innermost first."""
     found: list[Path] = []
     with suppress(OSError):
         for line in own.read_text(encoding="utf-8").splitlines():
@@ -122,7 +122,7 @@ def free_memory_bytes() -> int:
 
 
 def free_within_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """Return the unused bytes within the limit of each control group around this process."""
+    """Return the unused bytes within the limit of each control group that contains this process."""
     found: list[int] = []
     for folder in control_groups("memory", root, own):
         for allowed, taken, cache in _MEMORY_FILES:

@@ -33,7 +33,7 @@ if sys.platform == "win32":
             while True:
                 while msvcrt.kbhit():
                     on_keys(msvcrt.getwch())
-                # A console sends no event.
+                # A Windows console sends no events, so poll it.
                 await asyncio.sleep(_POLL_SECONDS)
 
         watching = asyncio.get_running_loop().create_task(watch())
@@ -49,7 +49,7 @@ else:
     @contextmanager
     def _reading(on_keys: OnKeys) -> Iterator[None]:
         def read() -> None:
-            # `sys.stdin` would buffer keys without an event.
+            # `sys.stdin` would buffer keys without triggering an event.
             pressed = os.read(keyboard, 64)
             if not pressed:
                 # A closed terminal would stay readable forever.

@@ -15,6 +15,6 @@ def data_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """Return the folder for state of all data folders. `XDG_STATE_HOME` sets its parent on every system."""
+    """Return the folder for state that all data folders share. `XDG_STATE_HOME` sets its parent on every system."""
     given = os.environ.get("XDG_STATE_HOME")
     return Path(given) / APP if given else user_state_path(APP, appauthor=False)

@@ -1,4 +1,4 @@
-"""Contained commands: a launcher process terminates a command with all processes that it has started."""
+"""Contained commands: a launcher process terminates a command and all processes that the command has started."""
 
 import asyncio
 import sys
@@ -31,17 +31,17 @@ async def launch(
     umask: int | None = None,
     output: IO[bytes] | None = None,
 ) -> Process:
-    """Start a command under the launcher, which terminates it when the launcher's standard input is closed. The output
-    can be read from the process, or is written to `output`."""
+    """Start a command under the launcher, which terminates the command when the launcher's standard input is closed.
+    The output is written to `output`, or can be read from the returned process."""
     mask = "-" if umask is None else f"{umask:o}"
     return await asyncio.create_subprocess_exec(
-        # The command's environment (PYTHONPATH, …) and folder must not affect the launcher.
+        # The environment (PYTHONPATH, …) and the folder of the command must not affect the launcher.
         *(sys.executable, "-E", "-P", str(_LAUNCHER), str(grace_seconds), mask, *argv),
         cwd=folder,
         env=dict(environment),
         stdin=PIPE,
         stdout=PIPE if output is None else output,
         stderr=STDOUT,
-        # Ctrl-C in the terminal must reach this process only.
+        # Ctrl-C in the terminal must reach only this process.
         **NEW_SESSION,
     )

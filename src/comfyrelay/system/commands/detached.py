@@ -12,7 +12,7 @@ from typing import IO, Any
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.system.platform import IS_WINDOWS
 
-# Setting the clock changes the start time that the system reports for a process.
+# Adjusting the clock changes the start time that the system reports for a process.
 START_TOLERANCE_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 
@@ -28,7 +28,7 @@ def check_system() -> None:
 def start(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
     """Start a process in a new session, so that neither Ctrl-C nor the exit of this process stops it.
 
-    Call `poll` of the result from time to time, or the process remains as a zombie after its exit.
+    Call `poll` on the result from time to time, or the process remains as a zombie after its exit.
     """
     check_system()
     with log.open("ab") as out:
@@ -50,7 +50,7 @@ def started_at(pid: int | None = None) -> float:
 
 
 def is_running(*, pid: int, started: float) -> bool:
-    """Whether the process still runs, and its id was not reused."""
+    """Whether the process is still running and its id has not been reused."""
     return abs(started_at(pid) - started) <= START_TOLERANCE_SECONDS
 
 
@@ -79,7 +79,7 @@ def terminate(*, pid: int, started: float, seconds: float) -> bool:
 
 
 def _remaining_after(seconds: float, processes: Mapping[int, float]) -> dict[int, float]:
-    """Wait until all processes have exited, but at most this long. Returns the processes that still run."""
+    """Wait until all processes have exited, but at most this long. Returns the processes that are still running."""
     end_at = time.monotonic() + seconds
     while remaining := {pid: at for pid, at in processes.items() if is_running(pid=pid, started=at)}:
         if time.monotonic() >= end_at:
@@ -112,7 +112,8 @@ async def run(
 ) -> int:
     """Run a command and return its exit code. After the timeout, kill its process group and raise `TimeoutError`.
 
-    Processes that the command leaves behind keep running. They would keep a pipe open, so the output goes to files.
+    Processes that the command leaves behind keep running. The output goes to files, because these processes would keep
+    a pipe open.
     """
     process = await asyncio.create_subprocess_exec(
         *argv, cwd=folder, env=dict(environment), stdin=stdin, stdout=stdout, stderr=stderr, **NEW_SESSION
@@ -127,7 +128,7 @@ async def run(
 
 
 if sys.platform == "win32":
-    # The flag does not exist where tests simulate Windows.
+    # The flag does not exist on systems where tests simulate Windows.
     NEW_SESSION: dict[str, Any] = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
 
     def _kill_group(process: asyncio.subprocess.Process) -> None:

@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 # Addresses that may contain a login.
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY")
 _URLS = frozenset((*_PROXIES, "HF_ENDPOINT"))
-# Programs need these to find files, users, libraries, the network and the GPU. None holds a secret by its purpose.
+# Programs need these to find files, users, libraries, the network and the GPU. None is intended for secrets.
 NAMES = frozenset(
     (
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "TEMP", "TMP", "LANG", "LANGUAGE"),
@@ -55,18 +55,18 @@ PREFIXES = (
     *("HIP_", "HSA_", "ROCM_", "ROCR_", "ROCBLAS_", "HIPBLASLT_", "MIOPEN_", "FLASH_ATTENTION_"),
     *("ONEAPI_", "SYCL_", "ZE_", "IPEX_", "MTL_"),
 )
-# A variable with such a word in its name counts as a secret, also with one of these prefixes.
+# A variable with such a word in its name counts as a secret, even if it has one of these prefixes.
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH")
 
 
 def inherited_environment(more: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that child processes may see: the fixed list, and `more`, which the operator named.
+    """Return the variables that child processes may see: the fixed list, and `more`, which the operator has listed.
 
-    Addresses lose their login, unless the operator named them.
+    Logins are removed from addresses, unless the operator has listed the variable.
     """
     named = {name.upper() for name in more}
     found = os.environ if environment is None else environment
-    # Proxies are often in lower case, and Windows ignores case.
+    # Names of proxy variables are often in lower case, and Windows ignores case.
     return {
         name: value if name.upper() in named else _without_login(name, value)
         for name, value in found.items()
@@ -90,5 +90,5 @@ def _without_login(name: str, value: str) -> str:
 
 @cache
 def _log_login(name: str) -> None:
-    """Log each variable once, because some commands run often."""
+    """Log each variable only once, because some commands run often."""
     log.warning("environment.login_removed", variable=name)

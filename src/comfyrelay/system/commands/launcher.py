@@ -1,4 +1,4 @@
-"""Run one command, and terminate all processes that it has started when it exits or standard input is closed.
+"""Run one command. When it exits or standard input is closed, terminate all processes that it has started.
 
     python launcher.py GRACE_SECONDS UMASK COMMAND [ARGUMENT…]
 
@@ -25,7 +25,8 @@ import psutil
 assert sys.platform != "win32"
 
 CANNOT_START = 127
-# A process that waits for a device, or belongs to another user, cannot be killed. The launcher waits this long for it.
+# A process that waits for a device or belongs to another user cannot be killed. The launcher waits this long for such a
+# process.
 KILL_SECONDS = 10.0
 _CHECK_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1
@@ -44,7 +45,7 @@ def main(grace_seconds: float, command: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: received_signals.append(received))
     prctl = _prctl()
-    # Orphans become children of this process, so no process escapes.
+    # Orphans become children of this process, so that no process escapes.
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         script = subprocess.Popen(
@@ -73,7 +74,7 @@ class ProcessTree:
         self._notify_channel = notify_channel
 
     def wait(self, lifeline: int | None = None, *, seconds: float | None = None) -> bool:
-        """Wait for a signal or a timeout. Returns whether standard input was closed."""
+        """Wait for a signal, a timeout or the end of standard input. Returns whether standard input was closed."""
         watched = [self._notify_channel] if lifeline is None else [self._notify_channel, lifeline]
         ready, _, _ = select.select(watched, [], [], seconds)
         if self._notify_channel in ready:

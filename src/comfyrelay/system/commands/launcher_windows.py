@@ -2,7 +2,7 @@
 
     python launcher_windows.py GRACE_SECONDS - COMMAND [ARGUMENT…]
 
-Windows has no SIGTERM, so processes are killed at once. A process escapes if it was started and lost its parent between
+Windows has no SIGTERM, so processes are killed at once. A process escapes if it is started and loses its parent between
 two checks.
 
 This file runs as a script: it must not import from comfyrelay.
@@ -40,7 +40,7 @@ def main(command: list[str]) -> int:
 
 
 class WindowsProcessTree:
-    """All descendants found so far. A process whose parent has exited cannot be found later."""
+    """All descendants found so far. A process cannot be found after its parent has exited."""
 
     def __init__(self) -> None:
         self._processes: set[psutil.Process] = set()
@@ -52,7 +52,7 @@ class WindowsProcessTree:
         self.scan()
         for process in [*self._processes]:
             with suppress(psutil.Error):
-                # psutil compares id and start time, because ids are reused.
+                # psutil compares ids and start times, because ids are reused.
                 process.kill()
         psutil.wait_procs(self._processes, timeout=KILL_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Run a command in its own process group. It leaves no process behind, even if this process is killed."""
+"""Run a command in its own process group. No process is left behind, even if this process is killed."""
 
 import asyncio
 from asyncio.subprocess import Process
@@ -15,7 +15,7 @@ KILL_SECONDS = 15.0
 
 
 class Child:
-    """A command under the launcher. The launcher terminates it with all its processes after `close_input`."""
+    """A command under the launcher. After `close_input`, the launcher terminates the command and all its processes."""
 
     def __init__(self, launcher: Process, *, grace_seconds: float) -> None:
         assert launcher.stdin is not None
@@ -35,7 +35,7 @@ class Child:
         grace_seconds: float,
         umask: int | None = None,
     ) -> Self:
-        """Start a command with empty standard input, and standard error in its output. Raises `OSError` if the folder
+        """Start a command with empty standard input. Its output includes standard error. Raises `OSError` if the folder
         does not exist."""
         launcher = await contained.launch(
             argv, folder=folder, environment=environment, grace_seconds=grace_seconds, umask=umask
@@ -61,13 +61,13 @@ class Child:
         return await self._launcher.wait()
 
     def close_input(self) -> None:
-        """Make the launcher terminate the command. The output ends when all processes have exited."""
+        """Tell the launcher to terminate the command. The output ends when all processes have exited."""
         self._lifeline.close()
 
     async def terminate(self, on_output: Callable[[bytes], object]) -> None:
         """Terminate the command and wait until it has exited. `on_output` receives the rest of its output.
 
-        A cancellation does not interrupt this, because no process may keep running. The wait is bounded.
+        Cancellation does not interrupt this, because no process may keep running. The wait is bounded.
         """
         self.close_input()
         draining = asyncio.ensure_future(self._drain_output(on_output))
