@@ -67,7 +67,7 @@ variable "max_machines" {
 }
 
 variable "subnets" {
-  description = "Subnets of the instances. Three availability zones find Spot capacity more often."
+  description = "Subnets of the instances. With three availability zones, Spot capacity is found more often."
   type        = list(string)
 
   validation {
@@ -95,13 +95,13 @@ variable "key_name" {
 }
 
 variable "volume_gib" {
-  description = "Size of the root volume. If null, the size in the image."
+  description = "Size of the root volume in GiB. If null, the size in the image."
   type        = number
   default     = null
 }
 
 variable "root_device" {
-  description = "Name of the root device in the image; /dev/xvda in Amazon Linux."
+  description = "Name of the root device in the image; use /dev/xvda for Amazon Linux."
   type        = string
   default     = "/dev/sda1"
 }
@@ -118,7 +118,7 @@ variable "comfyui_folder" {
 }
 
 variable "comfyui_service" {
-  description = "systemd service of ComfyUI, which the worker starts after. Null if there is none."
+  description = "systemd service of ComfyUI; the worker starts after it. Null if there is none."
   type        = string
   default     = "comfyui.service"
 
@@ -151,7 +151,7 @@ variable "user" {
 }
 
 variable "budget_usd_per_month" {
-  description = "Monthly budget in dollars. If null, there is no budget. It only sends emails."
+  description = "Monthly budget in dollars. If null, there is no budget. Exceeding it only sends emails."
   type        = number
   default     = null
 }
@@ -163,13 +163,13 @@ variable "budget_email" {
 }
 
 variable "cloudwatch_fallback" {
-  description = "Let CloudWatch launch instances, and never terminate them, while no autoscaling loop runs."
+  description = "While no autoscaling loop runs, let CloudWatch launch instances, but not terminate them."
   type        = bool
   default     = false
 }
 
 variable "cloudwatch_namespace" {
-  description = "Namespace of the metrics; COMFYRELAY_CLOUDWATCH_NAMESPACE of the server."
+  description = "Namespace of the metrics; must equal the server's COMFYRELAY_CLOUDWATCH_NAMESPACE."
   type        = string
   default     = "ComfyRelay"
 }
