@@ -43,6 +43,8 @@ LOAD_MS = 60_000
 
 _PARTS = ("required", "optional", "hidden")
 _OF_NEWER_SERVERS = ("missing nodes", "unknown option")
+# The editor writes this to its console when it drops a link of a file that it loads.
+_LOST_LINK = "Failed to realign input link slots"
 
 
 class Comparison(NamedTuple):
@@ -96,8 +98,14 @@ class Outcome:
 
     @property
     def compared(self) -> list[Comparison]:
-        """Templates whose nodes the server has, with all options that they choose."""
-        return [comparison for comparison in self.found if comparison.result not in _OF_NEWER_SERVERS]
+        """Files that the editor exports, whose nodes the server has with all options that they choose."""
+        without = (*_OF_NEWER_SERVERS, "failed")
+        return [comparison for comparison in self.found if comparison.result not in without]
+
+    @property
+    def listed(self) -> list[Comparison]:
+        """Files that are not equal, and files that the editor itself does not export."""
+        return [each for each in self.found if each.result == "failed" or each in self.unequal]
 
     @property
     def unequal(self) -> list[Comparison]:
@@ -125,13 +133,11 @@ def _render(folder: Path) -> str:
     """Return the results of all editors, and each template that is not equal with the reason."""
     outcomes = [Outcome.load(file) for file in folder.glob("oracle-*.json")]
     outcomes.sort(key=lambda outcome: version_key(outcome.editor) or ())
-    head = (
-        "| Editor | ComfyUI | Templates | Files | With known nodes | Equal | Share |\n|---|---|---|---|---|---|---|\n"
-    )
+    head = "| Editor | ComfyUI | Templates | Files | Compared | Equal | Share |\n|---|---|---|---|---|---|---|\n"
     rows = [
         f"| {outcome.editor} | {comparison.template} | {comparison.reason} |"
         for outcome in outcomes
-        for comparison in outcome.unequal
+        for comparison in outcome.listed
     ]
     rest = ["", "| Editor | Not equal | Reason |", "|---|---|---|", *rows] if rows else []
     return head + "\n".join([*(outcome.row for outcome in outcomes), *rest, ""])
@@ -175,12 +181,14 @@ async def _compare_all(install: Path, editor: Path | None, templates: Path, *, o
                 # Drawing takes most of the time, so there is little to draw.
                 page = await browser.new_page(viewport={"width": 160, "height": 120})
                 page.set_default_timeout(LOAD_MS)
+                console: list[str] = []
+                page.on("console", lambda message: console.append(message.text))
                 await page.goto(url)
                 await page.wait_for_function(READY, timeout=1000 * START_SECONDS)
                 found = []
                 for name, workflow in [*_templates(templates), *await _blueprints(url)]:
                     if not only or only in name:
-                        found.append(await _compare(page, name, workflow, definitions))
+                        found.append(await _compare(page, console, name, workflow, definitions))
                         sys.stdout.write(" ".join(filter(None, [found[-1].result, name, found[-1].detail])) + "\n")
                         sys.stdout.flush()
                 return found
@@ -215,10 +223,11 @@ async def _blueprints(url: str) -> list[tuple[str, dict[str, Any]]]:
         return [(f"blueprint {name}", json.loads(found["data"])) for name, found in loaded]
 
 
-async def _compare(page: Page, name: str, workflow: dict[str, Any], definitions: Mapping[str, Any]) -> Comparison:
+async def _compare(
+    page: Page, console: list[str], name: str, workflow: dict[str, Any], definitions: Mapping[str, Any]
+) -> Comparison:
     try:
-        async with asyncio.timeout(LOAD_MS / 1000):
-            exported: dict[str, Any] = await page.evaluate(EXPORT, workflow)
+        exported = await _export(page, console, workflow)
     except Exception as error:
         # The editor reports any of its errors.
         return Comparison(name, "failed", str(error).splitlines()[0][:200])
@@ -235,6 +244,16 @@ async def _compare(page: Page, name: str, workflow: dict[str, Any], definitions:
         return Comparison(name, "unknown option", option)
     difference = _difference(exported, converted, definitions)
     return Comparison(name, "equal" if difference is None else "different", difference or "")
+
+
+async def _export(page: Page, console: list[str], workflow: dict[str, Any]) -> dict[str, Any]:
+    """Return the graph that the editor would send. `console` collects what it writes there."""
+    console.clear()
+    async with asyncio.timeout(LOAD_MS / 1000):
+        exported: dict[str, Any] = await page.evaluate(EXPORT, workflow)
+    if any(_LOST_LINK in text for text in console):
+        raise LookupError("The editor drops a link of the file.")
+    return exported
 
 
 def _unknown_option(graph: Mapping[str, Any], definitions: Mapping[str, Any]) -> str | None:
