@@ -48,10 +48,10 @@ from comfyrelay.protocol.progress import Phase
 from comfyrelay.worker.comfyui.out_of_memory import runs_again, too_large_for
 from comfyrelay.worker.comfyui.servers import RunHistory
 from comfyrelay.worker.files.inputs import job_folder
+from comfyrelay.worker.files.output_uploads import upload_outputs
 from comfyrelay.worker.files.outputs import CollectedOutput, collect, collect_more
 from comfyrelay.worker.jobs.heartbeats import HeartbeatLoop
 from comfyrelay.worker.jobs.outcome import OutcomeReporter
-from comfyrelay.worker.jobs.output_uploads import upload_outputs
 from comfyrelay.worker.jobs.previews import PreviewUploader
 from comfyrelay.worker.jobs.run_limit import RunLimit
 from comfyrelay.worker.jobs.tools import JobTools
@@ -322,7 +322,9 @@ class JobRunner:
         for uploads_left in reversed(range(MAX_UPLOADS)):
             try:
                 with self._span("job.upload"):
-                    await upload_outputs(lease, collected, tools, refresh=self._heartbeats.refresh)
+                    await upload_outputs(
+                        lease, collected, tools.control, tools.transfers, refresh=self._heartbeats.refresh
+                    )
             except TransferFailed as error:
                 await self._reporter.fail(f"The output could not be stored. {error.detail}", Fault.WORKER)
                 return

@@ -4,31 +4,38 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from comfyrelay.protocol.worker import OutputUrl
-from comfyrelay.worker.control import retry_until_reachable
+from comfyrelay.worker.control import ControlPlane, retry_until_reachable
 from comfyrelay.worker.files.outputs import CollectedOutput
-from comfyrelay.worker.jobs.tools import JobTools
+from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.lease import Lease
 
 
 async def upload_outputs(
-    lease: Lease, collected: CollectedOutput, tools: JobTools, *, refresh: Callable[[], Awaitable[None]]
+    lease: Lease,
+    collected: CollectedOutput,
+    control: ControlPlane,
+    transfers: Transfers,
+    *,
+    refresh: Callable[[], Awaitable[None]],
 ) -> None:
     """Upload all outputs. `refresh` renews the URLs of the lease. Raises `TransferFailed`, or `LeaseLost` if the lease
     has ended."""
-    await tools.transfers.upload(collected.path, lambda: _first_url(lease), refresh=refresh)
+    await transfers.upload(collected.path, lambda: _first_url(lease), refresh=refresh)
     for number, output in enumerate(collected.more, start=2):
-        await _upload_more(lease, output, number, tools)
+        await _upload_more(lease, output, number, control, transfers)
 
 
-async def _upload_more(lease: Lease, output: CollectedOutput, number: int, tools: JobTools) -> None:
-    get_url = partial(tools.control.output_url, lease, number=number, extension=output.extension)
+async def _upload_more(
+    lease: Lease, output: CollectedOutput, number: int, control: ControlPlane, transfers: Transfers
+) -> None:
+    get_url = partial(control.output_url, lease, number=number, extension=output.extension)
     url = await retry_until_reachable(get_url)
 
     async def refresh() -> None:
         nonlocal url
         url = await retry_until_reachable(get_url)
 
-    await tools.transfers.upload(output.path, lambda: url, refresh=refresh)
+    await transfers.upload(output.path, lambda: url, refresh=refresh)
 
 
 def _first_url(lease: Lease) -> OutputUrl:
