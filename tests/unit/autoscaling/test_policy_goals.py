@@ -22,15 +22,15 @@ WAIT_SLACK_SECONDS = 10.0
 # Decisions every 20 s make long loads slow.
 REQUESTS, SIMULATED_HOURS = (300, 200.0) if full.is_enabled else (120, 12.0)
 # The share by which generated loads may miss a goal. Where long and short jobs share a workflow, durations cannot be
-# predicted, and some jobs wait 1.4 times as long as the goal. In sessions with few jobs, the machine that is launched
-# for the usual second job is often not needed.
+# predicted, and the wait is up to 1.8 times the goal while they are learnt. In sessions with few jobs, the machine
+# launched for an expected second job is often not needed.
 TOLERANCE = {
     "random": 0.0,
     "two models": 0.0,
     "batches": 0.0,
     "regular": 0.0,
     "on and off": 0.1,
-    "long and short": 0.4,
+    "long and short": 0.9,
 }
 
 
