@@ -216,7 +216,7 @@ async def test_folder_is_chosen_and_the_search_is_in_the_url(driver: PageDriver,
 
 
 async def test_unlocked_seed_is_remembered(driver: PageDriver) -> None:
-    form = await choose(driver, "Make a picture of a prompt")
+    form = await choose(driver, "Make an image from a prompt")
     seed = form.get_by_role("textbox", name="Seed")
     await seed.fill("42")
     await form.get_by_role("button", name="Use a new seed for each job").click()
@@ -536,7 +536,7 @@ async def test_script_command_is_shown_before_it_runs(tmp_path: Path, chromium: 
 
 async def test_create_page_fits_a_phone(driver: PageDriver) -> None:
     await driver.page.set_viewport_size({"width": 390, "height": 844})
-    await choose(driver, "Make a picture of a prompt")
+    await choose(driver, "Make an image from a prompt")
     await expect(add(driver)).to_be_attached()
     wide = "document.querySelector('main').scrollWidth - document.querySelector('main').clientWidth"
     assert await driver.page.evaluate(wide) == 0

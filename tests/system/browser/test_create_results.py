@@ -12,7 +12,7 @@ from tests.support.web_app import PHONE, open_context
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("built_app")]
 
-PAINTER = "Make a picture of a prompt"
+PAINTER = "Make an image from a prompt"
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -15,7 +15,7 @@ from tests.system.browser.test_every_page import violations
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("built_app")]
 
-PAINTER = "Make a picture of a prompt"
+PAINTER = "Make an image from a prompt"
 
 
 @pytest_asyncio.fixture(loop_scope="session")

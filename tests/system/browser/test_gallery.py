@@ -243,7 +243,7 @@ async def test_ratings_and_collections_sync_between_tabs(driver: PageDriver) -> 
 
 async def test_two_compared_clips_play_in_sync(driver: PageDriver) -> None:
     page = driver.page
-    await run_batch(driver, "left clip", "right clip", effect="Make a short clip of an image")
+    await run_batch(driver, "left clip", "right clip", effect="Make a short clip from an image")
     await select(page, "left clip", "right clip")
     await page.get_by_role("button", name="Compare").click()
     videos = page.get_by_role("dialog", name="Compare").locator("video")
@@ -270,7 +270,7 @@ async def test_two_compared_clips_play_in_sync(driver: PageDriver) -> None:
     await expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-@pytest.mark.parametrize("effect", ["Invert an image", "Make a short clip of an image"])
+@pytest.mark.parametrize("effect", ["Invert an image", "Make a short clip from an image"])
 @pytest.mark.parametrize("count", [2, 3])
 async def test_compared_outputs_fill_the_page_and_nothing_covers_them(
     driver: PageDriver, count: int, effect: str

@@ -19,7 +19,7 @@ async def lies_on(one: Locator, other: Locator) -> bool:
 
 async def test_message_does_not_cover_its_button(shared: PageDriver) -> None:
     page = shared.page
-    await shared.choose("Make a picture of a prompt")
+    await shared.choose("Make an image from a prompt")
     await shared.add()
     message = page.get_by_role("region", name="Notifications").get_by_role("listitem").last
     # it stays while it has focus or the pointer
