@@ -1,10 +1,9 @@
-"""The goals of the policies, against the reference, on named and generated loads."""
+"""Policies meet their goals relative to the reference policy, on named and generated loads."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from comfyrelay.autoscaling.simulation.generator import Workload, generate
 from comfyrelay.autoscaling.simulation.scenarios import SCENARIOS, batches, long_or_short, on_off, poisson, regular
@@ -15,23 +14,18 @@ from comfyrelay.autoscaling.simulation.world import WorldSettings
 from comfyrelay.domain.autoscaling.spec import Policy
 from tests.support import full
 
-# The longest boot, and the second until a decision.
+# The longest boot, plus the one-second debounce before a decision.
 BOOT_SECONDS = 226.0
-# With so few jobs the p95 is the wait of a single one, which differs by this much.
+# With so few jobs, the p95 is the wait of a single job, which may vary by this much.
 WAIT_SLACK_SECONDS = 10.0
-# Decisions every 20 s make long loads slow.
+# Long loads take long to simulate, because there is a decision every 20 s.
 REQUESTS, SIMULATED_HOURS = (300, 200.0) if full.is_enabled else (120, 12.0)
-# The share by which generated loads may miss a goal. Where long and short jobs share a workflow, durations cannot be
-# predicted, and the wait is up to 1.8 times the goal while they are learnt. In sessions with few jobs, the machine
-# launched for an expected second job is often not needed.
-TOLERANCE = {
-    "random": 0.0,
-    "two models": 0.0,
-    "batches": 0.0,
-    "regular": 0.0,
-    "on and off": 0.1,
-    "long and short": 0.9,
-}
+KINDS = ("batches", "long and short", "on and off", "random", "regular", "two models")
+# Mean seconds between arrivals: 3 s to 3 hours.
+GAPS = tuple(10 ** (exponent / 2) for exponent in range(1, 9))
+# A few hours more than allowed, too long a wait while durations are learnt that vary much, and machines that stay up
+# for no wait at all, although a restart would cost a little less.
+MISSED = (("batches", GAPS[2]), ("long and short", GAPS[1]), ("regular", GAPS[4]))
 
 
 def compare(requests: Sequence[TraceRequest], world: WorldSettings, *, seed: int = 1) -> Sequence[SimulationSummary]:
@@ -39,31 +33,30 @@ def compare(requests: Sequence[TraceRequest], world: WorldSettings, *, seed: int
     return [summary(policy, simulate(requests, policy, world, seed=seed), world) for policy in policies]
 
 
-def check(found: Sequence[SimulationSummary], *, tolerance: float = 0.0) -> None:
-    """Check the goals. `tolerance` is the share by which hours and waits may exceed them."""
+def check(found: Sequence[SimulationSummary]) -> None:
     reference, cheap, balanced = found
-    assert cheap.machine_hours <= (1.0 + tolerance) * reference.machine_hours
-    assert cheap.wait_p95 <= (1.0 + tolerance) * reference.wait_p95 + BOOT_SECONDS
-    assert balanced.machine_hours <= (1.05 + tolerance) * reference.machine_hours
-    assert balanced.wait_p95 <= (1.0 + tolerance) * reference.wait_p95 + WAIT_SLACK_SECONDS
+    assert cheap.machine_hours <= reference.machine_hours
+    assert cheap.wait_p95 <= reference.wait_p95 + BOOT_SECONDS
+    assert balanced.machine_hours <= 1.05 * reference.machine_hours
+    assert balanced.wait_p95 <= reference.wait_p95 + WAIT_SLACK_SECONDS
     assert all(result.busy_ended == 0 for result in found)
 
 
-def generated(kind: str, every: float, seed: int) -> Sequence[TraceRequest]:
+def generated(kind: str, every: float) -> Sequence[TraceRequest]:
     hours = min(REQUESTS * every / 3600, SIMULATED_HOURS)
     match kind:
         case "two models":
-            return poisson(every, hours=hours, seed=seed, models=("m", "n"))
+            return poisson(every, hours=hours, seed=0, models=("m", "n"))
         case "on and off":
-            return on_off(20 * every, 60 * every, every, hours=4 * hours, seed=seed)
+            return on_off(20 * every, 60 * every, every, hours=4 * hours, seed=0)
         case "batches":
-            return batches(10, 10 * every, hours=hours, seed=seed)
+            return batches(10, 10 * every, hours=hours, seed=0)
         case "regular":
             return regular(every, hours=hours)
         case "long and short":
-            return poisson(every, hours=hours, seed=seed, seconds=long_or_short)
+            return poisson(every, hours=hours, seed=0, seconds=long_or_short)
         case _:
-            return poisson(every, hours=hours, seed=seed)
+            return poisson(every, hours=hours, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -81,13 +74,26 @@ def test_policies_reach_their_goals_on_named_loads(name: str, scale: float) -> N
     check(compare(SCENARIOS[name].requests(1, scale), SCENARIOS[name].world))
 
 
-@given(kind=st.sampled_from(sorted(TOLERANCE)), magnitude=st.floats(0.5, 4.2), seed=st.integers(0, 99))
-@settings(max_examples=60 if full.is_enabled else 6, deadline=None, derandomize=True)
-def test_policies_reach_their_goals_on_generated_loads(kind: str, magnitude: float, seed: int) -> None:
-    """The gap between arrivals is 3 s to 4 hours."""
-    requests = generated(kind, 10**magnitude, seed)
-    if requests:
-        check(compare(requests, WorldSettings(max_machines=20)), tolerance=TOLERANCE[kind])
+@pytest.mark.parametrize(
+    ("kind", "every"),
+    [
+        ("batches", GAPS[1]),
+        ("long and short", GAPS[3]),
+        ("on and off", GAPS[1]),
+        ("random", GAPS[2]),
+        ("regular", GAPS[3]),
+        ("two models", GAPS[2]),
+        *full.full_only(*(load for load in product(KINDS, GAPS) if load not in MISSED)),
+    ],
+)
+def test_policies_reach_their_goals_on_generated_loads(kind: str, every: float) -> None:
+    check(compare(generated(kind, every), WorldSettings(max_machines=20)))
+
+
+@pytest.mark.parametrize(("kind", "every"), [*MISSED[1:], *full.full_only(*MISSED[:1])])
+def test_listed_loads_miss_a_goal(kind: str, every: float) -> None:
+    with pytest.raises(AssertionError):
+        check(compare(generated(kind, every), WorldSettings(max_machines=20)))
 
 
 @pytest.mark.parametrize(
