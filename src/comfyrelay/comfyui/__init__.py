@@ -72,7 +72,7 @@ __all__ = [
     "title_of",
     "workflow_hash",
 ]
-# Only imports of files need the editor's modules.
+# Imported on first use, because only reading workflow files needs the editor's modules.
 _LAZY = {
     "convert_workflow": "convert",
     **dict.fromkeys(("Embedded", "read_embedded"), "embedded"),

@@ -1,4 +1,4 @@
-"""Turn execution errors into `ComfyError`s: decide the fault and write a sentence without server internals."""
+"""Convert execution errors into `ComfyError`s with a fault and a sentence without server internals."""
 
 import json
 import re
@@ -19,7 +19,7 @@ _MODEL_FILE = re.compile(
 )
 _DISK = re.compile(r"no space left on device|read-only file system|permission denied", re.I)
 _ODD_SIZE = re.compile(r"libx264|width not divisible|height not divisible", re.I)
-# Errors of the server or a service it uses, not of the graph.
+# Errors of the server, or of a service it uses, rather than of the graph.
 _SERVER_TYPES = frozenset(
     {
         *("ImportError", "ModuleNotFoundError", "FileNotFoundError", "PermissionError"),
@@ -53,7 +53,7 @@ def explain_execution_error(data: Mapping[str, Any]) -> ComfyError:
 
 
 def explain_service_error(message: str, *, node_id: str | None, class_type: str | None) -> ComfyError:
-    """Convert the failure of a job at another service, whose message is a sentence for users."""
+    """Convert the failure of a job on another service, whose message is a sentence for users."""
     has_place = node_id is None or f"({node_id})" in message
     text = user_sentence(message) if has_place else f"{class_type or 'Node'} ({node_id}): {user_sentence(message)}"
     if _MEMORY.search(message):
@@ -87,7 +87,7 @@ def _reason(exception: str, message: str) -> str:
 
 
 def _fault(exception: str, message: str) -> Fault:
-    """A node that fails on one server fails on every server, unless the error concerns the server itself."""
+    """Return the fault. A node that fails on one server fails on all, unless the error concerns the server itself."""
     if exception in _SERVER_TYPES or _DISK.search(message):
         return Fault.WORKER
     return Fault.JOB

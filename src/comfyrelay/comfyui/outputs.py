@@ -1,4 +1,4 @@
-"""Files and texts that a run produced, from ComfyUI's `outputs` and from the WebSocket."""
+"""Files and texts of a run, from ComfyUI's `outputs` and from the WebSocket."""
 
 import json
 import re
@@ -20,10 +20,10 @@ _SUFFIXES = {"image/jpeg": ".jpg", "image/png": ".png", "image/webp": ".webp"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputFile:
-    """A file on the server. `key` is the output key the node used; some nodes list videos under `images`, too.
+    """A file on the server. `key` is the output key that the node used; some nodes list videos under `images`.
 
-    A file sent over the WebSocket is not on the server: it has `type` "socket" and its bytes are in `content`. An
-    output of the Comfy API has the id of its asset.
+    A file that was sent over the WebSocket is not on the server: its `type` is "socket", and `content` has its bytes.
+    `asset_id` is set for outputs of the Comfy API.
     """
 
     node_id: str
@@ -51,12 +51,12 @@ class OutputFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunResult:
-    """The result of a run that succeeded and produced something.
+    """The outputs of a successful run.
 
     `files` start with the outputs of the wanted nodes; saved files come before previews. `texts` maps node ids to the
-    texts these nodes displayed. `seconds` is the duration of the run. `node_seconds` has the duration of each node that
-    ran, by node id, as far as the server reported it; cached nodes are missing. `about` is extra metadata stored with
-    the output: for a script, its command and all files it saved.
+    texts these nodes displayed. `seconds` is the duration of the run. `node_seconds` maps the ids of the nodes that ran
+    to their durations, as far as the server reported them. `about` is extra metadata stored with the output: for a
+    script, its command and all files it saved.
     """
 
     prompt_id: str
@@ -73,7 +73,7 @@ class RunResult:
 
     @property
     def file(self) -> OutputFile:
-        """The first file: a wanted one, if any. Raises `LookupError` if the run produced only text."""
+        """The first file, from a wanted node if there is one. Raises `LookupError` if the run produced only text."""
         if not self.files:
             raise LookupError("This run produced only text, no files.")
         return self.files[0]
@@ -137,7 +137,7 @@ def texts_of(output: object) -> tuple[str, ...]:
 
 
 def unknown_items(output: object) -> Iterator[tuple[str, Any]]:
-    """Yield the items of one node's output that are neither files nor texts. Flags and empty items say nothing."""
+    """Yield the items of one node's output that are neither files nor texts, without flags and empty items."""
     for key, item in _items(output):
         is_file = isinstance(item, dict) and isinstance(item.get("filename"), str)
         is_text = key in _TEXT_KEYS and isinstance(item, str)
@@ -146,7 +146,7 @@ def unknown_items(output: object) -> Iterator[tuple[str, Any]]:
 
 
 def _unknown_texts(outputs: Mapping[str, Any], wanted: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return outputs of an unknown kind as texts, if the wanted nodes have any."""
+    """Return outputs of an unknown kind as texts, unless none of the wanted nodes has one."""
     texts = {
         node_id: tuple(item if isinstance(item, str) else json.dumps(item) for _, item in found)
         for node_id, output in outputs.items()

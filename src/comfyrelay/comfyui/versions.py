@@ -1,9 +1,9 @@
-"""Versions of ComfyUI that the compatibility suite was run with, and comparison of versions."""
+"""The versions of ComfyUI that the compatibility suite ran with, and comparison of versions."""
 
 # Run by `make compat`. The table in docs/reference/comfyui-versions.md has the same versions.
 TRIED = ("0.3.64", "0.7.0", "0.28.0")
 TRIED_ON = "2026-11-19"
-# A running or waiting prompt can be canceled by its id.
+# The first version that can cancel a running or waiting prompt by its id.
 CANCEL_BY_ID = (0, 28)
 
 

@@ -38,7 +38,7 @@ def update(source: str, tmp_path: Path) -> str:
 
 def test_list_of_a_website_is_stored_in_the_data_folder(site: str, tmp_path: Path) -> None:
     assert "Packages of 2 node classes are in" in update(f"{site}/map.json", tmp_path)
-    assert read_node_map(tmp_path / "data" / NODE_MAP)["Foo"].startswith("me/mine, by the node map of ")
+    assert read_node_map(tmp_path / "data" / NODE_MAP)["Foo"].startswith("me/mine, from the node map of ")
 
 
 def test_list_of_a_file_keeps_its_date(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_list_of_a_file_keeps_its_date(tmp_path: Path) -> None:
     file.write_text(json.dumps(MAP))
     os.utime(file, (0, 1_790_000_000))
     update(str(file), tmp_path)
-    assert read_node_map(tmp_path / "data" / NODE_MAP)["Bar"] == "me/mine, by the node map of 2026-09-21"
+    assert read_node_map(tmp_path / "data" / NODE_MAP)["Bar"] == "me/mine, from the node map of 2026-09-21"
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,7 @@ class TestServerState:
         write_node_map(node_map, json.dumps({"https://github.com/me/mine": [["NoSuchNode"], {}]}).encode())
         os.utime(node_map, (0, 1_790_000_000))
         graph: Graph = {**invert(), "9": {"class_type": "NoSuchNode", "inputs": {}}}
-        expected = "NoSuchNode (9): this node is not installed on the server (package me/mine, by the node map of "
+        expected = "NoSuchNode (9): this node is not installed on the server (package me/mine, from the node map of "
         async with ComfyClient(simulator.url, node_map=node_map) as comfy:
             assert await comfy.preflight(graph) == [f"{expected}2026-09-21)"]
             with pytest.raises(NotInstalled) as caught:

@@ -98,7 +98,7 @@ async def test_package_of_a_missing_node_is_named_by_the_node_map(world: World) 
     (world.engine.settings.data_dir / NODE_MAP).write_text(json.dumps(map_), "utf-8")
     error = await submit_refused(desk)
     [item] = error.missing
-    assert item["source"].startswith("owner/videos, by the node map of ")
+    assert item["source"].startswith("owner/videos, from the node map of ")
     assert "SaveVideo is in the package owner/videos" in error.detail
 
 

@@ -63,7 +63,7 @@ from comfyrelay.errors import (
 )
 from comfyrelay.http_client import Http, PortClosed, body_of, object_in, read_bounded, save
 
-# A run starts without the WebSocket if it does not open in time: it only speeds things up.
+# A run does not wait longer for the WebSocket to open, because it also works without one.
 SOCKET_WAIT_SECONDS = 2.0
 STOP_SECONDS = 10.0
 LATE_SUBMIT_SECONDS = 2.0
@@ -72,7 +72,7 @@ FIRST_STOP_CHECK_SECONDS = 0.05
 LAST_STOP_CHECK_SECONDS = 2.0
 SUBMISSIONS = 3
 MAX_LOADED_WORKFLOWS = 1000
-# After these errors the server has no run to stop.
+# After these errors, there is no run on the server to stop.
 _NOTHING_TO_STOP = (NotAccepted, PortClosed, RunLost, RunRemoved, GraphError, GraphRefused, NotInstalled, InputMissing)
 
 
@@ -117,13 +117,13 @@ class ComfyClient:
         """
         self._http = Http(url, headers=headers)
         self._uploader = Uploader(self._http, path="/upload/image", view_path="/view")
-        # After a reconnect the server may be a new one with empty folders.
+        # After a reconnect, the server may be a new process with empty folders.
         self._router = MessageRouter(self._http, on_lost=self._uploader.forget_uploads)
         self._timeouts = timeouts or RunTimeouts()
         self._keep_prefixes = keep_prefixes
         self._deletes_history = delete_history
         self._node_map = node_map
-        # Connection number of the last run by workflow hash. A restarted server has unloaded its models.
+        # Connection number of the last run of each workflow hash. A restarted server has unloaded its models.
         self._loaded: dict[str, int] = {}
         self._object_info: dict[str, Any] = {}
         # Number of the connection whose server has no route to cancel a run by its id.
@@ -138,12 +138,12 @@ class ComfyClient:
 
     @property
     def queue_remaining(self) -> int | None:
-        """Number of runs on the server, of all clients, as last reported; `None` if unknown."""
+        """Number of runs of all clients on the server, as last reported; `None` if unknown."""
         return self._router.queue_remaining
 
     @property
     def connection(self) -> int:
-        """Number of the current WebSocket connection. Another process may serve the next one."""
+        """Number of the current WebSocket connection. The next connection may reach another process."""
         return self._router.socket.connection
 
     async def __aenter__(self) -> Self:
@@ -159,7 +159,7 @@ class ComfyClient:
         await self._http.close()
 
     async def check(self) -> None:
-        """Return if ComfyUI responds and accepts runs; raise `ComfyError` otherwise."""
+        """Raise `ComfyError` unless ComfyUI responds and accepts runs."""
         if "exec_info" not in await self._http.object("/prompt"):
             raise ServerRefused(f"{self.url} responds, but is not ComfyUI.")
         if self._overdue_runs:
@@ -178,7 +178,7 @@ class ComfyClient:
         return await self._http.object("/system_stats")
 
     async def prompts(self) -> dict[str, Prompt]:
-        """Return all queued and running prompts, of all clients, by prompt id."""
+        """Return the queued and running prompts of all clients by prompt id."""
         return prompts_in(await self._router.queue.now())
 
     async def history(self, prompt_id: str) -> dict[str, Any] | None:
@@ -192,7 +192,7 @@ class ComfyClient:
         return "".join(str(entry.get("m")) for entry in entries if isinstance(entry, dict)).splitlines()
 
     async def newest_history(self, count: int) -> dict[str, dict[str, Any]]:
-        """Return the newest history entries, of all clients, by prompt id."""
+        """Return the newest history entries of all clients by prompt id."""
         found = await self._http.object(f"/history?max_items={count}")
         return {prompt_id: entry for prompt_id, entry in found.items() if isinstance(entry, dict)}
 
@@ -206,7 +206,7 @@ class ComfyClient:
             installed = await self._http.object("/object_info")
             replacements: dict[str, Any] = {}
             with suppress(ServerRefused):
-                # Older servers have no such route.
+                # Older servers do not have this route.
                 replacements = await self._http.object("/node_replacements")
             scripts: object = None
             with suppress(ServerRefused):
@@ -223,7 +223,7 @@ class ComfyClient:
         return as_graph(load_workflow(source), await self.object_info(), node_map=self._node_map)
 
     async def preflight(self, graph: Graph) -> list[str]:
-        """Return one sentence for each problem that would stop this graph on this server."""
+        """Return one sentence for each problem that would prevent this graph from running on this server."""
         info = await self.object_info(refresh=True)
         found = graph_problems(check_graph(graph), info, packages=await self._packages())
         problems = [problem.text for problem in found]
@@ -334,11 +334,11 @@ class ComfyClient:
                 pause = min(pause * 1.5, LAST_STOP_CHECK_SECONDS)
 
     async def remove(self, prompt_id: str) -> None:
-        """Remove a pending run from the queue. A running one continues."""
+        """Remove a run from the queue. Has no effect if the run has started."""
         await self._http.post("/queue", {"delete": [prompt_id]})
 
     async def interrupt(self, prompt_id: str) -> None:
-        """Interrupt this run if it is running. It stops at its next node or step."""
+        """Interrupt this run if it is running. It stops before the next node or step."""
         # ComfyUI before 0.3.57 ignores the id and interrupts the active run.
         if position_in(await self._router.queue.now(), prompt_id) == -1:
             await self._http.post("/interrupt", {"prompt_id": prompt_id})
@@ -361,7 +361,7 @@ class ComfyClient:
                 yield piece
 
     async def download(self, file: OutputFile, to: Path) -> int:
-        """Save an output file and return its size. `to` appears only when it is complete."""
+        """Save an output file and return its size. `to` is created only after the download is complete."""
         return await save(self.read(file), to)
 
     async def _run_with(self, graph: Graph, attachments: tuple[Attachment, ...], request: _RunRequest) -> RunResult:
@@ -371,7 +371,7 @@ class ComfyClient:
         except InputMissing:
             if not attachments:
                 raise
-            # Someone has emptied the server's input folder since the upload.
+            # The server's input folder has been emptied since the upload.
             self._uploader.forget_uploads()
             attached = await self._uploader.attach(graph, attachments)
             result = await self._run_once(attached, request)
@@ -382,21 +382,21 @@ class ComfyClient:
             result = await self._run_once(attached, request)
         if not result.is_empty:
             return result
-        # Everything was cached, and older servers do not list cached outputs. A new folder makes them save again.
+        # All nodes were cached, and older servers do not list cached outputs. With a new folder, the nodes save again.
         result = await self._run_once(attached, request)
         if result.is_empty:
             raise NoOutput
         return result
 
     async def _with_all_missing(self, refusal: NotInstalled, graph: Graph) -> NotInstalled:
-        """Add all missing nodes and models. ComfyUI reports only the first missing node, and models after all nodes."""
+        """Add all missing nodes and models. ComfyUI reports nodes one at a time, and models only after all nodes."""
         try:
             info = await self.object_info(refresh=True)
         except ComfyError:
             return refusal
         problems = graph_problems(graph, info, packages=await self._packages())
         missing = [problem.text for problem in problems if problem.kind is NotInstalled]
-        # The own texts may also name the package.
+        # Our own texts may also name the package.
         others = [text for text in refusal.problems if not any(own.startswith(text) for own in missing)]
         texts = list(dict.fromkeys([*others, *missing]))
         return NotInstalled("; ".join(texts), node_id=refusal.node_id, problems=texts, raw=refusal.raw)
@@ -435,14 +435,14 @@ class ComfyClient:
             except BaseException as error:
                 # The caller no longer waits for this run.
                 if not is_accepted:
-                    # It may have made files, which the listener can only find by its id.
+                    # The run may have saved files, which the listener can find only by the prompt id.
                     request.on_event(Noted(prompt_id=prompt_id, about={}))
                 await self._stop(prompt_id, may_still_arrive=not is_accepted)
                 if isinstance(error, RunTimedOut):
                     self._overdue_runs.add(prompt_id)
                 raise
             if watch.was_ignored:
-                # The server may have mixed up its connections.
+                # The server may be sending this client's messages to another connection.
                 await self._router.socket.renew()
             if (failure := failure_in(entry)) is not None:
                 raise failure
@@ -487,10 +487,10 @@ class ComfyClient:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.cancel(prompt_id)
             async with asyncio.timeout(LATE_SUBMIT_SECONDS):
-                # A request that was cut off may still be on its way through a proxy.
+                # The submission was cut off, but may still be on its way through a proxy.
                 while may_still_arrive and not await has_run(self._http, prompt_id):
                     await asyncio.sleep(0.2)
                     await self.cancel(prompt_id)
                 if may_still_arrive:
-                    # It may have arrived after the last attempt to cancel it.
+                    # The run may have arrived after the last attempt to cancel it.
                     await self.cancel(prompt_id)

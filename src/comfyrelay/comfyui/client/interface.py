@@ -12,7 +12,7 @@ from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 
 
 class ComfyServer(Protocol):
-    """A server that runs graphs. Expected errors are `ComfyError`s, whose `fault` says who caused them."""
+    """A server that runs graphs. Expected errors are `ComfyError`s; their `fault` says who caused them."""
 
     @property
     def url(self) -> str: ...
@@ -23,12 +23,12 @@ class ComfyServer(Protocol):
 
     @property
     def queue_remaining(self) -> int | None:
-        """Number of runs on the server, of all clients, as last reported; `None` if unknown."""
+        """Number of runs of all clients on the server, as last reported; `None` if unknown."""
 
     async def close(self) -> None: ...
 
     async def check(self) -> None:
-        """Return if the server accepts runs; raise `ComfyError` otherwise."""
+        """Raise `ComfyError` unless the server accepts runs."""
 
     async def disconnected(self) -> None:
         """Wait until the connection to the server is lost; forever if the client keeps no connection."""
@@ -64,10 +64,10 @@ class ComfyServer(Protocol):
         """Yield the content of an output file in chunks."""
 
     async def download(self, file: OutputFile, to: Path) -> int:
-        """Save an output file and return its size. `to` appears only when it is complete."""
+        """Save an output file and return its size. `to` is created only after the download is complete."""
 
     async def object_info(self, *, refresh: bool = False) -> dict[str, Any]:
         """Return the definitions of all installed nodes, cached after the first call."""
 
     async def preflight(self, graph: Graph) -> list[str]:
-        """Return one sentence for each problem that would stop this graph: missing nodes, models and inputs."""
+        """Return one sentence for each problem that would stop this graph: a missing node, model or input."""

@@ -1,4 +1,4 @@
-"""Model files of one ComfyUI, over its own routes: names, sizes, pictures and metadata.
+"""Names, sizes, pictures and metadata of a ComfyUI's model files, read through its routes.
 
 Every path is built from names that this server has listed.
 """
@@ -13,20 +13,20 @@ from urllib.parse import quote
 from comfyrelay.errors import ServerRefused
 from comfyrelay.http_client import Http, body_of, object_in
 
-# ComfyUI lists these next to the folders of models.
+# ComfyUI lists these folders in addition to those with models.
 _OTHER_FOLDERS = frozenset({"configs", "custom_nodes"})
-# ComfyUI converts a picture of any format to WebP.
+# ComfyUI converts pictures to WebP.
 PICTURE_TYPES = frozenset({"image/jpeg", "image/png", "image/webp"})
-# A larger picture is not shown.
+# Larger pictures are not shown.
 MAX_PICTURE_BYTES = 16 * 1024**2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFile:
     name: str
-    # The number of its place, if the folder has several.
+    # Number of the file's directory, if the folder consists of several directories.
     place: int = 0
-    # Not every version and extension of ComfyUI reports these.
+    # Some versions and extensions of ComfyUI do not report these.
     size_bytes: int | None = None
     modified_at: float | None = None
 
@@ -52,13 +52,13 @@ class ModelFiles:
             await http.close()
 
     async def names_by_folder(self) -> dict[str, list[str]]:
-        """Return the names of all models, as the node definitions list them."""
+        """Return the names of all models by folder, as listed in node definitions."""
         folders = [folder for folder in await self._list("/models") if folder not in _OTHER_FOLDERS]
         lists = await asyncio.gather(*(self._list(f"/models/{quote(folder, safe='')}") for folder in folders))
         return dict(zip(folders, lists, strict=True))
 
     async def details(self, folder: str) -> dict[str, ModelFile]:
-        """Return what the server knows about the files of a folder, by name. Some kinds of files are missing."""
+        """Return the details of a folder's files by name. The server does not list all kinds of files."""
         response = await self._http.send("GET", f"/experiment/models/{quote(folder, safe='')}")
         try:
             found = response.json() if response.is_success else []

@@ -1,7 +1,7 @@
-"""Definitions of node classes that a server no longer has, and replaces when it receives a graph.
+"""Definitions of node classes that a server no longer has and replaces in the graphs it receives.
 
-The server lists them at `/node_replacements`. With a definition they are checked, converted and shown in forms like
-installed ones.
+The server lists these classes at `/node_replacements`. With a definition, they are checked, converted and shown in
+forms like installed classes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,13 +12,13 @@ from comfyrelay.comfyui.graphs.preflight import input_specs, specs_for
 
 
 def with_replaced_nodes(object_info: Mapping[str, Any], replacements: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the definitions with those of replaced classes. Replacements of an unknown shape are ignored."""
+    """Add the definitions of replaced classes. Replacements of an unknown shape are ignored."""
     return {**object_info, **dict(_replaced(object_info, replacements))}
 
 
 def _replaced(object_info: Mapping[str, Any], replacements: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, found in replacements.items():
-        # The server uses the first one.
+        # The server uses the first replacement.
         first = found[0] if isinstance(found, list) and found else None
         if name in object_info or not isinstance(first, dict):
             continue

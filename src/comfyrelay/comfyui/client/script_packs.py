@@ -1,4 +1,4 @@
-"""Packs of custom nodes that have scripts for ComfyUI's editor. Their nodes may not work in an editor without them."""
+"""Packs of custom nodes with scripts for ComfyUI's editor. Without the scripts, their nodes may not work there."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +10,8 @@ _SCRIPTS, _PACKS = "/extensions/", "custom_nodes."
 
 
 def with_script_packs(object_info: Mapping[str, Any], scripts: object) -> dict[str, Any]:
-    """Name the pack in the definition of each node whose pack has scripts. `scripts` are the paths that the server
-    lists at `/extensions`; paths of an unknown shape are ignored."""
+    """Add the pack's name to the definition of each node whose pack has scripts. `scripts` are the paths that the
+    server lists at `/extensions`; paths of an unknown shape are ignored."""
     paths = [path for path in scripts if isinstance(path, str)] if isinstance(scripts, list) else []
     names = {unquote(path[len(_SCRIPTS) :].partition("/")[0]) for path in paths if path.startswith(_SCRIPTS)}
     packs = {_key(name): name for name in names}
@@ -27,5 +27,5 @@ def _marked(definition: Any, packs: Mapping[str, str]) -> Any:
 
 
 def _key(name: str) -> str:
-    # Scripts are listed under the folder of the pack, or the name in its pyproject.toml.
+    # The server lists scripts under the pack's folder or under the name in its pyproject.toml.
     return name.lower().replace("_", "-")

@@ -35,7 +35,7 @@ def _text(value: Any) -> str:
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    """Return a JSON object, which the header of the file contains as text."""
+    """Return a JSON object that the header contains as text, or an empty one."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

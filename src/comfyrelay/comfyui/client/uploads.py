@@ -18,7 +18,7 @@ from comfyrelay.errors import Fault, InvalidInput, ServerRefused
 from comfyrelay.http_client import Http, NotConnected
 
 MAX_REMEMBERED_UPLOADS = 10_000
-# Before a larger file is sent, the server is asked for its limit.
+# For larger files, the server's upload limit is checked first.
 LARGE_BYTES = 8 * 1024**2
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")
@@ -27,11 +27,12 @@ _FOLDER = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attachment:
-    """A file that is uploaded before the run and then named in the graph.
+    """A file that is uploaded before the run, and whose name is then set in the graph.
 
-    Set either `node` (id or title) and `input`, or `placeholder`, which is replaced everywhere in input texts.
-    `content_hash` (SHA-256, hexadecimal) saves reading the file. `folder` is a separate folder for files of a single
-    run. Many runs use a `shared` file: it is not sent again if the server has it, even if another process uploaded it.
+    Set either `node` (id or title) and `input`, or `placeholder`, which is replaced everywhere in input texts. If
+    `content_hash` (SHA-256, hexadecimal) is given, the file is not read to compute it. `folder` is a separate folder
+    for files of a single run. A `shared` file is used by many runs: it is not sent again if the server has it, even if
+    another process uploaded it.
     """
 
     source: Path | bytes
@@ -65,8 +66,8 @@ class Uploaded:
 
 
 class Uploader:
-    """Upload files to one server and remember them. `field` is the field of the form that has the file, and
-    `view_path` the route that checks for shared files."""
+    """Upload files to one server and remember them. `field` is the form field for the file, and `view_path` the route
+    that is used to check for shared files."""
 
     def __init__(self, http: Http, *, path: str, field: str = "image", view_path: str | None = None) -> None:
         self._http = http
@@ -75,7 +76,7 @@ class Uploader:
         self._view_path = view_path
         self._known: dict[str, Uploaded] = {}
         self._locks: dict[str, asyncio.Lock] = {}
-        # Run folder -> number of uploads without a response.
+        # Number of uploads without a response, by run folder.
         self._unanswered: Counter[str] = Counter()
 
     async def upload(
@@ -173,7 +174,7 @@ class Uploader:
         return wanted if exists else await self._send(source, wanted)
 
     async def _has(self, wanted: Uploaded, *, size: int) -> bool:
-        """Whether the server has the complete file. The name identifies the content, the size a partial upload."""
+        """Whether the server has the complete file. The name stands for the content; the size shows partial uploads."""
         if self._view_path is None:
             return False
         query = {"filename": wanted.name, "subfolder": wanted.subfolder, "type": "input"}
@@ -194,22 +195,22 @@ class Uploader:
         return self._uploaded(answer if isinstance(answer, dict) else {})
 
     def _fields(self, wanted: Uploaded) -> dict[str, str]:
-        """Return the fields of the form, next to the file."""
+        """Return the form fields other than the file."""
         return {"type": "input", "subfolder": wanted.subfolder}
 
     def _uploaded(self, answer: Mapping[str, Any]) -> Uploaded:
-        """Return the file as the server has stored it. It may have chosen another name."""
+        """Return the file under the name that the server has chosen."""
         if not isinstance(answer.get("name"), str):
             raise ServerRefused("The server accepted the file but did not return its name.")
         return Uploaded(name=answer["name"], subfolder=str(answer.get("subfolder") or ""))
 
     async def _check_size(self, source: Path | bytes) -> None:
-        """Refuse a file that the server would refuse only after the whole upload."""
+        """Reject a file that the server would reject only after the whole upload."""
         if self._view_path is None or (size := await asyncio.to_thread(_size, source)) < LARGE_BYTES:
             return
         features: dict[str, Any] = {}
         with suppress(ServerRefused):
-            # Older servers have no such route.
+            # Older servers do not have this route.
             features = await self._http.object("/features")
         limit = features.get("max_upload_size")
         if isinstance(limit, int) and size > limit:

@@ -17,10 +17,10 @@ ASSETS = "/api/v2/assets"
 
 
 class AssetUploader(Uploader):
-    """Uploader that names files in graphs by references to assets.
+    """Upload files as assets, which graphs refer to by their ids.
 
-    It stores the ids of shared files in `names_file`: other processes, and this one after a restart, need not upload
-    these files again. A file that is missing or belongs to another account is uploaded again.
+    The ids of shared files are stored in `names_file`, so that other processes, and this process after a restart, need
+    not upload them again. A file that is missing or belongs to another account is uploaded again.
     """
 
     def __init__(self, http: ApiHttp, *, names_file: Path | None = None) -> None:

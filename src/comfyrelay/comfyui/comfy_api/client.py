@@ -82,7 +82,7 @@ class ComfyApiClient:
         await self._storage.close()
 
     async def check(self) -> None:
-        """Return if the service responds and accepts the key."""
+        """Raise `ComfyError` unless the service responds and accepts the key."""
         await self._api.check()
 
     async def disconnected(self) -> None:
@@ -90,18 +90,18 @@ class ComfyApiClient:
         await asyncio.Event().wait()
 
     async def object_info(self, *, refresh: bool = False) -> dict[str, Any]:  # noqa: ARG002  (the interface of a server)
-        """Return no definitions: the Comfy API has none."""
+        """Return an empty dictionary: the Comfy API has no node definitions."""
         return {}
 
     async def preflight(self, graph: Graph) -> list[str]:
-        """Return no problems: the service checks a graph when it is submitted."""
+        """Return an empty list: the service checks a graph when it is submitted."""
         check_graph(graph)
         return []
 
     async def upload(
         self, source: Path | bytes, *, name: str | None = None, content_hash: str | None = None
     ) -> Uploaded:
-        """Upload a file, once per content. Its `name` is the id of the asset."""
+        """Upload a file, once per content. The `name` of the result is the id of the asset."""
         return await self._uploader.upload(source, name=name, content_hash=content_hash)
 
     async def run(
@@ -117,8 +117,8 @@ class ComfyApiClient:
     ) -> RunResult:
         """Run a graph and return its result. Canceling the call cancels only this job.
 
-        If a service knows the key of the submission, the job of that key is continued instead. Only the key of partner
-        nodes is sent from `extra_data`.
+        If the service already knows the key of the submission, the existing job is continued. Of `extra_data`, only the
+        API key for partner nodes is sent.
         """
         graph = fill_file_names(draw_prompts(check_graph(graph)), utc_now())
         nodes = [find_node(graph, node) for node in wanted]
@@ -149,7 +149,7 @@ class ComfyApiClient:
         await self._api.cancel(prompt_id)
 
     async def wait_until_stopped(self, prompt_id: str) -> None:
-        """Wait until this job has finished or the service does not report its status."""
+        """Wait until this job has finished or the service no longer reports its status."""
         with suppress(ComfyRelayError):
             while True:
                 if phase_of(await self._api.job(prompt_id)) in (Phase.DONE, Phase.FAILED):
@@ -157,7 +157,7 @@ class ComfyApiClient:
                 await asyncio.sleep(self._poll_seconds)
 
     async def read(self, file: OutputFile) -> AsyncIterator[bytes]:
-        """Yield the content of an output in chunks. A download that breaks off is continued."""
+        """Yield the content of an output in chunks. An interrupted download is resumed."""
         size, failures = 0, 0
         while True:
             try:
@@ -172,18 +172,18 @@ class ComfyApiClient:
                 await self._http.pause(failures - 1)
 
     async def download(self, file: OutputFile, to: Path) -> int:
-        """Save an output file and return its size. `to` appears only when it is complete."""
+        """Save an output file and return its size. `to` is created only after the download is complete."""
         return await save(self.read(file), to)
 
     async def find_job(self, key: str) -> str | None:
-        """Return the job of an idempotency key, if the service names it."""
+        """Return the id of the job with this idempotency key, if the service reports it."""
         return await self._api.find(key)
 
     async def _read_from(self, file: OutputFile, start: int) -> AsyncIterator[bytes]:
         headers = {"Range": f"bytes={start}-"} if start else {}
         async with self._http.stream("GET", f"{ASSETS}/{file.asset_id}/content", headers=headers) as response:
             if response.status_code == 404:
-                raise OutputGone(f"The file {file.filename} is no longer at the cloud service.")
+                raise OutputGone(f"The file {file.filename} is no longer on the cloud service.")
             if not response.has_redirect_location:
                 async for piece in self._pieces(response, self._http, start):
                     yield piece
@@ -196,7 +196,7 @@ class ComfyApiClient:
     async def _pieces(self, response: httpx.Response, http: Http, start: int) -> AsyncIterator[bytes]:
         if not response.is_success:
             raise http.refusal(await read_bounded(response))
-        # A server without ranges sends the whole file.
+        # A server that does not support ranges sends the whole file.
         skip = start if response.status_code != 206 else 0
         async for piece in body_of(response):
             yield piece[skip:]

@@ -1,4 +1,4 @@
-"""The event stream of a job: progress and previews. It is never the source of truth: `GET /jobs/{id}` is."""
+"""The event stream of a job: progress and previews. The source of truth is `GET /jobs/{id}`, never the stream."""
 
 import base64
 import json
@@ -12,13 +12,13 @@ from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.nodes import title_of
 from comfyrelay.comfyui.runs.events import NodeStarted, Preview, Queued, RunEvent, Started, Step
 
-# A preview is the largest event.
+# The largest events are previews.
 MAX_EVENT_BYTES = 8 * 1024**2
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 
 
 async def events_in(response: httpx.Response) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """Yield the name and the data of each event. Raises `httpx.RemoteProtocolError` if one is too large."""
+    """Yield the name and the data of each event. Raises `httpx.RemoteProtocolError` if an event is too large."""
     unread = b""
     async for piece in response.aiter_bytes():
         *blocks, unread = _BLANK_LINE.split(unread + piece)
@@ -51,7 +51,7 @@ class JobProgress:
         self._on_event(Queued(prompt_id=self.prompt_id))
 
     def set_position(self, position: object) -> None:
-        """Report a new number of jobs ahead of this one."""
+        """Report the number of jobs ahead of this one, if it has changed."""
         if isinstance(position, int) and position != self._position and not self.started:
             self._position = position
             self._on_event(Queued(prompt_id=self.prompt_id, position=position))
@@ -62,7 +62,7 @@ class JobProgress:
             self._on_event(Started(prompt_id=self.prompt_id))
 
     def show(self, progress: Any) -> None:
-        """Report a progress snapshot. Each one is complete."""
+        """Report a progress snapshot."""
         match progress:
             case {"value": int() | float() as value, "current_node": str() as node_id, "nodes_total": _}:
                 self._show(progress, node_id, min(max(float(value), 0.0), 1.0))

@@ -1,4 +1,4 @@
-"""HTTP client for the Comfy API: retries while the service is busy, and explains its errors."""
+"""HTTP client for the Comfy API, with retries while the service is busy and explanations of its errors."""
 
 import asyncio
 from collections.abc import Mapping
@@ -58,20 +58,20 @@ class ApiHttp(Http):
         await asyncio.sleep(self._backoff.delay(attempt + 1, at_least=min(wanted or 0.0, _LONGEST_PAUSE_SECONDS)))
 
     def path_of(self, link: object, default: str) -> str:
-        """Return the path of a link in a response, relative to the address of this service.
+        """Return the path of a link in a response, relative to the service's address.
 
-        A link to another origin is not followed, because it would get the key.
+        Links to other origins are not followed, because those would receive the key.
         """
         base, parts = urlsplit(self.url), urlsplit(link if isinstance(link, str) else "")
         is_ours = not parts.netloc or (parts.scheme, parts.netloc) == (base.scheme, base.netloc)
-        # The path of the link has the prefix of the address, if that has one.
+        # If the service's address has a path prefix, the link's path must start with it.
         if not is_ours or not parts.path.startswith(f"{base.path}/"):
             return default
         return parts._replace(scheme="", netloc="", path=parts.path.removeprefix(base.path), fragment="").geturl()
 
 
 def is_busy(response: httpx.Response) -> bool:
-    """Whether the request may succeed later."""
+    """Whether the request may succeed on a later attempt."""
     return response.status_code in _BUSY
 
 
@@ -97,7 +97,7 @@ def _graph_error(response: httpx.Response, reason: str, raw: str) -> ComfyError:
     missing = error_details(response).get("missing")
     if not isinstance(missing, list):
         return GraphRefused(f"The cloud service refused the request: {reason}", raw=raw)
-    # Another ComfyRelay lists what its workers are missing.
+    # Another ComfyRelay server lists the requirements that its workers are missing.
     types = [str(item.get("name")) for item in missing if isinstance(item, dict) and item.get("kind") == "node"]
     return NotInstalled(f"The cloud service cannot run this graph: {reason}", node_types=types, raw=raw)
 

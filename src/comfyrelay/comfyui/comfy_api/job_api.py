@@ -19,7 +19,7 @@ class JobApi:
         self.http = http
 
     async def check(self) -> None:
-        """Return if the service responds and accepts the key."""
+        """Raise `ComfyError` unless the service responds and accepts the key."""
         response = await self.http.send("GET", f"{JOBS}/{NO_JOB}")
         if response.status_code != 404:
             raise self.http.refusal(response)
@@ -29,7 +29,7 @@ class JobApi:
     async def job(self, job_id: str) -> dict[str, Any]:
         response = await self.http.send("GET", f"{JOBS}/{job_id}")
         if response.status_code == 404:
-            raise RunLost("The cloud service does not know the job any more.")
+            raise RunLost("The cloud service no longer knows the job.")
         if not response.is_success:
             raise self.http.refusal(response)
         return job_in(response)
@@ -41,7 +41,7 @@ class JobApi:
             raise self.http.refusal(response)
 
     async def find(self, key: str) -> str | None:
-        """Return the job of an idempotency key, if the service names it. An empty graph is never accepted."""
+        """Return the id of the job with this key, if the service reports it. An empty graph is never accepted."""
         response = await self.http.send("POST", JOBS, json={"workflow": {}}, headers={"Idempotency-Key": key})
         return job_of_key(response)
 
@@ -55,6 +55,6 @@ def job_in(response: httpx.Response) -> dict[str, Any]:
 
 
 def job_of_key(response: httpx.Response) -> str | None:
-    """Return the job that has used the key of a refused request, if the service names it."""
+    """Return the id of the job that already used the key of a refused request, if the service reports it."""
     found = error_details(response).get("job_id") if error_code(response) == KEY_REUSED else None
     return found if isinstance(found, str) else None

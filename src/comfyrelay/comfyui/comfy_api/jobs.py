@@ -31,7 +31,7 @@ _KEYS = {"video": "videos", "audio": "audio", "text": "text", "latent": "latents
 
 
 def phase_of(job: Mapping[str, Any]) -> Phase:
-    """Treat unknown states as waiting."""
+    """Return the phase of a job. Unknown states count as waiting."""
     return _PHASES.get(str(job.get("status")), Phase.WAITING)
 
 
@@ -42,7 +42,7 @@ def has_known_state(job: Mapping[str, Any]) -> bool:
 def failure_of_job(job: Mapping[str, Any]) -> ComfyError:
     status = job.get("status")
     if status == "canceled":
-        return RunInterrupted("The job was canceled at the cloud service.")
+        return RunInterrupted("The job was canceled on the cloud service.")
     if status == "expired":
         return RunLost("The cloud service did not finish the job in time.")
     found = job.get("error")
@@ -53,7 +53,7 @@ def failure_of_job(job: Mapping[str, Any]) -> ComfyError:
 
 
 def outputs_of(job: Mapping[str, Any]) -> Iterator[OutputFile]:
-    """Yield the outputs of a job, in its order."""
+    """Yield the outputs of a job in the service's order."""
     outputs = job.get("outputs")
     for item in outputs if isinstance(outputs, list) else []:
         match item:
@@ -64,7 +64,7 @@ def outputs_of(job: Mapping[str, Any]) -> Iterator[OutputFile]:
 
 
 def asset_reference(asset_id: str) -> dict[str, Any]:
-    """Return the value of a graph's input that names an asset."""
+    """Return the input value that refers to an asset in a graph."""
     return {"__type": ASSET, "info": {"id": asset_id}}
 
 

@@ -1,4 +1,4 @@
-"""One run of a graph at a service: submit it once, follow it, and cancel it if the caller leaves."""
+"""One run of a graph on a service: submit it once, follow its progress, and cancel it if the call is canceled."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -35,14 +35,14 @@ from comfyrelay.http_client import NotConnected
 from comfyrelay.wakeup import Wakeup
 
 STOP_SECONDS = 10.0
-# While events arrive, the job is read only now and then.
+# While events arrive, the job is read only after this number of polls.
 POLLS_SKIPPED = 10
-# A stream is never silent for longer.
+# A healthy stream is never silent for longer.
 STREAM_TIMEOUT = httpx.Timeout(30.0, read=90.0, pool=None)
-# The servers that a job has passed through, so that a server refuses a job that comes back.
+# Lists the servers that a job has passed through, so that a server can refuse a job that returns to it.
 VIA_HEADER = "ComfyRelay-Via"
 UNKNOWN_OUTCOME = (
-    "The cloud service may have received this job, but does not say what became of it. It is not sent again, because "
+    "The cloud service may have received this job, but did not report its outcome. It is not sent again, because "
     "it could be charged twice."
 )
 
@@ -100,7 +100,7 @@ class ApiRun:
         try:
             job = await self._wait(progress, job)
         except (asyncio.CancelledError, RunTimedOut, ServerUnreachable, ServerRefused):
-            # The job may be running and would be charged.
+            # The job may still be running, and would be charged.
             await self._stop(job_id)
             raise
         finally:
@@ -112,7 +112,7 @@ class ApiRun:
         return result
 
     async def _submitted(self) -> dict[str, Any]:
-        """Submit the graph, or find the job of an earlier process. Returns the job."""
+        """Return the submitted job, or the job of an earlier process."""
         if self._submission.job_id is not None:
             return await self._api.job(self._submission.job_id)
         graph = await self._uploader.attach(self._graph, self._attachments)
@@ -126,7 +126,7 @@ class ApiRun:
     async def _submit(self, graph: Graph) -> dict[str, Any]:
         response = await self._post(graph)
         if error_code(response) == "missing_asset" and self._attachments:
-            # A remembered file is gone. A refused submission releases its key.
+            # A remembered file no longer exists. The key can be used again after a refused submission.
             self._uploader.forget_uploads()
             response = await self._post(await self._uploader.attach(self._graph, self._attachments))
         if response.is_success:
@@ -138,7 +138,7 @@ class ApiRun:
         return await self._api.job(job_id)
 
     async def _post(self, graph: Graph) -> httpx.Response:
-        """Post a graph until the service responds. The key makes sure that at most one job is created."""
+        """Post a graph, with retries. The key makes sure that at most one job is created."""
         body = {"workflow": graph, **({"extra_data": self._extra_data} if self._extra_data else {})}
         headers = {"Idempotency-Key": self._submission.key}
         if self._submission.via:
@@ -153,7 +153,7 @@ class ApiRun:
                 may_exist = may_exist or not isinstance(failure, NotConnected)
             if response is not None and not is_busy(response):
                 return response
-            # 429 rejects the job. After any other error it may exist.
+            # A response of 429 rejects the job. After any other error, the job may exist.
             may_exist = may_exist or (response is not None and response.status_code != 429)
             if attempt == self._http.retries:
                 failed = self._http.refusal(response) if response is not None else error
@@ -192,8 +192,8 @@ class ApiRun:
             job = await self._read(progress.prompt_id)
 
     async def _read(self, job_id: str) -> dict[str, Any]:
-        """Read the job. It runs without us, so an unreachable service gets time to recover."""
-        # Refused connections get the same time: the service runs on more than one machine.
+        """Read the job. The job does not depend on this client, so an unreachable service gets time to recover."""
+        # Refused connections get the same time, because the service runs on several machines.
         silence = SilenceLimit(replace(self._timeouts, refused_seconds=self._timeouts.unreachable_seconds))
         while True:
             try:
@@ -236,7 +236,7 @@ class ApiRun:
         await self._runs.finish_stop(self._try_to_cancel(job_id))
 
     async def _stop_submitted(self, submitting: asyncio.Task[dict[str, Any]]) -> None:
-        """Cancel the job of a submission once it is answered: until then, nobody knows its id."""
+        """Cancel the job of a submission after its response, which contains the job's id."""
         with suppress(ComfyRelayError, TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 job = await submitting

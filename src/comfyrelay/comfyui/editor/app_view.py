@@ -1,6 +1,6 @@
 """Read the form that an author made for ComfyUI's app view: inputs with their labels, and outputs.
 
-The file names fields of the canvas. The result names inputs and nodes of the converted graph.
+The file refers to fields on the canvas; the result refers to inputs and nodes of the converted graph.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +15,13 @@ from comfyrelay.comfyui.editor.sources import Scope, Sources
 from comfyrelay.comfyui.editor.widgets import StoredValue
 from comfyrelay.comfyui.editor.workflow import AppField, AppView, EditorWorkflow, Node, as_dict, as_list
 
-# An author picks each entry by hand.
+# Authors pick each entry by hand, so real files have far fewer.
 _MAX_ENTRIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field on the canvas: its place in the file, and the subgraph use that it belongs to."""
+    """A field on the canvas: its label, its place in the file, and the use of a subgraph that it belongs to."""
 
     label: str
     stored: StoredValue
@@ -29,7 +29,7 @@ class _Field:
 
 
 def read_app_view(value: Mapping[str, Any], node_definitions: Mapping[str, Any]) -> AppView:
-    """Return the app view of an editor file that can be converted. Entries that no longer exist are skipped."""
+    """Return the app view of a convertible editor file. Entries for fields that no longer exist are skipped."""
     stored = as_dict(as_dict(value.get("extra")).get("linearData"))
     inputs, outputs = (as_list(stored.get(name))[:_MAX_ENTRIES] for name in ("inputs", "outputs"))
     if not inputs and not outputs:
@@ -53,7 +53,7 @@ def _unique_fields(
 ) -> Iterator[AppField]:
     taken: set[tuple[str, str]] = set()
     for field in fields:
-        # Two uses of a subgraph may share the value inside.
+        # Two uses of a subgraph may share a value inside the subgraph.
         inputs = [
             (node_id, name)
             for scope, node_id, name in found.get((id(field.stored.values), field.stored.at), ())
@@ -65,7 +65,7 @@ def _unique_fields(
 
 
 def _named_nodes(entries: Sequence[Any], node_ids: Sequence[str]) -> Iterator[str]:
-    """Yield the ids of the output nodes in the graph. A node inside a subgraph is named by its own id."""
+    """Yield the ids of the output nodes in the graph. The file has the inner id of a node inside a subgraph."""
     by_own_id: dict[str, str] = {}
     for node_id in sorted(node_ids, key=lambda node_id: node_id.count(":")):
         by_own_id.setdefault(node_id.rpartition(":")[2], node_id)
@@ -79,7 +79,7 @@ class _Reader:
         self._sources = sources
 
     def field(self, entry: Any) -> _Field | None:
-        """Return the field that an entry names. An entry is a node or a widget id, a name, and perhaps options."""
+        """Return the field of an entry: a node or widget id, a name, and optional settings."""
         match entry:
             case [int() | str() as stored_id, str() as name, *_]:
                 return self._named(str(stored_id), name)
@@ -91,7 +91,7 @@ class _Reader:
                 # A widget id: the file's id, the node and the widget.
                 return self._shown(unquote(node_id), unquote(widget))
             case [_, node_id]:
-                # A subgraph and one of its nodes, as some versions wrote it.
+                # The form of some versions: a subgraph and one of its nodes.
                 return self._shown(node_id, name)
             case [node_id]:
                 return self._shown(node_id, name) or self._inside(node_id, name)
@@ -108,7 +108,7 @@ class _Reader:
 
     def _own(self, scope: Scope, node: Node, name: str) -> _Field | None:
         if node.type == PRIMITIVE:
-            # It has one value, whose name is that of the first input it was linked to, or `value`.
+            # A primitive has one value. Its name is that of the first linked input, or `value`.
             return _Field(_label(node, name), StoredValue(None, node.values, 0), scope.path)
         stored = self._sources.fields(scope, node).get(name)
         slots = self._sources.inputs(node)
@@ -127,14 +127,15 @@ class _Reader:
         return _Field(_label(node, name, port.label), stored, inside.path)
 
     def _proxied(self, node: Node, inside: Scope, name: str) -> _Field | None:
-        """Return a field of a node inside that a subgraph shows without an input."""
+        """Return a field of an inner node that a subgraph shows without an input of its own."""
         for inner, widget in _proxies(node):
             if widget == name and inner in inside.sheet.nodes:
                 return self._own(inside, inside.sheet.nodes[inner], widget)
         return None
 
     def _inside(self, node_id: str, name: str) -> _Field | None:
-        """Return the only field that a subgraph shows for this node inside. Older versions named the node inside."""
+        """Return the field of an inner node if only one subgraph shows it. Older versions stored the inner node's
+        id."""
         found = islice(self._shown_for(node_id, name), 2)
         match list(found):
             case [field]:
@@ -166,6 +167,6 @@ def _proxies(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _label(node: Node, name: str, shown: object = None) -> str:
-    """Return the label in the app view: the author's, the displayed name, or the name itself."""
+    """Return the label in the app view: the author's label, the display name, or the field name."""
     own = next((slot.label for slot in node.inputs if name in (slot.widget, slot.name) and slot.label), None)
     return own or (shown if isinstance(shown, str) and shown else name)

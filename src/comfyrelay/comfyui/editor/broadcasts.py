@@ -1,7 +1,8 @@
 """Add the links of the node pack Use Everywhere, whose nodes send a value to all matching inputs of their graph.
 
-It follows the rules of version 7: a value goes to unconnected inputs of its type. Nodes can be restricted by title,
-input name, group and colour. If several broadcasts match an input, the highest priority wins; on a tie, none does.
+The rules are those of the pack's version 7: a value goes to unconnected inputs of its type. Nodes can be restricted by
+title, input name, group and colour. If several broadcasts match an input, the highest priority wins; on a tie, none
+does.
 """
 
 from collections import Counter
@@ -25,7 +26,7 @@ from comfyrelay.comfyui.editor.workflow import (
 )
 from comfyrelay.errors import GraphError
 
-# A real workflow has a few broadcasts and groups, and hundreds of inputs.
+# Far above a real workflow, which has a few broadcasts and groups, and hundreds of inputs.
 _MAX_COMPARISONS, _MAX_SENDERS = 2_000_000, 500
 _MAX_BYPASSED = 100
 _TITLE_HEIGHT = 30
@@ -36,7 +37,7 @@ _PATTERNS = ("title_regex", "input_regex", "group_regex")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FreeInput:
-    """An unconnected input that accepts broadcasts; of a subgraph's outputs, `node_id` is the output boundary."""
+    """An unconnected input that accepts broadcasts. For a subgraph's output, `node_id` is the output boundary."""
 
     node_id: str
     title: str
@@ -104,7 +105,7 @@ def connect_broadcasts(workflow: EditorWorkflow, node_definitions: Mapping[str, 
 
 
 def is_broadcaster(node: Node) -> bool:
-    """Whether a node only broadcasts, so that its server need not know it."""
+    """Whether a node only broadcasts. Such a node need not be installed on the server."""
     return node.type.startswith(BROADCASTS)
 
 
@@ -116,7 +117,7 @@ def _connect(sheet: Sheet, sources: Sources, budget: PatternBudget, *, is_root: 
     senders = [node for node in sheet.nodes.values() if _broadcasts(node) and not node.is_off]
     if len(senders) > _MAX_SENDERS or len(senders) * len(sheet.groups) * len(sheet.nodes) > _MAX_COMPARISONS:
         raise GraphError(
-            f"The workflow is too large: more than {_MAX_SENDERS} nodes of Use Everywhere, or many groups."
+            f"The workflow is too large: more than {_MAX_SENDERS} Use Everywhere nodes, or too many groups."
         )
     broadcasts = [found for node in senders for found in _broadcasts_of(sheet, node, budget)]
     if not broadcasts:
@@ -124,7 +125,7 @@ def _connect(sheet: Sheet, sources: Sources, budget: PatternBudget, *, is_root: 
     nodes, links, outputs = dict(sheet.nodes), dict(sheet.links), list(sheet.outputs)
     for sender in senders:
         if sender.type == SEED_BROADCAST and sources.definition(sender) is None:
-            # The pack replaces this node, too.
+            # The pack also replaces this node.
             nodes[sender.id] = replace(sender, type="PrimitiveInt")
     count = 0
     for target in _targets(sheet, sources, is_root=is_root):
@@ -173,7 +174,7 @@ def _targets(sheet: Sheet, sources: Sources, *, is_root: bool) -> Iterator[FreeI
 
 
 def _connectable_fields(node: Node, *, is_root: bool) -> set[str]:
-    """Return the fields that accept broadcasts. Before version 1.16 of the editor, these were the inputs of a file."""
+    """Return the fields that accept broadcasts. Before editor version 1.16, these were the inputs in the file."""
     given = as_dict(node.properties.get("ue_properties")).get("widget_ue_connectable")
     given = given or node.properties.get("widget_ue_connectable") if not isinstance(given, dict) else given
     if isinstance(given, dict):
@@ -218,7 +219,7 @@ def _settings(node: Node) -> Mapping[str, Any]:
 
 
 def _values(sheet: Sheet, node: Node, settings: Mapping[str, Any]) -> Iterator[tuple[str, str, str, int]]:
-    """Yield the values that a node sends: name, type, origin and output."""
+    """Yield the name, type, origin and output number of each value that a node sends."""
     if node.type == SEED_BROADCAST:
         yield "seed", "INT", node.id, 0
     elif not is_broadcaster(node):
@@ -236,7 +237,7 @@ def _values(sheet: Sheet, node: Node, settings: Mapping[str, Any]) -> Iterator[t
 
 
 def _live_link(sheet: Sheet, link: GraphLink | None) -> GraphLink | None:
-    """Return the link from a node that runs, through bypassed nodes."""
+    """Follow a link back through bypassed nodes, and return the link that comes from a running node."""
     for _ in range(_MAX_BYPASSED):
         if link is None or link.origin == INPUT_NODE:
             return link
@@ -280,7 +281,7 @@ def _receivers(
 
 
 def _members(sheet: Sheet) -> Sequence[tuple[str, set[str]]]:
-    """Return the title and the nodes of each group. A node belongs to a group that contains its centre."""
+    """Return the title and nodes of each group. A node belongs to every group that contains its centre."""
     centres = {
         node.id: (left + width / 2, top + (height - _TITLE_HEIGHT) / 2)
         for node in sheet.nodes.values()

@@ -1,6 +1,6 @@
-"""Convert an editor workflow into a graph, as the editor does when it submits one.
+"""Convert an editor workflow into a graph, as the editor does when a workflow is submitted.
 
-Subgraphs are flattened, reroutes and bypassed nodes skipped, muted nodes removed, and field values get their names.
+Subgraphs are flattened, reroutes and bypassed nodes are skipped, muted nodes are removed, and field values get names.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ MAX_NODES = 20_000
 _MAX_INPUTS = 50 * MAX_NODES
 # Number of special characters to parse in prompts with choices and comments.
 MAX_MARKS = 300_000
-# Longest name in a message: one subgraph may be used thousands of times.
+# Longest name in a message, because thousands of uses of a subgraph may repeat a name.
 _LONGEST_NAME = 80
 # Number of missing classes to list; no real workflow has more.
 _MAX_CLASSES = 200
@@ -43,8 +43,8 @@ def convert_workflow(
 ) -> Graph:
     """Convert an editor workflow, given a server's node definitions (`/object_info`).
 
-    Reports all problems at once: `GraphRefused`, or `NotInstalled` if only nodes are missing. `known_packages` names
-    the package of a missing class for which the file has none.
+    All problems are reported at once: as `GraphRefused`, or as `NotInstalled` if only nodes are missing.
+    `known_packages` maps missing classes to packages, for files that do not name them.
     """
     workflow = open_workflow(value, node_definitions)
     sources = Sources(workflow, node_definitions)
@@ -90,7 +90,7 @@ def convert_workflow(
 
 
 def open_workflow(value: Mapping[str, Any], node_definitions: Mapping[str, Any]) -> EditorWorkflow:
-    """Read a file, and add the links that it does not contain."""
+    """Read a file, and add the links that node packs create at submission."""
     return connect_broadcasts(read_workflow(value), node_definitions)
 
 
@@ -108,7 +108,7 @@ def _missing_text(missing: Mapping[str, list[str]], packages: Mapping[str, str])
 
 
 def _missing_models_text(models: Sequence[Mapping[str, str]], node_definitions: Mapping[str, Any]) -> str:
-    """List the models that the file names and the server does not have, so that all can be installed at once."""
+    """List the models that the file names but the server does not have, so that all can be installed at once."""
     missing = not_installed(models, installed_models(node_definitions)) if models else {}
     named = [f"{name}{f' ({source})' if source else ''}" for name, source in islice(missing.items(), _MAX_CLASSES)]
     if not named:
@@ -125,13 +125,13 @@ def running_nodes(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]
             if node.type in editor_only_nodes.VIRTUAL or node.is_off:
                 continue
             if is_broadcaster(node) and sources.definition(node) is None:
-                # Its links replace it.
+                # The links that it adds replace the node.
                 continue
             if (inside := sources.inside(scope, node)) is not None:
-                # Counted here: many pending nodes would use memory before the first is checked.
+                # Counted here, because many pending scopes would use memory before the first is checked.
                 count = _within(count + len(inside.sheet.nodes), inside)
                 pending.append(inside)
-            # A subgraph with many values may be used often.
+            # A subgraph with many values may have many uses.
             inputs += len(sources.inputs(node)) + len(node.values)
             if inputs > _MAX_INPUTS:
                 raise GraphError(f"The workflow is too large: more than {_MAX_INPUTS:,} inputs and values.")

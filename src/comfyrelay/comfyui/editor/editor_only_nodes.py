@@ -1,13 +1,13 @@
 """Node types that exist only in the editor."""
 
-# Pass their input on.
+# Nodes that pass on their input.
 REROUTES = {"Reroute", "Reroute (rgthree)"}
-# Provide the value of every field that is linked to them.
+# Provides the value of every field that is linked to it.
 PRIMITIVE = "PrimitiveNode"
-# Store a value under a name, and read it elsewhere by that name. The name is their first field.
+# Nodes that store a value under a name, and nodes that read a value by its name. The name is the first field.
 SETTERS = {"SetNode", "easy setNode"}
 GETTERS = {"GetNode", "easy getNode"}
-# Decoration, or switches for other nodes; the file contains the resulting state.
+# Decoration, or switches for other nodes whose resulting state is in the file.
 NOTES = {
     "Note",
     "MarkdownNote",
@@ -27,7 +27,7 @@ NOTES = {
 }
 VIRTUAL = {*REROUTES, PRIMITIVE, *SETTERS, *GETTERS, *NOTES}
 
-# Nodes of Use Everywhere, which send a value to other nodes without a link.
+# Use Everywhere nodes, which send a value to other nodes without a link.
 PROMPTS_BROADCAST = "Prompts Everywhere"
 BROADCASTS = ("Anything Everywhere", PROMPTS_BROADCAST)
 # Sends its own value, and runs as a node.

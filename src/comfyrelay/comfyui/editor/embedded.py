@@ -20,13 +20,13 @@ from comfyrelay.errors import GraphError
 from comfyrelay.media_types import AUDIO_CONTAINERS
 from comfyrelay.pyav import open_to_read, tags_of
 
-# The name of a text, empty if it has none, and its content.
+# The name of a text (empty if it has none), and its content.
 NamedText = tuple[str, bytes | str]
 
 _NAMES = ("prompt", "workflow")
 # A file contains a graph, a workflow and a few other texts. More texts are ignored.
 _MAX_TEXTS, _MAX_IN_ALL = 64, 2 * MAX_BYTES
-# Formats that are not read; ComfyUI's own savers embed no text in most of them.
+# Formats that are not read. ComfyUI's own savers embed no text in most of them.
 UNREAD_SUFFIXES = (".bmp", ".exr", ".gltf", ".obj", ".ply")
 _EXIF_MARK = b"Exif\0\0"
 _JPEG_EXIF, _JPEG_COMMENT, _JPEG_SCAN = 0xE1, 0xFE, 0xDA
@@ -61,14 +61,14 @@ def embedded_in(file: BinaryIO) -> Embedded | None:
         for name, text in _json_candidates(_texts(file)):
             _read_text(found, name, text)
     except (struct.error, zlib.error, IndexError):
-        # Truncated or not of this format: use what was found so far.
+        # The file is truncated or has another format: use the data that was found so far.
         pass
     graph, workflow = found.get("prompt"), found.get("workflow")
     return Embedded(graph=graph, workflow=workflow) if graph or workflow else None
 
 
 def _json_candidates(texts: Iterator[NamedText]) -> Iterator[NamedText]:
-    """Yield the texts that could be JSON, up to the limits of number and size."""
+    """Yield the texts that could be JSON, up to a maximum number and size."""
     count = size = 0
     for name, text in texts:
         size += len(text)
@@ -174,7 +174,7 @@ def _of_tiff(file: BinaryIO) -> Iterator[NamedText]:
 
 
 def _of_avif(file: BinaryIO) -> Iterator[NamedText]:
-    # EXIF offsets are in nested tables: searching for its header is simpler.
+    # The offset of EXIF is in nested tables: searching for its header is simpler.
     data = file.read(MAX_BYTES)
     for mark in _TIFF_ORDERS:
         if (at := data.find(mark)) != -1:
@@ -209,7 +209,7 @@ _READERS: tuple[tuple[re.Pattern[bytes], Callable[[BinaryIO], Iterator[NamedText
     (re.compile(rb"II\*\0|MM\0\*"), _of_tiff),
     (re.compile(rb".{4}ftypavi[fs]", re.DOTALL), _of_avif),
     (re.compile(rb"glTF"), _of_glb),
-    # The first eight bytes are the size of the header. Sizes over three bytes are not read.
+    # The first eight bytes are the size of the header. Sizes of more than three bytes are not accepted.
     (re.compile(rb".{3}\0{5}\{", re.DOTALL), _of_safetensors),
     (re.compile(rb"(\xef\xbb\xbf)?\s*<"), _of_svg),
 )
@@ -237,7 +237,7 @@ def _of_container(file: BinaryIO) -> Iterator[NamedText]:
 
 
 def _parsed_bytes(file: BinaryIO, size: int) -> Any:
-    """Parse the JSON that follows, if it is within the limit."""
+    """Parse the next `size` bytes as JSON, unless they exceed the limit."""
     return _parsed(_decoded(file.read(size))) if size <= MAX_BYTES else None
 
 
@@ -253,7 +253,7 @@ def _read_text(found: dict[str, Any], name: str, text: bytes | str) -> None:
     if name.lower() in _NAMES:
         _store_if_valid(found, name.lower(), value)
     elif isinstance(value, dict):
-        # Video savers put both into one comment.
+        # Video savers put the graph and the workflow into one comment.
         for part in _NAMES:
             inner = value.get(part)
             _store_if_valid(found, part, _parsed(inner) if isinstance(inner, str) else inner)
@@ -281,7 +281,7 @@ def _decoded(data: bytes) -> str:
 
 def _parsed(text: str) -> Any:
     try:
-        # ComfyUI writes NaN for values that change with every run.
+        # ComfyUI writes NaN for values that change in every run.
         return json.loads(text, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
         return None

@@ -1,6 +1,7 @@
 """Resolve the nodes that the file names of savers refer to, such as `%KSampler.seed%`.
 
-Only the file knows the names. The graph refers to the same nodes by their ids, and each job fills in its own values.
+Only the file has these names. The graph refers to the same nodes by their ids, so that each job fills in its own
+values.
 """
 
 from collections.abc import Iterator
@@ -14,17 +15,17 @@ from comfyrelay.comfyui.graphs.file_names import PREFIX, replace_texts, texts_of
 from comfyrelay.comfyui.graphs.graph import Graph
 
 _NAME = "Node name for S&R"
-# Muted subgraphs are searched too, and were not counted before.
+# A limit is needed: muted subgraphs are searched too, but were not counted by the conversion.
 _MAX_SEARCHED = 20_000
 
 
 def name_nodes_by_id(graph: Graph, sources: Sources, root: Scope) -> None:
-    """Replace the names of nodes in file names by their ids, and values that the graph does not contain by a text."""
+    """Replace node names in file names by node ids, or by the value itself if the graph does not contain the value."""
     prefixes = [(node["inputs"], prefix) for node in graph.values() if (prefix := texts_of(node)) is not None]
     if not prefixes:
         return
     found = list(islice(_all_nodes(root, sources), _MAX_SEARCHED))[::-1]
-    # The first of duplicates wins, and a node's own name over titles.
+    # Of duplicates, the first node is used. A node's own name takes precedence over titles.
     named = {sources.title(node): (scope, node) for scope, node in found}
     named |= {name: (scope, node) for scope, node in found if isinstance(name := node.properties.get(_NAME), str)}
 
@@ -47,7 +48,7 @@ def _reference(graph: Graph, sources: Sources, scope: Scope, node: Node, widget:
 
 
 def _all_nodes(scope: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
-    """Yield all nodes in the editor's order: the nodes of a subgraph before its own node."""
+    """Yield all nodes in the editor's order: the nodes inside a subgraph before the subgraph's own node."""
     for node in scope.sheet.nodes.values():
         inside = sources.inside(scope, node)
         if inside is not None and len(inside.path) <= DEEPEST_SUBGRAPH:

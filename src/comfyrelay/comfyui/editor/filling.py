@@ -1,6 +1,6 @@
-"""Write the values of a run into the editor's file, so that a picture opens as its author laid it out.
+"""Write the values of a run into the editor file, so that a picture opens with its author's layout.
 
-The file is stored with the placeholders of its workflow, and filled for each run.
+The file is stored with the placeholders of its workflow, which are replaced for each run.
 """
 
 import json
@@ -16,7 +16,7 @@ _VALUES = "widgets_values"
 
 
 def copy_editor_file(value: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Copy an editor file for pictures. `None` if it is too large, or if JSON cannot represent it."""
+    """Return a copy of an editor file for pictures, or `None` if it is too large or cannot be represented in JSON."""
     try:
         text = dump_json(value)
     except GraphError:
@@ -25,7 +25,7 @@ def copy_editor_file(value: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     copy: dict[str, Any] = json.loads(text)
     if isinstance(extra := copy.get("extra"), dict):
-        # The part of the canvas that was last seen: files that differ only in it are equal.
+        # The last visible part of the canvas. Files that differ only in this are equal.
         extra.pop("ds", None)
     return copy
 

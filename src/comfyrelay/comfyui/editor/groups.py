@@ -1,8 +1,8 @@
-"""Convert group nodes, which the editor had before subgraphs, into subgraphs.
+"""Convert group nodes, the predecessors of subgraphs, into subgraphs.
 
-The file does not say which field of the group belongs to which node inside. Their order does: for each node inside
-first its fields, then its open inputs, and at the end the fields that were turned into inputs. Newer editors save every
-field as an input.
+The file does not say which field of the group belongs to which inner node. The order of the fields does: for each inner
+node first its fields, then its open inputs; after all nodes, the fields that were converted to inputs. Newer editors
+save every field as an input.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,21 +29,21 @@ PREFIXES = ("workflow>", "workflow/")
 
 @dataclass(frozen=True, slots=True)
 class GroupNode:
-    """The content of a group node, and the fields it shows, in order: node inside, name there, and whether the action
-    after a run may follow."""
+    """The content of a group node, and its visible fields in order: inner node, the field's name there, and whether an
+    action after a run may follow."""
 
     sheet: Sheet
     fields: tuple[tuple[str, str, bool], ...]
 
     def values_inside(self, stored: list[Any] | dict[str, Any]) -> dict[tuple[str, str], StoredValue]:
-        """Return the values of the group's fields by node inside and name there."""
+        """Return the values of the group's fields by inner node and field name."""
         values = stored if isinstance(stored, list) else []
         found: dict[tuple[str, str], StoredValue] = {}
         at = 0
         for node_id, name, has_after_run in self.fields:
             if at < len(values) and values[at] is not None:
                 found[node_id, name] = StoredValue(values[at], values, at)
-            # A group shows the action of each seed, and that of other fields if their definition has one.
+            # A group shows the action of each seed, and of other fields if their definition has one.
             is_action_next = has_after_run and at + 1 < len(values) and values[at + 1] in ACTIONS
             at += 2 if name in SEEDS or is_action_next else 1
         return found
@@ -105,13 +105,13 @@ def _opened(slot: Slot, links: Mapping[tuple[str, str], str], node: Node) -> Slo
 
 
 def _editor_order(node: Node) -> Callable[[str], str]:
-    """Return the order of fields that have become inputs: by position, compared as text, as the editor does."""
+    """Return the sort key of fields that were converted to inputs: like the editor, compare positions as text."""
     positions = {slot.name: str(at) for at, slot in enumerate(node.inputs)}
     return lambda name: positions[name]
 
 
 class _Naming:
-    """Names of a group's inputs and fields: the node's own, prefixed with its title if already used."""
+    """Names of a group's inputs and fields: the inner names, prefixed with the node's title if already used."""
 
     def __init__(self, group: Mapping[str, Any]) -> None:
         self._config = as_dict(group.get("config"))
@@ -156,7 +156,7 @@ def _slots(node: Node, node_definitions: Mapping[str, Any], targets: Mapping[tup
 
 
 def _names(node: Node, node_definitions: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return the inputs of a node inside, and whether each is a field."""
+    """Return the name of each input of an inner node, and whether the input is a field."""
     if node.type == PRIMITIVE:
         return [("value", True)]
     definition = node_definitions.get(node.type)
@@ -166,7 +166,7 @@ def _names(node: Node, node_definitions: Mapping[str, Any]) -> list[tuple[str, b
 
 
 def _acting(node: Node, node_definitions: Mapping[str, Any]) -> set[str]:
-    """Return the fields of a node inside that have an action after a run. A primitive has one for most types."""
+    """Return the fields of an inner node that have an action after a run. A primitive has one for most types."""
     if node.type == PRIMITIVE:
         return {"value"}
     return {spec.name for spec in read_specs(as_dict(node_definitions.get(node.type))) if spec.has_after_run}
@@ -175,7 +175,7 @@ def _acting(node: Node, node_definitions: Mapping[str, Any]) -> set[str]:
 def _outputs(
     nodes: list[Node], group: Mapping[str, Any], links: dict[str, GraphLink], node_definitions: Mapping[str, Any]
 ) -> list[SubgraphPort]:
-    """Return the outputs that no node inside uses, or that an outside node used when the group was created."""
+    """Return the outputs that no inner node uses, or that an outer node used when the group was created."""
     taken = {(link.origin, link.origin_slot) for link in links.values()}
     outside = {(str(output[0]), output[1]) for output in as_list(group.get("external")) if _is_output(output)}
     ports: list[SubgraphPort] = []
@@ -191,5 +191,5 @@ def _outputs(
 
 
 def _is_output(value: object) -> bool:
-    """Whether a value is a node and an output number."""
+    """Whether a value consists of a node and an output number."""
     return isinstance(value, list) and len(value) > 1 and all(isinstance(part, int | str) for part in value[:2])

@@ -1,4 +1,4 @@
-"""Lay out a graph of ComfyUI's API as a file of the editor, in columns from left to right."""
+"""Lay out a graph in API format as an editor file, in columns from left to right."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ ROW_HEIGHT, TEXT_HEIGHT, TITLE_HEIGHT, GAP = 26, 120, 40, 40
 
 @dataclass(slots=True)
 class _Placed:
-    """A node of the file. Its links are added once all nodes are known."""
+    """A node of the file. Links are added after all nodes have been created."""
 
     id: int
     specs: list[Spec]
@@ -24,7 +24,7 @@ class _Placed:
 
 
 def lay_out(graph: Graph, node_definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a file of the editor with the nodes and links of a graph. Nodes without a definition keep their links."""
+    """Return an editor file with the nodes and links of a graph. Nodes without a definition keep their links."""
     ids = _numbers(graph)
     placed = {node_id: _node(ids[node_id], node, node_definitions) for node_id, node in graph.items()}
     links: list[list[Any]] = []
@@ -44,11 +44,11 @@ def lay_out(graph: Graph, node_definitions: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _numbers(graph: Graph) -> dict[str, int]:
-    """Return a number for each node: its id, if that is one."""
+    """Return a number for each node: its id if that is a number, otherwise a new number."""
     numbers = {node_id: int(node_id) for node_id in graph if node_id.isdecimal() and len(node_id) < 10}
     taken = set(numbers.values())
     if len(taken) < len(numbers):
-        # `1` and `01`.
+        # Two ids are the same number, such as `1` and `01`.
         numbers, taken = {}, set()
     following = max(taken, default=0)
     for node_id in graph:
@@ -87,7 +87,7 @@ def _node(number: int, node: Mapping[str, Any], node_definitions: Mapping[str, A
 
 
 def _connect(target: _Placed, inputs: Mapping[str, Any], placed: Mapping[str, _Placed], links: list[list[Any]]) -> None:
-    """Write the inputs of a node: those without a field, and those with a link."""
+    """Write the inputs of a node that have no field or have a link."""
     slots = {slot.name: slot for slot in input_slots(target.specs)}
     linked = {name: value for name, value in inputs.items() if is_link(value) and value[0] in placed}
     for name in [*slots, *(name for name in linked if name not in slots)]:
@@ -109,7 +109,7 @@ def _connect(target: _Placed, inputs: Mapping[str, Any], placed: Mapping[str, _P
 
 
 def _arrange(graph: Graph, placed: Mapping[str, _Placed]) -> None:
-    """Put each node one column to the right of the last node that it needs."""
+    """Put each node one column to the right of its rightmost predecessor."""
     bottoms: dict[int, int] = {}
     for order, (node_id, column) in enumerate(sorted(_columns(graph).items(), key=lambda item: item[1])):
         node = placed[node_id]
@@ -122,7 +122,7 @@ def _arrange(graph: Graph, placed: Mapping[str, _Placed]) -> None:
 
 
 def _columns(graph: Graph) -> dict[str, int]:
-    """Return the column of each node. Nodes of a cycle stay in the first one."""
+    """Return the column of each node. Links from nodes in a cycle are ignored."""
     needs = {
         node_id: {value[0] for value in node["inputs"].values() if is_link(value) and value[0] in graph}
         for node_id, node in graph.items()

@@ -1,6 +1,6 @@
 """Load a workflow from any file: editor or API JSON, or media made by ComfyUI.
 
-A desk imports this at its start, so the modules that read and convert files are imported with the first file.
+A desk imports this module when it starts, so the modules that read and convert files are imported only on first use.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from comfyrelay.comfyui.graphs.graph import Graph, check_graph, read_json
 from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
 from comfyrelay.errors import GraphError
 
-# ComfyUI also saves models.
+# ComfyUI can also save models.
 _MADE_SUFFIXES = (*MEDIA_SUFFIXES, ".safetensors")
 
 
@@ -36,9 +36,7 @@ def load_workflow(path: Path) -> Mapping[str, Any]:
                 if path.suffix.lower() in UNREAD_SUFFIXES
                 else "it contains no workflow. ComfyUI did not make it, or the metadata was removed."
             )
-            raise GraphError(
-                f"{path}: {why} To process the file itself, name a workflow and pass the file as its input."
-            )
+            raise GraphError(f"{path}: {why} To use the file as an input, name a workflow and pass the file to it.")
         return found.graph or found.workflow or {}
     value = read_json(path)
     return value if is_editor_file(value) else check_graph(value)

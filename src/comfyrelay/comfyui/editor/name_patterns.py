@@ -1,4 +1,4 @@
-"""Search titles and names with the regular expressions of a workflow, without letting one run for hours.
+"""Search titles and names with the regular expressions of a workflow, within a limit of time.
 
 Python's expressions backtrack: `(a+)+b` takes years for a title of a hundred letters.
 """
@@ -9,29 +9,29 @@ from dataclasses import dataclass, field
 from comfyrelay.errors import GraphError
 
 _MAX_PATTERN, _MAX_NAME = 300, 100
-# Ways to match at one character, and steps of all searches of a workflow.
+# Ways to match starting at one character, and steps of all searches in a workflow.
 _MAX_WAYS, _MAX_STEPS = 200_000, 50_000_000
 _QUANTIFIER = re.compile(r"[*+?]|\{[\d,]")
-# Groups with a quantifier, references, and groups other than plain ones.
+# Groups with a quantifier, backreferences, and special groups.
 _UNSAFE = re.compile(r"\)[*+?{]|\\[1-9k]|\(\?(?!:)")
 _ESCAPED = re.compile(r"\\[^1-9k]|\[(?:\\.|[^\]\\])*\]|\(\?:")
 
 
 class PatternBudget:
-    """Compiles the patterns of one workflow, and limits the time of all their searches together."""
+    """Compiles the patterns of one workflow and limits their total search time."""
 
     def __init__(self) -> None:
         self.steps = 0
 
     def pattern(self, text: object, is_inverted: object) -> "NamePattern | None":
-        """Return a pattern, or `None` if it matches everything or is no regular expression."""
+        """Return a compiled pattern, or `None` if the text matches everything or is not a regular expression."""
         if not isinstance(text, str) or text in ("", ".*"):
             return None
         ways = _ways(text)
         if ways > _MAX_WAYS:
             raise GraphError(
-                f'The regular expression "{text[:60]}" of a Use Everywhere node is too complex. Simplify it, or turn '
-                "the links of the node into real links in the editor."
+                f'The regular expression "{text[:60]}" of a Use Everywhere node is too complex. Simplify it, or '
+                "replace the node's links with real links in the editor."
             )
         try:
             return NamePattern(re.compile(text, re.ASCII), bool(is_inverted), ways, self)
@@ -41,7 +41,7 @@ class PatternBudget:
     def spend(self, steps: int) -> None:
         self.steps += steps
         if self.steps > _MAX_STEPS:
-            raise GraphError("The regular expressions of the Use Everywhere nodes need too long. Simplify them.")
+            raise GraphError("The regular expressions of the Use Everywhere nodes take too long. Simplify them.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class NamePattern:
 
 
 def _ways(text: str) -> int:
-    """Return a bound of the ways in which a pattern can match at one character."""
+    """Return an upper bound on the number of ways in which a pattern can match starting at one character."""
     if len(text) > _MAX_PATTERN or _UNSAFE.search(text):
         return _MAX_WAYS + 1
     # Brackets count as one character.

@@ -1,11 +1,11 @@
-"""Update the values that older versions of node packs stored, as the packs do when the editor opens a file."""
+"""Update values stored by older versions of node packs, as the packs do when the editor opens a file."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from comfyrelay.comfyui.editor.workflow import as_dict, as_list, subgraphs_in
 
-# VideoHelperSuite once stored values by position. `None` is a button.
+# Old versions of VideoHelperSuite stored values by position. `None` stands for a button.
 _POSITIONS: Mapping[str, tuple[str | None, ...]] = {
     "VHS_LoadImages": ("directory", None, "image_load_cap", "skip_first_images", "select_every_nth"),
     "VHS_LoadImagesPath": ("directory", "image_load_cap", "skip_first_images", "select_every_nth"),
@@ -17,14 +17,14 @@ _POSITIONS: Mapping[str, tuple[str | None, ...]] = {
 }
 _POSITIONS_OF = {**_POSITIONS, "VHS_LoadVideoPath": _POSITIONS["VHS_LoadVideo"]}
 _SIZES = ("custom_width", "custom_height")
-# The choices of the former `force_size` that leave the width, and the height, to the video.
+# The choices of the former `force_size` that keep the video's width, and those that keep its height.
 _WITHOUT_SIZE = (("Disabled", "Custom Height"), ("Disabled", "Custom Width"))
 
 Values = list[Any] | dict[str, Any]
 
 
 def current_values(class_type: str, stored: Values, names: Collection[str]) -> Values:
-    """Return the values of a node for the fields that its class has now: the same object if nothing changed."""
+    """Return the values of a node for the current fields of its class: the same object if nothing changed."""
     if not class_type.startswith("VHS_"):
         return stored
     values = _by_name(class_type, stored) if isinstance(stored, list) else stored
@@ -64,7 +64,7 @@ def _by_name(class_type: str, stored: list[Any]) -> dict[str, Any] | None:
 
 
 def _sizes(force_size: object) -> dict[str, int]:
-    """Return the sizes that a value of `force_size` sets, such as `512x?`; 0 is the size of the video."""
+    """Return the sizes for a value of `force_size`, such as `512x?`. A size of 0 keeps that of the video."""
     if not isinstance(force_size, str):
         return {}
     if "x" in force_size:

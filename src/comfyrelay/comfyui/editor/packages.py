@@ -15,13 +15,13 @@ from comfyrelay.text import one_line
 
 log = structlog.get_logger(__name__)
 
-# In the data folder. It is not part of ComfyRelay, because its licence differs.
+# In the data folder. The map is not part of ComfyRelay, because its license differs.
 NODE_MAP = "extension-node-map.json"
 _MAX_LENGTH = 100
 _MAX_FILE_BYTES = 16 * 1024**2
 _TOO_LARGE = f"it is larger than {_MAX_FILE_BYTES // 1024**2} MB"
 _CORE = "comfy-core"
-# ComfyUI itself in the map.
+# The addresses of ComfyUI itself in the map.
 _CORE_ADDRESSES = ("comfyanonymous/ComfyUI", "Comfy-Org/ComfyUI")
 _UPDATE = "ComfyUI (update it)"
 
@@ -30,17 +30,17 @@ def package_of(node: Node) -> str | None:
     """Return the package that the file names: an id of the ComfyUI registry, or an owner and repository on GitHub."""
     for key in ("cnr_id", "aux_id"):
         package = node.properties.get(key)
-        # Nodes that a newer ComfyUI has are in no package.
+        # Nodes of ComfyUI itself are not in a package: a missing node needs a newer ComfyUI.
         if isinstance(package, str) and (shown := one_line(package)[:_MAX_LENGTH]):
             return _UPDATE if shown == _CORE else shown
     return None
 
 
 def read_node_map(path: Path) -> Mapping[str, str]:
-    """Return the package of each node class from a node map, as ComfyUI-Manager publishes it: for each address of a
-    package, a list of its classes. Classes that several packages have are left out.
+    """Return the package of each node class from a node map in the format of ComfyUI-Manager, which lists the classes
+    of each package address. Classes that occur in several packages are left out.
 
-    Without a readable file there are no packages: the map only improves a message.
+    If the file cannot be read, the result is empty: the map only improves a message.
     """
     try:
         status = path.stat()
@@ -53,13 +53,13 @@ def read_node_map(path: Path) -> Mapping[str, str]:
 
 
 def write_node_map(path: Path, content: bytes) -> int:
-    """Replace a node map, and return the number of classes with a package. Raises `InvalidInput` if there is none."""
+    """Replace a node map, and return the number of classes with a package. Raises `InvalidInput` if there are none."""
     try:
         found = [name for name, package in _packages_in(content).items() if package]
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"This is not a node map: {error}.") from None
     if not found:
-        raise InvalidInput("This is not a node map: it names no node class.")
+        raise InvalidInput("This is not a node map: it contains no node class.")
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, content)
     return len(found)
@@ -71,14 +71,14 @@ def _read(path: Path, changed_at: float, size: int) -> Mapping[str, str]:
         raise ValueError(_TOO_LARGE)
     date = datetime.fromtimestamp(changed_at, UTC).date()
     return {
-        name: package if package == _UPDATE else f"{package}, by the node map of {date}"
+        name: package if package == _UPDATE else f"{package}, from the node map of {date}"
         for name, package in _packages_in(path.read_bytes()).items()
         if package
     }
 
 
 def _packages_in(content: bytes) -> dict[str, str | None]:
-    """Return the package of each class; `None` if several packages have it."""
+    """Return the package of each class, or `None` if the class occurs in several packages."""
     if len(content) > _MAX_FILE_BYTES:
         raise ValueError(_TOO_LARGE)
     packages = json.loads(content)

@@ -1,4 +1,4 @@
-"""Put the placeholders of a converted graph into the editor's file."""
+"""Put the placeholders of a converted graph into the editor file."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from comfyrelay.comfyui.editor.widgets import StoredValue
 from comfyrelay.comfyui.editor.workflow import as_list, subgraphs_in
 from comfyrelay.comfyui.graphs.graph import Graph, dump_json
 
-# The editor shows each copy of a subgraph.
+# Limited, because the editor shows each copy of a subgraph.
 _MAX_COPIES = 200
 
 
@@ -22,14 +22,14 @@ def put_placeholders(
 ) -> None:
     """Put the placeholders of a converted graph into the file that it was converted from.
 
-    A subgraph with different placeholders in its uses is copied for each use.
+    If the uses of a subgraph have different placeholders, each use gets its own copy of the subgraph.
     """
     update_file(file, node_definitions)
     found = _find_places(file, node_definitions, graph, placeholders)
     if _has_conflict(found) and (separated := _separate_uses(file, max_bytes=MAX_EDITOR_BYTES)) is not None:
         file |= separated
         found = _find_places(file, node_definitions, graph, placeholders)
-    # Set at the end: a value decides which fields follow it.
+    # Set after the search, because a value decides which fields follow it.
     for source, text in found:
         source.set(text)
 
@@ -55,14 +55,14 @@ def _find_places(
 
 
 def _has_conflict(found: Sequence[tuple[StoredValue, Any]]) -> bool:
-    """Return whether one place would get two different texts."""
+    """Whether one place would get two different texts."""
     texts: dict[tuple[int, Any], Any] = {}
     changed = ((source, text) for source, text in found if text != source.value)
     return any(texts.setdefault((id(source.values), source.at), text) != text for source, text in changed)
 
 
 def _separate_uses(file: Mapping[str, Any], *, max_bytes: int) -> dict[str, Any] | None:
-    """Return a copy of a file in which no subgraph is used twice, or `None` if none is or it would be too large."""
+    """Return a copy of a file in which no subgraph is used twice; `None` if none is or the copy is too large."""
     copy: dict[str, Any] = json.loads(dump_json(file))
     known = {str(definition.get("id")): definition for definition in _definitions(copy)}
     used: set[str] = set()
@@ -76,7 +76,7 @@ def _separate_uses(file: Mapping[str, Any], *, max_bytes: int) -> dict[str, Any]
             if kind in used:
                 if len(new) == _MAX_COPIES:
                     return None
-                # The same file always has the same ids.
+                # Deterministic, so that equal files get equal ids.
                 new_id = str(uuid5(NAMESPACE_OID, f"{kind} {len(new)}"))
                 new.append(json.loads(dump_json(known[kind])) | {"id": new_id})
                 known[new_id] = new[-1]

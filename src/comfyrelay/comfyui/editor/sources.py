@@ -21,19 +21,19 @@ from comfyrelay.comfyui.editor.workflow import BYPASSED, INPUT_NODE, MUTED, Edit
 from comfyrelay.errors import GraphError
 
 DEEPEST_SUBGRAPH = 50
-# Number of inputs of a bypassed node to search for a matching one.
+# Number of inputs of a bypassed node that are searched for a matching one.
 _MAX_FITTING = 200
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """The workflow itself, or one use of a subgraph, where `holder` is its node outside."""
+    """The workflow itself, or one use of a subgraph; `holder` is the node in the outer scope that represents it."""
 
     sheet: Sheet
     path: tuple[str, ...] = ()
     holder: Node | None = None
     outer: "Scope | None" = None
-    # Values of inner fields that are set outside, by node and field; only old group nodes have them.
+    # Values of inner fields that are set outside, by node and field. Only group nodes have such values.
     set_outside: Mapping[tuple[str, str], StoredValue] | None = None
 
     def id_of(self, node: Node) -> str:
@@ -59,7 +59,7 @@ class _Place:
 
 
 Source = NodeOutput | StoredValue | None
-# Subgraph, node, input, the required type, and whether it leads to a promoted field.
+# Subgraph, node, input, required type, and whether the input is a promoted field.
 _Step = tuple[tuple[str, ...], str, str, str, bool]
 
 
@@ -124,7 +124,7 @@ class Sources:
         return field_values(with_pack_fields(specs, values, node.inputs, is_output=self._is_output), values)
 
     def _is_output(self, kind: str) -> bool:
-        """Return whether some node outputs this type, so that an input of it is no field."""
+        """Whether any node outputs this type. If so, an input of this type is not a field."""
         if self._output_types is None:
             definitions = (found for found in self._node_definitions.values() if isinstance(found, dict))
             types = (kind for found in definitions for kind in as_list(found.get("output")))
@@ -132,7 +132,7 @@ class Sources:
         return kind in self._output_types
 
     def inputs(self, node: Node) -> list[Slot]:
-        """Return the inputs of a node: the inputs of its definition with the file's links, then additional ones."""
+        """Return the inputs of a node: those of its definition with the file's links, then those only in the file."""
         if node not in self._inputs:
             known = self._known_slots(node)
             stored = {slot.name: slot.link for slot in node.inputs}
@@ -144,7 +144,7 @@ class Sources:
         return self._inputs[node]
 
     def _slots_by_name_and_link(self, node: Node) -> tuple[dict[str, Slot], dict[str, Slot]]:
-        """Return the inputs of a node by name and by link; the first of duplicates wins."""
+        """Return the inputs of a node by name and by link. Of duplicates, the first is used."""
         if node not in self._slots:
             slots = self.inputs(node)[::-1]
             by_link = {slot.link: slot for slot in slots if slot.link is not None}
@@ -152,9 +152,9 @@ class Sources:
         return self._slots[node]
 
     def source(self, scope: Scope, node: Node, slot: Slot) -> Source:
-        """Return what gives an input its value, or nothing if only the node's own field does.
+        """Return the source of an input's value, or `None` if the value comes only from the node's own field.
 
-        Each step is cached with its result: many links may lead through one long chain.
+        The result is cached for each step, because many links may lead through one long chain.
         """
         if slot.link is None:
             return None
@@ -184,7 +184,7 @@ class Sources:
                     place = self._behind(place.scope, origin, link.origin_slot, wanted)
         end: Source = place
         for step, value in reversed(way.items()):
-            # If the link has no source, the last field on the way counts.
+            # If the link has no source, use the last field on the way.
             end = end or value
             self._ends[step] = end
         return end
@@ -203,7 +203,7 @@ class Sources:
         return Scope(group.sheet, path, node, scope, group.values_inside(node.values))
 
     def _outside(self, scope: Scope, at: int) -> _Place | None:
-        """Return the outside input that corresponds to an input of a subgraph."""
+        """Return the outer input that corresponds to an input of a subgraph."""
         if scope.holder is None or scope.outer is None or at >= len(scope.sheet.inputs):
             return None
         name = scope.sheet.inputs[at].name
@@ -213,7 +213,7 @@ class Sources:
         return _Place(scope.outer, scope.holder, slot, promoted.get(name))
 
     def _behind(self, scope: Scope, node: Node, at: int, wanted: str) -> "Source | _Place":
-        """Return what feeds an output."""
+        """Return the source of an output's value, or the next input to follow."""
         for _ in range(DEEPEST_SUBGRAPH + 1):
             if node.mode == MUTED and node.type != editor_only_nodes.PRIMITIVE:
                 return None
@@ -244,13 +244,13 @@ class Sources:
         return _Place(scope, node, node.inputs[0]) if node.inputs else None
 
     def _setter(self, scope: Scope, name: Any) -> _Place | None:
-        """Return the input that a setter node stores under a name, in this scope or an outer one."""
+        """Return the input of the setter node with this name in this scope or the nearest outer one."""
         inner: Scope | None = scope
         while inner is not None:
             if inner.path not in self._setters:
                 self._setters[inner.path] = {
                     str(first_value(node.values)): node
-                    # The first of duplicates wins.
+                    # Of duplicates, the first is used.
                     for node in reversed(list(inner.sheet.nodes.values()))
                     if node.type in editor_only_nodes.SETTERS and node.inputs and not node.is_off
                 }
@@ -266,9 +266,9 @@ class Sources:
         return found if isinstance(found, str) else "COMBO"
 
     def promoted_fields(self, holder: Node, sheet: Sheet) -> dict[str, StoredValue]:
-        """Return the fields that a subgraph's node shows for inner nodes, by the subgraph's inputs.
+        """Return the inner fields that a subgraph's node shows, by subgraph input.
 
-        Their values are stored by position; newer files also name the input of each.
+        The values are stored by position; newer files also contain the input name of each value.
         """
         if holder not in self._promoted:
             result = dict(self._shown_fields(sheet))
@@ -283,7 +283,7 @@ class Sources:
         return self._promoted[holder]
 
     def _shown_fields(self, sheet: Sheet) -> dict[str, StoredValue]:
-        """Return the fields that a subgraph shows, with the inner values. Computed once per subgraph."""
+        """Return the fields that a subgraph shows, with their inner values. Computed once per subgraph."""
         if sheet not in self._shown:
             # Set first: a subgraph that contains itself would recurse forever.
             self._shown[sheet] = {}
@@ -314,9 +314,9 @@ class Sources:
 
 
 def _slot_at(scope: Scope, at: int) -> Slot | None:
-    """Return the input at a position of a group node, if it is no other input of the group.
+    """Return the input at a position of a group node, unless it is another input of the group.
 
-    Editors have named the inputs of groups differently, but never changed their order.
+    Editor versions have named the inputs of groups differently, but never changed their order.
     """
     if scope.set_outside is None or scope.holder is None or at >= len(scope.holder.inputs):
         return None

@@ -1,7 +1,7 @@
 """Determine the fields of a node in the editor's order, and read their values from the file.
 
-The file stores values by position. Next to each seed it stores an extra value, the action after a run, which is not
-sent to the server.
+The file stores values by position. After each seed, the file has an additional value, the action after a run, which is
+not sent to the server.
 """
 
 import re
@@ -14,11 +14,11 @@ from comfyrelay.comfyui.editor.workflow import Slot, as_dict, as_list, type_name
 
 _CHOOSES_INPUTS = "COMFY_DYNAMICCOMBO_V3"
 _MATCHES_TYPE = "COMFY_MATCHTYPE_V3"
-# The file stores four numbers after a box: its place and its size again.
+# After a box, the file repeats its position and size as four numbers.
 _BOX, _BOX_NUMBERS = "BOUNDING_BOX", 4
-# The editor stores no value for a comparison of images, but always sends this one.
+# The editor stores no value for an image comparison, but always sends this value.
 _COMPARISON, _COMPARED = "IMAGECOMPARE", ["", ""]
-# Nodes that pass a 3D model on remember how it was last seen, and work without it.
+# Nodes that pass on a 3D model store how it was last viewed, but do not need this value.
 _VIEW, _VIEW_INPUT = "LOAD_3D", "viewport_state"
 _PLAIN_VIEW = "VIEW_OF_MODEL"
 # Types with the default value of a field whose definition has none.
@@ -30,13 +30,13 @@ _EMPTY: dict[str, Any] = {
     _PLAIN_VIEW: "",
 }
 _FIELDS = {*_EMPTY, "COMBO", "COLOR", _CHOOSES_INPUTS}
-# The browser creates the values of these types: a recording, a camera image, the view of a model.
+# The browser creates the values of these types: a recording, a camera image or the view of a model.
 _MADE_IN_BROWSER = {"AUDIO_RECORD", "WEBCAM", _VIEW, "LOAD_3D_ANIMATION"}
 SEEDS = {"seed", "noise_seed"}
 ACTIONS = ("fixed", "increment", "decrement", "randomize", "increment-wrap")
 _AFTER_RUN = (*ACTIONS, True, False, None)
 
-# Tokens of a prompt with choices: escaped characters, special characters, and the text between.
+# Tokens of a prompt with choices: escaped characters, special characters, and the text between them.
 _TOKEN = re.compile(r"\\[{}|]|[{}|\\]|[^{}|\\]+")
 _MARKS = ("{", "}", "|", "\\", "/*", "//")
 
@@ -49,7 +49,7 @@ ABSENT = _Absent()
 
 
 class StoredValue(NamedTuple):
-    """The value of a field, and its place in the file: a node's values, and the position or the name there."""
+    """The value of a field, and its place in the file: a node's values, and the position or name within them."""
 
     value: Any
     values: list[Any] | dict[str, Any]
@@ -108,7 +108,7 @@ def input_slots(specs: Sequence[Spec]) -> list[Slot]:
 
 
 def marks_in(values: Iterable[Any]) -> int:
-    """Count the special characters that must be parsed one by one: a text may consist of nothing else."""
+    """Count the special characters, which must be parsed one by one: a text may consist of nothing else."""
     return sum(value.count(mark) for value in values if isinstance(value, str) for mark in _MARKS)
 
 
@@ -150,7 +150,7 @@ def stored_values(specs: Sequence[Spec], inputs: Mapping[str, Any]) -> list[Any]
         if isinstance(value, dict) and "__value__" in value:
             value = value["__value__"]
         elif value is ABSENT or isinstance(value, list):
-            # A link takes the place of the value.
+            # A linked input still has a value in the file.
             value = _default(field)
         stored.append(None if value is ABSENT else value)
         if field.has_after_run:
@@ -174,14 +174,14 @@ def as_written(field: StoredValue) -> StoredValue:
 
 
 def names_with_choices(specs: Iterable[Spec], fields: Mapping[str, StoredValue]) -> list[str]:
-    """Return the prompts with a choice such as `{a|b}`, which the editor draws for each run."""
+    """Return the prompts with choices such as `{a|b}`, which the editor resolves at random for each run."""
     prompts = (spec.name for spec in specs if spec.type == "STRING" and spec.options.get("dynamicPrompts"))
     return [name for name in prompts if name in fields and _has_choice(fields[name])]
 
 
 def _has_choice(field: StoredValue) -> bool:
     written = field.value if field.is_default else field.values[field.at]
-    # Braces stay only around choices, and escaped ones lose their backslash.
+    # Cleaning keeps braces only around choices, and removes the backslash of escaped characters.
     return isinstance(written, str) and "{" in written and field.value == _without_comments(_with_line_feeds(written))
 
 
@@ -190,12 +190,12 @@ def first_value(values: list[Any] | dict[str, Any]) -> Any:
 
 
 def made_in_browser(specs: Iterable[Spec]) -> list[str]:
-    """Return the inputs of a node whose values no file contains."""
+    """Return the inputs of a node whose values are never in a file."""
     return [spec.name for spec in specs if spec.type in _MADE_IN_BROWSER]
 
 
 def as_input(value: Any) -> Any:
-    """Return a value as the server expects it. The server would read a plain list as a link."""
+    """Wrap lists for the server, which would read a plain list as a link."""
     return {"__value__": value} if isinstance(value, list) else value
 
 
@@ -206,10 +206,10 @@ def with_pack_fields(
     *,
     is_output: Callable[[str], bool],
 ) -> list[Spec]:
-    """Return the specs with the fields that a node pack defines itself, such as a colour or a list of styles.
+    """Mark the inputs for which a node pack defines its own field, such as a color or a list of styles.
 
-    Newer files name the field of each input. In older files such inputs have no slot, no node outputs their type, and
-    exactly as many values are left over.
+    Newer files name the field of each input. In older files, such inputs have no slot, no node outputs their type, and
+    there is exactly one extra value for each of them.
     """
     named = {slot.name for slot in slots if slot.widget == slot.name}
     result = [spec._replace(is_field=spec.is_field or (spec.name in named and not spec.is_forced)) for spec in specs]
@@ -286,7 +286,7 @@ def _spec(name: str, spec: Any) -> Spec:
         options["options"] = spec[0]
     kind = type_name(options.get("widgetType") or spec[0])
     if kind not in _FIELDS | _MADE_IN_BROWSER and type_name(spec[0]) in _EMPTY:
-        # A pack draws this field itself, but its value is an ordinary one.
+        # A pack draws this field itself, but its value has an ordinary type.
         kind = type_name(spec[0])
     if (kind, name) == (_VIEW, _VIEW_INPUT):
         kind = _PLAIN_VIEW
@@ -325,13 +325,13 @@ def _with_line_feeds(text: str) -> str:
 
 def _clean_choice(field: Spec, value: Any) -> Any:
     if isinstance(value, dict) and "content" in value:
-        # Lists with preview images store both.
+        # Lists with preview images store the choice together with its image.
         value = value["content"]
     if value is None:
         choices = field.options.get("options")
         return choices[0] if isinstance(choices, list) and choices else None
     if field.name == "sampler_name" and isinstance(value, str):
-        # The first versions of ComfyUI named samplers after their functions.
+        # The first versions of ComfyUI used function names for samplers.
         return value.removeprefix("sample_")
     return value
 
@@ -340,14 +340,14 @@ def _without_comments(text: str) -> str:
     """Remove comments: from `/*` to `*/`, and from `//` to the end of the line."""
     parts: list[str] = []
     at = 0
-    # Positions of the next comment of each kind. A text may consist of nothing else, so nothing is searched twice.
+    # Positions of the next comment of each kind. No part is searched twice, because a text may consist of comments.
     long, short = text.find("/*"), text.find("//")
     while long != -1 or short != -1:
         is_long = short == -1 or -1 < long < short
         begin = long if is_long else short
         end = text.find("*/", begin + 2) if is_long else text.find("\n", begin)
         if is_long and end == -1:
-            # This comment has no end, so later ones have none either.
+            # This comment has no end, so later comments have no end either.
             long = -1
             continue
         parts.append(text[at:begin])
@@ -360,7 +360,7 @@ def _without_comments(text: str) -> str:
 def _without_single_choices(text: str) -> str:
     """Resolve braces and escaped characters as the editor does, unless the text has a choice such as `{a|b}`.
 
-    Each job makes its own choice, so the form shows such a text as it is.
+    A text with choices is not changed: each job draws its own.
     """
     parts: list[str] = []
     depth = 0

@@ -1,4 +1,4 @@
-"""Read the editor's file: nodes, slots, links and subgraphs, in formats 0.4 and 1.0.
+"""Read editor files in formats 0.4 and 1.0: nodes, slots, links and subgraphs.
 
 Parts with an unexpected shape are ignored.
 """
@@ -9,14 +9,14 @@ from typing import Any
 
 from comfyrelay.errors import GraphError
 
-# The editor uses numbers or UUIDs as node ids. Within subgraphs, ids are joined.
+# The editor uses numbers or UUIDs as node ids. Ids of nodes inside subgraphs are joined.
 _LONGEST_ID = 100
 
-# Ids of a subgraph's boundary: where links from and to the outside start and end.
+# Ids of a subgraph's boundary, where links from and to the outside start and end.
 INPUT_NODE, OUTPUT_NODE = "-10", "-20"
-# Beyond it, nothing can be seen on a canvas.
+# Nothing beyond this can be seen on a canvas.
 _MAX_COORDINATE = 1e12
-# Modes of nodes that do not run. A bypassed node passes its input on.
+# Modes of nodes that do not run. A bypassed node passes on its input.
 MUTED, BYPASSED = 2, 4
 
 # Node types that ComfyUI has renamed.
@@ -34,7 +34,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AppField:
-    """A field of the app view, and the inputs of the graph that it sets: node id and input name."""
+    """A field of the app view, and the graph inputs that it sets, as node id and input name."""
 
     label: str
     inputs: tuple[tuple[str, str], ...]
@@ -42,7 +42,7 @@ class AppField:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AppView:
-    """The fields and the output nodes in the author's order. An empty list says nothing."""
+    """The fields and the output nodes in the author's order. An empty list means that the author chose none."""
 
     fields: Sequence[AppField] = ()
     outputs: Sequence[str] = ()
@@ -50,7 +50,7 @@ class AppView:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An input of a node. `widget` is the name of the field that the link replaces, `label` the shown name."""
+    """An input of a node. `widget` is the name of the field that the link replaces, `label` the displayed name."""
 
     name: str
     type: str = "*"
@@ -102,7 +102,7 @@ class SubgraphPort:
 
 @dataclass(frozen=True, slots=True)
 class CanvasGroup:
-    """A coloured frame around nodes."""
+    """A colored frame around nodes."""
 
     title: str
     box: Box
@@ -119,7 +119,7 @@ class Sheet:
     groups: tuple[CanvasGroup, ...] = ()
 
     def link_to_output(self, at: int) -> GraphLink | None:
-        """Return the link inside a subgraph that leads to one of its outputs."""
+        """Return the inner link that leads to an output of the subgraph."""
         links = self.outputs[at].links if at < len(self.outputs) else ()
         return next((self.links[link] for link in links if link in self.links), None)
 
@@ -168,14 +168,14 @@ def read_sheet(value: Mapping[str, Any]) -> Sheet:
         raise GraphError(f"The workflow has a node whose id is longer than {_LONGEST_ID} characters.")
     links: dict[str, GraphLink] = {}
     for link_id, link in _links(value.get("links")):
-        # The first of duplicates wins.
+        # Of duplicates, the first is used.
         links.setdefault(link_id, link)
     outputs = _ports(value.get("outputs"))
     return Sheet(
         nodes=_repaired({node.id: node for node in nodes}, links),
         links=links,
         inputs=tuple(_ports(value.get("inputs"))),
-        # The first of duplicates wins.
+        # Of duplicates, the first is used.
         outputs=tuple(replace(port, links=tuple(link for link in port.links if link in links)[:1]) for port in outputs),
         groups=tuple(_groups(value.get("groups"))),
     )

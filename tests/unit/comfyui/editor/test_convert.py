@@ -480,8 +480,8 @@ class TestProblems:
             as_graph(workflow([empty(), *nodes]), DEFINITIONS, node_map=node_map)
         assert caught.value.detail == (
             "These nodes are not installed: Foo (nodes 2, 3; package foo-pack), Aux (node 4; package them/aux), "
-            "New (node 5; package ComfyUI (update it)), Bar (node 6; package me/mine, by the node map of 2026-09-21), "
-            "Both (node 7), Newer (node 8; package ComfyUI (update it))."
+            "New (node 5; package ComfyUI (update it)), Bar (node 6; package me/mine, from the node map of "
+            "2026-09-21), Both (node 7), Newer (node 8; package ComfyUI (update it))."
         )
 
     def test_missing_models_of_the_file_are_in_the_same_list(self) -> None:
